@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Makes a virtual environment with flexcomp and one of its extras, or brings it up to date.
+#
+#   scripts/environment.sh DIRECTORY EXTRA
+#
+# Needs Python >= 3.10 with venv, and a C++20 compiler. Set PYTHON to choose an interpreter.
+set -euo pipefail
+
+directory=$1
+extra=$2
+cd "$(dirname "$0")/.."
+
+fail() {
+    printf '%s\n' "error: $1" >&2
+    exit 1
+}
+
+is_usable() { # INTERPRETER: at least 3.10, able to make environments that have pip
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
+        && "$1" -c 'import venv, ensurepip' 2>/dev/null
+}
+
+is_recent() { # INTERPRETER: at least 3.10
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null
+}
+
+find_python() {
+    local candidate recent=
+    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10 \
+        /usr/bin/python3 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[0-9]*/bin/python3}; do
+        candidate=$(command -v "$candidate") || continue
+        if is_usable "$candidate"; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+        if is_recent "$candidate"; then recent=$candidate; fi
+    done
+    if [ -n "$recent" ]; then
+        fail "$recent cannot make virtual environments; on Debian: apt-get install python3-venv"
+    fi
+    fail "no Python >= 3.10 found; on Debian: apt-get install python3 python3-venv (or set PYTHON=...)"
+}
+
+check_compiler() {
+    local compiler=${CXX:-c++}
+    if [ -z "${CXX:-}" ] && ! command -v c++ >/dev/null; then compiler=g++; fi
+    command -v "${compiler%% *}" >/dev/null \
+        || fail "no C++ compiler found; on Debian: apt-get install g++ (or set CXX=...)"
+    # shellcheck disable=SC2086
+    printf '#include <barrier>\nint main() { return 0; }\n' | $compiler -std=c++20 -x c++ -fsyntax-only - 2>/dev/null \
+        || fail "$compiler cannot compile C++20; g++ >= 11 can, on Debian: apt-get install g++"
+}
+
+fingerprint() { # of everything that an editable install copies or compiles
+    { cat pyproject.toml; find runtime_ext -type f ! -name '*.py' ! -name '*.pyc' -print0 | sort -z | xargs -0 cat; pwd; } | cksum | tr ' ' -
+}
+
+stamp=$directory/.installed-$extra
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(fingerprint)" ]; then exit 0; fi
+
+check_compiler
+if [ ! -x "$directory/bin/python" ]; then
+    python=$(find_python) || exit 1
+    echo "making $directory with $python ($("$python" -V 2>&1))"
+    "$python" -m venv "$directory"
+fi
+echo "installing flexcomp[$extra] into $directory; the first time this downloads about 300 MB"
+"$directory/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]"
+rm -f "$directory"/.installed-*
+fingerprint >"$stamp"
