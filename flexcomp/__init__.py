@@ -42,7 +42,7 @@ _HOMES = {
     "UnsupportedModelError": "flexcomp.errors",
 }
 
-__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+__all__ = [*_HOMES, "__version__"]
 
 
 class _Package(ModuleType):

