@@ -1,0 +1,176 @@
+"""The Program: a compiled network as plain data, before it is encoded into an artifact.
+
+Layers say what is computed, once for all budgets. Rungs say where every byte lies and when it is
+loaded, one rung per budget. Nothing here knows TVM; `flexcomp.artifact` gives the byte layout that
+the runtime reads.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+PAGE = 4096  # bytes; unit of O_DIRECT reads: file ranges and arena targets of loads are multiples of it
+ALIGN = 64  # bytes; every tensor, weight and scratch address handed to a kernel is a multiple of it
+
+_ITEMSIZE = {
+    "float64": 8, "int64": 8, "uint64": 8,
+    "float32": 4, "int32": 4, "uint32": 4,
+    "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2,
+    "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A static shape and an element type."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes, without padding."""
+        return math.prod(self.shape) * _ITEMSIZE[self.dtype]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{'×'.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Value:
+    """An activation: one place in the arena. Views (reshapes) share the value they look at."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class ValueArg:
+    """A kernel argument that is an activation, seen with `type`."""
+
+    value: int  # index into Program.values
+    type: TensorType
+    written: bool = False
+
+
+@dataclass(frozen=True)
+class WeightArg:
+    """A kernel argument inside the layer's weights."""
+
+    offset: int  # bytes from the start of the layer's weights; multiple of ALIGN
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class ScratchArg:
+    """A kernel argument inside the layer's scratch."""
+
+    offset: int  # bytes from the start of the layer's scratch; multiple of ALIGN
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class FirstArg:
+    """The int32 kernel argument: first output-channel block of the step."""
+
+
+@dataclass(frozen=True)
+class CountArg:
+    """The int32 kernel argument: number of output-channel blocks of the step."""
+
+
+Arg = ValueArg | WeightArg | ScratchArg | FirstArg | CountArg
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of one layer: a contiguous range of the weights file's data section.
+
+    A layer with `blocks` > 1 has one WeightArg (offset 0) and can be computed in slices: the step
+    (first, count) needs only bytes [first, first + count) × block_nbytes, and its WeightArg points
+    at the first of them.
+    """
+
+    offset: int  # bytes from the start of the data section; multiple of ALIGN
+    blocks: int
+    block_nbytes: int  # multiple of ALIGN if blocks > 1
+
+    @property
+    def nbytes(self) -> int:
+        return self.blocks * self.block_nbytes
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One fused call: `kernel` is the symbol in the library, `args` its arguments in order."""
+
+    name: str  # unique, printable
+    op: str  # e.g. "conv2d"
+    kernel: str  # symbol name
+    implementation: str  # e.g. "direct 14×32"
+    args: tuple[Arg, ...]
+    weights: Weights | None
+    scratch_nbytes: int
+    flops: int
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of the network."""
+
+    name: str
+    value: int
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel call of a rung."""
+
+    layer: int
+    first: int
+    count: int
+    need: int  # the step starts when this many loads of the rung are complete
+    weights_at: int  # arena address of byte `first * block_nbytes` of the weights; -1 without weights
+    scratch_at: int  # arena address of the scratch; -1 without scratch
+
+
+@dataclass(frozen=True)
+class Load:
+    """One read from the weights file into the arena. Loads run in order."""
+
+    source: int  # bytes from the start of the data section; multiple of PAGE
+    nbytes: int  # multiple of PAGE; the last page of the file may be cut short
+    target: int  # arena address; multiple of PAGE
+    after: int  # starts when this many steps of the inference are computed
+    pinned: bool  # stays in the arena: read in the first inference of the rung only
+
+
+@dataclass(frozen=True)
+class Rung:
+    """Addresses, loads and steps for one budget."""
+
+    budget: int  # bytes asked for
+    arena: int  # bytes used, ≤ budget; multiple of PAGE
+    value_at: tuple[int, ...]  # arena address of each value
+    steps: tuple[Step, ...]
+    loads: tuple[Load, ...]
+    predicted_s: float  # seconds for one inference in the steady state
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything the runtime needs besides machine code and weights."""
+
+    model: str  # name, for people
+    target: str
+    features: tuple[str, ...]  # CPU features the kernels need, as in /proc/cpuinfo
+    threads: int  # threads the kernels were scheduled for
+    values: tuple[Value, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    layers: tuple[Layer, ...]
+    rungs: tuple[Rung, ...]  # ascending by budget
+    weights_nbytes: int  # size of the weights file's data section
+    metadata: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,214 @@
+"""Direct convolution: an implicit matrix product over NHWC images, without scratch.
+
+What it targets: any stride, padding, dilation and number of groups; fully connected layers (a 1×M image) and
+pointwise convolutions are the case without neighbours.
+
+1. Weights lie in panels of `tile.channels` output channels (schedules/panel.py); a step computes blocks
+   [first, first + count).
+2. Tasks are (band of output rows, block), the block innermost, so that a band of the input stays in the cache
+   while the panels stream past it.
+3. A row of pixels is cut evenly into tiles of at most `tile.rows` pixels. Accumulators start as the bias, live
+   in registers over the whole reduction and pass through the epilogue before the only store.
+4. Padding costs neither a copy nor a test in the inner loop: kernel rows outside the image are left out by the
+   bounds of the loop, and the few tiles that touch the left or right border are emitted on their own, each with
+   the taps that exist.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from . import epilogue as ep
+from .emit import Accumulators, flat, loop, maybe_serial, spread, vector
+from .panel import panel_of
+from .spec import ConvSpec
+from .tile import Tile, pieces, split_evenly
+
+# Bytes of input that should stay in the second-level cache while all blocks pass over it.
+_BAND_NBYTES = 256 * 1024
+# Input channels up to which the whole reduction over them is unrolled: a loop of three steps would not pay.
+_UNROLL_CHANNELS = 4
+
+
+def kernel(spec: ConvSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:
+    """A PrimFunc (x, epilogue tensors…, panel, y, first, count).
+
+    x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
+    out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer.
+    """
+    rows_image = _as_rows(spec, tile)
+    return DirectEmitter(spec, rows_image, tile, vector_width).prim_func()
+
+
+def _as_rows(spec: ConvSpec, tile: Tile) -> ConvSpec:
+    """A pointwise convolution sees one long row of pixels: cut it into rows that tiles fill evenly."""
+    if not spec.pointwise:
+        return spec
+    pixels = spec.batch * spec.height * spec.width
+    width = pixels
+    # The longest row that divides the image, of a whole number of tiles; a row bounds a task's input.
+    limit = max(tile.rows, _BAND_NBYTES // (4 * spec.in_channels))
+    for candidate in range(min(limit, pixels), tile.rows - 1, -1):
+        if pixels % candidate == 0 and candidate % tile.rows == 0:
+            width = candidate
+            break
+    shape = dict(batch=1, height=pixels // width, width=width)
+    return ConvSpec(**shape, in_channels=spec.in_channels, out_channels=spec.out_channels, groups=spec.groups,
+                    epilogue=spec.epilogue)  # fmt: skip
+
+
+class DirectEmitter:
+    """Loops over tasks, rows and tiles; `_tile` is what a tile does."""
+
+    def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int) -> None:
+        self.declared, self.spec, self.tile = declared, spec, tile
+        self.panel = panel_of(spec, tile.channels)
+        self.pieces = pieces(tile.channels, vector_width)
+        self.stores = pieces(min(tile.channels, self.panel.group_channels), vector_width)
+        row_nbytes = spec.width * spec.in_channels * 4 * spec.stride[0]
+        self.band = max(1, min(spec.out_height, _BAND_NBYTES // row_nbytes))
+        self.bands = math.ceil(spec.out_height / self.band)
+
+    def prim_func(self) -> tirx.PrimFunc:
+        spec, given = self.spec, self.declared
+        out_shape = (given.batch, given.out_height, given.out_width, given.out_channels)
+        with IRBuilder() as builder:
+            with T.prim_func():
+                T.func_name("main")
+                T.func_attr({"tirx.noalias": True})
+                in_shape = (given.batch, given.height, given.width, given.in_channels)
+                x = T.arg("x", T.buffer(in_shape, "float32"))
+                tensors = [T.arg(f"t{i}", T.buffer(out_shape, "float32")) for i in range(spec.tensors)]
+                panel = T.arg("panel", T.buffer(self.panel.shape, "float32"))
+                y = T.arg("y", T.buffer(out_shape, "float32"))
+                first = T.arg("first", T.int64())
+                count = T.arg("count", T.int64())
+                self.x = flat(x, math.prod(in_shape))
+                self.w = flat(panel, math.prod(self.panel.shape))
+                self.y = flat(y, math.prod(out_shape))
+                self.tensors = [flat(t, math.prod(out_shape)) for t in tensors]
+                self._tasks(T.Cast("int32", first), T.Cast("int32", count))
+        return builder.get()
+
+    def _tasks(self, first, count) -> None:
+        spec, panel = self.spec, self.panel
+        with loop(count * (spec.batch * self.bands), spec.flops) as task:
+            self.acc = Accumulators(self.tile.rows, self.pieces)
+            offset = T.bind(task % count)
+            image = T.bind(task // count)
+            block = T.bind(first + offset)
+            start = tirx.min(block % panel.blocks_per_group * panel.block, max(panel.group_channels - panel.block, 0))
+            group = block // panel.blocks_per_group
+            self.in_channel = T.bind(group * spec.group_in) if panel.groups > 1 else 0
+            self.out_channel = T.bind(group * panel.group_channels + start) if panel.blocks > 1 else 0
+            self.panel_at = T.bind(offset * (panel.rows * panel.block))
+            self.image = T.bind(image // self.bands) if spec.batch > 1 else 0
+            top = T.bind(image % self.bands * self.band) if self.bands > 1 else 0
+            rows = tirx.min(self.band, spec.out_height - top) if spec.out_height % self.band else self.band
+            with T.serial(rows) as row:
+                self._row(top + row)
+
+    def _row(self, out_row) -> None:
+        spec = self.spec
+        (kernel_rows, _), (stride, _), (dilation, _) = spec.kernel, spec.stride, spec.dilation
+        start = T.bind(out_row * stride - spec.padding[0]) if spec.padding[0] or stride > 1 else out_row
+        self.out_row, self.in_row = out_row, start
+        low, high = 0, kernel_rows
+        if spec.padding[0]:
+            low = T.bind((tirx.max(0 - start, 0) + (dilation - 1)) // dilation)
+        if (spec.out_height - 1) * stride - spec.padding[0] + (kernel_rows - 1) * dilation >= spec.height:
+            high = T.bind(tirx.min(kernel_rows, (spec.height - start + (dilation - 1)) // dilation))
+        self.kernel_rows = (low, high)
+        for run in _runs(spec, self.tile.rows):
+            if run.count == 1:
+                self._tile(run.start, run.size, run.taps)
+            else:
+                with T.serial(run.count) as i:
+                    self._tile(run.start + i * run.size, run.size, None)
+
+    def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
+        """One register tile at output pixels [column, column + size); `taps[kw]` lists the pixels that tap kw reaches."""
+        spec = self.spec
+        self.acc.fill(size, lambda start, lanes: self.w[vector(self.panel_at + start, lanes)])
+        every = list(range(size))
+        with maybe_serial(*self.kernel_rows) as kernel_row:
+            if taps is None and spec.group_in > _UNROLL_CHANNELS:
+                with maybe_serial(0, spec.kernel[1]) as kernel_column:
+                    self._reduce(kernel_row, kernel_column, column, every)
+            else:
+                for kernel_column in range(spec.kernel[1]):
+                    reached = every if taps is None else taps[kernel_column]
+                    if reached:
+                        self._reduce(kernel_row, kernel_column, column, reached)
+        self._store(column, size)
+
+    def _reduce(self, kernel_row, kernel_column, column, reached: list[int]) -> None:
+        spec, block = self.spec, self.panel.block
+        in_row = self.image * spec.height + self.in_row + kernel_row * spec.dilation[0]
+        in_column = column * spec.stride[1] - spec.padding[1] + kernel_column * spec.dilation[1]
+        pixel = (in_row * spec.width + in_column) * spec.in_channels + self.in_channel
+        tap = self.panel_at + (1 + (kernel_row * spec.kernel[1] + kernel_column) * spec.group_in) * block
+
+        def step(channel) -> None:
+            self.acc.accumulate(
+                reached,
+                lambda row, start, lanes: spread(
+                    self.x[pixel + (row * spec.stride[1] * spec.in_channels) + channel], lanes
+                ),
+                lambda start, lanes: self.w[vector(tap + channel * block + start, lanes)],
+            )
+
+        if spec.group_in <= _UNROLL_CHANNELS:
+            for channel in range(spec.group_in):
+                step(channel)
+        else:
+            with T.serial(spec.group_in) as channel:
+                step(channel)
+
+    def _store(self, column, size: int) -> None:
+        spec = self.spec
+        out_row = self.image * spec.out_height + self.out_row
+        vectors_at = self.panel_at + (1 + self.panel.taps) * self.panel.block
+        for row in range(size):
+            place = (out_row * spec.out_width + column + row) * spec.out_channels + self.out_channel
+            for start, lanes in self.stores:
+                index = vector(place + start, lanes)
+                value = ep.evaluate(
+                    spec.epilogue,
+                    self.acc.get(row, start, lanes),
+                    tensor=lambda i, index=index: self.tensors[i][index],
+                    channel=lambda i, start=start, lanes=lanes: self.w[
+                        vector(vectors_at + i * self.panel.block + start, lanes)
+                    ],
+                )
+                T.buffer_store(self.y, value, [index])
+
+
+class _Run:
+    """`count` tiles of `size` pixels from `start` on; a border tile stands alone and lists what its taps reach."""
+
+    def __init__(self, start: int, size: int, count: int, taps: list[list[int]] | None) -> None:
+        self.start, self.size, self.count, self.taps = start, size, count, taps
+
+
+def _runs(spec: ConvSpec, most: int) -> list[_Run]:
+    runs: list[_Run] = []
+    for start, size in split_evenly(spec.out_width, most):
+        taps = [
+            [
+                pixel
+                for pixel in range(size)
+                if 0 <= (start + pixel) * spec.stride[1] - spec.padding[1] + tap * spec.dilation[1] < spec.width
+            ]
+            for tap in range(spec.kernel[1])
+        ]
+        inner = all(len(reached) == size for reached in taps)
+        if inner and runs and runs[-1].taps is None and runs[-1].size == size:
+            runs[-1].count += 1
+        else:
+            runs.append(_Run(start, size, 1, None if inner else taps))
+    return runs

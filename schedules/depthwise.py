@@ -1,0 +1,45 @@
+"""Depthwise convolution over NHWC images: vectors of channels, without scratch.
+
+1. Weights lie in panels of `tile.channels` channels: bias, one row per tap, then the epilogue's vectors.
+2. Tasks are (band of output rows, block of channels), the block innermost.
+3. A tile is a few neighbouring pixels of one row; the taps of a kernel row are unrolled, so that an input vector
+   that several pixels need is loaded once.
+4. Borders as in the direct convolution: bounds of the kernel row's loop, tiles of their own left and right.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from .conv import DirectEmitter
+from .emit import maybe_serial, vector
+from .spec import ConvSpec
+from .tile import Tile
+
+
+def kernel(spec: ConvSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:
+    """A PrimFunc (x, epilogue tensors…, panel, y, first, count); shapes as for the direct convolution."""
+    return _Emitter(spec, spec, tile, vector_width).prim_func()
+
+
+class _Emitter(DirectEmitter):
+    """The direct convolution's loops around another tile: channel i of the input meets channel i of the filter."""
+
+    def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
+        spec, block = self.spec, self.panel.block
+        self.acc.fill(size, lambda start, lanes: self.w[vector(self.panel_at + start, lanes)])
+        with maybe_serial(*self.kernel_rows) as kernel_row:
+            in_row = self.image * spec.height + self.in_row + kernel_row * spec.dilation[0]
+            for kernel_column in range(spec.kernel[1]):
+                reached = list(range(size)) if taps is None else taps[kernel_column]
+                in_column = column * spec.stride[1] - spec.padding[1] + kernel_column * spec.dilation[1]
+                pixel = (in_row * spec.width + in_column) * spec.in_channels + self.out_channel
+                tap = self.panel_at + (1 + kernel_row * spec.kernel[1] + kernel_column) * block
+                self.acc.accumulate(
+                    reached,
+                    lambda row, start, lanes, pixel=pixel: self.x[
+                        vector(pixel + row * spec.stride[1] * spec.in_channels + start, lanes)
+                    ],
+                    lambda start, lanes, tap=tap: self.w[vector(tap + start, lanes)],
+                )
+        self._store(column, size)

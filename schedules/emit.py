@@ -1,0 +1,74 @@
+"""Small pieces of TIR that the kernel families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+# Work below which handing it to other threads costs more than it gains: a launch takes some microseconds.
+PARALLEL_FLOPS = 400_000
+
+
+def vector(index: tirx.Expr | int, lanes: int):
+    """Index of `lanes` consecutive elements; a scalar index for one lane."""
+    return index if lanes == 1 else T.ramp(index, 1, lanes)
+
+
+def spread(value: tirx.Expr, lanes: int) -> tirx.Expr:
+    """A scalar in every lane."""
+    return value if lanes == 1 else T.broadcast(value, lanes)
+
+
+def zero(lanes: int) -> tirx.Expr:
+    return spread(tirx.const(0.0, "float32"), lanes)
+
+
+def loop(extent, flops: int) -> AbstractContextManager:
+    """A loop over independent tasks of `flops` operations in all: parallel if that pays."""
+    return T.parallel(extent) if flops >= PARALLEL_FLOPS else T.serial(extent)
+
+
+def maybe_serial(start, stop) -> AbstractContextManager:
+    """A serial loop, or no loop when the bounds are constant and one apart."""
+    if isinstance(start, int) and isinstance(stop, int) and stop - start == 1:
+        return nullcontext(start)
+    return T.serial(start, stop)
+
+
+def flat(buffer, extent: int):
+    """The same memory as one dimension."""
+    return T.decl_buffer((extent,), "float32", data=buffer.data)
+
+
+class Accumulators:
+    """A register tile: `rows` × `pieces` vectors. Buffers this small become registers once loops are unrolled."""
+
+    def __init__(self, rows: int, pieces: list[tuple[int, int]]) -> None:
+        self.pieces = pieces
+        lanes = pieces[-1][0] + pieces[-1][1]
+        self._rows = [T.alloc_buffer((lanes,), "float32", scope="global") for _ in range(rows)]
+
+    def fill(self, rows: int, value: Callable[[int, int], tirx.Expr]) -> None:
+        """Set every vector of the first `rows` rows to `value(start, lanes)`."""
+        for row in self._rows[:rows]:
+            for start, lanes in self.pieces:
+                T.buffer_store(row, value(start, lanes), [vector(start, lanes)])
+
+    def accumulate(
+        self,
+        rows: list[int],
+        left: Callable[[int, int, int], tirx.Expr],
+        right: Callable[[int, int], tirx.Expr],
+    ) -> None:
+        """Add `left(row, start, lanes) * right(start, lanes)`."""
+        for row in rows:
+            for start, lanes in self.pieces:
+                index = [vector(start, lanes)]
+                product = left(row, start, lanes) * right(start, lanes)
+                T.buffer_store(self._rows[row], self._rows[row][index[0]] + product, index)
+
+    def get(self, row: int, start: int, lanes: int) -> tirx.Expr:
+        return self._rows[row][vector(start, lanes)]

@@ -1,0 +1,92 @@
+"""Epilogues: what happens to an anchor operator's result in registers, before it is stored.
+
+An epilogue is an expression over the accumulator, written as nested tuples so that it is hashable,
+comparable and printable:
+
+    ("acc",)                       the anchor's result
+    ("tensor", i)                  extra input i, same shape as the output
+    ("channel", i)                 extra per-channel vector i, packed behind the bias in the panel
+    ("const", 6.0)                 a scalar
+    ("relu", e), ("add", e, e) …   an operator of OPERATORS
+
+`("relu", ("add", ("acc",), ("tensor", 0)))` is a residual block's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from . import vector_math
+
+Epilogue = tuple
+IDENTITY: Epilogue = ("acc",)
+
+
+def _like(x: tirx.Expr, value: float) -> tirx.Expr:
+    lanes = tvm.DataType(str(x.ty.dtype)).lanes if hasattr(x, "ty") else tvm.DataType(x.dtype).lanes
+    constant = tirx.const(value, "float32")
+    return tirx.Broadcast(constant, lanes) if lanes > 1 else constant
+
+
+def _clip(x, low, high):
+    return tirx.min(tirx.max(x, low), high)
+
+
+OPERATORS: dict[str, Callable[..., tirx.Expr]] = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": lambda a, b: a / b,
+    "maximum": lambda a, b: tirx.max(a, b),
+    "minimum": lambda a, b: tirx.min(a, b),
+    "negative": lambda x: _like(x, 0.0) - x,
+    "abs": lambda x: tirx.max(x, _like(x, 0.0) - x),
+    "relu": lambda x: tirx.max(x, _like(x, 0.0)),
+    "relu6": lambda x: _clip(x, _like(x, 0.0), _like(x, 6.0)),
+    "clip": _clip,
+    "leakyrelu": lambda x, slope: tirx.max(x, _like(x, 0.0)) + slope * tirx.min(x, _like(x, 0.0)),
+    "prelu": lambda x, slope: tirx.max(x, _like(x, 0.0)) + slope * tirx.min(x, _like(x, 0.0)),
+    "sigmoid": vector_math.sigmoid,
+    "silu": lambda x: x * vector_math.sigmoid(x),
+    "tanh": vector_math.tanh,
+    "exp": vector_math.exp,
+    "erf": vector_math.erf,
+    "gelu": lambda x: _like(x, 0.5) * x * (_like(x, 1.0) + vector_math.erf(x * _like(x, 0.7071067811865476))),
+}
+
+
+def evaluate(epilogue: Epilogue, acc: tirx.Expr, tensor: Callable, channel: Callable) -> tirx.Expr:
+    """The epilogue as a TIR expression; `tensor(i)` and `channel(i)` load what lies at the accumulator's place."""
+    head, *args = epilogue
+    if head == "acc":
+        return acc
+    if head == "tensor":
+        return tensor(args[0])
+    if head == "channel":
+        return channel(args[0])
+    if head == "const":
+        return _like(acc, args[0])
+    return OPERATORS[head](*(evaluate(arg, acc, tensor, channel) for arg in args))
+
+
+def operands(epilogue: Epilogue, kind: str) -> int:
+    """How many different operands of `kind` ("tensor" or "channel") the epilogue reads."""
+    head, *args = epilogue
+    if head == kind:
+        return args[0] + 1
+    return max((operands(arg, kind) for arg in args if isinstance(arg, tuple)), default=0)
+
+
+def describe(epilogue: Epilogue) -> str:
+    """Operator names in order of computation, for people: `add+relu`."""
+    head, *args = epilogue
+    inner = [describe(arg) for arg in args if isinstance(arg, tuple)]
+    own = [head] if head in OPERATORS else []
+    return "+".join(part for part in [*inner, *own] if part)
+
+
+__all__ = ["IDENTITY", "OPERATORS", "Epilogue", "describe", "evaluate", "operands", "T"]

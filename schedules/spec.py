@@ -1,0 +1,119 @@
+"""What a layer computes, without saying how: the input of a kernel family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .epilogue import IDENTITY, Epilogue, describe, operands
+
+
+@dataclass(frozen=True)
+class ConvSpec:
+    """A 2-D convolution, float32, NHWC in and out, with bias and epilogue.
+
+    A fully connected layer of M rows is the 1×1 convolution of a 1×M image.
+    """
+
+    batch: int
+    height: int
+    width: int
+    in_channels: int
+    out_channels: int
+    kernel: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, left, bottom, right
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    epilogue: Epilogue = IDENTITY
+
+    @property
+    def out_height(self) -> int:
+        top, _, bottom, _ = self.padding
+        return (self.height + top + bottom - self.dilation[0] * (self.kernel[0] - 1) - 1) // self.stride[0] + 1
+
+    @property
+    def out_width(self) -> int:
+        _, left, _, right = self.padding
+        return (self.width + left + right - self.dilation[1] * (self.kernel[1] - 1) - 1) // self.stride[1] + 1
+
+    @property
+    def depthwise(self) -> bool:
+        """Every channel has its own filter and nothing else."""
+        return self.groups > 1 and self.groups == self.in_channels == self.out_channels
+
+    @property
+    def pointwise(self) -> bool:
+        """A matrix product over all pixels: neighbours do not matter."""
+        return self.kernel == self.stride == (1, 1) and not any(self.padding)
+
+    @property
+    def group_in(self) -> int:
+        return self.in_channels // self.groups
+
+    @property
+    def group_out(self) -> int:
+        return self.out_channels // self.groups
+
+    @property
+    def taps(self) -> int:
+        """Products summed for one output."""
+        return self.kernel[0] * self.kernel[1] * self.group_in
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.out_height * self.out_width * self.out_channels * self.taps
+
+    @property
+    def tensors(self) -> int:
+        """Extra inputs of the output's shape that the epilogue reads."""
+        return operands(self.epilogue, "tensor")
+
+    @property
+    def channel_vectors(self) -> int:
+        """Per-channel vectors, besides the bias, that the epilogue reads."""
+        return operands(self.epilogue, "channel")
+
+    def __str__(self) -> str:
+        kernel = f"{self.kernel[0]}×{self.kernel[1]}"
+        extra = "".join(
+            text
+            for wanted, text in (
+                (self.stride != (1, 1), f" stride {self.stride[0]}"),
+                (self.dilation != (1, 1), f" dilation {self.dilation[0]}"),
+                (self.groups > 1, f" groups {self.groups}"),
+            )
+            if wanted
+        )
+        epilogue = describe(self.epilogue)
+        return (
+            f"{kernel} {self.in_channels}→{self.out_channels} @ {self.out_height}×{self.out_width}{extra}"
+            + (f" +{epilogue}" if epilogue else "")
+        )
+
+
+@dataclass(frozen=True)
+class MatmulSpec:
+    """A batched product of two activations, float32: [batch, m, k] × [batch, k, n] → [batch, m, n].
+
+    An operand with a batch of one is shared by the whole batch.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    left_shared: bool = False
+    right_shared: bool = False
+    epilogue: Epilogue = IDENTITY
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def tensors(self) -> int:
+        return operands(self.epilogue, "tensor")
+
+    def __str__(self) -> str:
+        epilogue = describe(self.epilogue)
+        return f"{self.batch}×[{self.m}×{self.k}·{self.k}×{self.n}]" + (f" +{epilogue}" if epilogue else "")
