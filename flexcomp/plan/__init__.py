@@ -1,0 +1,39 @@
+"""The planner: where every byte lies and when it is loaded, for one budget or a ladder of them.
+
+Knows no TVM and no files. `problem.py` is what goes in and comes out.
+"""
+
+from .check import check, verify
+from .errors import InfeasibleError, PlanError
+from .ladder import ladder, resident_budget
+from .minimum import Minimum, minimum_budget
+from .problem import ALIGN, PAGE, Layer, Plan, Problem, Segment, Step, Storage, Tensor, Weights
+from .simulate import Timeline, simulate
+from .slicing import slice_layers
+from .strategies import STRATEGIES, plan
+
+__all__ = [
+    "ALIGN",
+    "PAGE",
+    "STRATEGIES",
+    "InfeasibleError",
+    "Layer",
+    "Minimum",
+    "Plan",
+    "PlanError",
+    "Problem",
+    "Segment",
+    "Step",
+    "Storage",
+    "Tensor",
+    "Timeline",
+    "Weights",
+    "check",
+    "ladder",
+    "minimum_budget",
+    "plan",
+    "resident_budget",
+    "simulate",
+    "slice_layers",
+    "verify",
+]

@@ -1,0 +1,179 @@
+"""The default strategy: many plans, judged by the simulator; the fastest is returned.
+
+A candidate is made in five acts, each a file of its own:
+
+1. tensors and scratch are placed for good (layout.py), so that every layer keeps a gap for its weights;
+2. the arena is split: a core with the layout, in which weights are streamed, and the top for what is pinned;
+3. layers are cut into slices that fit the gaps of the core a given number of times (slicing.py);
+4. segments are chosen to stay at the top (pin.py);
+5. the others are placed as early as possible in whatever is free at the time, core or top (preload.py).
+
+Act 5 cannot fail: during its own step a segment always finds the gap that act 3 measured. So a plan
+exists for every budget from the smallest layout on. The search is a coordinate descent over the
+choices of acts 1 to 5 from a coarse grid; FlexNN's plan is one more candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from .assemble import assemble, segment_pages
+from .errors import Unplaceable
+from .flexnn import flexnn
+from .layout import Layout, compact_layout, settling_layout, smallest_layout
+from .pages import pages
+from .pin import pin_evenly, pin_in_order
+from .preload import Ring, choose_highest, choose_lowest, preload
+from .problem import PAGE, Plan, Problem, Step
+from .simulate import simulate
+from .slicing import finest_segment, slice_to_room
+
+CORE_SHARES = (0.0, 0.06, 0.15, 0.3, 0.6, 1.0)  # of the arena beyond the layout's minimum: first grid
+IN_FLIGHT = (2, 1, 3, 4, 6, 10)  # segments that fit into a layer's gap at once
+CHOOSERS = {"ring": Ring, "lowest": lambda: choose_lowest, "highest": lambda: choose_highest}
+GOOD_ENOUGH = 1.001  # stop at this multiple of the pure compute time
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One point of the search."""
+
+    layout: int  # index into the layouts that fit
+    share: float  # of the arena beyond the layout's minimum that belongs to the core, not to pinned segments
+    in_flight: int = 2
+    pins: str = "evenly"  # or "in order"
+    chooser: str = "ring"
+
+
+def best(problem: Problem, budget: int) -> Plan:
+    """The plan of smallest predicted latency for a budget in bytes. Raises Unplaceable below the minimum."""
+    arena = budget // PAGE * PAGE
+    smallest = smallest_layout(problem)
+    if smallest.nbytes > arena:
+        raise Unplaceable(f"the smallest arena is {smallest.nbytes:,} B")
+    resident = resident_plan(problem)
+    if resident.arena <= arena:
+        return replace(resident, budget=budget)
+    layouts = [
+        layout
+        for layout in (smallest, settling_layout(problem), compact_layout(problem))
+        if layout.nbytes <= arena
+    ]
+    plan = _descend(problem, budget, layouts)
+    try:
+        baseline = replace(flexnn(problem, budget), strategy="best")
+    except Unplaceable:
+        return plan
+    return min(plan, baseline, key=lambda one: _cost(problem, one))
+
+
+def resident_plan(problem: Problem) -> Plan:
+    """The smallest plan that loads nothing after its first inference: whole layers, every segment pinned."""
+    layout = compact_layout(problem)
+    steps = tuple(Step(index, 0, layer.blocks) for index, layer in enumerate(problem.layers))
+    first = pages(max((at + nbytes for intervals in layout.occupied for at, nbytes in intervals), default=0))
+    places: list[tuple[int, int] | None] = []
+    for count in segment_pages(problem, steps):
+        places.append((0, first) if count else None)
+        first += count
+    plan = assemble(problem, "best", 0, steps, layout.tensor_at, layout.scratch_at, places, range(len(steps)))
+    return replace(plan, budget=plan.arena)
+
+
+def _cost(problem: Problem, plan: Plan) -> tuple[float, float, int, int]:
+    """What is minimised: latency in the steady state (to the microsecond), of the first inference, bytes."""
+    steady = simulate(problem, plan)
+    return (
+        round(steady.latency, 6),
+        round(simulate(problem, plan, cold=True).latency, 6),
+        steady.nbytes,
+        plan.arena,
+    )
+
+
+def _descend(problem: Problem, budget: int, layouts: list[Layout]) -> Plan:
+    """Coarse grid, then one coordinate after the other from the best point."""
+    seen: dict[Choice, tuple[tuple[float, float, int, int], Plan]] = {}
+    enough = GOOD_ENOUGH * sum(layer.seconds for layer in problem.layers)
+
+    def winner(choices: Iterable[Choice]) -> Choice:
+        for choice in choices:
+            if choice not in seen:
+                plan = _candidate(problem, budget, layouts[choice.layout], choice)
+                seen[choice] = (_cost(problem, plan), plan)
+                if seen[choice][0][0] <= enough:
+                    break
+        return min(seen, key=lambda choice: seen[choice][0])
+
+    point = winner(Choice(layout, share) for layout in range(len(layouts)) for share in CORE_SHARES)
+    for _ in range(2):
+        before = point
+        point = winner(replace(point, in_flight=count) for count in IN_FLIGHT)
+        point = winner(replace(point, chooser=name) for name in CHOOSERS)
+        point = winner(replace(point, pins=name) for name in ("evenly", "in order"))
+        point = winner(replace(point, layout=index) for index in range(len(layouts)))
+        shares = sorted({choice.share for choice in seen})
+        at = shares.index(point.share)
+        near = shares[max(0, at - 1) : at + 2]
+        point = winner(replace(point, share=(one + other) / 2) for one, other in pairwise(near))
+        if point == before or seen[point][0][0] <= enough:
+            break
+    return seen[point][1]
+
+
+def _candidate(problem: Problem, budget: int, layout: Layout, choice: Choice) -> Plan:
+    arena = budget // PAGE
+    minimum = layout.nbytes // PAGE
+    core = minimum + int((arena - minimum) * choice.share)
+    room = layout.room(core * PAGE)
+    limits = [
+        min(gap, max(finest_segment(layer), gap // choice.in_flight))
+        for layer, gap in zip(problem.layers, room, strict=True)
+    ]
+    steps = slice_to_room(problem, limits)
+    counts = segment_pages(problem, steps)
+
+    capacity = arena - core
+    if choice.pins == "in order":
+        pinned = pin_in_order(counts, capacity)
+    else:
+        seconds = [
+            problem.layers[step.layer].seconds * step.count / problem.layers[step.layer].blocks
+            for step in steps
+        ]
+        limit = [room[step.layer] // PAGE for step in steps]
+        pinned = pin_evenly(counts, seconds, limit, capacity, problem.storage.bandwidth / PAGE)
+    steps, pinned = merge_pinned(steps, pinned)
+    counts = segment_pages(problem, steps)
+
+    # pinned segments lie at the top of the arena, in step order
+    top = arena - sum(counts[step] for step in pinned)
+    pinned_at = {}
+    first = top
+    for step in sorted(pinned):
+        pinned_at[step] = (0, first)
+        first += counts[step]
+    of_layer = layout.free_pages(top * PAGE)
+    free = [of_layer[step.layer] for step in steps]
+    streamed = [0 if index in pinned else count for index, count in enumerate(counts)]
+    places = preload(free, streamed, CHOOSERS[choice.chooser]())
+    for step, place in pinned_at.items():
+        places[step] = place
+    scratch_at = [layout.scratch_at[step.layer] for step in steps]
+    return assemble(problem, "best", budget, steps, layout.tensor_at, scratch_at, places, pinned)
+
+
+def merge_pinned(steps: tuple[Step, ...], pinned: set[int]) -> tuple[tuple[Step, ...], set[int]]:
+    """Neighbouring pinned slices of one layer become one step: they need no cutting."""
+    merged: list[Step] = []
+    kept: set[int] = set()
+    for index, step in enumerate(steps):
+        if index in pinned and index - 1 in pinned and merged[-1].layer == step.layer:
+            merged[-1] = replace(merged[-1], count=merged[-1].count + step.count)
+            continue
+        if index in pinned:
+            kept.add(len(merged))
+        merged.append(step)
+    return tuple(merged), kept

@@ -1,0 +1,190 @@
+"""Is a plan right? Asked after every planning, in production; shares nothing with the planners.
+
+What is live when, in steps: a tensor from the first step of the layer that writes it to the last step
+of its last layer; scratch during its step; a segment from the moment its load may start (as soon as
+`after` steps are computed, so during step `after` already) to the end of its step; a pinned segment
+always. Two things that are live in the same step must not share a byte.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .errors import PlanError
+from .problem import ALIGN, PAGE, Plan, Problem
+
+
+def check(problem: Problem, plan: Plan) -> list[str]:
+    """The reasons why `plan` is not a plan of `problem`; empty if it is right."""
+    reasons = _shape(problem, plan)
+    if reasons:  # the rest would index out of range
+        return reasons
+    return _arena(plan) + _segments(problem, plan) + _waits(plan) + _overlaps(problem, plan)
+
+
+def verify(problem: Problem, plan: Plan) -> Plan:
+    """`plan` itself if it is right; otherwise PlanError with the first reasons."""
+    reasons = check(problem, plan)
+    if reasons:
+        more = f" (and {len(reasons) - 5} more)" if len(reasons) > 5 else ""
+        what = f"invalid plan of strategy {plan.strategy!r} for {plan.budget:,} B"
+        raise PlanError(f"{what}: {'; '.join(reasons[:5])}{more}")
+    return plan
+
+
+def _shape(problem: Problem, plan: Plan) -> list[str]:
+    """Lengths, and steps that cover every block of every layer once, in layer order."""
+    reasons = []
+    for name, have, want in (
+        ("tensor_at", plan.tensor_at, problem.tensors),
+        ("scratch_at", plan.scratch_at, plan.steps),
+        ("need", plan.need, plan.steps),
+    ):
+        if len(have) != len(want):
+            reasons.append(f"{name} has {len(have)} entries instead of {len(want)}")
+    position = 0
+    for index, layer in enumerate(problem.layers):
+        blocks = layer.weights.blocks if layer.weights else 1
+        done = 0
+        while done < blocks:
+            step = plan.steps[position] if position < len(plan.steps) else None
+            if (
+                step is None
+                or step.layer != index
+                or step.first != done
+                or not 1 <= step.count <= blocks - done
+            ):
+                expected = f"blocks from {done} of layer {index} ({layer.name}, {blocks} blocks)"
+                return [*reasons, f"step {position} is {step}; expected {expected}"]
+            done += step.count
+            position += 1
+    if position != len(plan.steps):
+        reasons.append(f"{len(plan.steps) - position} steps after the last layer")
+    for index, segment in enumerate(plan.segments):
+        if not 0 <= segment.step < len(plan.steps):
+            reasons.append(f"load {index} is for step {segment.step}, which does not exist")
+    for index, need in enumerate(plan.need):
+        if not 0 <= need <= len(plan.segments):
+            reasons.append(f"step {index} needs {need} loads of {len(plan.segments)}")
+    return reasons
+
+
+def _arena(plan: Plan) -> list[str]:
+    reasons = []
+    if plan.arena > plan.budget:
+        reasons.append(f"arena of {plan.arena} B exceeds the budget of {plan.budget} B")
+    if plan.arena < 0 or plan.arena % PAGE:
+        reasons.append(f"arena of {plan.arena} B is not a multiple of {PAGE}")
+    return reasons
+
+
+def _segments(problem: Problem, plan: Plan) -> list[str]:
+    """One segment per step with weights, aligned, covering the step's bytes, complete before the step."""
+    reasons = []
+    load_of: dict[int, int] = {}
+    for index, segment in enumerate(plan.segments):
+        step = plan.steps[segment.step]
+        weights = problem.layers[step.layer].weights
+        if weights is None:
+            reasons.append(f"load {index} is for step {segment.step}, which has no weights")
+            continue
+        if segment.step in load_of:
+            reasons.append(
+                f"step {segment.step} is loaded twice, by loads {load_of[segment.step]} and {index}"
+            )
+        load_of[segment.step] = index
+        for name, value in (
+            ("source", segment.source),
+            ("nbytes", segment.nbytes),
+            ("address", segment.address),
+        ):
+            if value < 0 or value % PAGE:
+                reasons.append(f"load {index}: {name} {value} is not a multiple of {PAGE}")
+        begin = weights.offset + step.first * weights.block_nbytes
+        end = begin + step.count * weights.block_nbytes
+        if not (segment.source <= begin and end <= segment.source + segment.nbytes):
+            covered = f"[{segment.source}, {segment.source + segment.nbytes})"
+            reasons.append(f"load {index} covers {covered}, but step {segment.step} needs [{begin}, {end})")
+        if segment.nbytes >= end - begin + 2 * PAGE:
+            reasons.append(f"load {index}: {segment.nbytes} B for {end - begin} B of weights")
+        if not 0 <= segment.after <= segment.step:
+            reasons.append(
+                f"load {index} starts after {segment.after} steps, but step {segment.step} waits for it"
+            )
+    for index, step in enumerate(plan.steps):
+        if problem.layers[step.layer].weights is None:
+            continue
+        if index not in load_of:
+            reasons.append(f"step {index} has weights that are never loaded")
+        elif load_of[index] >= plan.need[index]:
+            reasons.append(
+                f"step {index} needs {plan.need[index]} loads, but its weights are load {load_of[index]}"
+            )
+    return reasons
+
+
+def _waits(plan: Plan) -> list[str]:
+    """Let the two counters run: each only ever helps the other, so if they get stuck once, they always do."""
+    loaded = computed = 0
+    while True:
+        if loaded < len(plan.segments) and computed >= plan.segments[loaded].after:
+            loaded += 1
+        elif computed < len(plan.steps) and loaded >= plan.need[computed]:
+            computed += 1
+        else:
+            break
+    if loaded == len(plan.segments) and computed == len(plan.steps):
+        return []
+    done = f"{loaded} of {len(plan.segments)} loads and {computed} of {len(plan.steps)} steps"
+    return [f"the waits never end: {done} done"]
+
+
+def _overlaps(problem: Problem, plan: Plan) -> list[str]:
+    """Every pair of things, explicitly; also that each is aligned and inside the arena."""
+    first_step: dict[int, int] = {}
+    last_step: dict[int, int] = {}
+    for index, step in enumerate(plan.steps):
+        first_step.setdefault(step.layer, index)
+        last_step[step.layer] = index
+
+    names: list[str] = []
+    rows: list[tuple[int, int, int, int]] = []  # live [start, end) in steps, bytes [low, high)
+    reasons = []
+
+    def add(name: str, start: int, end: int, address: int, nbytes: int) -> None:
+        if address % ALIGN or address < 0 or address + nbytes > plan.arena:
+            where = f"[{address}, {address + nbytes})"
+            reasons.append(f"{name} at {where}: outside the arena of {plan.arena} B or not aligned")
+        if nbytes:
+            names.append(name)
+            rows.append((start, end, address, address + nbytes))
+
+    for tensor, address in zip(problem.tensors, plan.tensor_at, strict=True):
+        add(
+            f"tensor {tensor.name}",
+            first_step[tensor.start],
+            last_step[tensor.end - 1] + 1,
+            address,
+            tensor.nbytes,
+        )
+    for index, (step, address) in enumerate(zip(plan.steps, plan.scratch_at, strict=True)):
+        scratch = problem.layers[step.layer].scratch
+        if scratch:
+            add(f"scratch of step {index}", index, index + 1, address, scratch)
+        elif address != -1:
+            reasons.append(f"step {index} has no scratch, but a place for it at {address}")
+    for index, segment in enumerate(plan.segments):
+        live = (0, len(plan.steps)) if segment.pinned else (segment.after, segment.step + 1)
+        add(f"load {index} (for step {segment.step})", *live, segment.address, segment.nbytes)
+
+    if rows:
+        start, end, low, high = np.array(rows, dtype=np.int64).T
+        for index in range(len(rows) - 1):
+            rest = slice(index + 1, None)
+            together = (start[rest] < end[index]) & (start[index] < end[rest])
+            shared = (low[rest] < high[index]) & (low[index] < high[rest])
+            for other in np.flatnonzero(together & shared) + index + 1:
+                steps = (max(start[index], start[other]), min(end[index], end[other]) - 1)
+                pair = f"{names[index]} and {names[other]}"
+                reasons.append(f"{pair} overlap in bytes and in steps {steps[0]} to {steps[1]}")
+    return reasons

@@ -1,0 +1,94 @@
+"""FlexNN's planner, as published: the baseline.
+
+Li et al., "FlexNN: Efficient and Adaptive DNN Inference on Memory-Constrained Edge Devices"
+(MobiCom 2024), section 3.3, Algorithm 1, over steps (the paper's sub-layers):
+
+1. all activations first, at the two ends of the buffer in turn, so that the middle stays in one piece;
+2. layer by layer the weights, where they can be loaded earliest, and then the scratch;
+3. if the scratch finds no place, the layer again without preloading; if that fails, so does the plan.
+
+The paper leaves open what happens with skip connections (its artifact overlaps tensors then). Here an
+activation takes a place that is free during its whole life, or planning fails.
+"""
+
+from __future__ import annotations
+
+from .assemble import assemble, segment_pages
+from .errors import Unplaceable
+from .layout import layout_of
+from .pages import highest, lowest, pages, span, starts
+from .preload import choose_lowest, earliest_place, occupy
+from .problem import PAGE, Plan, Problem
+from .slicing import finest_segment, slice_to_room
+
+IN_FLIGHT = 2  # segments of a layer that should fit at once: one is computed with while the next is loaded
+
+
+def flexnn(problem: Problem, budget: int) -> Plan:
+    """The plan of Algorithm 1 for a budget in bytes. Raises Unplaceable where it finds none.
+
+    Slices are as large as fits twice into what the activations leave (once where blocks are too large
+    for that); the paper sets their sizes by hand. Nothing is pinned.
+    """
+    arena = budget // PAGE * PAGE
+    tensor_at = _plan_activations(problem, arena)
+    layout = layout_of(problem, tensor_at, [-1] * len(problem.layers))
+    limits = []
+    for layer, room in zip(problem.layers, layout.room(arena), strict=True):
+        free = room - pages(layer.scratch) * PAGE
+        limits.append(min(free, max(finest_segment(layer), free // IN_FLIGHT)))
+    steps = slice_to_room(problem, limits)
+
+    of_layer = layout.free_pages(arena)
+    free = [of_layer[step.layer] for step in steps]
+    places: list[tuple[int, int] | None] = []
+    scratch_at = []
+    earliest = 0
+    for index, (step, count) in enumerate(zip(steps, segment_pages(problem, steps), strict=True)):
+        layer = problem.layers[step.layer]
+        scratch = pages(layer.scratch)
+        for bound in (earliest, index):  # with preloading, then without
+            place = _plan_weights(free, index, bound, count)
+            rest = free[index] & ~span(place[1], count) if place else free[index]
+            room = starts(rest, scratch) if scratch else 1
+            if room and (place or not count):
+                break
+        else:
+            raise Unplaceable(
+                f"layer {layer.name}: no place for {count} pages of weights and {scratch} of scratch"
+            )
+        if place:
+            earliest = place[0]
+            occupy(free, earliest, index + 1, place[1], count)
+        if scratch:
+            occupy(free, index, index + 1, lowest(room), scratch)
+        places.append(place)
+        scratch_at.append(lowest(room) * PAGE if scratch else -1)
+    return assemble(problem, "flexnn", budget, steps, tensor_at, scratch_at, places)
+
+
+def _plan_weights(free: list[int], step: int, earliest: int, count: int) -> tuple[int, int] | None:
+    """(after, first page) of the earliest and then lowest place."""
+    found = earliest_place(free, step, earliest, count) if count else None
+    return (found[0], choose_lowest(found[1], count)) if found else None
+
+
+def _plan_activations(problem: Problem, arena: int) -> list[int]:
+    """Addresses of the tensors, in order of their start; the parity of the layer that writes one chooses the end."""
+    free = [span(0, arena // PAGE)] * len(problem.layers)
+    tensor_at = [0] * len(problem.tensors)
+    for index in sorted(range(len(problem.tensors)), key=lambda i: (problem.tensors[i].start, i)):
+        tensor = problem.tensors[index]
+        count = pages(tensor.nbytes)
+        if not count:
+            continue
+        window = free[tensor.start]
+        for layer in range(tensor.start + 1, tensor.end):
+            window &= free[layer]
+        possible = starts(window, count)
+        if not possible:
+            raise Unplaceable(f"no place for tensor {tensor.name} of {tensor.nbytes:,} B")
+        first = highest(possible) if tensor.start % 2 else lowest(possible)
+        occupy(free, tensor.start, tensor.end, first, count)
+        tensor_at[index] = first * PAGE
+    return tensor_at

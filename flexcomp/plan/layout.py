@@ -1,0 +1,118 @@
+"""Where tensors and scratch lie, such that every layer keeps a place for at least its finest segment.
+
+The joint formulation: tensors, scratch and one segment per layer (without preloading, cut as finely as
+the layer allows) are placed together as tensor usage records. That gives the smallest arenas, and it
+makes planning safe: whatever is preloaded later, a step finds a place for its weights in the end,
+because tensors and scratch stay where they are and earlier segments are over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .pages import pages, span, touched
+from .placement import Record, lowest_fit, search
+from .problem import PAGE, Problem
+from .slicing import finest_segment
+
+SEARCH_ROUNDS = 300  # changes tried when greedy placement misses the lower bound
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Addresses in bytes, for any way of slicing."""
+
+    tensor_at: tuple[int, ...]  # one per tensor
+    scratch_at: tuple[int, ...]  # one per layer, the same in all its steps; -1 without scratch
+    occupied: tuple[
+        tuple[tuple[int, int], ...], ...
+    ]  # per layer: (address, nbytes) of tensors and scratch, by address
+    nbytes: int  # arena that also holds the finest segment of every layer; multiple of PAGE
+
+    def free_pages(self, arena: int) -> list[int]:
+        """Per layer: the pages of an arena of that many bytes that neither tensors nor scratch touch."""
+        every = span(0, arena // PAGE)
+        result = []
+        for intervals in self.occupied:
+            taken = 0
+            for address, nbytes in intervals:
+                taken |= touched(address, nbytes)
+            result.append(every & ~taken)
+        return result
+
+    def room(self, arena: int) -> list[int]:
+        """Per layer: the bytes of the largest page-aligned gap in an arena of that many bytes."""
+        return [max(high - low for low, high in _gaps(intervals, arena)) for intervals in self.occupied]
+
+
+def _gaps(intervals: Sequence[tuple[int, int]], arena: int) -> list[tuple[int, int]]:
+    """Page-aligned (low, high) between intervals sorted by address, up to `arena`; at least one, maybe empty."""
+    result, low = [], 0
+    for address, nbytes in (*intervals, (arena, 0)):
+        result.append((low, max(low, address - address % PAGE)))
+        low = max(low, -(-(address + nbytes) // PAGE) * PAGE)
+    return result
+
+
+def layout_of(problem: Problem, tensor_at: Sequence[int], scratch_at: Sequence[int]) -> Layout:
+    """The layout with these addresses; `scratch_at` per layer."""
+    live: list[list[tuple[int, int]]] = [[] for _ in problem.layers]
+    for tensor, address in zip(problem.tensors, tensor_at, strict=True):
+        for layer in range(tensor.start, tensor.end) if tensor.nbytes else ():
+            live[layer].append((address, tensor.nbytes))
+    for layer, address in enumerate(scratch_at):
+        if address >= 0:
+            live[layer].append((address, problem.layers[layer].scratch))
+    occupied = tuple(tuple(sorted(intervals)) for intervals in live)
+    top = 0
+    for layer, intervals in zip(problem.layers, occupied, strict=True):
+        finest = finest_segment(layer)
+        end = max((address + nbytes for address, nbytes in intervals), default=0)
+        fits = [low + finest for low, high in _gaps(intervals, end) if high - low >= finest]
+        top = max(top, end, min(fits, default=pages(end) * PAGE + finest) if finest else 0)
+    return Layout(tuple(tensor_at), tuple(scratch_at), occupied, pages(top) * PAGE)
+
+
+def joint_records(problem: Problem) -> list[Record]:
+    """Tensors, then the scratch of each layer, then the finest segment of each layer; time in layers."""
+    records = [Record(tensor.start, tensor.end, tensor.nbytes) for tensor in problem.tensors]
+    records += [Record(index, index + 1, layer.scratch) for index, layer in enumerate(problem.layers)]
+    records += [
+        Record(index, index + 1, finest_segment(layer), PAGE) for index, layer in enumerate(problem.layers)
+    ]
+    return records
+
+
+def _of_offsets(problem: Problem, offsets: Sequence[int]) -> Layout:
+    count = len(problem.tensors)
+    scratch = [
+        at if layer.scratch else -1
+        for layer, at in zip(problem.layers, offsets[count : count + len(problem.layers)], strict=True)
+    ]
+    return layout_of(problem, offsets[:count], scratch)
+
+
+@lru_cache(maxsize=16)
+def smallest_layout(problem: Problem) -> Layout:
+    """The layout that needs the smallest arena."""
+    return _of_offsets(problem, search(joint_records(problem), SEARCH_ROUNDS, PAGE).offsets)
+
+
+@lru_cache(maxsize=16)
+def compact_layout(problem: Problem) -> Layout:
+    """Tensors and scratch as low as they go, without regard to weights: more contiguous space above."""
+    records = joint_records(problem)[: len(problem.tensors) + len(problem.layers)]
+    return _of_offsets(problem, search(records, SEARCH_ROUNDS, PAGE).offsets)
+
+
+@lru_cache(maxsize=16)
+def settling_layout(problem: Problem) -> Layout:
+    """Tensors in order of their writing, each as low as it goes: late layers, which are small, stay low."""
+    records = joint_records(problem)[: len(problem.tensors) + len(problem.layers)]
+    order = sorted(
+        range(len(records)),
+        key=lambda i: (records[i].start, records[i].start - records[i].end, -records[i].nbytes, i),
+    )
+    return _of_offsets(problem, lowest_fit(records, order).offsets)

@@ -1,0 +1,57 @@
+"""The smallest budget for which a plan exists, and what sets it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .layout import smallest_layout
+from .problem import PAGE, Problem
+from .slicing import finest_segment, live_bytes
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The smallest arena, and the layer that needs most at once, in bytes."""
+
+    nbytes: int
+    bound: int  # what that layer needs at once; more than this is lost to fragmentation
+    layer: str
+    activations: int
+    weights: int  # of one block, the finest slice, in whole pages
+    scratch: int
+
+    def __str__(self) -> str:
+        lost = self.nbytes - self.bound
+        return (
+            f"the smallest feasible budget is {self.nbytes:,} B, set by layer {self.layer}: "
+            f"{self.activations:,} B of activations, {self.weights:,} B of weights, {self.scratch:,} B of scratch"
+            + (f", {lost:,} B lost between them" if lost >= PAGE else "")
+        )
+
+
+def layer_bounds(problem: Problem) -> list[int]:
+    """Per layer: live tensors, scratch and finest segment, in bytes rounded up to pages.
+
+    No arena is smaller than the largest of them.
+    """
+    return [
+        -(-(live + layer.scratch + finest_segment(layer)) // PAGE) * PAGE
+        for live, layer in zip(live_bytes(problem), problem.layers, strict=True)
+    ]
+
+
+def minimum_budget(problem: Problem) -> Minimum:
+    """The smallest budget for which strategy "best" finds a plan; it finds one for every larger budget."""
+    bounds = layer_bounds(problem)
+    if not bounds:
+        return Minimum(0, 0, "(none)", 0, 0, 0)
+    worst = max(range(len(bounds)), key=lambda index: (bounds[index], -index))
+    layer = problem.layers[worst]
+    return Minimum(
+        nbytes=smallest_layout(problem).nbytes,
+        bound=bounds[worst],
+        layer=layer.name,
+        activations=live_bytes(problem)[worst],
+        weights=finest_segment(layer),
+        scratch=layer.scratch,
+    )

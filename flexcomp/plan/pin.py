@@ -1,0 +1,59 @@
+"""Which segments stay in the arena between inferences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def pin_in_order(nbytes: Sequence[int], capacity: int) -> set[int]:
+    """The first steps, as many as fit in `capacity`: nothing can be preloaded before an inference starts.
+
+    `capacity` and the sizes have one unit, bytes or pages.
+    """
+    pinned = set()
+    for step, size in enumerate(nbytes):
+        if 0 < size <= capacity:
+            pinned.add(step)
+            capacity -= size
+    return pinned
+
+
+def pin_evenly(
+    nbytes: Sequence[int], seconds: Sequence[float], room: Sequence[int], capacity: int, bandwidth: float
+) -> set[int]:
+    """Steps such that what is still streamed arrives at an even rate.
+
+    A leaky bucket: while a step computes, the loader earns bytes at some rate, and it cannot be further
+    ahead than the room there is for segments (`room`, per step). A step whose segment costs more
+    than has been earned is pinned, the others are streamed. The rate is the smallest for which the
+    pinned segments fit in `capacity`; what is left of it goes to the first streamed steps.
+    A slow storage thus never idles, and with a fast one only loads that would be late are pinned.
+    Sizes, `room`, `capacity` and `bandwidth` (per second) have one unit, bytes or pages.
+    """
+    if not any(nbytes) or capacity <= 0:
+        return set()
+    low, high = 0.0, 64 * max(bandwidth, sum(nbytes) / max(sum(seconds), 1e-9))
+    best = _late(nbytes, seconds, room, high)
+    if sum(nbytes[step] for step in best) > capacity:
+        return pin_in_order(nbytes, capacity)
+    for _ in range(24):
+        rate = (low + high) / 2
+        pinned = _late(nbytes, seconds, room, rate)
+        if sum(nbytes[step] for step in pinned) <= capacity:
+            best, high = pinned, rate
+        else:
+            low = rate
+    rest = capacity - sum(nbytes[step] for step in best)
+    return best | pin_in_order([0 if step in best else size for step, size in enumerate(nbytes)], rest)
+
+
+def _late(nbytes: Sequence[int], seconds: Sequence[float], room: Sequence[int], rate: float) -> set[int]:
+    """The steps whose segments cost more than a loader of `rate` bytes per second has earned."""
+    earned, late = 0.0, set()
+    for step, (size, duration, limit) in enumerate(zip(nbytes, seconds, room, strict=True)):
+        if size > earned:
+            late.add(step)
+        else:
+            earned -= size
+        earned = min(earned + rate * duration, limit)
+    return late

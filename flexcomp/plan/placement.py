@@ -1,0 +1,173 @@
+"""Offset calculation: tensor usage records → one offset each, so that the whole is small.
+
+Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), section 5:
+greedy by size (5.2, Algorithm 3), greedy by breadth (5.3), and the lower bound (5.1). Both greedy
+methods put a record into the smallest gap that holds it between the records that are placed already
+and live at the same time; they differ in the order. Times here are half-open, the paper's inclusive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from .problem import ALIGN
+
+
+@dataclass(frozen=True)
+class Record:
+    """A tensor usage record: `nbytes` are needed during [start, end)."""
+
+    start: int
+    end: int
+    nbytes: int
+    align: int = ALIGN  # bytes; the offset is a multiple of it
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Offsets in bytes, one per record, and the bytes used in all."""
+
+    offsets: tuple[int, ...]
+    nbytes: int
+
+
+def breadths(records: Iterable[Record]) -> list[int]:
+    """Per time: the sum of the sizes of the records live in it (the paper's operator breadth)."""
+    change: dict[int, int] = {}
+    for record in records:
+        change[record.start] = change.get(record.start, 0) + record.nbytes
+        change[record.end] = change.get(record.end, 0) - record.nbytes
+    result, now = [], 0
+    for time in range(max(change, default=0)):
+        now += change.get(time, 0)
+        result.append(now)
+    return result
+
+
+def lower_bound(records: Iterable[Record]) -> int:
+    """No placement is smaller than the largest breadth (section 5.1)."""
+    return max(breadths(records), default=0)
+
+
+def conflicts(records: Sequence[Record]) -> list[list[int]]:
+    """Per record: the other non-empty records that are live at some time at which it is live."""
+    live: dict[int, list[int]] = {}
+    for index, record in enumerate(records):
+        for time in range(record.start, record.end) if record.nbytes else ():
+            live.setdefault(time, []).append(index)
+    sets: list[set[int]] = [set() for _ in records]
+    for together in live.values():
+        for index in together:
+            sets[index].update(together)
+    return [sorted(others - {index}) for index, others in enumerate(sets)]
+
+
+def place_in_order(
+    records: Sequence[Record], order: Sequence[int], neighbours: Sequence[Sequence[int]] | None = None
+) -> Placement:
+    """Place the records in `order`, each into the smallest gap that holds it (Algorithm 3, lines 6 to 23).
+
+    `neighbours` is `conflicts(records)`, for callers that place the same records many times.
+    """
+    neighbours = conflicts(records) if neighbours is None else neighbours
+    offsets = [-1] * len(records)
+    total = 0
+    for index in order:
+        record = records[index]
+        nbytes, align = record.nbytes, record.align
+        occupied = sorted(
+            (offsets[other], records[other].nbytes) for other in neighbours[index] if offsets[other] >= 0
+        )
+        best, smallest, previous_end = -1, None, 0
+        for offset, size in occupied:
+            gap = offset - previous_end
+            aligned = -(-previous_end // align) * align
+            if aligned + nbytes <= offset and (smallest is None or gap < smallest):
+                best, smallest = aligned, gap
+            previous_end = max(previous_end, offset + size)
+        if best < 0:
+            best = -(-previous_end // align) * align
+        offsets[index] = best
+        total = max(total, best + nbytes)
+    return Placement(tuple(offsets), total)
+
+
+def lowest_fit(records: Sequence[Record], order: Sequence[int]) -> Placement:
+    """Place the records in `order`, each at the lowest free offset (Greedy of Lee et al., 2019)."""
+    neighbours = conflicts(records)
+    offsets = [-1] * len(records)
+    total = 0
+    for index in order:
+        record, offset = records[index], 0
+        for start, size in sorted(
+            (offsets[other], records[other].nbytes) for other in neighbours[index] if offsets[other] >= 0
+        ):
+            if offset + record.nbytes <= start:
+                break
+            offset = max(offset, -(-(start + size) // record.align) * record.align)
+        offsets[index] = offset
+        total = max(total, offset + record.nbytes)
+    return Placement(tuple(offsets), total)
+
+
+def order_by_size(records: Sequence[Record]) -> list[int]:
+    """Largest first; among equals the longer-lived, then the earlier."""
+    return sorted(
+        range(len(records)),
+        key=lambda i: (-records[i].nbytes, records[i].start - records[i].end, records[i].start, i),
+    )
+
+
+def order_by_breadth(records: Sequence[Record]) -> list[int]:
+    """The records of the broadest time first, largest first within a time."""
+    breadth = breadths(records)
+    rank = {
+        time: position
+        for position, time in enumerate(sorted(range(len(breadth)), key=lambda t: (-breadth[t], t)))
+    }
+    first = [min((rank[t] for t in range(record.start, record.end)), default=0) for record in records]
+    return sorted(range(len(records)), key=lambda i: (first[i], -records[i].nbytes, records[i].start, i))
+
+
+def greedy_by_size(records: Sequence[Record]) -> Placement:
+    """Section 5.2, Algorithm 3."""
+    return place_in_order(records, order_by_size(records))
+
+
+def greedy_by_breadth(records: Sequence[Record]) -> Placement:
+    """Section 5.3."""
+    return place_in_order(records, order_by_breadth(records))
+
+
+def search(records: Sequence[Record], rounds: int, granule: int = ALIGN) -> Placement:
+    """The best of both greedy orders and of at most `rounds` changes to the better order.
+
+    A change moves a record that ends at the top of the arena, or one below it, to an earlier turn:
+    what is placed late finds only the gaps that others left. Stops at the lower bound, rounded up to
+    `granule` bytes. Deterministic.
+    """
+    neighbours = conflicts(records)
+    bound = -(-lower_bound(records) // granule) * granule
+    tries = [
+        (place_in_order(records, order, neighbours), order)
+        for order in (order_by_size(records), order_by_breadth(records))
+    ]
+    best, order = min(tries, key=lambda one: one[0].nbytes)
+    random = Random(0)
+    for _ in range(rounds):
+        if best.nbytes <= bound:
+            break
+        top = [i for i, record in enumerate(records) if best.offsets[i] + record.nbytes == best.nbytes]
+        peak = random.choice(top)
+        moved = random.choice([peak, peak, *neighbours[peak]])
+        position = order.index(moved)
+        if position == 0:
+            continue
+        target = random.randrange(position)
+        changed = [*order[:target], moved, *order[target:position], *order[position + 1 :]]
+        placement = place_in_order(records, changed, neighbours)
+        if placement.nbytes <= best.nbytes:
+            best, order = placement, changed
+    return best

@@ -1,0 +1,157 @@
+"""What a planner is given and what it returns. No TVM, no files: sizes, lifetimes and times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PAGE = 4096  # bytes; unit of loads: file ranges and arena targets of segments are multiples of it
+ALIGN = 64  # bytes; every tensor and scratch address is a multiple of it
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An activation and the layers in which it is live, half-open."""
+
+    name: str
+    nbytes: int  # multiple of 64
+    start: int  # first layer that needs its place (the layer that writes it; 0 for inputs)
+    end: int  # first layer that no longer needs it (number of layers for outputs)
+
+    def __post_init__(self) -> None:
+        multiple = self.nbytes >= 0 and self.nbytes % ALIGN == 0
+        _require(multiple, f"tensor {self.name}: {self.nbytes} bytes, not a multiple of {ALIGN}")
+        _require(0 <= self.start < self.end, f"tensor {self.name}: empty lifetime [{self.start}, {self.end})")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of a layer: a byte range of the weights file in equal blocks, sliceable between blocks."""
+
+    offset: int  # bytes in the file's data section; multiple of 64
+    blocks: int
+    block_nbytes: int
+
+    def __post_init__(self) -> None:
+        name = f"weights at {self.offset}, {self.blocks} blocks of {self.block_nbytes} bytes"
+        _require(self.offset >= 0 and self.offset % ALIGN == 0, f"{name}: offset not a multiple of {ALIGN}")
+        _require(self.blocks > 0 and self.block_nbytes > 0, f"{name}: nothing in them")
+        sliceable = self.blocks == 1 or self.block_nbytes % ALIGN == 0
+        _require(sliceable, f"{name}: block size not a multiple of {ALIGN}")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks."""
+        return self.blocks * self.block_nbytes
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One fused call."""
+
+    name: str
+    scratch: int  # bytes, multiple of 64; live during each step of the layer
+    weights: Weights | None
+    seconds: float  # predicted compute time of the whole layer, everything resident
+
+    def __post_init__(self) -> None:
+        multiple = self.scratch >= 0 and self.scratch % ALIGN == 0
+        _require(multiple, f"layer {self.name}: scratch of {self.scratch} bytes, not a multiple of {ALIGN}")
+        _require(self.seconds >= 0, f"layer {self.name}: takes {self.seconds} s")
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that the steps of the layer share out; 1 without weights."""
+        return self.weights.blocks if self.weights else 1
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where the weights come from."""
+
+    bandwidth: float  # bytes per second, sequential
+    overhead_s: float  # seconds per load, independent of its size
+
+    def __post_init__(self) -> None:
+        possible = self.bandwidth > 0 and self.overhead_s >= 0
+        _require(possible, f"storage of {self.bandwidth} B/s, {self.overhead_s} s per load")
+
+    def seconds(self, nbytes: int) -> float:
+        """Time of one load of `nbytes`."""
+        return self.overhead_s + nbytes / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A network to be planned: layers in the order of their computing, and what lives between them."""
+
+    layers: tuple[Layer, ...]
+    tensors: tuple[Tensor, ...]
+    storage: Storage
+
+    def __post_init__(self) -> None:
+        for tensor in self.tensors:
+            _require(tensor.end <= len(self.layers), f"tensor {tensor.name}: lives beyond the last layer")
+
+    def __str__(self) -> str:
+        weights = sum(layer.weights.nbytes for layer in self.layers if layer.weights)
+        seconds = sum(layer.seconds for layer in self.layers)
+        return (
+            f"{len(self.layers)} layers, {weights:,} B of weights, {len(self.tensors)} tensors, "
+            f"{seconds * 1e3:.1f} ms of computing"
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """A layer, or blocks [first, first + count) of it. A layer without weights is one step of one block."""
+
+    layer: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The load of one step's weights: file range and arena range, both outward-aligned to pages."""
+
+    step: int
+    source: int  # bytes in the data section; multiple of 4096
+    nbytes: int  # multiple of 4096
+    address: int  # arena address; multiple of 4096
+    after: int  # steps of the inference that must be computed before the load may start
+    pinned: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Addresses and load order for one budget."""
+
+    strategy: str
+    budget: int  # bytes
+    arena: int  # bytes used; multiple of 4096; ≤ budget
+    steps: tuple[Step, ...]
+    tensor_at: tuple[int, ...]  # one address per tensor of the problem
+    scratch_at: tuple[int, ...]  # one address per step; -1 without scratch
+    segments: tuple[Segment, ...]  # in load order
+    need: tuple[int, ...]  # per step: loads (from the start of `segments`) that must be complete
+
+    @property
+    def pinned_nbytes(self) -> int:
+        """Bytes that stay in the arena between inferences."""
+        return sum(segment.nbytes for segment in self.segments if segment.pinned)
+
+    @property
+    def streamed_nbytes(self) -> int:
+        """Bytes read in every inference but the first, which also reads the pinned ones."""
+        return sum(segment.nbytes for segment in self.segments if not segment.pinned)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.strategy}: budget {self.budget:,} B, arena {self.arena:,} B, {len(self.steps)} steps, "
+            f"{self.pinned_nbytes:,} B pinned, {self.streamed_nbytes:,} B streamed"
+        )

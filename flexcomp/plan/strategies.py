@@ -1,0 +1,33 @@
+"""The strategies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from .best import best
+from .check import verify
+from .errors import InfeasibleError, PlanError, Unplaceable
+from .flexnn import flexnn
+from .minimum import minimum_budget
+from .problem import Plan, Problem
+
+# A strategy takes a problem and a budget in bytes; it raises Unplaceable if it finds no plan.
+STRATEGIES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType({"best": best, "flexnn": flexnn})
+
+
+def plan(problem: Problem, budget: int, strategy: str = "best") -> Plan:
+    """A checked plan for `budget` bytes.
+
+    Raises InfeasibleError, with the smallest feasible budget and what sets it, if the strategy finds
+    no plan, and PlanError for an unknown strategy.
+    """
+    if strategy not in STRATEGIES:
+        raise PlanError(f"unknown strategy {strategy!r}; there are {', '.join(sorted(STRATEGIES))}")
+    try:
+        found = STRATEGIES[strategy](problem, budget)
+    except Unplaceable as error:
+        minimum = minimum_budget(problem)
+        reason = "" if budget < minimum.nbytes else str(error)
+        raise InfeasibleError(strategy, budget, minimum, reason) from None
+    return verify(problem, found)
