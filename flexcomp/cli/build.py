@@ -1,0 +1,58 @@
+"""`flexcomp build`: compile a model and write the library and its weights file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flexcomp.cli.common import CANNOT_BUILD, budget_value, checked_budget, exit_on_error, parse_shapes
+from flexcomp.cli.progress import BuildProgress
+
+
+def build(
+    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", help="The library to write, NAME.so; NAME.weights goes beside it."),
+    ],
+    target: Annotated[
+        str, typer.Option(help="The device, e.g. 'llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76'.")
+    ] = "llvm",
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            callback=checked_budget, help="Memory: 64MB, 64MiB, bytes, a fraction such as 0.1, min, or none."
+        ),
+    ] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:1,3,224,224", help="Shape of an input with dynamic axes."),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads to compile for.")] = None,
+    strategy: Annotated[str, typer.Option(help="Planning strategy.")] = "best",
+) -> None:
+    """Compile MODEL for a device and a memory budget."""
+    shapes = parse_shapes(input or [])
+    if output.suffix != ".so":
+        raise typer.BadParameter(f"'{output}' does not end in .so", param_hint="'--output'")
+    with exit_on_error(CANNOT_BUILD):
+        if not model.is_file():
+            raise FileNotFoundError(f"there is no file {model}")
+        from flexcomp import build as compile_model
+
+        with BuildProgress(model.name) as progress:
+            artifact = compile_model(
+                str(model),
+                target=target,
+                budget=budget_value(budget),
+                input_shapes=shapes or None,
+                threads=threads,
+                strategy=strategy,
+                progress=progress,
+            )
+            progress("writing", 0, 1)
+            artifact.export_library(str(output))
+        typer.echo(artifact.summary())
+        typer.echo(f"wrote {output} and {output.with_suffix('.weights')}")

@@ -1,0 +1,57 @@
+"""`flexcomp demo`: build networks, run them under four budgets, compare with ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flexcomp.cli.common import CANNOT_BUILD, exit_on_error, human_bytes
+from flexcomp.cli.progress import BuildProgress
+
+
+def demo(
+    everything: Annotated[bool, typer.Option("--all", help="All nine networks instead of VGG-19.")] = False,
+    dir: Annotated[Path, typer.Option(help="Where libraries and pictures go.")] = Path("flexcomp-demo"),
+) -> None:
+    """Build networks, run them in four budgets, and compare with ONNX Runtime."""
+    rows = []
+    with exit_on_error(CANNOT_BUILD):
+        from flexcomp import demo as demonstration
+
+        for name in demonstration.ALL if everything else demonstration.DEFAULT:
+            with BuildProgress(name) as progress:
+                for row in demonstration.run_network(name, dir, progress):
+                    progress(f"ran at {row.measurement.label}", 1, 1)
+                    rows.append(row)
+    console = Console()
+    console.print(_table(rows))
+    console.print(f"The memory plans are drawn in {dir}/*.png", markup=False, highlight=False)
+    wrong = [row for row in rows if not row.agrees]
+    if wrong:
+        names = ", ".join(f"{row.network} at {row.measurement.label}" for row in wrong)
+        typer.echo(f"error: the outputs differ from ONNX Runtime's: {names}", err=True)
+        raise typer.Exit(1)
+
+
+def _table(rows: list) -> Table:
+    table = Table(title="the same outputs in less memory")
+    for name in ("network", "", "budget", "peak over idle", "latency", "read per run", "max error"):
+        table.add_column(name, justify="right" if name not in ("network", "") else "left")
+    for index, row in enumerate(rows):
+        measured = row.measurement
+        new = index == 0 or rows[index - 1].network != row.network
+        table.add_row(
+            row.network if new else "",
+            measured.label,
+            human_bytes(measured.budget_nbytes),
+            human_bytes(measured.overhead_nbytes),
+            f"{measured.report['median_ms']:.1f} ms",
+            human_bytes(measured.report["bytes_read"] / len(measured.report["latency_ms"])),
+            f"{measured.error:.1e}" + ("" if row.agrees else " WRONG"),
+            end_section=index + 1 == len(rows) or rows[index + 1].network != row.network,
+        )
+    return table

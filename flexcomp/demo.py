@@ -1,0 +1,46 @@
+"""The demonstration: networks under four budgets, checked against ONNX Runtime. Nothing is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import flexcomp
+from flexcomp import compare, zoo
+from flexcomp.picture import draw_plan
+from flexcomp.report import select_rung
+
+DEFAULT = ("vgg19",)
+ALL = zoo.NAMES
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the demo's table."""
+
+    network: str
+    measurement: compare.Measurement
+    picture: Path
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the outputs are those of ONNX Runtime."""
+        return self.measurement.error <= compare.TOLERANCE
+
+
+def run_network(
+    name: str, folder: Path, progress: Callable[[str, int, int], None] | None = None, seed: int = 0
+) -> Iterator[Row]:
+    """Build the network `name` into `folder`, run it at each budget, and draw each plan."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = zoo.load(name, seed)
+    inputs = zoo.example_input(model, seed)
+    library = folder / f"{name}.so"
+    artifact = flexcomp.build(model, progress=progress)
+    artifact.export_library(str(library))
+    expected = compare.reference(model, inputs)
+    for label, nbytes in compare.budgets(artifact.program).items():
+        picture = folder / f"{name}-{label.replace(' %', 'percent')}.png"
+        draw_plan(artifact.program, select_rung(artifact.program, nbytes), picture)
+        yield Row(name, compare.measure(library, label, nbytes, inputs, expected), picture)

@@ -1,0 +1,64 @@
+"""What a compiled network is made of, as plain data for `inspect` and other readers."""
+
+from __future__ import annotations
+
+from flexcomp.budget import resolve
+from flexcomp.program import Port, Program, Rung
+
+
+def describe(program: Program) -> dict:
+    """The facts that `flexcomp inspect --json` prints; sizes in bytes, times in milliseconds."""
+    return {
+        "model": program.model,
+        "target": program.target,
+        "threads": program.threads,
+        "inputs": [_port(port) for port in program.inputs],
+        "outputs": [_port(port) for port in program.outputs],
+        "min_budget_bytes": program.rungs[0].budget,
+        "resident_bytes": program.rungs[-1].budget,
+        "weights_bytes": program.weights_nbytes,
+        "ladder": [_rung(rung) for rung in program.rungs],
+        "layers": _layers(program),
+    }
+
+
+def _port(port: Port) -> dict:
+    return {"name": port.name, "shape": list(port.type.shape), "dtype": port.type.dtype}
+
+
+def _rung(rung: Rung) -> dict:
+    return {
+        "budget_bytes": rung.budget,
+        "arena_bytes": rung.arena,
+        "pinned_bytes": sum(load.nbytes for load in rung.loads if load.pinned),
+        "streamed_bytes": sum(load.nbytes for load in rung.loads if not load.pinned),
+        "predicted_ms": rung.predicted_s * 1e3,
+        "steps": len(rung.steps),
+    }
+
+
+def _layers(program: Program) -> list[dict]:
+    slices = [[0] * len(program.layers) for _ in program.rungs]
+    for counts, rung in zip(slices, program.rungs, strict=True):
+        for step in rung.steps:
+            counts[step.layer] += 1
+    return [
+        {
+            "name": layer.name,
+            "op": layer.op,
+            "kernel": layer.kernel,
+            "implementation": layer.implementation,
+            "flops": layer.flops,
+            "weights_bytes": layer.weights.nbytes if layer.weights else 0,
+            "blocks": layer.weights.blocks if layer.weights else 0,
+            "scratch_bytes": layer.scratch_nbytes,
+            "slices": [counts[index] for counts in slices],  # one number per rung
+        }
+        for index, layer in enumerate(program.layers)
+    ]
+
+
+def select_rung(program: Program, budget: str | int | float | None) -> Rung:
+    """The plan that runs under `budget`: the largest that fits. Raises BudgetError if none does."""
+    nbytes = resolve(budget, program.rungs[0].budget, program.rungs[-1].budget)
+    return [rung for rung in program.rungs if rung.budget <= nbytes][-1]

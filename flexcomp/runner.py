@@ -1,0 +1,49 @@
+"""Runs a compiled network in a fresh process of the C++ runner, whose memory is the model's alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flexcomp.errors import ArtifactError
+
+
+def run(
+    library: str | Path,
+    *,
+    budget: int | str | None = None,
+    threads: int | None = None,
+    repeat: int = 1,
+    inputs: Mapping[str, str | Path] | None = None,
+    output_dir: str | Path | None = None,
+    prefix: Sequence[str] = (),
+) -> dict:
+    """Run `library` and return what the runner reports: latencies, memory, bytes read, stall time.
+
+    `inputs` are .npy files by input name; without them the runner draws random ones. Outputs are
+    written to `output_dir` as NAME.npy. `prefix` is a command that starts the runner, e.g. `taskset`.
+    Raises ArtifactError with the runner's message when it fails.
+    """
+    command = [*prefix, sys.executable, "-m", "flexcomp.runtime_ext", str(library), "--repeat", str(repeat)]
+    if budget is not None:
+        command += ["--budget", str(budget)]
+    if threads is not None:
+        command += ["--threads", str(threads)]
+    for name, path in (inputs or {}).items():
+        command += ["--input", f"{name}={path}"]
+    if output_dir is not None:
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        command += ["--output-dir", str(output_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = done.stderr.strip().splitlines()[-1:] or [f"the runner ended with code {done.returncode}"]
+        raise ArtifactError(reason[0].removeprefix("error: "))
+    return json.loads(done.stdout)
+
+
+def output_file(folder: str | Path, name: str) -> Path:
+    """Where the runner writes the output `name`."""
+    return Path(folder) / f"{name.replace('/', '_')}.npy"
