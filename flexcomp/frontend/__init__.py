@@ -1,0 +1,10 @@
+"""The way in: a path, an ONNX model or a Relax module becomes a Relax module and its weights.
+
+What comes out is the same for every source: `main` takes the network's inputs first and its weights
+after them (attribute `num_input` says how many inputs), every shape is static, and of the constants
+only scalars are left in the IR.
+"""
+
+from flexcomp.frontend.load import Imported, load_model
+
+__all__ = ["Imported", "load_model"]

@@ -1,0 +1,113 @@
+"""ONNX graph to Relax, on TVM's importer.
+
+The importer is taken as it is, except that operators which it translates into slow code go through
+`flexcomp.frontend.onnx_operators`, scalars become constants, and what it cannot do is reported as
+the node it happened at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import warnings
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from flexcomp.errors import UnsupportedModelError
+from flexcomp.frontend.onnx_model import graph_inputs
+from flexcomp.frontend.onnx_operators import CONVERTERS, resolve_auto_pad
+from flexcomp.frontend.relax_model import is_static, require_static
+
+# The importer has no errors of its own: these are what its converters raise on what they cannot do.
+_IMPORTER_ERRORS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+
+
+def convert_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, tuple[str, ...], tuple[str, ...]]:
+    """Relax module (weights in main's attribute `params`), input names, output names."""
+    input_names = tuple(i.name for i in graph_inputs(model.graph))
+    output_names = tuple(o.name for o in model.graph.output)
+    _name_nodes(model.graph)
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    importer = _Importer()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # it prints what it raises
+        warnings.simplefilter("ignore")
+        try:
+            mod = importer.from_onnx(model.graph, opset)
+        except _IMPORTER_ERRORS as error:
+            raise UnsupportedModelError(f"{importer.place}: {_reason(error)}") from error
+    try:
+        require_static(mod)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{importer.first_dynamic or importer.place}: {error}") from None
+    return mod, input_names, output_names
+
+
+class _Importer(onnx_frontend.ONNXGraphImporter):
+    """TVM's importer, with better translations and errors that name the node."""
+
+    def __init__(self):
+        super().__init__(shape_dict={}, dtype_dict="float32", keep_params_in_input=True)
+        self.place = "graph"  # what is being translated
+        self.first_dynamic: str | None = None  # where the first dynamic shape comes from
+
+    def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
+        """Scalars become constants, so that converters and kernels see their values."""
+        super()._parse_graph_initializers(graph)
+        for tensor in graph.initializer:
+            if math.prod(tensor.dims) == 1 and len(tensor.dims) <= 1:
+                key = tensor.name.removeprefix("onnx::")
+                _, array = self._params.pop(key)
+                self._nodes[tensor.name] = relax.const(array)
+
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        known = onnx_frontend._get_convert_map()
+        unknown: dict[str, str] = {}
+        for node in graph.node:
+            if node.op_type not in known and node.op_type != "Constant":
+                unknown.setdefault(node.op_type, node.name)
+        if unknown:
+            listed = ", ".join(f"{op} (node {name!r})" for op, name in unknown.items())
+            raise UnsupportedModelError(
+                f"operators that cannot be compiled: {listed}; export the network without them, or cut it "
+                "before them, for example with onnx.utils.extract_model"
+            )
+
+    def _convert_operator(self, op_name: str, inputs: list, attrs: dict, opset: int) -> relax.Expr:
+        self.place = f"node {attrs['tvm_custom']['name']!r} ({op_name})"
+        resolve_auto_pad(op_name, inputs, attrs)
+        own = CONVERTERS.get(op_name)
+        result = own(self.bb, inputs, attrs, self._value_of) if own else None
+        if result is None:
+            result = super()._convert_operator(op_name, inputs, attrs, opset)
+        elif not isinstance(result, relax.Var):
+            result = self.bb.normalize(result)
+        if self.first_dynamic is None and isinstance(result, relax.Expr) and not is_static(result.ty):
+            self.first_dynamic = self.place
+        return result
+
+    def _value_of(self, expr: relax.Expr) -> np.ndarray | None:
+        if isinstance(expr, tvm.ir.GenericConst):
+            return expr.value.numpy()
+        if isinstance(expr, relax.Var) and expr.name in self._params:
+            return self._params[expr.name][1].numpy()
+        return None
+
+
+def _name_nodes(graph: onnx.GraphProto) -> None:
+    for i, node in enumerate(graph.node):
+        if not node.name:
+            node.name = next((o for o in node.output if o), f"{node.op_type}_{i}")
+
+
+def _reason(error: Exception) -> str:
+    """The last line of a TVM error is its message; the rest is where in TVM it was raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,163 @@
+"""ONNX before TVM sees it: reading, checking, fixing the input shapes, simplifying."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+import onnxslim
+from google.protobuf.message import DecodeError
+from onnx.external_data_helper import load_external_data_for_model, uses_external_data
+
+from flexcomp.errors import InputError, ModelError, UnsupportedModelError
+
+logger = logging.getLogger(__name__)
+
+_PROTOBUF_LIMIT = 2**31  # bytes: larger models cannot be serialised, which the checker and slimming do
+# Foreign code with no errors of its own: what malformed input makes it raise.
+_SLIMMING_ERRORS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
+    ValueError, DecodeError,
+)  # fmt: skip
+
+
+def read_onnx(source: str | Path | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
+    """A checked copy of the model with its weights inside, and a name for it."""
+    if isinstance(source, onnx.ModelProto):
+        model = onnx.ModelProto()
+        model.CopyFrom(source)
+        where, folder, name = "the given ONNX model", None, source.graph.name or "model"
+    elif isinstance(source, str | Path):
+        path = Path(source)
+        model = _parse(path)
+        where, folder, name = str(path), path.parent, path.stem
+    else:
+        raise InputError(
+            f"a model is a path, an onnx.ModelProto or a tvm.IRModule, not {type(source).__module__}."
+            f"{type(source).__name__}"
+        )
+    if not model.ir_version or not model.graph.node:
+        raise ModelError(f"{where} is not an ONNX model: it holds no graph")
+    _load_external_data(model, where, folder)
+    _check(model, where)
+    return (onnx.inliner.inline_local_functions(model) if model.functions else model), name
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    try:
+        return onnx.load_model_from_string(path.read_bytes())
+    except DecodeError as error:
+        raise ModelError(f"{path} is not an ONNX model, or it is damaged: {error}") from None
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _load_external_data(model: onnx.ModelProto, where: str, folder: Path | None) -> None:
+    external = [t for t in model.graph.initializer if uses_external_data(t)]
+    if not external:
+        return
+    if folder is None:
+        raise ModelError(
+            f"weight {external[0].name!r} of {where} lies in a separate file; pass the model's path, "
+            "or load it with onnx.load(path)"
+        )
+    try:
+        load_external_data_for_model(model, str(folder))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(f"{where} keeps weights in a separate file that cannot be read: {_one_line(error)}") from None
+
+
+def _check(model: onnx.ModelProto, where: str) -> None:
+    for node in model.graph.node:
+        if node.domain in ("", "ai.onnx") and not onnx.defs.has(node.op_type):
+            raise UnsupportedModelError(
+                f"node {node.name or node.output[0]!r}: {node.op_type} is not an ONNX operator"
+            )
+    if model.ByteSize() >= _PROTOBUF_LIMIT:
+        return
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"{where} is not a valid ONNX model: {_one_line(error)}") from None
+
+
+def simplify_onnx(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+    """Give every input a static shape, then fold shape arithmetic and redundant nodes away. Changes `model`."""
+    inputs = graph_inputs(model.graph)
+    declared = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in inputs]
+    _fix_shapes(model.graph, inputs, input_shapes)
+    fixed = {i.name: i for i in inputs}
+    model = _slim(model)
+
+    # Simplification drops inputs that nothing reads; callers still pass them.
+    kept = {i.name: i for i in graph_inputs(model.graph)}
+    ordered = [kept.get(i.name, fixed[i.name]) for i in declared]
+    ordered = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in ordered]
+    del model.graph.input[:]
+    model.graph.input.extend(ordered)
+    return model
+
+
+def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """The inputs a caller passes: old files list the initialisers as inputs as well."""
+    weights = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    return [i for i in graph.input if i.name not in weights]
+
+
+def _fix_shapes(
+    graph: onnx.GraphProto, inputs: list[onnx.ValueInfoProto], input_shapes: Mapping[str, Sequence[int]]
+) -> None:
+    names = [i.name for i in inputs]
+    for name in input_shapes:
+        if name not in names:
+            raise InputError(f"input_shapes names {name!r}, but the model's inputs are {', '.join(map(repr, names))}")
+    changed = False
+    for info in inputs:
+        if not info.type.HasField("tensor_type"):
+            raise UnsupportedModelError(f"input {info.name!r} is not a tensor: {info.type.WhichOneof('value')}")
+        tensor = info.type.tensor_type
+        dims = [d.dim_value if d.dim_value > 0 else d.dim_param or "?" for d in tensor.shape.dim]
+        if info.name in input_shapes:
+            shape = [int(d) for d in input_shapes[info.name]]
+            if tensor.HasField("shape") and len(shape) != len(dims):
+                raise InputError(f"input {info.name!r} has {len(dims)} axes {_show(dims)}; given was {_show(shape)}")
+            if any(d <= 0 for d in shape):
+                raise InputError(f"the shape of input {info.name!r} must be positive; given was {_show(shape)}")
+            changed |= shape != dims
+            del tensor.shape.dim[:]
+            tensor.shape.SetInParent()
+            for d in shape:
+                tensor.shape.dim.add().dim_value = d
+        elif not tensor.HasField("shape") or not all(isinstance(d, int) for d in dims):
+            example = ",".join(str(d) if isinstance(d, int) else "1" for d in dims) or "1,3,224,224"
+            shown = _show(dims) if tensor.HasField("shape") else "of unknown rank"
+            raise UnsupportedModelError(
+                f"input {info.name!r} has a dynamic shape {shown}; fix it with "
+                f"input_shapes={{{info.name!r}: ({example.replace(',', ', ')})}} or --input {info.name}:{example}"
+            )
+    if changed:  # inferred shapes in the file belong to the old inputs
+        del graph.value_info[:]
+        for info in graph.output:
+            for d in info.type.tensor_type.shape.dim:
+                d.Clear()
+
+
+def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return onnxslim.slim(model)
+    except _SLIMMING_ERRORS as error:
+        logger.warning("onnxslim cannot simplify the model, importing it as it is: %s", _one_line(error))
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError) as error:
+        raise ModelError(f"the shapes in the model contradict each other: {_one_line(error)}") from None
+
+
+def _show(dims: Sequence[int | str]) -> str:
+    return f"({', '.join(map(str, dims))})"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
