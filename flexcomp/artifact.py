@@ -1,0 +1,378 @@
+"""Byte formats of an artifact: the program inside MODEL.so and the weights file MODEL.weights.
+
+This module is the authority for both. The reader on the device is `runtime_ext/src/program_reader.cc`
+(program) and `runtime_ext/src/weights_file.cc` (weights).
+
+Program, format 1. Everything is little-endian and unpadded; counts and indices are u32:
+
+    program  = "FLEXPROG" version:u32=1 crc:u32 size:u64 body
+               size counts all bytes of the program, crc is the CRC-32 (zlib) of all bytes from `size` on
+    body     = model:str target:str features:list<str> threads:u32 metadata:list<key:str value:str>
+               weights spaces:list<str> values:list<value> inputs:list<port> outputs:list<port>
+               layers:list<layer> rungs:list<rung>
+    weights  = file_nbytes:u64 header_nbytes:u64 header_crc:u32 data_nbytes:u64 checksums:list<checksum>
+    checksum = offset:u64 nbytes:u64 crc:u32          ascending, disjoint ranges of the data section
+    value    = name:str nbytes:u64 space:u32          an index into `spaces`
+    port     = name:str value:u32 type
+    type     = code:u8 bits:u8 lanes:u16=1 shape:list<i64>                 code as in DLPack
+    layer    = name:str op:str kernel:str implementation:str flops:u64 scratch_nbytes:u64
+               has_weights:u8 offset:u64 blocks:u32 block_nbytes:u64 args:list<arg>
+    arg      = 0:u8 value:u32 written:u8 type         activation
+             | 1:u8 offset:u64 type                   weight
+             | 2:u8 offset:u64 type                   scratch
+             | 3:u8                                   first block of the step, int32
+             | 4:u8                                   number of blocks of the step, int32
+    rung     = budget:u64 arena:u64 predicted_s:f64 value_at:u64[len(values)] steps:list<step> loads:list<load>
+    step     = layer:u32 first:u32 count:u32 need:u32 weights_at:i64 scratch_at:i64
+    load     = source:u64 nbytes:u64 target:u64 after:u32 flags:u32 space:u32 follow_up:u32=0
+    str      = nbytes:u32 UTF-8
+    list<x>  = count:u32 x*
+
+Bit 0 of a load's flags says that it is pinned; the other bits, follow-ups, and memory spaces other than
+space 0, "host", are reserved: a reader refuses what it does not know.
+
+Weights file, format 1: a safetensors file (u64 length, JSON header, data section) with three promises more:
+the header is padded with spaces so that the data section starts at a multiple of PAGE; every tensor starts
+at a multiple of ALIGN of the data section, the gaps being tensors named "~pad.N"; and `__metadata__` holds
+"format": "flexcomp.weights.1", "model", and "content", a digest of all tensor checksums. The program
+stores the CRC-32 of everything before the data section, so the weights of another model, or of another
+training of the same model, are refused without reading the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .errors import ArtifactError
+from .program import (
+    ALIGN,
+    PAGE,
+    Arg,
+    CountArg,
+    FirstArg,
+    Layer,
+    Load,
+    Port,
+    Program,
+    Rung,
+    ScratchArg,
+    Step,
+    TensorType,
+    Value,
+    ValueArg,
+    WeightArg,
+    Weights,
+)
+
+PROGRAM_VERSION = 1
+PROGRAM_KIND = "flexcomp.program.1"  # kind of the module in the library: the version is part of it
+WEIGHTS_FORMAT = "flexcomp.weights.1"
+
+_MAGIC = b"FLEXPROG"
+_PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
+_SPACES = ("host",)
+_PINNED = 1
+_VALUE, _WEIGHT, _SCRATCH, _FIRST, _COUNT = range(5)
+
+# dtype name → DLPack type code and bits
+_DTYPES = {
+    "int8": (0, 8), "int16": (0, 16), "int32": (0, 32), "int64": (0, 64),
+    "uint8": (1, 8), "uint16": (1, 16), "uint32": (1, 32), "uint64": (1, 64),
+    "float16": (2, 16), "float32": (2, 32), "float64": (2, 64),
+    "bfloat16": (4, 16), "bool": (6, 8),
+}  # fmt: skip
+_DTYPE_NAMES = {code: name for name, code in _DTYPES.items()}
+
+# dtype name → name in safetensors
+_SAFETENSORS = {
+    "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
+    "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
+    "float16": "F16", "float32": "F32", "float64": "F64", "bool": "BOOL",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """The CRC-32 of one tensor in the weights file."""
+
+    offset: int  # bytes from the start of the data section
+    nbytes: int
+    crc: int
+
+
+@dataclass(frozen=True)
+class WeightsDigest:
+    """What a program knows of its weights file, to recognise it and to verify it."""
+
+    header_nbytes: int  # everything before the data section; multiple of PAGE
+    header_crc: int
+    data_nbytes: int
+    checksums: tuple[Checksum, ...]
+
+    @property
+    def file_nbytes(self) -> int:
+        return self.header_nbytes + self.data_nbytes
+
+
+# ---------------------------------------------------------------------------------------------------- weights
+
+
+def write_weights(
+    path: str | os.PathLike[str],
+    entries: Iterable[tuple[str, np.ndarray] | tuple[str, np.ndarray, int]],
+    *,
+    model: str = "",
+    data_nbytes: int | None = None,
+) -> WeightsDigest:
+    """Write the weights file and return its digest.
+
+    `entries` are (name, array) or (name, array, offset) in ascending order of offset; without an offset a
+    tensor starts at the next multiple of ALIGN. `data_nbytes` pads the data section at its end. Arrays are
+    taken one at a time, so a generator keeps one tensor in memory. `path` appears only when it is complete.
+    """
+    path = Path(path)
+    tensors: dict[str, dict] = {}
+    checksums: list[Checksum] = []
+    with tempfile.TemporaryFile(dir=path.parent) as data:
+        end = pads = 0
+
+        def pad(to: int) -> None:
+            nonlocal end, pads
+            if to > end:
+                name = f"~pad.{pads}"
+                pads += 1
+                tensors[name] = {"dtype": "U8", "shape": [to - end], "data_offsets": [end, to]}
+                data.write(bytes(to - end))
+                end = to
+
+        for name, array, *rest in entries:
+            array = np.ascontiguousarray(array).reshape(np.shape(array))
+            offset = rest[0] if rest else -(-end // ALIGN) * ALIGN
+            if name in tensors or name == "__metadata__" or name.startswith("~pad."):
+                raise ValueError(f'the weight name "{name}" is used twice or reserved')
+            if offset % ALIGN or offset < end:
+                raise ValueError(f'weight "{name}" is placed at {offset}: not a multiple of {ALIGN} at or behind {end}')
+            if array.dtype.name not in _SAFETENSORS or array.nbytes == 0:
+                raise ValueError(f'weight "{name}" cannot be stored: {array.dtype.name}{list(array.shape)}')
+            pad(offset)
+            raw = memoryview(array.reshape(-1)).cast("B")
+            data.write(raw)
+            end = offset + array.nbytes
+            tensors[name] = {"dtype": _SAFETENSORS[array.dtype.name], "shape": list(array.shape), "data_offsets": [offset, end]}
+            checksums.append(Checksum(offset, array.nbytes, zlib.crc32(raw)))
+        pad(end if data_nbytes is None else data_nbytes)
+
+        content = hashlib.sha256(b"".join(struct.pack("<QQI", c.offset, c.nbytes, c.crc) for c in checksums)).hexdigest()
+        header = _weights_header(tensors, {"format": WEIGHTS_FORMAT, "model": model, "content": content})
+        data.seek(0)
+        partial = path.with_name(path.name + ".partial")
+        try:
+            with open(partial, "wb") as out:
+                out.write(header)
+                shutil.copyfileobj(data, out, 1 << 20)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+    return WeightsDigest(len(header), zlib.crc32(header), end, tuple(checksums))
+
+
+def _weights_header(tensors: dict[str, dict], metadata: dict[str, str]) -> bytes:
+    text = json.dumps({"__metadata__": metadata, **tensors}, separators=(",", ":"), ensure_ascii=False).encode()
+    padded = -(-(8 + len(text)) // PAGE) * PAGE - 8
+    return struct.pack("<Q", padded) + text.ljust(padded)
+
+
+# ---------------------------------------------------------------------------------------------------- program
+
+
+def encode_program(program: Program, weights: WeightsDigest) -> bytes:
+    """The bytes the runtime reads. The same program and digest give the same bytes."""
+    if program.weights_nbytes != weights.data_nbytes:
+        raise ValueError(f"the program expects {program.weights_nbytes} bytes of weights, the file holds {weights.data_nbytes}")
+    out = _Writer()
+    out.text(program.model)
+    out.text(program.target)
+    out.items(program.features, out.text)
+    out.put("I", program.threads)
+    out.items(sorted(program.metadata.items()), lambda item: (out.text(item[0]), out.text(item[1])))
+    out.put("QQIQ", weights.file_nbytes, weights.header_nbytes, weights.header_crc, weights.data_nbytes)
+    out.items(weights.checksums, lambda c: out.put("QQI", c.offset, c.nbytes, c.crc))
+    out.items(_SPACES, out.text)
+    out.items(program.values, lambda v: (out.text(v.name), out.put("QI", v.nbytes, 0)))
+    for ports in (program.inputs, program.outputs):
+        out.items(ports, lambda p: (out.text(p.name), out.put("I", p.value), out.type(p.type)))
+    out.items(program.layers, out.layer)
+    out.items(program.rungs, out.rung)
+    tail = struct.pack("<Q", _PREFIX.size + 8 + len(out.data)) + out.data
+    return _PREFIX.pack(_MAGIC, PROGRAM_VERSION, zlib.crc32(tail)) + tail
+
+
+def decode_program(blob: bytes) -> Program:
+    """The inverse of `encode_program`. Raises ArtifactError for anything that is not such bytes."""
+    return _decode(blob)[0]
+
+
+def decode_weights_digest(blob: bytes) -> WeightsDigest:
+    """What the encoded program says of its weights file."""
+    return _decode(blob)[1]
+
+
+def _decode(blob: bytes) -> tuple[Program, WeightsDigest]:
+    try:
+        magic, version, crc = _PREFIX.unpack_from(blob)
+        (size,) = struct.unpack_from("<Q", blob, _PREFIX.size)
+    except struct.error:
+        raise ArtifactError(f"not a program: {len(blob)} bytes are too few") from None
+    if magic != _MAGIC:
+        raise ArtifactError("not a program: wrong magic")
+    if version != PROGRAM_VERSION:
+        raise ArtifactError(f"the program has format {version}, this flexcomp reads format {PROGRAM_VERSION}")
+    if size != len(blob):
+        raise ArtifactError(f"the program is cut or extended: {len(blob)} bytes instead of {size}")
+    if zlib.crc32(memoryview(blob)[_PREFIX.size :]) != crc:
+        raise ArtifactError("the program is damaged: its checksum differs")
+    try:
+        return _Reader(blob, _PREFIX.size + 8).program()
+    except (struct.error, UnicodeDecodeError, KeyError) as error:
+        raise ArtifactError(f"the program is malformed: {error}") from None
+
+
+class _Writer:
+    """Appends the primitives and records of the grammar."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def put(self, fmt: str, *values: int | float) -> None:
+        self.data += struct.pack("<" + fmt, *values)
+
+    def text(self, text: str) -> None:
+        raw = text.encode()
+        self.put("I", len(raw))
+        self.data += raw
+
+    def items(self, items, write) -> None:
+        self.put("I", len(items))
+        for item in items:
+            write(item)
+
+    def type(self, type: TensorType) -> None:
+        code, bits = _DTYPES[type.dtype]
+        self.put("BBH", code, bits, 1)
+        self.items(type.shape, lambda extent: self.put("q", extent))
+
+    def layer(self, layer: Layer) -> None:
+        for text in (layer.name, layer.op, layer.kernel, layer.implementation):
+            self.text(text)
+        weights = layer.weights or Weights(0, 0, 0)
+        self.put("QQ", layer.flops, layer.scratch_nbytes)
+        self.put("BQIQ", layer.weights is not None, weights.offset, weights.blocks, weights.block_nbytes)
+        self.items(layer.args, self.arg)
+
+    def arg(self, arg: Arg) -> None:
+        match arg:
+            case ValueArg():
+                self.put("BIB", _VALUE, arg.value, arg.written)
+                self.type(arg.type)
+            case WeightArg():
+                self.put("BQ", _WEIGHT, arg.offset)
+                self.type(arg.type)
+            case ScratchArg():
+                self.put("BQ", _SCRATCH, arg.offset)
+                self.type(arg.type)
+            case FirstArg():
+                self.put("B", _FIRST)
+            case CountArg():
+                self.put("B", _COUNT)
+            case _:
+                raise TypeError(f"unknown kernel argument {arg!r}")
+
+    def rung(self, rung: Rung) -> None:
+        self.put("QQd", rung.budget, rung.arena, rung.predicted_s)
+        self.put(f"{len(rung.value_at)}Q", *rung.value_at)
+        self.items(rung.steps, lambda s: self.put("IIIIqq", s.layer, s.first, s.count, s.need, s.weights_at, s.scratch_at))
+        self.items(rung.loads, lambda l: self.put("QQQIIII", l.source, l.nbytes, l.target, l.after, _PINNED * l.pinned, 0, 0))
+
+
+class _Reader:
+    """Takes the primitives and records of the grammar off `data`, from `at` on."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data, self.at = data, at
+
+    def get(self, fmt: str) -> tuple:
+        values = struct.unpack_from("<" + fmt, self.data, self.at)
+        self.at += struct.calcsize("<" + fmt)
+        return values
+
+    def text(self) -> str:
+        (nbytes,) = self.get("I")
+        return self.get(f"{nbytes}s")[0].decode()
+
+    def items(self, read) -> tuple:
+        return tuple(read() for _ in range(self.get("I")[0]))
+
+    def type(self) -> TensorType:
+        code, bits, lanes = self.get("BBH")
+        if lanes != 1:
+            raise ArtifactError("the program is malformed: vector element types are not supported")
+        return TensorType(self.items(lambda: self.get("q")[0]), _DTYPE_NAMES[code, bits])
+
+    def program(self) -> tuple[Program, WeightsDigest]:
+        model, target = self.text(), self.text()
+        features = self.items(self.text)
+        (threads,) = self.get("I")
+        metadata = dict(self.items(lambda: (self.text(), self.text())))
+        _, header_nbytes, header_crc, data_nbytes = self.get("QQIQ")
+        checksums = self.items(lambda: Checksum(*self.get("QQI")))
+        if self.items(self.text) != _SPACES:
+            raise ArtifactError("the program uses memory spaces that this flexcomp does not know")
+        values = self.items(lambda: Value(self.text(), self.get("QI")[0]))
+        inputs, outputs = (self.items(lambda: Port(self.text(), self.get("I")[0], self.type())) for _ in range(2))
+        layers = self.items(self.layer)
+        rungs = self.items(lambda: self.rung(len(values)))
+        if self.at != len(self.data):
+            raise ArtifactError(f"the program is malformed: {len(self.data) - self.at} bytes too many")
+        program = Program(
+            model, target, features, threads, values, inputs, outputs, layers, rungs, data_nbytes, metadata
+        )  # fmt: skip
+        return program, WeightsDigest(header_nbytes, header_crc, data_nbytes, checksums)
+
+    def layer(self) -> Layer:
+        name, op, kernel, implementation = (self.text() for _ in range(4))
+        flops, scratch_nbytes = self.get("QQ")
+        has_weights, *weights = self.get("BQIQ")
+        args = self.items(self.arg)
+        return Layer(name, op, kernel, implementation, args, Weights(*weights) if has_weights else None, scratch_nbytes, flops)
+
+    def arg(self) -> Arg:
+        (tag,) = self.get("B")
+        if tag == _VALUE:
+            value, written = self.get("IB")
+            return ValueArg(value, self.type(), bool(written))
+        if tag in (_WEIGHT, _SCRATCH):
+            (offset,) = self.get("Q")
+            return (WeightArg if tag == _WEIGHT else ScratchArg)(offset, self.type())
+        return {_FIRST: FirstArg, _COUNT: CountArg}[tag]()
+
+    def rung(self, values: int) -> Rung:
+        budget, arena, predicted_s = self.get("QQd")
+        value_at = self.get(f"{values}Q")
+        return Rung(budget, arena, value_at, self.items(lambda: Step(*self.get("IIIIqq"))), self.items(self.load), predicted_s)
+
+    def load(self) -> Load:
+        source, nbytes, target, after, flags, space, follow_up = self.get("QQQIIII")
+        if flags & ~_PINNED or space or follow_up:
+            raise ArtifactError("the program holds a load of a kind that this flexcomp does not know")
+        return Load(source, nbytes, target, after, bool(flags))

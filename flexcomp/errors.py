@@ -1,0 +1,39 @@
+"""Errors a user can meet. All derive from FlexcompError; messages name numbers, layers and the way out."""
+
+from __future__ import annotations
+
+
+class FlexcompError(Exception):
+    """Base of every error that flexcomp raises on purpose."""
+
+
+class BudgetError(FlexcompError):
+    """The memory budget is malformed, or smaller than the smallest one a plan exists for."""
+
+
+class UnsupportedModelError(FlexcompError):
+    """The model is well formed but holds something that cannot be compiled."""
+
+
+class ModelError(FlexcompError):
+    """The model file is broken or not a model."""
+
+
+class TargetError(FlexcompError):
+    """The target is unknown, or this machine lacks what the library was compiled for."""
+
+
+class ArtifactError(FlexcompError):
+    """The library or its weights file is missing, damaged, of another version, or of another model."""
+
+
+class StorageError(FlexcompError):
+    """Reading weights failed in the middle of an inference. The session stays usable."""
+
+
+class ExecutionError(FlexcompError):
+    """A kernel failed, or the session is closed."""
+
+
+class InputError(FlexcompError, ValueError):
+    """An input has the wrong name, shape or element type, or an option has a wrong value."""

@@ -1,0 +1,73 @@
+#include "call_table.h"
+
+namespace flexcomp {
+namespace {
+
+// Stands for the shape of a scalar, which has none.
+const int64_t kNoShape = 0;
+
+DLTensor MakeTensor(const TensorType& type, std::byte* data) {
+  const bool scalar = type.shape.empty();
+  // DLPack has no read-only tensors, hence the casts; kernels do not write shapes.
+  return DLTensor{data,
+                  DLDevice{kDLCPU, 0},
+                  static_cast<int32_t>(type.shape.size()),
+                  type.dtype,
+                  const_cast<int64_t*>(scalar ? &kNoShape : type.shape.data()),
+                  const_cast<int64_t*>(scalar ? &kNoShape : type.strides.data()),
+                  0};
+}
+
+TVMFFIAny IntArg(int64_t value) {
+  TVMFFIAny any{};
+  any.type_index = kTVMFFIInt;
+  any.v_int64 = value;
+  return any;
+}
+
+TVMFFIAny TensorArg(DLTensor* tensor) {
+  TVMFFIAny any{};
+  any.type_index = kTVMFFIDLTensorPtr;
+  any.v_ptr = tensor;
+  return any;
+}
+
+}  // namespace
+
+CallTable::CallTable(const Program& program, const Rung& rung, std::byte* arena, std::span<const Kernel> kernels) {
+  size_t args = 0;
+  for (const Step& step : rung.steps) args += program.layers[step.layer].args.size();
+  tensors_.reserve(args);  // exact or more: pointers into both must stay valid
+  args_.reserve(args);
+  calls_.reserve(rung.steps.size());
+
+  for (const Step& step : rung.steps) {
+    const Layer& layer = program.layers[step.layer];
+    const TVMFFIAny* first_arg = args_.data() + args_.size();
+    for (const Arg& arg : layer.args) {
+      std::byte* data = nullptr;
+      switch (arg.kind) {
+        case ArgKind::kFirst:
+          args_.push_back(IntArg(step.first));
+          continue;
+        case ArgKind::kCount:
+          args_.push_back(IntArg(step.count));
+          continue;
+        case ArgKind::kValue:
+          data = arena + rung.value_at[arg.value];
+          break;
+        case ArgKind::kWeight:
+          data = arena + step.weights_at + arg.offset;
+          break;
+        case ArgKind::kScratch:
+          data = arena + step.scratch_at + arg.offset;
+          break;
+      }
+      tensors_.push_back(MakeTensor(arg.type, data));
+      args_.push_back(TensorArg(&tensors_.back()));
+    }
+    calls_.push_back({kernels[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.need, step.layer});
+  }
+}
+
+}  // namespace flexcomp

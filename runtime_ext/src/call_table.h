@@ -1,0 +1,38 @@
+// The kernel calls of one rung with every argument in place, so that a step costs one call.
+#pragma once
+
+#include <dlpack/dlpack.h>
+#include <tvm/ffi/c_api.h>
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "processor.h"
+#include "program.h"
+
+namespace flexcomp {
+
+struct Call {
+  Kernel kernel;
+  const TVMFFIAny* args;
+  int32_t count;
+  uint32_t need;  // loads that must be complete
+  uint32_t layer;
+};
+
+class CallTable {
+ public:
+  CallTable() = default;
+  // `kernels` holds one kernel for each layer. `program`, `rung` and the arena must outlive the table.
+  CallTable(const Program& program, const Rung& rung, std::byte* arena, std::span<const Kernel> kernels);
+
+  std::span<const Call> calls() const noexcept { return calls_; }
+
+ private:
+  std::vector<DLTensor> tensors_;
+  std::vector<TVMFFIAny> args_;  // point into tensors_
+  std::vector<Call> calls_;      // point into args_
+};
+
+}  // namespace flexcomp

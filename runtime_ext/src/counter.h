@@ -1,0 +1,58 @@
+// A number that one thread raises and another waits for.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace flexcomp {
+
+// Tells the core that this is a spin loop.
+inline void CpuRelax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__) || defined(__arm__)
+  asm volatile("yield");
+#endif
+}
+
+class Counter {
+ public:
+  uint32_t Get() const noexcept { return value_.load(std::memory_order_acquire); }
+
+  // Everything written before is visible to whoever sees the value.
+  void Set(uint32_t value) noexcept {
+    value_.store(value, std::memory_order_release);
+    value_.notify_all();
+  }
+
+  // Both return the first value seen that fits. They spin for a moment, since most waits are short, then
+  // sleep.
+  uint32_t WaitAtLeast(uint32_t bound) const noexcept {
+    return WaitFor([bound](uint32_t value) { return value >= bound; });
+  }
+  uint32_t WaitOther(uint32_t old) const noexcept {
+    return WaitFor([old](uint32_t value) { return value != old; });
+  }
+  void WaitEqual(uint32_t wanted) const noexcept {
+    WaitFor([wanted](uint32_t value) { return value == wanted; });
+  }
+
+ private:
+  template <typename Fits>
+  uint32_t WaitFor(Fits fits) const noexcept {
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (const uint32_t value = Get(); fits(value)) return value;
+      CpuRelax();
+    }
+    for (;;) {
+      const uint32_t value = Get();
+      if (fits(value)) return value;
+      value_.wait(value, std::memory_order_acquire);
+    }
+  }
+
+  static constexpr int kSpins = 1000;
+  alignas(64) std::atomic<uint32_t> value_{0};
+};
+
+}  // namespace flexcomp

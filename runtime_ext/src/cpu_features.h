@@ -1,0 +1,12 @@
+// What the processor of this machine can do.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace flexcomp {
+
+// The features that this machine lacks; names as in /proc/cpuinfo.
+std::vector<std::string> MissingCpuFeatures(const std::vector<std::string>& wanted);
+
+}  // namespace flexcomp

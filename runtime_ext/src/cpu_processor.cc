@@ -1,0 +1,53 @@
+#include "cpu_processor.h"
+
+#include <tvm/ffi/extra/module.h>
+
+#include <atomic>
+
+#include "error.h"
+#include "workspace.h"
+
+namespace flexcomp {
+namespace {
+
+std::string SymbolOf(const std::string& kernel) { return tvm::ffi::symbol::tvm_ffi_symbol_prefix + kernel; }
+
+}  // namespace
+
+CpuProcessor::CpuProcessor(const std::string& marker, const std::string& library_path, int threads,
+                           const std::vector<int>& cpus)
+    : library_(SymbolOf(marker), library_path),
+      threads_(threads),
+      caller_cpu_(cpus.empty() ? -1 : cpus[0]),
+      pool_(threads, cpus) {
+  InstallHooks();
+}
+
+// The library calls its backend through pointers that it exports; one that is absent is not used. Sessions
+// of the same model store the same values, so a race between them is harmless.
+void CpuProcessor::InstallHooks() {
+  const auto store = [this](const char* pointer, void* function) {
+    if (void* at = library_.Find(pointer)) std::atomic_ref(*static_cast<void**>(at)).store(function);
+  };
+  store("__TVMBackendParallelLaunch", reinterpret_cast<void*>(&ParallelLaunch));
+  store("__TVMBackendAllocWorkspace", reinterpret_cast<void*>(&AllocWorkspace));
+  store("__TVMBackendFreeWorkspace", reinterpret_cast<void*>(&FreeWorkspace));
+}
+
+Kernel CpuProcessor::Find(const std::string& kernel) {
+  void* function = library_.Find(SymbolOf(kernel));
+  if (function == nullptr) RaiseError("ArtifactError", "the library lacks the kernel ", kernel);
+  return reinterpret_cast<Kernel>(function);
+}
+
+void CpuProcessor::Enter() {
+  pin_.emplace(caller_cpu_);
+  scope_.emplace(&pool_);
+}
+
+void CpuProcessor::Leave() noexcept {
+  scope_.reset();
+  pin_.reset();
+}
+
+}  // namespace flexcomp

@@ -1,0 +1,158 @@
+#include "describe.h"
+
+#include <tvm/ffi/extra/json.h>
+
+#include <cmath>
+
+#include "error.h"
+
+namespace flexcomp {
+namespace {
+
+namespace ffi = tvm::ffi;
+namespace json = tvm::ffi::json;
+
+int64_t Int(uint64_t value) { return static_cast<int64_t>(value); }
+
+json::Array Ports(const std::vector<Port>& ports) {
+  json::Array array;
+  for (const Port& port : ports) {
+    json::Array shape;
+    for (const int64_t extent : port.type.shape) shape.push_back(extent);
+    json::Object object;
+    object.Set("name", port.name);
+    object.Set("shape", shape);
+    object.Set("dtype", DtypeName(port.type.dtype));
+    array.push_back(object);
+  }
+  return array;
+}
+
+json::Array Strings(const std::vector<std::string>& strings) {
+  json::Array array;
+  for (const std::string& text : strings) array.push_back(ffi::String(text));
+  return array;
+}
+
+json::Object RungObject(const Rung& rung) {
+  uint64_t pinned = 0, streamed = 0;
+  for (const Load& load : rung.loads) (load.pinned ? pinned : streamed) += load.nbytes;
+  json::Object object;
+  object.Set("budget_bytes", Int(rung.budget));
+  object.Set("arena_bytes", Int(rung.arena));
+  object.Set("pinned_bytes", Int(pinned));
+  object.Set("streamed_bytes", Int(streamed));
+  object.Set("predicted_ms", rung.predicted_s * 1e3);
+  return object;
+}
+
+json::Object LayerObject(const Layer& layer) {
+  json::Object object;
+  object.Set("name", layer.name);
+  object.Set("op", layer.op);
+  object.Set("kernel", layer.kernel);
+  object.Set("implementation", layer.implementation);
+  object.Set("weights_bytes", layer.weights ? Int(layer.weights->nbytes()) : int64_t{0});
+  object.Set("blocks", layer.weights ? int64_t{layer.weights->blocks} : int64_t{1});
+  object.Set("scratch_bytes", Int(layer.scratch_nbytes));
+  object.Set("flops", Int(layer.flops));
+  return object;
+}
+
+std::string Text(const json::Value& value) { return std::string(json::Stringify(value)); }
+
+// Readers of one option each; a wrong type is the user's fault.
+template <typename T>
+T Option(const ffi::String& name, const ffi::Any& value) {
+  if (auto cast = value.try_cast<T>()) return *std::move(cast);
+  RaiseError("InputError", "option \"", std::string(name), "\" has a value of the wrong type");
+}
+
+int64_t Natural(const ffi::String& name, const ffi::Any& value) {
+  const int64_t number = Option<int64_t>(name, value);
+  if (number < 0) RaiseError("InputError", "option \"", std::string(name), "\" must not be negative");
+  return number;
+}
+
+}  // namespace
+
+std::string DescribeProgram(const Program& program) {
+  json::Array ladder, layers;
+  for (const Rung& rung : program.rungs) ladder.push_back(RungObject(rung));
+  for (const Layer& layer : program.layers) layers.push_back(LayerObject(layer));
+  json::Object metadata;
+  for (const auto& [key, value] : program.metadata) metadata.Set(key, value);
+  json::Object object;
+  object.Set("model", program.model);
+  object.Set("target", program.target);
+  object.Set("features", Strings(program.features));
+  object.Set("threads", static_cast<int64_t>(program.threads));
+  object.Set("inputs", Ports(program.inputs));
+  object.Set("outputs", Ports(program.outputs));
+  object.Set("min_budget_bytes", Int(program.rungs.front().budget));
+  object.Set("resident_bytes", Int(program.rungs.back().budget));
+  object.Set("weights_bytes", Int(program.weights.data_nbytes));
+  object.Set("ladder", ladder);
+  object.Set("layers", layers);
+  object.Set("metadata", metadata);
+  return Text(object);
+}
+
+std::string DescribeRung(const Rung& rung) { return Text(RungObject(rung)); }
+
+std::string DescribeState(const Program& program, const Session::State& state) {
+  const Rung& rung = program.rungs[state.rung];
+  const SessionStats& stats = state.stats;
+  json::Object object;
+  object.Set("rung", Int(state.rung));
+  object.Set("budget_bytes", Int(rung.budget));
+  object.Set("arena_bytes", Int(rung.arena));
+  object.Set("threads", int64_t{state.threads});
+  object.Set("direct_io", state.direct);
+  object.Set("runs", Int(stats.runs));
+  object.Set("latency_ms", stats.latency_s * 1e3);
+  object.Set("stall_ms", stats.stall_s * 1e3);
+  object.Set("bytes_read", Int(stats.bytes_read));
+  object.Set("reads", Int(stats.reads));
+  object.Set("total_bytes_read", Int(stats.total_bytes_read));
+  return Text(object);
+}
+
+SessionOptions ParseOptions(const std::string& text) {
+  ffi::String error;
+  const json::Value parsed = json::Parse(text, &error);
+  const auto object = parsed.try_cast<json::Object>();
+  if (!error.empty() || !object) Raise("InputError", "session options must be a JSON object");
+  SessionOptions options;
+  for (const auto& [key, value] : *object) {
+    const auto name = key.cast<ffi::String>();
+    if (value == nullptr) continue;  // null: the default
+    if (name == "library_path") {
+      options.library_path = Option<ffi::String>(name, value);
+    } else if (name == "budget_bytes") {
+      options.budget = Natural(name, value);
+    } else if (name == "threads") {
+      options.threads = static_cast<int>(std::min<int64_t>(Natural(name, value), INT32_MAX));
+    } else if (name == "loader_cpu") {
+      options.loader_cpu = static_cast<int>(std::min<int64_t>(Natural(name, value), CPU_SETSIZE - 1));
+    } else if (name == "compute_cpus") {
+      for (const ffi::Any& cpu : Option<json::Array>(name, value))
+        options.compute_cpus.push_back(static_cast<int>(std::min<int64_t>(Natural(name, cpu), CPU_SETSIZE - 1)));
+    } else if (name == "verify") {
+      options.storage.verify = Option<bool>(name, value);
+    } else if (name == "direct") {
+      options.storage.direct = Option<bool>(name, value);
+    } else if (name == "read_bandwidth") {
+      options.storage.read_bandwidth = Option<double>(name, value);
+      if (!std::isfinite(options.storage.read_bandwidth) || options.storage.read_bandwidth < 0)
+        Raise("InputError", "option \"read_bandwidth\" must be a number of bytes per second");
+    } else if (name == "fail_read_at") {
+      options.storage.fail_read_at = Natural(name, value);
+    } else {
+      RaiseError("InputError", "unknown session option \"", std::string(name), "\"");
+    }
+  }
+  return options;
+}
+
+}  // namespace flexcomp

@@ -1,0 +1,25 @@
+// Programs and sessions as JSON, for whoever asks across the module interface.
+#pragma once
+
+#include <string>
+
+#include "program.h"
+#include "session.h"
+
+namespace flexcomp {
+
+// {"model", "target", "features", "threads", "inputs", "outputs", "min_budget_bytes", "resident_bytes",
+//  "weights_bytes", "ladder", "layers", "metadata"}
+std::string DescribeProgram(const Program& program);
+
+// {"budget_bytes", "arena_bytes", "pinned_bytes", "streamed_bytes", "predicted_ms"}
+std::string DescribeRung(const Rung& rung);
+
+// {"rung", "budget_bytes", "arena_bytes", "threads", "direct_io", "runs", "latency_ms", "stall_ms", "bytes_read",
+//  "reads", "total_bytes_read"}
+std::string DescribeState(const Program& program, const Session::State& state);
+
+// Throws InputError for anything that is not a JSON object of known options.
+SessionOptions ParseOptions(const std::string& json);
+
+}  // namespace flexcomp

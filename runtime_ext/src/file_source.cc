@@ -1,0 +1,55 @@
+#include "file_source.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+
+#include "error.h"
+#include "program.h"
+
+namespace flexcomp {
+
+FileSource::FileSource(const std::string& path, bool direct) {
+  if (direct) {
+    fd_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
+    direct_ = fd_.get() >= 0 && ProbeDirect();
+  }
+  if (!direct_) fd_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status;
+  if (fd_.get() < 0 || ::fstat(fd_.get(), &status) != 0)
+    RaiseError("ArtifactError", "cannot open the weights file ", path, ": ", ErrnoText(errno));
+  if (!S_ISREG(status.st_mode)) RaiseError("ArtifactError", "the weights file ", path, " is not a regular file");
+  file_nbytes_ = static_cast<uint64_t>(status.st_size);
+}
+
+// Some file systems accept the flag and refuse the read.
+bool FileSource::ProbeDirect() noexcept {
+  std::unique_ptr<void, decltype(&std::free)> page(std::aligned_alloc(kPage, kPage), &std::free);
+  return page && ::pread(fd_.get(), page.get(), kPage, 0) >= 0;
+}
+
+int FileSource::Read(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
+  if (offset >= file_nbytes_) return EINVAL;
+  const size_t wanted = std::min<uint64_t>(nbytes, file_nbytes_ - offset);
+  size_t got = 0;
+  while (got < wanted) {
+    // The whole page is asked for at the end of the file too: direct reads want round sizes.
+    const ssize_t n = ::pread64(fd_.get(), target + got, nbytes - got, static_cast<off64_t>(offset + got));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno;
+    if (n == 0) return ENODATA;  // the file became shorter while it was open
+    got += static_cast<size_t>(n);
+    // A direct read that was cut short inside a page goes on from the start of that page.
+    if (direct_ && got < wanted) {
+      if (static_cast<size_t>(n) < kPage) return EIO;
+      got = got / kPage * kPage;
+    }
+  }
+  if (!direct_) ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(nbytes), POSIX_FADV_DONTNEED);
+  return 0;
+}
+
+}  // namespace flexcomp

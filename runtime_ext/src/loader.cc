@@ -1,0 +1,99 @@
+#include "loader.h"
+
+#include <algorithm>
+
+#include "affinity.h"
+#include "error.h"
+
+namespace flexcomp {
+namespace {
+
+// One read. Large enough for the full bandwidth of a disk at queue depth 1, small enough that giving up
+// or a failing device is noticed soon.
+constexpr uint64_t kChunk = 4 << 20;
+
+}  // namespace
+
+Loader::Loader(WeightsFile& file, int cpu) : file_(file), thread_([this, cpu] { Main(cpu); }) {}
+
+Loader::~Loader() {
+  stop_ = true;
+  computed_.Set(kAborted);
+  started_.Set(started_count_ + 1);
+  thread_.join();
+}
+
+void Loader::Start(std::span<const Load> loads, std::byte* arena, bool pinned_resident) {
+  loads_ = loads;
+  arena_ = arena;
+  pinned_resident_ = pinned_resident;
+  first_ = 0;
+  if (pinned_resident)
+    while (first_ < loads.size() && loads[first_].pinned) ++first_;
+  counts_ = {};
+  computed_.Set(0);
+  loaded_.Set(first_);
+  // Nothing to read: the thread need not wake up.
+  if (first_ < loads.size()) started_.Set(++started_count_);
+}
+
+void Loader::AwaitSlow(uint32_t need) {
+  if (loaded_.WaitAtLeast(need) == kFailed) ThrowFailure();
+}
+
+void Loader::Finish() {
+  AwaitIdle();
+  if (failed()) ThrowFailure();
+}
+
+void Loader::Abort() noexcept {
+  computed_.Set(kAborted);
+  AwaitIdle();
+}
+
+void Loader::ThrowFailure() const {
+  RaiseError("StorageError", "reading the weights file ", file_.path(), " failed at byte ", failure_.offset,
+             " of the data section (load ", failure_.load, "): ", ErrnoText(failure_.error));
+}
+
+void Loader::Main(int cpu) noexcept {
+  if (cpu >= 0) PinThisThread(cpu);
+  for (uint32_t seen = 0;;) {
+    // The count may have risen before this thread came to life; it is a state, not an event.
+    seen = started_.WaitOther(seen);
+    if (stop_) return;
+    RunLoads();
+    finished_.Set(seen);
+  }
+}
+
+void Loader::RunLoads() noexcept {
+  for (uint32_t j = first_; j < loads_.size(); ++j) {
+    const Load& load = loads_[j];
+    if (!(load.pinned && pinned_resident_)) {
+      if (computed_.WaitAtLeast(load.after) == kAborted) return;
+      if (const int error = ReadLoad(load)) {
+        if (error == ECANCELED) return;
+        failure_.error = error;
+        failure_.load = j;
+        loaded_.Set(kFailed);
+        return;
+      }
+    }
+    loaded_.Set(j + 1);
+  }
+}
+
+int Loader::ReadLoad(const Load& load) noexcept {
+  for (uint64_t at = 0; at < load.nbytes; at += kChunk) {
+    const uint64_t nbytes = std::min(kChunk, load.nbytes - at);
+    failure_.offset = load.source + at;
+    if (const int error = file_.Read(load.source + at, arena_ + load.target + at, nbytes)) return error;
+    counts_.bytes += nbytes;
+    ++counts_.reads;
+    if (computed_.Get() == kAborted) return ECANCELED;
+  }
+  return 0;
+}
+
+}  // namespace flexcomp

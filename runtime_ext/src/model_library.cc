@@ -1,0 +1,47 @@
+#include "model_library.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <vector>
+
+#include "error.h"
+
+namespace flexcomp {
+namespace {
+
+// Kernels may run, and errors may refer to code, after every handle is gone: the library stays.
+constexpr int kFlags = RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE;
+
+// Collected first, opened later: the iteration holds the dynamic linker's lock.
+std::vector<std::string> LoadedObjects() {
+  std::vector<std::string> paths;
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* out) {
+        static_cast<std::vector<std::string>*>(out)->emplace_back(info->dlpi_name ? info->dlpi_name : "");
+        return 0;
+      },
+      &paths);
+  return paths;
+}
+
+}  // namespace
+
+ModelLibrary::ModelLibrary(const std::string& marker, const std::string& path) {
+  const auto candidates = path.empty() ? LoadedObjects() : std::vector{path};
+  for (const std::string& candidate : candidates) {
+    // The main program has no name; a model linked into it is found all the same.
+    handle_ = ::dlopen(candidate.empty() ? nullptr : candidate.c_str(), kFlags);
+    if (handle_ == nullptr) continue;
+    if (Find(marker) != nullptr) return;
+    ::dlclose(handle_);
+    handle_ = nullptr;
+  }
+  RaiseError("ArtifactError", "no loaded library holds the kernel ", marker, path.empty() ? "" : ": looked into ", path);
+}
+
+ModelLibrary::~ModelLibrary() { ::dlclose(handle_); }
+
+void* ModelLibrary::Find(const std::string& symbol) const noexcept { return ::dlsym(handle_, symbol.c_str()); }
+
+}  // namespace flexcomp

@@ -1,0 +1,107 @@
+// The two modules that other languages see: the program inside a model's library, and an open session.
+#include <tvm/ffi/cast.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/reflection/registry.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "describe.h"
+#include "error.h"
+#include "program.h"
+#include "session.h"
+
+namespace flexcomp {
+namespace {
+
+namespace ffi = tvm::ffi;
+
+// The format version is part of the kind: models of different versions may meet in one process.
+#define FLEXCOMP_PROGRAM_KIND "flexcomp.program.1"
+#define FLEXCOMP_SESSION_KIND "flexcomp.session.1"
+
+class SessionModule final : public ffi::ModuleObj {
+ public:
+  SessionModule(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options)
+      : session_(std::move(program), weights_path, options) {}
+
+  const char* kind() const final { return FLEXCOMP_SESSION_KIND; }
+  int GetPropertyMask() const final { return ffi::Module::kRunnable; }
+
+  ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
+    const ffi::Module self = ffi::GetRef<ffi::Module>(this);  // functions keep the session alive
+    if (name == "run")
+      return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any*) { Run(args); });
+    if (name == "set_budget")
+      return ffi::Function::FromTyped([self, this](int64_t budget) {
+        if (budget < 0) RaiseError("BudgetError", "a budget of ", budget, " bytes was asked for");
+        return ffi::String(DescribeRung(session_.SetBudget(static_cast<uint64_t>(budget))));
+      });
+    if (name == "stats")
+      return ffi::Function::FromTyped(
+          [self, this] { return ffi::String(DescribeState(session_.program(), session_.state())); });
+    if (name == "close") return ffi::Function::FromTyped([self, this] { session_.Close(); });
+    return std::nullopt;
+  }
+
+ private:
+  // run(inputs..., outputs...), in the order of the program's ports.
+  void Run(ffi::PackedArgs args) {
+    const size_t inputs = session_.program().inputs.size(), outputs = session_.program().outputs.size();
+    if (static_cast<size_t>(args.size()) != inputs + outputs)
+      RaiseError("InputError", "run takes ", inputs, " inputs and ", outputs, " outputs, not ", args.size(), " tensors");
+    std::vector<const DLTensor*> tensors(inputs + outputs);
+    for (int i = 0; i < args.size(); ++i) {
+      const auto tensor = args[i].try_cast<DLTensor*>();
+      if (!tensor) RaiseError("InputError", "argument ", i, " of run is not a tensor");
+      tensors[i] = *tensor;
+    }
+    const std::span all(tensors);
+    session_.Run(all.first(inputs), all.last(outputs));
+  }
+
+  Session session_;
+};
+
+class ProgramModule final : public ffi::ModuleObj {
+ public:
+  explicit ProgramModule(ffi::Bytes blob)
+      : blob_(std::move(blob)),
+        program_(std::make_shared<const Program>(ReadProgram(std::string_view(blob_.data(), blob_.size())))) {}
+
+  const char* kind() const final { return FLEXCOMP_PROGRAM_KIND; }
+  int GetPropertyMask() const final { return ffi::Module::kBinarySerializable | ffi::Module::kRunnable; }
+  ffi::Bytes SaveToBytes() const final { return blob_; }
+
+  ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
+    const ffi::Module self = ffi::GetRef<ffi::Module>(this);
+    if (name == "info") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeProgram(*program_)); });
+    if (name == "blob") return ffi::Function::FromTyped([self, this] { return blob_; });
+    if (name == "open")
+      return ffi::Function::FromTyped([self, this](const ffi::String& weights_path, const ffi::String& options) {
+        return ffi::Module(ffi::make_object<SessionModule>(program_, weights_path, ParseOptions(options)));
+      });
+    return std::nullopt;
+  }
+
+ private:
+  ffi::Bytes blob_;
+  std::shared_ptr<const Program> program_;
+};
+
+ffi::Module CreateProgram(const ffi::Bytes& blob) { return ffi::Module(ffi::make_object<ProgramModule>(blob)); }
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  constexpr const char* kLoad = "ffi.Module.load_from_bytes." FLEXCOMP_PROGRAM_KIND;
+  // Every model brings a copy of this code; the first one serves all of the same version.
+  if (ffi::Function::GetGlobal(kLoad).has_value()) return;
+  tvm::ffi::reflection::GlobalDef()
+      .def(FLEXCOMP_PROGRAM_KIND ".create", CreateProgram)
+      .def(kLoad, CreateProgram);
+}
+
+}  // namespace
+}  // namespace flexcomp

@@ -1,0 +1,118 @@
+// The decoded program; the same records as flexcomp/program.py, which says what the fields mean.
+#pragma once
+
+#include <dlpack/dlpack.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace flexcomp {
+
+inline constexpr uint64_t kPage = 4096;
+inline constexpr uint64_t kAlign = 64;
+
+constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+struct TensorType {
+  DLDataType dtype;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // compact; kernels and DLPack want them spelt out
+  uint64_t nbytes;
+};
+
+struct Value {
+  std::string name;
+  uint64_t nbytes;
+};
+
+struct Port {
+  std::string name;
+  uint32_t value;
+  TensorType type;
+};
+
+enum class ArgKind : uint8_t { kValue = 0, kWeight = 1, kScratch = 2, kFirst = 3, kCount = 4 };
+
+struct Arg {
+  ArgKind kind;
+  uint32_t value = 0;    // kValue
+  bool written = false;  // kValue
+  uint64_t offset = 0;   // kWeight, kScratch
+  TensorType type;       // all but kFirst, kCount
+};
+
+struct LayerWeights {
+  uint64_t offset;
+  uint32_t blocks;
+  uint64_t block_nbytes;
+  uint64_t nbytes() const { return blocks * block_nbytes; }
+};
+
+struct Layer {
+  std::string name, op, kernel, implementation;
+  uint64_t flops;
+  uint64_t scratch_nbytes;
+  std::optional<LayerWeights> weights;
+  std::vector<Arg> args;
+};
+
+struct Step {
+  uint32_t layer, first, count, need;
+  int64_t weights_at, scratch_at;  // -1: none
+};
+
+struct Load {
+  uint64_t source, nbytes, target;
+  uint32_t after;
+  bool pinned;
+};
+
+struct Rung {
+  uint64_t budget, arena;
+  double predicted_s;
+  std::vector<uint64_t> value_at;
+  std::vector<Step> steps;
+  std::vector<Load> loads;
+};
+
+struct Checksum {
+  uint64_t offset, nbytes;
+  uint32_t crc;
+};
+
+struct WeightsDigest {
+  uint64_t file_nbytes, header_nbytes;
+  uint32_t header_crc;
+  uint64_t data_nbytes;
+  std::vector<Checksum> checksums;  // ascending, disjoint
+};
+
+struct Program {
+  std::string model, target;
+  std::vector<std::string> features;
+  uint32_t threads;
+  std::map<std::string, std::string> metadata;
+  WeightsDigest weights;
+  std::vector<Value> values;
+  std::vector<Port> inputs, outputs;
+  std::vector<Layer> layers;
+  std::vector<Rung> rungs;  // ascending by budget; at least one
+};
+
+// Decodes and validates: after this, no index, address or wait of the program can go wrong, whatever the
+// bytes were. Throws ArtifactError.
+Program ReadProgram(std::string_view bytes);
+
+// The part of ReadProgram that looks at meaning; throws ArtifactError with the first fault.
+void ValidateProgram(const Program& program);
+
+// "float32[1×3×224×224]", for messages.
+std::string ToString(const TensorType& type);
+std::string DtypeName(DLDataType dtype);
+
+}  // namespace flexcomp

@@ -1,0 +1,132 @@
+// Memory safety of a program: nothing here judges whether the plan is good, only that it cannot do harm.
+#include <set>
+
+#include "error.h"
+#include "program.h"
+
+namespace flexcomp {
+namespace {
+
+template <typename... Parts>
+void Require(bool holds, const Parts&... parts) {
+  if (!holds) RaiseError("ArtifactError", "the program is malformed: ", parts...);
+}
+
+// [at, at + nbytes) ⊆ [0, limit), without overflow.
+bool Inside(uint64_t at, uint64_t nbytes, uint64_t limit) { return at <= limit && nbytes <= limit - at; }
+
+void CheckPorts(const std::vector<Port>& ports, const std::vector<Value>& values) {
+  std::set<std::string_view> names;
+  for (const Port& port : ports) {
+    Require(names.insert(port.name).second, "two ports are called ", port.name);
+    Require(port.value < values.size(), "port ", port.name, " refers to no value");
+    Require(port.type.nbytes <= values[port.value].nbytes, "port ", port.name, " is larger than its value");
+  }
+}
+
+void CheckLayer(const Layer& layer, const Program& program) {
+  if (layer.weights) {
+    const LayerWeights& weights = *layer.weights;
+    uint64_t nbytes;
+    Require(weights.blocks > 0 && !__builtin_mul_overflow(weights.block_nbytes, uint64_t{weights.blocks}, &nbytes) &&
+                weights.offset % kAlign == 0 && Inside(weights.offset, nbytes, program.weights.data_nbytes),
+            "the weights of layer ", layer.name, " lie outside the file");
+    Require(weights.blocks == 1 || weights.block_nbytes % kAlign == 0, "layer ", layer.name, " has unaligned blocks");
+  }
+  for (const Arg& arg : layer.args) {
+    switch (arg.kind) {
+      case ArgKind::kValue:
+        Require(arg.value < program.values.size() && arg.type.nbytes <= program.values[arg.value].nbytes,
+                "layer ", layer.name, " looks at more than a value");
+        break;
+      case ArgKind::kWeight:
+        Require(layer.weights && arg.offset % kAlign == 0 && Inside(arg.offset, arg.type.nbytes, layer.weights->nbytes()),
+                "layer ", layer.name, " looks at more than its weights");
+        // A slice moves its only weight argument to its first block; a second one would have no meaning.
+        Require(layer.weights->blocks == 1 || arg.offset == 0, "layer ", layer.name, " is sliced inside its weights");
+        break;
+      case ArgKind::kScratch:
+        Require(arg.offset % kAlign == 0 && Inside(arg.offset, arg.type.nbytes, layer.scratch_nbytes),
+                "layer ", layer.name, " looks at more than its scratch");
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+void CheckStep(const Step& step, size_t index, const Rung& rung, const Program& program) {
+  Require(step.layer < program.layers.size(), "step ", index, " refers to no layer");
+  const Layer& layer = program.layers[step.layer];
+  Require(step.need <= rung.loads.size(), "step ", index, " waits for a load that does not exist");
+  Require(step.count > 0 && step.count <= INT32_MAX && step.first <= INT32_MAX, "step ", index, " has no blocks");
+  if (layer.weights) {
+    Require(Inside(step.first, step.count, layer.weights->blocks), "step ", index, " has more blocks than layer ", layer.name);
+    Require(step.weights_at >= 0 && step.weights_at % kAlign == 0 &&
+                Inside(step.weights_at, step.count * layer.weights->block_nbytes, rung.arena),
+            "the weights of step ", index, " lie outside the arena");
+  }
+  if (layer.scratch_nbytes > 0) {
+    Require(step.scratch_at >= 0 && step.scratch_at % kAlign == 0 && Inside(step.scratch_at, layer.scratch_nbytes, rung.arena),
+            "the scratch of step ", index, " lies outside the arena");
+  }
+}
+
+void CheckLoad(const Load& load, size_t index, const Rung& rung, const Program& program) {
+  Require(load.nbytes > 0 && load.source % kPage == 0 && load.nbytes % kPage == 0 && load.target % kPage == 0,
+          "load ", index, " is not made of whole pages");
+  Require(Inside(load.source, load.nbytes, RoundUp(program.weights.data_nbytes, kPage)),
+          "load ", index, " lies outside the weights file");
+  Require(Inside(load.target, load.nbytes, rung.arena), "load ", index, " lies outside the arena");
+  Require(load.after <= rung.steps.size(), "load ", index, " waits for a step that does not exist");
+}
+
+// Plays the two counters: loads and steps advance in order, each waiting for the other's count.
+void CheckWaitsEnd(const Rung& rung) {
+  size_t loaded = 0, computed = 0;
+  while (loaded < rung.loads.size() || computed < rung.steps.size()) {
+    if (loaded < rung.loads.size() && rung.loads[loaded].after <= computed) {
+      ++loaded;
+    } else if (computed < rung.steps.size() && rung.steps[computed].need <= loaded) {
+      ++computed;
+    } else {
+      Require(false, "load ", loaded, " and step ", computed, " of budget ", rung.budget, " wait for each other");
+    }
+  }
+}
+
+}  // namespace
+
+void ValidateProgram(const Program& program) {
+  const WeightsDigest& weights = program.weights;
+  Require(weights.header_nbytes >= kPage && weights.header_nbytes % kPage == 0 &&
+              weights.file_nbytes >= weights.header_nbytes && weights.file_nbytes <= INT64_MAX - kPage &&
+              weights.file_nbytes - weights.header_nbytes == weights.data_nbytes,
+          "the sizes of the weights file disagree");
+  uint64_t end = 0;
+  for (const Checksum& sum : weights.checksums) {
+    Require(sum.offset >= end && Inside(sum.offset, sum.nbytes, weights.data_nbytes), "checksums overlap");
+    end = sum.offset + sum.nbytes;
+  }
+  CheckPorts(program.inputs, program.values);
+  CheckPorts(program.outputs, program.values);
+  for (const Layer& layer : program.layers) CheckLayer(layer, program);
+
+  Require(!program.rungs.empty(), "it has no plan");
+  for (size_t r = 0; r < program.rungs.size(); ++r) {
+    const Rung& rung = program.rungs[r];
+    Require(r == 0 || program.rungs[r - 1].budget < rung.budget, "budgets do not ascend");
+    Require(rung.arena > 0 && rung.arena % kPage == 0 && rung.arena <= rung.budget && rung.arena <= PTRDIFF_MAX,
+            "the arena of budget ", rung.budget, " does not fit");
+    // Counters reserve their topmost values for failure.
+    Require(rung.steps.size() < INT32_MAX && rung.loads.size() < INT32_MAX, "too many steps or loads");
+    for (size_t v = 0; v < program.values.size(); ++v)
+      Require(rung.value_at[v] % kAlign == 0 && Inside(rung.value_at[v], program.values[v].nbytes, rung.arena),
+              "value ", program.values[v].name, " lies outside the arena");
+    for (size_t i = 0; i < rung.steps.size(); ++i) CheckStep(rung.steps[i], i, rung, program);
+    for (size_t j = 0; j < rung.loads.size(); ++j) CheckLoad(rung.loads[j], j, rung, program);
+    CheckWaitsEnd(rung);
+  }
+}
+
+}  // namespace flexcomp

@@ -1,0 +1,197 @@
+#include "session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "cpu_features.h"
+#include "cpu_processor.h"
+#include "error.h"
+
+namespace flexcomp {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+void CheckTensor(const Port& port, const DLTensor& tensor) {
+  const TensorType& want = port.type;
+  bool fits = tensor.dtype.code == want.dtype.code && tensor.dtype.bits == want.dtype.bits && tensor.dtype.lanes == 1 &&
+              tensor.ndim == static_cast<int32_t>(want.shape.size());
+  for (int32_t i = 0; fits && i < tensor.ndim; ++i) fits = tensor.shape[i] == want.shape[i];
+  if (!fits) {
+    TensorType given{tensor.dtype, {tensor.shape, tensor.shape + tensor.ndim}, {}, 0};
+    RaiseError("InputError", "tensor \"", port.name, "\" must be ", ToString(want), ", not ", ToString(given));
+  }
+  if (tensor.device.device_type != kDLCPU) RaiseError("InputError", "tensor \"", port.name, "\" must lie in CPU memory");
+  if (tensor.strides == nullptr) return;
+  for (int32_t i = 0; i < tensor.ndim; ++i)
+    if (tensor.shape[i] != 1 && tensor.strides[i] != want.strides[i])
+      RaiseError("InputError", "tensor \"", port.name, "\" must be contiguous");
+}
+
+std::byte* DataOf(const DLTensor& tensor) { return static_cast<std::byte*>(tensor.data) + tensor.byte_offset; }
+
+// Enters a processor for as long as it lives.
+class ProcessorScope {
+ public:
+  explicit ProcessorScope(Processor& processor) : processor_(processor) { processor_.Enter(); }
+  ~ProcessorScope() { processor_.Leave(); }
+  ProcessorScope(const ProcessorScope&) = delete;
+  ProcessorScope& operator=(const ProcessorScope&) = delete;
+
+ private:
+  Processor& processor_;
+};
+
+std::unique_ptr<Processor> MakeProcessor(const Program& program, const SessionOptions& options) {
+  const std::vector<std::string> missing = MissingCpuFeatures(program.features);
+  if (!missing.empty()) {
+    std::string list;
+    for (const std::string& feature : missing) list += (list.empty() ? "" : ", ") + feature;
+    RaiseError("TargetError", "the library was compiled for \"", program.target, "\"; this processor lacks ", list);
+  }
+  const int threads = options.threads > 0 ? options.threads : std::max<int>(1, static_cast<int>(program.threads));
+  if (threads > kMaxThreads) RaiseError("InputError", "cannot run on ", threads, " threads");
+  if (program.layers.empty()) Raise("ArtifactError", "the program has no layers");
+  return std::make_unique<CpuProcessor>(program.layers[0].kernel, options.library_path, threads, options.compute_cpus);
+}
+
+}  // namespace
+
+Session::Session(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options)
+    : program_(std::move(program)),
+      processor_(MakeProcessor(*program_, options)),
+      file_(std::make_unique<WeightsFile>(weights_path, *program_, options.storage)),
+      rung_(ChooseRung(options.budget)) {
+  kernels_.reserve(program_->layers.size());
+  for (const Layer& layer : program_->layers) kernels_.push_back(processor_->Find(layer.kernel));
+  loader_ = std::make_unique<Loader>(*file_, options.loader_cpu);
+  Activate();
+}
+
+void Session::RequireOpen() const {
+  if (!loader_) Raise("ExecutionError", "the session is closed");
+}
+
+size_t Session::ChooseRung(uint64_t budget) const {
+  const std::vector<Rung>& rungs = program_->rungs;
+  if (budget < rungs.front().budget)
+    RaiseError("BudgetError", "a budget of ", budget, " bytes was asked for, the smallest that ", program_->model,
+               " was built for is ", rungs.front().budget, " bytes");
+  size_t chosen = 0;
+  while (chosen + 1 < rungs.size() && rungs[chosen + 1].budget <= budget) ++chosen;
+  return chosen;
+}
+
+void Session::Activate() {
+  const Rung& rung = program_->rungs[rung_];
+  arena_ = Arena(rung.arena);
+  calls_ = CallTable(*program_, rung, arena_.base(), kernels_);
+  pinned_resident_ = false;
+}
+
+void Session::Deactivate() noexcept {
+  calls_ = {};
+  { Arena gone(std::move(arena_)); }
+  pinned_resident_ = false;
+}
+
+const Rung& Session::SetBudget(uint64_t budget) {
+  const std::lock_guard lock(mutex_);
+  RequireOpen();
+  const size_t chosen = ChooseRung(budget);
+  if (chosen != rung_ || arena_.base() == nullptr) {
+    Deactivate();
+    rung_ = chosen;
+    Activate();
+  }
+  return program_->rungs[rung_];
+}
+
+void Session::Close() {
+  const std::lock_guard lock(mutex_);
+  loader_.reset();
+  Deactivate();
+  file_.reset();
+  processor_.reset();
+}
+
+Session::State Session::state() {
+  const std::lock_guard lock(mutex_);
+  RequireOpen();
+  return {stats_, rung_, processor_->threads(), file_->direct()};
+}
+
+void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs) {
+  const auto start = Clock::now();
+  const std::lock_guard lock(mutex_);
+  RequireOpen();
+  for (size_t i = 0; i < inputs.size(); ++i) CheckTensor(program_->inputs[i], *inputs[i]);
+  for (size_t i = 0; i < outputs.size(); ++i) CheckTensor(program_->outputs[i], *outputs[i]);
+  if (arena_.base() == nullptr) Activate();  // an earlier switch found no memory
+
+  const Rung& rung = program_->rungs[rung_];
+  loader_->Start(rung.loads, arena_.base(), pinned_resident_);
+  try {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const Port& port = program_->inputs[i];
+      std::memcpy(arena_.base() + rung.value_at[port.value], DataOf(*inputs[i]), port.type.nbytes);
+    }
+    const double stall_s = RunSteps(calls_.calls());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const Port& port = program_->outputs[i];
+      std::memcpy(DataOf(*outputs[i]), arena_.base() + rung.value_at[port.value], port.type.nbytes);
+    }
+    loader_->Finish();
+    stats_.stall_s = stall_s;
+  } catch (...) {
+    // Which pinned weights arrived is not worth knowing: the next inference reads them again.
+    loader_->Abort();
+    stats_.total_bytes_read += loader_->counts().bytes;
+    pinned_resident_ = false;
+    throw;
+  }
+  pinned_resident_ = true;
+  ++stats_.runs;
+  stats_.bytes_read = loader_->counts().bytes;
+  stats_.reads = loader_->counts().reads;
+  stats_.total_bytes_read += stats_.bytes_read;
+  stats_.latency_s = SecondsSince(start);
+}
+
+double Session::RunSteps(std::span<const Call> calls) {
+  const ProcessorScope scope(*processor_);
+  double stall_s = 0;
+  for (uint32_t i = 0; i < calls.size(); ++i) {
+    const Call& call = calls[i];
+    if (loader_->Ready(call.need)) {
+      loader_->Await(call.need);
+    } else {
+      const auto stalled = Clock::now();
+      loader_->Await(call.need);
+      stall_s += SecondsSince(stalled);
+    }
+    if (processor_->Call(call.kernel, call.args, call.count) != 0) ThrowKernelError(call);
+    loader_->Computed(i + 1);
+  }
+  return stall_s;
+}
+
+void Session::ThrowKernelError(const Call& call) const {
+  void* raised = nullptr;
+  TVMFFIErrorMoveFromRaised(&raised);
+  std::string reason = "no reason given";
+  if (raised != nullptr) {
+    const TVMFFIByteArray& message = TVMFFIErrorGetCellPtr(raised)->message;
+    reason.assign(message.data, message.size);
+    TVMFFIObjectDecRef(raised);
+  }
+  const Layer& layer = program_->layers[call.layer];
+  RaiseError("ExecutionError", "layer ", layer.name, " (", layer.implementation, ") failed: ", reason);
+}
+
+}  // namespace flexcomp

@@ -1,0 +1,89 @@
+// A model ready to run under a budget.
+#pragma once
+
+#include <dlpack/dlpack.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arena.h"
+#include "call_table.h"
+#include "loader.h"
+#include "processor.h"
+#include "program.h"
+#include "weights_file.h"
+
+namespace flexcomp {
+
+struct SessionOptions {
+  std::string library_path;      // empty: found among the loaded libraries
+  uint64_t budget = UINT64_MAX;  // bytes; the largest rung that fits is taken
+  int threads = 0;               // 0: as many as the kernels were made for
+  int loader_cpu = -1;           // -1: wherever the system likes
+  std::vector<int> compute_cpus;
+  StorageOptions storage;
+};
+
+struct SessionStats {
+  // since the session was opened
+  uint64_t runs = 0;
+  uint64_t total_bytes_read = 0;
+  // of the last inference that succeeded
+  uint64_t bytes_read = 0;
+  uint64_t reads = 0;
+  double stall_s = 0;    // the steps waited for loads
+  double latency_s = 0;  // from the call to the outputs, copies included
+};
+
+class Session {
+ public:
+  // Throws ArtifactError, TargetError, BudgetError, InputError.
+  Session(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options);
+
+  // Runs one inference on tensors in the order of the program's ports: inputs are copied into the arena,
+  // outputs out of it. After any error the next call starts afresh.
+  void Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs);
+
+  // Switches to the largest rung within `budget`. The old arena is given back before the new one is
+  // mapped. A run in progress ends first.
+  const Rung& SetBudget(uint64_t budget);
+
+  // Gives everything back; later calls throw.
+  void Close();
+
+  const Program& program() const noexcept { return *program_; }
+  // All consistent with each other and with no inference running.
+  struct State {
+    SessionStats stats;
+    size_t rung;
+    int threads;
+    bool direct;
+  };
+  State state();
+
+ private:
+  void RequireOpen() const;
+  size_t ChooseRung(uint64_t budget) const;
+  void Activate();    // maps the arena and prepares the calls of the chosen rung
+  void Deactivate() noexcept;
+  double RunSteps(std::span<const Call> calls);  // returns the seconds stalled
+  [[noreturn]] void ThrowKernelError(const Call& call) const;
+
+  std::mutex mutex_;  // one inference or switch at a time
+  std::shared_ptr<const Program> program_;
+  std::unique_ptr<Processor> processor_;
+  std::unique_ptr<WeightsFile> file_;
+  std::vector<Kernel> kernels_;  // one for each layer
+  size_t rung_;
+  Arena arena_;
+  CallTable calls_;
+  bool pinned_resident_ = false;  // the pinned weights of this rung are in the arena
+  SessionStats stats_;
+  std::unique_ptr<Loader> loader_;  // last: its thread uses the file and the arena
+};
+
+}  // namespace flexcomp

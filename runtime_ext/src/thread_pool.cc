@@ -1,0 +1,71 @@
+#include "thread_pool.h"
+
+#include <tvm/ffi/c_api.h>
+
+#include "affinity.h"
+
+namespace flexcomp {
+namespace {
+
+// The backend's interface carries no context, so the pool in use hangs on the calling thread.
+thread_local ThreadPool* tls_pool = nullptr;
+
+}  // namespace
+
+int ParallelLaunch(ParallelLambda lambda, void* data, int) {
+  if (tls_pool != nullptr) return tls_pool->Launch(lambda, data);
+  ParallelGroupEnv env{nullptr, 1};
+  return lambda(0, &env, data);
+}
+
+ThreadPool::Scope::Scope(ThreadPool* pool) noexcept : before_(tls_pool) { tls_pool = pool; }
+ThreadPool::Scope::~Scope() { tls_pool = before_; }
+
+ThreadPool::ThreadPool(int threads, const std::vector<int>& cpus) : env_{nullptr, threads} {
+  workers_.reserve(threads - 1);
+  for (int task = 1; task < threads; ++task)
+    workers_.emplace_back([this, task, cpu = task < static_cast<int>(cpus.size()) ? cpus[task] : -1] { Main(task, cpu); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_ = true;
+  generation_.Set(generation_.Get() + 1);
+  for (std::thread& worker : workers_) worker.join();
+}
+
+int ThreadPool::Launch(ParallelLambda lambda, void* data) {
+  const Scope nested_launches_run_inline(nullptr);
+  if (workers_.empty()) return lambda(0, &env_, data);
+  lambda_ = lambda;
+  data_ = data;
+  running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  const uint32_t generation = generation_.Get() + 1;
+  generation_.Set(generation);
+  RunTask(0);
+  done_.WaitEqual(generation);
+  void* error = error_.exchange(nullptr, std::memory_order_relaxed);
+  if (error == nullptr) return 0;
+  TVMFFIErrorSetRaised(error);
+  TVMFFIObjectDecRef(error);
+  return -1;
+}
+
+void ThreadPool::RunTask(int task) noexcept {
+  if (lambda_(task, &env_, data_) == 0) return;
+  void* error = nullptr;
+  TVMFFIErrorMoveFromRaised(&error);
+  void* none = nullptr;
+  if (error != nullptr && !error_.compare_exchange_strong(none, error)) TVMFFIObjectDecRef(error);
+}
+
+void ThreadPool::Main(int task, int cpu) noexcept {
+  if (cpu >= 0) PinThisThread(cpu);
+  for (uint32_t seen = 0;;) {
+    seen = generation_.WaitOther(seen);
+    if (stop_) return;
+    RunTask(task);
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) done_.Set(seen);
+  }
+}
+
+}  // namespace flexcomp

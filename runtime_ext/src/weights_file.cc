@@ -1,0 +1,92 @@
+#include "weights_file.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "crc32.h"
+#include "error.h"
+#include "file_source.h"
+#include "source_filters.h"
+
+namespace flexcomp {
+namespace {
+
+constexpr size_t kChunk = 1 << 20;  // bytes of the file in memory while checksums are computed
+
+class PageBuffer {
+ public:
+  explicit PageBuffer(size_t nbytes) : data_(static_cast<std::byte*>(std::aligned_alloc(kPage, nbytes)), &std::free) {
+    if (!data_) Raise("StorageError", "no memory for reading the weights file");
+  }
+  std::byte* get() const { return data_.get(); }
+
+ private:
+  std::unique_ptr<std::byte, decltype(&std::free)> data_;
+};
+
+// The layer whose weights hold byte `offset` of the data section, for messages.
+std::string LayerAt(const Program& program, uint64_t offset) {
+  for (const Layer& layer : program.layers)
+    if (layer.weights && offset >= layer.weights->offset && offset - layer.weights->offset < layer.weights->nbytes())
+      return layer.name;
+  return "no layer";
+}
+
+// Calls visit(offset, data, nbytes) for consecutive pieces of [begin, begin + nbytes).
+template <typename Visit>
+void Scan(ByteSource& source, const std::string& path, uint64_t begin, uint64_t nbytes, Visit visit) {
+  const PageBuffer buffer(std::min<uint64_t>(kChunk, RoundUp(nbytes, kPage)));
+  for (uint64_t at = 0; at < nbytes; at += kChunk) {
+    const uint64_t piece = std::min<uint64_t>(kChunk, nbytes - at);
+    if (const int error = source.Read(begin + at, buffer.get(), RoundUp(piece, kPage)))
+      RaiseError("ArtifactError", "cannot read the weights file ", path, ": ", ErrnoText(error));
+    visit(at, buffer.get(), piece);
+  }
+}
+
+void CheckHeader(ByteSource& source, const std::string& path, const WeightsDigest& digest) {
+  uint32_t crc = 0;
+  Scan(source, path, 0, digest.header_nbytes,
+       [&](uint64_t, const std::byte* data, uint64_t nbytes) { crc = Crc32(crc, data, nbytes); });
+  if (crc != digest.header_crc)
+    RaiseError("ArtifactError", "the weights file ", path,
+               " is damaged or belongs to another model: its header is not the one this library was built with");
+}
+
+// One sequential pass; the checksums are ascending and disjoint.
+void CheckData(ByteSource& source, const std::string& path, const Program& program) {
+  const WeightsDigest& digest = program.weights;
+  auto sum = digest.checksums.begin();
+  uint32_t crc = 0;
+  Scan(source, path, digest.header_nbytes, digest.data_nbytes, [&](uint64_t at, const std::byte* data, uint64_t nbytes) {
+    while (sum != digest.checksums.end() && sum->offset < at + nbytes) {
+      const uint64_t begin = std::max(sum->offset, at);
+      const uint64_t end = std::min(sum->offset + sum->nbytes, at + nbytes);
+      crc = Crc32(crc, data + (begin - at), end - begin);
+      if (end < sum->offset + sum->nbytes) return;  // goes on in the next piece
+      if (crc != sum->crc)
+        RaiseError("ArtifactError", "the weights file ", path, " is damaged: the checksum of ", sum->nbytes,
+                   " bytes at ", sum->offset, " differs (layer ", LayerAt(program, sum->offset), ")");
+      crc = 0;
+      ++sum;
+    }
+  });
+}
+
+}  // namespace
+
+WeightsFile::WeightsFile(const std::string& path, const Program& program, const StorageOptions& options)
+    : path_(path), header_nbytes_(program.weights.header_nbytes) {
+  const WeightsDigest& digest = program.weights;
+  auto file = std::make_unique<FileSource>(path, options.direct);
+  if (file->file_nbytes() != digest.file_nbytes)
+    RaiseError("ArtifactError", "the weights file ", path, " has ", file->file_nbytes(), " bytes, this library was built with one of ",
+               digest.file_nbytes, ": it is cut short or belongs to another model");
+  CheckHeader(*file, path, digest);
+  if (options.verify) CheckData(*file, path, program);
+  source_ = std::move(file);
+  if (options.fail_read_at > 0) source_ = std::make_unique<FaultySource>(std::move(source_), options.fail_read_at);
+  if (options.read_bandwidth > 0) source_ = std::make_unique<ThrottledSource>(std::move(source_), options.read_bandwidth);
+}
+
+}  // namespace flexcomp

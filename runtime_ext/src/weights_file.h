@@ -1,0 +1,39 @@
+// The weights file of a model: recognised at opening, verified on request, read by the loader.
+// The format stands in flexcomp/artifact.py, the authority.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "byte_source.h"
+#include "program.h"
+
+namespace flexcomp {
+
+struct StorageOptions {
+  bool direct = true;           // try O_DIRECT
+  bool verify = false;          // check every byte at opening
+  double read_bandwidth = 0;    // bytes per second; 0: as fast as it goes
+  uint64_t fail_read_at = 0;    // tests: the load's n-th read fails once; 0: never
+};
+
+class WeightsFile {
+ public:
+  // Throws ArtifactError unless `path` is the file that the program was made with.
+  WeightsFile(const std::string& path, const Program& program, const StorageOptions& options);
+
+  // As ByteSource::Read, with offsets in the data section.
+  int Read(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
+    return source_->Read(header_nbytes_ + offset, target, nbytes);
+  }
+  bool direct() const noexcept { return source_->direct(); }
+  const std::string& path() const noexcept { return path_; }
+
+ private:
+  std::string path_;
+  uint64_t header_nbytes_;
+  std::unique_ptr<ByteSource> source_;
+};
+
+}  // namespace flexcomp
