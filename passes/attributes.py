@@ -1,0 +1,18 @@
+"""Names of the attributes by which decisions travel in the IR. The pass that consumes one removes it."""
+
+# On a layer function (set by FuseLayers, consumed by PretransformWeights): the anchor operator, e.g. "conv2d".
+LAYER = "flexcomp.layer"
+# On a layer function (set by FuseLayers, consumed by PretransformWeights): which parameters come from weights.
+WEIGHTS = "flexcomp.weights"
+# On a layer function (set by ChooseKernels, consumed by PretransformWeights): the candidate, e.g. "direct 14×32".
+KERNEL = "flexcomp.kernel"
+# On a layer function (set by SliceLayers, consumed by PretransformWeights): into how many equal ranges of output
+# channels the layer can be cut at most.
+BLOCKS = "flexcomp.blocks"
+
+# On a kernel PrimFunc, for the lowering to a Program: what it computes and how.
+OPERATOR = "flexcomp.operator"  # str, e.g. "conv2d"
+IMPLEMENTATION = "flexcomp.implementation"  # str, e.g. "direct 14×32"
+DESCRIPTION = "flexcomp.description"  # str, e.g. "3×3 64→64 @ 56×56 +relu"
+FLOPS = "flexcomp.flops"  # int
+SLICES = "flexcomp.slices"  # int: blocks of the panel; the kernel takes (first, count) before its output

@@ -1,0 +1,50 @@
+"""Choose one kernel for every layer."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.ir.transform import module_pass
+
+from ..schedules.registry import candidates
+from ..schedules.tile import VectorUnit
+from .attributes import KERNEL, LAYER, WEIGHTS
+from .layers import read
+
+
+@module_pass(opt_level=0)
+class ChooseKernels:
+    """Mark every layer function with the kernel that computes it.
+
+    flexcomp.layer = "conv2d"   →   flexcomp.layer = "conv2d", flexcomp.kernel = "direct 14×32"
+
+    The kernel families offer candidates for the layer's spec; the one with the least predicted work wins.
+    """
+
+    def __init__(self, unit: VectorUnit) -> None:
+        self.unit = unit
+
+    def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
+        return annotate(mod, lambda func: {KERNEL: str(min(_offers(func, self.unit), key=lambda c: c.work))})
+
+
+def _offers(func: relax.Function, unit: VectorUnit):
+    weights = tuple(int(i) for i in func.attrs[WEIGHTS])
+    return candidates(read(func, weights).spec, unit)
+
+
+def chosen(func: relax.Function, unit: VectorUnit):
+    """The candidate that ChooseKernels marked on a layer function."""
+    name = str(func.attrs[KERNEL])
+    return next(candidate for candidate in _offers(func, unit) if str(candidate) == name)
+
+
+def annotate(mod: tvm.IRModule, attributes) -> tvm.IRModule:
+    """A copy of `mod` whose layer functions carry `attributes(func)` as well."""
+    result = mod.clone()
+    for gv, func in mod.functions_items():
+        if isinstance(func, relax.Function) and func.attrs is not None and LAYER in func.attrs:
+            for key, value in attributes(func).items():
+                func = func.with_attr(key, value)
+            result.update_func(gv, func)
+    return result

@@ -1,0 +1,138 @@
+"""Reading a layer function back: from Relax operators to the spec that kernels are offered for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm import ir, relax, tirx
+
+from ..schedules.epilogue import Epilogue
+from ..schedules.spec import ConvSpec, MatmulSpec
+from .ir import bindings, operator, shape
+
+# Relax operator (without prefix) → epilogue operator. Operands that are no tensors are handled by name below.
+ELEMENTWISE = {
+    "add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide",
+    "maximum": "maximum", "minimum": "minimum", "negative": "negative", "abs": "abs", "relu": "relu",
+    "relu6": "relu6", "clip": "clip", "leakyrelu": "leakyrelu", "prelu": "prelu", "sigmoid": "sigmoid",
+    "silu": "silu", "tanh": "tanh", "exp": "exp", "erf": "erf", "gelu": "gelu",
+}  # fmt: skip
+
+# Anchor operators and the index of their weight operand.
+ANCHORS = {"conv2d": 1, "matmul": 1}
+
+
+@dataclass(frozen=True)
+class LayerReading:
+    """What a layer function computes, and which parameter plays which part (indices into its parameters)."""
+
+    spec: ConvSpec | MatmulSpec
+    data: tuple[int, ...]  # the anchor's activations
+    weight: int | None
+    bias: int | None
+    vectors: tuple[int, ...]  # per-channel vectors of the epilogue, in its numbering
+    tensors: tuple[int, ...]  # activations of the output's shape that the epilogue reads, in its numbering
+
+
+def read(func: relax.Function, weights: tuple[int, ...]) -> LayerReading:
+    """Read a layer function; `weights` are the indices of the parameters that come from weights."""
+    return _Reader(func, frozenset(weights)).read()
+
+
+class _Reader:
+    def __init__(self, func: relax.Function, weights: frozenset[int]) -> None:
+        self.anchor, *self.rest = bindings(func)
+        self.index = {param: i for i, param in enumerate(func.params)}
+        self.weights = weights
+        self.vectors: list[int] = []
+        self.tensors: list[int] = []
+
+    def read(self) -> LayerReading:
+        call = self.anchor.value
+        left, right = self.index[call.args[0]], self.index[call.args[1]]
+        weighted = right in self.weights
+        values: dict[relax.Var, Epilogue] = {self.anchor.var: ("acc",)}
+        bias = None
+        for position, binding in enumerate(self.rest):
+            name = operator(binding.value)
+            if position == 0 and name == "add" and weighted:
+                bias = self._bias(binding.value)
+                if bias is not None:
+                    values[binding.var] = ("acc",)
+                    # The sum replaces the accumulator only if nothing else reads it.
+                    if not any(self.anchor.var in later.value.args for later in self.rest[1:]):
+                        continue
+                    bias = None
+            values[binding.var] = self._expression(name, binding.value, values)
+        epilogue = values[self.rest[-1].var] if self.rest else ("acc",)
+        spec = self._conv(epilogue) if operator(call) == "conv2d" else self._matmul(epilogue, weighted)
+        return LayerReading(
+            spec,
+            data=(left,) if weighted else (left, right),
+            weight=right if weighted else None,
+            bias=bias,
+            vectors=tuple(self.vectors),
+            tensors=tuple(self.tensors),
+        )
+
+    def _bias(self, call: relax.Call) -> int | None:
+        for arg in call.args:
+            if arg is not self.anchor.var and self.index.get(arg) in self.weights:
+                return self.index[arg]
+        return None
+
+    def _expression(self, name: str, call: relax.Call, values: dict[relax.Var, Epilogue]) -> Epilogue:
+        operands = tuple(self._operand(arg, values) for arg in call.args)
+        if name == "leakyrelu":
+            operands += (("const", float(call.attrs.alpha)),)
+        return (ELEMENTWISE[name], *operands)
+
+    def _operand(self, arg: ir.Expr, values: dict[relax.Var, Epilogue]) -> Epilogue:
+        constant = scalar(arg)
+        if constant is not None:
+            return ("const", constant)
+        if arg in values:
+            return values[arg]
+        param = self.index[arg]
+        kind, known = ("channel", self.vectors) if param in self.weights else ("tensor", self.tensors)
+        if param not in known:
+            known.append(param)
+        return (kind, known.index(param))
+
+    def _conv(self, epilogue: Epilogue) -> ConvSpec:
+        call = self.anchor.value
+        batch, height, width, channels = shape(call.args[0])
+        out_channels, *kernel, _ = shape(call.args[1])
+        attrs = call.attrs
+        return ConvSpec(
+            batch, height, width, channels, out_channels,
+            kernel=tuple(kernel),
+            stride=tuple(int(s) for s in attrs.strides),
+            padding=tuple(int(p) for p in attrs.padding),
+            dilation=tuple(int(d) for d in attrs.dilation),
+            groups=int(attrs.groups),
+            epilogue=epilogue,
+        )  # fmt: skip
+
+    def _matmul(self, epilogue: Epilogue, weighted: bool) -> ConvSpec | MatmulSpec:
+        call = self.anchor.value
+        left, right = shape(call.args[0]), shape(call.args[1])
+        if weighted:
+            return ConvSpec(1, 1, math.prod(left[:-1]), left[-1], right[-1], epilogue=epilogue)
+        batch = math.prod(shape(call)[:-2])
+        return MatmulSpec(
+            batch, m=left[-2], n=right[-1], k=left[-1],
+            left_shared=batch > 1 and math.prod(left[:-2]) == 1,
+            right_shared=batch > 1 and math.prod(right[:-2]) == 1,
+            epilogue=epilogue,
+        )  # fmt: skip
+
+
+def scalar(arg: ir.Expr) -> float | None:
+    """The value of a scalar constant; None if `arg` is none."""
+    if isinstance(arg, tirx.FloatImm | tirx.IntImm):
+        return float(arg.value)
+    if isinstance(arg, ir.GenericConst) and math.prod(arg.data.shape) == 1:
+        return float(arg.data.numpy().reshape(-1)[0])
+    return None

@@ -1,0 +1,141 @@
+"""Replace layer functions by kernels, and their weights by packed panels."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir.transform import module_pass
+
+from ..schedules.panel import Panel
+from ..schedules.registry import Candidate
+from ..schedules.spec import ConvSpec, MatmulSpec
+from ..schedules.tile import VectorUnit
+from . import attributes as names
+from .choose_kernels import chosen
+from .ir import shape, with_functions
+from .layers import LayerReading, read
+
+
+@module_pass(opt_level=0)
+class PretransformWeights:
+    """Call the chosen kernels directly, with weights packed by operators on the weight side.
+
+    y = layer(x, w, b, r)   →   p = concat(b packed, w packed, …)            float32[blocks, rows, block]
+                                y = call_tir(kernel, (x, r, p, 0, blocks))
+
+    What is left on the weight side depends on weights only; LiftTransformParams moves it to build time.
+    """
+
+    def __init__(self, unit: VectorUnit) -> None:
+        self.unit = unit
+
+    def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
+        return _Mutator(mod, self.unit).transform()
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, unit: VectorUnit) -> None:
+        super().__init__(mod)
+        self.mod, self.unit = mod, unit
+        self.kernels: dict[tuple[str, str], tvm.ir.GlobalVar] = {}
+
+    def transform(self) -> tvm.IRModule:
+        gv = self.mod.get_global_var("main")
+        self.builder_.update_func(gv, self.visit_expr(self.mod["main"]))
+        result = self.builder_.get()
+        kept = {gv: func for gv, func in result.functions_items() if not _is_layer(func)}
+        return with_functions(self.mod, kept)
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if not isinstance(call.op, tvm.ir.GlobalVar):
+            return call
+        layer = self.mod[call.op]
+        if not _is_layer(layer):
+            return call
+        reading = read(layer, tuple(int(i) for i in layer.attrs[names.WEIGHTS]))
+        candidate = chosen(layer, self.unit)
+        kernel = self._kernel(str(layer.attrs[names.LAYER]), reading.spec, candidate, int(layer.attrs[names.BLOCKS]))
+        args = [self._view(call.args[i], s) for i, s in zip(reading.data, _data_shapes(reading.spec), strict=True)]
+        out = _out_shape(reading.spec)
+        args += [self._view(call.args[i], out) for i in reading.tensors]
+        if candidate.panel is not None:
+            panel = self._pack(call, layer, reading, candidate.panel)
+            args += [panel, relax.prim_value(0), relax.prim_value(candidate.panel.blocks)]
+        result = relax.call_tir(kernel, args, relax.TensorType(out, "float32"))
+        return self._view(self.builder_.emit(result), shape(call))
+
+    def _view(self, value: relax.Expr, wanted: tuple[int, ...]) -> relax.Expr:
+        return value if shape(value) == wanted else self.builder_.emit(relax.op.reshape(value, wanted))
+
+    def _kernel(self, layer: str, spec, candidate: Candidate, blocks: int) -> tvm.ir.GlobalVar:
+        key = (repr(spec), str(candidate))
+        if key not in self.kernels:
+            func = candidate.build().with_attrs({
+                names.OPERATOR: layer,
+                names.IMPLEMENTATION: str(candidate),
+                names.DESCRIPTION: str(spec),
+                names.FLOPS: spec.flops,
+                names.SLICES: blocks,
+                "op_pattern": 8,  # opaque: generic fusion leaves it alone
+            })  # fmt: skip
+            name = f"{layer}_{candidate.family}_{len(self.kernels)}"
+            self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)
+        return self.kernels[key]
+
+    def _pack(self, call: relax.Call, layer: relax.Function, reading: LayerReading, panel: Panel) -> relax.Var:
+        op, emit = relax.op, self.builder_.emit
+        weight = call.args[reading.weight]
+        if operator_of(layer) == "matmul":
+            weight = emit(op.permute_dims(weight, (1, 0)))
+        channels = panel.groups * panel.group_channels
+        lanes = relax.const(panel.channels().reshape(-1).astype(np.int64))
+
+        def rows(value: relax.Expr, count: int) -> relax.Expr:
+            flat = emit(op.reshape(value, (channels, count)))
+            blocks = emit(op.reshape(emit(op.take(flat, lanes, axis=0)), (panel.blocks, panel.block, count)))
+            return emit(op.permute_dims(blocks, (0, 2, 1)))
+
+        def vector(index: int | None) -> relax.Expr:
+            if index is None:
+                return emit(op.zeros((panel.blocks, 1, panel.block), "float32"))
+            value = call.args[index]
+            if math.prod(shape(value)) == 1:
+                value = emit(op.broadcast_to(emit(op.reshape(value, (1,))), (channels,)))
+            return rows(value, 1)
+
+        parts = [vector(reading.bias), rows(weight, panel.taps), *(vector(i) for i in reading.vectors)]
+        padding = panel.rows - 1 - panel.taps - panel.vectors
+        if padding:
+            parts.append(emit(op.zeros((panel.blocks, padding, panel.block), "float32")))
+        return emit(op.concat(parts, axis=1))
+
+
+def _is_layer(func: tvm.ir.BaseFunc) -> bool:
+    return isinstance(func, relax.Function) and func.attrs is not None and names.LAYER in func.attrs
+
+
+def operator_of(layer: relax.Function) -> str:
+    """The anchor of a layer function."""
+    return str(layer.attrs[names.LAYER])
+
+
+def _data_shapes(spec: ConvSpec | MatmulSpec) -> list[tuple[int, ...]]:
+    if isinstance(spec, ConvSpec):
+        return [(spec.batch, spec.height, spec.width, spec.in_channels)]
+    return [
+        (1 if spec.left_shared else spec.batch, spec.m, spec.k),
+        (1 if spec.right_shared else spec.batch, spec.k, spec.n),
+    ]
+
+
+def _out_shape(spec: ConvSpec | MatmulSpec) -> tuple[int, ...]:
+    if isinstance(spec, ConvSpec):
+        return (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
+    return (spec.batch, spec.m, spec.n)
+
+
