@@ -24,7 +24,7 @@ def detach_weights(
     mod = _only_main(mod)
     main = mod["main"]
     inputs, weights = _split_parameters(main, params)
-    used = {v for v in relax.analysis.all_vars(main.body)}
+    used = set(relax.analysis.all_vars(main.body))
     weights = {var: value for var, value in weights.items() if var in used}
     body, lifted = _lift_constants(main.body)
     weights.update(lifted)
@@ -98,7 +98,7 @@ def _split_parameters(
 ) -> tuple[list[relax.Var], dict[relax.Var, np.ndarray]]:
     attrs = main.attrs or {}
     if params is None:
-        params = attrs["params"] if "params" in attrs else []
+        params = attrs.get("params", [])
     if isinstance(params, Mapping) and isinstance(params.get("main"), list | tuple):
         params = params["main"]  # detach_params: one list for each function
     if isinstance(params, Mapping):

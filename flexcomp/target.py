@@ -1,0 +1,225 @@
+"""Targets: what the user writes, and what kernels need to know of the machine."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import tvm
+import tvm_ffi
+from tvm.target import codegen
+
+from flexcomp.errors import TargetError
+
+PRESETS: dict[str, dict] = {
+    "raspberry-pi-3b": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a53", "num-cores": 4},
+    "raspberry-pi-4b": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "num-cores": 4},
+    "raspberry-pi-5": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76", "num-cores": 4},
+}
+
+_ACCEPTED = (
+    'accepted are "native", a string such as "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72 -num-cores=4", '
+    f"a dict of the same options, a tvm.target.Target, or a preset ({', '.join(PRESETS)})"
+)
+
+# LLVM feature -> name in /proc/cpuinfo. Only what changes which instructions LLVM emits for kernels.
+_X86_FEATURES = {
+    "sse3": "pni", "ssse3": "ssse3", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "popcnt": "popcnt", "movbe": "movbe",
+    "lzcnt": "abm", "bmi": "bmi1", "bmi2": "bmi2", "avx": "avx", "f16c": "f16c", "fma": "fma", "avx2": "avx2",
+    "avxvnni": "avx_vnni", "gfni": "gfni", "vpclmulqdq": "vpclmulqdq",
+    "avx512f": "avx512f", "avx512bw": "avx512bw", "avx512cd": "avx512cd", "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl", "avx512ifma": "avx512ifma", "avx512vbmi": "avx512vbmi", "avx512vbmi2": "avx512_vbmi2",
+    "avx512vnni": "avx512_vnni", "avx512bitalg": "avx512_bitalg", "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avx512bf16": "avx512_bf16", "avx512fp16": "avx512_fp16",
+}  # fmt: skip
+_AARCH64_FEATURES = {
+    "neon": "asimd", "fp-armv8": "fp", "fullfp16": "asimdhp", "dotprod": "asimddp", "rdm": "asimdrdm",
+    "complxnum": "fcma", "jsconv": "jscvt", "lse": "atomics", "crc": "crc32", "i8mm": "i8mm", "bf16": "bf16",
+    "fp16fml": "asimdfhm", "sve": "sve", "sve2": "sve2",
+}  # fmt: skip
+_ARM_FEATURES = {"neon": "neon", "vfp4": "vfpv4", "vfp3": "vfpv3", "hwdiv": "idivt", "hwdiv-arm": "idiva"}
+
+_FEATURE_NAMES = {"x86": _X86_FEATURES, "aarch64": _AARCH64_FEATURES, "arm": _ARM_FEATURES}
+
+
+@dataclass(frozen=True)
+class CompileTarget:
+    """A resolved target."""
+
+    tvm_target: tvm.target.Target
+    triple: str
+    arch: str  # "x86", "aarch64", "arm", or LLVM's name of another architecture
+    vector_width: int  # float32 values in a SIMD register
+    vector_registers: int  # architectural SIMD registers
+    features: tuple[str, ...]  # CPU features the code requires, as /proc/cpuinfo names them, sorted
+    num_cores: int  # cores of the device; 1 where the target does not say
+
+    def __str__(self) -> str:
+        return format_target(self.tvm_target)
+
+
+def resolve_target(target: str | Mapping | tvm.target.Target | CompileTarget | None = None) -> CompileTarget:
+    """Resolve what the user gave as target; None, "native", "host" and "llvm" mean this machine.
+
+    Raises TargetError for anything that TVM or LLVM does not know.
+    """
+    if isinstance(target, CompileTarget):
+        return target
+    config = _complete(_as_config(target))
+    tvm_target = tvm.target.Target({"kind": "llvm", **config})
+    triple = config["mtriple"]
+    arch = _architecture(triple)
+    llvm_features = codegen.llvm_get_cpu_features(tvm_target)
+    width, registers = _vector_unit(arch, llvm_features)
+    names = _FEATURE_NAMES.get(arch, {})
+    return CompileTarget(
+        tvm_target=tvm_target,
+        triple=triple,
+        arch=arch,
+        vector_width=width,
+        vector_registers=registers,
+        features=tuple(sorted(names[f] for f in llvm_features if f in names)),
+        num_cores=config.get("num-cores", 1),
+    )
+
+
+def format_target(target: tvm.target.Target) -> str:
+    """The classic one-line form, which `resolve_target` reads back."""
+    parts = [target.kind.name]
+    for key, value in _options_of(target).items():
+        parts.append(f"-{key}={','.join(value) if isinstance(value, list) else value}")
+    return " ".join(parts)
+
+
+def _as_config(target: str | Mapping | tvm.target.Target | None) -> dict:
+    """The user's target as TVM's dict form."""
+    if target is None:
+        return {}
+    if isinstance(target, tvm.target.Target):
+        _require_llvm(target.kind.name, str(target))
+        return _options_of(target)
+    if isinstance(target, Mapping):
+        config = dict(target)
+        _require_llvm(config.pop("kind", "llvm"), repr(target))
+        return {key: _typed(key, value, repr(target)) for key, value in config.items()}
+    if not isinstance(target, str):
+        raise TargetError(f"cannot read {target!r} as a target; {_ACCEPTED}")
+    if target in PRESETS:
+        return dict(PRESETS[target])
+    return _parse(target)
+
+
+def _parse(text: str) -> dict:
+    """TVM's classic string form, which TVM itself no longer reads: "llvm -mcpu=cortex-a72 -num-cores=4"."""
+    kind, *words = shlex.split(text) or [""]
+    if kind in ("native", "host"):
+        kind = "llvm"
+    _require_llvm(kind, repr(text))
+    config = {}
+    for word in words:
+        key, separator, value = word.removeprefix("-").removeprefix("-").partition("=")
+        if not word.startswith("-"):
+            raise TargetError(f"cannot read {word!r} in target {text!r}: options are -name=value; {_ACCEPTED}")
+        config[key] = _typed(key, value if separator else True, repr(text))
+    return config
+
+
+def _options() -> dict[str, str]:
+    """The options of LLVM targets with their types, from TVM."""
+    options = tvm.target.TargetKind.options_from_name("llvm")
+    return {k: str(v) for k, v in options.items() if k not in ("kind", "tag", "host", "from_device")}
+
+
+def _options_of(target: tvm.target.Target) -> dict:
+    options, exported = _options(), target.export()
+    chosen = {k: exported[k] for k in sorted(options) if k in exported and k != "keys"}
+    return {k: _typed(k, v, str(target)) for k, v in chosen.items()}
+
+
+def _typed(key: str, value: object, where: str) -> object:
+    """An option's value in the type that TVM wants."""
+    options = _options()
+    if key not in options:
+        raise TargetError(f"unknown option {key!r} in target {where}; known are {', '.join(sorted(options))}")
+    try:
+        match options[key]:
+            case "int":
+                return int(value)
+            case "bool":
+                return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
+            case "Array<str>":
+                return value.split(",") if isinstance(value, str) else [str(v) for v in value]
+            case _:
+                return str(value)
+    except (KeyError, TypeError, ValueError):
+        raise TargetError(f"option {key!r} in target {where} has the wrong value {value!r}") from None
+
+
+def _require_llvm(kind: str, where: str) -> None:
+    if kind != "llvm":
+        raise TargetError(f"target {where} is of kind {kind!r}: code is generated by LLVM for CPUs; {_ACCEPTED}")
+
+
+def _complete(config: dict) -> dict:
+    """Fill in this machine where nothing else is meant, and check names with LLVM, which would only warn."""
+    if not config.keys() & {"mtriple", "mcpu", "mattr"}:
+        config = {**_host(), **config}
+    triple = config.get("mtriple") or codegen.llvm_get_system_triple()
+    if "-" not in triple:
+        triple += "-linux-gnueabihf" if triple.startswith("arm") else "-linux-gnu"
+    config = {**config, "mtriple": triple}
+
+    machine = triple.split("-")[0]
+    if _architecture(triple) is None:
+        known = ", ".join(sorted(codegen.llvm_get_targets()))
+        raise TargetError(f"unknown architecture {machine!r} in mtriple {triple!r}; LLVM knows {known}")
+    cpu = config.get("mcpu", "generic")
+    if cpu != "generic" and not codegen.llvm_is_valid_cpu(cpu, triple):
+        names = codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm", "mtriple": triple}))
+        close = difflib.get_close_matches(cpu, names, n=5) or list(names)
+        raise TargetError(f"unknown CPU {cpu!r} for {machine}; did you mean {', '.join(close)}?")
+    for attr in config.get("mattr", ()):
+        name = attr[1:]
+        with_feature = {"kind": "llvm", "mtriple": triple, "mattr": [f"+{name}"]}
+        known = codegen.llvm_get_cpu_features(tvm.target.Target(with_feature)) if name else ()
+        if attr[:1] not in ("+", "-") or name not in known:
+            raise TargetError(f"unknown CPU feature {attr!r} in mattr for {machine}; write +name or -name, as LLVM does")
+    if config.get("num-cores", 1) < 1:
+        raise TargetError(f"num-cores must be at least 1, not {config['num-cores']}")
+    return config
+
+
+def _host() -> dict:
+    """This machine. A virtual machine may hide features that the CPU's name promises."""
+    config = {
+        "mtriple": codegen.llvm_get_system_triple(),
+        "mcpu": codegen.llvm_get_system_cpu(),
+        "num-cores": len(os.sched_getaffinity(0)),
+    }
+    promised = codegen.llvm_get_cpu_features(tvm.target.Target({"kind": "llvm", **config}))
+    present = tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    hidden = sorted(f"-{name}" for name, there in present.items() if not there and name in promised)
+    return {**config, "mattr": hidden} if hidden else config
+
+
+def _architecture(triple: str) -> str | None:
+    machine = triple.split("-")[0]
+    if machine in ("x86_64", "i386", "i686"):
+        return "x86"
+    if machine in ("aarch64", "arm64"):
+        return "aarch64"
+    if machine.startswith(("arm", "thumb")):
+        return "arm"
+    return machine if machine in codegen.llvm_get_targets() else None
+
+
+def _vector_unit(arch: str, features: Collection[str]) -> tuple[int, int]:
+    """float32 values in a SIMD register, number of registers. Other architectures: what 128 bits allow."""
+    if arch == "x86":
+        if "avx512f" in features:
+            return 16, 32
+        return (8 if "avx" in features else 4), 16
+    return 4, 32 if arch == "aarch64" else 16

@@ -1,0 +1,92 @@
+import pytest
+import tvm
+
+from flexcomp.errors import TargetError
+from flexcomp.target import PRESETS, CompileTarget, resolve_target
+
+
+@pytest.mark.parametrize("spelling", [None, "native", "host", "llvm"])
+def test_this_machine(spelling):
+    target = resolve_target(spelling)
+    assert target.tvm_target.attrs["mcpu"] == tvm.target.codegen.llvm_get_system_cpu()
+    assert target.num_cores >= 1
+    with open("/proc/cpuinfo") as info:
+        present = set(info.read().split())
+    assert set(target.features) <= present
+
+
+def test_classic_string():
+    target = resolve_target("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72 -num-cores=4")
+    assert (target.arch, target.triple) == ("aarch64", "aarch64-linux-gnu")
+    assert (target.vector_width, target.vector_registers, target.num_cores) == (4, 32, 4)
+    assert "asimd" in target.features
+    assert "asimddp" not in target.features
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "registers", "needed"),
+    [
+        ("llvm -mtriple=x86_64-linux-gnu", 4, 16, set()),
+        ("llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3", 8, 16, {"avx2", "fma"}),
+        ("llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v4", 16, 32, {"avx2", "fma", "avx512f"}),
+        ("llvm -mtriple=x86_64-linux-gnu -mattr=+avx2,+fma", 8, 16, {"avx2", "fma"}),
+        ("llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v4 -mattr=-avx512f", 8, 16, {"avx2", "fma"}),
+        ("llvm -mtriple=armv7l-linux-gnueabihf -mcpu=cortex-a7", 4, 16, {"neon"}),
+    ],
+)
+def test_vector_unit(text, width, registers, needed):
+    target = resolve_target(text)
+    assert (target.vector_width, target.vector_registers) == (width, registers)
+    assert needed <= set(target.features)
+    assert ("avx512f" in target.features) == (width == 16)
+
+
+def test_triple_without_system():
+    assert resolve_target("llvm -mtriple=aarch64").triple == "aarch64-linux-gnu"
+
+
+def test_same_target_from_every_spelling():
+    spellings = [
+        "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76 -mattr=+dotprod -num-cores=2",
+        {
+            "kind": "llvm",
+            "mtriple": "aarch64-linux-gnu",
+            "mcpu": "cortex-a76",
+            "mattr": ["+dotprod"],
+            "num-cores": 2,
+        },
+    ]
+    spellings.append(tvm.target.Target(spellings[1]))
+    resolved = [resolve_target(s) for s in spellings]
+    assert len({str(r) for r in resolved}) == 1
+    assert str(resolve_target(str(resolved[0]))) == str(resolved[0])
+    assert resolve_target(resolved[0]) is resolved[0]
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_presets(name):
+    target = resolve_target(name)
+    assert isinstance(target, CompileTarget)
+    assert target.num_cores == 4
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("raspberry", "accepted are"),
+        ("cuda", "of kind 'cuda'"),
+        ("llvm mcpu", "options are -name=value"),
+        ("llvm -mcpuu=cortex-a72", "unknown option 'mcpuu'"),
+        ("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a7x", "did you mean cortex-a7"),
+        ("llvm -mtriple=toaster-linux-gnu", "unknown architecture 'toaster'"),
+        ("llvm -mtriple=x86_64-linux-gnu -mattr=+avx3", "unknown CPU feature '+avx3'"),
+        ("llvm -mtriple=x86_64-linux-gnu -mattr=avx2", "unknown CPU feature 'avx2'"),
+        ("llvm -num-cores=many", "option 'num-cores'"),
+        ("llvm -num-cores=0", "at least 1"),
+        ({"kind": "llvm", "cores": 3}, "unknown option 'cores'"),
+        (7, "cannot read 7 as a target"),
+    ],
+)
+def test_refusals(target, message):
+    with pytest.raises(TargetError, match="(?s)" + message.replace("+", r"\+")):
+        resolve_target(target)
