@@ -14,9 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
-RECTIFIED_GAIN = math.sqrt(
-    1.0 / (0.5 - 0.5 / math.pi)
-)  # a ReLU leaves this part of a normal variable's variance
+RECTIFIED_GAIN = math.sqrt(1.0 / (0.5 - 0.5 / math.pi))  # a ReLU leaves this part of a normal variable's variance
 
 
 class Graph:

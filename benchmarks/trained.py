@@ -105,9 +105,7 @@ def lettered_photo(shape: tuple[int, ...], variant: int) -> np.ndarray:
     draw = ImageDraw.Draw(photo)
     for line in range(3):
         place = (20 + 15 * variant, (40 + line * 150 + 70 * variant) % (height - 50))
-        draw.text(
-            place, f"line {line} of sign {variant}", fill=(255, 255, 255), font=_font(32), stroke_width=1
-        )
+        draw.text(place, f"line {line} of sign {variant}", fill=(255, 255, 255), font=_font(32), stroke_width=1)
     pixels = np.asarray(photo, np.float32) / 255.0
     return ((pixels - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)).transpose(2, 0, 1)[None]
 

@@ -64,7 +64,7 @@ if [ ! -x "$directory/bin/python" ]; then
     echo "making $directory with $python ($("$python" -V 2>&1))"
     "$python" -m venv "$directory"
 fi
-echo "installing flexcomp[$extra] into $directory; the first time this downloads about 300 MB"
+echo "installing flexcomp[$extra] into $directory; the first time this downloads a few hundred MB"
 "$directory/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]"
 rm -f "$directory"/.installed-*
 fingerprint >"$stamp"
