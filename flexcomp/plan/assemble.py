@@ -13,9 +13,7 @@ def segment_pages(problem: Problem, steps: Sequence[Step]) -> list[int]:
     """Pages of each step's segment; 0 without weights."""
     layers = problem.layers
     return [
-        pages(file_range(weights, step.first, step.count)[1])
-        if (weights := layers[step.layer].weights)
-        else 0
+        pages(file_range(weights, step.first, step.count)[1]) if (weights := layers[step.layer].weights) else 0
         for step in steps
     ]
 

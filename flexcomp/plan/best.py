@@ -57,9 +57,7 @@ def best(problem: Problem, budget: int) -> Plan:
     if resident.arena <= arena:
         return replace(resident, budget=budget)
     layouts = [
-        layout
-        for layout in (smallest, settling_layout(problem), compact_layout(problem))
-        if layout.nbytes <= arena
+        layout for layout in (smallest, settling_layout(problem), compact_layout(problem)) if layout.nbytes <= arena
     ]
     plan = _descend(problem, budget, layouts)
     try:
@@ -140,8 +138,7 @@ def _candidate(problem: Problem, budget: int, layout: Layout, choice: Choice) ->
         pinned = pin_in_order(counts, capacity)
     else:
         seconds = [
-            problem.layers[step.layer].seconds * step.count / problem.layers[step.layer].blocks
-            for step in steps
+            problem.layers[step.layer].seconds * step.count / problem.layers[step.layer].blocks for step in steps
         ]
         limit = [room[step.layer] // PAGE for step in steps]
         pinned = pin_evenly(counts, seconds, limit, capacity, problem.storage.bandwidth / PAGE)

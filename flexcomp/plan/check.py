@@ -48,12 +48,7 @@ def _shape(problem: Problem, plan: Plan) -> list[str]:
         done = 0
         while done < blocks:
             step = plan.steps[position] if position < len(plan.steps) else None
-            if (
-                step is None
-                or step.layer != index
-                or step.first != done
-                or not 1 <= step.count <= blocks - done
-            ):
+            if step is None or step.layer != index or step.first != done or not 1 <= step.count <= blocks - done:
                 expected = f"blocks from {done} of layer {index} ({layer.name}, {blocks} blocks)"
                 return [*reasons, f"step {position} is {step}; expected {expected}"]
             done += step.count
@@ -89,9 +84,7 @@ def _segments(problem: Problem, plan: Plan) -> list[str]:
             reasons.append(f"load {index} is for step {segment.step}, which has no weights")
             continue
         if segment.step in load_of:
-            reasons.append(
-                f"step {segment.step} is loaded twice, by loads {load_of[segment.step]} and {index}"
-            )
+            reasons.append(f"step {segment.step} is loaded twice, by loads {load_of[segment.step]} and {index}")
         load_of[segment.step] = index
         for name, value in (
             ("source", segment.source),
@@ -108,18 +101,14 @@ def _segments(problem: Problem, plan: Plan) -> list[str]:
         if segment.nbytes >= end - begin + 2 * PAGE:
             reasons.append(f"load {index}: {segment.nbytes} B for {end - begin} B of weights")
         if not 0 <= segment.after <= segment.step:
-            reasons.append(
-                f"load {index} starts after {segment.after} steps, but step {segment.step} waits for it"
-            )
+            reasons.append(f"load {index} starts after {segment.after} steps, but step {segment.step} waits for it")
     for index, step in enumerate(plan.steps):
         if problem.layers[step.layer].weights is None:
             continue
         if index not in load_of:
             reasons.append(f"step {index} has weights that are never loaded")
         elif load_of[index] >= plan.need[index]:
-            reasons.append(
-                f"step {index} needs {plan.need[index]} loads, but its weights are load {load_of[index]}"
-            )
+            reasons.append(f"step {index} needs {plan.need[index]} loads, but its weights are load {load_of[index]}")
     return reasons
 
 

@@ -54,9 +54,7 @@ def flexnn(problem: Problem, budget: int) -> Plan:
             if room and (place or not count):
                 break
         else:
-            raise Unplaceable(
-                f"layer {layer.name}: no place for {count} pages of weights and {scratch} of scratch"
-            )
+            raise Unplaceable(f"layer {layer.name}: no place for {count} pages of weights and {scratch} of scratch")
         if place:
             earliest = place[0]
             occupy(free, earliest, index + 1, place[1], count)
@@ -74,7 +72,7 @@ def _plan_weights(free: list[int], step: int, earliest: int, count: int) -> tupl
 
 
 def _plan_activations(problem: Problem, arena: int) -> list[int]:
-    """Addresses of the tensors, in order of their start; the parity of the layer that writes one chooses the end."""
+    """Addresses of the tensors, in order of their start, at either end by the parity of the writing layer."""
     free = [span(0, arena // PAGE)] * len(problem.layers)
     tensor_at = [0] * len(problem.tensors)
     for index in sorted(range(len(problem.tensors)), key=lambda i: (problem.tensors[i].start, i)):

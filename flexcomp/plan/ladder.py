@@ -23,10 +23,10 @@ def resident_budget(problem: Problem) -> int:
 
 def budgets_between(smallest: int, largest: int, rungs: int = RUNGS) -> list[int]:
     """At most `rungs` budgets in geometric progression, whole pages, both ends included."""
-    if largest <= smallest:
+    if not 0 < smallest < largest:
         return [smallest]
-    ratio = max((largest / smallest) ** (1 / (rungs - 1)), CLOSEST) if smallest else CLOSEST
-    result, budget = [], float(smallest)
+    ratio = max((largest / smallest) ** (1 / (rungs - 1)), CLOSEST)
+    result, budget = [smallest], smallest * ratio
     while budget * CLOSEST**0.5 < largest:
         result.append(int(budget) // PAGE * PAGE)
         budget *= ratio

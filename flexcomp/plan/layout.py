@@ -26,9 +26,7 @@ class Layout:
 
     tensor_at: tuple[int, ...]  # one per tensor
     scratch_at: tuple[int, ...]  # one per layer, the same in all its steps; -1 without scratch
-    occupied: tuple[
-        tuple[tuple[int, int], ...], ...
-    ]  # per layer: (address, nbytes) of tensors and scratch, by address
+    occupied: tuple[tuple[tuple[int, int], ...], ...]  # per layer: (address, nbytes) of tensors and scratch, by address
     nbytes: int  # arena that also holds the finest segment of every layer; multiple of PAGE
 
     def free_pages(self, arena: int) -> list[int]:
@@ -48,7 +46,7 @@ class Layout:
 
 
 def _gaps(intervals: Sequence[tuple[int, int]], arena: int) -> list[tuple[int, int]]:
-    """Page-aligned (low, high) between intervals sorted by address, up to `arena`; at least one, maybe empty."""
+    """Page-aligned (low, high) between intervals sorted by address, below `arena`; maybe empty ones."""
     result, low = [], 0
     for address, nbytes in (*intervals, (arena, 0)):
         result.append((low, max(low, address - address % PAGE)))
@@ -79,9 +77,7 @@ def joint_records(problem: Problem) -> list[Record]:
     """Tensors, then the scratch of each layer, then the finest segment of each layer; time in layers."""
     records = [Record(tensor.start, tensor.end, tensor.nbytes) for tensor in problem.tensors]
     records += [Record(index, index + 1, layer.scratch) for index, layer in enumerate(problem.layers)]
-    records += [
-        Record(index, index + 1, finest_segment(layer), PAGE) for index, layer in enumerate(problem.layers)
-    ]
+    records += [Record(index, index + 1, finest_segment(layer), PAGE) for index, layer in enumerate(problem.layers)]
     return records
 
 

@@ -24,8 +24,8 @@ class Minimum:
         lost = self.nbytes - self.bound
         return (
             f"the smallest feasible budget is {self.nbytes:,} B, set by layer {self.layer}: "
-            f"{self.activations:,} B of activations, {self.weights:,} B of weights, {self.scratch:,} B of scratch"
-            + (f", {lost:,} B lost between them" if lost >= PAGE else "")
+            f"{self.activations:,} B of activations, {self.weights:,} B of weights, "
+            f"{self.scratch:,} B of scratch" + (f", {lost:,} B lost between them" if lost >= PAGE else "")
         )
 
 

@@ -77,9 +77,7 @@ def place_in_order(
     for index in order:
         record = records[index]
         nbytes, align = record.nbytes, record.align
-        occupied = sorted(
-            (offsets[other], records[other].nbytes) for other in neighbours[index] if offsets[other] >= 0
-        )
+        occupied = sorted((offsets[other], records[other].nbytes) for other in neighbours[index] if offsets[other] >= 0)
         best, smallest, previous_end = -1, None, 0
         for offset, size in occupied:
             gap = offset - previous_end
@@ -123,10 +121,7 @@ def order_by_size(records: Sequence[Record]) -> list[int]:
 def order_by_breadth(records: Sequence[Record]) -> list[int]:
     """The records of the broadest time first, largest first within a time."""
     breadth = breadths(records)
-    rank = {
-        time: position
-        for position, time in enumerate(sorted(range(len(breadth)), key=lambda t: (-breadth[t], t)))
-    }
+    rank = {time: position for position, time in enumerate(sorted(range(len(breadth)), key=lambda t: (-breadth[t], t)))}
     first = [min((rank[t] for t in range(record.start, record.end)), default=0) for record in records]
     return sorted(range(len(records)), key=lambda i: (first[i], -records[i].nbytes, records[i].start, i))
 

@@ -34,7 +34,8 @@ class Timeline:
     def __str__(self) -> str:
         return (
             f"{self.latency * 1e3:.2f} ms (bound {self.bound * 1e3:.2f}): "
-            f"computing {self.compute * 1e3:.2f}, stalled {self.stall * 1e3:.2f}, {self.nbytes:,} B loaded in {self.loading * 1e3:.2f}"
+            f"computing {self.compute * 1e3:.2f}, stalled {self.stall * 1e3:.2f}, "
+            f"{self.nbytes:,} B loaded in {self.loading * 1e3:.2f}"
         )
 
 
@@ -42,14 +43,13 @@ def step_seconds(problem: Problem, plan: Plan) -> list[float]:
     """Predicted compute time of each step."""
     layers = problem.layers
     return [
-        layers[step.layer].seconds * step.count / layers[step.layer].blocks
-        + (STEP_OVERHEAD_S if step.first else 0.0)
+        layers[step.layer].seconds * step.count / layers[step.layer].blocks + (STEP_OVERHEAD_S if step.first else 0.0)
         for step in plan.steps
     ]
 
 
 def simulate(problem: Problem, plan: Plan, *, cold: bool = False) -> Timeline:
-    """The timeline of an inference in the steady state, or (`cold`) of the first, which also reads what is pinned.
+    """The timeline of an inference in the steady state, or (`cold`) of the first, which reads what is pinned.
 
     Raises PlanError if the waits can never end.
     """
@@ -57,9 +57,7 @@ def simulate(problem: Problem, plan: Plan, *, cold: bool = False) -> Timeline:
     storage, segments = problem.storage, plan.segments
     loads: list[tuple[float, float]] = []
     steps: list[tuple[float, float]] = []
-    loaded_at = computed_at = loading = (
-        0.0  # when the last load, the last step ended; busy time of the loader
-    )
+    loaded_at = computed_at = loading = 0.0  # when the last load, the last step ended; busy time of the loader
     nbytes = 0
     for index, need in enumerate([*plan.need, len(segments)]):
         for segment in segments[len(loads) : need]:

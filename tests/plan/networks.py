@@ -44,9 +44,7 @@ class Network:
         if weights:
             packed = Weights(self.offset, *weights)
             self.offset = up(self.offset + packed.nbytes, PAGE)
-        moved = 4 * (
-            math.prod((shape[0], *shape)) + sum(self.shape[i][0] ** 2 * self.shape[i][1] for i in inputs)
-        )
+        moved = 4 * (math.prod((shape[0], *shape)) + sum(self.shape[i][0] ** 2 * self.shape[i][1] for i in inputs))
         self.layers.append(Layer(f"{name}{index}", 0, packed, max(flops / FLOPS, moved / MEMORY)))
         for i in inputs:
             self.last[i] = index + 1
@@ -84,9 +82,7 @@ class Network:
     def dense(self, x: int, channels: int) -> int:
         side, depth = self.shape[x]
         k = side * side * depth
-        return self._layer(
-            "dense", (x,), (1, channels), (-(-channels // 32), (k + 1) * 32 * 4), 2 * channels * k
-        )
+        return self._layer("dense", (x,), (1, channels), (-(-channels // 32), (k + 1) * 32 * 4), 2 * channels * k)
 
     def problem(self, storage: Storage = DISK) -> Problem:
         self.last[-1] = len(self.layers)

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from flexcomp.plan import (
+    PAGE,
+    Layer,
+    Plan,
+    PlanError,
+    Problem,
+    Segment,
+    Step,
+    Storage,
+    Tensor,
+    Weights,
+    check,
+    minimum_budget,
+    plan,
+    verify,
+)
+
+from .problems import problems, run_tagged
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[Problem, Plan]:
+    problem = draw(problems(6))
+    budget = int(minimum_budget(problem).nbytes * draw(st.sampled_from([1, 1.2, 1.5, 2, 4])))
+    try:
+        return problem, plan(problem, budget, draw(st.sampled_from(["best", "flexnn"])))
+    except PlanError:
+        assume(False)
+        raise AssertionError from None
+
+
+@settings(deadline=None)
+@given(plans(), st.booleans())
+def test_what_the_checker_accepts_runs(planned: tuple[Problem, Plan], eager: bool) -> None:
+    assert check(*planned) == []
+    assert run_tagged(*planned, eager=eager)
+
+
+@settings(deadline=None, max_examples=400)
+@given(plans(), st.data())
+def test_whatever_goes_wrong_at_run_time_the_checker_has_found(
+    planned: tuple[Problem, Plan], data: st.DataObject
+) -> None:
+    problem, good = planned
+    broken = mutate(problem, good, data)
+    wrong = not (run_tagged(problem, broken, eager=True) and run_tagged(problem, broken, eager=False))
+    if wrong:
+        assert check(problem, broken)
+
+
+def mutate(problem: Problem, good: Plan, data: st.DataObject) -> Plan:
+    """`good` with one to three fields changed."""
+    broken = good
+    for _ in range(data.draw(st.integers(1, 3))):
+        kinds = (
+            ["arena"] + ["tensor"] * bool(problem.tensors) + ["scratch", "need"] + ["segment"] * 4 * bool(good.segments)
+        )
+        kind = data.draw(st.sampled_from(kinds))
+        page = PAGE * data.draw(st.integers(0, max(1, good.arena // PAGE)))
+        if kind == "arena":
+            broken = replace(broken, arena=page)
+        elif kind == "tensor":
+            broken = replace(broken, tensor_at=changed(broken.tensor_at, page, data))
+        elif kind == "scratch":
+            where = [i for i, at in enumerate(good.scratch_at) if at >= 0]
+            if where:
+                broken = replace(broken, scratch_at=changed(broken.scratch_at, page, data, where))
+        elif kind == "need":
+            broken = replace(broken, need=changed(broken.need, data.draw(st.integers(0, len(good.segments))), data))
+        else:
+            index = data.draw(st.integers(0, len(good.segments) - 1))
+            segment = broken.segments[index]
+            change = data.draw(st.sampled_from(["address", "after", "pinned", "source", "swap"]))
+            if change == "address":
+                segment = replace(segment, address=page)
+            elif change == "after":
+                segment = replace(segment, after=data.draw(st.integers(0, len(good.steps))))
+            elif change == "pinned":
+                segment = replace(segment, pinned=not segment.pinned)
+            elif change == "source":
+                segment = replace(segment, source=segment.source + data.draw(st.sampled_from([-PAGE, PAGE])))
+            else:
+                segments = list(broken.segments)
+                segments[index - 1], segments[index] = segments[index], segments[index - 1]
+                broken = replace(broken, segments=tuple(segments))
+                continue
+            broken = replace(broken, segments=changed(broken.segments, segment, data, [index]))
+    return broken
+
+
+def changed(values: tuple, value: object, data: st.DataObject, where: list[int] | None = None) -> tuple:
+    index = data.draw(st.sampled_from(where or list(range(len(values)))))
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def by_hand() -> tuple[Problem, Plan]:
+    """Layer a in two slices, layer b; x → a → y → b → z. Pages: x 0, y 1, scratch of a 2, segments 3, 4, 3, z 0."""
+    layers = (Layer("a", PAGE, Weights(64, 2, 2048), 1.0), Layer("b", 0, Weights(4160, 1, 1000), 1.0))
+    tensors = (Tensor("x", PAGE, 0, 1), Tensor("y", PAGE, 0, 2), Tensor("z", PAGE, 1, 2))
+    problem = Problem(layers, tensors, Storage(1e9, 0.0))
+    segments = (
+        Segment(0, 0, PAGE, 3 * PAGE, 0, False),
+        Segment(1, 0, 2 * PAGE, 4 * PAGE, 0, False),
+        Segment(2, PAGE, PAGE, 3 * PAGE, 1, False),
+    )
+    steps = (Step(0, 0, 1), Step(0, 1, 1), Step(1, 0, 1))
+    places = ((0, PAGE, 0), (2 * PAGE, 2 * PAGE, -1))
+    return problem, Plan("by hand", 6 * PAGE, 6 * PAGE, steps, *places, segments, (1, 2, 3))
+
+
+def segment(planned: Plan, index: int, **changes: object) -> Plan:
+    segments = list(planned.segments)
+    segments[index] = replace(segments[index], **changes)
+    return replace(planned, segments=tuple(segments))
+
+
+def test_the_plan_by_hand_is_right() -> None:
+    problem, planned = by_hand()
+    assert verify(problem, planned) is planned
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda p: segment(p, 2, after=0),
+            "load 0 (for step 0) and load 2 (for step 2) overlap in bytes and in steps 0 to 0",
+        ),
+        (
+            lambda p: segment(p, 2, pinned=True),
+            "load 0 (for step 0) and load 2 (for step 2) overlap in bytes and in steps 0 to 0",
+        ),
+        (lambda p: segment(p, 2, after=3), "load 2 starts after 3 steps, but step 2 waits for it"),
+        (lambda p: segment(p, 0, after=1), "the waits never end: 0 of 3 loads and 0 of 3 steps done"),
+        (
+            lambda p: segment(p, 1, address=2 * PAGE),
+            "scratch of step 0 and load 1 (for step 1) overlap in bytes and in steps 0 to 0",
+        ),
+        (
+            lambda p: segment(p, 1, address=5 * PAGE),
+            "load 1 (for step 1) at [20480, 28672): outside the arena of 24576 B or not aligned",
+        ),
+        (lambda p: segment(p, 1, address=4 * PAGE + 64), "load 1: address 16448 is not a multiple of 4096"),
+        (lambda p: segment(p, 1, nbytes=PAGE), "load 1 covers [0, 4096), but step 1 needs [2112, 4160)"),
+        (lambda p: segment(p, 2, nbytes=4 * PAGE), "load 2: 16384 B for 1000 B of weights"),
+        (lambda p: segment(p, 2, step=1), "step 1 is loaded twice, by loads 1 and 2"),
+        (lambda p: segment(p, 2, step=7), "load 2 is for step 7, which does not exist"),
+        (lambda p: replace(p, need=(1, 1, 3)), "step 1 needs 1 loads, but its weights are load 1"),
+        (lambda p: replace(p, need=(1, 2, 4)), "step 2 needs 4 loads of 3"),
+        (lambda p: replace(p, need=(1, 2)), "need has 2 entries instead of 3"),
+        (lambda p: replace(p, segments=p.segments[:2], need=(1, 2, 2)), "step 2 has weights that are never loaded"),
+        (
+            lambda p: replace(p, tensor_at=(0, 0, 2 * PAGE)),
+            "tensor x and tensor y overlap in bytes and in steps 0 to 1",
+        ),
+        (lambda p: replace(p, tensor_at=(0, PAGE, PAGE)), "tensor y and tensor z overlap in bytes and in steps 2 to 2"),
+        (
+            lambda p: replace(p, tensor_at=(32, PAGE, 0)),
+            "tensor x at [32, 4128): outside the arena of 24576 B or not aligned",
+        ),
+        (
+            lambda p: replace(p, scratch_at=(PAGE, 2 * PAGE, -1)),
+            "tensor y and scratch of step 0 overlap in bytes and in steps 0 to 0",
+        ),
+        (
+            lambda p: replace(p, scratch_at=(-1, 2 * PAGE, -1)),
+            "scratch of step 0 at [-1, 4095): outside the arena of 24576 B or not aligned",
+        ),
+        (lambda p: replace(p, scratch_at=(2 * PAGE, 2 * PAGE, 0)), "step 2 has no scratch, but a place for it at 0"),
+        (lambda p: replace(p, budget=5 * PAGE), "arena of 24576 B exceeds the budget of 20480 B"),
+        (lambda p: replace(p, arena=6 * PAGE - 64), "arena of 24512 B is not a multiple of 4096"),
+        (
+            lambda p: replace(p, steps=(Step(0, 0, 1), Step(0, 0, 1), Step(1, 0, 1))),
+            "step 1 is Step(layer=0, first=0, count=1); expected blocks from 1 of layer 0 (a, 2 blocks)",
+        ),
+        (
+            lambda p: replace(p, steps=(*p.steps, Step(1, 0, 1)), need=(1, 2, 3, 3), scratch_at=(*p.scratch_at, -1)),
+            "1 steps after the last layer",
+        ),
+    ],
+)
+def test_every_kind_of_fault_is_named(change, reason: str) -> None:
+    problem, planned = by_hand()
+    broken = change(planned)
+    assert reason in check(problem, broken)
+    with pytest.raises(PlanError, match="invalid plan of strategy 'by hand' for"):
+        verify(problem, broken)
+
+
+def test_a_place_may_be_reused_as_soon_as_its_step_is_computed() -> None:
+    problem, planned = by_hand()
+    assert check(problem, segment(planned, 2, after=1)) == []

@@ -1,0 +1,62 @@
+"""The budgets and the planning times that matter, on problems of the size of real networks."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+
+from flexcomp.plan import PlanError, check, ladder, minimum_budget, plan, resident_budget, simulate
+from flexcomp.plan.layout import compact_layout, settling_layout, smallest_layout
+
+from . import networks
+
+MIB = 2**20
+NETWORKS = {
+    "vgg19": 28,
+    "resnet152": 9,
+    "resnet50": 9,
+    "mobilenet_v2": 7.5,
+    "squeezenet": 4.5,
+}
+
+
+@pytest.mark.parametrize(("name", "limit_mib"), NETWORKS.items())
+def test_minimum_budget(name: str, limit_mib: float) -> None:
+    problem = getattr(networks, name)()
+    minimum = minimum_budget(problem)
+    assert minimum.nbytes <= limit_mib * MIB
+    assert minimum.nbytes <= 1.01 * minimum.bound
+    assert check(problem, plan(problem, minimum.nbytes)) == []
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_rung_is_right_and_no_slower_than_flexnn(name: str) -> None:
+    problem = getattr(networks, name)(networks.PHONE)
+    rungs = ladder(problem)
+    assert rungs[-1].budget == resident_budget(problem)
+    for rung in rungs:
+        latency = simulate(problem, rung).latency
+        try:
+            assert latency <= simulate(problem, plan(problem, rung.budget, "flexnn")).latency + 1e-6
+        except PlanError:
+            continue
+    for smaller, larger in pairwise(rungs):
+        assert simulate(problem, larger).latency <= simulate(problem, smaller).latency
+
+
+def test_half_the_memory_hides_most_loading_of_resnet152() -> None:
+    problem = networks.resnet152(networks.DISK)
+    half = plan(problem, resident_budget(problem) // 2)
+    assert simulate(problem, half).latency < 0.65 * simulate(problem, plan(problem, half.budget, "flexnn")).latency
+
+
+@pytest.mark.parametrize(("strategy", "seconds"), [("best", 2.0), ("flexnn", 0.3)])
+def test_planning_time_of_resnet152(strategy: str, seconds: float) -> None:
+    problem = networks.resnet152()
+    for cached in (smallest_layout, compact_layout, settling_layout):
+        cached.cache_clear()
+    begin = time.process_time()
+    plan(problem, 16 * MIB, strategy)
+    assert time.process_time() - begin < seconds

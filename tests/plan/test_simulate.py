@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flexcomp.plan import (
+    PAGE,
+    Layer,
+    Plan,
+    PlanError,
+    Problem,
+    Segment,
+    Step,
+    Storage,
+    Weights,
+    minimum_budget,
+    plan,
+    simulate,
+)
+from flexcomp.plan.simulate import STEP_OVERHEAD_S, step_seconds
+
+from .problems import problems
+
+
+def by_events(problem: Problem, planned: Plan, cold: bool) -> float:
+    """Latency by advancing a clock from one completion to the next."""
+    seconds = step_seconds(problem, planned)
+    clock, loaded, computed = 0.0, 0, 0
+    load_done: float | None = None
+    step_done: float | None = None
+    while computed < len(seconds):
+        if load_done is None and loaded < len(planned.segments) and planned.segments[loaded].after <= computed:
+            segment = planned.segments[loaded]
+            free = segment.pinned and not cold
+            load_done = clock + (
+                0.0 if free else problem.storage.overhead_s + segment.nbytes / problem.storage.bandwidth
+            )
+        if step_done is None and planned.need[computed] <= loaded:
+            step_done = clock + seconds[computed]
+        clock = min(time for time in (load_done, step_done) if time is not None)
+        if load_done is not None and load_done <= clock:
+            loaded, load_done = loaded + 1, None
+        if step_done is not None and step_done <= clock:
+            computed, step_done = computed + 1, None
+    return clock
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems(), st.floats(1, 3), st.sampled_from(["best", "flexnn"]), st.booleans())
+def test_agrees_with_an_event_simulation(problem: Problem, factor: float, strategy: str, cold: bool) -> None:
+    try:
+        planned = plan(problem, int(minimum_budget(problem).nbytes * factor), strategy)
+    except PlanError:
+        return
+    timeline = simulate(problem, planned, cold=cold)
+    assert timeline.latency == pytest.approx(by_events(problem, planned, cold), abs=1e-12)
+    assert timeline.latency == pytest.approx(timeline.compute + timeline.stall, abs=1e-12)
+    assert timeline.latency >= timeline.bound - 1e-12
+    for (_, end), (start, _) in zip(timeline.steps, timeline.steps[1:], strict=False):
+        assert end <= start + 1e-15
+    streamed = sum(segment.nbytes for segment in planned.segments if cold or not segment.pinned)
+    assert timeline.nbytes == streamed
+
+
+def chain() -> tuple[Problem, Plan]:
+    """Two layers; the first is cut in two; each load takes 1 s, each layer 4 s."""
+    layers = (Layer("a", 0, Weights(0, 2, PAGE), 4.0), Layer("b", 0, Weights(2 * PAGE, 1, PAGE), 4.0))
+    problem = Problem(layers, (), Storage(bandwidth=2 * PAGE, overhead_s=0.5))
+    segments = (
+        Segment(0, 0, PAGE, 0, 0, False),
+        Segment(1, PAGE, PAGE, PAGE, 0, False),
+        Segment(2, 2 * PAGE, PAGE, 0, 1, False),
+    )
+    return problem, Plan(
+        "by hand", 2 * PAGE, 2 * PAGE, (Step(0, 0, 1), Step(0, 1, 1), Step(1, 0, 1)), (), (-1,) * 3, segments, (1, 2, 3)
+    )
+
+
+def test_by_hand() -> None:
+    problem, planned = chain()
+    timeline = simulate(problem, planned)
+    assert timeline.loads == ((0, 1), (1, 2), (3, 4))
+    assert timeline.latency == pytest.approx(1 + 8 + STEP_OVERHEAD_S)
+    assert timeline.stall == pytest.approx(1)
+    assert timeline.bound == pytest.approx(8, abs=1e-4)
+    assert timeline.nbytes == 3 * PAGE
+
+
+def test_pinned_loads_cost_time_only_in_the_first_inference() -> None:
+    problem, planned = chain()
+    pinned = replace(planned, segments=(replace(planned.segments[0], pinned=True), *planned.segments[1:]))
+    assert simulate(problem, pinned).stall == pytest.approx(0)
+    assert simulate(problem, pinned, cold=True).stall == pytest.approx(1)
+
+
+def test_waits_that_never_end() -> None:
+    problem, planned = chain()
+    stuck = replace(planned, segments=(replace(planned.segments[0], after=1), *planned.segments[1:]))
+    with pytest.raises(PlanError, match="step 0 waits for a load that waits for 1 steps"):
+        simulate(problem, stuck)

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flexcomp.plan import (
+    PAGE,
+    STRATEGIES,
+    InfeasibleError,
+    Layer,
+    PlanError,
+    Problem,
+    Storage,
+    Tensor,
+    Weights,
+    check,
+    ladder,
+    minimum_budget,
+    plan,
+    resident_budget,
+    simulate,
+)
+from flexcomp.plan.ladder import budgets_between
+from flexcomp.plan.minimum import layer_bounds
+
+from .problems import problems
+
+factors = st.sampled_from([1, 1.01, 1.1, 1.3, 1.7, 2.5, 5, 100])
+
+
+@settings(deadline=None)
+@given(problems(), factors, st.sampled_from(sorted(STRATEGIES)))
+def test_plans_are_right_and_the_same_every_time(problem: Problem, factor: float, strategy: str) -> None:
+    budget = int(minimum_budget(problem).nbytes * factor)
+    try:
+        planned = plan(problem, budget, strategy)
+    except InfeasibleError:
+        assert strategy != "best"
+        return
+    assert check(problem, planned) == []
+    assert planned.strategy == strategy
+    assert planned.budget == budget
+    assert planned == STRATEGIES[strategy](problem, budget)
+
+
+@settings(deadline=None)
+@given(problems(), factors)
+def test_best_is_never_slower_than_flexnn(problem: Problem, factor: float) -> None:
+    budget = int(minimum_budget(problem).nbytes * factor)
+    try:
+        baseline = plan(problem, budget, "flexnn")
+    except InfeasibleError:
+        return
+    assert simulate(problem, plan(problem, budget)).latency <= simulate(problem, baseline).latency + 1e-6
+
+
+@settings(deadline=None)
+@given(problems())
+def test_the_minimum_is_feasible_and_a_page_less_is_not(problem: Problem) -> None:
+    minimum = minimum_budget(problem)
+    assert minimum.nbytes >= minimum.bound == max(layer_bounds(problem))
+    assert check(problem, plan(problem, minimum.nbytes)) == []
+    if minimum.nbytes:
+        with pytest.raises(InfeasibleError) as error:
+            plan(problem, minimum.nbytes - 1)
+        assert (error.value.asked, error.value.minimum) == (minimum.nbytes - 1, minimum)
+
+
+@settings(deadline=None)
+@given(problems())
+def test_from_the_resident_budget_on_nothing_is_loaded_twice(problem: Problem) -> None:
+    budget = resident_budget(problem)
+    planned = plan(problem, budget + 5)
+    assert planned.streamed_nbytes == 0
+    assert planned.arena == budget
+    assert len(planned.steps) == len(problem.layers)
+    assert simulate(problem, planned).stall == pytest.approx(0)
+
+
+@settings(deadline=None, max_examples=25)
+@given(problems(), st.lists(st.floats(1, 4), max_size=2))
+def test_ladder(problem: Problem, asked: list[float]) -> None:
+    smallest, largest = minimum_budget(problem).nbytes, resident_budget(problem)
+    extra = [int(smallest * factor) for factor in asked]
+    rungs = ladder(problem, extra=extra)
+    assert [rung.budget for rung in rungs] == sorted({*(rung.budget for rung in rungs), *extra})
+    assert {smallest, max(smallest, largest)} <= {rung.budget for rung in rungs}
+    latencies = [simulate(problem, rung).latency for rung in rungs]
+    assert latencies == sorted(latencies, reverse=True)
+    for rung in rungs:
+        assert check(problem, rung) == []
+
+
+def test_budgets_between() -> None:
+    budgets = budgets_between(10 * PAGE, 1000 * PAGE)
+    assert (budgets[0], budgets[-1], len(budgets)) == (10 * PAGE, 1000 * PAGE, 14)
+    assert all(budget % PAGE == 0 for budget in budgets)
+    assert budgets_between(100 * PAGE, 101 * PAGE) == [100 * PAGE, 101 * PAGE]
+    assert len(budgets_between(100 * PAGE, 110 * PAGE)) == 4
+    assert budgets_between(5 * PAGE, 5 * PAGE) == [5 * PAGE]
+
+
+def chain() -> Problem:
+    layers = (
+        Layer("conv", 128, Weights(0, 4, PAGE), 1e-3),
+        Layer("dense", 0, Weights(4 * PAGE, 1, 8 * PAGE), 1e-3),
+    )
+    tensors = (Tensor("x", 2 * PAGE, 0, 1), Tensor("y", PAGE, 0, 2), Tensor("z", 64, 1, 2))
+    return Problem(layers, tensors, Storage(1e9, 0.0))
+
+
+def test_the_message_says_what_was_asked_what_is_needed_and_why() -> None:
+    expected = (
+        "budget of 30,000 B is too small for strategy 'best'; the smallest feasible budget is 40,960 B, set by layer dense: "
+        "4,160 B of activations, 32,768 B of weights, 0 B of scratch"
+    )
+    with pytest.raises(InfeasibleError) as error:
+        plan(chain(), 30_000)
+    assert str(error.value) == expected
+
+
+def test_ladder_refuses_a_budget_below_the_minimum() -> None:
+    with pytest.raises(InfeasibleError):
+        ladder(chain(), extra=[PAGE])
+
+
+def test_unknown_strategy() -> None:
+    with pytest.raises(PlanError, match="unknown strategy 'swapnet'; there are best, flexnn"):
+        plan(chain(), 10**6, "swapnet")
+
+
+def test_a_network_without_weights_and_an_empty_one() -> None:
+    storage = Storage(1e9, 0.0)
+    relu = Problem((Layer("relu", 0, None, 1.0),), (Tensor("x", 64, 0, 1), Tensor("y", 64, 0, 1)), storage)
+    for strategy in STRATEGIES:
+        assert plan(relu, 2 * PAGE, strategy).arena in (PAGE, 2 * PAGE)
+    empty = Problem((), (), storage)
+    assert minimum_budget(empty).nbytes == 0
+    assert plan(empty, 0).steps == ()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Tensor("t", 63, 0, 1),
+        lambda: Tensor("t", 64, 1, 1),
+        lambda: Weights(32, 1, 64),
+        lambda: Weights(0, 2, 100),
+        lambda: Weights(0, 0, 64),
+        lambda: Layer("l", 1, None, 0.0),
+        lambda: Layer("l", 0, None, -1.0),
+        lambda: Storage(0.0, 0.0),
+        lambda: replace(chain(), layers=()),
+    ],
+)
+def test_impossible_problems_are_refused(make) -> None:
+    with pytest.raises(ValueError):
+        make()
