@@ -3,7 +3,7 @@
     python -m benchmarks.resident [NETWORK...] [--threads 1] [--rounds 7]
 
 The two take turns in processes of their own, so that a slow minute of the machine hits both. Reported are
-medians over all runs (each process's first is not counted) and the median over rounds of the ratio.
+medians over all runs (each process warms up once) and the median over rounds of the ratio.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def compare_network(name: str, folder: Path, threads: int, rounds: int, repeat: 
 
     ours, theirs, ratios = [], [], []
     for _ in range(rounds):
-        report = runner.run(library, threads=threads, repeat=repeat + 1, inputs=files)
-        mine = report["latency_ms"][1:]
+        report = runner.run(library, threads=threads, repeat=repeat, warmup=1, inputs=files)
+        mine = report["latency_ms"]
         other = _onnxruntime(model, inputs, threads, repeat)
         ours += mine
         theirs += other

@@ -55,10 +55,10 @@ def measure(name: str, folder: Path, fraction: float, threads: int | None, round
 
     compute, streamed, bandwidth, read, ratios = [], [], [], [], []
     for _ in range(rounds):
-        resident = runner.run(library, threads=threads, repeat=repeat + 1, inputs=files)["latency_ms"][1:]
-        report = runner.run(library, budget=budget, threads=threads, repeat=repeat + 1, inputs=files)
+        resident = runner.run(library, threads=threads, repeat=repeat, warmup=1, inputs=files)["latency_ms"]
+        report = runner.run(library, budget=budget, threads=threads, repeat=repeat, warmup=1, inputs=files)
         speed = sequential_bandwidth(library.with_suffix(".weights"))
-        latency = report["latency_ms"][1:]
+        latency = report["latency_ms"]
         nbytes = report["bytes_read"] / len(report["latency_ms"])
         bound = max(statistics.median(resident), nbytes / speed * 1e3)
         compute += resident

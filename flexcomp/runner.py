@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
+from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError
 
 
@@ -17,6 +19,7 @@ def run(
     budget: int | str | None = None,
     threads: int | None = None,
     repeat: int = 1,
+    warmup: int = 0,
     inputs: Mapping[str, str | Path] | None = None,
     output_dir: str | Path | None = None,
     prefix: Sequence[str] = (),
@@ -27,7 +30,7 @@ def run(
     written to `output_dir` as NAME.npy. `prefix` is a command that starts the runner, e.g. `taskset`.
     Raises ArtifactError with the runner's message when it fails.
     """
-    command = [*prefix, sys.executable, "-m", "flexcomp.runtime_ext", str(library), "--repeat", str(repeat)]
+    command = [*prefix, str(runtime_ext.runner()), str(library), "--repeat", str(repeat), "--warmup", str(warmup)]
     if budget is not None:
         command += ["--budget", str(budget)]
     if threads is not None:
@@ -37,7 +40,7 @@ def run(
     if output_dir is not None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         command += ["--output-dir", str(output_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or [f"the runner ended with code {done.returncode}"]
         raise ArtifactError(reason[0].removeprefix("error: "))
@@ -47,3 +50,10 @@ def run(
 def output_file(folder: str | Path, name: str) -> Path:
     """Where the runner writes the output `name`."""
     return Path(folder) / f"{name.replace('/', '_')}.npy"
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment with libtvm_ffi on the search path."""
+    folder = Path(find_spec("tvm_ffi").submodule_search_locations[0]) / "lib"
+    path = os.environ.get("LD_LIBRARY_PATH")
+    return {**os.environ, "LD_LIBRARY_PATH": f"{folder}:{path}" if path else str(folder)}

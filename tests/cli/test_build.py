@@ -1,0 +1,83 @@
+"""`flexcomp build`: what it writes, and how it refuses."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+
+def test_writes_the_library_and_its_weights(library, built):
+    assert library.exists()
+    assert library.with_suffix(".weights").exists()
+    assert f"wrote {library}" in built.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--budget", "many"], "cannot read the budget"),
+        (["--input", "x=1,3"], "is not NAME:1,3,224,224"),
+        (["--input", "x:1,0,2"], "is not NAME:1,3,224,224"),
+        (["--threads", "0"], "threads"),
+        (["--no-such-option"], "no-such-option"),
+    ],
+)
+def test_wrong_usage_ends_with_2(cli, model, tmp_path, options, message):
+    done = cli("build", model, "-o", tmp_path / "out.so", *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_the_output_must_be_a_library(cli, model, tmp_path):
+    done = cli("build", model, "-o", tmp_path / "out.bin")
+    assert done.returncode == 2
+    assert "does not end in .so" in done.stderr
+
+
+def assert_one_line_error(done, code, *words):
+    assert done.returncode == code, done.stderr
+    *_, last = done.stderr.strip().splitlines()
+    assert last.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in last
+
+
+def test_a_missing_model_ends_with_3(cli, tmp_path):
+    done = cli("build", tmp_path / "absent.onnx", "-o", tmp_path / "out.so")
+    assert_one_line_error(done, 3, "absent.onnx")
+
+
+def test_a_broken_model_ends_with_3(cli, tmp_path):
+    (tmp_path / "broken.onnx").write_bytes(b"this is not a network")
+    done = cli("build", tmp_path / "broken.onnx", "-o", tmp_path / "out.so")
+    assert_one_line_error(done, 3)
+
+
+def test_an_impossible_budget_ends_with_3(cli, model, tmp_path):
+    done = cli("build", model, "-o", tmp_path / "out.so", "--budget", "1kB")
+    assert_one_line_error(done, 3, "1000")
+    assert not (tmp_path / "out.so").exists()
+
+
+def test_an_unknown_operator_ends_with_3(cli, tmp_path):
+    node = helper.make_node("Frobnicate", ["x"], ["y"], name="odd", domain="example")
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    graph = helper.make_graph([node], "odd", ports[:1], ports[1:])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("example", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), tmp_path / "odd.onnx")
+    done = cli("build", tmp_path / "odd.onnx", "-o", tmp_path / "out.so")
+    assert_one_line_error(done, 3, "Frobnicate")
+
+
+def test_a_dynamic_axis_needs_a_shape(cli, tmp_path):
+    node = helper.make_node("Relu", ["x"], ["y"])
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8]) for name in "xy"]
+    graph = helper.make_graph([node], "dynamic", ports[:1], ports[1:])
+    imports = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), tmp_path / "dynamic.onnx")
+    done = cli("build", tmp_path / "dynamic.onnx", "-o", tmp_path / "out.so")
+    assert_one_line_error(done, 3, "input_shapes")
+    done = cli("build", tmp_path / "dynamic.onnx", "-o", tmp_path / "out.so", "--input", "x:4,8")
+    assert done.returncode == 0, done.stderr

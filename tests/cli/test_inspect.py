@@ -1,0 +1,64 @@
+"""`flexcomp inspect`: the JSON that scripts rely on, tables, pictures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def facts(cli, library):
+    done = cli("inspect", library, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_keys(facts):
+    assert facts.keys() >= {"target", "inputs", "outputs", "min_budget_bytes", "resident_bytes", "ladder", "layers"}
+    for rung in facts["ladder"]:
+        assert rung.keys() >= {"budget_bytes", "arena_bytes", "pinned_bytes", "streamed_bytes", "predicted_ms"}
+
+
+def test_ports(facts):
+    assert facts["inputs"] == [{"name": "x", "shape": [1, 3, 32, 32], "dtype": "float32"}]
+    assert facts["outputs"] == [{"name": "output", "shape": [1, 128], "dtype": "float32"}]
+
+
+def test_the_ladder_rises_from_the_minimum_to_everything_resident(facts):
+    budgets = [rung["budget_bytes"] for rung in facts["ladder"]]
+    assert budgets == sorted(set(budgets))
+    assert budgets[0] == facts["min_budget_bytes"]
+    assert budgets[-1] == facts["resident_bytes"]
+    assert all(rung["arena_bytes"] <= rung["budget_bytes"] for rung in facts["ladder"])
+    assert facts["ladder"][-1]["streamed_bytes"] == 0
+
+
+def test_the_asked_budget_is_planned_for(facts):
+    asked = int(0.6 * facts["resident_bytes"])
+    assert any(abs(rung["budget_bytes"] - asked) <= 4096 for rung in facts["ladder"])
+
+
+def test_layers(facts):
+    assert sum(layer["weights_bytes"] > 0 for layer in facts["layers"]) == 3
+    assert all(layer["implementation"] for layer in facts["layers"])
+    assert all(len(layer["slices"]) == len(facts["ladder"]) for layer in facts["layers"])
+
+
+def test_tables_and_pictures(cli, library, tmp_path):
+    for budget in ([], ["--budget", "0.6"], ["--budget", "none"]):
+        picture = tmp_path / f"plan{len(budget)}.png"
+        done = cli("inspect", library, "--picture", picture, *budget)
+        assert done.returncode == 0, done.stderr
+        assert "budgets" in done.stdout
+        assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_no_library_ends_with_4(cli, tmp_path):
+    (tmp_path / "odd.so").write_bytes(b"no library")
+    for name in ("odd.so", "absent.so"):
+        done = cli("inspect", tmp_path / name)
+        assert done.returncode == 4, done.stderr
+        (line,) = done.stderr.strip().splitlines()
+        assert line.startswith("error: ")
+        assert name in line

@@ -1,0 +1,87 @@
+"""The rectangles behind the picture of a plan."""
+
+from __future__ import annotations
+
+from flexcomp.memory_map import Box, boxes
+from flexcomp.picture import draw_plan
+from flexcomp.program import (
+    PAGE,
+    Layer,
+    Load,
+    Port,
+    Program,
+    Rung,
+    ScratchArg,
+    Step,
+    TensorType,
+    Value,
+    ValueArg,
+    WeightArg,
+    Weights,
+)
+
+ROW = TensorType((1024,))
+
+
+def two_layers() -> Program:
+    """x → first (pinned weights, scratch) → middle → second (preloaded weights) → y."""
+    layers = tuple(
+        Layer(
+            name,
+            "dense",
+            name,
+            "gemv",
+            (ValueArg(i, ROW), WeightArg(0, ROW), ScratchArg(0, ROW), ValueArg(i + 1, ROW, True)),
+            Weights(i * PAGE, 1, PAGE),
+            64 if i == 0 else 0,
+            1,
+        )
+        for i, name in enumerate(("first", "second"))
+    )
+    rung = Rung(
+        budget=6 * PAGE,
+        arena=5 * PAGE,
+        value_at=(0, PAGE, 0),
+        steps=(Step(0, 0, 1, 1, 2 * PAGE, 4 * PAGE), Step(1, 0, 1, 2, 3 * PAGE, -1)),
+        loads=(Load(0, PAGE, 2 * PAGE, 0, True), Load(PAGE, PAGE, 3 * PAGE, 0, False)),
+        predicted_s=0.001,
+    )
+    values = tuple(Value(name, PAGE) for name in ("x", "middle", "y"))
+    ports = (Port("x", 0, ROW),), (Port("y", 2, ROW),)
+    return Program("two", "llvm", (), 1, values, *ports, layers, (rung,), 2 * PAGE)
+
+
+def test_boxes():
+    program = two_layers()
+    assert set(boxes(program, program.rungs[0])) == {
+        Box("activation", "x", 0, 1, 0, PAGE),
+        Box("activation", "middle", 0, 2, PAGE, PAGE),
+        Box("activation", "y", 1, 2, 0, PAGE),
+        Box("pinned weights", "first", 0, 2, 2 * PAGE, PAGE),
+        Box("preload", "second", 0, 1, 3 * PAGE, PAGE),
+        Box("weights", "second", 1, 2, 3 * PAGE, PAGE),
+        Box("scratch", "first", 0, 1, 4 * PAGE, 64),
+    }
+
+
+def test_a_reused_place_belongs_to_the_latest_load():
+    program = two_layers()
+    reused = Rung(
+        **{
+            **program.rungs[0].__dict__,
+            "steps": (program.rungs[0].steps[0], Step(1, 0, 1, 2, 2 * PAGE, -1)),
+            "loads": (Load(0, PAGE, 2 * PAGE, 0, False), Load(PAGE, PAGE, 2 * PAGE, 1, False)),
+        }
+    )
+    weights = {box for box in boxes(program, reused) if box.kind == "weights"}
+    assert weights == {
+        Box("weights", "first", 0, 1, 2 * PAGE, PAGE),
+        Box("weights", "second", 1, 2, 2 * PAGE, PAGE),
+    }
+
+
+def test_the_same_plan_gives_the_same_picture(tmp_path):
+    program = two_layers()
+    for name in ("a.png", "b.png"):
+        draw_plan(program, program.rungs[0], tmp_path / name)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()

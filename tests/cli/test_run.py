@@ -1,0 +1,87 @@
+"""`flexcomp run`: the JSON that scripts rely on, right outputs, and refusals."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from flexcomp import compare
+
+KEYS = {
+    "latency_ms",
+    "median_ms",
+    "budget_bytes",
+    "arena_bytes",
+    "idle_rss_bytes",
+    "peak_rss_bytes",
+    "bytes_read",
+    "stall_ms",
+}
+
+
+@pytest.mark.parametrize("budget", [None, "0.6", "min"])
+def test_json_and_outputs(cli, model, library, image, tmp_path, budget):
+    path, value = image
+    options = ["--budget", budget] if budget else []
+    done = cli(
+        "run", library, "--json", "--repeat", "3", "--input", f"x={path}", "--output-dir", tmp_path / "out", *options
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report.keys() >= KEYS
+    assert len(report["latency_ms"]) == 3
+    assert report["arena_bytes"] <= report["budget_bytes"]
+    assert report["idle_rss_bytes"] <= report["peak_rss_bytes"]
+
+    expected = compare.reference(onnx.load(model), {"x": value})
+    outputs = {"output": np.load(tmp_path / "out" / "output.npy")}
+    assert compare.relative_error(outputs, expected) <= compare.TOLERANCE
+
+
+def test_random_inputs_are_seeded(cli, library, tmp_path):
+    for name in ("a", "b"):
+        assert cli("run", library, "--output-dir", tmp_path / name).returncode == 0
+    first, second = (np.load(tmp_path / name / "output.npy") for name in "ab")
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_table_without_json(cli, library):
+    done = cli("run", library)
+    assert done.returncode == 0, done.stderr
+    assert "median latency" in done.stdout
+
+
+def test_wrong_usage_ends_with_2(cli, library):
+    for options in (["--budget", "many"], ["--input", "x"], ["--repeat", "0"]):
+        assert cli("run", library, *options).returncode == 2
+
+
+def assert_cannot_run(done, *words):
+    assert done.returncode == 4, done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("error: ")
+    for word in words:
+        assert word in line
+
+
+def test_a_missing_library_ends_with_4(cli, tmp_path):
+    assert_cannot_run(cli("run", tmp_path / "absent.so"), "absent.so")
+
+
+def test_missing_weights_end_with_4(cli, library, tmp_path):
+    alone = tmp_path / "alone.so"
+    alone.write_bytes(library.read_bytes())
+    assert_cannot_run(cli("run", alone), "alone.weights")
+
+
+def test_too_small_a_budget_ends_with_4(cli, library):
+    assert_cannot_run(cli("run", library, "--budget", "1kB"), "1000")
+
+
+def test_wrong_inputs_end_with_4(cli, library, tmp_path):
+    np.save(tmp_path / "small.npy", np.zeros((1, 3, 8, 8), np.float32))
+    assert_cannot_run(cli("run", library, "--input", f"x={tmp_path / 'small.npy'}"))
+    assert_cannot_run(cli("run", library, "--input", f"y={tmp_path / 'small.npy'}"), "y")
