@@ -1,0 +1,235 @@
+"""Runs compiled networks. Loading one imports neither TVM nor anything of the compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+from .budget import Budget, resolve
+from .errors import (
+    ArtifactError,
+    BudgetError,
+    ExecutionError,
+    FlexcompError,
+    InputError,
+    StorageError,
+    TargetError,
+)
+
+_KIND = "flexcomp.program."  # a version number follows
+_ERRORS = {c.__name__: c for c in (ArtifactError, BudgetError, ExecutionError, InputError, StorageError, TargetError)}
+_ELF_MACHINES = {3: "i686", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output of a network."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class RungInfo:
+    """What one budget of the ladder means."""
+
+    budget_bytes: int
+    arena_bytes: int  # weights, activations and scratch at run time
+    pinned_bytes: int  # weights that stay in the arena between inferences
+    streamed_bytes: int  # weights read in every inference
+    predicted_ms: float  # one inference in the steady state, on the device the plan was made for
+
+
+def load(
+    path: str | os.PathLike[str],
+    budget: int | float | str | Budget | None = None,
+    threads: int | None = None,
+    verify: bool = False,
+    *,
+    weights: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Session:
+    """Open the compiled network in `path`, whose weights lie beside it unless `weights` names another file.
+
+    `budget` is what `flexcomp.budget.parse_budget` understands; the largest plan within it is used. `threads`
+    defaults to what the network was built for. `verify` checks every byte of the weights first.
+    Further options: `direct` (False: read through the page cache), `read_bandwidth` (imitate storage of so
+    many bytes per second), `loader_cpu`, `compute_cpus` (cores to use), `fail_read_at` (tests: fail the n-th
+    read). Raises ArtifactError, BudgetError, TargetError, InputError.
+    """
+    path = Path(path).resolve()
+    program = _load_program(path)
+    info = json.loads(program.get_function("info")())
+    nbytes = resolve(budget, info["min_budget_bytes"], info["resident_bytes"])
+    if weights is None:
+        weights = path.with_suffix(".weights")
+    if not Path(weights).is_file():
+        raise ArtifactError(f"the weights file {weights} is missing")
+    if threads is not None and threads < 1:
+        raise InputError(f"threads must be at least 1, not {threads}")
+    options |= {"library_path": str(path), "budget_bytes": nbytes, "threads": threads, "verify": verify}
+    with _translated():
+        opened = program.get_function("open")(str(weights), json.dumps(options, default=_plain))
+    return Session(program, opened, info)
+
+
+class Session:
+    """An open network. Calls from several threads are carried out one after the other."""
+
+    def __init__(self, program: tvm_ffi.Module, opened: tvm_ffi.Module, info: dict) -> None:
+        self._program = program
+        self._run, self._set_budget, self._stats, self._close = (
+            opened.get_function(name) for name in ("run", "set_budget", "stats", "close")
+        )
+        self.info: dict = info  # what `flexcomp inspect --json` prints
+        self.inputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in info["inputs"])
+        self.outputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in info["outputs"])
+        self.ladder = tuple(RungInfo(**rung) for rung in info["ladder"])
+
+    def run(self, inputs: Mapping[str, Any] | None = None, *args: Any) -> dict[str, np.ndarray]:
+        """One inference: `run({"x": x})`, or `run(x, …)` in the order of `inputs`. Returns the outputs by name.
+
+        Raises InputError (a ValueError), StorageError, ExecutionError; afterwards the session works on.
+        """
+        given = self._arrays(inputs, args)
+        results = [np.empty(port.shape, np.dtype(port.dtype)) for port in self.outputs]
+        with _translated():
+            self._run(*map(tvm_ffi.from_dlpack, given), *map(tvm_ffi.from_dlpack, results))
+        return {port.name: result for port, result in zip(self.outputs, results, strict=True)}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
+        """One inference with inputs in order or by name; a network with several outputs returns a tuple."""
+        if args and kwargs:
+            raise InputError("give inputs in order or by name, not both")
+        outputs = tuple((self.run(kwargs) if kwargs else self.run(*args)).values())
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def set_budget(self, budget: int | float | str | Budget | None) -> RungInfo:
+        """Switch to the largest plan within `budget`, between two inferences. Memory given up returns at once."""
+        nbytes = resolve(budget, self.info["min_budget_bytes"], self.info["resident_bytes"])
+        with _translated():
+            return RungInfo(**json.loads(self._set_budget(nbytes)))
+
+    def stats(self) -> dict[str, Any]:
+        """The plan in use and what the last inference took.
+
+        Keys: rung, budget_bytes, arena_bytes, threads, direct_io, runs, latency_ms, stall_ms, bytes_read, reads (of
+        the last inference), total_bytes_read.
+        """
+        with _translated():
+            return json.loads(self._stats())
+
+    @property
+    def budget(self) -> int:
+        """Bytes of the budget that the plan in use was made for."""
+        return self.stats()["budget_bytes"]
+
+    def program_bytes(self) -> bytes:
+        """The encoded program; `flexcomp.artifact.decode_program` reads it."""
+        return bytes(self._program.get_function("blob")())
+
+    def close(self) -> None:
+        """Give memory, threads and files back. Closing twice is harmless."""
+        self._close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _arrays(self, first: Any, rest: Sequence[Any]) -> list[np.ndarray]:
+        if isinstance(first, Mapping) and not rest:
+            names = [port.name for port in self.inputs]
+            if set(first) != set(names):
+                raise InputError(f"inputs must be {_listed(names)}, not {_listed(first)}")
+            values = [first[name] for name in names]
+        else:
+            values = [] if first is None and not rest else [first, *rest]
+            if len(values) != len(self.inputs):
+                raise InputError(f"{len(self.inputs)} inputs are needed, {len(values)} given")
+        return [_checked(port, value) for port, value in zip(self.inputs, values, strict=True)]
+
+
+def read_program(path: str | os.PathLike[str]) -> bytes:
+    """The encoded program inside a compiled library, for `flexcomp.artifact.decode_program`."""
+    return bytes(_load_program(Path(path).resolve()).get_function("blob")())
+
+
+def read_info(path: str | os.PathLike[str]) -> dict:
+    """What a compiled library says of itself, without its weights file: target, ports, ladder, layers."""
+    return json.loads(_load_program(Path(path).resolve()).get_function("info")())
+
+
+def _load_program(path: Path) -> tvm_ffi.Module:
+    _check_elf(path)
+    try:
+        with _translated():
+            program = tvm_ffi.load_module(str(path))
+    except RuntimeError as error:
+        raise ArtifactError(f"cannot load {path}: {str(error).strip().splitlines()[-1]}") from None
+    if not program.kind.startswith(_KIND):
+        raise ArtifactError(f"{path} is a library, but not a compiled network")
+    return program
+
+
+def _check_elf(path: Path) -> None:
+    """The loader's own messages for files of another machine say only that the file is not found."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(20)
+    except OSError as error:
+        raise ArtifactError(f"cannot open {path}: {error.strerror}") from None
+    if len(head) < 20 or head[:4] != b"\x7fELF":
+        raise ArtifactError(f"{path} is not a shared library")
+    machine = _ELF_MACHINES.get(struct.unpack_from("<H", head, 18)[0], "another machine")
+    here = platform.machine()
+    if here in _ELF_MACHINES.values() and machine != here:
+        raise TargetError(f"{path} was compiled for {machine}, this machine is {here}")
+
+
+def _checked(port: TensorInfo, value: Any) -> np.ndarray:
+    array = np.asarray(value, order="C")
+    if array.dtype != np.dtype(port.dtype) or array.shape != port.shape:
+        raise InputError(f'input "{port.name}" must be {port}, not {array.dtype}{list(array.shape)}')
+    # DLPack cannot say that memory is read-only, so NumPy refuses to hand it out.
+    return array if array.flags.writeable else array.copy()
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(f'"{name}"' for name in names) or "none"
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars and the like, for JSON."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise InputError(f"option value {value!r} cannot be used")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn errors of the runtime, which name their class, into that class."""
+    try:
+        yield
+    except RuntimeError as error:  # what tvm_ffi makes of kinds it does not know
+        raised = getattr(error, "__tvm_ffi_error__", None)
+        kind: type[FlexcompError] | None = _ERRORS.get(getattr(raised, "kind", ""))
+        if kind is None:
+            raise
+        raise kind(raised.message) from None

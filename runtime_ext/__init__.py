@@ -1,0 +1,82 @@
+"""Finds the native runtime: the object linked into models, the library for this process, the runner.
+
+The C++ sources beside this file are installed too, so that models for other machines can be linked with
+the runtime compiled by a cross compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+
+__all__ = ["build_runtime_object", "link_options", "register", "runner", "runtime_object", "tvm_ffi_library"]
+
+
+def runtime_object() -> Path:
+    """The relocatable object of the runtime for this machine."""
+    return _installed("flexcomp_runtime.o")
+
+
+def runner() -> Path:
+    """The program that runs an exported model: `flexcomp-run`."""
+    return _installed("flexcomp-run")
+
+
+@functools.cache
+def register() -> None:
+    """Make the module kind of programs known to this process, as an exported model does when it is loaded."""
+    import tvm_ffi
+
+    tvm_ffi.load_module(str(_installed("libflexcomp_runtime.so")))
+
+
+def tvm_ffi_library() -> Path:
+    """The folder of libtvm_ffi, for link and search paths."""
+    from tvm_ffi.libinfo import find_libtvm_ffi
+
+    return Path(find_libtvm_ffi()).parent
+
+
+def link_options(tvm_ffi_folder: str | Path | None = None) -> list[str]:
+    """Options of the C++ linker for a library that holds the runtime object.
+
+    `tvm_ffi_folder` holds libtvm_ffi for the machine that is built for; None: this machine.
+    """
+    folder = tvm_ffi_library() if tvm_ffi_folder is None else tvm_ffi_folder
+    # nodelete: tvm_ffi's registry keeps pointers into the first model's code for the life of the process.
+    return [f"-L{folder}", "-ltvm_ffi", "-lstdc++", "-lpthread", "-ldl", "-Wl,-z,nodelete"]
+
+
+def build_runtime_object(compiler: str, output: str | Path, options: Iterable[str] = ()) -> Path:
+    """Compile the runtime with another C++ compiler, e.g. `aarch64-linux-gnu-g++`, into one object."""
+    from tvm_ffi.libinfo import find_include_path
+
+    output = Path(output)
+    parts = []
+    flags = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
+    flags += ["-D_FILE_OFFSET_BITS=64", f"-I{find_include_path()}", *options]
+    try:
+        for source in sorted(_installed("src/module.cc").parent.glob("*.cc")):
+            parts.append(output.with_name(f"{output.name}.{source.stem}.o"))
+            _run([compiler, *flags, "-c", str(source), "-o", str(parts[-1])])
+        _run([compiler, "-r", "-nostdlib", "-o", str(output), *map(str, parts)])
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)
+    return output
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
+
+
+def _installed(name: str) -> Path:
+    path = Path(str(files(__name__).joinpath(name)))
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing: install flexcomp (pip install -e .) to build the native runtime")
+    return path

@@ -1,0 +1,121 @@
+#include "arguments.h"
+
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+namespace flexcomp::runner {
+
+const char kUsage[] =
+    R"(flexcomp-run MODEL.so [options]
+
+  --weights FILE          the weights file (default: MODEL.weights)
+  --budget B              memory: bytes, 64MB, 64MiB, a fraction of the resident size such as 0.1, or min
+  --threads N             compute threads (default: as the model was built)
+  --repeat N              timed inferences (default 1)
+  --warmup N              inferences before them (default 0)
+  --input NAME=FILE.npy   an input tensor; inputs not given are random (integers: zero)
+  --output-dir DIR        write each output to DIR/NAME.npy ("/" in names becomes "_")
+  --seed N                of the random inputs (default 0)
+  --verify                check every byte of the weights first
+  --buffered              read through the page cache instead of O_DIRECT
+  --read-bandwidth N      imitate storage of N bytes per second
+  --switch-budgets N      afterwards switch the budget N times at random, with one inference each
+
+Prints one JSON object. Exit codes: 0 done, 2 wrong usage, 4 cannot run.
+)";
+
+namespace {
+
+template <typename T>
+T Number(const std::string& option, const std::string& text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 0)
+    throw UsageError(option + " takes a number, not \"" + text + "\"");
+  return value;
+}
+
+}  // namespace
+
+Arguments ParseArguments(int argc, char** argv) {
+  Arguments parsed;
+  const auto take_input = [&](const std::string& text) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) throw UsageError("--input takes NAME=FILE.npy, not \"" + text + "\"");
+    parsed.inputs[text.substr(0, equals)] = text.substr(equals + 1);
+  };
+  const std::map<std::string, std::function<void(const std::string&)>> options = {
+      {"--weights", [&](const std::string& text) { parsed.weights = text; }},
+      {"--budget", [&](const std::string& text) { parsed.budget = text; }},
+      {"--threads", [&](const std::string& text) { parsed.threads = Number<int>("--threads", text); }},
+      {"--repeat", [&](const std::string& text) { parsed.repeat = Number<int>("--repeat", text); }},
+      {"--warmup", [&](const std::string& text) { parsed.warmup = Number<int>("--warmup", text); }},
+      {"--input", take_input},
+      {"--output-dir", [&](const std::string& text) { parsed.output_dir = text; }},
+      {"--seed", [&](const std::string& text) { parsed.seed = Number<uint64_t>("--seed", text); }},
+      {"--read-bandwidth",
+       [&](const std::string& text) { parsed.read_bandwidth = Number<double>("--read-bandwidth", text); }},
+      {"--switch-budgets",
+       [&](const std::string& text) { parsed.switch_budgets = Number<int>("--switch-budgets", text); }},
+  };
+  const std::map<std::string, bool*> flags = {
+      {"--verify", &parsed.verify}, {"--buffered", &parsed.buffered}, {"--help", &parsed.help}, {"-h", &parsed.help}};
+
+  for (int i = 1; i < argc; ++i) {
+    std::string word = argv[i];
+    if (const auto flag = flags.find(word); flag != flags.end()) {
+      *flag->second = true;
+      continue;
+    }
+    if (!word.starts_with("--")) {
+      if (!parsed.model.empty()) throw UsageError("more than one model: " + parsed.model + " and " + word);
+      parsed.model = word;
+      continue;
+    }
+    // "--option value" or "--option=value"
+    std::string value;
+    bool has_value = false;
+    if (const size_t equals = word.find('='); equals != std::string::npos) {
+      value = word.substr(equals + 1);
+      word.resize(equals);
+      has_value = true;
+    }
+    const auto option = options.find(word);
+    if (option == options.end()) throw UsageError("unknown option " + word);
+    if (!has_value) {
+      if (++i == argc) throw UsageError(word + " needs a value");
+      value = argv[i];
+    }
+    option->second(value);
+  }
+  if (parsed.model.empty() && !parsed.help) throw UsageError("which model? flexcomp-run MODEL.so [options]");
+  if (parsed.repeat < 1) throw UsageError("--repeat takes at least 1");
+  return parsed;
+}
+
+uint64_t ResolveBudget(const std::string& text, uint64_t min_bytes, uint64_t resident_bytes) {
+  if (text.empty()) return resident_bytes;
+  if (text == "min") return min_bytes;
+  const std::pair<const char*, double> units[] = {{"", 1},      {"b", 1},           {"kb", 1e3},         {"mb", 1e6},
+                                                  {"gb", 1e9},  {"kib", 0x1p10},    {"mib", 0x1p20},     {"gib", 0x1p30}};
+  const size_t digits = text.find_first_not_of("0123456789.");
+  const std::string number = text.substr(0, digits);
+  std::string unit = digits == std::string::npos ? "" : text.substr(digits);
+  for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const auto& [name, factor] : units) {
+    if (unit != name || number.empty()) continue;
+    const double amount = Number<double>("--budget", number);
+    const bool fraction = unit.empty() && number.find('.') != std::string::npos;
+    if (fraction && !(amount > 0 && amount <= 1)) break;
+    const double bytes = fraction ? amount * static_cast<double>(resident_bytes) : amount * factor;
+    if (!(bytes >= 1 && bytes < 0x1p63)) break;
+    return static_cast<uint64_t>(bytes);
+  }
+  throw UsageError("cannot read the budget \"" + text + "\": write bytes, 64MB, 64MiB, a fraction such as 0.1, or min");
+}
+
+}  // namespace flexcomp::runner

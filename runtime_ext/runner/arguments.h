@@ -1,0 +1,40 @@
+// The runner's command line.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+namespace flexcomp::runner {
+
+// The command line is wrong: exit code 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct Arguments {
+  std::string model;
+  std::string weights;  // empty: MODEL with the ending .weights
+  std::string budget;   // empty: everything resident
+  int threads = 0;      // 0: as many as the model was built for
+  int repeat = 1;
+  int warmup = 0;
+  std::map<std::string, std::string> inputs;  // name → .npy file
+  std::string output_dir;                     // empty: outputs are not written
+  bool verify = false;
+  bool buffered = false;
+  double read_bandwidth = 0;
+  uint64_t seed = 0;
+  int switch_budgets = 0;
+  bool help = false;
+};
+
+extern const char kUsage[];
+
+Arguments ParseArguments(int argc, char** argv);
+
+// Bytes of a budget as in flexcomp/budget.py; `text` may be empty.
+uint64_t ResolveBudget(const std::string& text, uint64_t min_bytes, uint64_t resident_bytes);
+
+}  // namespace flexcomp::runner

@@ -1,0 +1,97 @@
+#include "npy.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string_view>
+
+namespace flexcomp::runner {
+namespace {
+
+constexpr char kMagic[] = "\x93NUMPY";
+constexpr size_t kPrefix = 10;  // magic, version, u16 header length
+constexpr size_t kUnit = 64;    // the data starts at a multiple of it
+
+struct Close {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, Close>;
+
+File Open(const std::string& path, const char* mode) {
+  File file(std::fopen(path.c_str(), mode));
+  if (!file) throw std::runtime_error("cannot open " + path + ": " + std::strerror(errno));
+  return file;
+}
+
+std::string Descr(DLDataType dtype) {
+  if (dtype.code == kDLBool) return "|b1";
+  const char kind = dtype.code == kDLInt ? 'i' : dtype.code == kDLUInt ? 'u' : dtype.code == kDLFloat ? 'f' : 'V';
+  return (dtype.bits == 8 ? "|" : "<") + std::string(1, kind) + std::to_string(dtype.bits / 8);
+}
+
+std::string Shape(const std::vector<int64_t>& shape) {
+  std::string text = "(";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? " " : "") + std::to_string(shape[i]) + ",";
+  if (shape.size() > 1) text.pop_back();  // only a tuple of one keeps its comma
+  return text + ")";
+}
+
+// What follows `'key':` in the header's dictionary, without blanks in front.
+std::string_view Field(std::string_view header, const std::string& key, const std::string& path) {
+  const size_t at = header.find("'" + key + "':");
+  if (at == std::string_view::npos) throw std::runtime_error(path + " is not a .npy file: its header lacks " + key);
+  std::string_view rest = header.substr(at + key.size() + 3);
+  const size_t start = rest.find_first_not_of(' ');
+  return start == std::string_view::npos ? std::string_view{} : rest.substr(start);
+}
+
+std::string WithoutBlanks(std::string_view text) {
+  std::string out;
+  for (const char c : text)
+    if (c != ' ') out += c;
+  return out;
+}
+
+}  // namespace
+
+void ReadNpy(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape, std::byte* data,
+             size_t nbytes) {
+  const File file = Open(path, "rbe");
+  unsigned char prefix[kPrefix];
+  if (std::fread(prefix, 1, kPrefix, file.get()) != kPrefix || std::memcmp(prefix, kMagic, 6) != 0)
+    throw std::runtime_error(path + " is not a .npy file");
+  if (prefix[6] != 1) throw std::runtime_error(path + " is a .npy file of version " + std::to_string(prefix[6]) + ", not 1");
+  std::string header(prefix[8] | prefix[9] << 8, '\0');
+  if (std::fread(header.data(), 1, header.size(), file.get()) != header.size())
+    throw std::runtime_error(path + " is cut short");
+
+  const std::string_view descr = Field(header, "descr", path), order = Field(header, "fortran_order", path),
+                         dims = Field(header, "shape", path);
+  const std::string given = WithoutBlanks(dims.substr(0, dims.find(')') + 1));
+  if (!descr.starts_with("'" + Descr(dtype) + "'") || given != WithoutBlanks(Shape(shape)))
+    throw std::runtime_error(path + " holds " + std::string(descr.substr(0, descr.find(','))) + " " + given +
+                             ", expected '" + Descr(dtype) + "' " + Shape(shape));
+  if (!order.starts_with("False") && shape.size() > 1) throw std::runtime_error(path + " is in Fortran order");
+  if (std::fread(data, 1, nbytes, file.get()) != nbytes || std::fgetc(file.get()) != EOF)
+    throw std::runtime_error(path + " has not as many bytes as its shape says");
+}
+
+void WriteNpy(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape, const std::byte* data,
+              size_t nbytes) {
+  std::string header = "{'descr': '" + Descr(dtype) + "', 'fortran_order': False, 'shape': " + Shape(shape) + ", }";
+  const size_t unpadded = kPrefix + header.size() + 1;
+  header.append((kUnit - unpadded % kUnit) % kUnit, ' ');
+  header += '\n';
+  const unsigned char prefix[kPrefix] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0,
+                                         static_cast<unsigned char>(header.size() & 0xFF),
+                                         static_cast<unsigned char>(header.size() >> 8)};
+  const File file = Open(path, "wbe");
+  if (std::fwrite(prefix, 1, kPrefix, file.get()) != kPrefix ||
+      std::fwrite(header.data(), 1, header.size(), file.get()) != header.size() ||
+      std::fwrite(data, 1, nbytes, file.get()) != nbytes || std::fflush(file.get()) != 0)
+    throw std::runtime_error("cannot write " + path + ": " + std::strerror(errno));
+}
+
+}  // namespace flexcomp::runner
