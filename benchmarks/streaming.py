@@ -59,7 +59,7 @@ def measure(name: str, folder: Path, fraction: float, threads: int | None, round
         report = runner.run(library, budget=budget, threads=threads, repeat=repeat, warmup=1, inputs=files)
         speed = sequential_bandwidth(library.with_suffix(".weights"))
         latency = report["latency_ms"]
-        nbytes = report["bytes_read"] / len(report["latency_ms"])
+        nbytes = report["bytes_read"]
         bound = max(statistics.median(resident), nbytes / speed * 1e3)
         compute += resident
         streamed += latency

@@ -16,12 +16,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flexcomp.artifact import Artifact as Artifact
     from flexcomp.build import build as build
+    from flexcomp.compiled import Artifact as Artifact
     from flexcomp.errors import ArtifactError as ArtifactError
     from flexcomp.errors import BudgetError as BudgetError
+    from flexcomp.errors import ExecutionError as ExecutionError
     from flexcomp.errors import FlexcompError as FlexcompError
+    from flexcomp.errors import InputError as InputError
     from flexcomp.errors import ModelError as ModelError
+    from flexcomp.errors import StorageError as StorageError
     from flexcomp.errors import TargetError as TargetError
     from flexcomp.errors import UnsupportedModelError as UnsupportedModelError
     from flexcomp.session import Session as Session
@@ -31,7 +34,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "build": "flexcomp.build",
-    "Artifact": "flexcomp.artifact",
+    "Artifact": "flexcomp.compiled",
     "load": "flexcomp.session",
     "Session": "flexcomp.session",
     "FlexcompError": "flexcomp.errors",
@@ -39,6 +42,9 @@ _HOMES = {
     "BudgetError": "flexcomp.errors",
     "ModelError": "flexcomp.errors",
     "TargetError": "flexcomp.errors",
+    "StorageError": "flexcomp.errors",
+    "ExecutionError": "flexcomp.errors",
+    "InputError": "flexcomp.errors",
     "UnsupportedModelError": "flexcomp.errors",
 }
 

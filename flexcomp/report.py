@@ -22,6 +22,14 @@ def describe(program: Program) -> dict:
     }
 
 
+def summary(program: Program) -> str:
+    """Layers, kernels, slices and budgets as text."""
+    from flexcomp.tables import as_text, ladder_table, layer_table
+
+    facts = describe(program)
+    return as_text(layer_table(facts), ladder_table(facts))
+
+
 def _port(port: Port) -> dict:
     return {"name": port.name, "shape": list(port.type.shape), "dtype": port.type.dtype}
 

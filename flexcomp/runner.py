@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from flexcomp import runtime_ext
-from flexcomp.errors import ArtifactError
+from flexcomp.errors import ArtifactError, InputError
+
+_USAGE = 2  # the runner's exit code
 
 
 def run(
@@ -28,7 +31,9 @@ def run(
 
     `inputs` are .npy files by input name; without them the runner draws random ones. Outputs are
     written to `output_dir` as NAME.npy. `prefix` is a command that starts the runner, e.g. `taskset`.
-    Raises ArtifactError with the runner's message when it fails.
+    "bytes_read" and "stall_ms" are medians over the timed inferences, as "median_ms" is; the keys with
+    "_each" list them all. Raises InputError for a wrong option or input name, otherwise ArtifactError
+    with the runner's message when it fails.
     """
     command = [*prefix, str(runtime_ext.runner()), str(library), "--repeat", str(repeat), "--warmup", str(warmup)]
     if budget is not None:
@@ -43,8 +48,13 @@ def run(
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or [f"the runner ended with code {done.returncode}"]
-        raise ArtifactError(reason[0].removeprefix("error: "))
-    return json.loads(done.stdout)
+        kind = InputError if done.returncode == _USAGE else ArtifactError
+        raise kind(reason[0].removeprefix("error: "))
+    report = json.loads(done.stdout)
+    for key in ("bytes_read", "stall_ms"):
+        each = report[key]
+        report |= {key: statistics.median_high(each), f"{key}_each": each}
+    return report
 
 
 def output_file(folder: str | Path, name: str) -> Path:

@@ -22,9 +22,7 @@ def build(
     ] = "llvm",
     budget: Annotated[
         str | None,
-        typer.Option(
-            callback=checked_budget, help="Memory: 64MB, 64MiB, bytes, a fraction such as 0.1, min, or none."
-        ),
+        typer.Option(callback=checked_budget, help="Memory: 64MB, 64MiB, bytes, a fraction such as 0.1, min, or none."),
     ] = None,
     input: Annotated[
         list[str] | None,

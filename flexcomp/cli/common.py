@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import typer
 
 from flexcomp.budget import parse_budget
-from flexcomp.errors import BudgetError, FlexcompError
+from flexcomp.errors import BudgetError, FlexcompError, InputError
 
+USAGE = 2
 CANNOT_BUILD = 3
 CANNOT_RUN = 4
 
@@ -19,6 +20,9 @@ def exit_on_error(code: int) -> Iterator[None]:
     """Turn the user's errors into one line on stderr and the exit code `code`."""
     try:
         yield
+    except InputError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(USAGE) from None
     except (FlexcompError, OSError) as error:
         typer.echo(f"error: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(code) from None
@@ -63,12 +67,3 @@ def parse_files(options: list[str]) -> dict[str, str]:
             raise typer.BadParameter(f"'{option}' is not NAME=FILE.npy", param_hint="'--input'")
         files[name] = path
     return files
-
-
-def human_bytes(nbytes: float) -> str:
-    """1234567 → "1.18 MiB"."""
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.2f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.2f} GiB"

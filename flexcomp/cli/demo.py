@@ -9,8 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flexcomp.cli.common import CANNOT_BUILD, exit_on_error, human_bytes
+from flexcomp.cli.common import CANNOT_BUILD, exit_on_error
 from flexcomp.cli.progress import BuildProgress
+from flexcomp.tables import human_bytes
 
 
 def demo(
@@ -50,7 +51,7 @@ def _table(rows: list) -> Table:
             human_bytes(measured.budget_nbytes),
             human_bytes(measured.overhead_nbytes),
             f"{measured.report['median_ms']:.1f} ms",
-            human_bytes(measured.report["bytes_read"] / len(measured.report["latency_ms"])),
+            human_bytes(measured.report["bytes_read"]),
             f"{measured.error:.1e}" + ("" if row.agrees else " WRONG"),
             end_section=index + 1 == len(rows) or rows[index + 1].network != row.network,
         )

@@ -43,14 +43,10 @@ class BuildProgress:
             self._finish_stage()
             self._stage, self._stage_start = stage, time.monotonic()
             self._bars.reset(self._task)
-        self._bars.update(
-            self._task, description=f"{self._title}: {stage}", completed=done, total=total or None
-        )
+        self._bars.update(self._task, description=f"{self._title}: {stage}", completed=done, total=total or None)
 
     def _finish_stage(self) -> None:
         if self._stage:
             seconds = time.monotonic() - self._stage_start
-            self._console.print(
-                f"{self._title}: {self._stage} ({seconds:.1f} s)", highlight=False, markup=False
-            )
+            self._console.print(f"{self._title}: {self._stage} ({seconds:.1f} s)", highlight=False, markup=False)
         self._stage = ""

@@ -81,7 +81,12 @@ def test_too_small_a_budget_ends_with_4(cli, library):
     assert_cannot_run(cli("run", library, "--budget", "1kB"), "1000")
 
 
-def test_wrong_inputs_end_with_4(cli, library, tmp_path):
+def test_a_wrong_shape_ends_with_4(cli, library, tmp_path):
     np.save(tmp_path / "small.npy", np.zeros((1, 3, 8, 8), np.float32))
-    assert_cannot_run(cli("run", library, "--input", f"x={tmp_path / 'small.npy'}"))
-    assert_cannot_run(cli("run", library, "--input", f"y={tmp_path / 'small.npy'}"), "y")
+    assert_cannot_run(cli("run", library, "--input", f"x={tmp_path / 'small.npy'}"), "small.npy")
+
+
+def test_an_unknown_input_ends_with_2(cli, library, image):
+    done = cli("run", library, "--input", f"y={image[0]}")
+    assert done.returncode == 2
+    assert done.stderr.strip().endswith("no input called y")

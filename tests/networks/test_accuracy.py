@@ -1,0 +1,64 @@
+"""Whole networks against ONNX Runtime, in the C++ runner, at several budgets.
+
+`python -m benchmarks.accuracy` does the same for all networks and budgets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import flexcomp
+from benchmarks import models
+from flexcomp import compare
+from flexcomp.program import Program
+
+NETWORKS = ("squeezenet", "shufflenet", "mobilenet_v2", "open_nsfw", "ppocr_rec")
+ALLOWANCE = 4 << 20  # bytes of the process beyond the budget
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled network with two inputs and what ONNX Runtime makes of them."""
+
+    library: Path
+    program: Program
+    inputs: list[dict[str, np.ndarray]]
+    expected: list[dict[str, np.ndarray]]
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    network = models.load(request.param)
+    artifact = flexcomp.build(network.model, input_shapes=network.input_shapes)
+    library = tmp_path_factory.mktemp("network") / f"{network.name}.so"
+    artifact.export_library(str(library))
+    inputs = [network.example(variant) for variant in range(2)]
+    return Built(library, artifact.program, inputs, [compare.reference(network.model, value) for value in inputs])
+
+
+def test_outputs_tell_inputs_apart(built):
+    assert compare.relative_error(*built.expected) > 0.10
+
+
+@pytest.mark.parametrize("label", ["all", "25 %", "min"])
+def test_agrees_with_onnx_runtime_within_the_budget(built, label):
+    budget = compare.budgets(built.program)[label]
+    for value, want in zip(built.inputs, built.expected, strict=True):
+        run = compare.measure(built.library, label, budget, value, want, repeat=2)
+        assert run.error <= compare.TOLERANCE
+        assert run.overhead_nbytes <= budget + ALLOWANCE
+
+
+def test_every_budget_gives_the_same_outputs(built):
+    """In one session, up and down the ladder: plans differ in where bytes lie, not in what is computed."""
+    session = flexcomp.load(str(built.library))
+    rng = np.random.default_rng(0)
+    first = session.run(built.inputs[0])
+    for _ in range(6):
+        session.set_budget(int(rng.choice([rung.budget for rung in built.program.rungs])))
+        outputs = session.run(built.inputs[0])
+        assert compare.relative_error(outputs, first) <= 1e-6
