@@ -16,3 +16,15 @@ IMPLEMENTATION = "flexcomp.implementation"  # str, e.g. "direct 14×32"
 DESCRIPTION = "flexcomp.description"  # str, e.g. "3×3 64→64 @ 56×56 +relu"
 FLOPS = "flexcomp.flops"  # int
 SLICES = "flexcomp.slices"  # int: blocks of the panel; the kernel takes (first, count) before its output
+
+
+def kernel_attributes(operator: str, implementation: str, description: str, flops: int, slices: int = 1) -> dict:
+    """The attributes of a kernel that generic fusion leaves alone."""
+    return {
+        OPERATOR: operator,
+        IMPLEMENTATION: implementation,
+        DESCRIPTION: description,
+        FLOPS: flops,
+        SLICES: slices,
+        "op_pattern": 8,  # opaque
+    }

@@ -133,6 +133,6 @@ def scalar(arg: ir.Expr) -> float | None:
     """The value of a scalar constant; None if `arg` is none."""
     if isinstance(arg, tirx.FloatImm | tirx.IntImm):
         return float(arg.value)
-    if isinstance(arg, ir.GenericConst) and math.prod(arg.data.shape) == 1:
-        return float(arg.data.numpy().reshape(-1)[0])
+    if isinstance(arg, ir.GenericConst) and math.prod(arg.value.shape) == 1:
+        return float(arg.value.numpy().reshape(-1)[0])
     return None

@@ -75,14 +75,8 @@ class _Mutator(relax.PyExprMutator):
     def _kernel(self, layer: str, spec, candidate: Candidate, blocks: int) -> tvm.ir.GlobalVar:
         key = (repr(spec), str(candidate))
         if key not in self.kernels:
-            func = candidate.build().with_attrs({
-                names.OPERATOR: layer,
-                names.IMPLEMENTATION: str(candidate),
-                names.DESCRIPTION: str(spec),
-                names.FLOPS: spec.flops,
-                names.SLICES: blocks,
-                "op_pattern": 8,  # opaque: generic fusion leaves it alone
-            })  # fmt: skip
+            described = names.kernel_attributes(layer, str(candidate), str(spec), spec.flops, blocks)
+            func = candidate.build().with_attrs(described)
             name = f"{layer}_{candidate.family}_{len(self.kernels)}"
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)
         return self.kernels[key]

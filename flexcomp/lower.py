@@ -1,0 +1,228 @@
+"""From the final Relax module to layers: what is computed, in which order, on which bytes.
+
+After the passes `main` holds calls of kernels, views, and tuples of them. Every kernel call becomes a layer;
+a view shares the value it looks at; weights get their place in the weights file, in the order of use.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import tvm
+from tvm import ir, relax, tirx
+
+from .errors import UnsupportedModelError
+from .passes import attributes as names
+from .passes.ir import bindings, dtype, num_inputs, operator, shape
+from .program import (
+    ALIGN,
+    Arg,
+    CountArg,
+    FirstArg,
+    Layer,
+    Port,
+    ScratchArg,
+    TensorType,
+    Value,
+    ValueArg,
+    WeightArg,
+    Weights,
+)
+from .schedules import generic
+
+# Operators that only look at the same bytes differently.
+VIEWS = ("reshape", "expand_dims", "squeeze", "flatten")
+
+
+def align(nbytes: int) -> int:
+    """`nbytes` rounded up to ALIGN."""
+    return -(-nbytes // ALIGN) * ALIGN
+
+
+@dataclass
+class Lowered:
+    """A network as layers."""
+
+    values: list[Value] = field(default_factory=list)
+    inputs: list[Port] = field(default_factory=list)
+    outputs: list[Port] = field(default_factory=list)
+    layers: list[Layer] = field(default_factory=list)
+    descriptions: list[str] = field(default_factory=list)  # one per layer, for people
+    weights: list[tuple[str, np.ndarray, int]] = field(default_factory=list)  # name, array, offset in the file
+    weights_nbytes: int = 0
+    kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)  # by symbol
+
+    def lifetimes(self) -> list[tuple[int, int]]:
+        """For each value the layers in which it is live, half-open."""
+        start = [len(self.layers)] * len(self.values)
+        end = [0] * len(self.values)
+        for port in self.inputs:
+            start[port.value], end[port.value] = 0, 1
+        for index, layer in enumerate(self.layers):
+            for arg in layer.args:
+                if isinstance(arg, ValueArg):
+                    start[arg.value] = min(start[arg.value], index)
+                    end[arg.value] = max(end[arg.value], index + 1)
+        for port in self.outputs:
+            end[port.value] = max(len(self.layers), 1)
+        return list(zip(start, end, strict=True))
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A tensor in the arena, seen with a type."""
+
+    value: int
+    type: TensorType
+
+
+def lower(
+    mod: tvm.IRModule, weights: list[np.ndarray], target, input_names: tuple[str, ...], output_names: tuple[str, ...]
+) -> Lowered:
+    """Lower a module whose `main` is (inputs…, weights…) and calls kernels only.
+
+    `target` is a CompileTarget. Raises UnsupportedModelError for an operator without a kernel.
+    """
+    return _Lowering(mod, weights, target).run(input_names, output_names)
+
+
+class _Lowering:
+    def __init__(self, mod: tvm.IRModule, weights: list[np.ndarray], target) -> None:
+        self.mod, self.target = mod, target
+        self.main = mod["main"]
+        params = self.main.params[num_inputs(self.main) :]
+        self.arrays: dict[relax.Var, np.ndarray] = dict(zip(params, weights, strict=True))
+        self.seen: dict[relax.Var, object] = {}  # _Seen, or a list of them for a tuple
+        self.scheduled: dict[ir.GlobalVar, generic.Scheduled] = {}
+        self.result = Lowered()
+
+    def run(self, input_names: tuple[str, ...], output_names: tuple[str, ...]) -> Lowered:
+        result = self.result
+        for name, param in zip(input_names, self.main.params[: num_inputs(self.main)], strict=True):
+            seen = self._new_value(name, _type(param))
+            self.seen[param] = seen
+            result.inputs.append(Port(name, seen.value, seen.type))
+        for binding in bindings(self.main):
+            self._binding(binding)
+        returned = self._look_up(self.main.body.body)
+        for name, seen in zip(output_names, returned if isinstance(returned, list) else [returned], strict=True):
+            if not isinstance(seen, _Seen):
+                raise UnsupportedModelError(f'output "{name}" does not depend on any input: remove it from the model')
+            result.outputs.append(Port(name, seen.value, seen.type))
+        return result
+
+    def _new_value(self, name: str, type_: TensorType) -> _Seen:
+        self.result.values.append(Value(name, align(max(type_.nbytes, 1))))
+        return _Seen(len(self.result.values) - 1, type_)
+
+    def _look_up(self, expr: ir.Expr):
+        if isinstance(expr, relax.Var):
+            return self.arrays[expr] if expr in self.arrays else self.seen[expr]
+        if isinstance(expr, ir.GenericConst):
+            return expr.value.numpy()
+        if isinstance(expr, relax.Tuple):
+            return [self._look_up(part) for part in expr.fields]
+        if isinstance(expr, relax.TupleGetItem):
+            return self._look_up(expr.tuple_value)[expr.index]
+        raise AssertionError(f"lowering met {type(expr).__name__}")
+
+    def _binding(self, binding: relax.VarBinding) -> None:
+        value = binding.value
+        if not isinstance(value, relax.Call):
+            found = self._look_up(value)
+            (self.arrays if isinstance(found, np.ndarray) else self.seen)[binding.var] = found
+        elif operator(value) in VIEWS:
+            looked_at = self._look_up(value.args[0])
+            if isinstance(looked_at, np.ndarray):
+                self.arrays[binding.var] = looked_at.reshape(shape(binding.var))
+            else:
+                self.seen[binding.var] = _Seen(looked_at.value, _type(binding.var))
+        elif operator(value) == "call_tir":
+            self._kernel_call(binding.var, value)
+        else:
+            raise UnsupportedModelError(
+                f"operator {operator(value) or value.op} has no kernel and TVM cannot lower it: "
+                "replace it in the model, or compute it outside"
+            )
+
+    def _kernel_call(self, var: relax.Var, call: relax.Call) -> None:
+        result = self.result
+        gv, operands = call.args[0], call.args[1].fields
+        func = self.mod[gv]
+        attrs = dict(func.attrs.items()) if func.attrs is not None else {}
+        op = str(attrs.get(names.OPERATOR, gv.name_hint))
+        name = f"{op}.{len(result.layers)}"
+        scratch: tuple[TensorType, ...] = ()
+        if names.OPERATOR not in attrs:
+            if gv not in self.scheduled:
+                self.scheduled[gv] = generic.schedule(func, self.target)
+            func = self.scheduled[gv].func
+            scratch = tuple(TensorType(tuple(t.shape), t.dtype) for t in self.scheduled[gv].scratch)
+        result.kernels[gv.name_hint] = func
+
+        args: list[Arg] = []
+        arrays: list[np.ndarray] = []
+        primitives = iter((FirstArg(), CountArg()))
+        offset = 0
+        for operand in operands:
+            if isinstance(operand, tirx.IntImm):
+                args.append(next(primitives))
+                continue
+            found = self._look_up(operand)
+            if isinstance(found, np.ndarray):
+                args.append(WeightArg(offset, TensorType(found.shape, str(found.dtype))))
+                arrays.append(found)
+                offset += align(found.nbytes)
+            else:
+                args.append(ValueArg(found.value, found.type))
+        outputs = call.ty_args[0]
+        types = list(outputs.fields) if isinstance(outputs, relax.TupleType) else [outputs]
+        written = [self._new_value(f"{name}:{i}" if len(types) > 1 else name, _type_of(ty)) for i, ty in enumerate(types)]
+        args += [ValueArg(seen.value, seen.type, written=True) for seen in written]
+        self.seen[var] = written if isinstance(outputs, relax.TupleType) else written[0]
+        scratch_nbytes = 0
+        for type_ in scratch:
+            args.append(ScratchArg(scratch_nbytes, type_))
+            scratch_nbytes += align(type_.nbytes)
+
+        slices = int(attrs.get(names.SLICES, 1))
+        result.layers.append(
+            Layer(
+                name=name,
+                op=op,
+                kernel=gv.name_hint,
+                implementation=str(attrs.get(names.IMPLEMENTATION, "generic")),
+                args=tuple(args),
+                weights=self._store(name, arrays, slices),
+                scratch_nbytes=scratch_nbytes,
+                flops=int(attrs.get(names.FLOPS, 0)),
+            )
+        )
+        result.descriptions.append(str(attrs.get(names.DESCRIPTION, op)))
+
+    def _store(self, name: str, arrays: list[np.ndarray], slices: int) -> Weights | None:
+        if not arrays:
+            return None
+        assert slices == 1 or len(arrays) == 1, f"{name}: a sliced layer has one panel"
+        result = self.result
+        start = result.weights_nbytes
+        for index, array in enumerate(arrays):
+            label = f"{name}.panel" if slices > 1 else f"{name}.{index}"
+            result.weights.append((label, array, result.weights_nbytes))
+            result.weights_nbytes += align(array.nbytes)
+        return Weights(start, slices, (result.weights_nbytes - start) // slices)
+
+
+def _type(var: relax.Var) -> TensorType:
+    return TensorType(shape(var), dtype(var))
+
+
+def _type_of(ty: relax.TensorType) -> TensorType:
+    return TensorType(tuple(int(extent) for extent in ty.shape.values), str(ty.dtype))
+
+
+def operand_bytes(layer: Layer) -> int:
+    """Bytes that a layer reads and writes, weights included."""
+    return sum(math.ceil(arg.type.nbytes) for arg in layer.args if isinstance(arg, ValueArg | WeightArg))

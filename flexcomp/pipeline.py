@@ -1,0 +1,52 @@
+"""The order of all passes, in phases; after each phase the comment says what holds."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.ir.transform import Pass, Sequential
+
+from .lower import VIEWS
+from .passes import (
+    Canonicalise,
+    ChooseKernels,
+    FoldBatchNorm,
+    FuseLayers,
+    LowerOperators,
+    PretransformWeights,
+    SliceLayers,
+    ToNHWC,
+)
+from .schedules.tile import VectorUnit
+
+
+def simplify() -> list[Pass]:
+    """One dataflow block in A-normal form; batch norms folded; images in NHWC."""
+    return [Canonicalise(), FoldBatchNorm(), ToNHWC(), Canonicalise()]
+
+
+def layers(unit: VectorUnit) -> list[Pass]:
+    """Anchors and their epilogues are calls of chosen kernels on packed weights."""
+    return [FuseLayers(), ChooseKernels(unit), SliceLayers(unit), PretransformWeights(unit)]
+
+
+def separate_weights() -> list[Pass]:
+    """`main` takes transformed weights; `main_transform_params` makes them of the raw ones."""
+    return [relax.transform.LiftTransformParams()]
+
+
+def operators(unit: VectorUnit) -> list[Pass]:
+    """Every operator is a kernel call or a view; what no family takes is fused and legalised by TVM."""
+    return [
+        LowerOperators(unit),
+        relax.transform.LegalizeOps(skip_ops=[f"relax.{view}" for view in VIEWS]),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+    ]
+
+
+def run(mod: tvm.IRModule, passes: list[Pass], name: str) -> tvm.IRModule:
+    """Apply a phase."""
+    return Sequential(passes, name=name)(mod)

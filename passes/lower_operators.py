@@ -1,0 +1,151 @@
+"""Give operators without weights their own kernels: pooling, softmax and norms, concatenation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir.transform import module_pass
+
+from ..schedules import concat, pool, rowwise
+from ..schedules.concat import ConcatSpec
+from ..schedules.pool import PoolSpec
+from ..schedules.rowwise import RowSpec
+from ..schedules.tile import VectorUnit
+from .attributes import kernel_attributes
+from .ir import dtype, operator, shape, static_tensor, with_functions
+
+Rule = Callable[[relax.Call], "tuple[object, Callable[..., tirx.PrimFunc], list[relax.Expr]] | None"]
+
+
+@module_pass(opt_level=0)
+class LowerOperators:
+    """Replace operators that a kernel family covers by calls of its kernels.
+
+    y = softmax(x)   →   y = call_tir(softmax_0, (x,))
+
+    Operators that no rule takes stay for the generic fallback.
+    """
+
+    def __init__(self, unit: VectorUnit) -> None:
+        self.unit = unit
+
+    def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
+        mutator = _Mutator(mod, self.unit)
+        gv = mod.get_global_var("main")
+        mutator.builder_.update_func(gv, mutator.visit_expr(mod["main"]))
+        return with_functions(mod, dict(mutator.builder_.get().functions_items()))
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, unit: VectorUnit) -> None:
+        super().__init__(mod)
+        self.unit = unit
+        self.kernels: dict[str, tvm.ir.GlobalVar] = {}
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        rule = _RULES.get(operator(call))
+        match = rule(call) if rule else None
+        if match is None:
+            return call
+        spec, family, args = match
+        key = repr(spec)
+        if key not in self.kernels:
+            name = f"{operator(call)}_{len(self.kernels)}"
+            func = family(spec, self.unit.width).with_attrs(
+                kernel_attributes(operator(call), "vector", str(spec), getattr(spec, "flops", 0))
+            )
+            self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)
+        return relax.call_tir(self.kernels[key], args, relax.TensorType(shape(call), dtype(call)))
+
+
+def _float(expr: relax.Expr) -> bool:
+    return isinstance(expr, relax.Var) and static_tensor(expr) and dtype(expr) == "float32"
+
+
+def _pool(call: relax.Call):
+    attrs, data = call.attrs, call.args[0]
+    if not _float(data) or attrs.layout != "NHWC" or attrs.out_layout not in ("NHWC", ""):
+        return None
+    kind = operator(call).removesuffix("_pool2d")
+    n, h, w, c = shape(data)
+    _, out_h, out_w, _ = shape(call)
+    kh, kw = (int(size) for size in attrs.pool_size)
+    pair = lambda values: tuple(int(value) for value in values)  # noqa: E731
+    spec = PoolSpec(
+        n, h, w, c, kh, kw, pair(attrs.strides), pair(attrs.padding), pair(attrs.dilation), kind,
+        kind == "avg" and bool(attrs.count_include_pad), out_h, out_w,
+    )  # fmt: skip
+    # With ceil_mode the last window may reach past the padding, and frameworks differ in what they then count.
+    if bool(attrs.ceil_mode) and kind == "avg" and _reaches_out(spec):
+        return None
+    return spec, pool.kernel, [data]
+
+
+def _reaches_out(spec: PoolSpec) -> bool:
+    top, left, bottom, right = spec.pad
+    end_h = (spec.out_h - 1) * spec.stride[0] + (spec.kh - 1) * spec.dilation[0] + 1
+    end_w = (spec.out_w - 1) * spec.stride[1] + (spec.kw - 1) * spec.dilation[1] + 1
+    return end_h > top + spec.h + bottom or end_w > left + spec.w + right
+
+
+def _adaptive(call: relax.Call):
+    data = call.args[0]
+    if not _float(data) or call.attrs.layout != "NHWC" or shape(call)[1:3] != (1, 1):
+        return None
+    return PoolSpec.global_average(*shape(data)), pool.kernel, [data]
+
+
+def _mean(call: relax.Call):
+    data = call.args[0]
+    if not _float(data) or len(shape(data)) != 4 or call.attrs.axis is None:
+        return None
+    if sorted(int(axis) % 4 for axis in call.attrs.axis) != [1, 2]:
+        return None
+    return PoolSpec.global_average(*shape(data)), pool.kernel, [data]
+
+
+def _softmax(call: relax.Call):
+    data = call.args[0]
+    if not _float(data) or int(call.attrs.axis) % len(shape(data)) != len(shape(data)) - 1:
+        return None
+    return RowSpec(operator(call), shape(data)), rowwise.kernel, [data]
+
+
+def _layer_norm(call: relax.Call):
+    data, *affine = call.args
+    rank = len(shape(data)) if static_tensor(data) else 0
+    axes = sorted(int(axis) % rank for axis in call.attrs.axes) if rank else []
+    if not all(map(_float, call.args)) or axes != list(range(rank - len(axes), rank)):
+        return None
+    used = [bool(call.attrs.center), bool(call.attrs.scale)]
+    if used != [True, True]:
+        return None
+    spec = RowSpec("layer_norm", shape(data), len(axes), float(call.attrs.epsilon), has_scale=True, has_bias=True)
+    return spec, rowwise.kernel, [data, *affine]
+
+
+def _concat(call: relax.Call):
+    parts = call.args[0]
+    if not isinstance(parts, relax.Tuple) or not all(isinstance(p, relax.Var) and static_tensor(p) for p in parts.fields):
+        return None
+    shapes = tuple(shape(part) for part in parts.fields)
+    if len(shapes) < 2 or dtype(call) == "bool":
+        return None
+    spec = ConcatSpec(shapes, int(call.attrs.axis) % len(shapes[0]), dtype(call))
+    return spec, concat.kernel, list(parts.fields)
+
+
+_RULES: dict[str, Rule] = {
+    "max_pool2d": _pool,
+    "avg_pool2d": _pool,
+    "adaptive_avg_pool2d": _adaptive,
+    "mean": _mean,
+    "softmax": _softmax,
+    "log_softmax": _softmax,
+    "layer_norm": _layer_norm,
+    "concat": _concat,
+}
