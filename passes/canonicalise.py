@@ -1,0 +1,240 @@
+"""Bring main into the one form that the other passes expect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import tvm
+from tvm import ir, relax, tirx
+from tvm.ir.transform import module_pass
+from tvm.relax import op
+
+from .ir import dtype, operator, shape, static_tensor
+from .rebuild import MainRewriter
+
+
+@module_pass(opt_level=0)
+class Canonicalise:
+    """Rewrite `main` into one dataflow block of plain operators, without what does nothing.
+
+    Tuples that a split or a dropout makes go:    p = split(x, 2, axis=1)      a = strided_slice(x, …)
+                                                  a = p[0]                  →
+    So do operators that do nothing, and of chains of reshapes or permutations only the last stays:
+                                                  y = reshape(reshape(x))   →  y = reshape(x)
+    Scalars are constants of rank 0, zero padding before a convolution becomes part of it, every shape change
+    without a permutation is `reshape`, equal expressions are computed once. Batch norms stay for FoldBatchNorm.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
+        mod = _Canonicaliser(mod).rewrite()
+        mod = relax.transform.EliminateCommonSubexpr()(mod)
+        return relax.transform.CanonicalizeBindings()(mod)  # removes the aliases that it leaves
+
+
+class _Canonicaliser(MainRewriter):
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.values: dict[relax.Var, ir.Expr] = {}  # new variable → what it is bound to
+
+    def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
+        value = self.substitute(value)
+        rule = _RULES.get(operator(value))
+        return rule(self, value) if rule else _with_plain_scalars(value)
+
+    def emit(self, value: ir.Expr, name: str = "") -> ir.Expr:
+        emitted = super().emit(value, name)
+        if emitted is not value:
+            self.values[emitted] = value
+        return emitted
+
+    def producer(self, expr: ir.Expr, name: str) -> relax.Call | None:
+        """The call of operator `name` that `expr` is bound to."""
+        value = self.values.get(expr) if isinstance(expr, relax.Var) else None
+        return value if operator(value) == name else None
+
+
+Rule = Callable[[_Canonicaliser, relax.Call], ir.Expr]
+
+
+def _reshape(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
+    """reshape, squeeze, expand_dims, flatten: the last of a chain, nothing if the shape stays."""
+    data = call.args[0]
+    if not static_tensor(data):
+        return call
+    return _reshaped(rewriter, data, _result_shape(call))
+
+
+def _reshaped(rewriter: _Canonicaliser, data: ir.Expr, new_shape: tuple[int, ...]) -> ir.Expr:
+    earlier = rewriter.producer(data, "reshape")
+    if earlier is not None:
+        data = earlier.args[0]
+    if shape(data) == new_shape:
+        return data
+    if isinstance(data, ir.GenericConst):
+        return relax.const(data.value.numpy().reshape(new_shape), dtype(data))
+    return op.reshape(data, new_shape)
+
+
+def _permute(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
+    """One permutation for a chain of them; a reshape where only axes of extent 1 move."""
+    data = call.args[0]
+    if not static_tensor(data):
+        return call
+    rank = len(shape(data))
+    axes = [int(a) % rank for a in call.attrs.axes] if call.attrs.axes is not None else list(range(rank))[::-1]
+    earlier = rewriter.producer(data, "permute_dims")
+    if earlier is not None:
+        inner = earlier.attrs.axes
+        first = [int(a) % rank for a in inner] if inner is not None else list(range(rank))[::-1]
+        data, axes = earlier.args[0], [first[a] for a in axes]
+    if permutes_nothing(shape(data), axes):
+        return _reshaped(rewriter, data, tuple(shape(data)[a] for a in axes))
+    return op.permute_dims(data, axes)
+
+
+def permutes_nothing(extents: tuple[int, ...], axes: list[int]) -> bool:
+    """Whether permuted data lies in memory as before: the axes longer than 1 keep their order."""
+    moved = [axis for axis in axes if extents[axis] != 1]
+    return moved == sorted(moved)
+
+
+def _split(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
+    """A split is so many slices: no tuple, and what nothing reads is not computed."""
+    data, axis = call.args[0], int(call.attrs.axis)
+    if not static_tensor(data):
+        return call
+    axis %= len(shape(data))
+    extent, sections = shape(data)[axis], call.attrs.indices_or_sections
+    if isinstance(sections, int | tirx.IntImm):
+        step = -(-extent // int(sections))
+        inner = [min(step * i, extent) for i in range(1, int(sections))]
+    else:
+        inner = [min(int(i), extent) for i in sections]
+    bounds = [0, *inner, extent]
+    slices = [op.strided_slice(data, [axis], [low], [high]) for low, high in zip(bounds, bounds[1:], strict=False)]
+    return relax.Tuple([data] if len(slices) == 1 else [rewriter.emit(part) for part in slices])
+
+
+def _slice(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
+    return call.args[0] if _result_shape(call) == shape(call.args[0]) and _forwards(call) else call
+
+
+def _forwards(call: relax.Call) -> bool:
+    """Whether no axis of a strided slice runs backwards."""
+    return len(call.args) < 5 or all(int(step) > 0 for step in _numbers(call.args[4]))
+
+
+def _numbers(expr: ir.Expr) -> list:
+    return list(expr.fields) if isinstance(expr, relax.Tuple) else list(expr.values)
+
+
+def _same_shape(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
+    """Operators that do nothing where shape and element type stay."""
+    data = call.args[0]
+    done = static_tensor(data) and _result_shape(call) == shape(data) and _normalised(call).ty.dtype == data.ty.dtype
+    return data if done else call
+
+
+def _concat(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
+    parts = call.args[0]
+    return parts.fields[0] if isinstance(parts, relax.Tuple) and len(parts.fields) == 1 else call
+
+
+def _stack(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
+    parts = call.args[0]
+    if not isinstance(parts, relax.Tuple):
+        return call
+    new_shape = list(shape(parts.fields[0]))
+    axis = (int(call.attrs.axis) if call.attrs.axis is not None else 0) % (len(new_shape) + 1)
+    new_shape.insert(axis, 1)
+    return op.concat([rewriter.emit(_reshaped(rewriter, part, tuple(new_shape))) for part in parts.fields], axis)
+
+
+def _adaptive_average(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
+    """Averaging the whole image is a mean."""
+    layout = call.attrs.layout
+    if call.attrs.out_layout not in ("", layout):
+        return call
+    axes = [layout.index("H"), layout.index("W")]
+    if any(_result_shape(call)[axis] != 1 for axis in axes):
+        return call
+    return op.mean(call.args[0], axes, keepdims=True)
+
+
+def _convolution(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
+    """Zero padding that nothing else reads becomes the convolution's own."""
+    attrs = call.attrs
+    pad = rewriter.producer(call.args[0], "pad")
+    if pad is None or pad.attrs.pad_mode != "constant" or float(pad.attrs.pad_value) != 0:
+        return call
+    width = [int(p) for p in pad.attrs.pad_width]
+    before_after = dict(zip(attrs.data_layout, zip(width[::2], width[1::2], strict=True), strict=True))
+    if before_after["N"] != (0, 0) or before_after["C"] != (0, 0):
+        return call
+    top, left, bottom, right = (int(p) for p in attrs.padding)
+    (above, below), (before, after) = before_after["H"], before_after["W"]
+    return op.nn.conv2d(
+        pad.args[0], call.args[1],
+        strides=attrs.strides,
+        padding=(top + above, left + before, bottom + below, right + after),
+        dilation=attrs.dilation, groups=attrs.groups,
+        data_layout=attrs.data_layout, kernel_layout=attrs.kernel_layout, out_layout=attrs.out_layout,
+        out_dtype=attrs.out_dtype,
+    )  # fmt: skip
+
+
+def _dropout(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
+    return relax.Tuple([call.args[0], call.args[0]])  # the mask is never read
+
+
+def _argument(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
+    return call.args[0]
+
+
+def _with_plain_scalars(value: ir.Expr) -> ir.Expr:
+    """Broadcast constants of one element at rank 0, where the other operand gives the result its shape."""
+    if not isinstance(value, relax.Call) or operator(value) not in _BROADCASTING:
+        return value
+    ranks = [len(shape(arg)) if static_tensor(arg) else None for arg in value.args]
+    args = list(value.args)
+    for i, arg in enumerate(args):
+        others = [r for j, r in enumerate(ranks) if j != i]
+        one = isinstance(arg, ir.GenericConst) and ranks[i] and math.prod(shape(arg)) == 1
+        if one and all(r is not None for r in others) and max(others) >= ranks[i]:
+            args[i] = relax.const(arg.value.numpy().reshape(()), dtype(arg))
+            ranks[i] = 0
+    return relax.Call(value.op, args, value.attrs, value.ty_args)
+
+
+def _normalised(call: relax.Call) -> ir.Expr:
+    return relax.BlockBuilder().normalize(call)
+
+
+def _result_shape(call: relax.Call) -> tuple[int, ...]:
+    return shape(_normalised(call))
+
+
+_BROADCASTING = frozenset(
+    "add subtract multiply divide power maximum minimum floor_divide mod floor_mod equal not_equal less less_equal "
+    "greater greater_equal where".split()
+)  # fmt: skip
+
+_RULES: dict[str, Rule] = {
+    "reshape": _reshape,
+    "squeeze": _reshape,
+    "expand_dims": _reshape,
+    "flatten": _reshape,
+    "batch_flatten": _reshape,
+    "permute_dims": _permute,
+    "split": _split,
+    "strided_slice": _slice,
+    "broadcast_to": _same_shape,
+    "astype": _same_shape,
+    "concat": _concat,
+    "stack": _stack,
+    "adaptive_avg_pool2d": _adaptive_average,
+    "conv2d": _convolution,
+    "dropout": _dropout,
+    "builtin.stop_lift_params": _argument,
+}
