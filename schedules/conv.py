@@ -35,7 +35,7 @@ _UNROLL_CHANNELS = 4
 
 
 def kernel(spec: ConvSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:
-    """A PrimFunc (x, epilogue tensors…, panel, y, first, count).
+    """A PrimFunc (x, epilogue tensors…, panel, first, count, y).
 
     x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer.
@@ -84,9 +84,9 @@ class DirectEmitter:
                 x = T.arg("x", T.buffer(in_shape, "float32"))
                 tensors = [T.arg(f"t{i}", T.buffer(out_shape, "float32")) for i in range(spec.tensors)]
                 panel = T.arg("panel", T.buffer(self.panel.shape, "float32"))
-                y = T.arg("y", T.buffer(out_shape, "float32"))
                 first = T.arg("first", T.int64())
                 count = T.arg("count", T.int64())
+                y = T.arg("y", T.buffer(out_shape, "float32"))
                 self.x = flat(x, math.prod(in_shape))
                 self.w = flat(panel, math.prod(self.panel.shape))
                 self.y = flat(y, math.prod(out_shape))

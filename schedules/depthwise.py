@@ -18,7 +18,7 @@ from .tile import Tile
 
 
 def kernel(spec: ConvSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:
-    """A PrimFunc (x, epilogue tensors…, panel, y, first, count); shapes as for the direct convolution."""
+    """A PrimFunc (x, epilogue tensors…, panel, first, count, y); shapes as for the direct convolution."""
     return _Emitter(spec, spec, tile, vector_width).prim_func()
 
 

@@ -34,6 +34,11 @@ class Candidate:
         return f"{self.family} {self.tile}"
 
 
+def candidates(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> list[Candidate]:
+    """Every kernel that can compute a layer."""
+    return conv_candidates(spec, unit) if isinstance(spec, ConvSpec) else matmul_candidates(spec, unit)
+
+
 def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
     """Kernels for a convolution or fully connected layer, best first."""
     if spec.depthwise:
