@@ -15,9 +15,9 @@ from flexcomp.cli.common import (
     budget_value,
     checked_budget,
     exit_on_error,
-    human_bytes,
     parse_files,
 )
+from flexcomp.tables import human_bytes
 
 
 def run(
