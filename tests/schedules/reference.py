@@ -1,0 +1,37 @@
+"""NumPy's answer to what kernels compute, and packing as PretransformWeights does it in the IR."""
+
+import numpy as np
+
+from flexcomp.schedules.panel import Panel
+from flexcomp.schedules.spec import ConvSpec
+
+
+def conv2d(spec: ConvSpec, x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """A convolution in NHWC with weights OHWI, in float64."""
+    top, left, bottom, right = spec.padding
+    padded = np.pad(x.astype("f8"), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    y = np.zeros((spec.batch, spec.out_height, spec.out_width, spec.out_channels))
+    for row in range(spec.kernel[0]):
+        for column in range(spec.kernel[1]):
+            at_row, at_column = row * spec.dilation[0], column * spec.dilation[1]
+            window = padded[
+                :,
+                at_row : at_row + (spec.out_height - 1) * spec.stride[0] + 1 : spec.stride[0],
+                at_column : at_column + (spec.out_width - 1) * spec.stride[1] + 1 : spec.stride[1],
+            ]
+            for group in range(spec.groups):
+                inputs = slice(group * spec.group_in, (group + 1) * spec.group_in)
+                outputs = slice(group * spec.group_out, (group + 1) * spec.group_out)
+                y[..., outputs] += window[..., inputs] @ w[outputs, row, column].T.astype("f8")
+    return y + bias
+
+
+def pack(panel: Panel, w: np.ndarray, bias: np.ndarray, vectors: list[np.ndarray] = ()) -> np.ndarray:
+    """The panel of weights OHWI."""
+    lanes = panel.channels()
+    packed = np.zeros(panel.shape, "f4")
+    packed[:, 0] = bias[lanes]
+    packed[:, 1 : 1 + panel.taps] = w.reshape(len(bias), -1)[lanes].transpose(0, 2, 1)
+    for i, vector in enumerate(vectors):
+        packed[:, 1 + panel.taps + i] = vector[lanes]
+    return packed

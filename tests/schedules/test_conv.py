@@ -1,0 +1,101 @@
+"""Convolutions and fully connected layers against NumPy, over random shapes, slices and epilogues."""
+
+import numpy as np
+import pytest
+import tvm
+
+from flexcomp.schedules.registry import conv_candidates
+from flexcomp.schedules.spec import ConvSpec
+from flexcomp.schedules.tile import VectorUnit
+
+from .kernels import assert_no_workspace, library
+from .reference import conv2d, pack
+
+UNITS = [VectorUnit(8, 16), VectorUnit(4, 32)]
+RELU = ("relu", ("acc",))
+RESIDUAL = ("relu", ("add", ("acc",), ("tensor", 0)))
+PRELU = ("prelu", ("acc",), ("channel", 0))
+SILU = ("silu", ("acc",))
+CLIP = ("clip", ("acc",), ("const", -0.5), ("const", 0.5))
+EPILOGUES = {
+    ("acc",): lambda y, t, c: y,
+    RELU: lambda y, t, c: np.maximum(y, 0),
+    RESIDUAL: lambda y, t, c: np.maximum(y + t, 0),
+    PRELU: lambda y, t, c: np.where(y > 0, y, c * y),
+    SILU: lambda y, t, c: y / (1 + np.exp(-y)),
+    CLIP: lambda y, t, c: np.clip(y, -0.5, 0.5),
+}
+
+
+def random_spec(rng: np.random.Generator, kind: str) -> ConvSpec:
+    pick = lambda *values: int(rng.choice(values))  # noqa: E731
+    epilogue = list(EPILOGUES)[rng.integers(len(EPILOGUES))]
+    if kind == "dense":
+        return ConvSpec(1, 1, pick(1, 2, 5, 17, 33), pick(3, 20, 64, 257), pick(1, 5, 10, 33, 64, 100), epilogue=epilogue)
+    if kind == "depthwise":
+        channels = pick(1, 3, 8, 20, 33, 48)
+        inputs, outputs, groups = channels, channels, channels
+    else:
+        groups = pick(1, 1, 1, 2, 3)
+        inputs, outputs = groups * pick(1, 2, 3, 5, 16, 24), groups * pick(1, 3, 8, 12, 20, 40)
+    return ConvSpec(
+        batch=pick(1, 1, 2), height=pick(5, 8, 13, 19), width=pick(5, 7, 14, 23), in_channels=inputs,
+        out_channels=outputs, kernel=(pick(1, 2, 3, 5), pick(1, 3, 4, 5)), stride=(pick(1, 1, 2), pick(1, 2, 3)),
+        padding=tuple(pick(0, 1, 2, 4) for _ in range(4)), dilation=(pick(1, 1, 2), 1), groups=groups, epilogue=epilogue,
+    )  # fmt: skip
+
+
+def specs(kind: str, count: int) -> list[ConvSpec]:
+    rng = np.random.default_rng(sum(map(ord, kind)))
+    drawn = (random_spec(rng, kind) for _ in range(10 * count))
+    return [spec for spec in drawn if spec.out_height > 0 and spec.out_width > 0][:count]
+
+
+@pytest.mark.parametrize("kind", ["conv", "depthwise", "dense"])
+def test_random_shapes_and_slices(kind):
+    """Every slice of blocks writes its channels and nothing else, and reads no weights outside itself."""
+    cases = [(spec, conv_candidates(spec, UNITS[i % 2])[0]) for i, spec in enumerate(specs(kind, 40))]
+    functions = {f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)}
+    compiled = library(functions)
+    rng = np.random.default_rng(1)
+    for i, (spec, candidate) in enumerate(cases):
+        draw = lambda *shape: rng.standard_normal(shape).astype("f4")  # noqa: E731
+        x = draw(spec.batch, spec.height, spec.width, spec.in_channels)
+        w, bias = draw(spec.out_channels, *spec.kernel, spec.group_in), draw(spec.out_channels)
+        slope, tensor = draw(spec.out_channels), draw(spec.batch, spec.out_height, spec.out_width, spec.out_channels)
+        expected = EPILOGUES[spec.epilogue](conv2d(spec, x, w, bias), tensor, slope)
+        panel = candidate.panel
+        packed = pack(panel, w, bias, [slope] * spec.channel_vectors)
+        y = np.full(expected.shape, np.nan, "f4")
+        result = tvm.runtime.tensor(y)
+        cut = int(rng.integers(0, panel.blocks))
+        for first, count in ((cut, panel.blocks - cut), (0, cut)):
+            if not count:
+                continue
+            given = np.full_like(packed, np.nan)
+            given[:count] = packed[first : first + count]
+            operands = [x, *[tensor] * spec.tensors, given]
+            compiled[f"kernel_{i}"](*map(tvm.runtime.tensor, operands), first, count, result)
+            written = np.unique(panel.channels()[first : first + count])
+            y[..., written] = expected[..., written]
+            np.testing.assert_array_equal(np.isnan(result.numpy()), np.isnan(y), err_msg=f"{spec} {candidate}")
+        np.testing.assert_allclose(
+            result.numpy(), expected, atol=3e-5 * max(1, abs(expected).max()), err_msg=f"{spec} {candidate}"
+        )
+
+
+def test_no_memory_besides_the_operands():
+    spec = ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1), epilogue=RESIDUAL)
+    small = ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1), groups=64)
+    assert_no_workspace({
+        f"kernel_{i}": conv_candidates(one, VectorUnit(16, 32))[0].build() for i, one in enumerate((spec, small))
+    })  # fmt: skip
+
+
+def test_blocks_are_aligned_ranges():
+    """Any slice starts at a multiple of 64 bytes, whatever the block."""
+    for channels in range(1, 70):
+        for taps in (1, 9, 10):
+            panel = conv_candidates(ConvSpec(1, 4, 4, taps, channels), VectorUnit(16, 32))[0].panel
+            assert panel.blocks == 1 or panel.block_nbytes % 64 == 0
+            assert set(panel.channels().reshape(-1)) == set(range(channels))
