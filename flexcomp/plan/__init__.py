@@ -3,6 +3,7 @@
 Knows no TVM and no files. `problem.py` is what goes in and comes out.
 """
 
+from .bound import latency_bound
 from .check import check, verify
 from .errors import InfeasibleError, PlanError
 from .ladder import ladder, resident_budget
@@ -30,6 +31,7 @@ __all__ = [
     "Weights",
     "check",
     "ladder",
+    "latency_bound",
     "minimum_budget",
     "plan",
     "resident_budget",

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf
 
 from .assemble import assemble, segment_pages
 from .errors import Unplaceable
@@ -30,8 +31,13 @@ from .problem import PAGE, Plan, Problem, Step
 from .simulate import simulate
 from .slicing import finest_segment, slice_to_room
 
-CORE_SHARES = (0.0, 0.06, 0.15, 0.3, 0.6, 1.0)  # of the arena beyond the layout's minimum: first grid
-IN_FLIGHT = (2, 1, 3, 4, 6, 10)  # segments that fit into a layer's gap at once
+Cost = tuple[float, float, int, int]  # what is minimised, see _cost
+
+CORE_SHARES = (0.0, 0.06, 0.15, 0.3, 0.6, 0.8, 1.0)  # of the arena beyond the layout's minimum: first grid
+IN_FLIGHT = (1, 2, 3, 4, 6, 8, 12)  # segments that fit into a layer's gap at once
+GRID_IN_FLIGHT = (2, 4, 10)
+STARTS = 2  # points of the grid from which to descend
+ROUNDS = 2  # of a descent, at most
 CHOOSERS = {"ring": Ring, "lowest": lambda: choose_lowest, "highest": lambda: choose_highest}
 GOOD_ENOUGH = 1.001  # stop at this multiple of the pure compute time
 
@@ -59,7 +65,7 @@ def best(problem: Problem, budget: int) -> Plan:
     layouts = [
         layout for layout in (smallest, settling_layout(problem), compact_layout(problem)) if layout.nbytes <= arena
     ]
-    plan = _descend(problem, budget, layouts)
+    plan = _search(problem, budget, layouts)
     try:
         baseline = replace(flexnn(problem, budget), strategy="best")
     except Unplaceable:
@@ -80,7 +86,7 @@ def resident_plan(problem: Problem) -> Plan:
     return replace(plan, budget=plan.arena)
 
 
-def _cost(problem: Problem, plan: Plan) -> tuple[float, float, int, int]:
+def _cost(problem: Problem, plan: Plan) -> Cost:
     """What is minimised: latency in the steady state (to the microsecond), of the first inference, bytes."""
     steady = simulate(problem, plan)
     return (
@@ -91,34 +97,45 @@ def _cost(problem: Problem, plan: Plan) -> tuple[float, float, int, int]:
     )
 
 
-def _descend(problem: Problem, budget: int, layouts: list[Layout]) -> Plan:
-    """Coarse grid, then one coordinate after the other from the best point."""
-    seen: dict[Choice, tuple[tuple[float, float, int, int], Plan]] = {}
+def _search(problem: Problem, budget: int, layouts: list[Layout]) -> Plan:
+    """Coarse grid, then one coordinate after the other from the best few points."""
+    seen: dict[Choice, tuple[Cost, Plan]] = {}
     enough = GOOD_ENOUGH * sum(layer.seconds for layer in problem.layers)
 
     def winner(choices: Iterable[Choice]) -> Choice:
+        """The best of `choices`; of those so far, once one is good enough."""
+        tried = []
         for choice in choices:
             if choice not in seen:
                 plan = _candidate(problem, budget, layouts[choice.layout], choice)
                 seen[choice] = (_cost(problem, plan), plan)
-                if seen[choice][0][0] <= enough:
-                    break
-        return min(seen, key=lambda choice: seen[choice][0])
+            tried.append(choice)
+            if seen[choice][0][0] <= enough:
+                break
+        return min(tried, key=lambda choice: seen[choice][0])
 
-    point = winner(Choice(layout, share) for layout in range(len(layouts)) for share in CORE_SHARES)
-    for _ in range(2):
-        before = point
-        point = winner(replace(point, in_flight=count) for count in IN_FLIGHT)
-        point = winner(replace(point, chooser=name) for name in CHOOSERS)
-        point = winner(replace(point, pins=name) for name in ("evenly", "in order"))
-        point = winner(replace(point, layout=index) for index in range(len(layouts)))
-        shares = sorted({choice.share for choice in seen})
-        at = shares.index(point.share)
-        near = shares[max(0, at - 1) : at + 2]
-        point = winner(replace(point, share=(one + other) / 2) for one, other in pairwise(near))
-        if point == before or seen[point][0][0] <= enough:
-            break
-    return seen[point][1]
+    def descend(point: Choice) -> None:
+        for _ in range(ROUNDS):
+            before = point
+            point = winner(replace(point, in_flight=count) for count in IN_FLIGHT)
+            point = winner(replace(point, chooser=name) for name in CHOOSERS)
+            point = winner(replace(point, pins=name) for name in ("evenly", "in order"))
+            point = winner(replace(point, layout=index) for index in range(len(layouts)))
+            shares = sorted({*CORE_SHARES, *(choice.share for choice in seen)})
+            at = shares.index(point.share)
+            near = shares[max(0, at - 1) : at + 2]
+            between = [(one + other) / 2 for one, other in pairwise(near)]
+            point = winner(replace(point, share=share) for share in [point.share, *between])
+            if point == before or seen[point][0][0] <= enough:
+                return
+
+    first = winner(Choice(layout, share) for layout in range(len(layouts)) for share in CORE_SHARES)
+    grid = [Choice(first.layout, share, count) for share in CORE_SHARES for count in GRID_IN_FLIGHT]
+    if seen[first][0][0] > enough:
+        winner(grid)
+        for start in sorted(grid, key=lambda choice: seen[choice][0] if choice in seen else (inf, inf, 0, 0))[:STARTS]:
+            descend(start)
+    return min(seen.values(), key=lambda one: one[0])[1]
 
 
 def _candidate(problem: Problem, budget: int, layout: Layout, choice: Choice) -> Plan:

@@ -36,7 +36,7 @@ def pin_evenly(
     best = _late(nbytes, seconds, room, high)
     if sum(nbytes[step] for step in best) > capacity:
         return pin_in_order(nbytes, capacity)
-    for _ in range(24):
+    for _ in range(18):
         rate = (low + high) / 2
         pinned = _late(nbytes, seconds, room, rate)
         if sum(nbytes[step] for step in pinned) <= capacity:

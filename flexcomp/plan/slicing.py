@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from .errors import Unplaceable
@@ -28,6 +29,7 @@ def largest_segment(weights: Weights, slices: int) -> int:
     return max(file_range(weights, first, count)[1] for first, count in cut(weights.blocks, slices))
 
 
+@lru_cache(maxsize=4096)
 def finest_segment(layer: Layer) -> int:
     """Bytes of the largest segment when the layer is cut block by block; 0 without weights."""
     return largest_segment(layer.weights, layer.weights.blocks) if layer.weights else 0

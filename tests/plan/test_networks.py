@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from flexcomp.plan import PlanError, check, ladder, minimum_budget, plan, resident_budget, simulate
+from flexcomp.plan import PlanError, check, ladder, latency_bound, minimum_budget, plan, resident_budget, simulate
 from flexcomp.plan.layout import compact_layout, settling_layout, smallest_layout
 
 from . import networks
@@ -60,3 +60,13 @@ def test_planning_time_of_resnet152(strategy: str, seconds: float) -> None:
     begin = time.process_time()
     plan(problem, 16 * MIB, strategy)
     assert time.process_time() - begin < seconds
+
+
+@pytest.mark.parametrize(("name", "ratio"), [("vgg19", 1.06), ("resnet152", 1.06), ("resnet50", 1.08)])
+def test_best_is_close_to_the_bound(name: str, ratio: float) -> None:
+    problem = getattr(networks, name)(networks.PHONE)
+    smallest, largest = minimum_budget(problem).nbytes, resident_budget(problem)
+    for share in (0, 0.25, 0.5, 0.75):
+        budget = int(smallest * (largest / smallest) ** share)
+        bound = latency_bound(problem, budget)
+        assert bound <= simulate(problem, plan(problem, budget)).latency <= ratio * bound

@@ -18,6 +18,7 @@ from flexcomp.plan import (
     Weights,
     check,
     ladder,
+    latency_bound,
     minimum_budget,
     plan,
     resident_budget,
@@ -55,6 +56,17 @@ def test_best_is_never_slower_than_flexnn(problem: Problem, factor: float) -> No
     except InfeasibleError:
         return
     assert simulate(problem, plan(problem, budget)).latency <= simulate(problem, baseline).latency + 1e-6
+
+
+@settings(deadline=None)
+@given(problems(), factors, st.sampled_from(sorted(STRATEGIES)))
+def test_no_plan_beats_the_bound(problem: Problem, factor: float, strategy: str) -> None:
+    budget = int(minimum_budget(problem).nbytes * factor)
+    try:
+        planned = plan(problem, budget, strategy)
+    except InfeasibleError:
+        return
+    assert simulate(problem, planned).latency >= latency_bound(problem, budget) - 1e-12
 
 
 @settings(deadline=None)
