@@ -157,7 +157,7 @@ class _Lowering:
         scratch: tuple[TensorType, ...] = ()
         if names.OPERATOR not in attrs:
             if gv not in self.scheduled:
-                self.scheduled[gv] = generic.schedule(func, self.target)
+                self.scheduled[gv] = self._schedule(gv, func)
             func = self.scheduled[gv].func
             scratch = tuple(TensorType(tuple(t.shape), t.dtype) for t in self.scheduled[gv].scratch)
         result.kernels[gv.name_hint] = func
@@ -201,6 +201,14 @@ class _Lowering:
             )
         )
         result.descriptions.append(str(attrs.get(names.DESCRIPTION, op)))
+
+    def _schedule(self, gv: ir.GlobalVar, func: tirx.PrimFunc) -> generic.Scheduled:
+        try:
+            return generic.schedule(func, self.target)
+        except generic.UnsupportedKernelError as error:
+            raise UnsupportedModelError(
+                f"operator {gv.name_hint}: {error}: replace it in the model, or compute it outside"
+            ) from error
 
     def _store(self, name: str, arrays: list[np.ndarray], slices: int) -> Weights | None:
         if not arrays:

@@ -1,0 +1,19 @@
+"""One IR pass per file, on Relax; `flexcomp.pipeline` puts them in order."""
+
+from .canonicalise import Canonicalise
+from .choose_kernels import ChooseKernels
+from .fold_batch_norm import FoldBatchNorm
+from .fuse_layers import FuseLayers
+from .lower_operators import LowerOperators
+from .pretransform_weights import PretransformWeights
+from .slice_layers import SliceLayers
+
+__all__ = [
+    "Canonicalise",
+    "ChooseKernels",
+    "FoldBatchNorm",
+    "FuseLayers",
+    "LowerOperators",
+    "PretransformWeights",
+    "SliceLayers",
+]

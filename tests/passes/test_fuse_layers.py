@@ -1,0 +1,114 @@
+import pytest
+import tvm
+from tvm import relax
+
+from flexcomp.passes import FuseLayers
+from flexcomp.passes.layers import read
+from flexcomp.schedules.epilogue import describe
+
+from .networks import calls, conv, network
+
+op = relax.op
+IMAGE = (1, 8, 8, 16)
+
+
+def layer(mod: tvm.IRModule, index: int = 0):
+    """The reading of the n-th layer function that main calls."""
+    name = [name for name in calls(mod) if name.startswith("layer_")][index]
+    func = mod[name]
+    return read(func, tuple(int(i) for i in func.attrs["flexcomp.weights"]))
+
+
+def test_conv_bias_residual_relu_become_one_layer():
+    def body(emit, x, r, w, b):
+        y = emit(conv(x, w, padding=(1, 1)))
+        y = emit(op.add(y, emit(op.reshape(b, (1, 1, 1, 16)))))
+        return op.nn.relu(emit(op.add(y, r)))
+
+    before = network({"x": IMAGE, "r": IMAGE}, {"w": (16, 3, 3, 16), "b": (16,)}, body)
+    text = before.script()
+    after = FuseLayers()(before)
+    assert before.script() == text, "the input module was changed"
+    relax.analysis.well_formed(after)
+    assert calls(after) == ["relax.reshape", "layer_conv2d"]
+    reading = layer(after)
+    assert reading.bias is not None and reading.spec.tensors == 1 and reading.spec.channel_vectors == 0
+    assert reading.spec.epilogue == ("relu", ("add", ("acc",), ("tensor", 0)))
+    assert reading.spec.padding == (1, 1, 1, 1)
+
+
+def test_a_value_needed_elsewhere_ends_the_epilogue():
+    def body(emit, x, w):
+        y = emit(conv(x, w))
+        z = emit(op.nn.relu(y))
+        return op.concat([y, z], axis=3)
+
+    after = FuseLayers()(network({"x": IMAGE}, {"w": (16, 1, 1, 16)}, body))
+    assert calls(after) == ["layer_conv2d", "relax.nn.relu", "relax.concat"]
+
+
+def test_a_value_read_twice_inside_the_epilogue_is_taken():
+    def body(emit, x, w):
+        y = emit(conv(x, w))
+        return op.multiply(y, emit(op.sigmoid(y)))
+
+    after = FuseLayers()(network({"x": IMAGE}, {"w": (16, 1, 1, 16)}, body))
+    assert calls(after) == ["layer_conv2d"]
+    assert layer(after).spec.epilogue == ("multiply", ("acc",), ("sigmoid", ("acc",)))
+
+
+def test_the_later_of_two_anchors_takes_the_sum():
+    def body(emit, x, w, v):
+        return op.nn.relu(emit(op.add(emit(conv(x, w)), emit(conv(x, v)))))
+
+    after = FuseLayers()(network({"x": IMAGE}, {"w": (16, 1, 1, 16), "v": (16, 1, 1, 16)}, body))
+    assert [name.startswith("layer_conv2d") for name in calls(after)] == [True, True]
+    assert describe(layer(after, 0).spec.epilogue) == ""
+    assert describe(layer(after, 1).spec.epilogue) == "add+relu"
+
+
+def test_an_output_of_the_network_stays():
+    def body(emit, x, w):
+        y = emit(conv(x, w))
+        return relax.Tuple([y, emit(op.nn.relu(y))])
+
+    builder = relax.BlockBuilder()
+    x, w = (relax.Var(n, relax.TensorType(s, "float32")) for n, s in (("x", IMAGE), ("w", (16, 1, 1, 16))))
+    with builder.function("main", [x, w], attrs={"num_input": 1}):
+        with builder.dataflow():
+            y = builder.emit_output(conv(x, w))
+            z = builder.emit_output(op.nn.relu(y))
+        builder.emit_func_output(relax.Tuple([y, z]))
+    after = FuseLayers()(builder.get())
+    assert calls(after) == ["layer_conv2d", "relax.nn.relu"]
+
+
+@pytest.mark.parametrize("shape, taken", [((1, 1, 1, 16), True), ((16,), True), ((1,), True), ((8, 1), False)])
+def test_only_per_channel_weights_join(shape, taken):
+    def body(emit, x, w, s):
+        return op.multiply(emit(op.nn.relu(emit(conv(x, w)))), s)
+
+    after = FuseLayers()(network({"x": IMAGE}, {"w": (16, 1, 1, 16), "s": shape}, body))
+    assert (calls(after) == ["layer_conv2d"]) == taken
+
+
+def test_matrix_products():
+    def body(emit, x, w, b):
+        y = emit(op.add(emit(op.matmul(x, w)), b))
+        scores = emit(op.matmul(y, emit(op.permute_dims(y, (0, 2, 1)))))
+        return op.multiply(scores, relax.const(0.125))
+
+    after = FuseLayers()(network({"x": (2, 5, 8)}, {"w": (8, 12), "b": (12,)}, body))
+    assert calls(after) == ["layer_matmul", "relax.permute_dims", "layer_matmul1"]
+    dense, product = layer(after, 0).spec, layer(after, 1).spec
+    assert (dense.width, dense.in_channels, dense.out_channels) == (10, 8, 12)
+    assert (product.batch, product.m, product.k, product.n) == (2, 5, 12, 5)
+    assert product.epilogue == ("multiply", ("acc",), ("const", 0.125))
+
+
+def test_other_layouts_and_types_are_left_alone():
+    def body(emit, x, w):
+        return op.nn.conv2d(x, w)
+
+    before = network({"x": (1, 16, 8, 8)}, {"w": (16, 16, 1, 1)}, body)
+    assert calls(FuseLayers()(before)) == ["relax.nn.conv2d"]
