@@ -1,0 +1,89 @@
+"""Concatenation: every input is copied by vectors into its part of each output row.
+
+output[o, start_i : start_i + n_i] = input_i[o, 0 : n_i]        o: all axes before `axis`, flattened
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from .emit import PARALLEL_FLOPS, vector
+from .rows import cover, for_each_vector
+
+# Elements of one task where a single long copy is shared out.
+_CHUNK = 16384
+# What copying an element costs, in operations, for the decision whether threads pay.
+_FLOPS = 4
+
+
+@dataclass(frozen=True)
+class ConcatSpec:
+    """Tensors of one element type, joined along `axis` (>= 0)."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    axis: int
+    dtype: str = "float32"
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        first = self.shapes[0]
+        return (*first[: self.axis], sum(shape[self.axis] for shape in self.shapes), *first[self.axis + 1 :])
+
+    @property
+    def outer(self) -> int:
+        """Rows: the product of the axes before `axis`."""
+        return math.prod(self.out_shape[: self.axis])
+
+    def __str__(self) -> str:
+        return f"concat {'+'.join(str(shape[self.axis]) for shape in self.shapes)} × {self.outer}"
+
+
+def kernel(spec: ConcatSpec, width: int) -> tirx.PrimFunc:
+    """The PrimFunc (inputs…, output) for vectors of `width` 32-bit elements."""
+    itemsize = tvm_ffi.dtype(spec.dtype).itemsize
+    lanes = max(1, width * 4 // itemsize)
+    outer, size = spec.outer, math.prod(spec.out_shape)
+    rows = [math.prod(shape[spec.axis :]) for shape in spec.shapes]
+    starts = [sum(rows[:i]) for i in range(len(rows))]
+    is_parallel = size * _FLOPS >= PARALLEL_FLOPS
+    with IRBuilder() as builder, T.prim_func():
+        T.func_name("main")
+        T.func_attr({"tirx.noalias": True})
+        names = [f"source_{i}" for i in range(len(rows))]
+        sources = [T.arg(name, T.buffer(shape, spec.dtype)) for name, shape in zip(names, spec.shapes, strict=True)]
+        target = T.arg("target", T.buffer(spec.out_shape, spec.dtype))
+        sources = [
+            T.decl_buffer((outer * row,), spec.dtype, data=source.data)
+            for source, row in zip(sources, rows, strict=True)
+        ]
+        target = T.decl_buffer((size,), spec.dtype, data=target.data)
+
+        def copy(source, extent, source_start, target_start) -> None:
+            part = cover(extent, lanes)
+
+            def body(start, _) -> None:
+                value = source[vector(source_start + start, part.lanes)]
+                T.buffer_store(target, value, [vector(target_start + start, part.lanes)])
+
+            for_each_vector(part, body)
+
+        parts = [part for part in zip(sources, rows, starts, strict=True) if part[1]]
+        if outer > 1:
+            with T.parallel(0, outer) if is_parallel else T.serial(0, outer) as o:
+                for source, row, start in parts:
+                    copy(source, row, o * row, o * sum(rows) + start)
+        else:
+            for source, row, start in parts:
+                chunks = row // _CHUNK if is_parallel else 0
+                if chunks:
+                    with T.parallel(0, chunks) as chunk:
+                        copy(source, _CHUNK, chunk * _CHUNK, start + chunk * _CHUNK)
+                if row > chunks * _CHUNK:
+                    copy(source, row - chunks * _CHUNK, chunks * _CHUNK, start + chunks * _CHUNK)
+    return builder.get()

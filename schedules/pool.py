@@ -1,0 +1,187 @@
+"""Pooling over windows of an NHWC image: maximum, average, and the global average as one window.
+
+A window is reduced in registers, several vectors of channels at a time:
+
+    for row of the output, in parallel:
+        for column:                                  left border | interior | right border
+            for group of channels:
+                for tap of the window that lies inside the image: combine
+
+At a border the bounds of the tap loops are clamped; there are no predicates and no padded copy. Channels
+that are no multiple of the vector end with an overlapping vector; fewer than a vector take narrower ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from .emit import flat, loop, maybe_serial, spread, vector
+from .rows import cover
+
+KINDS = ("max", "avg")
+# Vectors of channels reduced together: enough independent chains to hide the latency of an addition.
+_VECTORS = 8
+# Taps of a window row that are unrolled.
+_UNROLLED_TAPS = 7
+# With fewer output rows than this, groups of channels become tasks too.
+_FEW_ROWS = 16
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """A 2-D pooling of a float32 tensor [n, h, w, c] to [n, out_h, out_w, c]."""
+
+    n: int
+    h: int
+    w: int
+    c: int
+    kh: int
+    kw: int
+    stride: tuple[int, int]
+    pad: tuple[int, int, int, int]  # top, left, bottom, right
+    dilation: tuple[int, int]
+    kind: str  # one of KINDS
+    count_include_pad: bool  # averages divide by kh * kw rather than by the taps inside the image
+    out_h: int
+    out_w: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind {self.kind!r} is none of {', '.join(KINDS)}")
+
+    @classmethod
+    def global_average(cls, n: int, h: int, w: int, c: int) -> PoolSpec:
+        """The mean over all pixels: [n, h, w, c] to [n, 1, 1, c]."""
+        return cls(n, h, w, c, h, w, (1, 1), (0, 0, 0, 0), (1, 1), "avg", True, 1, 1)
+
+    @property
+    def flops(self) -> int:
+        return self.n * self.out_h * self.out_w * self.c * self.kh * self.kw
+
+    def __str__(self) -> str:
+        return f"{self.kind}_pool {self.kh}×{self.kw} {self.c} @ {self.out_h}×{self.out_w}"
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis of the image under the sliding window."""
+
+    extent: int
+    out: int
+    kernel: int
+    stride: int
+    pad: int
+    dilation: int
+
+    def taps(self, position: ir.Expr | int) -> tuple[ir.Expr | int, ir.Expr | int]:
+        """[first, last) tap of the window at `position` inside the image."""
+        if isinstance(position, int):
+            inside = [t for t in range(self.kernel) if 0 <= self.at(position, t) < self.extent]
+            return (inside[0], inside[-1] + 1) if inside else (0, 0)
+        origin = position * self.stride - self.pad
+        first = tirx.max(0, (self.dilation - 1 - origin) // self.dilation)
+        last = tirx.min(self.kernel, (self.extent - origin + self.dilation - 1) // self.dilation)
+        return first, last
+
+    def at(self, position, tap):
+        """Coordinate in the image."""
+        return position * self.stride - self.pad + tap * self.dilation
+
+    def interior(self) -> tuple[int, int]:
+        """[first, last) position whose window lies inside the image."""
+        whole = [p for p in range(self.out) if self.taps(p) == (0, self.kernel)]
+        return (whole[0], whole[-1] + 1) if whole else (0, 0)
+
+
+def kernel(spec: PoolSpec, width: int) -> tirx.PrimFunc:
+    """The PrimFunc (input, output), both NHWC, for vectors of `width` floats."""
+    rows = _Axis(spec.h, spec.out_h, spec.kh, spec.stride[0], spec.pad[0], spec.dilation[0])
+    columns = _Axis(spec.w, spec.out_w, spec.kw, spec.stride[1], spec.pad[1], spec.dilation[1])
+    channels = cover(spec.c, width)
+    lanes, in_group = channels.lanes, min(_VECTORS, channels.full)
+    groups, rest = divmod(channels.full, in_group)
+    starts = [*range(0, rest * lanes, lanes)]  # of the vectors behind the last group, relative to it
+    if channels.overlap:
+        starts.append(rest * lanes - channels.overlap)
+    shared_groups = groups if spec.n * spec.out_h < _FEW_ROWS else 1
+
+    with IRBuilder() as builder, T.prim_func():
+        T.func_name("main")
+        T.func_attr({"tirx.noalias": True})
+        source = T.arg("source", T.buffer((spec.n, spec.h, spec.w, spec.c), "float32"))
+        target = T.arg("target", T.buffer((spec.n, spec.out_h, spec.out_w, spec.c), "float32"))
+        source = flat(source, spec.n * spec.h * spec.w * spec.c)
+        target = flat(target, spec.n * spec.out_h * spec.out_w * spec.c)
+
+        def window(image, y, x, first_channel, vectors: list[int]) -> None:
+            """One output pixel, the vectors that start at `first_channel` + each of `vectors`."""
+            accumulators = T.alloc_buffer((lanes * len(vectors),), "float32", scope="global")
+            slots = [vector(i * lanes, lanes) for i in range(len(vectors))]
+            start = float("-inf") if spec.kind == "max" else 0.0
+            for slot in slots:
+                T.buffer_store(accumulators, spread(tirx.const(start, "float32"), lanes), [slot])
+
+            def tap(row, dx) -> None:
+                pixel = (row + columns.at(x, dx)) * spec.c + first_channel
+                for slot, offset in zip(slots, vectors, strict=True):
+                    value = source[vector(pixel + offset, lanes)]
+                    old = accumulators[slot]
+                    T.buffer_store(accumulators, tirx.max(old, value) if spec.kind == "max" else old + value, [slot])
+
+            y_first, y_last = rows.taps(y)
+            x_first, x_last = (0, spec.kw) if is_interior else columns.taps(x)
+            with T.serial(y_first, y_last) as dy:
+                row = T.bind((image * spec.h + rows.at(y, dy)) * spec.w)
+                if isinstance(x_first, int) and x_last - x_first <= _UNROLLED_TAPS:
+                    for dx in range(x_first, x_last):
+                        tap(row, dx)
+                else:
+                    with T.serial(x_first, x_last) as dx:
+                        tap(row, dx)
+            count = None
+            if spec.kind == "avg":
+                taps = spec.kh * spec.kw
+                if not spec.count_include_pad:
+                    taps = (y_last - y_first) * (x_last - x_first)
+                # A window that lies in the padding altogether averages to 0.
+                count = float(max(taps, 1)) if isinstance(taps, int) else tirx.max(taps, 1)
+                count = tirx.Cast("float32", count) if isinstance(count, ir.Expr) else tirx.const(count, "float32")
+            pixel = ((image * spec.out_h + y) * spec.out_w + x) * spec.c + first_channel
+            for slot, offset in zip(slots, vectors, strict=True):
+                value = accumulators[slot]
+                if count is not None:
+                    value = value / spread(count, lanes)
+                T.buffer_store(target, value, [vector(pixel + offset, lanes)])
+
+        first, last = columns.interior()
+        with loop(spec.n * spec.out_h * shared_groups, spec.flops) as task:
+            row_index = task // shared_groups if shared_groups > 1 else task
+            image, y = row_index // spec.out_h, row_index % spec.out_h
+            y = 0 if spec.out_h == 1 else y
+            for begin, end in ((0, first), (first, last), (last, spec.out_w)):
+                is_interior = (begin, end) == (first, last)
+                if begin == end:
+                    continue
+                with maybe_serial(begin, end) as x:
+                    if shared_groups > 1:
+                        group = (task % shared_groups) * in_group * lanes
+                        window(image, y, x, group, [i * lanes for i in range(in_group)])
+                    else:
+                        with maybe_serial(0, groups) as index:
+                            group = index * in_group * lanes
+                            window(image, y, x, group, [i * lanes for i in range(in_group)])
+                    if starts:
+                        tail = groups * in_group * lanes
+                        if shared_groups > 1:
+                            with T.If(task % shared_groups == 0), T.Then():
+                                window(image, y, x, tail, starts)
+                        else:
+                            window(image, y, x, tail, starts)
+    return builder.get()
+
+
+__all__ = ["KINDS", "PoolSpec", "kernel"]
