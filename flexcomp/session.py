@@ -189,18 +189,23 @@ def _load_program(path: Path) -> tvm_ffi.Module:
 
 
 def _check_elf(path: Path) -> None:
-    """The loader's own messages for files of another machine say only that the file is not found."""
+    """Refuse what the dynamic loader would report misleadingly (another machine) or crash on (a file cut short)."""
     try:
         with open(path, "rb") as file:
-            head = file.read(20)
+            head = file.read(64).ljust(64, b"\0")
+            nbytes = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise ArtifactError(f"cannot open {path}: {error.strerror}") from None
-    if len(head) < 20 or head[:4] != b"\x7fELF":
+    if head[:4] != b"\x7fELF":
         raise ArtifactError(f"{path} is not a shared library")
     machine = _ELF_MACHINES.get(struct.unpack_from("<H", head, 18)[0], "another machine")
     here = platform.machine()
     if here in _ELF_MACHINES.values() and machine != here:
         raise TargetError(f"{path} was compiled for {machine}, this machine is {here}")
+    # The table of sections stands at the end of what linkers write.
+    table_at, entry, count = struct.unpack_from("<40xQ10xHH" if head[4] == 2 else "<32xI10xHH", head)
+    if table_at + entry * count > nbytes:
+        raise ArtifactError(f"{path} is cut short: {nbytes} bytes instead of {table_at + entry * count}")
 
 
 def _checked(port: TensorInfo, value: Any) -> np.ndarray:

@@ -15,6 +15,25 @@ constexpr size_t kBodyStart = 24;
 constexpr uint32_t kPinned = 1;
 constexpr uint32_t kMaxDims = 32;
 
+// Names end up in messages and in JSON, whose readers insist on UTF-8.
+bool IsUtf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const size_t length = lead < 0x80 ? 1 : lead >> 5 == 0x6 ? 2 : lead >> 4 == 0xE ? 3 : lead >> 3 == 0x1E ? 4 : 0;
+    if (length == 0 || length > text.size() - i) return false;
+    uint32_t code = length == 1 ? lead : lead & (0x7Fu >> length);
+    for (size_t k = 1; k < length; ++k) {
+      const auto next = static_cast<unsigned char>(text[i + k]);
+      if (next >> 6 != 0x2) return false;
+      code = code << 6 | (next & 0x3F);
+    }
+    constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (code < kSmallest[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
+    i += length;
+  }
+  return true;
+}
+
 // A cursor that cannot leave the bytes.
 class Cursor {
  public:
@@ -28,7 +47,9 @@ class Cursor {
   }
   std::string Text() {
     const uint32_t nbytes = Get<uint32_t>();
-    return std::string(Take(nbytes), nbytes);
+    std::string text(Take(nbytes), nbytes);
+    if (!IsUtf8(text)) Raise("ArtifactError", "the program is malformed: a name is not UTF-8");
+    return text;
   }
   // Reads the items of a list. Every item takes at least `item_nbytes`, so a wild count fails here
   // instead of reserving memory for it.

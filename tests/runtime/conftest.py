@@ -1,0 +1,43 @@
+"""The tiny network, exported once for all tests of the runtime."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the module `tiny`
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """One exported network; tests that damage it copy it first."""
+    import tiny as builder
+
+    return builder.export(tmp_path_factory.mktemp("tiny") / "tiny.so", "first_")
+
+
+@pytest.fixture(scope="session")
+def other(tmp_path_factory):
+    """Another network of the same shapes: other kernels' names, other weights."""
+    import tiny as builder
+
+    return builder.export(tmp_path_factory.mktemp("other") / "other.so", "second_", seed=7)
+
+
+@pytest.fixture
+def copy(tiny, tmp_path):
+    """The tiny network's library with a weights file of its own, to be damaged."""
+    library = tmp_path / "copy.so"
+    library.symlink_to(tiny.library)
+    weights = tmp_path / "copy.weights"
+    shutil.copy(tiny.weights, weights)
+    return library, weights
+
+
+@pytest.fixture(scope="session")
+def x():
+    return np.random.default_rng(1).standard_normal(256).astype("f4")

@@ -1,0 +1,209 @@
+import dataclasses
+import json
+import random
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import tvm_ffi
+from safetensors.numpy import load_file
+
+import tiny as builder
+from flexcomp import runtime_ext
+from flexcomp.artifact import (
+    PROGRAM_KIND,
+    decode_program,
+    decode_weights_digest,
+    encode_program,
+    write_weights,
+)
+from flexcomp.errors import ArtifactError
+from flexcomp.program import PAGE, Load, Step
+
+
+@pytest.fixture(scope="module")
+def create():
+    """The C++ reader: returns the module, raises RuntimeError whose kind is ArtifactError."""
+    runtime_ext.register()
+    return tvm_ffi.get_global_func(PROGRAM_KIND + ".create")
+
+
+def refuse(create, blob, match):
+    with pytest.raises(RuntimeError, match=match) as caught:
+        create(blob)
+    assert caught.value.__tvm_ffi_error__.kind == "ArtifactError"
+
+
+def reseal(blob: bytes | bytearray) -> bytes:
+    """The same bytes with the right size and checksum."""
+    tail = struct.pack("<Q", len(blob)) + bytes(blob[24:])
+    return bytes(blob[:12]) + struct.pack("<I", zlib.crc32(tail)) + tail
+
+
+def test_round_trip(tiny, create):
+    blob = encode_program(tiny.program, tiny.digest)
+    assert decode_program(blob) == tiny.program
+    assert decode_weights_digest(blob) == tiny.digest
+    module = create(blob)
+    assert bytes(module.get_function("blob")()) == blob
+    info = json.loads(module.get_function("info")())
+    assert info["ladder"][0]["streamed_bytes"] == sum(load.nbytes for load in tiny.program.rungs[0].loads)
+    assert info["inputs"] == [{"name": "x", "shape": [256], "dtype": "float32"}]
+    assert [layer["name"] for layer in info["layers"]] == [layer.name for layer in tiny.program.layers]
+
+
+def test_deterministic(tiny, tmp_path):
+    entries = lambda: builder.weight_entries(tiny.matrices, tiny.scale)  # noqa: E731
+    first = write_weights(tmp_path / "a", entries(), model="tiny")
+    second = write_weights(tmp_path / "b", entries(), model="tiny")
+    assert first == second == tiny.digest
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == tiny.weights.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+    assert encode_program(tiny.program, first) == encode_program(tiny.program, second)
+
+
+def test_weights_are_safetensors(tiny):
+    tensors = load_file(tiny.weights)
+    packed = tensors["mv3.weight"]
+    np.testing.assert_array_equal(packed.transpose(1, 0, 2).reshape(256, 256), tiny.matrices[3])
+    np.testing.assert_array_equal(tensors["mul.scale"], tiny.scale)
+    raw = tiny.weights.read_bytes()
+    assert (8 + struct.unpack_from("<Q", raw)[0]) % PAGE == 0
+    assert len(raw) == tiny.digest.file_nbytes
+
+
+def test_weights_from_a_generator_with_scalars_and_views(tmp_path):
+    scalar, view = np.float32(3).reshape(()), np.arange(12, dtype="i8").reshape(3, 4).T
+    digest = write_weights(tmp_path / "w", iter([("s", scalar), ("v", view)]), data_nbytes=PAGE)
+    tensors = load_file(tmp_path / "w")
+    assert tensors["s"].shape == () and tensors["s"] == 3
+    np.testing.assert_array_equal(tensors["v"], view)
+    assert digest.data_nbytes == PAGE and [c.offset for c in digest.checksums] == [0, 64]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [("a", np.zeros(4, "f4")), ("a", np.zeros(4, "f4"))],
+        [("~pad.0", np.zeros(4, "f4"))],
+        [("a", np.zeros(4, "f4"), 32)],
+        [("a", np.zeros(64, "f4")), ("b", np.zeros(4, "f4"), 64)],
+        [("a", np.zeros(4, "c8"))],
+    ],
+)
+def test_impossible_weights_leave_no_file(tmp_path, entries):
+    with pytest.raises(ValueError):
+        write_weights(tmp_path / "w", entries)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_flipped_byte_is_refused(tiny, create):
+    blob = encode_program(tiny.program, tiny.digest)
+    rng = random.Random(0)
+    for at in [*range(24), *(rng.randrange(len(blob)) for _ in range(200))]:
+        damaged = bytearray(blob)
+        damaged[at] ^= 1 << rng.randrange(8)
+        refuse(create, bytes(damaged), "program")
+        with pytest.raises(ArtifactError):
+            decode_program(bytes(damaged))
+
+
+def test_cut_and_extended_programs_are_refused(tiny, create):
+    blob = encode_program(tiny.program, tiny.digest)
+    for wrong in (b"", blob[:10], blob[:-1], blob + b"\0"):
+        refuse(create, wrong, "program")
+        with pytest.raises(ArtifactError):
+            decode_program(wrong)
+    for wrong in (reseal(blob[:-9]), reseal(blob + b"\0" * 3)):
+        refuse(create, wrong, "malformed")
+        with pytest.raises(ArtifactError):
+            decode_program(wrong)
+
+
+def test_another_version_is_refused(tiny, create):
+    blob = bytearray(encode_program(tiny.program, tiny.digest))
+    blob[8] = 2
+    refuse(create, bytes(blob), "has format 2, this runtime reads format 1")
+    with pytest.raises(ArtifactError, match="has format 2"):
+        decode_program(bytes(blob))
+
+
+def test_wild_bytes_with_a_right_checksum_never_crash(tiny, create):
+    """Whatever is sealed, the reader accepts it or refuses it; it does not read or reserve out of bounds."""
+    blob = encode_program(tiny.program, tiny.digest)
+    rng = random.Random(1)
+    refused = 0
+    for _ in range(1500):
+        damaged = bytearray(blob)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(24, len(blob))
+            damaged[at : at + 4] = rng.choice([b"\xff\xff\xff\xff", b"\0\0\0\0", rng.randbytes(4), b"\0\0\0\x80"])
+        try:
+            create(reseal(damaged[: len(blob)]))
+        except RuntimeError as error:
+            assert error.__tvm_ffi_error__.kind == "ArtifactError"
+            refused += 1
+    assert refused > 300
+
+
+def with_rung(program, **changes):
+    rung = dataclasses.replace(program.rungs[0], **changes)
+    return dataclasses.replace(program, rungs=(rung, *program.rungs[1:]))
+
+
+def with_first(items, **changes):
+    return (dataclasses.replace(items[0], **changes), *items[1:])
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "match"),
+    [
+        ("loads", {"target": 1 << 40}, "load 0 lies outside the arena"),
+        ("loads", {"target": 64}, "load 0 is not made of whole pages"),
+        ("loads", {"source": 1 << 40}, "load 0 lies outside the weights file"),
+        ("loads", {"nbytes": 0}, "load 0 is not made of whole pages"),
+        ("loads", {"nbytes": (1 << 64) - PAGE}, "load 0 lies outside"),
+        ("loads", {"after": 1000}, "waits for a step that does not exist"),
+        ("loads", {"after": 3}, "load 0 and step 0 .* wait for each other"),
+        ("steps", {"layer": 99}, "step 0 refers to no layer"),
+        ("steps", {"need": 99}, "waits for a load that does not exist"),
+        ("steps", {"count": 9}, "more blocks than layer"),
+        ("steps", {"first": 7}, "more blocks than layer"),
+        ("steps", {"weights_at": -1}, "weights of step 0 lie outside the arena"),
+        ("steps", {"weights_at": 1 << 40}, "weights of step 0 lie outside the arena"),
+        ("steps", {"weights_at": 2 * PAGE + 4}, "weights of step 0 lie outside the arena"),
+    ],
+)
+def test_dangerous_plans_are_refused(tiny, create, part, changes, match):
+    items = getattr(tiny.program.rungs[0], part)
+    program = with_rung(tiny.program, **{part: with_first(items, **changes)})
+    refuse(create, encode_program(program, tiny.digest), match)
+
+
+def test_dangerous_programs_are_refused(tiny, create):
+    def check(program, match):
+        refuse(create, encode_program(program, tiny.digest), match)
+
+    program = tiny.program
+    check(with_rung(program, value_at=(0, 1024, 2048, 1 << 40)), "value out lies outside the arena")
+    check(with_rung(program, arena=program.rungs[0].arena + PAGE), "does not fit")
+    check(dataclasses.replace(program, rungs=()), "no plan")
+    check(dataclasses.replace(program, rungs=program.rungs[::-1]), "budgets do not ascend")
+    check(dataclasses.replace(program, inputs=with_first(program.inputs, value=9)), "port x refers to no value")
+    check(dataclasses.replace(program, values=with_first(program.values, nbytes=8)), "larger than its value|more than a value")
+    layer = dataclasses.replace(program.layers[-1], scratch_nbytes=512)
+    check(dataclasses.replace(program, layers=(*program.layers[:-1], layer)), "more than its scratch")
+
+
+def test_unknown_kinds_of_loads_are_refused(tiny, create):
+    """Follow-ups, memory spaces and flags are reserved."""
+    program = with_rung(tiny.program, loads=(Load(0, PAGE, 0, 0x01234567, False),), steps=(Step(6, 0, 1, 0, 0, -1),))
+    blob = encode_program(program, tiny.digest)
+    at = blob.index(struct.pack("<I", 0x01234567)) + 4
+    for field in range(3):
+        damaged = bytearray(blob)
+        damaged[at + 4 * field] = 4
+        refuse(create, reseal(damaged), "does not know")
+        with pytest.raises(ArtifactError, match="does not know"):
+            decode_program(reseal(damaged))

@@ -1,0 +1,98 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+COMMAND = [sys.executable, "-m", "flexcomp.runtime_ext"]
+
+
+def run(*args, code=0):
+    done = subprocess.run([*COMMAND, *map(str, args)], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    if code == 0:
+        return json.loads(done.stdout)
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize("rung", [0, 1, 2])
+def test_outputs_and_report(tiny, x, tmp_path, rung):
+    planned = tiny.program.rungs[rung]
+    np.save(tmp_path / "x.npy", x)
+    report = run(
+        tiny.library, "--budget", planned.budget, "--threads", 2, "--repeat", 3, "--warmup", 2,
+        "--input", f"x={tmp_path / 'x.npy'}", "--output-dir", tmp_path, "--verify",
+    )  # fmt: skip
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), tiny.reference(x), rtol=1e-4, atol=1e-5)
+    streamed = sum(load.nbytes for load in planned.loads if not load.pinned)
+    assert report["bytes_read"] == [streamed] * 3
+    assert len(report["latency_ms"]) == len(report["stall_ms"]) == 3 and len(report["warmup_ms"]) == 2
+    assert report["median_ms"] == sorted(report["latency_ms"])[1]
+    assert report["budget_bytes"] == planned.budget and report["arena_bytes"] == planned.arena
+    assert report["rung"] == rung and report["threads"] == 2
+
+
+def test_memory_is_the_arena(tiny):
+    """Over the idle process the runner takes the arena and a small constant."""
+    report = run(tiny.library, "--repeat", 5, "--budget", "min")
+    assert report["idle_rss_bytes"] < 20e6
+    assert report["peak_rss_bytes"] - report["idle_rss_bytes"] < report["arena_bytes"] + 1.5e6
+
+
+def test_memory_returns_when_the_budget_shrinks(tiny):
+    report = run(tiny.library, "--switch-budgets", 30, "--seed", 3)
+    seen = {rung: [s["rss_bytes"] for s in report["switches"] if s["arena_bytes"] == rung] for rung in
+            (tiny.program.rungs[0].arena, tiny.program.rungs[2].arena)}  # fmt: skip
+    small, large = seen.values()
+    assert max(small) + 500e3 < min(large)
+
+
+def test_random_inputs_are_seeded(tiny, tmp_path):
+    outputs = []
+    for seed in (1, 1, 2):
+        run(tiny.library, "--seed", seed, "--output-dir", tmp_path, "--buffered")
+        outputs.append(np.load(tmp_path / "out.npy"))
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    assert not np.array_equal(outputs[0], outputs[2])
+
+
+def test_bandwidth_limit(tiny):
+    report = run(tiny.library, "--budget", "min", "--read-bandwidth", "50e6", "--repeat", 2)
+    assert min(report["latency_ms"]) > 0.9 * report["bytes_read"][0] / 50e6 * 1e3
+
+
+@pytest.mark.parametrize("budget", ["min", "0.5", "1MB", "1MiB", "700kB"])
+def test_budgets_are_read_as_in_python(tiny, budget):
+    from flexcomp.budget import resolve
+
+    budgets = [rung.budget for rung in tiny.program.rungs]
+    nbytes = resolve(budget, budgets[0], budgets[-1])
+    assert run(tiny.library, "--budget", budget)["budget_bytes"] == max(b for b in budgets if b <= nbytes)
+
+
+def test_failures(tiny, x, tmp_path):
+    np.save(tmp_path / "short.npy", x[:100])
+    np.save(tmp_path / "double.npy", x.astype("f8"))
+    (tmp_path / "text.npy").write_text("hello")
+    assert "which model" in run(code=2)
+    assert "unknown option --colour" in run(tiny.library, "--colour", "red", code=2)
+    assert "takes a number" in run(tiny.library, "--repeat", "many", code=2)
+    assert "no input called y" in run(tiny.library, "--input", "y=1.npy", code=2)
+    assert "cannot read the budget" in run(tiny.library, "--budget", "lots", code=2)
+    assert "the smallest that tiny was built for" in run(tiny.library, "--budget", "1000", code=4)
+    assert "cannot open" in run(tmp_path / "nothing.so", code=4)
+    assert "cannot open the weights file" in run(tiny.library, "--weights", tmp_path / "none", code=4)
+    assert "expected '<f4' (256,)" in run(tiny.library, "--input", f"x={tmp_path / 'short.npy'}", code=4)
+    assert "holds '<f8'" in run(tiny.library, "--input", f"x={tmp_path / 'double.npy'}", code=4)
+    assert "not a .npy file" in run(tiny.library, "--input", f"x={tmp_path / 'text.npy'}", code=4)
+
+
+def test_the_runtime_builds_with_another_compiler(tmp_path):
+    """What a cross build does, with the compiler at hand."""
+    from flexcomp.runtime_ext import build_runtime_object
+
+    made = build_runtime_object("g++", tmp_path / "runtime.o", ["-O0"])
+    assert made.stat().st_size > 100_000
+    assert [path.name for path in tmp_path.iterdir()] == ["runtime.o"]

@@ -1,0 +1,212 @@
+"""A small network, planned by hand, that exercises everything a program can say.
+
+    x ──(mv 0)──(mv 1)── … ──(mv L-1)──(mul)── t;  out = 0.5 · t + x
+
+Each `mv` is a matrix–vector product with ReLU over blocks of output channels, computed in two slices; `mul` has
+weights that neither start nor end at a page; the last layer has scratch and no weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm.s_tir import Schedule
+from tvm.script import tirx as T
+
+from flexcomp import runtime_ext
+from flexcomp.artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
+from flexcomp.program import (
+    PAGE,
+    CountArg,
+    FirstArg,
+    Layer,
+    Load,
+    Port,
+    Program,
+    Rung,
+    ScratchArg,
+    Step,
+    TensorType,
+    Value,
+    ValueArg,
+    WeightArg,
+    Weights,
+)
+
+N, NR = 256, 32
+BLOCKS = N // NR
+BLOCK_NBYTES = N * NR * 4
+SLICES = 2
+SLICE_NBYTES = BLOCKS // SLICES * BLOCK_NBYTES
+VECTOR = TensorType((N,))
+X, A, B, OUT, SCRATCH = (i * 1024 for i in range(5))  # arena addresses of the vectors
+RING = 2 * PAGE  # where weights start
+
+
+@T.prim_func(s_tir=True)
+def _mv(x: T.handle, w: T.handle, y: T.handle, first: T.int32, count: T.int32) -> None:
+    T.func_attr({"global_symbol": "mv", "tirx.noalias": True})
+    X = T.match_buffer(x, (256,))
+    W = T.match_buffer(w, (8, 256, 32))
+    Y = T.match_buffer(y, (8, 32))
+    for o, i, k in T.grid(count, 32, 256):
+        with T.sblock("mv"):
+            vo = T.axis.S(8, first + o)
+            vi = T.axis.S(32, i)
+            vk = T.axis.R(256, k)
+            with T.init():
+                Y[vo, vi] = T.float32(0)
+            Y[vo, vi] = Y[vo, vi] + T.max(X[vk], T.float32(0)) * W[vo - first, vk, vi]
+
+
+@T.prim_func(s_tir=True)
+def _mul(x: T.handle, w: T.handle, y: T.handle) -> None:
+    T.func_attr({"global_symbol": "mul", "tirx.noalias": True})
+    X = T.match_buffer(x, (256,))
+    W = T.match_buffer(w, (256,))
+    Y = T.match_buffer(y, (256,))
+    for i in T.serial(256):
+        with T.sblock("mul"):
+            vi = T.axis.S(256, i)
+            Y[vi] = X[vi] * W[vi]
+
+
+@T.prim_func(s_tir=True)
+def _halve_add(a: T.handle, b: T.handle, s: T.handle, y: T.handle) -> None:
+    T.func_attr({"global_symbol": "halve_add", "tirx.noalias": True})
+    A = T.match_buffer(a, (256,))
+    B = T.match_buffer(b, (256,))
+    S = T.match_buffer(s, (256,))
+    Y = T.match_buffer(y, (256,))
+    for i in T.serial(256):
+        with T.sblock("halve"):
+            vi = T.axis.S(256, i)
+            S[vi] = A[vi] * T.float32(0.5)
+    for i in T.serial(256):
+        with T.sblock("add"):
+            vi = T.axis.S(256, i)
+            Y[vi] = S[vi] + B[vi]
+
+
+def kernels(prefix: str) -> tvm.runtime.Module:
+    """The three kernels compiled for this machine; `mv` runs in parallel over blocks with a register tile."""
+    schedule = Schedule(tvm.IRModule({"mv": _mv}))
+    block = schedule.get_sblock("mv", func_name="mv")
+    outer, inner, _ = schedule.get_loops(block)
+    tile = schedule.cache_write(block, 0, "local")  # asks the backend for workspace
+    schedule.reverse_compute_at(tile, outer)
+    schedule.parallel(outer)
+    functions = {"mv": schedule.mod["mv"], "mul": _mul, "halve_add": _halve_add}
+    module = tvm.IRModule({prefix + n: f.with_attr("global_symbol", prefix + n) for n, f in functions.items()})
+    return tvm.tirx.build(module, target=tvm.target.Target({"kind": "llvm"}))
+
+
+@dataclass
+class Tiny:
+    """An exported tiny network and what it should compute."""
+
+    library: Path
+    program: Program
+    digest: WeightsDigest
+    matrices: np.ndarray
+    scale: np.ndarray
+
+    @property
+    def weights(self) -> Path:
+        return self.library.with_suffix(".weights")
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        y = x.astype("f8")
+        for matrix in self.matrices:
+            y = matrix.astype("f8").T @ np.maximum(y, 0)
+        return (0.5 * y * self.scale + x).astype("f4")
+
+
+def weight_entries(matrices: np.ndarray, scale: np.ndarray):
+    """Matrices packed in blocks of output channels; the scale starts at an odd multiple of 64."""
+    for i, matrix in enumerate(matrices):
+        yield f"mv{i}.weight", np.ascontiguousarray(matrix.reshape(N, BLOCKS, NR).transpose(1, 0, 2))
+    yield "mul.scale", scale, matrices.nbytes + 192
+
+
+def make_program(layers: int, prefix: str, metadata: dict[str, str] | None = None) -> Program:
+    """Three rungs: a ring of three slices; the same with the first layer pinned; everything pinned."""
+    scale_at = layers * N * N * 4 + 192
+    values = (Value("x", 1024), Value("a", 1024), Value("b", 1024), Value("out", 1024))
+    steps_of = []
+    program_layers = []
+    for i in range(layers):
+        source, target = 0 if i == 0 else 1 + (i - 1) % 2, 1 + i % 2
+        args = (
+            ValueArg(source, VECTOR),
+            WeightArg(0, TensorType((BLOCKS, N, NR))),
+            ValueArg(target, TensorType((BLOCKS, NR)), written=True),
+            FirstArg(),
+            CountArg(),
+        )
+        weights = Weights(i * N * N * 4, BLOCKS, BLOCK_NBYTES)
+        program_layers.append(Layer(f"mv{i}", "matmul", f"{prefix}mv", "blocks", args, weights, 0, 2 * N * N))
+        count = BLOCKS // SLICES
+        steps_of += [(i, s * count, count) for s in range(SLICES)]
+    last, spare = 1 + (layers - 1) % 2, 1 + layers % 2
+    program_layers.append(
+        Layer(
+            "mul", "multiply", f"{prefix}mul", "plain",
+            (ValueArg(last, VECTOR), WeightArg(0, VECTOR), ValueArg(spare, VECTOR, True)), Weights(scale_at, 1, 1024), 0, N,
+        )
+    )  # fmt: skip
+    program_layers.append(
+        Layer(
+            "add", "add", f"{prefix}halve_add", "scratch",
+            (ValueArg(spare, VECTOR), ValueArg(0, VECTOR), ScratchArg(0, VECTOR), ValueArg(3, VECTOR, True)), None, 1024, 2 * N,
+        )
+    )  # fmt: skip
+    steps_of += [(layers, 0, 1), (layers + 1, 0, 1)]
+
+    rungs = []
+    for pinned_layers in (0, 1, layers):
+        streamed = (layers - pinned_layers) * SLICES
+        slots = min(3, streamed)
+        ring = RING + pinned_layers * SLICES * SLICE_NBYTES
+        tail = ring + slots * SLICE_NBYTES  # the page of the last layer's weights
+        loads, steps = [], []
+        for index, (layer, first, count) in enumerate(steps_of):
+            if layer < layers:
+                pinned = layer < pinned_layers
+                slot = index - pinned_layers * SLICES
+                at = RING + index * SLICE_NBYTES if pinned else ring + slot % slots * SLICE_NBYTES
+                after = 0 if pinned or slot < slots else index - slots + 1
+                loads.append(Load(index * SLICE_NBYTES, SLICE_NBYTES, at, after, pinned))
+                steps.append(Step(layer, first, count, len(loads), at, -1))
+            elif layer == layers:
+                source = scale_at // PAGE * PAGE
+                loads.append(Load(source, PAGE, tail, 0, pinned_layers == layers))
+                steps.append(Step(layer, first, count, len(loads), tail + scale_at - source, -1))
+            else:
+                steps.append(Step(layer, first, count, 0, -1, SCRATCH))
+        arena = tail + PAGE
+        rungs.append(Rung(arena + 100, arena, (X, A, B, OUT), tuple(steps), tuple(loads), 1e-3))
+    return Program(
+        "tiny", "llvm", (), 2, values, (Port("x", 0, VECTOR),), (Port("out", 3, VECTOR),),
+        tuple(program_layers), tuple(rungs), scale_at + 1024, metadata or {},
+    )  # fmt: skip
+
+
+def export(library: Path, prefix: str, layers: int = 6, seed: int = 0, *, compiled=None) -> Tiny:
+    """Write `library` and its weights file. `compiled` saves compiling the same kernels twice."""
+    rng = np.random.default_rng(seed)
+    matrices = (rng.standard_normal((layers, N, N)) * np.sqrt(2 / N)).astype("f4")
+    scale = rng.standard_normal(N).astype("f4")
+    program = make_program(layers, prefix)
+    digest = write_weights(library.with_suffix(".weights"), weight_entries(matrices, scale), model="tiny")
+    runtime_ext.register()
+    module = tvm_ffi.get_global_func(PROGRAM_KIND + ".create")(encode_program(program, digest))
+    module.import_module(compiled or kernels(prefix))
+    module.export_library(
+        str(library), addons=[str(runtime_ext.runtime_object())], options=runtime_ext.link_options()
+    )
+    return Tiny(library, program, digest, matrices, scale)
