@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import tvm
 from tvm import ir, relax, tirx
@@ -11,7 +12,7 @@ from tvm.ir.transform import module_pass
 from tvm.relax import op
 
 from .ir import dtype, operator, shape, static_tensor
-from .rebuild import MainRewriter
+from .rebuild import MainRewriter, permuted_axes
 
 
 @module_pass(opt_level=0)
@@ -33,25 +34,10 @@ class Canonicalise:
 
 
 class _Canonicaliser(MainRewriter):
-    def __init__(self, mod: tvm.IRModule) -> None:
-        super().__init__(mod)
-        self.values: dict[relax.Var, ir.Expr] = {}  # new variable → what it is bound to
-
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
         value = self.substitute(value)
         rule = _RULES.get(operator(value))
         return rule(self, value) if rule else _with_plain_scalars(value)
-
-    def emit(self, value: ir.Expr, name: str = "") -> ir.Expr:
-        emitted = super().emit(value, name)
-        if emitted is not value:
-            self.values[emitted] = value
-        return emitted
-
-    def producer(self, expr: ir.Expr, name: str) -> relax.Call | None:
-        """The call of operator `name` that `expr` is bound to."""
-        value = self.values.get(expr) if isinstance(expr, relax.Var) else None
-        return value if operator(value) == name else None
 
 
 Rule = Callable[[_Canonicaliser, relax.Call], ir.Expr]
@@ -62,41 +48,11 @@ def _reshape(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
     data = call.args[0]
     if not static_tensor(data):
         return call
-    return _reshaped(rewriter, data, _result_shape(call))
-
-
-def _reshaped(rewriter: _Canonicaliser, data: ir.Expr, new_shape: tuple[int, ...]) -> ir.Expr:
-    earlier = rewriter.producer(data, "reshape")
-    if earlier is not None:
-        data = earlier.args[0]
-    if shape(data) == new_shape:
-        return data
-    if isinstance(data, ir.GenericConst):
-        return relax.const(data.value.numpy().reshape(new_shape), dtype(data))
-    return op.reshape(data, new_shape)
+    return rewriter.reshape(data, _result_shape(call))
 
 
 def _permute(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
-    """One permutation for a chain of them; a reshape where only axes of extent 1 move."""
-    data = call.args[0]
-    if not static_tensor(data):
-        return call
-    rank = len(shape(data))
-    axes = [int(a) % rank for a in call.attrs.axes] if call.attrs.axes is not None else list(range(rank))[::-1]
-    earlier = rewriter.producer(data, "permute_dims")
-    if earlier is not None:
-        inner = earlier.attrs.axes
-        first = [int(a) % rank for a in inner] if inner is not None else list(range(rank))[::-1]
-        data, axes = earlier.args[0], [first[a] for a in axes]
-    if permutes_nothing(shape(data), axes):
-        return _reshaped(rewriter, data, tuple(shape(data)[a] for a in axes))
-    return op.permute_dims(data, axes)
-
-
-def permutes_nothing(extents: tuple[int, ...], axes: list[int]) -> bool:
-    """Whether permuted data lies in memory as before: the axes longer than 1 keep their order."""
-    moved = [axis for axis in axes if extents[axis] != 1]
-    return moved == sorted(moved)
+    return rewriter.permute(call.args[0], permuted_axes(call)) if static_tensor(call.args[0]) else call
 
 
 def _split(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
@@ -112,7 +68,7 @@ def _split(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
     else:
         inner = [min(int(i), extent) for i in sections]
     bounds = [0, *inner, extent]
-    slices = [op.strided_slice(data, [axis], [low], [high]) for low, high in zip(bounds, bounds[1:], strict=False)]
+    slices = [op.strided_slice(data, [axis], [low], [high]) for low, high in pairwise(bounds)]
     return relax.Tuple([data] if len(slices) == 1 else [rewriter.emit(part) for part in slices])
 
 
@@ -148,7 +104,7 @@ def _stack(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
     new_shape = list(shape(parts.fields[0]))
     axis = (int(call.attrs.axis) if call.attrs.axis is not None else 0) % (len(new_shape) + 1)
     new_shape.insert(axis, 1)
-    return op.concat([rewriter.emit(_reshaped(rewriter, part, tuple(new_shape))) for part in parts.fields], axis)
+    return op.concat([rewriter.emit(rewriter.reshape(part, tuple(new_shape))) for part in parts.fields], axis)
 
 
 def _adaptive_average(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
@@ -215,10 +171,10 @@ def _result_shape(call: relax.Call) -> tuple[int, ...]:
     return shape(_normalised(call))
 
 
-_BROADCASTING = frozenset(
-    "add subtract multiply divide power maximum minimum floor_divide mod floor_mod equal not_equal less less_equal "
-    "greater greater_equal where".split()
-)  # fmt: skip
+_BROADCASTING = frozenset({
+    "add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "floor_divide", "mod", "floor_mod",
+    "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "where",
+})  # fmt: skip
 
 _RULES: dict[str, Rule] = {
     "reshape": _reshape,

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import tvm
 from tvm import ir, relax
+from tvm.relax import op
 
-from .ir import bindings
+from .ir import bindings, dtype, operator, shape
 
 
 class MainRewriter:
@@ -23,6 +24,7 @@ class MainRewriter:
         self.main = mod["main"]
         self.builder = relax.BlockBuilder()
         self.replaced: dict[relax.Var, ir.Expr] = {}  # variable of the old main → value in the new one
+        self.values: dict[relax.Var, ir.Expr] = {}  # variable of the new main → what it is bound to
 
     def rewrite(self) -> tvm.IRModule:
         """The rewritten module; the given one is left alone."""
@@ -32,8 +34,9 @@ class MainRewriter:
             with builder.dataflow():
                 for binding in bindings(main):
                     value = self.rewrite_binding(binding.var, binding.value)
-                    self.replaced[binding.var] = self.emit(value, binding.var.name)
-                results = [self.result(var) for var in _returned(main)]
+                    if value is not None:
+                        self.replaced[binding.var] = self.emit(value, binding.var.name)
+                results = [self.emit(self.substitute(result)) for result in _returned(main)]
                 outputs = [builder.emit_output(var) for var in results]
             builder.emit_func_output(outputs[0] if len(outputs) == 1 and not _is_tuple(main) else outputs)
         mod = self.mod.clone()
@@ -41,19 +44,17 @@ class MainRewriter:
         mod = relax.transform.CanonicalizeBindings()(mod)
         return relax.transform.DeadCodeElimination(["main"])(mod)
 
-    def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
-        """What is bound in place of `value`, over variables of the new main."""
+    def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr | None:
+        """What is bound in place of `value`, over variables of the new main; None to bind nothing."""
         return self.substitute(value)
-
-    def result(self, var: ir.Expr) -> ir.Expr:
-        """What main returns in place of `var`."""
-        return self.substitute(var)
 
     def emit(self, value: ir.Expr, name: str = "") -> ir.Expr:
         """A variable that holds `value`, unless it needs none."""
-        if isinstance(value, relax.Call | relax.TupleGetItem):
-            return self.builder.emit(value, name_hint=name)
-        return value
+        if not isinstance(value, relax.Call | relax.TupleGetItem):
+            return value
+        var = self.builder.emit(value, name_hint=name)
+        self.values[var] = value
+        return var
 
     def substitute(self, expr: ir.Expr) -> ir.Expr:
         """`expr` over variables of the new main."""
@@ -66,6 +67,45 @@ class MainRewriter:
         if isinstance(expr, relax.Call):
             return relax.Call(expr.op, [self.substitute(arg) for arg in expr.args], expr.attrs, expr.ty_args)
         return expr
+
+    def reshape(self, data: ir.Expr, new_shape: tuple[int, ...]) -> ir.Expr:
+        """`data` in another shape: the last of a chain of reshapes, nothing if the shape stays. Not emitted."""
+        earlier = self.producer(data, "reshape")
+        if earlier is not None:
+            data = earlier.args[0]
+        if shape(data) == new_shape:
+            return data
+        if isinstance(data, ir.GenericConst):
+            return relax.const(data.value.numpy().reshape(new_shape), dtype(data))
+        return op.reshape(data, new_shape)
+
+    def permute(self, data: ir.Expr, axes: list[int]) -> ir.Expr:
+        """`data` with permuted axes: one permutation for a chain, a reshape where nothing moves. Not emitted."""
+        earlier = self.producer(data, "permute_dims")
+        if earlier is not None:
+            first = permuted_axes(earlier)
+            data, axes = earlier.args[0], [first[axis] for axis in axes]
+        if permutes_nothing(shape(data), axes):
+            return self.reshape(data, tuple(shape(data)[axis] for axis in axes))
+        return op.permute_dims(data, axes)
+
+    def producer(self, expr: ir.Expr, name: str) -> relax.Call | None:
+        """The call of operator `name` that `expr` is bound to."""
+        value = self.values.get(expr) if isinstance(expr, relax.Var) else None
+        return value if operator(value) == name else None
+
+
+def permuted_axes(call: relax.Call) -> list[int]:
+    """The axes of a permute_dims, all of them and not negative."""
+    rank = len(shape(call.args[0]))
+    axes = call.attrs.axes
+    return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
+
+
+def permutes_nothing(extents: tuple[int, ...], axes: list[int]) -> bool:
+    """Whether permuted data lies in memory as before: the axes longer than 1 keep their order."""
+    moved = [axis for axis in axes if extents[axis] != 1]
+    return moved == sorted(moved)
 
 
 def item(pair: ir.Expr, index: int) -> ir.Expr:
