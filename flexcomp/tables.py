@@ -17,6 +17,12 @@ def human_bytes(nbytes: float) -> str:
     return f"{nbytes:.2f} GiB"
 
 
+def stdout_console() -> Console:
+    """A console on stdout, wide enough for our tables where no terminal says how wide it is."""
+    console = Console()
+    return console if console.is_terminal else Console(width=140)
+
+
 def as_text(*tables: Table, width: int = 120) -> str:
     """The tables as plain text."""
     console = Console(file=io.StringIO(), width=width, color_system=None)

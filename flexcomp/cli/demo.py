@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from flexcomp.cli.common import CANNOT_BUILD, exit_on_error
 from flexcomp.cli.progress import BuildProgress
-from flexcomp.tables import human_bytes
+from flexcomp.tables import human_bytes, stdout_console
 
 
 def demo(
@@ -28,7 +27,7 @@ def demo(
                 for row in demonstration.run_network(name, dir, progress):
                     progress(f"ran at {row.measurement.label}", 1, 1)
                     rows.append(row)
-    console = Console()
+    console = stdout_console()
     console.print(_table(rows))
     console.print(f"The memory plans are drawn in {dir}/*.png", markup=False, highlight=False)
     wrong = [row for row in rows if not row.agrees]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from flexcomp.cli.common import CANNOT_RUN, budget_value, checked_budget, exit_on_error
 
@@ -37,9 +36,9 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    from flexcomp.tables import ladder_table, layer_table
+    from flexcomp.tables import ladder_table, layer_table, stdout_console
 
-    console = Console()
+    console = stdout_console()
     console.print(layer_table(facts))
     console.print(ladder_table(facts))
     for kind in ("inputs", "outputs"):

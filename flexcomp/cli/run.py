@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from flexcomp.cli.common import (
@@ -17,7 +16,7 @@ from flexcomp.cli.common import (
     exit_on_error,
     parse_files,
 )
-from flexcomp.tables import human_bytes
+from flexcomp.tables import human_bytes, stdout_console
 
 
 def run(
@@ -49,7 +48,7 @@ def run(
     if as_json:
         typer.echo(json.dumps(report))
     else:
-        Console().print(_table(str(library), report))
+        stdout_console().print(_table(str(library), report))
 
 
 def _table(title: str, report: dict) -> Table:
