@@ -5,6 +5,7 @@ from .choose_kernels import ChooseKernels
 from .fold_batch_norm import FoldBatchNorm
 from .fuse_layers import FuseLayers
 from .lower_operators import LowerOperators
+from .nhwc import ToNHWC
 from .pretransform_weights import PretransformWeights
 from .slice_layers import SliceLayers
 
@@ -16,4 +17,5 @@ __all__ = [
     "LowerOperators",
     "PretransformWeights",
     "SliceLayers",
+    "ToNHWC",
 ]
