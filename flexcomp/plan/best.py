@@ -33,11 +33,14 @@ from .slicing import finest_segment, slice_to_room
 
 Cost = tuple[float, float, int, int]  # what is minimised, see _cost
 
-CORE_SHARES = (0.0, 0.06, 0.15, 0.3, 0.6, 0.8, 1.0)  # of the arena beyond the layout's minimum: first grid
+# of the arena beyond the layout's minimum: first grid, the likeliest and the cheapest to try first
+CORE_SHARES = (0.3, 0.15, 0.6, 0.06, 1.0, 0.8, 0.0)
 IN_FLIGHT = (1, 2, 3, 4, 6, 8, 12)  # segments that fit into a layer's gap at once
 GRID_IN_FLIGHT = (2, 4, 10)
 STARTS = 2  # points of the grid from which to descend
 ROUNDS = 2  # of a descent, at most
+EFFORT = 80_000  # steps planned in all candidates together, some 30 µs each; bounds the planning time of huge networks
+LARGE_ARENA = 2**15  # pages at which planning a step takes twice as long
 CHOOSERS = {"ring": Ring, "lowest": lambda: choose_lowest, "highest": lambda: choose_highest}
 GOOD_ENOUGH = 1.001  # stop at this multiple of the pure compute time
 
@@ -99,16 +102,29 @@ def _cost(problem: Problem, plan: Plan) -> Cost:
 
 def _search(problem: Problem, budget: int, layouts: list[Layout]) -> Plan:
     """Coarse grid, then one coordinate after the other from the best few points."""
+    arena = budget // PAGE
     seen: dict[Choice, tuple[Cost, Plan]] = {}
+    made: dict[tuple, tuple[Cost, Plan]] = {}  # different choices may come to the same
     enough = GOOD_ENOUGH * sum(layer.seconds for layer in problem.layers)
+    step_effort = 1 + arena / LARGE_ARENA
+    spent = 0.0
 
     def winner(choices: Iterable[Choice]) -> Choice:
-        """The best of `choices`; of those so far, once one is good enough."""
-        tried = []
+        """The best of `choices`; of those so far, once one is good enough or no effort is left."""
+        nonlocal spent
+        tried: list[Choice] = []
         for choice in choices:
             if choice not in seen:
-                plan = _candidate(problem, budget, layouts[choice.layout], choice)
-                seen[choice] = (_cost(problem, plan), plan)
+                if spent > EFFORT and tried:
+                    break
+                layout = layouts[choice.layout]
+                core = _core_pages(layout, arena, choice.share)
+                same = (choice.layout, core, choice.in_flight, choice.chooser, choice.pins if core < arena else "")
+                if same not in made:
+                    plan, effort = _candidate(problem, budget, layout, core, choice)
+                    spent += effort * step_effort
+                    made[same] = (_cost(problem, plan), plan)
+                seen[choice] = made[same]
             tried.append(choice)
             if seen[choice][0][0] <= enough:
                 break
@@ -126,28 +142,39 @@ def _search(problem: Problem, budget: int, layouts: list[Layout]) -> Plan:
             near = shares[max(0, at - 1) : at + 2]
             between = [(one + other) / 2 for one, other in pairwise(near)]
             point = winner(replace(point, share=share) for share in [point.share, *between])
-            if point == before or seen[point][0][0] <= enough:
+            if point == before or seen[point][0][0] <= enough or spent > EFFORT:
                 return
 
     first = winner(Choice(layout, share) for layout in range(len(layouts)) for share in CORE_SHARES)
+    if (
+        seen[first][0][0] > enough
+    ):  # whatever it costs: where two slices in flight are thousands of steps, one may be better
+        first = winner([replace(first, in_flight=1), first])
     grid = [Choice(first.layout, share, count) for share in CORE_SHARES for count in GRID_IN_FLIGHT]
-    if seen[first][0][0] > enough:
+    if seen[first][0][0] > enough and spent <= EFFORT:
         winner(grid)
         for start in sorted(grid, key=lambda choice: seen[choice][0] if choice in seen else (inf, inf, 0, 0))[:STARTS]:
-            descend(start)
+            if spent <= EFFORT:
+                descend(start)
     return min(seen.values(), key=lambda one: one[0])[1]
 
 
-def _candidate(problem: Problem, budget: int, layout: Layout, choice: Choice) -> Plan:
-    arena = budget // PAGE
+def _core_pages(layout: Layout, arena: int, share: float) -> int:
+    """Pages of the core in an arena of that many pages."""
     minimum = layout.nbytes // PAGE
-    core = minimum + int((arena - minimum) * choice.share)
+    return minimum + int((arena - minimum) * share)
+
+
+def _candidate(problem: Problem, budget: int, layout: Layout, core: int, choice: Choice) -> tuple[Plan, int]:
+    """The plan of one point of the search, with a core of that many pages, and how many steps it had before merging."""
+    arena = budget // PAGE
     room = layout.room(core * PAGE)
     limits = [
         min(gap, max(finest_segment(layer), gap // choice.in_flight))
         for layer, gap in zip(problem.layers, room, strict=True)
     ]
     steps = slice_to_room(problem, limits)
+    effort = len(steps)
     counts = segment_pages(problem, steps)
 
     capacity = arena - core
@@ -176,7 +203,8 @@ def _candidate(problem: Problem, budget: int, layout: Layout, choice: Choice) ->
     for step, place in pinned_at.items():
         places[step] = place
     scratch_at = [layout.scratch_at[step.layer] for step in steps]
-    return assemble(problem, "best", budget, steps, layout.tensor_at, scratch_at, places, pinned)
+    plan = assemble(problem, "best", budget, steps, layout.tensor_at, scratch_at, places, pinned)
+    return plan, effort
 
 
 def merge_pinned(steps: tuple[Step, ...], pinned: set[int]) -> tuple[tuple[Step, ...], set[int]]:
