@@ -8,9 +8,9 @@
 namespace flexcomp {
 namespace {
 
-// One read. Large enough for the full bandwidth of a disk at queue depth 1, small enough that giving up
+// One read. From 1 MiB on, one read at a time saturates the disks measured; smaller than that, giving up
 // or a failing device is noticed soon.
-constexpr uint64_t kChunk = 4 << 20;
+constexpr uint64_t kChunk = 2 << 20;
 
 }  // namespace
 

@@ -6,10 +6,10 @@ import zlib
 
 import numpy as np
 import pytest
+import tiny as builder
 import tvm_ffi
 from safetensors.numpy import load_file
 
-import tiny as builder
 from flexcomp import runtime_ext
 from flexcomp.artifact import (
     PROGRAM_KIND,

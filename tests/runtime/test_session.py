@@ -7,9 +7,9 @@ import threading
 
 import numpy as np
 import pytest
+import tiny as builder
 
 import flexcomp
-import tiny as builder
 from flexcomp.artifact import decode_program
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, InputError, StorageError, TargetError
 
@@ -179,7 +179,7 @@ def test_a_slow_device_is_imitated(tiny, x, budgets):
 
 def test_missing_files(tiny, tmp_path, copy):
     library, weights = copy
-    with pytest.raises(ArtifactError, match="cannot open .*nothing.so: No such file"):
+    with pytest.raises(ArtifactError, match=r"cannot open .*nothing.so: No such file"):
         flexcomp.load(tmp_path / "nothing.so")
     with pytest.raises(ArtifactError, match=r"nothing.weights is missing"):
         flexcomp.load(tiny.library, weights=tmp_path / "nothing.weights")

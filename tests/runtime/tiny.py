@@ -96,7 +96,7 @@ def kernels(prefix: str) -> tvm.runtime.Module:
     """The three kernels compiled for this machine; `mv` runs in parallel over blocks with a register tile."""
     schedule = Schedule(tvm.IRModule({"mv": _mv}))
     block = schedule.get_sblock("mv", func_name="mv")
-    outer, inner, _ = schedule.get_loops(block)
+    outer, _, _ = schedule.get_loops(block)
     tile = schedule.cache_write(block, 0, "local")  # asks the backend for workspace
     schedule.reverse_compute_at(tile, outer)
     schedule.parallel(outer)
