@@ -14,12 +14,21 @@ import onnx
 from benchmarks.graph import Graph
 
 CLASSES = 1000
-RESIDUAL_GAIN = 0.4  # of a residual branch's last scale: dozens of additions stay in range
+
+
+def residual_gain(blocks: int) -> float:
+    """Scale of a residual branch's end: `blocks` additions multiply the variance by e at most.
+
+    Larger branches make deep random networks chaotic: rounding errors grow from block to block, and two
+    correct implementations disagree.
+    """
+    return 1.0 / math.sqrt(blocks)
 
 
 def resnet(depths: tuple[int, int, int, int], seed: int = 0) -> onnx.ModelProto:
     """ResNet with bottlenecks, v1.5: the stride is in the 3×3 convolution (He et al. 2016)."""
     g = Graph("resnet", seed)
+    branch_gain = residual_gain(sum(depths))
 
     def unit(x: str, channels: int, kernel: int, stride: int = 1, gain: float = 1.0) -> str:
         return g.batch_norm(g.conv(x, channels, kernel, stride, bias=False), gain)
@@ -27,7 +36,7 @@ def resnet(depths: tuple[int, int, int, int], seed: int = 0) -> onnx.ModelProto:
     def bottleneck(x: str, width: int, stride: int) -> str:
         y = g.relu(unit(x, width, 1))
         y = g.relu(unit(y, width, 3, stride))
-        y = unit(y, 4 * width, 1, gain=RESIDUAL_GAIN)
+        y = unit(y, 4 * width, 1, gain=branch_gain)
         if stride > 1 or g.channels[x] != 4 * width:
             x = unit(x, 4 * width, 1, stride)
         return g.relu(g.op("Add", y, x))
@@ -45,15 +54,16 @@ def mobilenet_v2(seed: int = 0) -> onnx.ModelProto:
     """MobileNetV2 (Sandler et al. 2018)."""
     g = Graph("mobilenet_v2", seed)
 
-    def unit(x: str, channels: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> str:
-        return g.relu6(g.batch_norm(g.conv(x, channels, kernel, stride, groups=groups, bias=False)))
+    def unit(x: str, channels: int, kernel: int = 1, stride: int = 1, groups: int = 1, gain: float = 1.0) -> str:
+        return g.relu6(g.batch_norm(g.conv(x, channels, kernel, stride, groups=groups, bias=False, gain=gain)))
 
     def inverted_residual(x: str, channels: int, stride: int, expansion: int) -> str:
         hidden = g.channels[x] * expansion
         y = unit(x, hidden) if expansion > 1 else x
-        y = unit(y, hidden, 3, stride, groups=hidden)
-        y = g.batch_norm(g.conv(y, channels, 1, bias=False))
-        return g.op("Add", x, y) if stride == 1 and g.channels[x] == channels else y
+        y = unit(y, hidden, 3, stride, groups=hidden, gain=math.sqrt(2.0))
+        adds = stride == 1 and g.channels[x] == channels
+        y = g.batch_norm(g.conv(y, channels, 1, bias=False), residual_gain(10) if adds else 1.0)
+        return g.op("Add", x, y) if adds else y
 
     x = unit(g.input("x", (1, 3, 224, 224)), 32, 3, 2)
     settings = (
