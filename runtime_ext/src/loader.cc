@@ -12,6 +12,12 @@ namespace {
 // or a failing device is noticed soon.
 constexpr uint64_t kChunk = 2 << 20;
 
+// Makes the pages of a range exist, huge ones where the arena has them. A direct read into memory that was
+// never touched pays for its pages on the way and runs at a fifth of the disk's speed.
+void Touch(std::byte* data, uint64_t nbytes) noexcept {
+  for (uint64_t at = 0; at < nbytes; at += kPage) *static_cast<volatile std::byte*>(data + at) = std::byte{0};
+}
+
 }  // namespace
 
 Loader::Loader(WeightsFile& file, int cpu) : file_(file), thread_([this, cpu] { Main(cpu); }) {}
@@ -88,6 +94,8 @@ int Loader::ReadLoad(const Load& load) noexcept {
   for (uint64_t at = 0; at < load.nbytes; at += kChunk) {
     const uint64_t nbytes = std::min(kChunk, load.nbytes - at);
     failure_.offset = load.source + at;
+    // Before the first inference has ended the arena may be fresh.
+    if (!pinned_resident_) Touch(arena_ + load.target + at, nbytes);
     if (const int error = file_.Read(load.source + at, arena_ + load.target + at, nbytes)) return error;
     counts_.bytes += nbytes;
     ++counts_.reads;
