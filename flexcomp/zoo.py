@@ -42,7 +42,7 @@ BIAS = np.float32(0.05)  # standard deviation of biases and of batch-norm means
 # Of the last layer: a softmax over 1000 classes is then neither flat nor one-hot.
 LOGIT_GAIN = 5.0
 # Networks that end in larger activations.
-_LOGIT_GAINS = {"vgg19": 2.0, "inception_v2": 0.4, "shufflenet": 0.4, "alexnet": 1.5, "zfnet512": 2.0}
+_LOGIT_GAINS = {"vgg19": 1.0, "inception_v2": 0.4, "shufflenet": 0.4, "alexnet": 1.5, "zfnet512": 2.0}
 
 
 def load(name: str, seed: int = 0) -> onnx.ModelProto:
