@@ -15,7 +15,7 @@ Program, format 1. Everything is little-endian and unpadded; counts and indices 
     value    = name:str nbytes:u64 space:u32          an index into `spaces`
     port     = name:str value:u32 type
     type     = code:u8 bits:u8 lanes:u16=1 shape:list<i64>                 code as in DLPack
-    layer    = name:str op:str kernel:str implementation:str flops:u64 scratch_nbytes:u64
+    layer    = name:str op:str kernel:str implementation:str description:str flops:u64 scratch_nbytes:u64
                has_weights:u8 offset:u64 blocks:u32 block_nbytes:u64 args:list<arg>
     arg      = 0:u8 value:u32 written:u8 type         activation
              | 1:u8 offset:u64 type                   weight
@@ -273,7 +273,7 @@ class _Writer:
         self.items(type.shape, lambda extent: self.put("q", extent))
 
     def layer(self, layer: Layer) -> None:
-        for text in (layer.name, layer.op, layer.kernel, layer.implementation):
+        for text in (layer.name, layer.op, layer.kernel, layer.implementation, layer.description):
             self.text(text)
         weights = layer.weights or Weights(0, 0, 0)
         self.put("QQ", layer.flops, layer.scratch_nbytes)
@@ -350,11 +350,12 @@ class _Reader:
         return program, WeightsDigest(header_nbytes, header_crc, data_nbytes, checksums)
 
     def layer(self) -> Layer:
-        name, op, kernel, implementation = (self.text() for _ in range(4))
+        name, op, kernel, implementation, description = (self.text() for _ in range(5))
         flops, scratch_nbytes = self.get("QQ")
         has_weights, *weights = self.get("BQIQ")
         args = self.items(self.arg)
-        return Layer(name, op, kernel, implementation, args, Weights(*weights) if has_weights else None, scratch_nbytes, flops)
+        stored = Weights(*weights) if has_weights else None
+        return Layer(name, op, kernel, implementation, description, args, stored, scratch_nbytes, flops)
 
     def arg(self) -> Arg:
         (tag,) = self.get("B")

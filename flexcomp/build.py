@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -61,7 +62,7 @@ def build(
     rungs = _plan_ladder(problem, parsed, strategy, report)
     program = _program(lowered, rungs, imported.name, resolved, threads)
     kernels = compile_kernels(lowered.kernels, program, resolved, report)
-    return Artifact(program, kernels, tuple(lowered.weights), resolved, dict(enumerate(lowered.descriptions)))
+    return Artifact(program, kernels, tuple(lowered.weights), resolved)
 
 
 def _compile_graph(imported, target: CompileTarget, report: Progress) -> Lowered:
@@ -159,4 +160,4 @@ def _program(lowered: Lowered, rungs, name: str, target: CompileTarget, threads:
 
 
 def _renamed(layer: Layer, prefix: str) -> Layer:
-    return Layer(**{**{f: getattr(layer, f) for f in layer.__dataclass_fields__}, "kernel": prefix + layer.kernel})
+    return replace(layer, kernel=prefix + layer.kernel)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +24,6 @@ class Artifact:
     kernels: tvm.runtime.Module
     weights: tuple[tuple[str, np.ndarray, int], ...]  # name, array, offset in the data section
     target: CompileTarget
-    descriptions: Mapping[int, str]  # by layer
 
     def summary(self) -> str:
         """Layers, kernels, slices, peak and predicted latency per rung, as text."""

@@ -49,7 +49,6 @@ class Lowered:
     inputs: list[Port] = field(default_factory=list)
     outputs: list[Port] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
-    descriptions: list[str] = field(default_factory=list)  # one per layer, for people
     weights: list[tuple[str, np.ndarray, int]] = field(default_factory=list)  # name, array, offset in the file
     weights_nbytes: int = 0
     kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)  # by symbol
@@ -194,13 +193,13 @@ class _Lowering:
                 op=op,
                 kernel=gv.name_hint,
                 implementation=str(attrs.get(names.IMPLEMENTATION, "generic")),
+                description=str(attrs.get(names.DESCRIPTION, gv.name_hint)),
                 args=tuple(args),
                 weights=self._store(name, arrays, slices),
                 scratch_nbytes=scratch_nbytes,
                 flops=int(attrs.get(names.FLOPS, 0)),
             )
         )
-        result.descriptions.append(str(attrs.get(names.DESCRIPTION, op)))
 
     def _schedule(self, gv: ir.GlobalVar, func: tirx.PrimFunc) -> generic.Scheduled:
         try:

@@ -109,6 +109,7 @@ class Layer:
     op: str  # e.g. "conv2d"
     kernel: str  # symbol name
     implementation: str  # e.g. "direct 14×32"
+    description: str  # what is computed, for people, e.g. "3×3 64→64 @ 56×56 +relu"
     args: tuple[Arg, ...]
     weights: Weights | None
     scratch_nbytes: int

@@ -56,6 +56,7 @@ def _layers(program: Program) -> list[dict]:
             "op": layer.op,
             "kernel": layer.kernel,
             "implementation": layer.implementation,
+            "description": layer.description,
             "flops": layer.flops,
             "weights_bytes": layer.weights.nbytes if layer.weights else 0,
             "blocks": layer.weights.blocks if layer.weights else 0,

@@ -34,13 +34,13 @@ def as_text(*tables: Table, width: int = 120) -> str:
 def layer_table(facts: dict) -> Table:
     """One row for each layer of `flexcomp.report.describe`."""
     table = Table(title=f"{facts['model']}: layers")
-    for name in ("layer", "operator", "kernel", "MFLOP", "weights", "scratch", "slices"):
-        table.add_column(name, justify="left" if name in ("layer", "operator", "kernel") else "right", overflow="fold")
+    for name in ("layer", "computes", "kernel", "MFLOP", "weights", "scratch", "slices"):
+        table.add_column(name, justify="left" if name in ("layer", "computes", "kernel") else "right", overflow="fold")
     for layer in facts["layers"]:
         fewest, most = layer["slices"][-1], layer["slices"][0]
         table.add_row(
             layer["name"],
-            layer["op"],
+            layer["description"],
             layer["implementation"],
             f"{layer['flops'] / 1e6:.1f}",
             human_bytes(layer["weights_bytes"]) if layer["weights_bytes"] else "",

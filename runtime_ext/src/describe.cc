@@ -52,6 +52,7 @@ json::Object LayerObject(const Layer& layer) {
   object.Set("op", layer.op);
   object.Set("kernel", layer.kernel);
   object.Set("implementation", layer.implementation);
+  object.Set("description", layer.description);
   object.Set("weights_bytes", layer.weights ? Int(layer.weights->nbytes()) : int64_t{0});
   object.Set("blocks", layer.weights ? int64_t{layer.weights->blocks} : int64_t{1});
   object.Set("scratch_bytes", Int(layer.scratch_nbytes));

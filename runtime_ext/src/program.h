@@ -54,7 +54,7 @@ struct LayerWeights {
 };
 
 struct Layer {
-  std::string name, op, kernel, implementation;
+  std::string name, op, kernel, implementation, description;
   uint64_t flops;
   uint64_t scratch_nbytes;
   std::optional<LayerWeights> weights;

@@ -130,6 +130,7 @@ Layer ReadLayer(Cursor& in) {
   layer.op = in.Text();
   layer.kernel = in.Text();
   layer.implementation = in.Text();
+  layer.description = in.Text();
   layer.flops = in.Get<uint64_t>();
   layer.scratch_nbytes = in.Get<uint64_t>();
   const bool has_weights = in.Get<uint8_t>() != 0;

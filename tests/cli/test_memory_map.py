@@ -31,6 +31,7 @@ def two_layers() -> Program:
             "dense",
             name,
             "gemv",
+            "1×1 16→16",
             (ValueArg(i, ROW), WeightArg(0, ROW), ScratchArg(0, ROW), ValueArg(i + 1, ROW, True)),
             Weights(i * PAGE, 1, PAGE),
             64 if i == 0 else 0,

@@ -149,19 +149,19 @@ def make_program(layers: int, prefix: str, metadata: dict[str, str] | None = Non
             CountArg(),
         )
         weights = Weights(i * N * N * 4, BLOCKS, BLOCK_NBYTES)
-        program_layers.append(Layer(f"mv{i}", "matmul", f"{prefix}mv", "blocks", args, weights, 0, 2 * N * N))
+        program_layers.append(Layer(f"mv{i}", "matmul", f"{prefix}mv", "blocks", "x·W", args, weights, 0, 2 * N * N))
         count = BLOCKS // SLICES
         steps_of += [(i, s * count, count) for s in range(SLICES)]
     last, spare = 1 + (layers - 1) % 2, 1 + layers % 2
     program_layers.append(
         Layer(
-            "mul", "multiply", f"{prefix}mul", "plain",
+            "mul", "multiply", f"{prefix}mul", "plain", "x·s",
             (ValueArg(last, VECTOR), WeightArg(0, VECTOR), ValueArg(spare, VECTOR, True)), Weights(scale_at, 1, 1024), 0, N,
         )
     )  # fmt: skip
     program_layers.append(
         Layer(
-            "add", "add", f"{prefix}halve_add", "scratch",
+            "add", "add", f"{prefix}halve_add", "scratch", "x/2 + y",
             (ValueArg(spare, VECTOR), ValueArg(0, VECTOR), ScratchArg(0, VECTOR), ValueArg(3, VECTOR, True)), None, 1024, 2 * N,
         )
     )  # fmt: skip
