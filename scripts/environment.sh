@@ -66,5 +66,8 @@ if [ ! -x "$directory/bin/python" ]; then
 fi
 echo "installing flexcomp[$extra] into $directory; the first time this downloads a few hundred MB"
 "$directory/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]"
-rm -f "$directory"/.installed-*
-fingerprint >"$stamp"
+current=$(fingerprint)
+for other in "$directory"/.installed-*; do # made of other sources, which this installation has replaced
+    if [ -f "$other" ] && [ "$(cat "$other")" != "$current" ]; then rm "$other"; fi
+done
+printf '%s\n' "$current" >"$stamp"

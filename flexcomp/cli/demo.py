@@ -25,7 +25,7 @@ def demo(
         for name in demonstration.ALL if everything else demonstration.DEFAULT:
             with BuildProgress(name) as progress:
                 for row in demonstration.run_network(name, dir, progress):
-                    progress(f"ran at {row.measurement.label}", 1, 1)
+                    progress(f"run, budget {row.measurement.label}", 1, 1)
                     rows.append(row)
     console = stdout_console()
     console.print(_table(rows))
