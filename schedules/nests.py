@@ -40,6 +40,7 @@ from .stages import (
     substitute,
     uses,
 )
+from .vector_math import EXPANSIONS
 
 # Work below which handing it to other threads costs more than it gains.
 _PARALLEL_OPERATIONS = 400_000
@@ -115,6 +116,7 @@ def emit(stage: Stage, flat: dict[tirx.Buffer, tirx.Buffer], machine: Machine) -
 
     mapped = stage.map(view)
     nest = _Nest(mapped.axes, flat[stage.buffer], flatten(stage.buffer, stage.indices), mapped.value, mapped.reduction)
+    nest = _split(nest)
     return _emit_reduction(nest, machine) if nest.reduction else _emit_elementwise(nest, machine)
 
 
@@ -135,6 +137,39 @@ def _for(axis_var: tirx.Var, extent: ir.Expr | int, body: tirx.Stmt, kind=tirx.F
             return substitute(body, {axis_var: _constant(0, axis_var)})
         extent = _constant(extent, axis_var)
     return tirx.For(axis_var, _constant(0, axis_var), extent, kind, body)
+
+
+def _store(buffer: tirx.Buffer, index: ir.Expr, value: ir.Expr, lane: tirx.Var | None = None, lanes: int = 1):
+    """(variables to allocate, statement): buffer[index] = value, inside a vectorised loop over `lane` if given.
+
+    Values that are bound at the top of the expression, and results of calls that other calls take, pass through
+    variables of `lanes` elements, which LLVM turns back into registers. TVM's simplifier tracks every `Let` as
+    the expression it stands for, so that chains of them grow exponentially; it does not look into memory.
+    """
+    position = tirx.const(0, "int32") if lane is None else lane
+    variables: list[tirx.Buffer] = []
+    statements: list[tirx.Stmt] = []
+
+    def keep(expr: ir.Expr) -> ir.Expr:
+        variable = tirx.decl_buffer((lanes,), expr.ty.dtype, name="value")
+        variables.append(variable)
+        statements.append(tirx.BufferStore(variable, expr, [position]))
+        return tirx.BufferLoad(variable, [position])
+
+    def keep_nested(call: ir.Call) -> ir.Expr:
+        # Arguments come first; one that holds a load of a variable already is kept as it is.
+        is_math = isinstance(call.op, ir.Op) and call.op.name in EXPANSIONS
+        return keep(call) if is_math and call.ty.dtype == "float32" else call
+
+    def evaluate(expr: ir.Expr) -> ir.Expr:
+        while isinstance(expr, tirx.Let):
+            expr = substitute(expr.body, {expr.var: keep(evaluate(expr.value))})
+        if _conditions(expr) or contains(expr, tirx.Let):
+            return expr
+        return tvm_ffi.structural_map(expr, (ir.Call, keep_nested))
+
+    statements.append(tirx.BufferStore(buffer, evaluate(value), [index]))
+    return [tirx.stmt.AllocBuffer(variable) for variable in variables], _sequence(statements)
 
 
 def _sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
@@ -158,6 +193,8 @@ def _fused_loop(axes: Sequence[Axis], body: tirx.Stmt, kind: tirx.ForKind) -> ti
 
 def _loops(axes: Sequence[Axis], body: tirx.Stmt, machine: Machine, operations: int) -> tirx.Stmt:
     """Nested loops over axes, of which leading ones run in parallel if the work in all is worth it."""
+    single = [axis for axis in axes if axis.extent == 1]
+    body = _sequence([*(tirx.stmt.Bind(axis.var, tirx.const(0, axis.var.ty.dtype)) for axis in single), body])
     axes = [axis for axis in axes if axis.extent > 1]
     shared = 0
     if machine.cores > 1 and operations >= _PARALLEL_OPERATIONS:
@@ -300,7 +337,7 @@ def _conditions(expr: ir.Expr) -> list[ir.Expr]:
     def visit(node: ir.Expr) -> None:
         if isinstance(node, tirx.Select):
             found.append(node.condition)
-        elif isinstance(node.op, ir.Op) and node.op.name == "tirx.if_then_else":
+        elif isinstance(node.op, ir.Op) and node.op.name == "prim.if_then_else":
             found.append(node.args[0])
 
     tvm_ffi.structural_walk(expr, [((ir.Call, tirx.Select), visit)])
@@ -366,23 +403,25 @@ def _partition(nest: _Nest) -> tuple[list[_Nest], int]:
 def _emit_box(nest: _Nest, machine: Machine, operations: int) -> tirx.Stmt:
     nest = _collapse(nest)
     if not nest.axes:
-        return tirx.BufferStore(nest.buffer, nest.value, [nest.index])
+        variables, store = _store(nest.buffer, nest.index, nest.value)
+        return _sequence([*variables, store])
     nest = _contiguous_last(nest)
     turned = _transposed_loads(nest, machine)
     if turned is not None:
         return _emit_transposed(nest, *turned, machine, operations)
     *outer, last = nest.axes
     if not _is_vectorisable(nest, last):
-        store = tirx.BufferStore(nest.buffer, nest.value, [nest.index])
-        return _loops(nest.axes, store, machine, operations)
+        variables, store = _store(nest.buffer, nest.index, nest.value)
+        return _loops(nest.axes, _sequence([*variables, store]), machine, operations)
     row = cover(last.extent, machine.lanes)
     dtype = last.var.ty.dtype
 
     def at(start: ir.Expr) -> tirx.Stmt:
         lane = tirx.Var("lane", dtype)
         values = {last.var: start + lane}
-        store = tirx.BufferStore(nest.buffer, substitute(nest.value, values), [substitute(nest.index, values)])
-        return _for(lane, row.lanes, store, tirx.ForKind.VECTORIZED)
+        index, value = substitute(nest.index, values), substitute(nest.value, values)
+        variables, store = _store(nest.buffer, index, value, lane, row.lanes)
+        return _sequence([*variables, _for(lane, row.lanes, store, tirx.ForKind.VECTORIZED)])
 
     def vectors(first: ir.Expr | None, count: ir.Expr | int) -> tirx.Stmt:
         i = tirx.Var("vector", dtype)
@@ -515,8 +554,8 @@ def _emit_transposed(
             return load
 
         value = substitute(replace_loads(nest.value, of), values)
-        store = tirx.BufferStore(nest.buffer, value, [substitute(nest.index, values)])
-        statements.append(_for(lane, lanes, store, tirx.ForKind.VECTORIZED))
+        variables, store = _store(nest.buffer, substitute(nest.index, values), value, lane, lanes)
+        statements += [*variables, _for(lane, lanes, store, tirx.ForKind.VECTORIZED)]
     statements = [*(tirx.stmt.AllocBuffer(column) for column in squares), *statements]
     outer = [axis for axis in nest.axes if axis is not across and axis is not last]
     return _loops([*outer, *tiles], _sequence(statements), machine, operations)
@@ -572,7 +611,11 @@ def _emit_reduction(nest: _Nest, machine: Machine) -> tirx.Stmt:
         if tile.rows > 1:
             tile = replace(tile, vectors=1)
         return _emit_tiles(nest, tile, along, machine, operations)
-    return _emit_tiles(nest, replace(_choose_tile(nest, None, 1, machine), vectors=1), None, machine, operations)
+    tile = _choose_tile(nest, None, 1, machine)
+    if tile.row_axis is None and last is not None:
+        # Nothing is shared, but independent scalars hide the latency of their updates.
+        tile = replace(tile, row_axis=last, rows=_even(last.extent, 2 * _CHAINS))
+    return _emit_tiles(nest, tile, None, machine, operations)
 
 
 def _lane_axis(nest: _Nest, machine: Machine) -> Axis | None:

@@ -45,7 +45,7 @@ class PoolSpec:
     pad: tuple[int, int, int, int]  # top, left, bottom, right
     dilation: tuple[int, int]
     kind: str  # one of KINDS
-    count_include_pad: bool  # averages divide by kh * kw rather than by the taps inside the image
+    count_include_pad: bool  # averages divide by the taps inside the padded image, not inside the image
     out_h: int
     out_w: int
 
@@ -74,7 +74,7 @@ class _Axis:
     out: int
     kernel: int
     stride: int
-    pad: int
+    pad: tuple[int, int]  # before and after
     dilation: int
 
     def taps(self, position: ir.Expr | int) -> tuple[ir.Expr | int, ir.Expr | int]:
@@ -82,14 +82,22 @@ class _Axis:
         if isinstance(position, int):
             inside = [t for t in range(self.kernel) if 0 <= self.at(position, t) < self.extent]
             return (inside[0], inside[-1] + 1) if inside else (0, 0)
-        origin = position * self.stride - self.pad
+        origin = position * self.stride - self.pad[0]
         first = tirx.max(0, (self.dilation - 1 - origin) // self.dilation)
         last = tirx.min(self.kernel, (self.extent - origin + self.dilation - 1) // self.dilation)
         return first, last
 
+    def padded_taps(self, position: ir.Expr | int) -> ir.Expr | int:
+        """How many taps lie inside the padded image: all, but for windows that ceil_mode lets stick out."""
+        if self.at(self.out - 1, self.kernel - 1) < self.extent + self.pad[1]:
+            return self.kernel
+        room = self.extent + self.pad[1] - self.at(position, 0)
+        taps = (room + self.dilation - 1) // self.dilation
+        return min(self.kernel, taps) if isinstance(position, int) else tirx.min(self.kernel, taps)
+
     def at(self, position, tap):
         """Coordinate in the image."""
-        return position * self.stride - self.pad + tap * self.dilation
+        return position * self.stride - self.pad[0] + tap * self.dilation
 
     def interior(self) -> tuple[int, int]:
         """[first, last) position whose window lies inside the image."""
@@ -99,8 +107,8 @@ class _Axis:
 
 def kernel(spec: PoolSpec, width: int) -> tirx.PrimFunc:
     """The PrimFunc (input, output), both NHWC, for vectors of `width` floats."""
-    rows = _Axis(spec.h, spec.out_h, spec.kh, spec.stride[0], spec.pad[0], spec.dilation[0])
-    columns = _Axis(spec.w, spec.out_w, spec.kw, spec.stride[1], spec.pad[1], spec.dilation[1])
+    rows = _Axis(spec.h, spec.out_h, spec.kh, spec.stride[0], spec.pad[::2], spec.dilation[0])
+    columns = _Axis(spec.w, spec.out_w, spec.kw, spec.stride[1], spec.pad[1::2], spec.dilation[1])
     channels = cover(spec.c, width)
     lanes, in_group = channels.lanes, min(_VECTORS, channels.full)
     groups, rest = divmod(channels.full, in_group)
@@ -134,19 +142,19 @@ def kernel(spec: PoolSpec, width: int) -> tirx.PrimFunc:
 
             y_first, y_last = rows.taps(y)
             x_first, x_last = (0, spec.kw) if is_interior else columns.taps(x)
-            with T.serial(y_first, y_last) as dy:
-                row = T.bind((image * spec.h + rows.at(y, dy)) * spec.w)
+            with T.serial(0, y_last - y_first) as dy:
+                row = T.bind((image * spec.h + rows.at(y, y_first + dy)) * spec.w)
                 if isinstance(x_first, int) and x_last - x_first <= _UNROLLED_TAPS:
                     for dx in range(x_first, x_last):
                         tap(row, dx)
                 else:
-                    with T.serial(x_first, x_last) as dx:
-                        tap(row, dx)
+                    with T.serial(0, x_last - x_first) as dx:
+                        tap(row, x_first + dx)
             count = None
             if spec.kind == "avg":
-                taps = spec.kh * spec.kw
-                if not spec.count_include_pad:
-                    taps = (y_last - y_first) * (x_last - x_first)
+                taps = (y_last - y_first) * (x_last - x_first)
+                if spec.count_include_pad:
+                    taps = rows.padded_taps(y) * (spec.kw if is_interior else columns.padded_taps(x))
                 # A window that lies in the padding altogether averages to 0.
                 count = float(max(taps, 1)) if isinstance(taps, int) else tirx.max(taps, 1)
                 count = tirx.Cast("float32", count) if isinstance(count, ir.Expr) else tirx.const(count, "float32")
@@ -166,7 +174,9 @@ def kernel(spec: PoolSpec, width: int) -> tirx.PrimFunc:
                 is_interior = (begin, end) == (first, last)
                 if begin == end:
                     continue
-                with maybe_serial(begin, end) as x:
+                # Loops start at 0: TVM's CanonicalizeLoop forgets to shift the bounds of loops inside.
+                with maybe_serial(0, end - begin) as column:
+                    x = begin + column
                     if shared_groups > 1:
                         group = (task % shared_groups) * in_group * lanes
                         window(image, y, x, group, [i * lanes for i in range(in_group)])

@@ -27,7 +27,9 @@ _EXPENSIVE_CALLS = frozenset(
         *("erf", "pow", "sin", "cos", "tan", "sqrt", "rsqrt"),
     )
 )
-_CONDITIONAL = "tirx.if_then_else"
+# Copies of a producer's expression at most: beyond, its result is stored.
+_MAX_READERS = 4
+_CONDITIONAL = "prim.if_then_else"
 
 
 @dataclass(frozen=True)
@@ -169,16 +171,20 @@ def parse(func: tirx.PrimFunc) -> list[Stage] | None:
     if root.iter_vars or root.match_buffers or root.init is not None:
         return None
     nests = root.body.seq if isinstance(root.body, tirx.stmt.SeqStmt) else [root.body]
-    stages = [_parse_nest(nest) for nest in nests]
-    if any(stage is None for stage in stages):
-        return None
+    stages: list[Stage] = []
+    for nest in nests:
+        parsed = _parse_nest(nest)
+        if parsed is None:
+            return None
+        stages += parsed
     written = [stage.buffer for stage in stages]
     if len(set(written)) != len(written):
         return None
     return stages
 
 
-def _parse_nest(stmt: tirx.Stmt) -> Stage | None:
+def _parse_nest(stmt: tirx.Stmt) -> list[Stage] | None:
+    """The stages of one nest: several if its block stores to several buffers that do not depend on each other."""
     loops: list[Axis] = []
     while isinstance(stmt, tirx.For):
         if stmt.kind != tirx.ForKind.SERIAL or not _is_zero(stmt.min) or not isinstance(stmt.extent, tirx.IntImm):
@@ -190,40 +196,69 @@ def _parse_nest(stmt: tirx.Stmt) -> Stage | None:
     if not isinstance(stmt, s_tir.SBlockRealize) or not _is_true(stmt.predicate):
         return None
     block = stmt.block
-    if block.alloc_buffers or block.match_buffers or not isinstance(block.body, tirx.BufferStore):
+    if block.alloc_buffers or block.match_buffers:
         return None
     bound = {var.var: value for var, value in zip(block.iter_vars, stmt.iter_values, strict=True)}
     reduced = [value for var, value in zip(block.iter_vars, stmt.iter_values, strict=True) if _is_reduced(var)]
     reduce_axes = tuple(axis for axis in loops if any(uses(value, [axis.var]) for value in reduced))
     axes = tuple(axis for axis in loops if axis not in reduce_axes)
-    indices = tuple(substitute(index, bound) for index in block.body.indices)
-    value = substitute(block.body.value, bound)
-    buffer = block.body.buffer
-    if any(uses(index, [axis.var for axis in reduce_axes]) for index in indices):
+    stores = _stores(block.body, bound)
+    inits = [] if block.init is None else _stores(block.init, bound)
+    if not stores or inits is None or (reduce_axes and not inits):
         return None
-    if block.init is None:
-        if reduce_axes or any(load.source.same_as(buffer) for load in loads(value)):
+    stages = []
+    for store in stores:
+        others = [other.buffer for other in stores if other is not store]
+        if any(load.source in others for load in loads(store.value)):
             return None
-        return Stage(axes, buffer, indices, value)
-    return _reduction_stage(axes, reduce_axes, buffer, indices, value, block.init)
+        if any(uses(index, [axis.var for axis in reduce_axes]) for index in store.indices):
+            return None
+        if inits:
+            init = next((init.value for init in inits if init.buffer.same_as(store.buffer)), None)
+            stage = _reduction_stage(axes, reduce_axes, store, init)
+        elif any(load.source.same_as(store.buffer) for load in loads(store.value)):
+            stage = None
+        else:
+            stage = Stage(axes, store.buffer, tuple(store.indices), store.value)
+        if stage is None:
+            return None
+        stages.append(stage)
+    return stages
 
 
-def _reduction_stage(axes, reduce_axes, buffer, indices, value, init) -> Stage | None:
-    if not isinstance(init, tirx.BufferStore) or not init.buffer.same_as(buffer) or not is_constant(init.value):
+def _stores(body: tirx.Stmt, bound: Mapping[tirx.Var, ir.Expr]) -> list[tirx.BufferStore] | None:
+    """The stores of a block whose body consists of these and of bindings, which are resolved; None otherwise."""
+    values = dict(bound)
+    stores = []
+    for stmt in body.seq if isinstance(body, tirx.stmt.SeqStmt) else [body]:
+        if isinstance(stmt, tirx.stmt.Bind):
+            values[stmt.var] = substitute(stmt.value, values)
+        elif isinstance(stmt, tirx.BufferStore):
+            indices = [substitute(index, values) for index in stmt.indices]
+            stores.append(tirx.BufferStore(stmt.buffer, substitute(stmt.value, values), indices))
+        else:
+            return None
+    return stores
+
+
+def _reduction_stage(
+    axes: tuple[Axis, ...], reduce_axes: tuple[Axis, ...], store: tirx.BufferStore, init: ir.Expr | None
+) -> Stage | None:
+    if init is None or not is_constant(init):
         return None
-    accumulator = tirx.Var("accumulator", buffer.dtype)
+    accumulator = tirx.Var("accumulator", store.buffer.dtype)
 
     def own(load: ir.TensorLoad) -> ir.Expr:
-        if not load.source.same_as(buffer):
+        if not load.source.same_as(store.buffer):
             return load
-        same = all(tvm_ffi.structural_equal(a, b) for a, b in zip(load.indices, indices, strict=True))
+        same = all(tvm_ffi.structural_equal(a, b) for a, b in zip(load.indices, store.indices, strict=True))
         return accumulator if same else load
 
-    update = replace_loads(value, own)
-    if any(load.source.same_as(buffer) for load in loads(update)):
+    update = replace_loads(store.value, own)
+    if any(load.source.same_as(store.buffer) for load in loads(update)):
         return None
-    reduction = Reduction(reduce_axes, init.value, update, accumulator)
-    return Stage(axes, buffer, indices, accumulator, reduction)
+    reduction = Reduction(reduce_axes, init, update, accumulator)
+    return Stage(axes, store.buffer, tuple(store.indices), accumulator, reduction)
 
 
 def _is_zero(expr: ir.Expr) -> bool:
@@ -242,16 +277,27 @@ def _is_reduced(var: tirx.IterVar) -> bool:
 
 
 def merge(stages: list[Stage], intermediates: Iterable[tirx.Buffer]) -> list[Stage]:
-    """Inline producers and fuse epilogues until neither applies; order is kept."""
-    for buffer in intermediates:
-        stages = _merge_at(stages, buffer)
-    # An epilogue can free a producer for inlining, as it removes a reader.
-    for buffer in intermediates:
-        stages = _merge_at(stages, buffer)
-    return stages
+    """Inline producers and fuse epilogues until neither applies; order is kept.
+
+    Producers with one reader come first, the last ones before those that they read: so a value that a reader needs
+    twice is seen twice in one place, and is bound there, rather than copied along two ways.
+    """
+    intermediates = list(reversed(list(intermediates)))
+    while True:
+        merged = stages
+        for buffer in intermediates:
+            merged = _merge_at(merged, buffer, most_readers=1)
+        if len(merged) == len(stages):
+            for buffer in reversed(intermediates):
+                merged = _merge_at(merged, buffer, most_readers=_MAX_READERS)
+                if len(merged) < len(stages):
+                    break
+            else:
+                return merged
+        stages = merged
 
 
-def _merge_at(stages: list[Stage], buffer: tirx.Buffer) -> list[Stage]:
+def _merge_at(stages: list[Stage], buffer: tirx.Buffer, most_readers: int) -> list[Stage]:
     producers = [stage for stage in stages if stage.buffer.same_as(buffer)]
     if len(producers) != 1:
         return stages
@@ -259,6 +305,8 @@ def _merge_at(stages: list[Stage], buffer: tirx.Buffer) -> list[Stage]:
     readers = [stage for stage in stages if _reads(stage, buffer)]
     if not readers:
         return [stage for stage in stages if stage is not producer]
+    if len(readers) > most_readers:
+        return stages
     if producer.reduction is None:
         if not _covers(producer) or not all(_may_inline(producer, reader) for reader in readers):
             return stages

@@ -16,8 +16,7 @@ that occur more than once are bound by `Let`: the size of the result does not de
 
 Coefficients are minimax fits (Lawson's reweighted least squares); both rational functions have positive
 coefficients only, so nothing cancels in their evaluation. NaN stays NaN, infinities give the limits. Rounding
-to an integer adds and subtracts 1.5 * 2^23: a target that allows reassociation of floating-point sums
-(`fast-math`) breaks it.
+to an integer adds 1.5 * 2^23 and takes the low bits.
 """
 
 from __future__ import annotations
@@ -117,12 +116,9 @@ def _power_of_two(n: ir.Expr) -> ir.Expr:
 def _round(x: ir.Expr, body: Callable[[ir.Expr, ir.Expr], ir.Expr]) -> ir.Expr:
     """`body(n, float(n))` for n the integer nearest to x, |x| < 2^22."""
     int32 = _dtype("int32", x)
-
-    def with_sum(total: ir.Expr) -> ir.Expr:
-        integer = tirx.reinterpret(int32, total) - tirx.const(_ROUNDING_BITS, int32)
-        return let(integer, lambda n: let(total - constant(_ROUNDING, x), lambda f: body(n, f)))
-
-    return let(x + constant(_ROUNDING, x), with_sum)
+    # The float comes from the integer: TVM's simplifier folds (x + c) - c to x.
+    integer = tirx.reinterpret(int32, x + constant(_ROUNDING, x)) - tirx.const(_ROUNDING_BITS, int32)
+    return let(integer, lambda n: let(tirx.Cast(_dtype("float32", x), n), lambda f: body(n, f)))
 
 
 def exp(x: ir.Expr) -> ir.Expr:
@@ -156,9 +152,7 @@ def sigmoid(x: ir.Expr) -> ir.Expr:
     return constant(1.0, x) / (constant(1.0, x) + exp(constant(0.0, x) - x))
 
 
-def _odd_rational(
-    x: ir.Expr, limit: float, numerator: Sequence[float], denominator: Sequence[float]
-) -> ir.Expr:
+def _odd_rational(x: ir.Expr, limit: float, numerator: Sequence[float], denominator: Sequence[float]) -> ir.Expr:
     """x P(x²) / Q(x²) for |x| <= limit, constant beyond, never outside [-1, 1]."""
 
     def of_clamped(x: ir.Expr) -> ir.Expr:
