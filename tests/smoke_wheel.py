@@ -46,8 +46,9 @@ def main() -> None:
         outputs = flexcomp.load("dense.so", budget=budget).run({"x": x})
         np.testing.assert_allclose(np.asarray(outputs["y"]), expected, **close)
 
+    Path("outputs").mkdir()
     command = ["flexcomp-run", "dense.so", "--budget", "0.5", "--input", "x=x.npy", "--output-dir", "outputs"]
-    report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     assert report["arena_bytes"] <= report["budget_bytes"] < weights.nbytes
     np.testing.assert_allclose(np.load(Path("outputs", "y.npy")), expected, **close)
 
