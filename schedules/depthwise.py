@@ -27,6 +27,7 @@ class _Emitter(DirectEmitter):
 
     def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
         spec, block = self.spec, self.panel.block
+        self.total = self.acc
         self.acc.fill(size, lambda start, lanes: self.w[vector(self.panel_at + start, lanes)])
         with maybe_serial(*self.kernel_rows) as kernel_row:
             in_row = self.image * spec.height + self.in_row + kernel_row * spec.dilation[0]

@@ -70,5 +70,12 @@ class Accumulators:
                 product = left(row, start, lanes) * right(start, lanes)
                 T.buffer_store(self._rows[row], self._rows[row][index[0]] + product, index)
 
+    def add(self, rows: int, other: Accumulators) -> None:
+        """Add the first `rows` rows of another tile of the same shape."""
+        for row in range(rows):
+            for start, lanes in self.pieces:
+                value = self.get(row, start, lanes) + other.get(row, start, lanes)
+                T.buffer_store(self._rows[row], value, [vector(start, lanes)])
+
     def get(self, row: int, start: int, lanes: int) -> tirx.Expr:
         return self._rows[row][vector(start, lanes)]
