@@ -1,0 +1,131 @@
+"""The matrices of Winograd convolution F(m × m, 3 × 3), and their products as straight-line vector code.
+
+    Y = Aᵀ [ (G w Gᵀ) ∘ (Bᵀ x B) ] A          x: a × a inputs, w: 3 × 3 weights, Y: m × m outputs, a = m + 2
+
+Source: Lavin & Gray, Fast Algorithms for Convolutional Neural Networks (2015), section 4; the matrices by the
+Toom-Cook construction on the points below and infinity. Points come as 0 and pairs ±p, so that rows of Bᵀ and
+columns of Aᵀ come in pairs with equal even and opposite odd parts, which are computed once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+from tvm import tirx
+
+from .emit import spread
+
+KERNEL = 3
+# F(4): ±5/8, ±3/2 instead of ±1, ±2 leave a quarter of the error; for F(6) no better multiples of 1/8 were found.
+_POINTS = {2: "0 1 -1", 4: "0 5/8 -5/8 3/2 -3/2", 6: "0 1 -1 2 -2 1/2 -1/2"}
+KINDS = tuple(_POINTS)
+
+Matrix = tuple[tuple[Fraction, ...], ...]
+Term = tirx.Expr | None  # a vector; None is zero
+
+
+@cache
+def matrices(m: int) -> tuple[Matrix, Matrix, Matrix]:
+    """Aᵀ (m × a), Bᵀ (a × a) and G (a × 3)."""
+    points = [Fraction(text) for text in _POINTS[m].split()]
+    others = [[q for q in points if q != p] for p in points]
+    at = [[*(p**i for p in points), Fraction(i == m - 1)] for i in range(m)]
+    bt = [[*_polynomial(roots), Fraction(0)] for roots in others] + [_polynomial(points)]
+    g = [[p**i / _product(p - q for q in rest) for i in range(KERNEL)] for p, rest in zip(points, others, strict=True)]
+    g.append([Fraction(0), Fraction(0), Fraction(1)])
+    return _frozen(at), _frozen(bt), _frozen(g)
+
+
+def _frozen(rows) -> Matrix:
+    return tuple(tuple(row) for row in rows)
+
+
+def _product(factors) -> Fraction:
+    result = Fraction(1)
+    for factor in factors:
+        result *= factor
+    return result
+
+
+def _polynomial(roots: list[Fraction]) -> list[Fraction]:
+    """Coefficients, lowest first, of the product of (x - root)."""
+    result = [Fraction(1)]
+    for root in roots:
+        result = [high - root * low for high, low in zip([Fraction(0), *result], [*result, Fraction(0)], strict=True)]
+    return result
+
+
+@dataclass(frozen=True)
+class WeightTransform:
+    """Weights OHWI float32[out, 3, 3, in] → float32[out, (m + 2)², in]: U = G w Gᵀ, position row-major."""
+
+    m: int
+
+    @property
+    def positions(self) -> int:
+        return (self.m + 2) ** 2
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """G, float64[m + 2, 3]."""
+        return np.array([[float(entry) for entry in row] for row in matrices(self.m)[2]])
+
+    def apply(self, weights: np.ndarray) -> np.ndarray:
+        """The transform in NumPy, in float64 until the end."""
+        g = self.matrix
+        out, _, _, channels = weights.shape
+        columns = np.matmul(g, weights.astype("f8").reshape(out, KERNEL, -1)).reshape(-1, KERNEL, channels)
+        return np.matmul(g, columns).reshape(out, self.positions, channels).astype("f4")
+
+
+def input_line(m: int, values: list[Term], lanes: int, bind) -> list[Term]:
+    """Bᵀ d for one row or column d of a vectors; `bind` names a shared value."""
+    bt = matrices(m)[1]
+    result = [_dot(bt[0], values, lanes)]
+    for i in range(1, len(values) - 1, 2):
+        even = _bound(_dot(bt[i][::2], values[::2], lanes), bind)
+        odd = _bound(_dot(bt[i][1::2], values[1::2], lanes), bind)
+        result += [_sum(even, odd), _difference(even, odd, lanes)]
+    result.append(_dot(bt[-1], values, lanes))
+    return [_bound(value, bind) for value in result]
+
+
+def output_line(m: int, values: list[tirx.Expr], lanes: int, bind) -> list[Term]:
+    """Aᵀ x for one row or column x of a vectors: even rows need the sums of the pairs, odd ones the differences."""
+    at = matrices(m)[0]
+    pairs = range(1, len(values) - 1, 2)
+    both = [bind(values[i] + values[i + 1]) for i in pairs], [bind(values[i] - values[i + 1]) for i in pairs]
+    return [
+        bind(_dot([row[0], *(row[i] for i in pairs), row[-1]], [values[0], *both[k % 2], values[-1]], lanes))
+        for k, row in enumerate(at)
+    ]
+
+
+def _dot(factors, values, lanes: int) -> Term:
+    result: Term = None
+    for factor, value in zip(factors, values, strict=True):
+        if factor == 0 or value is None:
+            continue
+        size = abs(factor)
+        term = value if size == 1 else value * spread(tirx.const(float(size), "float32"), lanes)
+        result = _sum(result, term) if factor > 0 else _difference(result, term, lanes)
+    return result
+
+
+def _sum(left: Term, right: Term) -> Term:
+    if left is None or right is None:
+        return right if left is None else left
+    return left + right
+
+
+def _difference(left: Term, right: Term, lanes: int) -> Term:
+    if right is None:
+        return left
+    return (spread(tirx.const(0.0, "float32"), lanes) if left is None else left) - right
+
+
+def _bound(value: Term, bind) -> Term:
+    return None if value is None else bind(value)

@@ -1,0 +1,144 @@
+"""Winograd convolutions against NumPy: random shapes, slices and epilogues, scratch, accuracy, a network."""
+
+import numpy as np
+import pytest
+import tvm
+
+from flexcomp.schedules import winograd
+from flexcomp.schedules.spec import ConvSpec
+from flexcomp.schedules.tile import Tile, VectorUnit
+from flexcomp.schedules.winograd import Winograd
+from flexcomp.schedules.winograd_transforms import KINDS, WeightTransform
+
+from .kernels import assert_no_workspace, library
+from .reference import conv2d, pack
+from .test_conv import EPILOGUES, RESIDUAL
+
+GUARD = 64  # floats before and after scratch
+ACCURACY = {2: 1e-5, 4: 1e-5, 6: 5e-5}  # of the largest output
+
+
+@pytest.fixture(autouse=True)
+def without_tvms_cse():
+    """TVM's elimination of common subexpressions takes most of the time on straight-line code; LLVM has its own."""
+    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
+        yield
+
+
+def random_way(rng: np.random.Generator, m: int) -> Winograd:
+    pick = lambda *values: int(rng.choice(values))  # noqa: E731
+    spec = ConvSpec(
+        batch=pick(1, 1, 2), height=pick(1, 5, 8, 13, 19), width=pick(2, 5, 7, 14, 23),
+        in_channels=pick(1, 3, 8, 12, 20, 256), out_channels=pick(1, 3, 8, 12, 20, 40), kernel=(3, 3),
+        padding=tuple(pick(0, 1, 1, 2) for _ in range(4)), epilogue=list(EPILOGUES)[rng.integers(len(EPILOGUES))],
+    )  # fmt: skip
+    tile = Tile(pick(1, 2, 3, 5), min(pick(3, 8, 12, 16), spec.out_channels))
+    return Winograd(spec, m, tile, groups=pick(1, 2, 3, 50), chunk=pick(1, 2, 3), slots=pick(1, 1, 2, 4))
+
+
+def ways(m: int, count: int) -> list[Winograd]:
+    rng = np.random.default_rng(m)
+    drawn = (random_way(rng, m) for _ in range(10 * count))
+    return [way for way in drawn if way.spec.out_height > 0 and way.spec.out_width > 0][:count]
+
+
+def operands(rng: np.random.Generator, spec: ConvSpec):
+    draw = lambda *shape: rng.standard_normal(shape).astype("f4")  # noqa: E731
+    x, bias, slope = draw(spec.batch, spec.height, spec.width, spec.in_channels), *draw(2, spec.out_channels)
+    w = draw(spec.out_channels, 3, 3, spec.in_channels)
+    return x, w, bias, slope, draw(spec.batch, spec.out_height, spec.out_width, spec.out_channels)
+
+
+def packed_weights(way: Winograd, w, bias, slope) -> np.ndarray:
+    return pack(way.panel, WeightTransform(way.m).apply(w), bias, [slope] * way.spec.channel_vectors)
+
+
+class Guarded:
+    """Scratch full of NaN between guard values."""
+
+    def __init__(self, way: Winograd) -> None:
+        self.sizes = [int(np.prod(shape)) for shape in way.scratch]
+        self.whole = [tvm.runtime.tensor(self._fresh(size)) for size in self.sizes]
+        self.parts = [
+            tvm.runtime.from_dlpack(np.from_dlpack(tensor)[GUARD:-GUARD].reshape(shape))
+            for tensor, shape in zip(self.whole, way.scratch, strict=True)
+        ]
+
+    @staticmethod
+    def _fresh(size: int) -> np.ndarray:
+        array = np.full(size + 2 * GUARD, 77, "f4")
+        array[GUARD:-GUARD] = np.nan
+        return array
+
+    def untouched_outside(self) -> bool:
+        return all((t.numpy()[:GUARD] == 77).all() and (t.numpy()[-GUARD:] == 77).all() for t in self.whole)
+
+    def used(self) -> bool:
+        """Whether the last tile of the last slot was written."""
+        return all(not np.isnan(part.numpy()[0, -1]).all() for part in self.parts)
+
+
+@pytest.mark.parametrize("m", KINDS)
+def test_random_shapes_and_slices(m):
+    """Every slice of blocks writes its channels and nothing else; no pixel or weight outside is read; scratch is enough."""
+    cases = ways(m, 20 if m < 6 else 4)
+    units = [VectorUnit(8, 16), VectorUnit(4, 32)]
+    compiled = library({f"kernel_{i}": winograd.kernel(way, units[i % 2].width) for i, way in enumerate(cases)})
+    rng = np.random.default_rng(1)
+    for i, way in enumerate(cases):
+        spec, panel, message = way.spec, way.panel, f"{way.spec} {way}"
+        x, w, bias, slope, tensor = operands(rng, spec)
+        plain = conv2d(spec, x, w, bias)
+        expected = EPILOGUES[spec.epilogue](plain, tensor, slope)
+        packed = packed_weights(way, w, bias, slope)
+        y = np.full(expected.shape, np.nan, "f4")
+        result = tvm.runtime.tensor(y)
+        cut = int(rng.integers(0, panel.blocks))
+        for first, count in ((cut, panel.blocks - cut), (0, cut)):
+            if not count:
+                continue
+            given = np.full_like(packed, np.nan)
+            given[:count] = packed[first : first + count]
+            scratch = Guarded(way)
+            tensors = [x, *[tensor] * spec.tensors, given]
+            compiled[f"kernel_{i}"](*map(tvm.runtime.tensor, tensors), first, count, result, *scratch.parts)
+            written = np.unique(panel.channels()[first : first + count])
+            y[..., written] = expected[..., written]
+            np.testing.assert_array_equal(np.isnan(result.numpy()), np.isnan(y), err_msg=message)
+            assert scratch.untouched_outside(), message
+            assert scratch.used(), message
+        error = abs(result.numpy() - expected).max() / abs(plain).max()
+        assert error < ACCURACY[m], f"{message}: {error}"
+
+
+@pytest.mark.parametrize("m", KINDS)
+def test_accuracy(m):
+    """Relative to the largest output, against float64, 256 channels."""
+    spec = ConvSpec(1, 20, 20, 256, 16, (3, 3), padding=(1, 1, 1, 1))
+    way = Winograd(spec, m, Tile(5, 16), groups=2)
+    x, w, bias, slope, _ = operands(np.random.default_rng(0), spec)
+    expected = conv2d(spec, x, w, bias)
+    y = tvm.runtime.tensor(np.empty(expected.shape, "f4"))
+    kernel = library({"kernel": winograd.kernel(way, 8)})["kernel"]
+    panel = tvm.runtime.tensor(packed_weights(way, w, bias, slope))
+    kernel(tvm.runtime.tensor(x), panel, 0, way.panel.blocks, y, *Guarded(way).parts)
+    assert abs(y.numpy() - expected).max() < ACCURACY[m] * abs(expected).max()
+
+
+def test_no_memory_besides_the_operands():
+    spec = ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1), epilogue=RESIDUAL)
+    assert_no_workspace({
+        f"kernel_{m}_{slots}": winograd.kernel(Winograd(spec, m, Tile(5, 16), 1, slots=slots), 8)
+        for m, slots in ((2, 1), (4, 2), (6, 1))
+    })  # fmt: skip
+
+
+def test_weight_transform_is_exact_for_one():
+    """A kernel that is one at its centre has the transform's centre column squared."""
+    w = np.zeros((1, 3, 3, 1), "f4")
+    w[0, 1, 1, 0] = 1
+    for m in KINDS:
+        g = WeightTransform(m).matrix
+        np.testing.assert_allclose(
+            WeightTransform(m).apply(w)[0, :, 0], np.outer(g[:, 1], g[:, 1]).reshape(-1), rtol=1e-6
+        )
