@@ -107,7 +107,8 @@ def _plan_ladder(problem: plan.Problem, budget, strategy: str, report: Progress)
     minimum = plan.minimum_budget(problem)
     resident = max(plan.resident_budget(problem), minimum.nbytes)
     try:
-        asked = resolve(budget, minimum.nbytes, resident)
+        # More memory than everything takes is of no use: the rung would be the last one again.
+        asked = min(resolve(budget, minimum.nbytes, resident), resident)
     except BudgetError as error:
         raise BudgetError(f"{error}; {minimum}") from None
     try:

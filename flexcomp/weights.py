@@ -71,7 +71,10 @@ def _value(expr: ir.Expr, values: dict[relax.Var, object]):
     rule = _RULES.get(operator(expr))
     if rule is None:
         return _compiled(expr, args)
-    result = np.asarray(rule(expr.attrs, *args))
+    result = rule(expr.attrs, *args)
+    if not isinstance(expr.ty, relax.TensorType):
+        return result
+    result = np.asarray(result)
     wanted = str(expr.ty.dtype)
     return result if str(result.dtype) == wanted else result.astype(wanted)
 
@@ -92,11 +95,14 @@ _RULES: dict[str, Callable[..., _Array]] = {
     "broadcast_to": lambda _, x, shape: np.broadcast_to(x, shape),
     "concat": lambda attrs, parts: np.concatenate(parts, axis=int(attrs.axis)),
     "take": _take,
+    "shape_of": lambda _, x: tuple(x.shape),
+    "shape_to_tensor": lambda _, shape: np.array(shape, np.int64),
     "zeros": lambda _, shape: np.zeros(shape, np.float32),
     "add": lambda _, a, b: a + b,
     "subtract": lambda _, a, b: a - b,
     "multiply": lambda _, a, b: a * b,
     "divide": lambda _, a, b: a / b,
+    "matmul": lambda _, a, b: np.matmul(a, b),
     "negative": lambda _, a: -a,
     "sqrt": lambda _, a: np.sqrt(a),
     "rsqrt": lambda _, a: np.float32(1) / np.sqrt(a),

@@ -21,6 +21,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -186,6 +187,7 @@ json::Array SwitchBudgets(const Model& model, std::vector<Tensor>& inputs, std::
 }
 
 void WriteOutputs(const std::vector<Tensor>& outputs, const std::string& folder) {
+  std::filesystem::create_directories(folder);
   for (const Tensor& tensor : outputs) {
     std::string name = tensor.name;
     std::replace(name.begin(), name.end(), '/', '_');

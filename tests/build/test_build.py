@@ -1,0 +1,99 @@
+"""What `build` promises besides right answers: errors that help, the same bytes every time, the budget asked for."""
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from tvm import relax
+
+import flexcomp
+from benchmarks.graph import Graph
+
+from .operators import model, node
+
+
+def network() -> onnx.ModelProto:
+    g = Graph("tiny", seed=1)
+    x = g.relu(g.conv(g.input("x", (1, 3, 32, 32)), 32, 3))
+    x = g.max_pool(g.relu(g.conv(x, 64, 3, stride=2)), 4, 4)
+    x = g.op("Flatten", x, axis=1, channels=64 * 4 * 4)
+    return g.model(g.dense(x, 256), (1, 256))
+
+
+def test_the_asked_budget_is_a_rung():
+    artifact = flexcomp.build(network(), budget="450kB")
+    assert 450_000 in [rung.budget for rung in artifact.program.rungs]
+    assert all(rung.arena <= rung.budget for rung in artifact.program.rungs)
+
+
+def test_more_memory_than_everything_adds_no_rung():
+    ladder = [rung.budget for rung in flexcomp.build(network()).program.rungs]
+    assert [rung.budget for rung in flexcomp.build(network(), budget="1GB").program.rungs] == ladder
+
+
+def test_a_budget_below_the_minimum_says_what_sets_it():
+    smallest = flexcomp.build(network()).program.rungs[0].budget
+    with pytest.raises(flexcomp.BudgetError) as caught:
+        flexcomp.build(network(), budget=smallest - 1)
+    text = str(caught.value)
+    assert str(smallest - 1) in text and f"{smallest:,}" in text
+    assert "conv2d" in text and "activations" in text and "weights" in text
+
+
+@pytest.mark.parametrize("name, unsupported", [
+    ("LSTM", model([node("LSTM", "x", "w", "r")], {"x": (3, 1, 4)}, ["y"],
+                   {"w": np.zeros((1, 8, 4), "f4"), "r": np.zeros((1, 8, 2), "f4")})),
+    ("cumsum", model([node("CumSum", "x", "axis")], {"x": (3, 4)}, ["y"], {"axis": np.int64(1)})),
+])  # fmt: skip
+def test_an_operator_that_cannot_be_compiled_is_named(name, unsupported):
+    if name == "LSTM":
+        unsupported.graph.node[0].attribute.append(onnx.helper.make_attribute("hidden_size", 2))
+    with pytest.raises(flexcomp.UnsupportedModelError, match=f"(?i){name}"):
+        flexcomp.build(unsupported)
+
+
+def test_two_builds_give_the_same_bytes(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        flexcomp.build(network(), budget=0.5).export_library(tmp_path / name / "tiny.so")
+    for suffix in (".so", ".weights"):
+        first, second = ((tmp_path / name / "tiny").with_suffix(suffix).read_bytes() for name in ("first", "second"))
+        assert first == second, suffix
+
+
+def test_a_relax_module_with_constants_is_not_changed(tmp_path):
+    rng = np.random.default_rng(0)
+    w, b = (relax.const(rng.standard_normal(s).astype("f4")) for s in ((24, 8), (8,)))
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((5, 24), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(relax.op.nn.relu(builder.emit(relax.op.add(builder.emit(relax.op.matmul(x, w)), b))))
+        builder.emit_func_output(y)
+    mod = builder.get()
+    text = mod.script(show_meta=True)
+    flexcomp.build(mod).export_library(tmp_path / "dense.so")
+    assert mod.script(show_meta=True) == text
+    given = rng.standard_normal((5, 24)).astype("f4")
+    with flexcomp.load(tmp_path / "dense.so") as session:
+        found = session(given)
+    expected = np.maximum(given @ w.value.numpy() + b.value.numpy(), 0)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_progress_covers_every_phase():
+    seen = []
+    flexcomp.build(network(), progress=lambda phase, done, total: seen.append((phase, done, total)))
+    assert list(dict.fromkeys(phase for phase, _, _ in seen)) == ["import", "passes", "plan", "compile"]
+    last = {phase: (done, total) for phase, done, total in seen}
+    assert all(done == total for done, total in last.values())
+
+
+def test_instruments_see_every_pass():
+    """Dumps and timings are TVM instruments; they work because the phases are ordinary TVM passes."""
+    timing = tvm.ir.instrument.PassTimingInstrument()
+    with tvm.transform.PassContext(instruments=[timing]):
+        flexcomp.build(network())
+        report = timing.render()
+    for name in ("FuseLayers", "ChooseKernels", "SliceLayers", "PretransformWeights", "LowerOperators", "ToNHWC"):
+        assert name in report
