@@ -153,7 +153,7 @@ class _Lowering:
         attrs = dict(func.attrs.items()) if func.attrs is not None else {}
         op = str(attrs.get(names.OPERATOR, gv.name_hint))
         name = f"{op}.{len(result.layers)}"
-        scratch: tuple[TensorType, ...] = ()
+        scratch = tuple(TensorType(tuple(int(e) for e in s), "float32") for s in attrs.get(names.SCRATCH, ()))
         if names.OPERATOR not in attrs:
             if gv not in self.scheduled:
                 self.scheduled[gv] = self._schedule(gv, func)

@@ -25,9 +25,9 @@ def simplify() -> list[Pass]:
     return [Canonicalise(), FoldBatchNorm(), ToNHWC(), Canonicalise()]
 
 
-def layers(unit: VectorUnit) -> list[Pass]:
-    """Anchors and their epilogues are calls of chosen kernels on packed weights."""
-    return [FuseLayers(), ChooseKernels(unit), SliceLayers(unit), PretransformWeights(unit)]
+def layers(unit: VectorUnit, kernels: str = "smallest") -> list[Pass]:
+    """Anchors and their epilogues are calls of chosen kernels on packed weights; `kernels` is a strategy of the choice."""
+    return [FuseLayers(), ChooseKernels(unit, kernels), SliceLayers(unit), PretransformWeights(unit)]
 
 
 def separate_weights() -> list[Pass]:

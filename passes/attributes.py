@@ -16,9 +16,17 @@ IMPLEMENTATION = "flexcomp.implementation"  # str, e.g. "direct 14×32"
 DESCRIPTION = "flexcomp.description"  # str, e.g. "3×3 64→64 @ 56×56 +relu"
 FLOPS = "flexcomp.flops"  # int
 SLICES = "flexcomp.slices"  # int: blocks of the panel; the kernel takes (first, count) before its output
+SCRATCH = "flexcomp.scratch"  # list of shapes: float32 buffers that the kernel takes after its output
 
 
-def kernel_attributes(operator: str, implementation: str, description: str, flops: int, slices: int = 1) -> dict:
+def kernel_attributes(
+    operator: str,
+    implementation: str,
+    description: str,
+    flops: int,
+    slices: int = 1,
+    scratch: tuple[tuple[int, ...], ...] = (),
+) -> dict:
     """The attributes of a kernel that generic fusion leaves alone."""
     return {
         OPERATOR: operator,
@@ -26,5 +34,6 @@ def kernel_attributes(operator: str, implementation: str, description: str, flop
         DESCRIPTION: description,
         FLOPS: flops,
         SLICES: slices,
+        SCRATCH: [list(shape) for shape in scratch],
         "op_pattern": 8,  # opaque
     }

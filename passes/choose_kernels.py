@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tvm
 from tvm import relax
 from tvm.ir.transform import module_pass
 
-from ..schedules.registry import candidates
+from ..schedules.registry import Candidate, candidates
 from ..schedules.tile import VectorUnit
 from .attributes import KERNEL, LAYER, WEIGHTS
 from .layers import read
+
+# What a strategy wants little of, most important first; then the first offer wins.
+STRATEGIES: dict[str, Callable[[Candidate], tuple]] = {
+    "smallest": lambda candidate: (candidate.scratch_nbytes, _weight_nbytes(candidate), candidate.work),
+    "fastest": lambda candidate: (candidate.work,),
+}
 
 
 @module_pass(opt_level=0)
@@ -18,14 +26,20 @@ class ChooseKernels:
 
     flexcomp.layer = "conv2d"   →   flexcomp.layer = "conv2d", flexcomp.kernel = "direct 14×32"
 
-    The kernel families offer candidates for the layer's spec; the one with the least predicted work wins.
+    The kernel families offer candidates for the layer's spec. Strategy "smallest" takes the one with the least scratch
+    and weights, "fastest" the one with the least predicted work, whatever memory it needs.
     """
 
-    def __init__(self, unit: VectorUnit) -> None:
-        self.unit = unit
+    def __init__(self, unit: VectorUnit, strategy: str = "smallest") -> None:
+        assert strategy in STRATEGIES, f"no strategy {strategy!r}; there are {', '.join(STRATEGIES)}"
+        self.unit, self.strategy = unit, strategy
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        return annotate(mod, lambda func: {KERNEL: str(min(_offers(func, self.unit), key=lambda c: c.work))})
+        return annotate(mod, lambda func: {KERNEL: str(min(_offers(func, self.unit), key=STRATEGIES[self.strategy]))})
+
+
+def _weight_nbytes(candidate: Candidate) -> int:
+    return candidate.panel.blocks * candidate.panel.block_nbytes if candidate.panel else 0
 
 
 def _offers(func: relax.Function, unit: VectorUnit):

@@ -9,10 +9,10 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import module_pass
 
-from ..schedules.panel import Panel
 from ..schedules.registry import Candidate
 from ..schedules.spec import ConvSpec, MatmulSpec
 from ..schedules.tile import VectorUnit
+from ..schedules.winograd_transforms import WeightTransform
 from . import attributes as names
 from .choose_kernels import chosen
 from .ir import shape, with_functions
@@ -25,6 +25,8 @@ class PretransformWeights:
 
     y = layer(x, w, b, r)   →   p = concat(b packed, w packed, …)            float32[blocks, rows, block]
                                 y = call_tir(kernel, (x, r, p, 0, blocks))
+
+    Weights of a Winograd kernel are transformed before they are packed: G w Gᵀ in float64, rounded once.
 
     What is left on the weight side depends on weights only; LiftTransformParams moves it to build time.
     """
@@ -64,7 +66,7 @@ class _Mutator(relax.PyExprMutator):
         out = _out_shape(reading.spec)
         args += [self._view(call.args[i], out) for i in reading.tensors]
         if candidate.panel is not None:
-            panel = self._pack(call, layer, reading, candidate.panel)
+            panel = self._pack(call, layer, reading, candidate)
             args += [panel, relax.prim_value(0), relax.prim_value(candidate.panel.blocks)]
         result = relax.call_tir(kernel, args, relax.TensorType(out, "float32"))
         return self._view(self.builder_.emit(result), shape(call))
@@ -75,17 +77,19 @@ class _Mutator(relax.PyExprMutator):
     def _kernel(self, layer: str, spec, candidate: Candidate, blocks: int) -> tvm.ir.GlobalVar:
         key = (repr(spec), str(candidate))
         if key not in self.kernels:
-            described = names.kernel_attributes(layer, str(candidate), str(spec), spec.flops, blocks)
+            described = names.kernel_attributes(layer, str(candidate), str(spec), spec.flops, blocks, candidate.scratch)
             func = candidate.build().with_attrs(described)
             name = f"{layer}_{candidate.family}_{len(self.kernels)}"
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)
         return self.kernels[key]
 
-    def _pack(self, call: relax.Call, layer: relax.Function, reading: LayerReading, panel: Panel) -> relax.Var:
-        op, emit = relax.op, self.builder_.emit
+    def _pack(self, call: relax.Call, layer: relax.Function, reading: LayerReading, candidate: Candidate) -> relax.Var:
+        op, emit, panel = relax.op, self.builder_.emit, candidate.panel
         weight = call.args[reading.weight]
         if operator_of(layer) == "matmul":
             weight = emit(op.permute_dims(weight, (1, 0)))
+        if candidate.weight_transform is not None:
+            weight = self._transform(weight, candidate.weight_transform)
         channels = panel.groups * panel.group_channels
         lanes = relax.const(panel.channels().reshape(-1).astype(np.int64))
 
@@ -107,6 +111,18 @@ class _Mutator(relax.PyExprMutator):
         if padding:
             parts.append(emit(op.zeros((panel.blocks, padding, panel.block), "float32")))
         return emit(op.concat(parts, axis=1))
+
+
+    def _transform(self, weight: relax.Expr, transform: WeightTransform) -> relax.Var:
+        """G w Gᵀ of OHWI weights, as float32[out, a, a, in]: first along the kernel's rows, then along its columns."""
+        op, emit = relax.op, self.builder_.emit
+        g = relax.const(transform.matrix, "float64")
+        a, taps = transform.matrix.shape
+        out, _, _, channels = shape(weight)
+        exact = emit(op.reshape(emit(op.astype(weight, "float64")), (out, taps, taps * channels)))
+        rows = emit(op.reshape(emit(op.matmul(g, exact)), (out * a, taps, channels)))
+        both = emit(op.reshape(emit(op.matmul(g, rows)), (out, a, a, channels)))
+        return emit(op.astype(both, "float32"))
 
 
 def _is_layer(func: tvm.ir.BaseFunc) -> bool:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from . import conv, depthwise, matmul
+from . import conv, depthwise, matmul, winograd
 from .panel import Panel, panel_of
 from .spec import ConvSpec, MatmulSpec
 from .tile import Tile, VectorUnit, choose
+from .winograd_transforms import WeightTransform
 
 # Pixels of a depthwise tile: a kernel row's taps of seven neighbours and their accumulators fill 32 registers.
 _DEPTHWISE_ROWS = 7
@@ -23,15 +24,18 @@ _DEPTHWISE_SLOWDOWN = 1.3
 class Candidate:
     """One way to compute a layer."""
 
-    family: str  # "direct", "depthwise", "gemv", "matmul"
+    family: str  # "direct", "depthwise", "gemv", "matmul", "winograd"
     tile: Tile
     panel: Panel | None  # shape of the packed weights; None without weights
     scratch_nbytes: int
     work: float  # operations, weighted so that candidates of one layer compare: less is faster
     build: Callable[[], tirx.PrimFunc]
+    variant: str = ""  # what tells candidates of one family and tile apart
+    weight_transform: WeightTransform | None = None  # of the weights, before they are packed
+    scratch: tuple[tuple[int, ...], ...] = ()  # shapes of the kernel's trailing parameters, float32
 
     def __str__(self) -> str:
-        return f"{self.family} {self.tile}"
+        return " ".join(part for part in (self.family, self.variant, str(self.tile)) if part)
 
 
 def candidates(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> list[Candidate]:
@@ -40,7 +44,7 @@ def candidates(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> list[Candidate]
 
 
 def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
-    """Kernels for a convolution or fully connected layer, best first."""
+    """Kernels for a convolution or fully connected layer; the first needs no scratch."""
     if spec.depthwise:
         channels = spec.out_channels
         block = min(_DEPTHWISE_VECTORS * unit.width, channels)
@@ -54,7 +58,22 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
         build, work = conv.kernel, float(spec.flops)
     return [
         Candidate(family, tile, panel_of(spec, tile.channels), 0, work, lambda: build(spec, tile, unit.width)),
+        *(_winograd(way, unit) for way in winograd.ways(spec, unit)),
     ]
+
+
+def _winograd(way: winograd.Winograd, unit: VectorUnit) -> Candidate:
+    return Candidate(
+        "winograd",
+        way.tile,
+        way.panel,
+        way.scratch_nbytes,
+        way.work,
+        lambda: winograd.kernel(way, unit.width),
+        variant=str(way),
+        weight_transform=WeightTransform(way.m),
+        scratch=way.scratch,
+    )
 
 
 def matmul_candidates(spec: MatmulSpec, unit: VectorUnit) -> list[Candidate]:

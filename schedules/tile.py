@@ -67,16 +67,16 @@ def _step_cost(rows: int, vectors: int) -> float:
     return max(rows * vectors, _IN_FLIGHT) + _SCALAR_LOAD * rows + _VECTOR_LOAD * vectors
 
 
-def choose(width: int, channels: int, unit: VectorUnit, row_nbytes: int = 0) -> Tile:
+def choose(width: int, channels: int, unit: VectorUnit, row_nbytes: int = 0, most_vectors: int = _MOST_VECTORS) -> Tile:
     """The tile with the least predicted work for rows of `width` pixels and `channels` channels (per group).
 
     `row_nbytes` is the distance of neighbouring pixels of a tile in the input. Counted per step of the reduction:
     a tile costs its FMAs, or the latency of its accumulators if they are few, plus its operand loads; narrow last
-    tiles and overlapping last channel blocks count as they run.
+    tiles and overlapping last channel blocks count as they run. A block has at most `most_vectors` vectors.
     """
     bound = _ALIAS_ROWS if row_nbytes and row_nbytes % _ALIAS_NBYTES == 0 else width
     half = max(unit.width // 2, 1)
-    blocks = range(half, _MOST_VECTORS * unit.width + 1, half) if channels >= half else [channels]
+    blocks = range(half, most_vectors * unit.width + 1, half) if channels >= half else [channels]
     best: tuple[tuple[float, int], Tile] | None = None
     for block in blocks:
         if block > channels:

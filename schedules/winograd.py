@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tvm import tirx
@@ -31,13 +31,23 @@ from . import epilogue as ep
 from .emit import Accumulators, flat, loop, maybe_serial, spread, vector, zero
 from .panel import Panel
 from .spec import ConvSpec
-from .tile import Tile, pieces
-from .winograd_transforms import KERNEL, input_line, output_line
+from .tile import Tile, VectorUnit, choose, pieces
+from .winograd_transforms import KERNEL, KINDS, input_line, output_line
 
 _MOST_PADDING = KERNEL - 1
 _LINE = 16  # floats of a cache line
 # Positions of one tile this many bytes apart would share a few sets of an 8-way 32 KiB cache.
 _ALIAS_NBYTES = 1024
+# Scratch that ways are offered for. The smallest keeps V and M in a core's second-level cache; more than that pays
+# where weights do not fit the last level and are read from memory once per block of tiles.
+_SCRATCH_NBYTES = (160 * 1024, 600 * 1024, 2400 * 1024)
+# The predicted time, in operations at the speed of a direct convolution. Measured on one Zen 4 core (118 GFLOP/s).
+_TRANSFORM_FLOPS = 12.0  # per value of V and M: transform, store, load
+_WEIGHT_FLOPS = 4.0  # per byte of weights from memory, as far as it does not hide behind products
+_TILE_OVERHEAD = 0.4  # rows of Winograd tiles that loading a row of weights costs
+_LAST_LEVEL_NBYTES = 16 * 2**20  # weights up to here are still cached when the next block of tiles wants them
+# Wider register tiles gain nothing here, and make M larger.
+_MOST_VECTORS = 2
 
 
 def eligible(spec: ConvSpec) -> bool:
@@ -126,6 +136,16 @@ class Winograd:
     def scratch_nbytes(self) -> int:
         return sum(4 * math.prod(shape) for shape in self.scratch)
 
+    @property
+    def work(self) -> float:
+        """Predicted time, in operations of a direct convolution that takes as long."""
+        size, unit_rows = self.panel.blocks * self.panel.block, self.tiles / self.all_groups
+        products = 2.0 * self.tiles * self.positions * self.spec.in_channels * size * (1 + _TILE_OVERHEAD / unit_rows)
+        moved = self.tiles * self.positions * (self.spec.in_channels + size)
+        weights = self.panel.blocks * self.panel.block_nbytes
+        passes = self.tile_blocks if weights > _LAST_LEVEL_NBYTES else 1
+        return products + _TRANSFORM_FLOPS * moved + _WEIGHT_FLOPS * weights * passes
+
     def __str__(self) -> str:
         slots = f"{self.slots}×" if self.slots > 1 else ""
         return f"F({self.m}) {slots}{self.block_tiles} tiles"
@@ -134,6 +154,31 @@ class Winograd:
 def _odd_lines(floats: int) -> int:
     lines = math.ceil(floats / _LINE)
     return (lines + 1 - lines % 2) * _LINE
+
+
+def ways(spec: ConvSpec, unit: VectorUnit) -> list[Winograd]:
+    """The ways on offer for a layer, of all kinds and several sizes of scratch; none if the family cannot compute it."""
+    if not eligible(spec) or spec.in_channels < unit.width or spec.out_channels < unit.width:
+        return []
+    found: dict[Winograd, None] = {}
+    for m in KINDS:
+        for limit in _SCRATCH_NBYTES:
+            found.update(dict.fromkeys(_fitting(spec, m, unit, limit)))
+    return list(found)
+
+
+def _fitting(spec: ConvSpec, m: int, unit: VectorUnit, limit: int) -> list[Winograd]:
+    """The smallest and the largest block of tiles in at most `limit` bytes of scratch, of register tiles as high as fit."""
+    tiles = Winograd(spec, m, Tile(1, 1), 1).tiles
+    best = choose(tiles, spec.out_channels, unit, most_vectors=_MOST_VECTORS)
+    for rows in range(best.rows, 0, -1):
+        way = Winograd(spec, m, Tile(rows, best.channels), 1)
+        if way.scratch_nbytes > limit:
+            continue
+        groups = min(way.groups * limit // way.scratch_nbytes, way.all_groups)
+        blocks = math.ceil(way.all_groups / groups)
+        return [way, replace(way, groups=math.ceil(way.all_groups / blocks))]
+    return []
 
 
 def kernel(way: Winograd, vector_width: int) -> tirx.PrimFunc:

@@ -1,9 +1,14 @@
 """Winograd convolutions against NumPy: random shapes, slices and epilogues, scratch, accuracy, a network."""
 
+import functools
+
 import numpy as np
 import pytest
 import tvm
 
+import flexcomp
+from benchmarks.graph import Graph
+from flexcomp import pipeline
 from flexcomp.schedules import winograd
 from flexcomp.schedules.spec import ConvSpec
 from flexcomp.schedules.tile import Tile, VectorUnit
@@ -142,3 +147,31 @@ def test_weight_transform_is_exact_for_one():
         np.testing.assert_allclose(
             WeightTransform(m).apply(w)[0, :, 0], np.outer(g[:, 1], g[:, 1]).reshape(-1), rtol=1e-6
         )
+
+
+def _residual_network():
+    """Two convolutions, the second with a residual, on an odd image."""
+    g = Graph("winograd", seed=3)
+    x = g.relu(g.conv(g.input("x", (1, 16, 29, 31)), 40, 3))
+    return g.model(g.relu(g.op("Add", g.conv(x, 40, 3), x)), (1, 40, 29, 31))
+
+
+def test_a_network_computes_the_same_with_the_fastest_kernels(monkeypatch, tmp_path):
+    """From ONNX to a session: weights are transformed at build time, scratch lies in the arena, slices compute all."""
+    model = _residual_network()
+    x = np.random.default_rng(0).standard_normal((1, 16, 29, 31)).astype("f4")
+    reference = flexcomp.build(model)
+    monkeypatch.setattr(pipeline, "layers", functools.partial(pipeline.layers, kernels="fastest"))
+    fastest = flexcomp.build(model)
+    assert all(not layer.scratch_nbytes for layer in reference.program.layers)
+    chosen = [layer for layer in fastest.program.layers if layer.implementation.startswith("winograd")]
+    assert len(chosen) == 2 and all(layer.scratch_nbytes for layer in chosen)
+    outputs = []
+    for name, artifact in (("reference", reference), ("fastest", fastest)):
+        library = tmp_path / f"{name}.so"
+        artifact.export_library(library)
+        for budget in (None, "min"):
+            with flexcomp.load(library, budget) as session:
+                outputs.append(session(x))
+    for output in outputs[1:]:
+        assert abs(output - outputs[0]).max() < 1e-4 * abs(outputs[0]).max()
