@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -55,11 +56,27 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
         width = pixels if spec.pointwise else spec.out_width
         tile = choose(width, spec.group_out, unit, row_nbytes=4 * spec.in_channels * spec.stride[1])
         family = "gemv" if pixels == 1 else "direct"
-        build, work = conv.kernel, float(spec.flops)
+        build, work = conv.kernel, _direct_work(spec)
     return [
         Candidate(family, tile, panel_of(spec, tile.channels), 0, work, lambda: build(spec, tile, unit.width)),
         *(_winograd(way, unit) for way in winograd.ways(spec, unit)),
     ]
+
+
+def _direct_work(spec: ConvSpec) -> float:
+    """Operations on pixels that exist, and waiting for weights."""
+    inside = _taps_inside(spec, 0) * _taps_inside(spec, 1) / (spec.out_height * spec.out_width * math.prod(spec.kernel))
+    return spec.flops * inside + winograd.WEIGHT_FLOPS * 4 * spec.out_channels * spec.taps
+
+
+def _taps_inside(spec: ConvSpec, axis: int) -> int:
+    """Pairs of an output row (or column) and a kernel row (or column) that meet the image."""
+    inputs, outputs = ((spec.height, spec.out_height), (spec.width, spec.out_width))[axis]
+    return sum(
+        0 <= i * spec.stride[axis] - spec.padding[axis] + tap * spec.dilation[axis] < inputs
+        for i in range(outputs)
+        for tap in range(spec.kernel[axis])
+    )
 
 
 def _winograd(way: winograd.Winograd, unit: VectorUnit) -> Candidate:

@@ -38,14 +38,19 @@ _MOST_PADDING = KERNEL - 1
 _LINE = 16  # floats of a cache line
 # Positions of one tile this many bytes apart would share a few sets of an 8-way 32 KiB cache.
 _ALIAS_NBYTES = 1024
-# Scratch that ways are offered for. The smallest keeps V and M in a core's second-level cache; more than that pays
-# where weights do not fit the last level and are read from memory once per block of tiles.
-_SCRATCH_NBYTES = (160 * 1024, 600 * 1024, 2400 * 1024)
+# Scratch that ways are offered for: little, what stays in a core's second-level cache with the weights streaming
+# past, and what reads weights that do not fit the last level fewer times.
+_SCRATCH_NBYTES = (160 * 1024, 600 * 1024, 1200 * 1024, 4096 * 1024)
+_SLOTS = (1, 2, 4)
+_MOST_CHUNK = 4
 # The predicted time, in operations at the speed of a direct convolution. Measured on one Zen 4 core (118 GFLOP/s).
 _TRANSFORM_FLOPS = 12.0  # per value of V and M: transform, store, load
-_WEIGHT_FLOPS = 4.0  # per byte of weights from memory, as far as it does not hide behind products
+_PIXEL_FLOPS = 12.0  # per byte of input and output, which tiles touch in short pieces
+WEIGHT_FLOPS = 1.5  # per byte of weights, which wait in memory: what does not hide behind products
+_READ_FLOPS = 6.5  # per byte of weights read from memory; a layer takes at least as long as that
 _TILE_OVERHEAD = 0.4  # rows of Winograd tiles that loading a row of weights costs
 _LAST_LEVEL_NBYTES = 16 * 2**20  # weights up to here are still cached when the next block of tiles wants them
+_LAUNCH_FLOPS = 20_000.0  # per loop that is handed to the threads, if there is only one
 # Wider register tiles gain nothing here, and make M larger.
 _MOST_VECTORS = 2
 
@@ -139,12 +144,24 @@ class Winograd:
     @property
     def work(self) -> float:
         """Predicted time, in operations of a direct convolution that takes as long."""
-        size, unit_rows = self.panel.blocks * self.panel.block, self.tiles / self.all_groups
-        products = 2.0 * self.tiles * self.positions * self.spec.in_channels * size * (1 + _TILE_OVERHEAD / unit_rows)
-        moved = self.tiles * self.positions * (self.spec.in_channels + size)
-        weights = self.panel.blocks * self.panel.block_nbytes
+        panel, channels = self.panel, self.spec.in_channels
+        size, weights = panel.blocks * panel.block, panel.blocks * panel.block_nbytes
+        overhead = 1 + _TILE_OVERHEAD * self.all_groups / self.tiles
+        products = 2.0 * self.tiles * self.positions * channels * size * overhead
+        transforms = _TRANSFORM_FLOPS * self.tiles * self.positions * (channels + size)
+        pixels = (
+            _PIXEL_FLOPS
+            * 4
+            * self.spec.batch
+            * (
+                self.spec.height * self.spec.width * channels
+                + self.spec.out_height * self.spec.out_width * self.spec.out_channels
+            )
+        )
+        launches = 1 if self.slots > 1 else self.tile_blocks * (1 + 2 * math.ceil(panel.blocks / self.chunk))
         passes = self.tile_blocks if weights > _LAST_LEVEL_NBYTES else 1
-        return products + _TRANSFORM_FLOPS * moved + _WEIGHT_FLOPS * weights * passes
+        computed = products + transforms + pixels + WEIGHT_FLOPS * weights + _LAUNCH_FLOPS * launches
+        return max(computed, _READ_FLOPS * weights * passes)
 
     def __str__(self) -> str:
         slots = f"{self.slots}×" if self.slots > 1 else ""
@@ -158,26 +175,30 @@ def _odd_lines(floats: int) -> int:
 
 def ways(spec: ConvSpec, unit: VectorUnit) -> list[Winograd]:
     """The ways on offer for a layer, of all kinds and several sizes of scratch; none if the family cannot compute it."""
-    if not eligible(spec) or spec.in_channels < unit.width or spec.out_channels < unit.width:
+    if not eligible(spec) or min(spec.in_channels, spec.out_channels) < unit.width:
         return []
     found: dict[Winograd, None] = {}
     for m in KINDS:
         for limit in _SCRATCH_NBYTES:
-            found.update(dict.fromkeys(_fitting(spec, m, unit, limit)))
+            for slots in _SLOTS:
+                found.update(dict.fromkeys(_fitting(spec, m, unit, limit, slots)))
     return list(found)
 
 
-def _fitting(spec: ConvSpec, m: int, unit: VectorUnit, limit: int) -> list[Winograd]:
+def _fitting(spec: ConvSpec, m: int, unit: VectorUnit, limit: int, slots: int) -> list[Winograd]:
     """The smallest and the largest block of tiles in at most `limit` bytes of scratch, of register tiles as high as fit."""
     tiles = Winograd(spec, m, Tile(1, 1), 1).tiles
     best = choose(tiles, spec.out_channels, unit, most_vectors=_MOST_VECTORS)
+    blocks = math.ceil(spec.out_channels / best.channels)
+    chunk = max(1, min(_MOST_CHUNK, blocks, spec.in_channels // (2 * best.channels)))  # M at most half of V
     for rows in range(best.rows, 0, -1):
-        way = Winograd(spec, m, Tile(rows, best.channels), 1)
+        way = Winograd(spec, m, Tile(rows, best.channels), 1, chunk, slots)
         if way.scratch_nbytes > limit:
             continue
-        groups = min(way.groups * limit // way.scratch_nbytes, way.all_groups)
-        blocks = math.ceil(way.all_groups / groups)
-        return [way, replace(way, groups=math.ceil(way.all_groups / blocks))]
+        if slots > 1:
+            return [way] if way.tile_blocks >= slots else []
+        tile_blocks = math.ceil(way.all_groups / min(limit // way.scratch_nbytes, way.all_groups))
+        return [way, replace(way, groups=math.ceil(way.all_groups / tile_blocks))]
     return []
 
 
@@ -363,7 +384,6 @@ class _Emitter:
             at = T.bind(self._start(group) - first_tile)
             acc.fill(rows, lambda start, lanes: zero(lanes))
             with T.serial(channels) as channel:
-                self._prefetch(u_at + (channel + channels) * size)
                 acc.accumulate(
                     list(range(rows)),
                     lambda row, start, lanes: spread(self.v[v_at + (at + row) * self.way.v_tile + channel], lanes),
@@ -382,14 +402,6 @@ class _Emitter:
             low = max(low, self.larger) if isinstance(low, int) else T.bind(tirx.max(low, self.larger))
         with maybe_serial(low, high) as group:
             tile(self.small, group)
-
-    def _prefetch(self, at) -> None:
-        """Ask for the row of the next position's weights that lies `at`, into the second-level cache."""
-        read, moderate, data = 0, 2, 1
-        for start in range(0, self.way.tile.channels, _LINE):
-            address = T.address_of(self.w[at + start])
-            hint = T.call_llvm_intrin("void", "llvm.prefetch", address, *map(T.int32, (read, moderate, data)))
-            T.evaluate(hint)
 
     def _transform_output(self, tile, slot_tile, inside, block, offset) -> None:
         spec, panel, m, a = self.spec, self.panel, self.way.m, self.way.a
