@@ -2,7 +2,10 @@
 
 #include <tvm/ffi/c_api.h>
 
+#include <system_error>
+
 #include "affinity.h"
+#include "error.h"
 
 namespace flexcomp {
 namespace {
@@ -23,11 +26,18 @@ ThreadPool::Scope::~Scope() { tls_pool = before_; }
 
 ThreadPool::ThreadPool(int threads, const std::vector<int>& cpus) : env_{nullptr, threads} {
   workers_.reserve(threads - 1);
-  for (int task = 1; task < threads; ++task)
-    workers_.emplace_back([this, task, cpu = task < static_cast<int>(cpus.size()) ? cpus[task] : -1] { Main(task, cpu); });
+  try {
+    for (int task = 1; task < threads; ++task)
+      workers_.emplace_back([this, task, cpu = task < static_cast<int>(cpus.size()) ? cpus[task] : -1] { Main(task, cpu); });
+  } catch (const std::system_error& error) {
+    Stop();  // threads that run must not outlive their pool, nor be destroyed
+    RaiseError("ExecutionError", "cannot start ", threads, " threads: ", error.code().message());
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { Stop(); }
+
+void ThreadPool::Stop() noexcept {
   stop_ = true;
   generation_.Set(generation_.Get() + 1);
   for (std::thread& worker : workers_) worker.join();

@@ -25,7 +25,8 @@ int ParallelLaunch(ParallelLambda lambda, void* data, int num_task);
 class ThreadPool {
  public:
   // `threads` tasks per launch, the caller's included; `cpus[i]`, where given, is the core of thread i.
-  // Thread 0 is the caller's and pinned by whoever enters the pool.
+  // Thread 0 is the caller's and pinned by whoever enters the pool. Throws ExecutionError if the system
+  // grants no more threads.
   ThreadPool(int threads, const std::vector<int>& cpus);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -49,6 +50,7 @@ class ThreadPool {
  private:
   void Main(int task, int cpu) noexcept;
   void RunTask(int task) noexcept;
+  void Stop() noexcept;
 
   // Set by Launch before generation_ rises.
   ParallelLambda lambda_ = nullptr;

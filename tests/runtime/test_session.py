@@ -374,6 +374,27 @@ def test_cores_can_be_chosen(tiny, x):
     assert os.sched_getaffinity(0) == before
 
 
+def test_too_many_threads_are_an_error(tiny, x):
+    """A system that grants no more threads must not end the process."""
+    script = f"""
+        import resource
+        import flexcomp
+        with flexcomp.load({str(tiny.library)!r}) as session:
+            pass
+        limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (1 << 30)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))  # no room for the stacks
+        try:
+            flexcomp.load({str(tiny.library)!r}, threads=1000)
+        except flexcomp.ExecutionError as error:
+            assert "cannot start 1000 threads" in str(error), error
+        else:
+            assert False
+        flexcomp.load({str(tiny.library)!r}, threads=2)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_hidden_workspace_fails_loudly(tmp_path_factory, x):
     """A kernel that asks for more than register tiles must not get memory outside the budget."""
     import tvm
