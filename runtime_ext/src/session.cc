@@ -89,8 +89,10 @@ size_t Session::ChooseRung(uint64_t budget) const {
 
 void Session::Activate() {
   const Rung& rung = program_->rungs[rung_];
-  arena_ = Arena(rung.arena);
-  calls_ = CallTable(*program_, rung, arena_.base(), kernels_);
+  // The arena goes in last: a session that has one has the calls for it.
+  Arena arena(rung.arena);
+  calls_ = CallTable(*program_, rung, arena.base(), kernels_);
+  arena_ = std::move(arena);
   pinned_resident_ = false;
 }
 
