@@ -39,6 +39,11 @@ T Number(const std::string& option, const std::string& text) {
   return value;
 }
 
+std::string Trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \t"), end = text.find_last_not_of(" \t");
+  return begin == std::string::npos ? "" : text.substr(begin, end - begin + 1);
+}
+
 }  // namespace
 
 Arguments ParseArguments(int argc, char** argv) {
@@ -97,15 +102,16 @@ Arguments ParseArguments(int argc, char** argv) {
   return parsed;
 }
 
-uint64_t ResolveBudget(const std::string& text, uint64_t min_bytes, uint64_t resident_bytes) {
+uint64_t ResolveBudget(const std::string& given, uint64_t min_bytes, uint64_t resident_bytes) {
+  std::string text = Trimmed(given);
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (text.empty()) return resident_bytes;
   if (text == "min") return min_bytes;
   const std::pair<const char*, double> units[] = {{"", 1},      {"b", 1},           {"kb", 1e3},         {"mb", 1e6},
                                                   {"gb", 1e9},  {"kib", 0x1p10},    {"mib", 0x1p20},     {"gib", 0x1p30}};
   const size_t digits = text.find_first_not_of("0123456789.");
   const std::string number = text.substr(0, digits);
-  std::string unit = digits == std::string::npos ? "" : text.substr(digits);
-  for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string unit = digits == std::string::npos ? "" : Trimmed(text.substr(digits));
   for (const auto& [name, factor] : units) {
     if (unit != name || number.empty()) continue;
     const double amount = Number<double>("--budget", number);
@@ -115,7 +121,7 @@ uint64_t ResolveBudget(const std::string& text, uint64_t min_bytes, uint64_t res
     if (!(bytes >= 1 && bytes < 0x1p63)) break;
     return static_cast<uint64_t>(bytes);
   }
-  throw UsageError("cannot read the budget \"" + text + "\": write bytes, 64MB, 64MiB, a fraction such as 0.1, or min");
+  throw UsageError("cannot read the budget \"" + given + "\": write bytes, 64MB, 64MiB, a fraction such as 0.1, or min");
 }
 
 }  // namespace flexcomp::runner

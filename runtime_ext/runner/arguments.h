@@ -34,7 +34,7 @@ extern const char kUsage[];
 
 Arguments ParseArguments(int argc, char** argv);
 
-// Bytes of a budget as in flexcomp/budget.py; `text` may be empty.
-uint64_t ResolveBudget(const std::string& text, uint64_t min_bytes, uint64_t resident_bytes);
+// Bytes of a budget as in flexcomp/budget.py; `given` may be empty.
+uint64_t ResolveBudget(const std::string& given, uint64_t min_bytes, uint64_t resident_bytes);
 
 }  // namespace flexcomp::runner

@@ -106,6 +106,8 @@ class Model {
     // dlopen searches its path for names without a slash.
     const std::unique_ptr<char, decltype(&std::free)> path(::realpath(arguments.model.c_str(), nullptr), &std::free);
     if (!path) throw std::runtime_error("cannot open " + arguments.model + ": " + std::strerror(errno));
+    // The ending names the loader.
+    if (!std::string_view(path.get()).ends_with(".so")) throw std::runtime_error(arguments.model + " is not a shared library (.so)");
     const ffi::Module program = ffi::Module::LoadFromFile(path.get());
     if (!std::string_view(program->kind()).starts_with("flexcomp.program."))
       throw std::runtime_error(arguments.model + " is not a compiled network");
@@ -186,13 +188,18 @@ json::Array SwitchBudgets(const Model& model, std::vector<Tensor>& inputs, std::
   return switches;
 }
 
-void WriteOutputs(const std::vector<Tensor>& outputs, const std::string& folder) {
-  std::filesystem::create_directories(folder);
+// The file of each output. Throws if two would share one.
+std::vector<std::string> OutputFiles(const std::vector<Tensor>& outputs, const std::string& folder) {
+  std::vector<std::string> files;
   for (const Tensor& tensor : outputs) {
     std::string name = tensor.name;
     std::replace(name.begin(), name.end(), '/', '_');
-    WriteNpy(folder + "/" + name + ".npy", tensor.dtype, tensor.shape, tensor.data.data(), tensor.data.size());
+    std::string file = folder + "/" + name + ".npy";
+    if (std::find(files.begin(), files.end(), file) != files.end())
+      throw std::runtime_error("two outputs would be written to " + file);
+    files.push_back(std::move(file));
   }
+  return files;
 }
 
 void Main(const Arguments& arguments) {
@@ -203,6 +210,11 @@ void Main(const Arguments& arguments) {
   std::vector<Tensor> inputs = MakeTensors(model.info["inputs"].cast<json::Array>());
   std::vector<Tensor> outputs = MakeTensors(model.info["outputs"].cast<json::Array>());
   FillInputs(inputs, arguments);
+  std::vector<std::string> files;
+  if (!arguments.output_dir.empty()) {
+    files = OutputFiles(outputs, arguments.output_dir);
+    std::filesystem::create_directories(arguments.output_dir);
+  }
 
   json::Array warmup_ms, latency_ms, stall_ms, bytes_read;
   std::vector<double> latencies;
@@ -231,7 +243,10 @@ void Main(const Arguments& arguments) {
   report.Set("idle_rss_bytes", static_cast<int64_t>(idle_rss));
   report.Set("peak_rss_bytes", static_cast<int64_t>(peak_rss));
   if (arguments.switch_budgets > 0) report.Set("switches", SwitchBudgets(model, inputs, outputs, arguments));
-  if (!arguments.output_dir.empty()) WriteOutputs(outputs, arguments.output_dir);
+  for (size_t i = 0; i < files.size(); ++i) {
+    const Tensor& tensor = outputs[i];
+    WriteNpy(files[i], tensor.dtype, tensor.shape, tensor.data.data(), tensor.data.size());
+  }
   std::printf("%s\n", json::Stringify(report).c_str());
 }
 

@@ -63,7 +63,7 @@ def test_bandwidth_limit(tiny):
     assert min(report["latency_ms"]) > 0.9 * report["bytes_read"][0] / 50e6 * 1e3
 
 
-@pytest.mark.parametrize("budget", ["min", "0.5", "1MB", "1MiB", "700kB"])
+@pytest.mark.parametrize("budget", ["min", "0.5", "1MB", "1MiB", "700kB", "1 MiB", " MIN "])
 def test_budgets_are_read_as_in_python(tiny, budget):
     from flexcomp.budget import resolve
 
@@ -86,6 +86,7 @@ def test_failures(tiny, x, tmp_path):
     assert "cannot open the weights file" in run(tiny.library, "--weights", tmp_path / "none", code=4)
     assert "expected '<f4' (256,)" in run(tiny.library, "--input", f"x={tmp_path / 'short.npy'}", code=4)
     assert "holds '<f8'" in run(tiny.library, "--input", f"x={tmp_path / 'double.npy'}", code=4)
+    assert "is not a shared library" in run(tmp_path, code=4)
     assert "not a .npy file" in run(tiny.library, "--input", f"x={tmp_path / 'text.npy'}", code=4)
 
 
