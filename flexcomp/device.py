@@ -15,7 +15,7 @@ class DeviceProfile:
     load_overhead_s: float = 60e-6  # of one read, whatever its size
     step_overhead_s: float = 1e-6  # of one kernel call
 
-    def seconds(self, flops: int, nbytes: int, threads: int) -> float:
+    def seconds(self, flops: float, nbytes: int, threads: int) -> float:
         """Predicted time of a kernel that does `flops` operations on `nbytes` bytes of operands."""
         return self.step_overhead_s + max(flops / (self.flops_per_s * threads), nbytes / self.memory_bytes_per_s)
 

@@ -7,19 +7,16 @@ from collections.abc import Callable, Mapping
 import tvm
 from tvm import tirx
 
-from .program import Program
 from .target import CompileTarget
 
 
 def compile_kernels(
     kernels: Mapping[str, tirx.PrimFunc],
-    program: Program,
     target: CompileTarget,
     report: Callable[[str, int, int], None],
 ) -> tvm.runtime.Module:
     """One module with all kernels. The arguments are not checked again at run time: the program is, at load."""
-    used = {layer.kernel for layer in program.layers}
-    functions = {symbol: func.with_attr("global_symbol", symbol) for symbol, func in kernels.items() if symbol in used}
+    functions = {symbol: func.with_attr("global_symbol", symbol) for symbol, func in kernels.items()}
     report("compile", 0, 1)
     with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
         module = tvm.tirx.build(tvm.IRModule(functions), target=target.tvm_target)

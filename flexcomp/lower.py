@@ -49,6 +49,7 @@ class Lowered:
     inputs: list[Port] = field(default_factory=list)
     outputs: list[Port] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
+    work: list[float] = field(default_factory=list)  # per layer: operations, weighted by the kernel's speed
     weights: list[tuple[str, np.ndarray, int]] = field(default_factory=list)  # name, array, offset in the file
     weights_nbytes: int = 0
     kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)  # by symbol
@@ -200,6 +201,8 @@ class _Lowering:
                 flops=int(attrs.get(names.FLOPS, 0)),
             )
         )
+
+        result.work.append(float(attrs.get(names.WORK, 0.0)))
 
     def _schedule(self, gv: ir.GlobalVar, func: tirx.PrimFunc) -> generic.Scheduled:
         try:

@@ -15,6 +15,7 @@ OPERATOR = "flexcomp.operator"  # str, e.g. "conv2d"
 IMPLEMENTATION = "flexcomp.implementation"  # str, e.g. "direct 14×32"
 DESCRIPTION = "flexcomp.description"  # str, e.g. "3×3 64→64 @ 56×56 +relu"
 FLOPS = "flexcomp.flops"  # int
+WORK = "flexcomp.work"  # float: operations, weighted by how fast this kernel does them
 SLICES = "flexcomp.slices"  # int: blocks of the panel; the kernel takes (first, count) before its output
 SCRATCH = "flexcomp.scratch"  # list of shapes: float32 buffers that the kernel takes after its output
 
@@ -26,6 +27,7 @@ def kernel_attributes(
     flops: int,
     slices: int = 1,
     scratch: tuple[tuple[int, ...], ...] = (),
+    work: float | None = None,
 ) -> dict:
     """The attributes of a kernel that generic fusion leaves alone."""
     return {
@@ -33,6 +35,7 @@ def kernel_attributes(
         IMPLEMENTATION: implementation,
         DESCRIPTION: description,
         FLOPS: flops,
+        WORK: float(flops if work is None else work),
         SLICES: slices,
         SCRATCH: [list(shape) for shape in scratch],
         "op_pattern": 8,  # opaque

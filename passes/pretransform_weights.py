@@ -77,7 +77,9 @@ class _Mutator(relax.PyExprMutator):
     def _kernel(self, layer: str, spec, candidate: Candidate, blocks: int) -> tvm.ir.GlobalVar:
         key = (repr(spec), str(candidate))
         if key not in self.kernels:
-            described = names.kernel_attributes(layer, str(candidate), str(spec), spec.flops, blocks, candidate.scratch)
+            described = names.kernel_attributes(
+                layer, str(candidate), str(spec), spec.flops, blocks, candidate.scratch, candidate.work
+            )
             func = candidate.build().with_attrs(described)
             name = f"{layer}_{candidate.family}_{len(self.kernels)}"
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)

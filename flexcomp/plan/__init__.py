@@ -6,7 +6,7 @@ Knows no TVM and no files. `problem.py` is what goes in and comes out.
 from .bound import latency_bound
 from .check import check, verify
 from .errors import InfeasibleError, PlanError
-from .ladder import ladder, resident_budget
+from .ladder import Choice, ladder, ladder_of, resident_budget
 from .minimum import Minimum, minimum_budget
 from .problem import ALIGN, PAGE, Layer, Plan, Problem, Segment, Step, Storage, Tensor, Weights
 from .simulate import Timeline, simulate
@@ -18,6 +18,7 @@ __all__ = [
     "PAGE",
     "STRATEGIES",
     "InfeasibleError",
+    "Choice",
     "Layer",
     "Minimum",
     "Plan",
@@ -31,6 +32,7 @@ __all__ = [
     "Weights",
     "check",
     "ladder",
+    "ladder_of",
     "latency_bound",
     "minimum_budget",
     "plan",

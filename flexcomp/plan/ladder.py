@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from .best import resident_plan
+from .bound import latency_bound
 from .check import verify
+from .errors import InfeasibleError
 from .minimum import minimum_budget
 from .problem import PAGE, Plan, Problem
 from .simulate import simulate
@@ -43,16 +45,62 @@ def ladder(
     finds nothing better, the plan of the rung below is used. Raises InfeasibleError if a budget that
     was asked for is too small.
     """
+    return tuple(choice.plan for choice in ladder_of([problem], budgets, extra, strategy))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The plan of a rung, and which of several problems it solves."""
+
+    index: int
+    plan: Plan
+    latency: float  # predicted, seconds
+
+
+def ladder_of(
+    problems: Sequence[Problem],
+    budgets: Sequence[int] | None = None,
+    extra: Iterable[int] = (),
+    strategy: str = "best",
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[Choice, ...]:
+    """As `ladder`, where a rung may solve any of several problems: one network with other kernels.
+
+    The first problem sets the smallest budget; it should be the one with the smallest kernels. For every
+    budget problems are tried in the order of their lower bounds, until no bound is below the best plan.
+    """
     if budgets is None:
-        budgets = budgets_between(minimum_budget(problem).nbytes, resident_budget(problem))
-    result: list[Plan] = []
-    fastest = None
-    for budget in sorted({*budgets, *extra}):
-        rung = plan(problem, budget, strategy)
-        latency = simulate(problem, rung).latency
-        if fastest is not None and fastest < latency:
-            rung = replace(result[-1], budget=budget)
-        else:
-            fastest = latency
-        result.append(verify(problem, rung))
+        largest = max(resident_budget(problem) for problem in problems)
+        budgets = budgets_between(minimum_budget(problems[0]).nbytes, largest)
+    wanted = sorted({*budgets, *extra})
+    result: list[Choice] = []
+    for done, budget in enumerate(wanted):
+        report(done, len(wanted))
+        best = _fastest(problems, budget, strategy)
+        if result and result[-1].latency < best.latency:
+            best = replace(result[-1], plan=replace(result[-1].plan, budget=budget))
+        verify(problems[best.index], best.plan)
+        result.append(best)
+    report(len(wanted), len(wanted))
     return tuple(result)
+
+
+def _fastest(problems: Sequence[Problem], budget: int, strategy: str) -> Choice:
+    bounds = [latency_bound(problem, budget) for problem in problems]
+    best: Choice | None = None
+    failure: InfeasibleError | None = None
+    for index in sorted(range(len(problems)), key=lambda index: (bounds[index], index)):
+        if best is not None and bounds[index] >= best.latency:
+            break
+        try:
+            found = plan(problems[index], budget, strategy)
+        except InfeasibleError as error:
+            failure = error if index == 0 or failure is None else failure
+            continue
+        latency = simulate(problems[index], found).latency
+        if best is None or latency < best.latency:
+            best = Choice(index, found, latency)
+    if best is None:
+        assert failure is not None
+        raise failure
+    return best

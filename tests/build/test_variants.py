@@ -1,0 +1,64 @@
+"""Several kernels for one layer: which rung uses which, and that all of them compute the same."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import flexcomp
+from benchmarks.graph import Graph
+from flexcomp.errors import InputError
+
+
+def network() -> onnx.ModelProto:
+    """Three 3×3 convolutions that Winograd computes faster, with more weights, and a strided one that it cannot."""
+    g = Graph("variants", seed=3)
+    x = g.relu(g.conv(g.input("x", (1, 3, 64, 64)), 64, 3, stride=2))
+    for _ in range(3):
+        x = g.relu(g.conv(x, 64, 3))
+    return g.model(g.op("GlobalAveragePool", x), (1, 64, 1, 1))
+
+
+@pytest.fixture(scope="module")
+def artifact() -> flexcomp.Artifact:
+    return flexcomp.build(network(), threads=1)
+
+
+def families(artifact: flexcomp.Artifact, rung: int) -> list[str]:
+    layers = artifact.program.layers
+    return [layers[step.layer].implementation.split()[0] for step in artifact.program.rungs[rung].steps]
+
+
+def test_small_rungs_take_small_kernels_and_large_ones_fast_kernels(artifact):
+    assert "winograd" not in families(artifact, 0)
+    assert families(artifact, -1).count("winograd") == 3
+    assert artifact.program.rungs[-1].predicted_s < artifact.program.rungs[0].predicted_s
+
+
+def test_alternatives_do_not_raise_the_minimum(artifact):
+    smallest = flexcomp.build(network(), threads=1, kernels="smallest")
+    assert smallest.program.rungs[0].budget == artifact.program.rungs[0].budget
+    assert not any("winograd" in layer.implementation for layer in smallest.program.layers)
+    assert smallest.program.weights_nbytes < artifact.program.weights_nbytes
+
+
+def test_only_the_fastest_kernels(artifact):
+    fastest = flexcomp.build(network(), threads=1, kernels="fastest")
+    assert len(fastest.program.layers) < len(artifact.program.layers)
+    assert families(fastest, 0).count("winograd") >= 3
+
+
+def test_every_rung_computes_the_same(artifact, tmp_path):
+    artifact.export_library(tmp_path / "network.so")
+    reference = onnxruntime.InferenceSession(network().SerializeToString())
+    x = np.random.default_rng(0).standard_normal((1, 3, 64, 64)).astype("f4")
+    expected = reference.run(None, {"x": x})[0]
+    with flexcomp.load(tmp_path / "network.so") as session:
+        for rung in artifact.program.rungs:
+            session.set_budget(rung.budget)
+            np.testing.assert_allclose(session(x), expected, atol=1e-5 * abs(expected).max())
+
+
+def test_an_unknown_strategy_is_refused():
+    with pytest.raises(InputError, match="auto, smallest, fastest"):
+        flexcomp.build(network(), kernels="quickest")

@@ -1,0 +1,36 @@
+"""The ladder over several problems: one network with other kernels."""
+
+from dataclasses import replace
+
+from flexcomp.plan import ladder, ladder_of
+
+from .networks import squeezenet
+
+
+def with_faster_kernels(problem, speed: float, size: int):
+    """The same layers, `speed` times as fast on weights of `size` times as many blocks."""
+    return replace(
+        problem,
+        layers=tuple(
+            replace(
+                layer,
+                seconds=layer.seconds / speed,
+                weights=replace(layer.weights, blocks=layer.weights.blocks * size) if layer.weights else None,
+            )
+            for layer in problem.layers
+        ),
+    )
+
+
+def test_a_rung_takes_the_problem_that_is_faster_under_its_budget():
+    small = squeezenet()
+    fast = with_faster_kernels(small, speed=4.0, size=4)
+    choices = ladder_of([small, fast])
+    alone = ladder_of([small], budgets=[choice.plan.budget for choice in choices])
+    assert choices[0].index == 0 and choices[-1].index == 1
+    assert all(both.latency <= one.latency for both, one in zip(choices, alone, strict=True))
+
+
+def test_one_problem_is_the_plain_ladder():
+    problem = squeezenet()
+    assert tuple(choice.plan for choice in ladder_of([problem])) == ladder(problem)
