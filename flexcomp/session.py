@@ -29,6 +29,7 @@ from .errors import (
 
 _KIND = "flexcomp.program."  # a version number follows
 _ERRORS = {c.__name__: c for c in (ArtifactError, BudgetError, ExecutionError, InputError, StorageError, TargetError)}
+_loaded: dict[Path, list[tuple[int, int]]] = {}  # device and inode of each file that was loaded from a path
 _ELF_MACHINES = {3: "i686", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 
@@ -73,7 +74,7 @@ def load(
     read). Raises ArtifactError, BudgetError, TargetError, InputError.
     """
     path = Path(path).resolve()
-    program = _load_program(path)
+    program, name = _load_program(path)
     info = json.loads(program.get_function("info")())
     nbytes = resolve(budget, info["min_budget_bytes"], info["resident_bytes"])
     if weights is None:
@@ -82,7 +83,7 @@ def load(
         raise ArtifactError(f"the weights file {weights} is missing")
     if threads is not None and threads < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
-    options |= {"library_path": str(path), "budget_bytes": nbytes, "threads": threads, "verify": verify}
+    options |= {"library_path": name, "budget_bytes": nbytes, "threads": threads, "verify": verify}
     with _translated():
         opened = program.get_function("open")(str(weights), json.dumps(options, default=_plain))
     return Session(program, opened, info)
@@ -168,24 +169,39 @@ class Session:
 
 def read_program(path: str | os.PathLike[str]) -> bytes:
     """The encoded program inside a compiled library, for `flexcomp.artifact.decode_program`."""
-    return bytes(_load_program(Path(path).resolve()).get_function("blob")())
+    return bytes(_load_program(Path(path).resolve())[0].get_function("blob")())
 
 
 def read_info(path: str | os.PathLike[str]) -> dict:
     """What a compiled library says of itself, without its weights file: target, ports, ladder, layers."""
-    return json.loads(_load_program(Path(path).resolve()).get_function("info")())
+    return json.loads(_load_program(Path(path).resolve())[0].get_function("info")())
 
 
-def _load_program(path: Path) -> tvm_ffi.Module:
+def _load_program(path: Path) -> tuple[tvm_ffi.Module, str]:
+    """The program, and the name its library was loaded by."""
     _check_elf(path)
+    name = _name_of_its_own(path)
     try:
         with _translated():
-            program = tvm_ffi.load_module(str(path))
+            program = tvm_ffi.load_module(name)
     except RuntimeError as error:
         raise ArtifactError(f"cannot load {path}: {str(error).strip().splitlines()[-1]}") from None
     if not program.kind.startswith(_KIND):
         raise ArtifactError(f"{path} is a library, but not a compiled network")
-    return program
+    return program, name
+
+
+def _name_of_its_own(path: Path) -> str:
+    """A spelling of `path` under which no other file was loaded.
+
+    Libraries stay in the process, and the dynamic loader takes a name that it knows for the file it knows: a
+    network that was built again under the same name would go on running as it was.
+    """
+    status = path.stat()
+    files = _loaded.setdefault(path, [])
+    if (file := (status.st_dev, status.st_ino)) not in files:
+        files.append(file)
+    return f"{path.parent}/{'./' * files.index(file)}{path.name}"
 
 
 def _check_elf(path: Path) -> None:
@@ -209,6 +225,8 @@ def _check_elf(path: Path) -> None:
 
 
 def _checked(port: TensorInfo, value: Any) -> np.ndarray:
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        value = np.from_dlpack(value)  # tensors of tvm_ffi
     array = np.asarray(value, order="C")
     if array.dtype != np.dtype(port.dtype) or array.shape != port.shape:
         raise InputError(f'input "{port.name}" must be {port}, not {array.dtype}{list(array.shape)}')

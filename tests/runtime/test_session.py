@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 import tiny as builder
+import tvm_ffi
 
 import flexcomp
 from flexcomp.artifact import decode_program
@@ -83,6 +84,11 @@ def test_interface(tiny, x, budgets):
         readonly.flags.writeable = False
         close_to(session(readonly), expected)
         close_to(session(np.repeat(x, 2)[::2]), expected)
+
+
+def test_inputs_may_be_tensors(tiny, x):
+    with flexcomp.load(tiny.library) as session:
+        close_to(session(tvm_ffi.from_dlpack(x)), tiny.reference(x))
 
 
 def test_inputs_need_no_alignment(tiny, x):
@@ -316,6 +322,18 @@ def test_two_networks_and_several_sessions_in_one_process(tiny, other, x):
     for _, session in sessions:
         session.close()
     assert not failures
+
+
+def test_a_library_that_was_replaced_is_loaded_anew(tiny, other, x, tmp_path):
+    """As in a notebook: build, load, build again under the same name, load."""
+    sessions = []
+    for network in (tiny, other, tiny):
+        for source, name in ((network.library, "net.so"), (network.weights, "net.weights")):
+            shutil.copy(source, tmp_path / "fresh")
+            (tmp_path / "fresh").replace(tmp_path / name)
+        sessions.append(flexcomp.load(tmp_path / "net.so", threads=2))
+        close_to(sessions[-1](x), network.reference(x))
+    close_to(sessions[0](x), tiny.reference(x))
 
 
 def test_budget_switches_during_inferences(tiny, x, budgets):
