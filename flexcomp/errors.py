@@ -20,7 +20,7 @@ class ModelError(FlexcompError):
 
 
 class TargetError(FlexcompError):
-    """The target is unknown, or this machine lacks what the library was compiled for."""
+    """The target is unknown, this machine cannot link for it, or lacks what the library was compiled for."""
 
 
 class ArtifactError(FlexcompError):

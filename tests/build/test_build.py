@@ -1,5 +1,7 @@
 """What `build` promises besides right answers: errors that help, the same bytes every time, the budget asked for."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -8,6 +10,7 @@ from tvm import relax
 
 import flexcomp
 from benchmarks.graph import Graph
+from flexcomp.target import resolve_target
 
 from .operators import model, node
 
@@ -97,3 +100,23 @@ def test_instruments_see_every_pass():
         report = timing.render()
     for name in ("FuseLayers", "ChooseKernels", "SliceLayers", "PretransformWeights", "LowerOperators", "ToNHWC"):
         assert name in report
+
+
+@pytest.fixture(scope="module")
+def artifact():
+    return flexcomp.build(network())
+
+
+def test_what_cannot_be_linked_leaves_nothing(artifact, tmp_path, monkeypatch):
+    with pytest.raises(flexcomp.InputError, match=r"NAME\.so, not tiny\.weights"):
+        artifact.export_library(tmp_path / "tiny.weights")
+    elsewhere = replace(artifact, target=resolve_target("llvm -mtriple=riscv64-linux-gnu"))
+    with pytest.raises(flexcomp.TargetError, match="the library is for riscv64"):
+        elsewhere.export_library(tmp_path / "tiny.so")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(flexcomp.TargetError, match="no-such-compiler is missing"):
+        artifact.export_library(tmp_path / "tiny.so")
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(flexcomp.TargetError, match=r"cannot link tiny\.so"):
+        artifact.export_library(tmp_path / "tiny.so")
+    assert list(tmp_path.iterdir()) == []
