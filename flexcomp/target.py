@@ -114,7 +114,10 @@ def _as_config(target: str | Mapping | tvm.target.Target | None) -> dict:
 
 def _parse(text: str) -> dict:
     """TVM's classic string form, which TVM itself no longer reads: "llvm -mcpu=cortex-a72 -num-cores=4"."""
-    kind, *words = shlex.split(text) or [""]
+    try:
+        kind, *words = shlex.split(text) or [""]
+    except ValueError as error:
+        raise TargetError(f"cannot read target {text!r}: {str(error).lower()}; {_ACCEPTED}") from None
     if kind in ("native", "host"):
         kind = "llvm"
     _require_llvm(kind, repr(text))
@@ -179,8 +182,9 @@ def _complete(config: dict) -> dict:
     cpu = config.get("mcpu", "generic")
     if cpu != "generic" and not codegen.llvm_is_valid_cpu(cpu, triple):
         names = codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm", "mtriple": triple}))
-        close = difflib.get_close_matches(cpu, names, n=5) or list(names)
-        raise TargetError(f"unknown CPU {cpu!r} for {machine}; did you mean {', '.join(close)}?")
+        close = difflib.get_close_matches(cpu, names, n=5)
+        hint = f"did you mean {', '.join(close)}?" if close else f"LLVM knows {len(names)}, such as {', '.join(names[-3:])}"
+        raise TargetError(f"unknown CPU {cpu!r} for {machine}; {hint}")
     for attr in config.get("mattr", ()):
         name = attr[1:]
         with_feature = {"kind": "llvm", "mtriple": triple, "mattr": [f"+{name}"]}

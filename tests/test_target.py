@@ -75,6 +75,8 @@ def test_presets(name):
     [
         ("raspberry", "accepted are"),
         ("cuda", "of kind 'cuda'"),
+        ("llvm -mcpu='cortex-a72", "no closing quotation"),
+        ("llvm -mtriple=x86_64-linux-gnu -mcpu=abacus", "unknown CPU 'abacus' for x86_64; LLVM knows"),
         ("llvm mcpu", "options are -name=value"),
         ("llvm -mcpuu=cortex-a72", "unknown option 'mcpuu'"),
         ("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a7x", "did you mean cortex-a7"),
