@@ -109,7 +109,7 @@ def _program(
     network: Network, rungs: tuple[Rung, ...], name: str, target: CompileTarget, threads: int
 ) -> tuple[Program, dict[str, tirx.PrimFunc]]:
     """The program, and the kernels it uses by their final symbols."""
-    layers, rungs = _used(network.layers, rungs)
+    layers, rungs = _used(network, rungs)
     identity = hashlib.sha256(repr((str(target), layers)).encode())
     for label, array, _ in network.weights:
         identity.update(f"{label}:{zlib.crc32(memoryview(array.reshape(-1)).cast('B'))}".encode())
@@ -130,11 +130,11 @@ def _program(
     return program, functions
 
 
-def _used(layers: tuple[Layer, ...], rungs: tuple[Rung, ...]) -> tuple[tuple[Layer, ...], tuple[Rung, ...]]:
-    """Without the layers that no rung computes."""
-    used = sorted({step.layer for rung in rungs for step in rung.steps})
+def _used(network: Network, rungs: tuple[Rung, ...]) -> tuple[tuple[Layer, ...], tuple[Rung, ...]]:
+    """The layers that some rung computes, every alternative behind the layer it can replace."""
+    used = sorted({step.layer for rung in rungs for step in rung.steps}, key=lambda i: (network.base_of(i), i))
     position = {layer: i for i, layer in enumerate(used)}
     moved = tuple(
         replace(rung, steps=tuple(replace(step, layer=position[step.layer]) for step in rung.steps)) for rung in rungs
     )
-    return tuple(layers[i] for i in used), moved
+    return tuple(network.layers[i] for i in used), moved

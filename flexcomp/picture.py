@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from flexcomp.errors import InputError
 from flexcomp.memory_map import KINDS, boxes
 from flexcomp.program import Program, Rung
 
@@ -18,7 +19,10 @@ _COLOURS = {
 
 
 def draw_plan(program: Program, rung: Rung, path: str | Path) -> None:
-    """Write the plan `rung` of `program` as a picture; the format follows from the name."""
+    """Write the plan `rung` of `program` as a picture; the format follows from the name.
+
+    Raises InputError for a format that matplotlib does not write.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import PatchCollection
     from matplotlib.figure import Figure
@@ -26,7 +30,9 @@ def draw_plan(program: Program, rung: Rung, path: str | Path) -> None:
 
     steps = len(rung.steps)
     figure = Figure(figsize=(min(24.0, max(9.0, 4.0 + steps / 20)), 6.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    formats = sorted(FigureCanvasAgg(figure).get_supported_filetypes())
+    if Path(path).suffix.removeprefix(".").lower() not in formats:
+        raise InputError(f"pictures are written as {', '.join(formats)}; {path} ends in none of them")
     axes = figure.add_subplot()
     edge = 0.4 if steps <= 150 else 0.15  # points; thicker lines would hide the boxes of long plans
     found = boxes(program, rung)

@@ -61,7 +61,7 @@ def _layers(program: Program) -> list[dict]:
             "weights_bytes": layer.weights.nbytes if layer.weights else 0,
             "blocks": layer.weights.blocks if layer.weights else 0,
             "scratch_bytes": layer.scratch_nbytes,
-            "slices": [counts[index] for counts in slices],  # one number per rung
+            "slices": [counts[index] for counts in slices],  # one number per rung; 0 where another kernel is used
         }
         for index, layer in enumerate(program.layers)
     ]

@@ -34,10 +34,12 @@ def as_text(*tables: Table, width: int = 120) -> str:
 def layer_table(facts: dict) -> Table:
     """One row for each layer of `flexcomp.report.describe`."""
     table = Table(title=f"{facts['model']}: layers")
-    for name in ("layer", "computes", "kernel", "MFLOP", "weights", "scratch", "slices"):
+    for name in ("layer", "computes", "kernel", "MFLOP", "weights", "scratch", "slices", "budgets"):
         table.add_column(name, justify="left" if name in ("layer", "computes", "kernel") else "right", overflow="fold")
     for layer in facts["layers"]:
-        fewest, most = layer["slices"][-1], layer["slices"][0]
+        slices = [count for count in layer["slices"] if count]
+        fewest, most = min(slices), max(slices)
+        budgets = "all" if len(slices) == len(layer["slices"]) else f"{len(slices)} of {len(layer['slices'])}"
         table.add_row(
             layer["name"],
             layer["description"],
@@ -46,6 +48,7 @@ def layer_table(facts: dict) -> Table:
             human_bytes(layer["weights_bytes"]) if layer["weights_bytes"] else "",
             human_bytes(layer["scratch_bytes"]) if layer["scratch_bytes"] else "",
             str(fewest) if fewest == most else f"{fewest} to {most}",
+            budgets,
         )
     return table
 

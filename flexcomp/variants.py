@@ -38,6 +38,11 @@ class Network:
         """All layers, then all alternatives."""
         return (*self.base.layers, *(layer for layer, _ in self.alternatives.values()))
 
+    def base_of(self, index: int) -> int:
+        """The layer that `layers[index]` is, or is an alternative for."""
+        count = len(self.base.layers)
+        return index if index < count else list(self.alternatives)[index - count]
+
     def indices(self, choice: frozenset[int]) -> list[int]:
         """For every layer its index in `layers`, with the alternatives of the layers in `choice`."""
         position = {layer: len(self.base.layers) + i for i, layer in enumerate(self.alternatives)}

@@ -5,8 +5,11 @@ Exit codes: 2 wrong usage, 3 the model cannot be built, 4 the library cannot be 
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from flexcomp import __version__
 from flexcomp.cli.build import build
 from flexcomp.cli.demo import demo
 from flexcomp.cli.inspect import inspect
@@ -14,12 +17,28 @@ from flexcomp.cli.run import run
 
 app = typer.Typer(
     name="flexcomp",
-    help="Compile neural networks to run in a small memory budget.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"flexcomp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Compile neural networks to run in a small memory budget."""
+
+
 for command in (build, run, inspect, demo):
     app.command()(command)
 

@@ -30,6 +30,9 @@ def build(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads to compile for.")] = None,
     strategy: Annotated[str, typer.Option(help="Planning strategy.")] = "best",
+    kernels: Annotated[
+        str, typer.Option(help="smallest, fastest, or auto: both, and every budget uses what is fastest within it.")
+    ] = "auto",
 ) -> None:
     """Compile MODEL for a device and a memory budget."""
     shapes = parse_shapes(input or [])
@@ -48,6 +51,7 @@ def build(
                 input_shapes=shapes or None,
                 threads=threads,
                 strategy=strategy,
+                kernels=kernels,
                 progress=progress,
             )
             progress("writing", 0, 1)
