@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+import flexcomp
+
 
 @pytest.fixture(scope="module")
 def facts(cli, library):
@@ -52,6 +54,16 @@ def test_tables_and_pictures(cli, library, tmp_path):
         assert done.returncode == 0, done.stderr
         assert "budgets" in done.stdout
         assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_wrong_usage_ends_with_2(cli, library, tmp_path):
+    done = cli("inspect", library, "--picture", tmp_path / "plan.docx")
+    assert done.returncode == 2 and done.stderr.startswith("error: pictures are written as ")
+    assert cli("inspect", library, "--budget", "0.6").returncode == 2
+
+
+def test_the_version(cli):
+    assert cli("--version").stdout == f"flexcomp {flexcomp.__version__}\n"
 
 
 def test_what_is_no_library_ends_with_4(cli, tmp_path):
