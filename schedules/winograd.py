@@ -44,10 +44,10 @@ _SCRATCH_NBYTES = (160 * 1024, 600 * 1024, 1200 * 1024, 4096 * 1024)
 _SLOTS = (1, 2, 4)
 _MOST_CHUNK = 4
 # The predicted time, in operations at the speed of a direct convolution. Measured on one Zen 4 core (118 GFLOP/s).
-_TRANSFORM_FLOPS = 12.0  # per value of V and M: transform, store, load
+_TRANSFORM_FLOPS = {2: 12.0, 4: 12.0, 6: 16.0}  # by m, per value of V and M: transform, store, load
 _PIXEL_FLOPS = 12.0  # per byte of input and output, which tiles touch in short pieces
 WEIGHT_FLOPS = 1.5  # per byte of weights, which wait in memory: what does not hide behind products
-_READ_FLOPS = 6.5  # per byte of weights read from memory; a layer takes at least as long as that
+_READ_FLOPS = 5.5  # per byte of weights read from memory; a layer takes at least as long as that
 _TILE_OVERHEAD = 0.4  # rows of Winograd tiles that loading a row of weights costs
 _LAST_LEVEL_NBYTES = 16 * 2**20  # weights up to here are still cached when the next block of tiles wants them
 _LAUNCH_FLOPS = 20_000.0  # per loop that is handed to the threads, if there is only one
@@ -148,7 +148,7 @@ class Winograd:
         size, weights = panel.blocks * panel.block, panel.blocks * panel.block_nbytes
         overhead = 1 + _TILE_OVERHEAD * self.all_groups / self.tiles
         products = 2.0 * self.tiles * self.positions * channels * size * overhead
-        transforms = _TRANSFORM_FLOPS * self.tiles * self.positions * (channels + size)
+        transforms = _TRANSFORM_FLOPS[self.m] * self.tiles * self.positions * (channels + size)
         pixels = (
             _PIXEL_FLOPS
             * 4
