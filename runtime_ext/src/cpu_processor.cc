@@ -20,18 +20,19 @@ CpuProcessor::CpuProcessor(const std::string& marker, const std::string& library
       threads_(threads),
       caller_cpu_(cpus.empty() ? -1 : cpus[0]),
       pool_(threads, cpus) {
+  // The library calls its backend through pointers that it exports; one that is absent is not used.
+  const auto hook = [this](const char* pointer, void* function) {
+    if (void* at = library_.Find(pointer)) hooks_.emplace_back(static_cast<void**>(at), function);
+  };
+  hook("__TVMBackendParallelLaunch", reinterpret_cast<void*>(&ParallelLaunch));
+  hook("__TVMBackendAllocWorkspace", reinterpret_cast<void*>(&AllocWorkspace));
+  hook("__TVMBackendFreeWorkspace", reinterpret_cast<void*>(&FreeWorkspace));
   InstallHooks();
 }
 
-// The library calls its backend through pointers that it exports; one that is absent is not used. Sessions
-// of the same model store the same values, so a race between them is harmless.
-void CpuProcessor::InstallHooks() {
-  const auto store = [this](const char* pointer, void* function) {
-    if (void* at = library_.Find(pointer)) std::atomic_ref(*static_cast<void**>(at)).store(function);
-  };
-  store("__TVMBackendParallelLaunch", reinterpret_cast<void*>(&ParallelLaunch));
-  store("__TVMBackendAllocWorkspace", reinterpret_cast<void*>(&AllocWorkspace));
-  store("__TVMBackendFreeWorkspace", reinterpret_cast<void*>(&FreeWorkspace));
+// Sessions of the same model store the same values, so a race between them is harmless.
+void CpuProcessor::InstallHooks() noexcept {
+  for (const auto& [at, function] : hooks_) std::atomic_ref(*at).store(function);
 }
 
 Kernel CpuProcessor::Find(const std::string& kernel) {
@@ -41,6 +42,8 @@ Kernel CpuProcessor::Find(const std::string& kernel) {
 }
 
 void CpuProcessor::Enter() {
+  // Where TVM is loaded too, whoever opens the library once more gets TVM's backend into it.
+  InstallHooks();
   pin_.emplace(caller_cpu_);
   scope_.emplace(&pool_);
 }

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "affinity.h"
@@ -27,9 +28,10 @@ class CpuProcessor final : public Processor {
   int threads() const noexcept override { return threads_; }
 
  private:
-  void InstallHooks();
+  void InstallHooks() noexcept;
 
   ModelLibrary library_;
+  std::vector<std::pair<void**, void*>> hooks_;  // pointers of the library to its backend, and what they shall be
   int threads_;
   int caller_cpu_;
   ThreadPool pool_;

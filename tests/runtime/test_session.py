@@ -1,3 +1,4 @@
+import ctypes
 import json
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import tvm_ffi
 import flexcomp
 from flexcomp.artifact import decode_program
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, InputError, StorageError, TargetError
+from flexcomp.session import read_info
 
 
 def close_to(result, expected):
@@ -355,6 +357,19 @@ def test_budget_switches_during_inferences(tiny, x, budgets):
         finally:
             stop.set()
             switcher.join()
+
+
+def test_the_runtime_stays_its_own_beside_tvm(tiny, x):
+    """In a process with TVM, opening a library gives it TVM's backend; sessions take theirs back."""
+    import tvm  # noqa: F401
+
+    backend = ctypes.c_void_p.in_dll(ctypes.CDLL(str(tiny.library)), "__TVMBackendParallelLaunch")
+    with flexcomp.load(tiny.library, threads=2) as session:
+        ours = backend.value
+        read_info(tiny.library)
+        assert backend.value != ours
+        close_to(session(x), tiny.reference(x))
+        assert backend.value == ours
 
 
 def test_closed_sessions(tiny, x):
