@@ -60,7 +60,8 @@ def relative_error(actual: Mapping[str, np.ndarray], expected: Mapping[str, np.n
     worst = 0.0
     for name, want in expected.items():
         got = actual.get(name)
-        if got is None or got.shape != want.shape or not np.isfinite(got).all():
+        # A NaN would compare as no difference at all.
+        if got is None or got.shape != want.shape or not (np.isfinite(got).all() and np.isfinite(want).all()):
             return float("inf")
         scale = float(np.abs(want).max(initial=0.0)) or 1.0
         difference = np.abs(got.astype(np.float64) - want.astype(np.float64)).max(initial=0.0)

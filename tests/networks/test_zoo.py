@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 
@@ -35,3 +36,8 @@ def test_the_shipped_model_is_not_changed():
 def test_an_unknown_name_is_refused():
     with pytest.raises(ModelError, match="no network 'lenet' in the zoo; it has vgg19"):
         zoo.load("lenet")
+
+
+@pytest.mark.parametrize("actual, expected", [([1, 2], [1, np.nan]), ([1, np.nan], [1, 2]), ([1, 2], [1, np.inf]), ([1], [1, 2])])
+def test_what_is_no_number_agrees_with_nothing(actual, expected):
+    assert compare.relative_error({"y": np.float32(actual)}, {"y": np.float32(expected)}) == float("inf")
