@@ -118,6 +118,8 @@ def _fix_shapes(
         if not info.type.HasField("tensor_type"):
             raise UnsupportedModelError(f"input {info.name!r} is not a tensor: {info.type.WhichOneof('value')}")
         tensor = info.type.tensor_type
+        if tensor.elem_type == onnx.TensorProto.STRING:
+            raise UnsupportedModelError(f"input {info.name!r} holds strings, not numbers")
         dims = [d.dim_value if d.dim_value > 0 else d.dim_param or "?" for d in tensor.shape.dim]
         if info.name in input_shapes:
             shape = [int(d) for d in input_shapes[info.name]]
@@ -131,7 +133,7 @@ def _fix_shapes(
             for d in shape:
                 tensor.shape.dim.add().dim_value = d
         elif not tensor.HasField("shape") or not all(isinstance(d, int) for d in dims):
-            example = ",".join(str(d) if isinstance(d, int) else "1" for d in dims) or "1,3,224,224"
+            example = ",".join(map(str, _example(dims))) or "1,3,224,224"
             shown = _show(dims) if tensor.HasField("shape") else "of unknown rank"
             raise UnsupportedModelError(
                 f"input {info.name!r} has a dynamic shape {shown}; fix it with "
@@ -153,6 +155,12 @@ def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelError(f"the shapes in the model contradict each other: {_one_line(error)}") from None
+
+
+def _example(dims: Sequence[int | str]) -> list[int]:
+    """The shape with numbers for names: a batch of one, 224×224 for an image."""
+    image = range(2, 4) if len(dims) == 4 else ()
+    return [d if isinstance(d, int) else 224 if axis in image else 1 for axis, d in enumerate(dims)]
 
 
 def _show(dims: Sequence[int | str]) -> str:

@@ -175,9 +175,17 @@ def test_dynamic_axes_are_reported():
     with pytest.raises(UnsupportedModelError) as caught:
         load_model(proto)
     assert str(caught.value) == (
-        "input 'x' has a dynamic shape (batch, 3, height, 7); fix it with input_shapes={'x': (1, 3, 1, 7)} "
-        "or --input x:1,3,1,7"
+        "input 'x' has a dynamic shape (batch, 3, height, 7); fix it with input_shapes={'x': (1, 3, 224, 7)} "
+        "or --input x:1,3,224,7"
     )
+
+
+def test_strings_are_refused():
+    proto = model([node("Identity", "x", "y")], {"x": (4,)}, ["y"])
+    for port in (*proto.graph.input, *proto.graph.output):
+        port.type.tensor_type.elem_type = onnx.TensorProto.STRING
+    with pytest.raises(UnsupportedModelError, match="input 'x' holds strings"):
+        load_model(proto)
 
 
 @pytest.mark.parametrize(
