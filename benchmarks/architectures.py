@@ -1,6 +1,7 @@
 """Networks of the literature, written as their reference implementations export them.
 
-Each function takes a seed and returns a model with input "x" [1, 3, 224, 224] and output "output".
+Each function takes a seed and returns a model with output "output". The input is "x", a picture [1, 3, 224, 224];
+that of language models is "input_ids", int64 [1, tokens].
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import numpy as np
 import onnx
 
 from benchmarks.graph import Graph
+from flexcomp import zoo
 
 CLASSES = 1000
+VOCABULARY = 50257  # of GPT-2
 
 
 def residual_gain(blocks: int) -> float:
@@ -157,6 +160,74 @@ def vit_b16(seed: int = 0) -> onnx.ModelProto:
     return g.model(g.dense(first, CLASSES), (1, CLASSES))
 
 
+def gpt2(seed: int = 0, tokens: int = 64) -> onnx.ModelProto:
+    """GPT-2 small with its language-model head, for a prompt of fixed length (Radford et al. 2019).
+
+    As exported from PyTorch: linear layers are Gemm between two Reshapes, the causal mask a Where, GELU its tanh
+    form in elementary operators, and the head reads the embedding table through a Transpose.
+    """
+    g = Graph("gpt2", seed)
+    width, heads, layers = 768, 12, 12
+    head_width = width // heads
+    branch_gain = residual_gain(2 * layers)
+
+    def constant(value: float) -> str:
+        return g.weight(np.float32(value))
+
+    def norm(x: str) -> str:
+        scale = g.weight(g.rng.uniform(0.9, 1.1, width).astype(np.float32))
+        return g.op("LayerNormalization", x, scale, g.normal((width,), 0.05), axis=-1, epsilon=1e-5)
+
+    def affine(x: str, channels: int, gain: float = 1.0) -> str:
+        """The Conv1D of GPT-2: weights [inputs, outputs]."""
+        fan_in = g.channels[x]
+        rows = g.reshape(x, -1, fan_in, channels=fan_in)
+        weights = g.filters((fan_in, channels), (0,), gain)
+        product = g.op("Gemm", rows, weights, g.normal((channels,), 0.05), channels=channels)
+        return g.reshape(product, 1, tokens, channels, channels=channels)
+
+    def gelu(x: str) -> str:
+        cubic = g.op("Mul", g.op("Pow", x, constant(3.0)), constant(0.044715))
+        inner = g.op("Mul", g.op("Add", x, cubic), constant(math.sqrt(2.0 / math.pi)))
+        return g.op("Mul", g.op("Mul", x, constant(0.5)), g.op("Add", g.op("Tanh", inner), constant(1.0)))
+
+    def split_heads(x: str, order: list[int]) -> str:
+        return g.op("Transpose", g.reshape(x, 1, tokens, heads, head_width), perm=order)
+
+    def attention(x: str, mask: str) -> str:
+        query, key, value = g.split(affine(x, 3 * width, gain=1.5), 3, axis=2)
+        scores = g.op("MatMul", split_heads(query, [0, 2, 1, 3]), split_heads(key, [0, 2, 3, 1]))
+        scores = g.op("Div", scores, constant(math.sqrt(head_width)))
+        masked = g.op("Where", mask, scores, constant(np.finfo(np.float32).min))
+        mixed = g.op("MatMul", g.op("Softmax", masked, axis=-1), split_heads(value, [0, 2, 1, 3]))
+        joined = g.reshape(g.op("Transpose", mixed, perm=[0, 2, 1, 3]), 1, tokens, width, channels=width)
+        return affine(joined, width, branch_gain)
+
+    def mlp(x: str) -> str:
+        return affine(gelu(affine(x, 4 * width)), width, branch_gain)
+
+    ids = g.input("input_ids", (1, tokens), onnx.TensorProto.INT64)
+    table = g.normal((VOCABULARY, width), 0.1)
+    positions = g.weight(np.arange(tokens, dtype=np.int64)[None])
+    x = g.op("Gather", table, ids, axis=0, channels=width)
+    x = g.op("Add", x, g.op("Gather", g.normal((1024, width), 0.05), positions, axis=0))
+    mask = g.weight(np.tril(np.ones((tokens, tokens), dtype=bool))[None, None])
+    for _ in range(layers):
+        x = g.op("Add", attention(norm(x), mask), x)
+        x = g.op("Add", x, mlp(norm(x)))
+    logits = g.op("MatMul", norm(x), g.op("Transpose", table, perm=[1, 0]), channels=VOCABULARY)
+    return g.model(logits, (1, tokens, VOCABULARY))
+
+
+def example_input(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
+    """A seeded input: a picture, or the ids of tokens."""
+    (port,) = model.graph.input
+    if port.type.tensor_type.elem_type != onnx.TensorProto.INT64:
+        return zoo.example_input(model, seed)
+    shape = [d.dim_value for d in port.type.tensor_type.shape.dim]
+    return {port.name: np.random.default_rng(seed).integers(0, VOCABULARY, shape, dtype=np.int64)}
+
+
 ARCHITECTURES = {
     "resnet50_v15": partial(resnet, (3, 4, 6, 3)),
     "resnet152": partial(resnet, (3, 8, 36, 3)),
@@ -164,4 +235,5 @@ ARCHITECTURES = {
     "squeezenet1_1": squeezenet,
     "vgg19_torch": vgg19,
     "vit_b16": vit_b16,
+    "gpt2": gpt2,
 }

@@ -30,9 +30,9 @@ class Graph:
 
     # -- values ----------------------------------------------------------------------------------
 
-    def input(self, name: str, shape: Sequence[int]) -> str:
-        """Declare a float32 input in NCHW."""
-        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
+    def input(self, name: str, shape: Sequence[int], dtype: int = TensorProto.FLOAT) -> str:
+        """Declare an input: pictures in NCHW, or whatever else has its channels in axis 1."""
+        self.inputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
         self.channels[name] = shape[1]
         return name
 
@@ -56,6 +56,15 @@ class Graph:
         self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
         self.channels[name] = channels or self.channels.get(inputs[0], 0)
         return name
+
+    def split(self, x: str, parts: int, axis: int) -> list[str]:
+        """Cut a value into equal parts along an axis that holds its channels."""
+        channels = self.channels[x] // parts
+        names = [f"split{len(self.nodes)}_{i}" for i in range(parts)]
+        sizes = self.integers(*[channels] * parts)
+        self.nodes.append(helper.make_node("Split", [x, sizes], names, name=f"split{len(self.nodes)}", axis=axis))
+        self.channels |= dict.fromkeys(names, channels)
+        return names
 
     # -- layers ----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from benchmarks import trained
-from benchmarks.architectures import ARCHITECTURES
+from benchmarks.architectures import ARCHITECTURES, example_input
 from flexcomp import zoo
 
 
@@ -43,11 +43,11 @@ def load(name: str, seed: int = 0) -> Network:
         return Network(name, trained.load(name), shapes, lambda variant: trained.example_input(name, variant))
     if name in ARCHITECTURES:
         model = ARCHITECTURES[name](seed=seed)
-    elif name in zoo.NAMES:
+        return Network(name, model, None, lambda variant: example_input(model, variant))
+    if name in zoo.NAMES:
         model = zoo.load(name, seed)
-    else:
-        raise SystemExit(f"no network {name!r}; there are {', '.join(NAMES)}")
-    return Network(name, model, None, lambda variant: zoo.example_input(model, variant))
+        return Network(name, model, None, lambda variant: zoo.example_input(model, variant))
+    raise SystemExit(f"no network {name!r}; there are {', '.join(NAMES)}")
 
 
 def main() -> None:
