@@ -1,6 +1,7 @@
 #include "loader.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "affinity.h"
 #include "error.h"
@@ -23,6 +24,10 @@ void Touch(std::byte* data, uint64_t nbytes) noexcept {
 Loader::Loader(WeightsFile& file, int cpu) : file_(file), thread_([this, cpu] { Main(cpu); }) {}
 
 Loader::~Loader() {
+  if (!process_.IsThisProcess()) {
+    new std::thread(std::move(thread_));  // forgotten: its handle may be another thread's by now
+    return;
+  }
   stop_ = true;
   computed_.Set(kAborted);
   started_.Set(started_count_ + 1);

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "counter.h"
+#include "process_mark.h"
 #include "program.h"
 #include "weights_file.h"
 
@@ -82,6 +83,7 @@ class Loader {
   std::atomic<bool> stop_{false};
   Failure failure_;
   Counts counts_;
+  ProcessMark process_;
   std::thread thread_;  // last: it uses everything above
 };
 

@@ -130,6 +130,8 @@ Session::State Session::state() {
 
 void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs) {
   const auto start = Clock::now();
+  if (!process_.IsThisProcess())
+    Raise("ExecutionError", "the session was opened before this process was forked: open one here");
   const std::lock_guard lock(mutex_);
   RequireOpen();
   for (size_t i = 0; i < inputs.size(); ++i) CheckTensor(program_->inputs[i], *inputs[i]);

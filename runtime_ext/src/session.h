@@ -13,6 +13,7 @@
 #include "arena.h"
 #include "call_table.h"
 #include "loader.h"
+#include "process_mark.h"
 #include "processor.h"
 #include "program.h"
 #include "weights_file.h"
@@ -73,6 +74,7 @@ class Session {
   double RunSteps(std::span<const Call> calls);  // returns the seconds stalled
   [[noreturn]] void ThrowKernelError(const Call& call) const;
 
+  ProcessMark process_;
   std::mutex mutex_;  // one inference or switch at a time
   std::shared_ptr<const Program> program_;
   std::unique_ptr<Processor> processor_;

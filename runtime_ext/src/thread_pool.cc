@@ -3,6 +3,7 @@
 #include <tvm/ffi/c_api.h>
 
 #include <system_error>
+#include <utility>
 
 #include "affinity.h"
 #include "error.h"
@@ -38,6 +39,10 @@ ThreadPool::ThreadPool(int threads, const std::vector<int>& cpus) : env_{nullptr
 ThreadPool::~ThreadPool() { Stop(); }
 
 void ThreadPool::Stop() noexcept {
+  if (!process_.IsThisProcess()) {
+    new std::vector<std::thread>(std::move(workers_));  // forgotten: handles may be other threads' by now
+    return;
+  }
   stop_ = true;
   generation_.Set(generation_.Get() + 1);
   for (std::thread& worker : workers_) worker.join();

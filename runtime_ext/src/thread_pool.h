@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "counter.h"
+#include "process_mark.h"
 
 namespace flexcomp {
 
@@ -62,6 +63,7 @@ class ThreadPool {
   std::atomic<int> running_{0};
   std::atomic<void*> error_{nullptr};  // owned ffi error object of the first failed task
   std::atomic<bool> stop_{false};
+  ProcessMark process_;
   std::vector<std::thread> workers_;
 };
 

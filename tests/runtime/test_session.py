@@ -372,6 +372,33 @@ def test_the_runtime_stays_its_own_beside_tvm(tiny, x):
         assert backend.value == ours
 
 
+def test_a_forked_process_is_told(tiny):
+    """Its copy of the session has no threads: waiting for them would never end."""
+    script = f"""
+        import gc, os, signal
+        import numpy as np
+        import flexcomp
+        session = flexcomp.load({str(tiny.library)!r}, threads=2)
+        x = np.zeros(256, "f4")
+        session(x)
+        if child := os.fork():
+            assert os.waitpid(child, 0)[1] == 0
+            session(x)
+            os._exit(0)
+        signal.alarm(20)
+        try:
+            session(x)
+        except flexcomp.ExecutionError as error:
+            assert "forked" in str(error)
+        with flexcomp.load({str(tiny.library)!r}, threads=2) as own:
+            del session
+            gc.collect()
+            own(x)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_closed_sessions(tiny, x):
     session = flexcomp.load(tiny.library)
     session.close()
