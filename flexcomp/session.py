@@ -97,7 +97,7 @@ class Session:
         self._run, self._set_budget, self._stats, self._close = (
             opened.get_function(name) for name in ("run", "set_budget", "stats", "close")
         )
-        self.info: dict = info  # what `flexcomp inspect --json` prints
+        self.info: dict = info  # as `flexcomp inspect --json` prints it, without slices
         self.inputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in info["inputs"])
         self.outputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in info["outputs"])
         self.ladder = tuple(RungInfo(**rung) for rung in info["ladder"])

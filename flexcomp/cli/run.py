@@ -57,8 +57,8 @@ def _table(title: str, report: dict) -> Table:
         ("median latency", f"{report['median_ms']:.2f} ms of {len(report['latency_ms'])}"),
         ("budget", human_bytes(report["budget_bytes"])),
         ("arena", human_bytes(report["arena_bytes"])),
-        ("process before loading", human_bytes(report["idle_rss_bytes"])),
-        ("peak over that", human_bytes(report["peak_rss_bytes"] - report["idle_rss_bytes"])),
+        ("idle process", human_bytes(report["idle_rss_bytes"])),
+        ("peak over idle", human_bytes(report["peak_rss_bytes"] - report["idle_rss_bytes"])),
         ("read from storage", human_bytes(report["bytes_read"])),
         ("waited for storage", f"{report['stall_ms']:.2f} ms"),
     ):
