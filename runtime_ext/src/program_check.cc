@@ -65,6 +65,8 @@ void CheckStep(const Step& step, size_t index, const Rung& rung, const Program& 
     Require(step.weights_at >= 0 && step.weights_at % kAlign == 0 &&
                 Inside(step.weights_at, step.count * layer.weights->block_nbytes, rung.arena),
             "the weights of step ", index, " lie outside the arena");
+  } else {
+    Require(step.first == 0 && step.count == 1, "step ", index, " cuts layer ", layer.name, ", which has no weights");
   }
   if (layer.scratch_nbytes > 0) {
     Require(step.scratch_at >= 0 && step.scratch_at % kAlign == 0 && Inside(step.scratch_at, layer.scratch_nbytes, rung.arena),

@@ -189,6 +189,8 @@ def test_dangerous_programs_are_refused(tiny, create):
     check(with_rung(program, value_at=(0, 1024, 2048, 1 << 40)), "value out lies outside the arena")
     check(with_rung(program, arena=program.rungs[0].arena + PAGE), "does not fit")
     check(dataclasses.replace(program, rungs=()), "no plan")
+    *steps, last = program.rungs[0].steps
+    check(with_rung(program, steps=(*steps, dataclasses.replace(last, count=2))), "which has no weights")
     check(dataclasses.replace(program, rungs=program.rungs[::-1]), "budgets do not ascend")
     check(dataclasses.replace(program, inputs=with_first(program.inputs, value=9)), "port x refers to no value")
     check(dataclasses.replace(program, values=with_first(program.values, nbytes=8)), "larger than its value|more than a value")
