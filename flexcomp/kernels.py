@@ -10,6 +10,13 @@ from tvm import tirx
 from .target import CompileTarget
 
 
+_CONFIG = {
+    "tirx.disable_assert": True,
+    # LLVM finds common subexpressions itself; TVM's search takes most of the time on unrolled transforms.
+    "tirx.disable_cse_tir": True,
+}
+
+
 def compile_kernels(
     kernels: Mapping[str, tirx.PrimFunc],
     target: CompileTarget,
@@ -18,7 +25,7 @@ def compile_kernels(
     """One module with all kernels. The arguments are not checked again at run time: the program is, at load."""
     functions = {symbol: func.with_attr("global_symbol", symbol) for symbol, func in kernels.items()}
     report("compile", 0, 1)
-    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+    with tvm.transform.PassContext(config=_CONFIG):
         module = tvm.tirx.build(tvm.IRModule(functions), target=target.tvm_target)
     report("compile", 1, 1)
     return module
