@@ -13,11 +13,11 @@ import onnx
 import tvm
 from tvm import tirx
 
-from . import pipeline
+from . import pipeline, plan
 from .budget import parse_budget
 from .compiled import Artifact
 from .device import DeviceProfile, default_profile
-from .errors import InputError
+from .errors import InputError, UnsupportedModelError
 from .frontend import Imported, load_model
 from .kernels import compile_kernels
 from .lower import lower
@@ -54,12 +54,16 @@ def build(
     "auto", so that every rung uses what is fastest within it; both take more storage, not more memory.
     `progress(phase, done, total)` is called as the work goes on.
 
-    Raises ModelError, UnsupportedModelError, TargetError or BudgetError.
+    Raises ModelError, UnsupportedModelError, TargetError, BudgetError or InputError.
     """
     report = progress or (lambda phase, done, total: None)
     parsed = parse_budget(budget)
     if kernels not in ("auto", *STRATEGIES):
         raise InputError(f'kernels="{kernels}" is not known: it is one of auto, {", ".join(STRATEGIES)}')
+    if strategy not in plan.STRATEGIES:
+        raise InputError(f'strategy="{strategy}" is not known: it is one of {", ".join(plan.STRATEGIES)}')
+    if threads is not None and threads < 1:
+        raise InputError(f"threads must be at least 1, not {threads}")
     resolved = resolve_target(target)
     threads = threads or resolved.num_cores
 
@@ -67,6 +71,8 @@ def build(
     imported = load_model(model, input_shapes, params)
     report("import", 1, 1)
     network = _compile_graph(imported, resolved, kernels, report)
+    if not network.layers:
+        raise UnsupportedModelError("the network computes nothing: its outputs are its inputs")
     profile = device or default_profile(resolved.vector_width)
     rungs = plan_rungs(
         planning(network, profile, threads), parsed, strategy, lambda done, total: report("plan", done, total)

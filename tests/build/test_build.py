@@ -120,3 +120,17 @@ def test_what_cannot_be_linked_leaves_nothing(artifact, tmp_path, monkeypatch):
     with pytest.raises(flexcomp.TargetError, match=r"cannot link tiny\.so"):
         artifact.export_library(tmp_path / "tiny.so")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_options_are_refused_before_the_work_begins():
+    for options, message in (
+        ({"strategy": "luck"}, 'strategy="luck" is not known: it is one of best'),
+        ({"threads": 0}, "threads must be at least 1, not 0"),
+    ):
+        with pytest.raises(flexcomp.InputError, match=message):
+            flexcomp.build("no file", **options)
+
+
+def test_a_network_without_operators_is_refused():
+    with pytest.raises(flexcomp.UnsupportedModelError, match="computes nothing"):
+        flexcomp.build(model([node("Identity", "x")], {"x": (4,)}, ["y"]))
