@@ -28,7 +28,8 @@ class FuseLayers:
 
     An anchor is an NHWC convolution, or a matrix product, in float32. Its epilogue takes operators while all
     their other operands are scalars, per-channel weights or tensors of the output's shape, and ends where a
-    value is needed elsewhere. Where two anchors could take the same operator, the later one does.
+    value is needed elsewhere. A reshape that keeps the channels is no obstacle: it moves nothing. Where two
+    anchors could take the same operator, the later one does.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -99,11 +100,13 @@ def _grow(order, position, from_weights, readers, taken) -> list[relax.VarBindin
 def _fits(binding, members, out_shape, from_weights, weighted: bool) -> bool:
     call = binding.value
     name = operator(call)
-    if name not in ELEMENTWISE or not static_tensor(binding.var) or dtype(binding.var) != "float32":
+    if name not in (*ELEMENTWISE, "reshape") or not static_tensor(binding.var) or dtype(binding.var) != "float32":
         return False
-    if shape(binding.var) != out_shape or not any(arg in members for arg in call.args if isinstance(arg, relax.Var)):
+    if not _same_rows(binding.var, out_shape) or not any(arg in members for arg in call.args if isinstance(arg, relax.Var)):
         return False
-    if name == "prelu" and int(call.attrs.axis) % len(out_shape) != len(out_shape) - 1:
+    if name == "reshape":
+        return True
+    if name == "prelu" and int(call.attrs.axis) % len(shape(binding.var)) != len(shape(binding.var)) - 1:
         return False
     for arg in call.args:
         if scalar(arg) is not None or (isinstance(arg, relax.Var) and arg in members):
@@ -114,9 +117,14 @@ def _fits(binding, members, out_shape, from_weights, weighted: bool) -> bool:
             per_channel = shape(arg)[-1:] in (out_shape[-1:], (1,)) and math.prod(shape(arg)[:-1]) == 1
             if not per_channel or not weighted:
                 return False
-        elif shape(arg) != out_shape:
+        elif shape(arg) != shape(binding.var):
             return False
     return True
+
+
+def _same_rows(value: relax.Var, out_shape: tuple[int, ...]) -> bool:
+    """As many elements in rows of as many channels: the same memory, whatever the other axes are called."""
+    return shape(value)[-1:] == out_shape[-1:] and math.prod(shape(value)) == math.prod(out_shape)
 
 
 class _Rewriter:

@@ -53,17 +53,20 @@ class _Reader:
         left, right = self.index[call.args[0]], self.index[call.args[1]]
         weighted = right in self.weights
         values: dict[relax.Var, Epilogue] = {self.anchor.var: ("acc",)}
+        plain = {self.anchor.var}  # the anchor's result, or a view of it
         bias = None
         for position, binding in enumerate(self.rest):
-            name = operator(binding.value)
-            if position == 0 and name == "add" and weighted:
-                bias = self._bias(binding.value)
+            name, args = operator(binding.value), binding.value.args
+            if name == "reshape":
+                values[binding.var] = values[args[0]]
+                if args[0] in plain:
+                    plain.add(binding.var)
+                continue
+            if weighted and bias is None and name == "add" and self._replaces(binding, plain, position):
+                bias = next((self.index[arg] for arg in args if self.index.get(arg) in self.weights), None)
                 if bias is not None:
                     values[binding.var] = ("acc",)
-                    # The sum replaces the accumulator only if nothing else reads it.
-                    if not any(self.anchor.var in later.value.args for later in self.rest[1:]):
-                        continue
-                    bias = None
+                    continue
             values[binding.var] = self._expression(name, binding.value, values)
         epilogue = values[self.rest[-1].var] if self.rest else ("acc",)
         spec = self._conv(epilogue) if operator(call) == "conv2d" else self._matmul(epilogue, weighted)
@@ -76,11 +79,10 @@ class _Reader:
             tensors=tuple(self.tensors),
         )
 
-    def _bias(self, call: relax.Call) -> int | None:
-        for arg in call.args:
-            if arg is not self.anchor.var and self.index.get(arg) in self.weights:
-                return self.index[arg]
-        return None
+    def _replaces(self, binding: relax.VarBinding, plain: set[relax.Var], position: int) -> bool:
+        """The sum takes the anchor's result, and nothing after it does: it can be what accumulators start from."""
+        later = [binding_.value.args for binding_ in self.rest[position + 1 :]]
+        return any(arg in plain for arg in binding.value.args) and not any(var in args for var in plain for args in later)
 
     def _expression(self, name: str, call: relax.Call, values: dict[relax.Var, Epilogue]) -> Epilogue:
         operands = tuple(self._operand(arg, values) for arg in call.args)

@@ -112,3 +112,33 @@ def test_other_layouts_and_types_are_left_alone():
 
     before = network({"x": (1, 16, 8, 8)}, {"w": (16, 16, 1, 1)}, body)
     assert calls(FuseLayers()(before)) == ["relax.nn.conv2d"]
+
+
+def test_a_reshape_that_keeps_the_channels_is_no_obstacle():
+    def body(emit, x, r, w, b):
+        y = emit(op.reshape(emit(op.matmul(emit(op.reshape(x, (10, 8))), w)), (2, 5, 12)))
+        return op.add(r, emit(op.nn.relu(emit(op.add(y, b)))))
+
+    after = FuseLayers()(network({"x": (2, 5, 8), "r": (2, 5, 12)}, {"w": (8, 12), "b": (12,)}, body))
+    assert calls(after) == ["relax.reshape", "layer_matmul"]
+    reading = layer(after)
+    assert reading.bias is not None
+    assert reading.spec.epilogue == ("add", ("tensor", 0), ("relu", ("acc",)))
+
+
+def test_a_reshape_of_the_channels_ends_the_epilogue():
+    def body(emit, x, w):
+        return op.nn.relu(emit(op.reshape(emit(op.matmul(x, w)), (5, 3, 4))))
+
+    after = FuseLayers()(network({"x": (5, 8)}, {"w": (8, 12)}, body))
+    assert calls(after) == ["layer_matmul", "relax.reshape", "relax.nn.relu"]
+
+
+def test_a_bias_that_is_not_the_only_reader_stays_in_the_epilogue():
+    def body(emit, x, w, b):
+        y = emit(op.matmul(x, w))
+        return op.multiply(emit(op.add(y, b)), y)
+
+    reading = layer(FuseLayers()(network({"x": (5, 8)}, {"w": (8, 12), "b": (12,)}, body)))
+    assert reading.bias is None
+    assert reading.spec.epilogue == ("multiply", ("add", ("acc",), ("channel", 0)), ("acc",))
