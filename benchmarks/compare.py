@@ -1,0 +1,200 @@
+"""flexcomp beside ncnn, ONNX Runtime, MNN and OpenVINO: latency, memory, and time to the first output.
+
+    python -m benchmarks.compare                                      # all networks, one and two threads
+    python -m benchmarks.compare resnet50 gpt2 --threads 1 --rounds 3
+    python -m benchmarks.compare vgg19 --picture vgg19.png            # also flexcomp over its budgets
+
+Every engine has an environment of its own in `.cache/peers`, made at its first use, and every measurement a process of
+its own; engines take turns. All compute in float32 with the same number of threads on the same inputs, and outputs are
+compared with those of ONNX Runtime: an engine that is wrong is shown and not ranked. Models are out of the page cache
+when a process starts; the cold time counts from there, with the engine imported, to the first output. Ends with code 1
+if flexcomp's output is wrong or missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import onnx
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import models
+from benchmarks.peers import ENGINES, environment
+from benchmarks.peers.measure import EngineFailure, Workplace
+from benchmarks.peers.picture import draw
+from benchmarks.peers.summary import OURS, Run, Verdict, judge, ranking, standing
+from flexcomp.cli.progress import BuildProgress
+from flexcomp.session import read_info
+
+NETWORKS = {  # short names → those of benchmarks.models
+    "resnet152": "resnet152",
+    "vgg19": "vgg19_torch",
+    "vit_b16": "vit_b16",
+    "gpt2": "gpt2",
+    "mobilenet_v2": "mobilenet_v2",
+    "squeezenet": "squeezenet1_1",
+    "resnet50": "resnet50_v15",
+}
+REFERENCE = "onnxruntime"
+CURVE_POINTS = 6  # budgets on the curve of a picture, besides everything resident
+
+Progress = Callable[[str, int, int], None]
+
+
+def compare(
+    workplace: Workplace, engines: Sequence[str], rounds: int, seconds: float, curve: bool, progress: Progress
+) -> tuple[Verdict, list[dict]]:
+    """Measure the engines in turns; also flexcomp at several budgets if a curve is wanted."""
+    failures: dict[str, str] = {}
+    for name in dict.fromkeys([REFERENCE, *engines]):
+        progress(f"converting for {ENGINES[name].title}", 0, 1)
+        try:
+            workplace.convert(name)
+        except EngineFailure as error:
+            failures[name] = str(error)
+    if REFERENCE in failures:
+        sys.exit(f"error: {ENGINES[REFERENCE].title}, the reference: {failures[REFERENCE]}")
+    workplace.measure(REFERENCE, seconds=0.0)  # its outputs are the reference
+
+    turns: list[tuple[str, int | None]] = [(name, None) for name in engines if name not in failures]
+    if curve and OURS in engines and OURS not in failures:
+        turns += [(OURS, budget) for budget in budgets(workplace)]
+    runs: dict[tuple[str, int | None], list[Run]] = defaultdict(list)
+    total = rounds * len(turns)
+    for index in range(rounds):
+        first = index % len(turns)  # who goes first has the quietest caches, or the slowest clock
+        for turn in turns[first:] + turns[:first]:
+            progress("measuring", sum(map(len, runs.values())), total)
+            name, budget = turn
+            if name in failures:
+                continue
+            try:
+                runs[turn].append(workplace.measure(name, seconds, budget))
+            except EngineFailure as error:
+                failures[name] = str(error)
+    verdict = judge({name: runs[name, budget] for name, budget in turns if budget is None}, failures)
+    points = [
+        {"budget_bytes": budget, **asdict(standing(found))}
+        for (name, budget), found in runs.items()
+        if name == OURS and len(found) == rounds
+    ]
+    return verdict, points
+
+
+def budgets(workplace: Workplace) -> list[int]:
+    """Budgets from the ladder of the built library, from the smallest up, without the resident one."""
+    library = workplace.of(ENGINES[OURS]) / "model.so"
+    ladder = [rung["budget_bytes"] for rung in read_info(library)["ladder"]][:-1]
+    places = {round(i * (len(ladder) - 1) / (CURVE_POINTS - 1)) for i in range(CURVE_POINTS)}
+    return [ladder[place] for place in sorted(places)] if ladder else []
+
+
+def table(network: str, threads: int, verdict: Verdict) -> Table:
+    """One row for each engine, the fastest first."""
+    result = Table(title=f"{network}, {threads} thread{'s' * (threads > 1)}", title_justify="left")
+    for column in ("engine", "latency", "quartiles", "of the best peer", "memory over idle", "cold", "error", ""):
+        result.add_column(column, justify="left" if column in ("engine", "") else "right")
+    for name in ranking(verdict):
+        found = verdict.standings[name]
+        if found.status == "failed":
+            result.add_row(ENGINES[name].title, *[""] * 6, found.reason)
+            continue
+        best = verdict.standings[verdict.best_peer].latency_ms if verdict.best_peer else None
+        ratio = verdict.ratio if name == OURS else found.latency_ms / best if best else None
+        result.add_row(
+            ENGINES[name].title,
+            f"{found.latency_ms:.2f} ms",
+            "{:.2f} to {:.2f}".format(*found.quartiles_ms),
+            f"{ratio:.2f}" if ratio and found.status == "ok" else "",
+            f"{found.memory_bytes / 1e6:.1f} MB",
+            f"{found.cold_ms:.0f} ms",
+            f"{found.error:.1e}",
+            "" if found.status == "ok" else "wrong",
+            style="bold" if name == OURS else None,
+        )
+    return result
+
+
+def measure_network(name: str, args: argparse.Namespace, show: Callable[[Table], None]) -> list[dict]:
+    """The results of one network for each number of threads."""
+    network = models.load(NETWORKS.get(name, name))
+    results = []
+    with tempfile.TemporaryDirectory(dir=args.dir) as folder:
+        for threads in args.threads:
+            workplace = Workplace(Path(folder), threads)
+            if not workplace.model.exists():
+                onnx.save(network.model, workplace.model)
+                np.savez(workplace.inputs, **network.example(0))
+            with BuildProgress(f"{name}, {threads} thread{'s' * (threads > 1)}") as progress:
+                verdict, points = compare(
+                    workplace, args.engines, args.rounds, args.seconds, args.picture is not None, progress
+                )
+            show(table(name, threads, verdict))
+            facts = asdict(verdict)
+            results.append(
+                {"network": name, "threads": threads, "engines": facts.pop("standings"), **facts, "curve": points}
+            )
+    return results
+
+
+def machine() -> dict:
+    """What the figures were measured on."""
+    with open("/proc/cpuinfo") as file:
+        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    return {"processor": names[0] if names else platform.machine(), "cores": os.cpu_count()}
+
+
+def prepare(engines: Sequence[str]) -> None:
+    """Make the environments that are missing."""
+    with BuildProgress("peers") as progress:
+        for done, name in enumerate(engines):
+            if not environment.is_ready(ENGINES[name]):
+                progress(f"installing {ENGINES[name].title}", done, len(engines))
+                environment.prepare(ENGINES[name])
+
+
+def main() -> None:
+    """Measure the chosen networks and print a table for each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "names", nargs="*", metavar="NETWORK", help=f"some of {', '.join(NETWORKS)}, or of benchmarks.models"
+    )
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=5, help="turns of every engine")
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long a process times inferences")
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), metavar="ENGINE")
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument("--picture", type=Path, help="draw latency over memory, with flexcomp at several budgets")
+    parser.add_argument("--dir", type=Path, help="a folder for the models, on the disk to load from")
+    args = parser.parse_args()
+    if unknown := set(args.names) - {*NETWORKS, *models.NAMES}:
+        parser.error(f"no network {', '.join(sorted(unknown))}; there are {', '.join([*NETWORKS, *models.NAMES])}")
+    try:
+        prepare([REFERENCE, *args.engines])
+    except environment.EnvironmentFailure as error:
+        sys.exit(f"error: {error}")
+    console, results = Console(width=None if sys.stdout.isatty() else 130), []
+    for name in args.names or NETWORKS:
+        results += measure_network(name, args, console.print)
+        if args.json:  # long runs are worth keeping in parts
+            args.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1))
+    if args.picture:
+        draw(results, args.picture)
+        console.print(f"the picture is {args.picture}", markup=False, highlight=False)
+    if OURS in args.engines:
+        sys.exit(any(result["engines"][OURS]["status"] != "ok" for result in results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Calls the processes of the engines: conversion, and one measurement each time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.peers import ENGINES, Engine
+from benchmarks.peers.environment import python_of
+from benchmarks.peers.summary import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT = 900  # seconds of one process
+
+
+class EngineFailure(RuntimeError):
+    """An engine could not convert or run the model."""
+
+
+@dataclass
+class Workplace:
+    """The files of one network: model, inputs, and a folder for each engine."""
+
+    folder: Path
+    threads: int
+    reference: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model.onnx"
+
+    @property
+    def inputs(self) -> Path:
+        return self.folder / "inputs.npz"
+
+    def of(self, engine: Engine) -> Path:
+        """Where the engine's converted model is."""
+        return self.folder / (f"{engine.name}-{self.threads}" if engine.converts_per_threads else engine.name)
+
+    def convert(self, name: str) -> None:
+        """Let the engine convert the model, unless it has done so. Raises EngineFailure."""
+        folder = self.of(ENGINES[name])
+        if folder.exists():
+            return
+        folder.mkdir()
+        try:
+            self._call(name, "convert", self.model, folder, self.inputs)
+        except EngineFailure:
+            shutil.rmtree(folder)
+            raise
+
+    def measure(self, name: str, seconds: float, budget: int | None = None) -> Run:
+        """Load and time the model in a fresh process, with its files out of the page cache. Raises EngineFailure."""
+        folder, outputs = self.of(ENGINES[name]), self.folder / "outputs.npz"
+        outputs.unlink(missing_ok=True)
+        _forget(folder)
+        options = ["--seconds", str(seconds)] + ([] if budget is None else ["--budget", str(budget)])
+        said = json.loads(self._call(name, "measure", folder, self.inputs, outputs, *options).splitlines()[-1])
+        with np.load(outputs) as file:
+            found = [file[key] for key in file.files]
+        if not self.reference:
+            self.reference = found
+        error = largest_error(found, self.reference)
+        return Run(said["latency_ms"], said["cold_ms"], said["memory_bytes"], error, said["version"])
+
+    def _call(self, name: str, task: str, *args: str | Path) -> str:
+        command = [str(python_of(ENGINES[name])), "-m", f"benchmarks.peers.{name}", task, *map(str, args)]
+        command += ["--threads", str(self.threads)]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "PYTHONPATH": str(ROOT)}
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=TIMEOUT
+            )
+        except subprocess.TimeoutExpired:
+            raise EngineFailure(f"{task}: not done after {TIMEOUT} s") from None
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"])[-1]
+            raise EngineFailure(f"{task}: {reason}")
+        return done.stdout
+
+
+def largest_error(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
+    """Largest absolute difference over the largest absolute expected value; axes of extent 1 do not matter."""
+    if len(found) != len(expected):
+        return float("inf")
+    worst = 0.0
+    for got, want in zip(found, expected, strict=True):
+        if np.squeeze(got).shape != np.squeeze(want).shape or not np.isfinite(got).all():
+            return float("inf")
+        scale = float(np.abs(want).max(initial=0.0)) or 1.0
+        worst = max(worst, float(np.abs(np.squeeze(got) - np.squeeze(want)).max(initial=0.0)) / scale)
+    return worst
+
+
+def _forget(folder: Path) -> None:
+    """Drop the files of a folder from the page cache, so that loading reads them from storage."""
+    for path in folder.iterdir():
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(file)

@@ -1,0 +1,55 @@
+"""Latency over memory: flexcomp as a curve over its budgets, the peers as points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.peers import ENGINES
+
+_MARKS = {"ncnn": "s", "onnxruntime": "o", "mnn": "^", "openvino": "D"}
+_COLOURS = {"flexcomp": "tab:red", "ncnn": "tab:blue", "onnxruntime": "tab:green", "mnn": "tab:purple"}
+MB = 1e6
+
+
+def draw(results: Sequence[dict], path: Path) -> None:
+    """One field for each network and number of threads, in the order of `results`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    columns = min(4, len(results))
+    rows = -(-len(results) // columns)
+    figure, axes = pyplot.subplots(
+        rows, columns, figsize=(3.9 * columns, 3.3 * rows + 0.5), squeeze=False, layout="constrained"
+    )
+    handles: dict[str, object] = {}
+    for axis, result in zip(axes.flat, results, strict=False):
+        handles |= _draw_one(axis, result)
+    for axis in list(axes.flat)[len(results) :]:
+        axis.set_visible(False)
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles), frameon=False)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def _draw_one(axis, result: dict) -> dict[str, object]:
+    handles: dict[str, object] = {}
+    curve = sorted((point["memory_bytes"] / MB, point["latency_ms"]) for point in result["curve"])
+    if curve:
+        (handles["flexcomp"],) = axis.plot(*zip(*curve, strict=True), "-o", color=_COLOURS["flexcomp"], markersize=4)
+    for name, mark in _MARKS.items():
+        found = result["engines"].get(name)
+        if found and found["status"] == "ok":
+            colour = _COLOURS.get(name, "tab:orange")
+            place = ([found["memory_bytes"] / MB], [found["latency_ms"]])
+            (handles[ENGINES[name].title],) = axis.plot(*place, mark, color=colour, markersize=7)
+    threads = result["threads"]
+    axis.set_title(f"{result['network']}, {threads} thread{'s' * (threads > 1)}", fontsize=10)
+    axis.set_xscale("log")
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("peak memory over idle, MB")
+    axis.set_ylabel("latency, ms")
+    axis.grid(alpha=0.3, which="both")
+    return handles

@@ -1,0 +1,90 @@
+"""The process of one engine: converts a model, or loads and times it. Needs NumPy and the engine, nothing else.
+
+    python -m benchmarks.peers.ENGINE convert MODEL.onnx FOLDER INPUTS.npz --threads N
+    python -m benchmarks.peers.ENGINE measure FOLDER INPUTS.npz OUTPUTS.npz --threads N
+
+`measure` prints one JSON object. Memory is the peak of the resident set over what the process took before loading,
+with the engine imported and the inputs in memory. Cold is the time from there to the first output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+Inputs = Mapping[str, np.ndarray]
+Call = Callable[[], Sequence[np.ndarray]]  # one inference on the inputs it was made for; outputs in order
+
+CONVERTED = "converted.json"  # in the folder of an engine: what else it wants to know when it loads
+LEAST = 3  # inferences timed, however long they take
+
+
+def main(package: str, convert: Callable[..., None], load: Callable[..., Call]) -> None:
+    """Do what the command line says with the functions of an engine.
+
+    `convert(model, folder, inputs, threads)` writes what `load(folder, inputs, threads, budget)` reads.
+    """
+    args = _parser().parse_args()
+    with np.load(args.inputs) as file:
+        inputs = dict(file)
+    if args.task == "convert":
+        convert(args.model, args.folder, inputs, args.threads)
+        return
+    print(json.dumps({"version": version(package), **_measure(args, inputs, load)}))
+
+
+def _measure(args: argparse.Namespace, inputs: Inputs, load: Callable[..., Call]) -> dict:
+    idle = _status("VmRSS")
+    _reset_peak()
+    start = time.perf_counter()
+    call = load(args.folder, inputs, args.threads, args.budget)
+    outputs = [np.array(value) for value in call()]
+    cold = time.perf_counter() - start
+    call()
+    latencies: list[float] = []
+    end = time.perf_counter() + args.seconds
+    while len(latencies) < LEAST or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        latencies.append((time.perf_counter() - start) * 1e3)
+    memory = _status("VmHWM") - idle
+    np.savez(args.outputs, *outputs)
+    return {"latency_ms": latencies, "cold_ms": cold * 1e3, "idle_bytes": idle, "memory_bytes": memory}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    tasks = parser.add_subparsers(dest="task", required=True)
+    convert, measure = tasks.add_parser("convert"), tasks.add_parser("measure")
+    convert.add_argument("model", type=Path)
+    for task in (convert, measure):
+        task.add_argument("folder", type=Path)
+        task.add_argument("inputs", type=Path)
+        task.add_argument("--threads", type=int, default=1)
+    measure.add_argument("outputs", type=Path)
+    measure.add_argument("--seconds", type=float, default=1.0, help="how long inferences are timed")
+    measure.add_argument("--budget", type=int, help="bytes, for engines that take a budget")
+    return parser
+
+
+def _status(key: str) -> int:
+    """Bytes of an entry of /proc/self/status."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(key + ":"))
+
+
+def _reset_peak() -> None:
+    """Forget the peak of the resident set so far: imports may have needed more than is left of them."""
+    try:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+    except OSError as error:
+        print(f"the peak includes importing: {os.strerror(error.errno or 0)}", file=sys.stderr)
