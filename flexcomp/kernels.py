@@ -9,7 +9,6 @@ from tvm import tirx
 
 from .target import CompileTarget
 
-
 _CONFIG = {
     "tirx.disable_assert": True,
     # LLVM finds common subexpressions itself; TVM's search takes most of the time on unrolled transforms.
