@@ -30,7 +30,7 @@ from .program import (
     WeightArg,
     Weights,
 )
-from .schedules import generic
+from .schedules import concat, generic
 
 # Operators that only look at the same bytes differently.
 VIEWS = ("reshape", "expand_dims", "squeeze", "flatten")
@@ -108,8 +108,8 @@ class _Lowering:
             self._binding(binding)
         returned = self._look_up(self.main.body.body)
         for name, seen in zip(output_names, returned if isinstance(returned, list) else [returned], strict=True):
-            if not isinstance(seen, _Seen):
-                raise UnsupportedModelError(f'output "{name}" does not depend on any input: remove it from the model')
+            if isinstance(seen, np.ndarray):
+                seen = self._copy(seen)
             result.outputs.append(Port(name, seen.value, seen.type))
         return result
 
@@ -203,6 +203,29 @@ class _Lowering:
         )
 
         result.work.append(float(attrs.get(names.WORK, 0.0)))
+
+    def _copy(self, array: np.ndarray) -> _Seen:
+        """A layer that copies a weight, for outputs that no input decides."""
+        result, type_ = self.result, TensorType(array.shape, str(array.dtype))
+        name = f"copy.{len(result.layers)}"
+        kernel = f"constant_output_{len(result.layers)}"
+        result.kernels[kernel] = concat.copy_kernel(type_.shape, type_.dtype, self.target.vector_width)
+        written = self._new_value(name, type_)
+        result.layers.append(
+            Layer(
+                name=name,
+                op="copy",
+                kernel=kernel,
+                implementation="vector",
+                description=f"copy {'×'.join(map(str, type_.shape))}",
+                args=(WeightArg(0, type_), ValueArg(written.value, type_, written=True)),
+                weights=self._store(name, [array], 1),
+                scratch_nbytes=0,
+                flops=0,
+            )
+        )
+        result.work.append(0.0)
+        return written
 
     def _schedule(self, gv: ir.GlobalVar, func: tirx.PrimFunc) -> generic.Scheduled:
         try:

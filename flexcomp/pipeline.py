@@ -12,6 +12,7 @@ from .passes import (
     ChooseKernels,
     FoldBatchNorm,
     FuseLayers,
+    KeepConstantOutputs,
     LowerOperators,
     PretransformWeights,
     SliceLayers,
@@ -32,7 +33,7 @@ def layers(unit: VectorUnit, kernels: str = "smallest") -> list[Pass]:
 
 def separate_weights() -> list[Pass]:
     """`main` takes transformed weights; `main_transform_params` makes them of the raw ones."""
-    return [relax.transform.LiftTransformParams()]
+    return [KeepConstantOutputs(), relax.transform.LiftTransformParams()]
 
 
 def operators(unit: VectorUnit) -> list[Pass]:

@@ -120,7 +120,7 @@ def _compiled(call: relax.Call, args: list):
             return relax.Tuple([parameter(f, v) for f, v in zip(expr.fields, value, strict=True)])
         if not isinstance(expr.ty, relax.TensorType):
             return expr
-        given.append(np.ascontiguousarray(value))
+        given.append(np.asarray(value, order="C"))
         params.append(relax.Var(f"p{len(params)}", expr.ty))
         return params[-1]
 

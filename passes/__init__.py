@@ -4,6 +4,7 @@ from .canonicalise import Canonicalise
 from .choose_kernels import ChooseKernels
 from .fold_batch_norm import FoldBatchNorm
 from .fuse_layers import FuseLayers
+from .keep_constant_outputs import KeepConstantOutputs
 from .lower_operators import LowerOperators
 from .nhwc import ToNHWC
 from .pretransform_weights import PretransformWeights
@@ -14,6 +15,7 @@ __all__ = [
     "ChooseKernels",
     "FoldBatchNorm",
     "FuseLayers",
+    "KeepConstantOutputs",
     "LowerOperators",
     "PretransformWeights",
     "SliceLayers",

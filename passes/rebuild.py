@@ -36,7 +36,7 @@ class MainRewriter:
                     value = self.rewrite_binding(binding.var, binding.value)
                     if value is not None:
                         self.replaced[binding.var] = self.emit(value, binding.var.name)
-                results = [self.emit(self.substitute(result)) for result in _returned(main)]
+                results = [self.emit(self.result(result)) for result in _returned(main)]
                 outputs = [builder.emit_output(var) for var in results]
             builder.emit_func_output(outputs[0] if len(outputs) == 1 and not _is_tuple(main) else outputs)
         mod = self.mod.clone()
@@ -47,6 +47,10 @@ class MainRewriter:
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr | None:
         """What is bound in place of `value`, over variables of the new main; None to bind nothing."""
         return self.substitute(value)
+
+    def result(self, old: ir.Expr) -> ir.Expr:
+        """What is returned in place of `old`."""
+        return self.substitute(old)
 
     def emit(self, value: ir.Expr, name: str = "") -> ir.Expr:
         """A variable that holds `value`, unless it needs none."""

@@ -44,6 +44,12 @@ class ConcatSpec:
         return f"concat {'+'.join(str(shape[self.axis]) for shape in self.shapes)} × {self.outer}"
 
 
+def copy_kernel(shape: tuple[int, ...], dtype: str, width: int) -> tirx.PrimFunc:
+    """The PrimFunc (input, output) that copies a tensor as it is."""
+    dtype = "int8" if dtype == "bool" else dtype  # vectors of bool would be vectors of bits
+    return kernel(ConcatSpec((shape or (1,),), 0, dtype), width)
+
+
 def kernel(spec: ConcatSpec, width: int) -> tirx.PrimFunc:
     """The PrimFunc (inputs…, output) for vectors of `width` 32-bit elements."""
     itemsize = tvm_ffi.dtype(spec.dtype).itemsize

@@ -75,6 +75,10 @@ def _check(model: onnx.ModelProto, where: str) -> None:
             raise UnsupportedModelError(
                 f"node {node.name or node.output[0]!r}: {node.op_type} is not an ONNX operator"
             )
+    outputs = [output.name for output in model.graph.output]
+    twice = next((name for name in outputs if outputs.count(name) > 1), None)
+    if twice is not None:
+        raise ModelError(f"{where} lists the output {twice!r} more than once: every output needs a name of its own")
     if model.ByteSize() >= _PROTOBUF_LIMIT:
         return
     try:

@@ -19,11 +19,12 @@ def model(
 ) -> onnx.ModelProto:
     """A network with float inputs, or of the element types given by input or output name."""
     types = types or {}
+    shapes = {name: value.shape for name, value in (weights or {}).items()}
     graph = helper.make_graph(
         list(nodes),
         "network",
         [helper.make_tensor_value_info(n, types.get(n, TensorProto.FLOAT), s) for n, s in inputs.items()],
-        [helper.make_tensor_value_info(n, types.get(n, TensorProto.FLOAT), None) for n in outputs],
+        [helper.make_tensor_value_info(n, types.get(n, TensorProto.FLOAT), shapes.get(n)) for n in outputs],
         [numpy_helper.from_array(value, name) for name, value in (weights or {}).items()],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
@@ -126,6 +127,19 @@ NETWORKS: dict[str, onnx.ModelProto] = {
     "one_value_two_outputs": model(
         [node("Relu", "x", out="a"), node("Identity", "a", out="y"), node("Reshape", "a", "s", out="z")],
         {"x": (3, 4)}, ["y", "z"], {"s": np.array([12])},
+    ),
+    "constant_outputs": model(
+        [
+            node("Relu", "x"), node("Shape", "x", out="size"), node("Add", "w", "b", out="anchors"),
+            node("Split", "anchors", out=["left", "right"], axis=1), node("Identity", "b", out="bias"),
+            node("MatMul", "x", "w", out="z"), node("Identity", "w", out="weight"), node("Greater", "b", "zero", out="mask"),
+        ],
+        {"x": (3, 4)}, ["y", "z", "size", "left", "right", "bias", "weight", "mask", "scalar", "weight_2"],
+        {"w": _normal(4, 6), "b": _normal(6), "zero": np.float32(0), "scalar": np.float32(3), "weight_2": _normal(5)},
+        {"size": TensorProto.INT64, "mask": TensorProto.BOOL},
+    ),
+    "no_output_needs_the_input": model(
+        [node("Shape", "x")], {"x": (3, 4)}, ["y"], types={"y": TensorProto.INT64}
     ),
     "unused_input": model([node("Relu", "x")], {"x": (3, 4), "unused": (2,)}, ["y"]),
     "tied_weights": model(

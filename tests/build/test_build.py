@@ -134,3 +134,10 @@ def test_wrong_options_are_refused_before_the_work_begins():
 def test_a_network_without_operators_is_refused():
     with pytest.raises(flexcomp.UnsupportedModelError, match="computes nothing"):
         flexcomp.build(model([node("Identity", "x")], {"x": (4,)}, ["y"]))
+
+
+def test_an_output_listed_twice_is_refused():
+    twice = model([node("Relu", "x")], {"x": (4,)}, ["y"])
+    twice.graph.output.append(twice.graph.output[0])
+    with pytest.raises(flexcomp.ModelError, match="lists the output 'y' more than once"):
+        flexcomp.build(twice)
