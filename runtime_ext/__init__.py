@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
-__all__ = ["build_runtime_object", "link_options", "register", "runner", "runtime_object", "tvm_ffi_library"]
+__all__ = ["build_runtime_object", "link_options", "register", "runner", "runtime_object", "sources", "tvm_ffi_library"]
 
 
 def runtime_object() -> Path:
@@ -48,6 +48,12 @@ def link_options(tvm_ffi_folder: str | Path | None = None) -> list[str]:
     folder = tvm_ffi_library() if tvm_ffi_folder is None else tvm_ffi_folder
     # nodelete: tvm_ffi's registry keeps pointers into the first model's code for the life of the process.
     return [f"-L{folder}", "-ltvm_ffi", "-lstdc++", "-lpthread", "-ldl", "-Wl,-z,nodelete"]
+
+
+def sources() -> list[Path]:
+    """The runtime's C++ sources and headers, in a fixed order."""
+    folder = Path(__file__).parent / "src"
+    return sorted([*folder.glob("*.cc"), *folder.glob("*.h")])
 
 
 def build_runtime_object(compiler: str, output: str | Path, options: Iterable[str] = ()) -> Path:

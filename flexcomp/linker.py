@@ -1,0 +1,79 @@
+"""Linking a library for the machine it will run on, which need not be this one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvm.support import cc
+
+from . import runtime_ext
+from .errors import TargetError
+from .target import CompileTarget
+
+_SAME_MACHINE = {"arm64": "aarch64", "amd64": "x86_64"}  # other names of an architecture
+
+
+@dataclass(frozen=True)
+class Linker:
+    """How to link a shared library for a target."""
+
+    compile: Callable | str | None  # what TVM's export_library calls; None: this machine's C++ compiler
+    runtime: Path  # the runtime's object
+    options: tuple[str, ...]
+
+
+def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
+    """The linker for a target: this machine's, or a cross compiler called TRIPLE-g++ or `compiler`.
+
+    For another machine the runtime is compiled from its sources on first use and kept in the user's cache.
+    Raises TargetError if no compiler is there, naming the package to install.
+    """
+    machine, here = (_SAME_MACHINE.get(name, name) for name in (target.triple.split("-")[0], platform.machine()))
+    if machine == here and compiler is None:
+        _require(cc.get_cc(), "g++")
+        return Linker(None, runtime_ext.runtime_object(), tuple(runtime_ext.link_options()))
+    compiler = _require(compiler or f"{machine}-linux-gnu-g++", f"g++-{machine}-linux-gnu".replace("_", "-"))
+    folder = _cache(compiler)
+    runtime, stub = folder / "flexcomp_runtime.o", folder / "libtvm_ffi.so"
+    if not stub.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            fresh = runtime_ext.build_runtime_object(compiler, Path(scratch) / runtime.name)
+            fresh.replace(runtime)
+            _name_only_library(compiler, Path(scratch) / stub.name).replace(stub)
+    # The stand-in for libtvm_ffi defines nothing, so the linker would think that it is not needed.
+    return Linker(cc.cross_compiler(compiler), runtime, ("-Wl,--no-as-needed", *runtime_ext.link_options(folder)))
+
+
+def _require(compiler: str | None, package: str) -> str:
+    if compiler is None or shutil.which(compiler.split()[0]) is None:
+        missing = "no C++ compiler is installed" if compiler is None else f"the C++ compiler {compiler} is missing"
+        raise TargetError(f"cannot link a library: {missing}; on Debian: apt-get install {package}, or name another one")
+    return compiler
+
+
+def _cache(compiler: str) -> Path:
+    """A folder for what this compiler makes of these sources."""
+    version = subprocess.run([compiler.split()[0], "--version"], capture_output=True, text=True, check=True).stdout
+    identity = hashlib.sha256(f"{compiler}\n{version}".encode())
+    for source in runtime_ext.sources():
+        identity.update(source.read_bytes())
+    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return root / "flexcomp" / f"runtime-{identity.hexdigest()[:16]}"
+
+
+def _name_only_library(compiler: str, path: Path) -> Path:
+    """A library without contents: linking against it makes a model ask for libtvm_ffi on the device."""
+    command = [compiler, "-shared", "-nostdlib", f"-Wl,-soname,{path.name}", "-x", "c", os.devnull, "-o", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TargetError(f"cannot link with {compiler}: {done.stderr.strip().splitlines()[-1]}")
+    return path
