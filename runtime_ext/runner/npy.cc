@@ -14,14 +14,9 @@ constexpr char kMagic[] = "\x93NUMPY";
 constexpr size_t kPrefix = 10;  // magic, version, u16 header length
 constexpr size_t kUnit = 64;    // the data starts at a multiple of it
 
-struct Close {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using File = std::unique_ptr<std::FILE, Close>;
-
-File Open(const std::string& path, const char* mode) {
-  File file(std::fopen(path.c_str(), mode));
-  if (!file) throw std::runtime_error("cannot open " + path + ": " + std::strerror(errno));
+std::FILE* Open(const std::string& path, const char* mode) {
+  std::FILE* file = std::fopen(path.c_str(), mode);
+  if (file == nullptr) throw std::runtime_error("cannot open " + path + ": " + std::strerror(errno));
   return file;
 }
 
@@ -56,26 +51,30 @@ std::string WithoutBlanks(std::string_view text) {
 
 }  // namespace
 
-void ReadNpy(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape, std::byte* data,
-             size_t nbytes) {
-  const File file = Open(path, "rbe");
+NpyFile::NpyFile(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape)
+    : path_(path), file_(Open(path, "rbe")) {
   unsigned char prefix[kPrefix];
-  if (std::fread(prefix, 1, kPrefix, file.get()) != kPrefix || std::memcmp(prefix, kMagic, 6) != 0)
+  if (std::fread(prefix, 1, kPrefix, file_.get()) != kPrefix || std::memcmp(prefix, kMagic, 6) != 0)
     throw std::runtime_error(path + " is not a .npy file");
   if (prefix[6] != 1) throw std::runtime_error(path + " is a .npy file of version " + std::to_string(prefix[6]) + ", not 1");
   std::string header(prefix[8] | prefix[9] << 8, '\0');
-  if (std::fread(header.data(), 1, header.size(), file.get()) != header.size())
+  if (std::fread(header.data(), 1, header.size(), file_.get()) != header.size())
     throw std::runtime_error(path + " is cut short");
 
   const std::string_view descr = Field(header, "descr", path), order = Field(header, "fortran_order", path),
                          dims = Field(header, "shape", path);
   const std::string given = WithoutBlanks(dims.substr(0, dims.find(')') + 1));
   if (!descr.starts_with("'" + Descr(dtype) + "'") || given != WithoutBlanks(Shape(shape)))
-    throw std::runtime_error(path + " holds " + std::string(descr.substr(0, descr.find(','))) + " " + given +
+    throw std::invalid_argument(path + " holds " + std::string(descr.substr(0, descr.find(','))) + " " + given +
                              ", expected '" + Descr(dtype) + "' " + Shape(shape));
-  if (!order.starts_with("False") && shape.size() > 1) throw std::runtime_error(path + " is in Fortran order");
-  if (std::fread(data, 1, nbytes, file.get()) != nbytes || std::fgetc(file.get()) != EOF)
-    throw std::runtime_error(path + " has not as many bytes as its shape says");
+  if (!order.starts_with("False") && shape.size() > 1) throw std::invalid_argument(path + " is in Fortran order");
+  data_at_ = std::ftell(file_.get());
+}
+
+void NpyFile::Read(std::byte* data, size_t nbytes) const {
+  if (std::fseek(file_.get(), data_at_, SEEK_SET) != 0 || std::fread(data, 1, nbytes, file_.get()) != nbytes ||
+      std::fgetc(file_.get()) != EOF)
+    throw std::runtime_error(path_ + " has not as many bytes as its shape says");
 }
 
 void WriteNpy(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape, const std::byte* data,
@@ -87,7 +86,7 @@ void WriteNpy(const std::string& path, DLDataType dtype, const std::vector<int64
   const unsigned char prefix[kPrefix] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0,
                                          static_cast<unsigned char>(header.size() & 0xFF),
                                          static_cast<unsigned char>(header.size() >> 8)};
-  const File file = Open(path, "wbe");
+  const std::unique_ptr<std::FILE, CloseFile> file(Open(path, "wbe"));
   if (std::fwrite(prefix, 1, kPrefix, file.get()) != kPrefix ||
       std::fwrite(header.data(), 1, header.size(), file.get()) != header.size() ||
       std::fwrite(data, 1, nbytes, file.get()) != nbytes || std::fflush(file.get()) != 0)

@@ -5,15 +5,31 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace flexcomp::runner {
 
-// Fills `data` from the file, whose array must have exactly this type and shape.
-// Throws std::runtime_error.
-void ReadNpy(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape, std::byte* data,
-             size_t nbytes);
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+// A file whose array must have exactly this type and shape; it may be read any number of times.
+class NpyFile {
+ public:
+  // Throws std::invalid_argument for an array of another type or shape, otherwise std::runtime_error.
+  NpyFile(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape);
+
+  // Fills `data` with the whole array. Throws std::runtime_error.
+  void Read(std::byte* data, size_t nbytes) const;
+
+ private:
+  std::string path_;
+  std::unique_ptr<std::FILE, CloseFile> file_;
+  long data_at_;
+};
 
 void WriteNpy(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape, const std::byte* data,
               size_t nbytes);

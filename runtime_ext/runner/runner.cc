@@ -1,12 +1,13 @@
 // flexcomp-run: runs an exported model in a process whose memory is the model's.
 //
 // Prints one JSON object:
-//   latency_ms, stall_ms, bytes_read   lists, one entry for each timed inference; stall_ms is the time in which
-//                                      kernels waited for weights
+//   latency_ms, stall_ms, bytes_read   lists, one entry for each timed inference, from the inputs in the arena to
+//                                      the outputs in the arena; stall_ms is the time in which kernels waited for
+//                                      weights
 //   warmup_ms                          list, the inferences before them; the first loads the pinned weights
 //   median_ms                          of latency_ms
 //   idle_rss_bytes                     resident memory with the model open and its arena not yet touched
-//   peak_rss_bytes                     the most after that, the runner's own input and output buffers included
+//   peak_rss_bytes                     the most after that; inputs and outputs have no memory but the arena's
 //   budget_bytes, arena_bytes, rung, threads, direct_io
 //   switches                           with --switch-budgets: [{budget_bytes, arena_bytes, switch_ms, latency_ms,
 //                                      rss_bytes}], the memory taken after the inference
@@ -22,11 +23,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arguments.h"
@@ -42,13 +46,12 @@ namespace json = tvm::ffi::json;
 constexpr int kUsageError = 2;
 constexpr int kCannotRun = 4;
 
-// A tensor of the model's interface with memory of its own.
-struct Tensor {
+// An input or output of the model. Its memory is in the session's arena.
+struct Port {
   std::string name;
   std::vector<int64_t> shape;
   DLDataType dtype;
-  std::vector<std::byte> data;
-  DLTensor view;
+  size_t nbytes;
 };
 
 DLDataType ParseDtype(const std::string& name) {
@@ -60,44 +63,94 @@ DLDataType ParseDtype(const std::string& name) {
   throw std::runtime_error("the model has tensors of an unknown type: " + name);
 }
 
-std::vector<Tensor> MakeTensors(const json::Array& ports) {
-  std::vector<Tensor> tensors;
-  tensors.reserve(ports.size());  // views point into the elements
-  for (const ffi::Any& any : ports) {
-    const auto port = any.cast<json::Object>();
-    Tensor& tensor = tensors.emplace_back();
-    tensor.name = port["name"].cast<std::string>();
-    tensor.dtype = ParseDtype(port["dtype"].cast<std::string>());
-    for (const ffi::Any& extent : port["shape"].cast<json::Array>()) tensor.shape.push_back(extent.cast<int64_t>());
-    const int64_t count = std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
-    tensor.data.resize(static_cast<size_t>(count) * (tensor.dtype.bits / 8));
-    tensor.view = {tensor.data.data(), {kDLCPU, 0}, static_cast<int32_t>(tensor.shape.size()), tensor.dtype,
-                   tensor.shape.data(), nullptr, 0};
+std::vector<Port> ParsePorts(const json::Array& described) {
+  std::vector<Port> ports;
+  for (const ffi::Any& any : described) {
+    const auto object = any.cast<json::Object>();
+    Port& port = ports.emplace_back();
+    port.name = object["name"].cast<std::string>();
+    port.dtype = ParseDtype(object["dtype"].cast<std::string>());
+    for (const ffi::Any& extent : object["shape"].cast<json::Array>()) port.shape.push_back(extent.cast<int64_t>());
+    const int64_t count = std::accumulate(port.shape.begin(), port.shape.end(), int64_t{1}, std::multiplies<>());
+    port.nbytes = static_cast<size_t>(count) * (port.dtype.bits / 8);
   }
-  return tensors;
+  return ports;
 }
 
-template <typename T>
-void FillNormal(Tensor& tensor, std::mt19937_64& random) {
-  std::normal_distribution<double> normal;
-  auto* out = reinterpret_cast<T*>(tensor.data.data());
-  for (size_t i = 0; i < tensor.data.size() / sizeof(T); ++i) out[i] = static_cast<T>(normal(random));
-}
+std::byte* DataOf(const ffi::AnyView& tensor) { return static_cast<std::byte*>(tensor.cast<DLTensor*>()->data); }
 
-void FillInputs(std::vector<Tensor>& inputs, const Arguments& arguments) {
-  for (const auto& [name, path] : arguments.inputs)
-    if (std::none_of(inputs.begin(), inputs.end(), [&](const Tensor& tensor) { return tensor.name == name; }))
-      throw UsageError("the model has no input called " + name);
-  std::mt19937_64 random(arguments.seed);
-  for (Tensor& tensor : inputs) {
-    if (const auto file = arguments.inputs.find(tensor.name); file != arguments.inputs.end())
-      ReadNpy(file->second, tensor.dtype, tensor.shape, tensor.data.data(), tensor.data.size());
-    else if (tensor.dtype.code == kDLFloat && tensor.dtype.bits == 32)
-      FillNormal<float>(tensor, random);
-    else if (tensor.dtype.code == kDLFloat && tensor.dtype.bits == 64)
-      FillNormal<double>(tensor, random);
+// Where the inputs come from. Every inference gets the same ones, written straight into the arena.
+class Inputs {
+ public:
+  // Opens the files and checks what they hold.
+  Inputs(std::vector<Port> ports, const Arguments& arguments) : ports_(std::move(ports)), seed_(arguments.seed) {
+    for (const auto& [name, path] : arguments.inputs) {
+      const auto is_called = [&name = name](const Port& port) { return port.name == name; };
+      const auto port = std::find_if(ports_.begin(), ports_.end(), is_called);
+      if (port == ports_.end()) throw UsageError("the model has no input called " + name);
+      try {
+        files_.emplace(name, NpyFile(path, port->dtype, port->shape));
+      } catch (const std::invalid_argument& error) {
+        throw UsageError(error.what());
+      }
+    }
   }
-}
+
+  void Fill(ffi::PackedArgs places) const {
+    std::mt19937_64 random(seed_);
+    for (size_t i = 0; i < ports_.size(); ++i) {
+      const Port& port = ports_[i];
+      std::byte* data = DataOf(places[static_cast<int>(i)]);
+      if (const auto file = files_.find(port.name); file != files_.end())
+        file->second.Read(data, port.nbytes);
+      else if (port.dtype.code == kDLFloat && port.dtype.bits == 32)
+        FillNormal<float>(data, port.nbytes, random);
+      else if (port.dtype.code == kDLFloat && port.dtype.bits == 64)
+        FillNormal<double>(data, port.nbytes, random);
+      else
+        std::memset(data, 0, port.nbytes);
+    }
+  }
+
+ private:
+  template <typename T>
+  static void FillNormal(std::byte* data, size_t nbytes, std::mt19937_64& random) {
+    std::normal_distribution<double> normal;
+    auto* out = reinterpret_cast<T*>(data);
+    for (size_t i = 0; i < nbytes / sizeof(T); ++i) out[i] = static_cast<T>(normal(random));
+  }
+
+  std::vector<Port> ports_;
+  uint64_t seed_;
+  std::map<std::string, NpyFile> files_;
+};
+
+// Where the outputs go: nowhere without --output-dir.
+class Outputs {
+ public:
+  // Creates the folder. Throws if two outputs would share a file.
+  Outputs(std::vector<Port> ports, const std::string& folder) : ports_(std::move(ports)) {
+    if (folder.empty()) return;
+    for (const Port& port : ports_) {
+      std::string name = port.name;
+      std::replace(name.begin(), name.end(), '/', '_');
+      std::string file = folder + "/" + name + ".npy";
+      if (std::find(files_.begin(), files_.end(), file) != files_.end())
+        throw std::runtime_error("two outputs would be written to " + file);
+      files_.push_back(std::move(file));
+    }
+    std::filesystem::create_directories(folder);
+  }
+
+  void Write(ffi::PackedArgs places) const {
+    for (size_t i = 0; i < files_.size(); ++i)
+      WriteNpy(files_[i], ports_[i].dtype, ports_[i].shape, DataOf(places[static_cast<int>(i)]), ports_[i].nbytes);
+  }
+
+ private:
+  std::vector<Port> ports_;
+  std::vector<std::string> files_;
+};
 
 // The functions of an open session.
 class Model {
@@ -128,7 +181,7 @@ class Model {
     options.Set("direct", !arguments.buffered);
     options.Set("read_bandwidth", arguments.read_bandwidth);
     session_ = Get(program, "open")(ffi::String(weights), json::Stringify(options)).cast<ffi::Module>();
-    run_ = Get(*session_, "run");
+    run_ = Get(*session_, "run_in_place");
     stats_ = Get(*session_, "stats");
     set_budget_ = Get(*session_, "set_budget");
   }
@@ -137,12 +190,12 @@ class Model {
     return static_cast<uint64_t>(object[key].cast<int64_t>());
   }
 
-  void Run(std::vector<Tensor>& inputs, std::vector<Tensor>& outputs) const {
-    std::vector<ffi::AnyView> args;
-    for (auto* tensors : {&inputs, &outputs})
-      for (Tensor& tensor : *tensors) args.emplace_back(&tensor.view);
-    ffi::Any nothing;
-    run_->CallPacked(args.data(), static_cast<int32_t>(args.size()), &nothing);
+  void Run(const Inputs& inputs, const Outputs* outputs) const {
+    const auto fill = ffi::Function::FromPacked([&](ffi::PackedArgs places, ffi::Any*) { inputs.Fill(places); });
+    ffi::Optional<ffi::Function> drain;
+    if (outputs != nullptr)
+      drain = ffi::Function::FromPacked([outputs](ffi::PackedArgs places, ffi::Any*) { outputs->Write(places); });
+    (*run_)(fill, drain);
   }
   json::Object Stats() const { return json::Parse((*stats_)().cast<ffi::String>()).cast<json::Object>(); }
   void SetBudget(int64_t budget) const { (*set_budget_)(budget); }
@@ -166,8 +219,7 @@ double MillisecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-json::Array SwitchBudgets(const Model& model, std::vector<Tensor>& inputs, std::vector<Tensor>& outputs,
-                          const Arguments& arguments) {
+json::Array SwitchBudgets(const Model& model, const Inputs& inputs, const Outputs& outputs, const Arguments& arguments) {
   const auto ladder = model.info["ladder"].cast<json::Array>();
   std::mt19937_64 random(arguments.seed);
   json::Array switches;
@@ -176,7 +228,7 @@ json::Array SwitchBudgets(const Model& model, std::vector<Tensor>& inputs, std::
     const auto start = std::chrono::steady_clock::now();
     model.SetBudget(rung["budget_bytes"].cast<int64_t>());
     const double switch_ms = MillisecondsSince(start);
-    model.Run(inputs, outputs);
+    model.Run(inputs, i + 1 == arguments.switch_budgets ? &outputs : nullptr);
     json::Object done;
     done.Set("budget_bytes", rung["budget_bytes"]);
     done.Set("arena_bytes", rung["arena_bytes"]);
@@ -188,39 +240,20 @@ json::Array SwitchBudgets(const Model& model, std::vector<Tensor>& inputs, std::
   return switches;
 }
 
-// The file of each output. Throws if two would share one.
-std::vector<std::string> OutputFiles(const std::vector<Tensor>& outputs, const std::string& folder) {
-  std::vector<std::string> files;
-  for (const Tensor& tensor : outputs) {
-    std::string name = tensor.name;
-    std::replace(name.begin(), name.end(), '/', '_');
-    std::string file = folder + "/" + name + ".npy";
-    if (std::find(files.begin(), files.end(), file) != files.end())
-      throw std::runtime_error("two outputs would be written to " + file);
-    files.push_back(std::move(file));
-  }
-  return files;
-}
-
 void Main(const Arguments& arguments) {
   const Model model(arguments);
   const uint64_t idle_rss = RssBytes();
   ResetPeakRss();
 
-  std::vector<Tensor> inputs = MakeTensors(model.info["inputs"].cast<json::Array>());
-  std::vector<Tensor> outputs = MakeTensors(model.info["outputs"].cast<json::Array>());
-  FillInputs(inputs, arguments);
-  std::vector<std::string> files;
-  if (!arguments.output_dir.empty()) {
-    files = OutputFiles(outputs, arguments.output_dir);
-    std::filesystem::create_directories(arguments.output_dir);
-  }
+  const Inputs inputs(ParsePorts(model.info["inputs"].cast<json::Array>()), arguments);
+  const Outputs outputs(ParsePorts(model.info["outputs"].cast<json::Array>()), arguments.output_dir);
 
   json::Array warmup_ms, latency_ms, stall_ms, bytes_read;
   std::vector<double> latencies;
   json::Object stats;
   for (int i = -arguments.warmup; i < arguments.repeat; ++i) {
-    model.Run(inputs, outputs);
+    const bool last = i + 1 == arguments.repeat && arguments.switch_budgets == 0;
+    model.Run(inputs, last ? &outputs : nullptr);
     stats = model.Stats();
     if (i < 0) {
       warmup_ms.push_back(stats["latency_ms"]);
@@ -243,10 +276,6 @@ void Main(const Arguments& arguments) {
   report.Set("idle_rss_bytes", static_cast<int64_t>(idle_rss));
   report.Set("peak_rss_bytes", static_cast<int64_t>(peak_rss));
   if (arguments.switch_budgets > 0) report.Set("switches", SwitchBudgets(model, inputs, outputs, arguments));
-  for (size_t i = 0; i < files.size(); ++i) {
-    const Tensor& tensor = outputs[i];
-    WriteNpy(files[i], tensor.dtype, tensor.shape, tensor.data.data(), tensor.data.size());
-  }
   std::printf("%s\n", json::Stringify(report).c_str());
 }
 

@@ -6,18 +6,6 @@ namespace {
 // Stands for the shape of a scalar, which has none.
 const int64_t kNoShape = 0;
 
-DLTensor MakeTensor(const TensorType& type, std::byte* data) {
-  const bool scalar = type.shape.empty();
-  // DLPack has no read-only tensors, hence the casts; kernels do not write shapes.
-  return DLTensor{data,
-                  DLDevice{kDLCPU, 0},
-                  static_cast<int32_t>(type.shape.size()),
-                  type.dtype,
-                  const_cast<int64_t*>(scalar ? &kNoShape : type.shape.data()),
-                  const_cast<int64_t*>(scalar ? &kNoShape : type.strides.data()),
-                  0};
-}
-
 TVMFFIAny IntArg(int64_t value) {
   TVMFFIAny any{};
   any.type_index = kTVMFFIInt;
@@ -33,6 +21,18 @@ TVMFFIAny TensorArg(DLTensor* tensor) {
 }
 
 }  // namespace
+
+DLTensor MakeTensor(const TensorType& type, std::byte* data) {
+  const bool scalar = type.shape.empty();
+  // DLPack has no read-only tensors, hence the casts; kernels do not write shapes.
+  return DLTensor{data,
+                  DLDevice{kDLCPU, 0},
+                  static_cast<int32_t>(type.shape.size()),
+                  type.dtype,
+                  const_cast<int64_t*>(scalar ? &kNoShape : type.shape.data()),
+                  const_cast<int64_t*>(scalar ? &kNoShape : type.strides.data()),
+                  0};
+}
 
 CallTable::CallTable(const Program& program, const Rung& rung, std::byte* arena, std::span<const Kernel> kernels) {
   size_t args = 0;

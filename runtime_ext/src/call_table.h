@@ -21,6 +21,9 @@ struct Call {
   uint32_t layer;
 };
 
+// A compact tensor of `type` at `data`. Both must outlive it.
+DLTensor MakeTensor(const TensorType& type, std::byte* data);
+
 class CallTable {
  public:
   CallTable() = default;

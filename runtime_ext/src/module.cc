@@ -35,6 +35,11 @@ class SessionModule final : public ffi::ModuleObj {
     const ffi::Module self = ffi::GetRef<ffi::Module>(this);  // functions keep the session alive
     if (name == "run")
       return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any*) { Run(args); });
+    if (name == "run_in_place")
+      return ffi::Function::FromTyped([self, this](const ffi::Optional<ffi::Function>& fill,
+                                                   const ffi::Optional<ffi::Function>& drain) {
+        session_.RunInPlace(OnPorts(fill), OnPorts(drain));
+      });
     if (name == "set_budget")
       return ffi::Function::FromTyped([self, this](int64_t budget) {
         if (budget < 0) RaiseError("BudgetError", "a budget of ", budget, " bytes was asked for");
@@ -61,6 +66,17 @@ class SessionModule final : public ffi::ModuleObj {
     }
     const std::span all(tensors);
     session_.Run(all.first(inputs), all.last(outputs));
+  }
+
+  // run_in_place(fill, drain): functions of the inputs or outputs, in the order of the program's ports, or None.
+  static Session::PortsCallback OnPorts(const ffi::Optional<ffi::Function>& function) {
+    if (!function.has_value()) return {};
+    return [function = *function](std::span<DLTensor> ports) {
+      std::vector<ffi::AnyView> args;
+      for (DLTensor& port : ports) args.emplace_back(&port);
+      ffi::Any nothing;
+      function.CallPacked(args.data(), static_cast<int32_t>(args.size()), &nothing);
+    };
   }
 
   Session session_;

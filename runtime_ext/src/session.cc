@@ -11,9 +11,9 @@
 namespace flexcomp {
 namespace {
 
-constexpr int kMaxThreads = 1024;
-
 using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxThreads = 1024;
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -77,6 +77,20 @@ void Session::RequireOpen() const {
   if (!loader_) Raise("ExecutionError", "the session is closed");
 }
 
+void Session::RequireThisProcess() const {
+  if (!process_.IsThisProcess())
+    Raise("ExecutionError", "the session was opened before this process was forked: open one here");
+}
+
+void Session::RequireReady() {
+  RequireOpen();
+  if (arena_.base() == nullptr) Activate();  // an earlier switch found no memory
+}
+
+std::byte* Session::PlaceOf(const Port& port) const noexcept {
+  return arena_.base() + program_->rungs[rung_].value_at[port.value];
+}
+
 size_t Session::ChooseRung(uint64_t budget) const {
   const std::vector<Rung>& rungs = program_->rungs;
   if (budget < rungs.front().budget)
@@ -130,26 +144,50 @@ Session::State Session::state() {
 
 void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs) {
   const auto start = Clock::now();
-  if (!process_.IsThisProcess())
-    Raise("ExecutionError", "the session was opened before this process was forked: open one here");
+  RequireThisProcess();
   const std::lock_guard lock(mutex_);
-  RequireOpen();
+  RequireReady();
   for (size_t i = 0; i < inputs.size(); ++i) CheckTensor(program_->inputs[i], *inputs[i]);
   for (size_t i = 0; i < outputs.size(); ++i) CheckTensor(program_->outputs[i], *outputs[i]);
-  if (arena_.base() == nullptr) Activate();  // an earlier switch found no memory
 
-  const Rung& rung = program_->rungs[rung_];
-  loader_->Start(rung.loads, arena_.base(), pinned_resident_);
-  try {
+  const auto take_inputs = [&] {
     for (size_t i = 0; i < inputs.size(); ++i) {
       const Port& port = program_->inputs[i];
-      std::memcpy(arena_.base() + rung.value_at[port.value], DataOf(*inputs[i]), port.type.nbytes);
+      std::memcpy(PlaceOf(port), DataOf(*inputs[i]), port.type.nbytes);
     }
-    const double stall_s = RunSteps(calls_.calls());
+  };
+  const auto give_outputs = [&] {
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Port& port = program_->outputs[i];
-      std::memcpy(DataOf(*outputs[i]), arena_.base() + rung.value_at[port.value], port.type.nbytes);
+      std::memcpy(DataOf(*outputs[i]), PlaceOf(port), port.type.nbytes);
     }
+  };
+  Infer(start, take_inputs, give_outputs);
+}
+
+void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) {
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  RequireReady();
+  const auto call = [&](const PortsCallback& callback, const std::vector<Port>& ports) {
+    std::vector<DLTensor> places;
+    for (const Port& port : ports) places.push_back(MakeTensor(port.type, PlaceOf(port)));
+    callback(places);
+  };
+  const auto nothing = [] {};
+  // Nothing is read meanwhile: the time that filling takes must not hide any of the inference's.
+  if (fill) call(fill, program_->inputs);
+  Infer(Clock::now(), nothing, nothing);
+  if (drain) call(drain, program_->outputs);
+}
+
+template <typename TakeInputs, typename GiveOutputs>
+void Session::Infer(std::chrono::steady_clock::time_point start, const TakeInputs& take_inputs, const GiveOutputs& give_outputs) {
+  loader_->Start(program_->rungs[rung_].loads, arena_.base(), pinned_resident_);
+  try {
+    take_inputs();
+    const double stall_s = RunSteps(calls_.calls());
+    give_outputs();
     loader_->Finish();
     stats_.stall_s = stall_s;
   } catch (...) {

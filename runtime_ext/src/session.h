@@ -3,7 +3,9 @@
 
 #include <dlpack/dlpack.h>
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -37,7 +39,7 @@ struct SessionStats {
   uint64_t bytes_read = 0;
   uint64_t reads = 0;
   double stall_s = 0;    // the steps waited for loads
-  double latency_s = 0;  // from the call to the outputs, copies included
+  double latency_s = 0;  // from the call to the outputs, copies included; in place: from inputs to outputs
 };
 
 class Session {
@@ -48,6 +50,12 @@ class Session {
   // Runs one inference on tensors in the order of the program's ports: inputs are copied into the arena,
   // outputs out of it. After any error the next call starts afresh.
   void Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs);
+
+  // Runs one inference on tensors that lie in the arena: `fill` writes the inputs before it, `drain` reads the
+  // outputs behind it, and neither counts as latency. Either may be empty: inputs that nobody fills hold anything.
+  // The tensors, in the order of the ports, are valid during the callback, which must not call the session.
+  using PortsCallback = std::function<void(std::span<DLTensor>)>;
+  void RunInPlace(const PortsCallback& fill, const PortsCallback& drain);
 
   // Switches to the largest rung within `budget`. The old arena is given back before the new one is
   // mapped. A run in progress ends first.
@@ -68,6 +76,12 @@ class Session {
 
  private:
   void RequireOpen() const;
+  void RequireThisProcess() const;
+  void RequireReady();  // open, with an arena
+  std::byte* PlaceOf(const Port& port) const noexcept;  // in the arena
+  // One inference. Its latency counts from `start`; inputs are taken while the loader is at work.
+  template <typename TakeInputs, typename GiveOutputs>
+  void Infer(std::chrono::steady_clock::time_point start, const TakeInputs& take_inputs, const GiveOutputs& give_outputs);
   size_t ChooseRung(uint64_t budget) const;
   void Activate();    // maps the arena and prepares the calls of the chosen rung
   void Deactivate() noexcept;

@@ -49,6 +49,16 @@ def test_memory_returns_when_the_budget_shrinks(tiny):
     assert max(small) + 500e3 < min(large)
 
 
+def test_every_inference_gets_the_same_inputs(tiny, tmp_path):
+    """They lie in the arena, where kernels may overwrite them."""
+    outputs = []
+    for options in (["--repeat", 1], ["--repeat", 3], ["--switch-budgets", 4], ["--budget", "min", "--warmup", 1]):
+        run(tiny.library, "--output-dir", tmp_path, *options)
+        outputs.append(np.load(tmp_path / "out.npy"))
+    for other in outputs[1:]:
+        np.testing.assert_array_equal(other, outputs[0])
+
+
 def test_random_inputs_are_seeded(tiny, tmp_path):
     outputs = []
     for seed in (1, 1, 2):
@@ -84,8 +94,12 @@ def test_failures(tiny, x, tmp_path):
     assert "the smallest that tiny was built for" in run(tiny.library, "--budget", "1000", code=4)
     assert "cannot open" in run(tmp_path / "nothing.so", code=4)
     assert "cannot open the weights file" in run(tiny.library, "--weights", tmp_path / "none", code=4)
-    assert "expected '<f4' (256,)" in run(tiny.library, "--input", f"x={tmp_path / 'short.npy'}", code=4)
-    assert "holds '<f8'" in run(tiny.library, "--input", f"x={tmp_path / 'double.npy'}", code=4)
+    assert "expected '<f4' (256,)" in run(tiny.library, "--input", f"x={tmp_path / 'short.npy'}", code=2)
+    assert "holds '<f8'" in run(tiny.library, "--input", f"x={tmp_path / 'double.npy'}", code=2)
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "short.npy").read_bytes().replace(b"100,", b"256,"))
+    assert "not as many bytes" in run(tiny.library, "--input", f"x={tmp_path / 'cut.npy'}", code=4)
+    (tmp_path / "out.npy").mkdir()
+    assert "cannot open" in run(tiny.library, "--output-dir", tmp_path, code=4)
     assert "is not a shared library" in run(tmp_path, code=4)
     assert "not a .npy file" in run(tiny.library, "--input", f"x={tmp_path / 'text.npy'}", code=4)
 
