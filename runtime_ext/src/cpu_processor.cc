@@ -44,6 +44,7 @@ Kernel CpuProcessor::Find(const std::string& kernel) {
 void CpuProcessor::Enter() {
   // Where TVM is loaded too, whoever opens the library once more gets TVM's backend into it.
   InstallHooks();
+  ResetWorkspace();
   pin_.emplace(caller_cpu_);
   scope_.emplace(&pool_);
 }

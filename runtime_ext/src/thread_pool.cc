@@ -7,6 +7,7 @@
 
 #include "affinity.h"
 #include "error.h"
+#include "workspace.h"
 
 namespace flexcomp {
 namespace {
@@ -78,6 +79,7 @@ void ThreadPool::Main(int task, int cpu) noexcept {
   for (uint32_t seen = 0;;) {
     seen = generation_.WaitOther(seen);
     if (stop_) return;
+    ResetWorkspace();
     RunTask(task);
     if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) done_.Set(seen);
   }

@@ -31,6 +31,7 @@ class WorkspaceStack {
     top_ = static_cast<uint64_t>(start - base_.get());
     return true;
   }
+  void Reset() noexcept { top_ = 0; }
 
  private:
   struct Free {
@@ -61,5 +62,7 @@ int FreeWorkspace(int, int, void* block) {
   TVMFFIErrorSetRaisedFromCStr("ExecutionError", "a kernel freed its workspaces out of order");
   return -1;
 }
+
+void ResetWorkspace() noexcept { tls_workspace.Reset(); }
 
 }  // namespace flexcomp

@@ -15,4 +15,8 @@ inline constexpr size_t kWorkspaceBytes = 64 << 10;
 void* AllocWorkspace(int device_type, int device_id, uint64_t nbytes, int dtype_code, int dtype_bits);
 int FreeWorkspace(int device_type, int device_id, void* block);
 
+// Takes back what the calling thread's kernels left: one that fails in between frees nothing. To be called
+// where no kernel of this thread is running.
+void ResetWorkspace() noexcept;
+
 }  // namespace flexcomp

@@ -466,7 +466,12 @@ def test_hidden_workspace_fails_loudly(tmp_path_factory, x):
         A = T.match_buffer(a, (256,))
         W = T.match_buffer(w, (256,))
         C = T.match_buffer(c, (256,))
+        K = T.sblock_alloc_buffer((40, 256))  # granted, and not given back when the next one is refused
         H = T.sblock_alloc_buffer((256, 256))
+        for i, j in T.grid(40, 256):
+            with T.sblock("kept"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                K[vi, vj] = A[vj]
         for i, j in T.grid(256, 256):
             with T.sblock("hidden"):
                 vi, vj = T.axis.remap("SS", [i, j])
@@ -474,7 +479,7 @@ def test_hidden_workspace_fails_loudly(tmp_path_factory, x):
         for i in T.serial(256):
             with T.sblock("out"):
                 vi = T.axis.S(256, i)
-                C[vi] = H[vi, 255 - vi]
+                C[vi] = H[vi, 255 - vi] + K[vi % 40, 255 - vi]
 
     target = tvm.target.Target({"kind": "llvm"})
     compiled = builder.kernels("greedy_")
@@ -495,7 +500,7 @@ def test_hidden_workspace_fails_loudly(tmp_path_factory, x):
     finally:
         builder.make_program = program_of
     with flexcomp.load(net.library) as session:
-        for _ in range(2):
+        for _ in range(3):
             with pytest.raises(ExecutionError, match=r"layer mul .* asked for 262144 bytes of hidden workspace"):
                 session(x)
 
