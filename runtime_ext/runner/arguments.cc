@@ -14,7 +14,7 @@ const char kUsage[] =
 
   --weights FILE          the weights file (default: MODEL.weights)
   --budget B              memory: bytes, 64MB, 64MiB, a fraction of the resident size such as 0.1, or min
-  --threads N             compute threads (default: as the model was built)
+  --threads N             compute threads (default: as built, at most the cores allowed)
   --repeat N              timed inferences (default 1)
   --warmup N              inferences before them (default 0)
   --input NAME=FILE.npy   an input tensor; inputs not given are random (integers: zero)

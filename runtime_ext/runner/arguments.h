@@ -17,7 +17,7 @@ struct Arguments {
   std::string model;
   std::string weights;  // empty: MODEL with the ending .weights
   std::string budget;   // empty: everything resident
-  int threads = 0;      // 0: as many as the model was built for
+  int threads = 0;      // 0: as many as the model was built for, within the cores allowed
   int repeat = 1;
   int warmup = 0;
   std::map<std::string, std::string> inputs;  // name → .npy file

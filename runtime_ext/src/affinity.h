@@ -3,6 +3,8 @@
 
 #include <sched.h>
 
+#include <climits>
+
 namespace flexcomp {
 
 inline void PinThisThread(int cpu) noexcept {
@@ -10,6 +12,12 @@ inline void PinThisThread(int cpu) noexcept {
   CPU_ZERO(&set);
   CPU_SET(cpu, &set);
   ::sched_setaffinity(0, sizeof(set), &set);  // a core that does not exist is a wish not granted
+}
+
+// How many cores the calling thread may run on; INT_MAX where the system does not say.
+inline int AllowedCpus() noexcept {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : INT_MAX;
 }
 
 // Pins the calling thread for a while; its owner's choice comes back afterwards.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "affinity.h"
 #include "cpu_features.h"
 #include "cpu_processor.h"
 #include "error.h"
@@ -54,7 +55,12 @@ std::unique_ptr<Processor> MakeProcessor(const Program& program, const SessionOp
     for (const std::string& feature : missing) list += (list.empty() ? "" : ", ") + feature;
     RaiseError("TargetError", "the library was compiled for \"", program.target, "\"; this processor lacks ", list);
   }
-  const int threads = options.threads > 0 ? options.threads : std::max<int>(1, static_cast<int>(program.threads));
+  int threads = options.threads;
+  if (threads == 0) {
+    const auto built_for = static_cast<int>(std::clamp<uint32_t>(program.threads, 1, kMaxThreads));
+    // Threads wait for each other: on fewer cores than threads, they would wait for the scheduler.
+    threads = std::min(built_for, AllowedCpus());
+  }
   if (threads > kMaxThreads) RaiseError("InputError", "cannot run on ", threads, " threads");
   if (program.layers.empty()) Raise("ArtifactError", "the program has no layers");
   return std::make_unique<CpuProcessor>(program.layers[0].kernel, options.library_path, threads, options.compute_cpus);

@@ -25,7 +25,7 @@ namespace flexcomp {
 struct SessionOptions {
   std::string library_path;      // empty: found among the loaded libraries
   uint64_t budget = UINT64_MAX;  // bytes; the largest rung that fits is taken
-  int threads = 0;               // 0: as many as the kernels were made for
+  int threads = 0;               // 0: as many as the kernels were made for, within the cores allowed
   int loader_cpu = -1;           // -1: wherever the system likes
   std::vector<int> compute_cpus;
   StorageOptions storage;

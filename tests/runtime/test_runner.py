@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -32,6 +33,15 @@ def test_outputs_and_report(tiny, x, tmp_path, rung):
     assert report["median_ms"] == sorted(report["latency_ms"])[1]
     assert report["budget_bytes"] == planned.budget and report["arena_bytes"] == planned.arena
     assert report["rung"] == rung and report["threads"] == 2
+
+
+def test_no_more_threads_than_cores(tiny):
+    """Unless they are asked for."""
+    core = str(min(os.sched_getaffinity(0)))
+    for options, threads in ([], 1), (["--threads", "2"], 2):
+        command = ["taskset", "-c", core, *COMMAND, tiny.library, *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["threads"] == threads
 
 
 def test_memory_is_the_arena(tiny):
