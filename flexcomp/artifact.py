@@ -44,11 +44,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import struct
-import tempfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,7 +128,7 @@ class WeightsDigest:
 
 def write_weights(
     path: str | os.PathLike[str],
-    entries: Iterable[tuple[str, np.ndarray] | tuple[str, np.ndarray, int]],
+    entries: Sequence[tuple[str, np.ndarray] | tuple[str, np.ndarray, int]],
     *,
     model: str = "",
     data_nbytes: int | None = None,
@@ -138,53 +136,62 @@ def write_weights(
     """Write the weights file and return its digest.
 
     `entries` are (name, array) or (name, array, offset) in ascending order of offset; without an offset a
-    tensor starts at the next multiple of ALIGN. `data_nbytes` pads the data section at its end. Arrays are
-    taken one at a time, so a generator keeps one tensor in memory. `path` appears only when it is complete.
+    tensor starts at the next multiple of ALIGN. `data_nbytes` pads the data section at its end. `path` appears
+    only when it is complete.
     """
+    if not isinstance(entries, Sequence):
+        raise TypeError("the weights must be a sequence: they are gone through twice")
     path = Path(path)
-    tensors: dict[str, dict] = {}
+    tensors, offsets, end = _place_weights(entries, data_nbytes)
+    metadata = {"format": WEIGHTS_FORMAT, "model": model, "content": hashlib.sha256().hexdigest()}
+    header_nbytes = len(_weights_header(tensors, metadata))  # the same with any digest
     checksums: list[Checksum] = []
-    with tempfile.TemporaryFile(dir=path.parent) as data:
-        end = pads = 0
-
-        def pad(to: int) -> None:
-            nonlocal end, pads
-            if to > end:
-                name = f"~pad.{pads}"
-                pads += 1
-                tensors[name] = {"dtype": "U8", "shape": [to - end], "data_offsets": [end, to]}
-                data.write(bytes(to - end))
-                end = to
-
-        for name, array, *rest in entries:
-            array = np.ascontiguousarray(array).reshape(np.shape(array))
-            offset = rest[0] if rest else -(-end // ALIGN) * ALIGN
-            if name in tensors or name == "__metadata__" or name.startswith("~pad."):
-                raise ValueError(f'the weight name "{name}" is used twice or reserved')
-            if offset % ALIGN or offset < end:
-                raise ValueError(f'weight "{name}" is placed at {offset}: not a multiple of {ALIGN} at or behind {end}')
-            if array.dtype.name not in _SAFETENSORS or array.nbytes == 0:
-                raise ValueError(f'weight "{name}" cannot be stored: {array.dtype.name}{list(array.shape)}')
-            pad(offset)
-            raw = memoryview(array.reshape(-1)).cast("B")
-            data.write(raw)
-            end = offset + array.nbytes
-            tensors[name] = {"dtype": _SAFETENSORS[array.dtype.name], "shape": list(array.shape), "data_offsets": [offset, end]}
-            checksums.append(Checksum(offset, array.nbytes, zlib.crc32(raw)))
-        pad(end if data_nbytes is None else data_nbytes)
-
-        content = hashlib.sha256(b"".join(struct.pack("<QQI", c.offset, c.nbytes, c.crc) for c in checksums)).hexdigest()
-        header = _weights_header(tensors, {"format": WEIGHTS_FORMAT, "model": model, "content": content})
-        data.seek(0)
-        partial = path.with_name(path.name + ".partial")
-        try:
-            with open(partial, "wb") as out:
-                out.write(header)
-                shutil.copyfileobj(data, out, 1 << 20)
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with open(partial, "wb") as out:
+            out.truncate(header_nbytes + end)  # gaps are holes, which read as zeros
+            for (_, array, *_), offset in zip(entries, offsets, strict=True):
+                raw = memoryview(np.ascontiguousarray(array).reshape(-1)).cast("B")
+                out.seek(header_nbytes + offset)
+                out.write(raw)
+                checksums.append(Checksum(offset, raw.nbytes, zlib.crc32(raw)))
+            content = b"".join(struct.pack("<QQI", c.offset, c.nbytes, c.crc) for c in checksums)
+            header = _weights_header(tensors, metadata | {"content": hashlib.sha256(content).hexdigest()})
+            out.seek(0)
+            out.write(header)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
     return WeightsDigest(len(header), zlib.crc32(header), end, tuple(checksums))
+
+
+def _place_weights(entries: Sequence[tuple], data_nbytes: int | None) -> tuple[dict[str, dict], list[int], int]:
+    """The header's tensors, with the gaps between them, the offset of each entry, and the bytes of the data section."""
+    tensors: dict[str, dict] = {}
+    offsets: list[int] = []
+    end = pads = 0
+
+    def pad(to: int) -> None:
+        nonlocal end, pads
+        if to > end:
+            tensors[f"~pad.{pads}"] = {"dtype": "U8", "shape": [to - end], "data_offsets": [end, to]}
+            pads += 1
+            end = to
+
+    for name, array, *rest in entries:
+        offset = rest[0] if rest else -(-end // ALIGN) * ALIGN
+        if name in tensors or name == "__metadata__" or name.startswith("~pad."):
+            raise ValueError(f'the weight name "{name}" is used twice or reserved')
+        if offset % ALIGN or offset < end:
+            raise ValueError(f'weight "{name}" is placed at {offset}: not a multiple of {ALIGN} at or behind {end}')
+        if array.dtype.name not in _SAFETENSORS or array.nbytes == 0:
+            raise ValueError(f'weight "{name}" cannot be stored: {array.dtype.name}{list(array.shape)}')
+        pad(offset)
+        end = offset + array.nbytes
+        tensors[name] = {"dtype": _SAFETENSORS[array.dtype.name], "shape": list(array.shape), "data_offsets": [offset, end]}
+        offsets.append(offset)
+    pad(end if data_nbytes is None else data_nbytes)
+    return tensors, offsets, end
 
 
 def _weights_header(tensors: dict[str, dict], metadata: dict[str, str]) -> bytes:

@@ -73,12 +73,14 @@ def test_weights_are_safetensors(tiny):
     assert len(raw) == tiny.digest.file_nbytes
 
 
-def test_weights_from_a_generator_with_scalars_and_views(tmp_path):
+def test_weights_that_are_scalars_and_views(tmp_path):
     scalar, view = np.float32(3).reshape(()), np.arange(12, dtype="i8").reshape(3, 4).T
-    digest = write_weights(tmp_path / "w", iter([("s", scalar), ("v", view)]), data_nbytes=PAGE)
+    digest = write_weights(tmp_path / "w", [("s", scalar), ("v", view)], data_nbytes=PAGE)
     tensors = load_file(tmp_path / "w")
     assert tensors["s"].shape == () and tensors["s"] == 3
     np.testing.assert_array_equal(tensors["v"], view)
+    with pytest.raises(TypeError, match="must be a sequence"):
+        write_weights(tmp_path / "g", iter([("s", scalar)]))
     assert digest.data_nbytes == PAGE and [c.offset for c in digest.checksums] == [0, 64]
 
 

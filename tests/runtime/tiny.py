@@ -126,11 +126,10 @@ class Tiny:
         return (0.5 * y * self.scale + x).astype("f4")
 
 
-def weight_entries(matrices: np.ndarray, scale: np.ndarray):
+def weight_entries(matrices: np.ndarray, scale: np.ndarray) -> list[tuple]:
     """Matrices packed in blocks of output channels; the scale starts at an odd multiple of 64."""
-    for i, matrix in enumerate(matrices):
-        yield f"mv{i}.weight", np.ascontiguousarray(matrix.reshape(N, BLOCKS, NR).transpose(1, 0, 2))
-    yield "mul.scale", scale, matrices.nbytes + 192
+    packed = [(f"mv{i}.weight", matrix.reshape(N, BLOCKS, NR).transpose(1, 0, 2)) for i, matrix in enumerate(matrices)]
+    return [*packed, ("mul.scale", scale, matrices.nbytes + 192)]
 
 
 def make_program(layers: int, prefix: str, metadata: dict[str, str] | None = None) -> Program:
