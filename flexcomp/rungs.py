@@ -20,11 +20,10 @@ def plan_rungs(
     """
     minimum = plan.minimum_budget(planning.problems[0])
     resident = max(minimum.nbytes, *(plan.resident_budget(problem) for problem in planning.problems))
-    try:
-        # More memory than everything takes is of no use: the rung would be the last one again.
-        asked = min(resolve(budget, minimum.nbytes, resident), resident)
-    except BudgetError as error:
-        raise BudgetError(f"{error}; {minimum}") from None
+    # More memory than everything takes is of no use: the rung would be the last one again.
+    asked = minimum.nbytes if budget.smallest else min(resolve(budget, 0, resident), resident)
+    if asked < minimum.nbytes:
+        raise BudgetError(f"a budget of {asked:,} B is too small: {minimum}")
     try:
         chosen = plan.ladder_of(planning.problems, extra=(asked,), strategy=strategy, report=report)
     except plan.InfeasibleError as error:
