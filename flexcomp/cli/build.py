@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +42,7 @@ def build(
     with exit_on_error(CANNOT_BUILD):
         if not model.is_file():
             raise FileNotFoundError(f"there is no file {model}")
+        _check_writable(output)
         from flexcomp import build as compile_model
 
         with BuildProgress(model.name) as progress:
@@ -58,3 +60,15 @@ def build(
             artifact.export_library(str(output))
         typer.echo(artifact.summary())
         typer.echo(f"wrote {output} and {output.with_suffix('.weights')}")
+
+
+def _check_writable(output: Path) -> None:
+    """Refuse before the work what could not be written after it. Folders that are missing are made then."""
+    for path in (output, output.with_suffix(".weights")):
+        if path.is_dir():
+            raise IsADirectoryError(f"cannot write {path}: it is a folder")
+    folder = next(folder for folder in output.parents if folder.exists())
+    if not folder.is_dir():
+        raise NotADirectoryError(f"cannot write {output}: {folder} is not a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"cannot write {output}: the folder {folder} is not writable")

@@ -49,6 +49,14 @@ def test_a_missing_model_ends_with_3(cli, tmp_path):
     assert_one_line_error(done, 3, "absent.onnx")
 
 
+def test_an_output_that_cannot_be_written_ends_with_3_before_the_work(cli, model, tmp_path):
+    (tmp_path / "folder.so").mkdir()
+    for output, reason in (model / "out.so", "is not a folder"), (tmp_path / "folder.so", "it is a folder"):
+        done = cli("build", model, "-o", output)
+        assert_one_line_error(done, 3, f"cannot write {output}", reason)
+        assert "passes" not in done.stderr
+
+
 def test_a_broken_model_ends_with_3(cli, tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"this is not a network")
     done = cli("build", tmp_path / "broken.onnx", "-o", tmp_path / "out.so")
@@ -57,7 +65,7 @@ def test_a_broken_model_ends_with_3(cli, tmp_path):
 
 def test_an_impossible_budget_ends_with_3(cli, model, tmp_path):
     done = cli("build", model, "-o", tmp_path / "out.so", "--budget", "1kB")
-    assert_one_line_error(done, 3, "1000")
+    assert_one_line_error(done, 3, "1,000 B is too small")
     assert not (tmp_path / "out.so").exists()
 
 
