@@ -1,17 +1,20 @@
-"""Give operators without weights their own kernels: pooling, softmax and norms, concatenation."""
+"""Give operators without weights their own kernels: pooling, softmax and norms, concatenation, sorting, sums."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import module_pass
 
-from ..schedules import concat, pool, rowwise
+from ..schedules import concat, pool, rowwise, scan, sort
 from ..schedules.concat import ConcatSpec
 from ..schedules.pool import PoolSpec
 from ..schedules.rowwise import RowSpec
+from ..schedules.scan import ScanSpec
+from ..schedules.sort import SortSpec
 from ..schedules.tile import VectorUnit
 from .attributes import kernel_attributes
 from .ir import dtype, operator, shape, static_tensor, with_functions
@@ -59,7 +62,13 @@ class _Mutator(relax.PyExprMutator):
                 kernel_attributes(operator(call), "vector", str(spec), getattr(spec, "flops", 0))
             )
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)
-        return relax.call_tir(self.kernels[key], args, relax.TensorType(shape(call), dtype(call)))
+        return relax.call_tir(self.kernels[key], args, _out_types(call))
+
+
+def _out_types(call: relax.Call) -> relax.TensorType | list[relax.TensorType]:
+    if isinstance(call.ty, relax.TupleType):
+        return [relax.TensorType(tuple(field.shape.values), field.dtype) for field in call.ty.fields]
+    return relax.TensorType(shape(call), dtype(call))
 
 
 def _float(expr: relax.Expr) -> bool:
@@ -139,6 +148,49 @@ def _concat(call: relax.Call):
     return spec, concat.kernel, list(parts.fields)
 
 
+def _sortable(data: relax.Expr) -> bool:
+    is_tensor = isinstance(data, relax.Var) and static_tensor(data)
+    return is_tensor and dtype(data) in sort.DTYPES and len(shape(data)) > 0 and math.prod(shape(data)) > 0
+
+
+def _sort(call: relax.Call):
+    data, attrs = call.args[0], call.attrs
+    if not _sortable(data):
+        return None
+    axis = int(attrs.axis) % len(shape(data))
+    results = "values" if operator(call) == "sort" else "indices"
+    index_dtype = dtype(call) if results == "indices" else "int64"
+    if index_dtype not in ("int32", "int64"):
+        return None
+    count = shape(data)[axis]
+    spec = SortSpec(shape(data), axis, count, dtype(data), bool(attrs.descending), results, index_dtype)
+    return spec, sort.kernel, [data]
+
+
+def _topk(call: relax.Call):
+    data, attrs = call.args[0], call.attrs
+    if not _sortable(data) or str(attrs.dtype) not in ("int32", "int64"):
+        return None
+    axis = int(attrs.axis) % len(shape(data))
+    extent, k = shape(data)[axis], int(attrs.k)
+    spec = SortSpec(
+        shape(data), axis, k if 1 <= k <= extent else extent, dtype(data), bool(attrs.largest), str(attrs.ret_type),
+        str(attrs.dtype),
+    )  # fmt: skip
+    return spec, sort.kernel, [data]
+
+
+def _cumsum(call: relax.Call):
+    data, attrs = call.args[0], call.attrs
+    if not isinstance(data, relax.Var) or not static_tensor(data) or 0 in shape(data) or "bool" in (dtype(data), dtype(call)):
+        return None
+    # Without an axis the sums run over the flattened tensor.
+    over = shape(call) if attrs.axis is None else shape(data)
+    axis = 0 if attrs.axis is None else int(attrs.axis) % len(over)
+    spec = ScanSpec(over, axis, dtype(data), dtype(call), bool(attrs.exclusive))
+    return spec, scan.kernel, [data]
+
+
 _RULES: dict[str, Rule] = {
     "max_pool2d": _pool,
     "avg_pool2d": _pool,
@@ -148,4 +200,8 @@ _RULES: dict[str, Rule] = {
     "log_softmax": _softmax,
     "layer_norm": _layer_norm,
     "concat": _concat,
+    "sort": _sort,
+    "argsort": _sort,
+    "topk": _topk,
+    "cumsum": _cumsum,
 }

@@ -57,6 +57,28 @@ NETWORKS: dict[str, onnx.ModelProto] = {
     "reduce_max": _unary("ReduceMax", axes=[1], keepdims=0),
     "reduce_l2": _unary("ReduceL2", axes=[2]),
     "argmax": model([node("ArgMax", "x", axis=2)], {"x": (2, 5, 7)}, ["y"], types={"y": TensorProto.INT64}),
+    "top_k": model(
+        [node("TopK", "x", "k", out=["y", "i"], axis=-1)], {"x": (2, 300)}, ["y", "i"], {"k": np.array([20])},
+        {"i": TensorProto.INT64},
+    ),
+    "top_k_smallest": model(
+        [
+            node("Round", "x", out="r"), node("TopK", "r", "k", out=["y", "i"], axis=1, largest=0),
+            node("TopK", "r", "one", out=["v", "unused"], axis=2), node("GatherElements", "x", "i", out="z", axis=1),
+        ],
+        {"x": (2, 60, 5)}, ["y", "i", "v", "z"], {"k": np.array([60]), "one": np.array([1])}, {"i": TensorProto.INT64},
+    ),
+    "top_k_of_integers": model(
+        [node("TopK", "x", "k", out=["y", "i"], axis=0)], {"x": (200, 3)}, ["y", "i"], {"k": np.array([50])},
+        {"x": TensorProto.INT64, "y": TensorProto.INT64, "i": TensorProto.INT64},
+    ),
+    "cumulative_sums": model(
+        [
+            node("CumSum", "x", "last", out="a"), node("CumSum", "x", "middle", out="b", exclusive=1),
+            node("CumSum", "x", "first", out="c", reverse=1), node("CumSum", "x", "last", out="d", exclusive=1, reverse=1),
+        ],
+        {"x": (3, 9, 21)}, ["a", "b", "c", "d"], {"last": np.int64(-1), "middle": np.int64(1), "first": np.int64(0)},
+    ),
     "clip": model(
         [node("Clip", "x", "low", "high")], {"x": (3, 4)}, ["y"],
         {"low": np.float32(-0.5), "high": np.float32(0.5)},

@@ -1,0 +1,61 @@
+"""Sorting and cumulative sums against NumPy."""
+
+import numpy as np
+import pytest
+import tvm
+
+from flexcomp.schedules import scan, sort
+from flexcomp.schedules.scan import ScanSpec
+from flexcomp.schedules.sort import SortSpec
+
+
+def run(func, *inputs, outputs):
+    module = tvm.compile(func, target="llvm")
+    arrays = [tvm.runtime.tensor(a) for a in (*inputs, *outputs)]
+    module["main"](*arrays)
+    return [a.numpy() for a in arrays[len(inputs) :]]
+
+
+def order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+    """Positions in sorted order, NaN as the largest, equal elements in their own order."""
+    with np.errstate(invalid="ignore"):
+        ranks = np.unique(x, return_inverse=True)[1].reshape(x.shape)  # NaN is last, and one value
+    return np.argsort(-ranks if descending else ranks, axis=axis, kind="stable")
+
+
+@pytest.mark.parametrize("results", sort.RESULTS)
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("shape, axis, count", [
+    ((3, 50), 1, 50), ((3, 50), 1, 7), ((1000,), 0, 13), ((2, 33, 5), 1, 33), ((2, 33, 5), 1, 1), ((4, 1), 1, 1),
+    ((2, 3), 1, 2), ((64, 300), 1, 200),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8"])
+def test_sort(shape, axis, count, descending, results, dtype):
+    rng = np.random.default_rng(sum(shape))
+    x = rng.integers(0, 20, shape).astype(dtype)  # many equal ones
+    if dtype.startswith("float"):
+        x = x - 8
+        flat = x.reshape(-1)
+        flat[rng.integers(0, flat.size, flat.size // 8)] = np.nan
+        flat[rng.integers(0, flat.size, 3)] = [-0.0, np.inf, -np.inf]
+        flat[0] = -np.float32(np.nan)
+    spec = SortSpec(shape, axis, count, dtype, descending, results)
+    positions = order(x, axis, descending).take(range(count), axis)
+    expected = {"values": np.take_along_axis(x, positions, axis), "indices": positions}
+    expected = list(expected.values()) if results == "both" else [expected[results]]
+    found = run(sort.kernel(spec, 8), x, outputs=[np.zeros_like(e) for e in expected])
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("dtype, out_dtype", [("float32", "float32"), ("int32", "int64"), ("float64", "float64")])
+@pytest.mark.parametrize("shape, axis", [
+    ((7,), 0), ((3, 50), 1), ((50, 3), 0), ((2, 9, 37), 1), ((4, 200, 160), 1), ((3, 1, 8), 1),
+])  # fmt: skip
+def test_cumulative_sum(shape, axis, dtype, out_dtype, exclusive):
+    x = np.random.default_rng(1).integers(-50, 50, shape).astype(dtype)
+    func = scan.kernel(ScanSpec(shape, axis, dtype, out_dtype, exclusive), 8)
+    (found,) = run(func, x, outputs=[np.zeros(shape, out_dtype)])
+    expected = np.cumsum(x, axis, dtype=out_dtype)
+    np.testing.assert_array_equal(found, expected - x if exclusive else expected)
