@@ -35,6 +35,8 @@ def draw(results: Sequence[dict], path: Path) -> None:
 
 
 def _draw_one(axis, result: dict) -> dict[str, object]:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     handles: dict[str, object] = {}
     curve = sorted((point["memory_bytes"] / MB, point["latency_ms"]) for point in result["curve"])
     if curve:
@@ -48,7 +50,12 @@ def _draw_one(axis, result: dict) -> dict[str, object]:
     threads = result["threads"]
     axis.set_title(f"{result['network']}, {threads} thread{'s' * (threads > 1)}", fontsize=10)
     axis.set_xscale("log")
+    axis.margins(0.08)
     axis.set_ylim(bottom=0)
+    low, high = axis.get_xlim()
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > 4 else (1, 2, 3, 4, 6, 8)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xlabel("peak memory over idle, MB")
     axis.set_ylabel("latency, ms")
     axis.grid(alpha=0.3, which="both")

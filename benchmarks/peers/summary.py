@@ -56,15 +56,15 @@ def standing(runs: Sequence[Run], reason: str = "", tolerance: float = TOLERANCE
         return Standing("failed", reason or "it was not run")
     latencies = [value for run in runs for value in run.latency_ms]
     low, _, high = statistics.quantiles(latencies, n=4, method="inclusive") if len(latencies) > 1 else latencies * 3
-    error = max(run.error for run in runs)
+    errors = [run.error for run in runs]
     return Standing(
-        status="ok" if error <= tolerance else "wrong",  # NaN is wrong
+        status="ok" if all(error <= tolerance for error in errors) else "wrong",  # NaN is wrong
         version=runs[0].version,
         latency_ms=statistics.median(latencies),
         quartiles_ms=(low, high),
         memory_bytes=max(run.memory_bytes for run in runs),
         cold_ms=statistics.median(run.cold_ms for run in runs),
-        error=error,
+        error=max(errors),
         runs=tuple(asdict(run) for run in runs),
     )
 

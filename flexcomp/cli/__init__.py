@@ -1,4 +1,4 @@
-"""The command line: `flexcomp build`, `run`, `inspect` and `demo`.
+"""The command line: `flexcomp build`, `run`, `inspect`, `bench` and `demo`.
 
 Exit codes: 2 wrong usage, 3 the model cannot be built, 4 the library cannot be run.
 """
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from flexcomp import __version__
+from flexcomp.cli.bench import bench
 from flexcomp.cli.build import build
 from flexcomp.cli.demo import demo
 from flexcomp.cli.inspect import inspect
@@ -39,7 +40,7 @@ def _options(
     """Compile neural networks to run in a small memory budget."""
 
 
-for command in (build, run, inspect, demo):
+for command in (build, run, inspect, bench, demo):
     app.command()(command)
 
 

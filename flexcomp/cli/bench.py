@@ -1,0 +1,108 @@
+"""`flexcomp bench`: how fast the kernels of a network are on this machine."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from flexcomp.cli.common import (
+    CANNOT_BUILD,
+    CANNOT_RUN,
+    budget_value,
+    checked_budget,
+    exit_on_error,
+    parse_shapes,
+)
+
+
+def bench(
+    kernels: Annotated[
+        Path, typer.Option(metavar="MODEL", help="Report each kernel of a library, or of an .onnx file built for it.")
+    ],
+    threads: Annotated[int, typer.Option(min=1, help="Compute threads.")] = 1,
+    budget: Annotated[
+        str | None, typer.Option(callback=checked_budget, help="Memory; without it, everything resident.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="How many inferences.")] = 20,
+    input: Annotated[
+        list[str] | None, typer.Option(metavar="NAME:1,3,224,224", help="Shape of an input with dynamic axes.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Time every kernel of a network as its plan calls it, beside the machine's rates."""
+    shapes = parse_shapes(input or [])
+    with tempfile.TemporaryDirectory() as folder:
+        library = kernels
+        if kernels.suffix == ".onnx":
+            library = Path(folder) / "model.so"
+            _build(kernels, library, threads, budget_value(budget), shapes)
+        with exit_on_error(CANNOT_RUN):
+            from flexcomp import runner
+            from flexcomp.kernel_report import kernel_report
+
+            # The runtime refuses what cannot run here; its time is what the kernels' times should add up to.
+            latency = runner.run(library, budget=budget_value(budget), threads=threads, repeat=repeat, warmup=2)
+            report = kernel_report(library, budget_value(budget), threads=threads, repeat=repeat)
+            report["latency_ms"] = latency["median_ms"]
+    if as_json:
+        typer.echo(json.dumps(report))
+        return
+    from flexcomp.tables import stdout_console
+
+    console = stdout_console()
+    console.print(_layers(report))
+    console.print(_groups(report))
+    console.print(
+        f"{report['threads']} thread{'s' * (report['threads'] > 1)}: at most {report['peak_gflops']:.1f} GFLOP/s "
+        f"from registers and {report['read_gb_per_s']:.1f} GB/s from memory\n"
+        f"kernels {report['kernels_ms']:.2f} ms, an inference in the runtime {report['latency_ms']:.2f} ms",
+        markup=False,
+        highlight=False,
+    )
+
+
+def _build(model: Path, library: Path, threads: int, budget: str | None, shapes: dict[str, tuple[int, ...]]) -> None:
+    with exit_on_error(CANNOT_BUILD):
+        if not model.is_file():
+            raise FileNotFoundError(f"there is no file {model}")
+        from flexcomp import build
+        from flexcomp.cli.progress import BuildProgress
+
+        with BuildProgress(model.name) as progress:
+            artifact = build(str(model), budget=budget, input_shapes=shapes or None, threads=threads, progress=progress)
+            artifact.export_library(str(library))
+
+
+def _layers(report: dict) -> Table:
+    table = Table(title=f"{report['model']}: kernels")
+    for name in ("layer", "computes", "kernel", "time", "of all", "GFLOP/s", "of peak", "GB/s", "of memory"):
+        table.add_column(name, justify="left" if name in ("layer", "computes", "kernel") else "right", overflow="fold")
+    for layer in report["layers"]:
+        table.add_row(
+            layer["name"], layer["description"], layer["kernel"], f"{layer['time_ms']:.3f} ms", *_rates(layer)
+        )
+    return table
+
+
+def _groups(report: dict) -> Table:
+    table = Table(title="weighted by time")
+    for name in ("kernels", "layers", "time", "of all", "GFLOP/s", "of peak", "GB/s", "of memory", "bound by"):
+        table.add_column(name, justify="left" if name in ("kernels", "bound by") else "right")
+    for group in report["groups"]:
+        row = (group["group"], str(group["layers"]), f"{group['time_ms']:.2f} ms", *_rates(group))
+        table.add_row(*row, group["bound_by"] or "")
+    return table
+
+
+def _rates(facts: dict) -> list[str]:
+    """Five columns; a share where it is the one that counts."""
+    computing = (
+        [f"{facts['gflops']:.1f}", f"{facts['peak_share']:.0%}"] if facts["bound_by"] == "computing" else ["", ""]
+    )
+    reading = f"{facts['read_share']:.0%}" if facts["bound_by"] == "reading" else ""
+    return [f"{facts['time_share']:.1%}", *computing, f"{facts['gb_per_s']:.1f}", reading]

@@ -1,0 +1,129 @@
+"""How fast each kernel of a compiled network is, beside what the machine can do."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import ExecutionError
+from .program import Layer, ValueArg, WeightArg
+from .rates import Rates, call_seconds, measure_rates, pool
+from .replay import Replay
+from .target import resolve_target
+
+# Families of kernels, by the first word of Layer.implementation, and what limits them.
+GROUPS = {
+    "direct and matmul": ("direct", "matmul"),
+    "winograd": ("winograd",),  # counted as products of the direct method
+    "depthwise": ("depthwise",),
+    "gemv": ("gemv",),
+}
+OTHER = "other"
+BOUND_BY_READING = ("gemv",)  # groups that read every weight once
+_WARM_UP = 2
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """A layer and what it takes."""
+
+    layer: Layer
+    seconds: float
+
+    @property
+    def group(self) -> str:
+        family = self.layer.implementation.partition(" ")[0]
+        return next((name for name, families in GROUPS.items() if family in families), OTHER)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its operands and results."""
+        return sum(arg.type.nbytes for arg in self.layer.args if isinstance(arg, ValueArg | WeightArg))
+
+
+def kernel_report(
+    library: str | Path, budget: str | int | float | None = None, *, threads: int = 1, repeat: int = 20
+) -> dict:
+    """Time every kernel of `library` in the plan for `budget`, and measure the machine's rates.
+
+    Raises the errors of loading a library, and ExecutionError if a kernel fails.
+    """
+    replay = Replay(library, budget)
+    target = resolve_target(replay.program.target)
+    with pool(threads):
+        rates = measure_rates(target, threads)
+        overhead = call_seconds(target)
+        try:
+            rounds = [replay.run() for _ in range(_WARM_UP + repeat)][_WARM_UP:]
+        except RuntimeError as error:
+            raise ExecutionError(str(error)) from error
+    layers = replay.program.layers
+    calls = {index: sum(step.layer == index for step in replay.rung.steps) for index in rounds[0]}
+    times = [
+        LayerTime(layers[index], max(statistics.median(r[index] for r in rounds) - calls[index] * overhead, 1e-9))
+        for index in rounds[0]
+    ]
+    return {
+        "model": replay.program.model,
+        "target": replay.program.target,
+        "threads": threads,
+        "budget_bytes": replay.rung.budget,
+        "call_overhead_us": overhead * 1e6,
+        **summarise(times, rates),
+    }
+
+
+def summarise(times: list[LayerTime], rates: Rates) -> dict:
+    """Rates of layers and groups. Shares of groups are weighted by time."""
+    total = math.fsum(time.seconds for time in times)
+    groups: dict[str, list[LayerTime]] = {name: [] for name in (*GROUPS, OTHER)}
+    for time in times:
+        groups[time.group].append(time)
+    return {
+        "peak_gflops": rates.flops_per_s / 1e9,
+        "read_gb_per_s": rates.read_bytes_per_s / 1e9,
+        "kernels_ms": total * 1e3,
+        "layers": [_layer_facts(time, total, rates) for time in times],
+        "groups": [_group_facts(name, members, total, rates) for name, members in groups.items() if members],
+    }
+
+
+def _layer_facts(time: LayerTime, total: float, rates: Rates) -> dict:
+    return {
+        "name": time.layer.name,
+        "description": time.layer.description,
+        "kernel": time.layer.implementation,
+        "group": time.group,
+        "bound_by": _bound(time.group),
+        "time_ms": time.seconds * 1e3,
+        **_rates(time.seconds, time.layer.flops, time.nbytes, total, rates),
+    }
+
+
+def _group_facts(name: str, members: list[LayerTime], total: float, rates: Rates) -> dict:
+    seconds = math.fsum(time.seconds for time in members)
+    flops, nbytes = sum(time.layer.flops for time in members), sum(time.nbytes for time in members)
+    return {
+        "group": name,
+        "layers": len(members),
+        "time_ms": seconds * 1e3,
+        "bound_by": _bound(name),
+        **_rates(seconds, flops, nbytes, total, rates),
+    }
+
+
+def _bound(group: str) -> str | None:
+    return "reading" if group in BOUND_BY_READING else "computing" if group != OTHER else None
+
+
+def _rates(seconds: float, flops: int, nbytes: int, total: float, rates: Rates) -> Mapping[str, float]:
+    return {
+        "time_share": seconds / total,
+        "gflops": flops / seconds / 1e9,
+        "peak_share": flops / seconds / rates.flops_per_s,
+        "gb_per_s": nbytes / seconds / 1e9,
+        "read_share": nbytes / seconds / rates.read_bytes_per_s,
+    }

@@ -1,0 +1,111 @@
+"""Carries out a plan step by step in this process, with a clock around every kernel.
+
+Addresses, loads and kernel calls are those of the runtime, so caches are as warm or cold as they are there. Loads are
+copies made between the steps, outside of what is timed.
+"""
+
+from __future__ import annotations
+
+import gc
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import tvm_ffi
+
+from .artifact import decode_program
+from .program import CountArg, FirstArg, Layer, Port, Program, Rung, Step, TensorType, ValueArg, WeightArg
+from .rates import aligned
+from .report import select_rung
+
+
+class Replay:
+    """One rung of a compiled library, ready to be carried out."""
+
+    def __init__(self, library: str | Path, budget: str | int | float | None = None) -> None:
+        library = Path(library).resolve()
+        module = tvm_ffi.load_module(str(library))
+        self.program: Program = decode_program(bytes(module.get_function("blob")()))
+        self.rung: Rung = select_rung(self.program, budget)
+        self._weights = _data_section(library.with_suffix(".weights"))
+        self._arena = aligned(self.rung.arena)
+        self._calls = [self._call(module.imports[0], step) for step in self.rung.steps]
+        self._loaded_before = False
+        rng = np.random.default_rng(0)
+        self._inputs = [
+            (self._view(self.rung.value_at[p.value], p.type), _example(p, rng)) for p in self.program.inputs
+        ]
+
+    def run(self) -> dict[int, float]:
+        """One inference: seconds of each layer, by its index in the program."""
+        for place, value in self._inputs:
+            place[...] = value
+        seconds: dict[int, float] = {}
+        loads, loaded = self.rung.loads, 0
+        with _no_garbage_collection():
+            for step, (function, args) in zip(self.rung.steps, self._calls, strict=True):
+                while loaded < step.need:
+                    self._load(loads[loaded])
+                    loaded += 1
+                start = time.perf_counter_ns()
+                function(*args)
+                taken = time.perf_counter_ns() - start
+                seconds[step.layer] = seconds.get(step.layer, 0.0) + taken * 1e-9
+        self._loaded_before = True
+        return seconds
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """Copies of what the last inference computed."""
+        return {p.name: self._view(self.rung.value_at[p.value], p.type).copy() for p in self.program.outputs}
+
+    def _load(self, load) -> None:
+        if load.pinned and self._loaded_before:
+            return
+        data = self._weights[load.source : load.source + load.nbytes]
+        self._arena[load.target : load.target + len(data)] = data
+
+    def _call(self, kernels: tvm_ffi.Module, step: Step) -> tuple:
+        layer = self.program.layers[step.layer]
+        return kernels.get_function(layer.kernel), [self._argument(layer, step, arg) for arg in layer.args]
+
+    def _argument(self, layer: Layer, step: Step, arg):
+        if isinstance(arg, FirstArg):
+            return step.first
+        if isinstance(arg, CountArg):
+            return step.count
+        if isinstance(arg, ValueArg):
+            return tvm_ffi.from_dlpack(self._view(self.rung.value_at[arg.value], arg.type))
+        start = step.weights_at if isinstance(arg, WeightArg) else step.scratch_at
+        type_ = arg.type
+        if isinstance(arg, WeightArg) and layer.weights.blocks > 1:  # a kernel of blocks is told where its first one is
+            type_ = TensorType((step.count, *type_.shape[1:]), type_.dtype)
+        return tvm_ffi.from_dlpack(self._view(start + arg.offset, type_))
+
+    def _view(self, at: int, type_: TensorType) -> np.ndarray:
+        return self._arena[at : at + type_.nbytes].view(type_.dtype).reshape(type_.shape)
+
+
+def _data_section(path: Path) -> np.ndarray:
+    """The data of a safetensors file, mapped."""
+    with open(path, "rb") as file:
+        (header,) = struct.unpack("<Q", file.read(8))
+    return np.memmap(path, np.uint8, "r", offset=8 + header)
+
+
+def _example(port: Port, rng: np.random.Generator) -> np.ndarray:
+    """Random values, or zeros for integers, which may be indices."""
+    if np.dtype(port.type.dtype).kind == "f":
+        return rng.standard_normal(port.type.shape).astype(port.type.dtype)
+    return np.zeros(port.type.shape, port.type.dtype)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
