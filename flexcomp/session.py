@@ -29,6 +29,7 @@ from .errors import (
 
 _KIND = "flexcomp.program."  # a version number follows
 _ERRORS = {c.__name__: c for c in (ArtifactError, BudgetError, ExecutionError, InputError, StorageError, TargetError)}
+_OPTIONS = ("direct", "read_bandwidth", "loader_cpu", "compute_cpus", "fail_read_at")  # see `load`
 _loaded: dict[Path, list[tuple[int, int]]] = {}  # device and inode of each file that was loaded from a path
 _ELF_MACHINES = {3: "i686", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
@@ -73,6 +74,10 @@ def load(
     many bytes per second), `loader_cpu`, `compute_cpus` (cores to use), `fail_read_at` (tests: fail the n-th
     read). Raises ArtifactError, BudgetError, TargetError, InputError.
     """
+    if unknown := [option for option in options if option not in _OPTIONS]:
+        raise InputError(f"load has no option {_listed(unknown)}; there are {_listed(_OPTIONS)}")
+    if threads is not None:
+        threads = _threads(threads)
     path = Path(path).resolve()
     program, name = _load_program(path)
     info = json.loads(program.get_function("info")())
@@ -81,8 +86,6 @@ def load(
         weights = path.with_suffix(".weights")
     if not Path(weights).is_file():
         raise ArtifactError(f"the weights file {weights} is missing")
-    if threads is not None and threads < 1:
-        raise InputError(f"threads must be at least 1, not {threads}")
     options |= {"library_path": name, "budget_bytes": nbytes, "threads": threads, "verify": verify}
     with _translated():
         opened = program.get_function("open")(str(weights), json.dumps(options, default=_plain))
@@ -222,6 +225,14 @@ def _check_elf(path: Path) -> None:
     table_at, entry, count = struct.unpack_from("<40xQ10xHH" if head[4] == 2 else "<32xI10xHH", head)
     if table_at + entry * count > nbytes:
         raise ArtifactError(f"{path} is cut short: {nbytes} bytes instead of {table_at + entry * count}")
+
+
+def _threads(given: Any) -> int:
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise InputError(f"threads must be a whole number, not {given!r}")
+    if given < 1:
+        raise InputError(f"threads must be at least 1, not {given}")
+    return int(given)
 
 
 def _checked(port: TensorInfo, value: Any) -> np.ndarray:

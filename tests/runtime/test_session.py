@@ -288,7 +288,10 @@ def test_missing_cpu_features_are_named(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"colour": 1}, 'unknown session option "colour"'),
+        ({"colour": 1, "direct": True}, 'no option "colour"; there are "direct", "read_bandwidth", '),
+        ({"library_path": "x"}, 'no option "library_path"'),
+        ({"threads": "2"}, "threads must be a whole number, not '2'"),
+        ({"threads": 1.5}, "threads must be a whole number, not 1.5"),
         ({"direct": "yes"}, 'option "direct" has a value of the wrong type'),
         ({"read_bandwidth": -1}, "read_bandwidth"),
         ({"fail_read_at": -1}, "must not be negative"),
