@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import tvm
+import tvm_ffi
 from tvm import tirx
 
 from . import pipeline, plan
@@ -119,6 +120,9 @@ def _program(
     identity = hashlib.sha256(repr((str(target), layers)).encode())
     for label, array, _ in network.weights:
         identity.update(f"{label}:{zlib.crc32(memoryview(array.reshape(-1)).cast('B'))}".encode())
+    # Symbols name the code: libraries of one model from two versions of flexcomp may meet in a process.
+    for kernel in sorted({layer.kernel for layer in layers}):
+        identity.update(f"{kernel}:{tvm_ffi.structural_hash(network.kernels[kernel])}".encode())
     prefix = f"fc{identity.hexdigest()[:12]}_"
     functions = {prefix + layer.kernel: network.kernels[layer.kernel] for layer in layers}
     program = Program(

@@ -1,5 +1,6 @@
 """What `build` promises besides right answers: errors that help, the same bytes every time, the budget asked for."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -65,6 +66,20 @@ def test_two_builds_give_the_same_bytes(tmp_path):
     for suffix in (".so", ".weights"):
         first, second = ((tmp_path / name / "tiny").with_suffix(suffix).read_bytes() for name in ("first", "second"))
         assert first == second, suffix
+
+
+def test_symbols_name_the_code_of_the_kernels(monkeypatch):
+    """The same model built by another flexcomp, whose kernels differ and nothing else, shares no symbols."""
+    symbols = {layer.kernel for layer in flexcomp.build(network()).program.layers}
+    module = sys.modules["flexcomp.build"]
+    program_of = module._program
+
+    def with_other_kernels(network, *args):
+        kernels = {name: func.with_attr("version", 2) for name, func in network.kernels.items()}
+        return program_of(replace(network, kernels=kernels), *args)
+
+    monkeypatch.setattr(module, "_program", with_other_kernels)
+    assert symbols.isdisjoint(layer.kernel for layer in flexcomp.build(network()).program.layers)
 
 
 def test_a_relax_module_with_constants_is_not_changed(tmp_path):
