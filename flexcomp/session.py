@@ -69,7 +69,8 @@ def load(
     """Open the compiled network in `path`, whose weights lie beside it unless `weights` names another file.
 
     `budget` is what `flexcomp.budget.parse_budget` understands; the largest plan within it is used. `threads`
-    defaults to what the network was built for, or the cores this process may use if they are fewer. `verify` checks every byte of the weights first.
+    defaults to what the network was built for, or the cores this process may use if they are fewer. `verify`
+    checks every byte of the weights first.
     Further options: `direct` (False: read through the page cache), `read_bandwidth` (imitate storage of so
     many bytes per second), `loader_cpu`, `compute_cpus` (cores to use), `fail_read_at` (tests: fail the n-th
     read). Raises ArtifactError, BudgetError, TargetError, InputError.
