@@ -1,15 +1,17 @@
 # The two commands a newcomer needs. Each makes .venv on its first run and keeps it up to date.
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
+RESULTS := benchmarks/results
 
-.PHONY: help demo test lint clean
+.PHONY: help demo test bench lint clean
 
 help:
 	@echo "make demo   build networks, run them in four memory budgets, compare with ONNX Runtime"
 	@echo "make test   run the test suite"
+	@echo "make bench  measure flexcomp beside ncnn, ONNX Runtime, MNN and OpenVINO (an hour; ARGS=... for less)"
 	@echo "make lint   check style with ruff"
 	@echo "make clean  remove the virtual environment and everything built"
-	@echo "ARGS=...    further arguments for demo (e.g. ARGS=--all) or pytest"
+	@echo "ARGS=...    further arguments for demo (e.g. ARGS=--all), pytest, or the comparison (e.g. ARGS='resnet50 --rounds 3')"
 
 demo:
 	@bash scripts/environment.sh $(VENV) demo
@@ -18,6 +20,10 @@ demo:
 test:
 	@bash scripts/environment.sh $(VENV) test
 	$(PYTHON) -m pytest $(ARGS)
+
+bench:
+	@bash scripts/environment.sh $(VENV) bench
+	$(PYTHON) -m benchmarks.compare --json $(RESULTS)/compare.json --picture $(RESULTS)/compare.png $(ARGS)
 
 lint:
 	@bash scripts/environment.sh $(VENV) test

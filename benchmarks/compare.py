@@ -7,8 +7,8 @@
 Every engine has an environment of its own in `.cache/peers`, made at its first use, and every measurement a process of
 its own; engines take turns. All compute in float32 with the same number of threads on the same inputs, and outputs are
 compared with those of ONNX Runtime: an engine that is wrong is shown and not ranked. Models are out of the page cache
-when a process starts; the cold time counts from there, with the engine imported, to the first output. Ends with code 1
-if flexcomp's output is wrong or missing.
+when a process starts; the cold time counts from there, with the engine imported, to the first output. Each of several
+threads is kept on a core of its own. Ends with code 1 if flexcomp's output is wrong or missing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import platform
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -47,6 +48,7 @@ NETWORKS = {  # short names → those of benchmarks.models
     "resnet50": "resnet50_v15",
 }
 REFERENCE = "onnxruntime"
+QUIET = 0.9  # of the processors should be idle before a measurement
 CURVE_POINTS = 6  # budgets on the curve of a picture, besides everything resident
 
 Progress = Callable[[str, int, int], None]
@@ -136,6 +138,9 @@ def measure_network(name: str, args: argparse.Namespace, show: Callable[[Table],
             if not workplace.model.exists():
                 onnx.save(network.model, workplace.model)
                 np.savez(workplace.inputs, **network.example(0))
+            idle = idle_share()
+            if idle < QUIET:
+                print(f"others use {1 - idle:.0%} of the processors: figures will be off", file=sys.stderr)
             with BuildProgress(f"{name}, {threads} thread{'s' * (threads > 1)}") as progress:
                 verdict, points = compare(
                     workplace, args.engines, args.rounds, args.seconds, args.picture is not None, progress
@@ -143,9 +148,29 @@ def measure_network(name: str, args: argparse.Namespace, show: Callable[[Table],
             show(table(name, threads, verdict))
             facts = asdict(verdict)
             results.append(
-                {"network": name, "threads": threads, "engines": facts.pop("standings"), **facts, "curve": points}
+                {
+                    "network": name,
+                    "threads": threads,
+                    "idle_before": idle,
+                    "engines": facts.pop("standings"),
+                    **facts,
+                    "curve": points,
+                }
             )
     return results
+
+
+def idle_share(seconds: float = 0.5) -> float:
+    """How much of the processors nobody uses right now; figures of a busy machine are worth little."""
+
+    def ticks() -> np.ndarray:
+        with open("/proc/stat") as file:
+            return np.array(file.readline().split()[1:9], dtype=np.int64)
+
+    before = ticks()
+    time.sleep(seconds)
+    spent = ticks() - before
+    return float(spent[3:5].sum() / max(spent.sum(), 1))
 
 
 def machine() -> dict:
@@ -184,6 +209,8 @@ def main() -> None:
         prepare([REFERENCE, *args.engines])
     except environment.EnvironmentFailure as error:
         sys.exit(f"error: {error}")
+    for path in filter(None, (args.json, args.picture)):
+        path.parent.mkdir(parents=True, exist_ok=True)
     console, results = Console(width=None if sys.stdout.isatty() else 130), []
     for name in args.names or NETWORKS:
         results += measure_network(name, args, console.print)
