@@ -85,5 +85,5 @@ def test_it_computes_the_same_there(library, device, budget, tmp_path):
 
 def test_a_missing_cross_compiler_is_named(tmp_path):
     artifact = flexcomp.build(network(), target="llvm -mtriple=aarch64")
-    with pytest.raises(flexcomp.TargetError, match="no-such-g\\+\\+ is missing.*apt-get install g\\+\\+-aarch64-linux-gnu"):
+    with pytest.raises(flexcomp.TargetError, match=r"no-such-g\+\+ is missing.*apt-get install g\+\+-aarch64-linux-gnu"):
         artifact.export_library(tmp_path / "tiny.so", compiler="no-such-g++")
