@@ -32,8 +32,20 @@ def _like(x: tirx.Expr, value: float) -> tirx.Expr:
     return tirx.Broadcast(constant, lanes) if lanes > 1 else constant
 
 
+# Of max(a, b) and min(a, b), which are one instruction on most processors, b is the result if either is NaN. So the value
+# comes second and the bound first: NaN stays NaN.
+
+
 def _clip(x, low, high):
-    return tirx.min(tirx.max(x, low), high)
+    return tirx.min(high, tirx.max(low, x))
+
+
+def _leaky(x, slope):
+    return tirx.max(_like(x, 0.0), x) + slope * tirx.min(_like(x, 0.0), x)
+
+
+def _bound_first(function: Callable) -> Callable:
+    return lambda a, b: function(b, a) if vector_math.is_constant(b) else function(a, b)
 
 
 OPERATORS: dict[str, Callable[..., tirx.Expr]] = {
@@ -41,15 +53,15 @@ OPERATORS: dict[str, Callable[..., tirx.Expr]] = {
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,
     "divide": lambda a, b: a / b,
-    "maximum": lambda a, b: tirx.max(a, b),
-    "minimum": lambda a, b: tirx.min(a, b),
+    "maximum": _bound_first(tirx.max),
+    "minimum": _bound_first(tirx.min),
     "negative": lambda x: _like(x, 0.0) - x,
     "abs": lambda x: tirx.max(x, _like(x, 0.0) - x),
-    "relu": lambda x: tirx.max(x, _like(x, 0.0)),
+    "relu": lambda x: tirx.max(_like(x, 0.0), x),
     "relu6": lambda x: _clip(x, _like(x, 0.0), _like(x, 6.0)),
     "clip": _clip,
-    "leakyrelu": lambda x, slope: tirx.max(x, _like(x, 0.0)) + slope * tirx.min(x, _like(x, 0.0)),
-    "prelu": lambda x, slope: tirx.max(x, _like(x, 0.0)) + slope * tirx.min(x, _like(x, 0.0)),
+    "leakyrelu": _leaky,
+    "prelu": _leaky,
     "sigmoid": vector_math.sigmoid,
     "silu": lambda x: x * vector_math.sigmoid(x),
     "tanh": vector_math.tanh,

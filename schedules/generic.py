@@ -66,7 +66,7 @@ def schedule(func: tirx.PrimFunc, target: Target) -> Scheduled:
     for rule in RULES:
         scheduled = rule(func, target)
         if scheduled is not None:
-            return Scheduled(vector_math.expand(scheduled.func), scheduled.scratch)
+            return Scheduled(vector_math.expand(vector_math.keep_nan(scheduled.func)), scheduled.scratch)
     raise AssertionError("the last rule takes every function")
 
 

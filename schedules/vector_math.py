@@ -238,6 +238,24 @@ def _power(base: ir.Expr, exponent: ir.Expr) -> ir.Expr | None:
     return None
 
 
+def is_constant(expr: ir.Expr) -> bool:
+    """Whether `expr` is a number, or the same number in every lane."""
+    return isinstance(expr.value if isinstance(expr, tirx.Broadcast) else expr, tirx.FloatImm | tirx.IntImm)
+
+
+def keep_nan(node: tvm_ffi.Object) -> tvm_ffi.Object:
+    """`node` with max(c, x) for max(x, c) where c is constant, and min alike: then NaN stays NaN, at no cost.
+
+    TVM's max(a, b) is `a > b ? a : b`.
+    """
+
+    def swap(pair: tirx.Max | tirx.Min) -> ir.Expr:
+        is_last = str(pair.ty.dtype).startswith("float") and is_constant(pair.b) and not is_constant(pair.a)
+        return type(pair)(pair.b, pair.a) if is_last else pair
+
+    return tvm_ffi.structural_map(node, [((tirx.Max, tirx.Min), swap)])
+
+
 EXPANSIONS = {"tirx.exp": exp, "tirx.sigmoid": sigmoid, "tirx.tanh": tanh, "tirx.erf": erf, "tirx.log": log}
 
 

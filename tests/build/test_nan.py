@@ -1,0 +1,46 @@
+"""NaN goes through rectifiers and clips as in ONNX Runtime: a network that went wrong must not look right."""
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import flexcomp
+
+from .operators import model, node
+
+IMAGE = {"x": (1, 24, 9, 11)}
+WEIGHT = np.random.default_rng(0).standard_normal((32, 24, 3, 3)).astype("f4")
+BOUNDS = {"low": np.float32(-0.5), "high": np.float32(0.5), "zero": np.float32(0), "six": np.float32(6)}
+
+
+def after_convolution(*follower: str):
+    return model(
+        [node("Conv", "x", "w", out="a"), node(follower[0], "a", *follower[1:])], IMAGE, ["y"], {"w": WEIGHT, **BOUNDS}
+    )
+
+
+NETWORKS = {
+    "relu": model([node("Relu", "x")], IMAGE, ["y"]),
+    "clip": model([node("Clip", "x", "low", "high")], IMAGE, ["y"], BOUNDS),
+    "clip_below": model([node("Clip", "x", "low")], IMAGE, ["y"], BOUNDS),
+    "clip_above": model([node("Clip", "x", "", "high")], IMAGE, ["y"], BOUNDS),
+    "elu": model([node("Elu", "x")], IMAGE, ["y"]),
+    "hard_sigmoid": model([node("HardSigmoid", "x")], IMAGE, ["y"]),
+    "add_relu": model([node("Add", "x", "x", out="a"), node("Relu", "a")], IMAGE, ["y"]),
+    "conv_relu": after_convolution("Relu"),
+    "conv_relu6": after_convolution("Clip", "zero", "six"),
+    "conv_clip_above": after_convolution("Clip", "", "high"),
+    "conv_leaky": after_convolution("LeakyRelu"),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_nan_is_kept(name, tmp_path):
+    network = NETWORKS[name]
+    given = np.random.default_rng(1).standard_normal(IMAGE["x"]).astype("f4")
+    given[0, 5, 4, 7] = given[0, 20, 8, 10] = np.nan
+    (want,) = onnxruntime.InferenceSession(network.SerializeToString()).run(None, {"x": given})
+    assert np.isnan(want).any()
+    flexcomp.build(network, threads=1).export_library(tmp_path / "network.so")
+    with flexcomp.load(tmp_path / "network.so") as session:
+        np.testing.assert_allclose(session(given), want, rtol=1e-5, atol=1e-4)
