@@ -35,6 +35,9 @@ from .schedules import concat, generic
 # Operators that only look at the same bytes differently.
 VIEWS = ("reshape", "expand_dims", "squeeze", "flatten")
 
+# Elements of a tensor from which on a 32-bit index overflows.
+_MOST_ELEMENTS = 2**31
+
 
 def align(nbytes: int) -> int:
     """`nbytes` rounded up to ALIGN."""
@@ -182,6 +185,7 @@ class _Lowering:
         written = [self._new_value(f"{name}:{i}" if len(types) > 1 else name, _type_of(ty)) for i, ty in enumerate(types)]
         args += [ValueArg(seen.value, seen.type, written=True) for seen in written]
         self.seen[var] = written if isinstance(outputs, relax.TupleType) else written[0]
+        _refuse_oversize(name, [arg.type for arg in args if isinstance(arg, ValueArg | WeightArg)] + list(scratch))
         scratch_nbytes = 0
         for type_ in scratch:
             args.append(ScratchArg(scratch_nbytes, type_))
@@ -246,6 +250,16 @@ class _Lowering:
             result.weights.append((label, array, result.weights_nbytes))
             result.weights_nbytes += align(array.nbytes)
         return Weights(start, slices, (result.weights_nbytes - start) // slices)
+
+
+def _refuse_oversize(name: str, types: list[TensorType]) -> None:
+    """Kernels count elements in 32 bits."""
+    for type_ in types:
+        if math.prod(type_.shape) >= _MOST_ELEMENTS:
+            raise UnsupportedModelError(
+                f"{name} holds a tensor of {'×'.join(map(str, type_.shape))} = {math.prod(type_.shape):,} elements; "
+                f"kernels take fewer than {_MOST_ELEMENTS:,}: build the network for a smaller input"
+            )
 
 
 def _type(var: relax.Var) -> TensorType:

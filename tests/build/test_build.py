@@ -159,3 +159,13 @@ def test_an_output_listed_twice_is_refused():
     twice.graph.output.append(twice.graph.output[0])
     with pytest.raises(flexcomp.ModelError, match="lists the output 'y' more than once"):
         flexcomp.build(twice)
+
+
+@pytest.mark.parametrize("layer, large", [
+    ("relu", model([node("Relu", "x")], {"x": (1, 512, 2100, 2100)}, ["y"])),
+    ("multiply", model([node("Mul", "x", "z")], {"x": (50000, 1), "z": (1, 50000)}, ["y"])),
+    ("conv2d", model([node("Conv", "x", "w")], {"x": (1, 8, 2100, 2100)}, ["y"], {"w": np.ones((512, 8, 3, 3), "f4")})),
+])  # fmt: skip
+def test_a_tensor_too_large_for_32_bit_indices_is_refused(layer, large):
+    with pytest.raises(flexcomp.UnsupportedModelError, match=rf"{layer}\.\d holds a tensor of .* = 2,\d+,\d+,\d+ elements"):
+        flexcomp.build(large)
