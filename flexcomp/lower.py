@@ -112,6 +112,8 @@ class _Lowering:
         returned = self._look_up(self.main.body.body)
         for name, seen in zip(output_names, returned if isinstance(returned, list) else [returned], strict=True):
             if isinstance(seen, np.ndarray):
+                if not seen.size:
+                    raise UnsupportedModelError(f'output "{name}" has no elements: remove it from the model')
                 seen = self._copy(seen)
             result.outputs.append(Port(name, seen.value, seen.type))
         return result

@@ -154,6 +154,11 @@ def test_a_network_without_operators_is_refused():
         flexcomp.build(model([node("Identity", "x")], {"x": (4,)}, ["y"]))
 
 
+def test_an_empty_constant_output_is_refused():
+    with pytest.raises(flexcomp.UnsupportedModelError, match='output "w" has no elements'):
+        flexcomp.build(model([node("Relu", "x")], {"x": (4,)}, ["y", "w"], {"w": np.zeros((0, 4), "f4")}))
+
+
 def test_an_output_listed_twice_is_refused():
     twice = model([node("Relu", "x")], {"x": (4,)}, ["y"])
     twice.graph.output.append(twice.graph.output[0])
@@ -169,3 +174,25 @@ def test_an_output_listed_twice_is_refused():
 def test_a_tensor_too_large_for_32_bit_indices_is_refused(layer, large):
     with pytest.raises(flexcomp.UnsupportedModelError, match=rf"{layer}\.\d holds a tensor of .* = 2,\d+,\d+,\d+ elements"):
         flexcomp.build(large)
+
+
+def test_a_relax_module_that_sorts_and_sums(tmp_path):
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((6, 40), "float32"))
+    calls = [
+        relax.op.sort(x, 0), relax.op.argsort(x, 1, descending=True, dtype="int32"),
+        relax.op.topk(x, 3, 1, "indices", False, "int32"), relax.op.cumsum(x), relax.op.cumsum(x, 1, "float64"),
+    ]  # fmt: skip
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            outputs = [builder.emit_output(builder.emit(call)) for call in calls]
+        builder.emit_func_output(outputs)
+    flexcomp.build(builder.get()).export_library(tmp_path / "sorts.so")
+    given = np.random.default_rng(0).standard_normal((6, 40)).astype("f4")
+    with flexcomp.load(tmp_path / "sorts.so") as session:
+        found = list(session.run({"x": given}).values())
+    np.testing.assert_array_equal(found[0], np.sort(given, 0))
+    np.testing.assert_array_equal(found[1], np.argsort(-given, 1))
+    np.testing.assert_array_equal(found[2], np.argsort(given, 1)[:, :3])
+    np.testing.assert_allclose(found[3], np.cumsum(given), atol=1e-4)
+    np.testing.assert_allclose(found[4], np.cumsum(given.astype("f8"), 1))
