@@ -16,6 +16,7 @@ from tvm import tirx
 
 from . import pipeline, plan
 from .budget import parse_budget
+from .compact import drop_unused
 from .compiled import Artifact
 from .device import DeviceProfile, default_profile
 from .errors import InputError, UnsupportedModelError
@@ -80,7 +81,8 @@ def build(
     )
     program, functions = _program(network, rungs, imported.name, resolved, threads)
     module = compile_kernels(functions, resolved, report)
-    return Artifact(program, module, network.weights, resolved)
+    program, weights = drop_unused(program, network.weights)
+    return Artifact(program, module, weights, resolved)
 
 
 def _compile_graph(imported: Imported, target: CompileTarget, kernels: str, report: Progress) -> Network:
@@ -95,7 +97,7 @@ def _compile_graph(imported: Imported, target: CompileTarget, kernels: str, repo
         report("passes", 2 + 2 * done, total)
         lowered.append(lower(mod, weights, target, imported.input_names, imported.output_names))
         report("passes", 3 + 2 * done, total)
-    return merge(*lowered) if len(lowered) == 2 else alone(lowered[0])
+    return merge(*lowered) if len(lowered) > 1 else alone(lowered[0])
 
 
 def _choose_kernels(

@@ -1,12 +1,12 @@
 """Several kernels for one layer: a network lowered for small and for fast kernels, and the choices between them.
 
-Both lowerings hold the same layers on the same values. Where their kernels agree they are one layer; where they
+All lowerings hold the same layers on the same values. Where their kernels agree they are one layer; where they
 do not, the faster one is an alternative, with weights packed for it, that a rung of the ladder may use instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,8 @@ from .device import DeviceProfile
 from .lower import Lowered, operand_bytes
 from .program import Layer
 
+Choice = frozenset[int]  # indices of alternatives, at most one for each layer
+
 # How many different sets of alternatives the planner is offered, besides none and all.
 _CHOICES = 4
 # An alternative that saves less than this part of a layer's work is not worth its storage.
@@ -24,11 +26,20 @@ _WORTHWHILE = 0.97
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """Another kernel for a layer, with weights packed for it."""
+
+    base: int  # the layer it computes
+    layer: Layer
+    work: float  # as Lowered.work
+
+
+@dataclass(frozen=True)
 class Network:
-    """A lowered network with faster alternatives for some of its layers."""
+    """A lowered network with alternatives for some of its layers."""
 
     base: Lowered
-    alternatives: Mapping[int, tuple[Layer, float]]  # by layer: the alternative and its work
+    alternatives: tuple[Alternative, ...]  # those of one layer in the order of the lowerings they come from
     weights: tuple[tuple[str, np.ndarray, int], ...]  # of all layers and alternatives: name, array, offset
     weights_nbytes: int
     kernels: Mapping[str, tirx.PrimFunc]
@@ -36,43 +47,51 @@ class Network:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """All layers, then all alternatives."""
-        return (*self.base.layers, *(layer for layer, _ in self.alternatives.values()))
+        return (*self.base.layers, *(alternative.layer for alternative in self.alternatives))
 
     def base_of(self, index: int) -> int:
         """The layer that `layers[index]` is, or is an alternative for."""
         count = len(self.base.layers)
-        return index if index < count else list(self.alternatives)[index - count]
+        return index if index < count else self.alternatives[index - count].base
 
-    def indices(self, choice: frozenset[int]) -> list[int]:
-        """For every layer its index in `layers`, with the alternatives of the layers in `choice`."""
-        position = {layer: len(self.base.layers) + i for i, layer in enumerate(self.alternatives)}
-        return [position[i] if i in choice else i for i in range(len(self.base.layers))]
+    def indices(self, choice: Choice) -> list[int]:
+        """For every layer its index in `layers`, with the alternatives that are chosen."""
+        count = len(self.base.layers)
+        result = list(range(count))
+        for index in choice:
+            result[self.alternatives[index].base] = count + index
+        return result
 
 
 def alone(lowered: Lowered) -> Network:
     """A network without alternatives."""
-    return Network(lowered, {}, tuple(lowered.weights), lowered.weights_nbytes, lowered.kernels)
+    return Network(lowered, (), tuple(lowered.weights), lowered.weights_nbytes, lowered.kernels)
 
 
-def merge(small: Lowered, fast: Lowered) -> Network:
-    """One network of two lowerings of it. Kernels of the second get names of their own."""
-    assert small.values == fast.values and len(small.layers) == len(fast.layers), "the lowerings differ in structure"
+def merge(small: Lowered, *others: Lowered, worthwhile: float = _WORTHWHILE) -> Network:
+    """One network of several lowerings of it. Kernels of all but the first get names of their own.
+
+    An alternative is kept if its work is less than the part `worthwhile` of the layer's own.
+    """
     weights, end = list(small.weights), small.weights_nbytes
     kernels = dict(small.kernels)
-    arrays = {offset: (name, array) for name, array, offset in fast.weights}
-    alternatives: dict[int, tuple[Layer, float]] = {}
-    for index, (one, other) in enumerate(zip(small.layers, fast.layers, strict=True)):
-        if one.implementation == other.implementation or fast.work[index] > _WORTHWHILE * small.work[index]:
-            continue
-        symbol = f"{other.kernel}_fast"
-        kernels[symbol] = fast.kernels[other.kernel]
-        name = f"{other.name}.{other.implementation.split()[0]}"
-        assert other.weights is not None, f"{other.name}: only layers with weights have alternatives"
-        weights.append((f"{name}.panel", arrays[other.weights.offset][1], end))
-        moved = replace(other.weights, offset=end)
-        end += moved.nbytes
-        alternatives[index] = (replace(other, name=name, kernel=symbol, weights=moved), fast.work[index])
-    return Network(small, alternatives, tuple(weights), end, kernels)
+    alternatives: list[Alternative] = []
+    known = {(index, layer.implementation) for index, layer in enumerate(small.layers)}
+    for number, lowered in enumerate(others, 1):
+        assert small.values == lowered.values and len(small.layers) == len(lowered.layers), "they differ in structure"
+        arrays = {offset: array for _, array, offset in lowered.weights}
+        for index, (layer, work) in enumerate(zip(lowered.layers, lowered.work, strict=True)):
+            if (index, layer.implementation) in known or work > worthwhile * small.work[index]:
+                continue
+            known.add((index, layer.implementation))
+            symbol, name = f"{layer.kernel}_{number}", f"{layer.name}.{layer.implementation.split()[0]}"
+            kernels[symbol] = lowered.kernels[layer.kernel]
+            assert layer.weights is not None, f"{layer.name}: only layers with weights have alternatives"
+            weights.append((f"{name}.panel", arrays[layer.weights.offset], end))
+            moved = replace(layer.weights, offset=end)
+            end += moved.nbytes
+            alternatives.append(Alternative(index, replace(layer, name=name, kernel=symbol, weights=moved), work))
+    return Network(small, tuple(alternatives), tuple(weights), end, kernels)
 
 
 @dataclass(frozen=True)
@@ -80,7 +99,7 @@ class Planning:
     """A network as planning problems, one per choice of alternatives, the smallest kernels first."""
 
     network: Network
-    choices: tuple[frozenset[int], ...]
+    choices: tuple[Choice, ...]
     problems: tuple[plan.Problem, ...]
 
 
@@ -90,39 +109,48 @@ def planning(network: Network, profile: DeviceProfile, threads: int) -> Planning
     Alternatives are taken in the order of seconds saved per additional byte of weights: a choice is the first
     few of them, from none (where loading is the bottleneck) to all (where memory is plenty).
     """
-    base = network.base
-    seconds = [
-        profile.seconds(work, operand_bytes(layer), threads) for layer, work in zip(base.layers, base.work, strict=True)
-    ]
-    faster = {
-        index: profile.seconds(work, operand_bytes(layer), threads)
-        for index, (layer, work) in network.alternatives.items()
-    }
+    seconds = layer_seconds(network, profile, threads)
+    count = len(network.base.layers)
+
+    def saved(index: int) -> float:
+        return seconds[network.alternatives[index].base] - seconds[count + index]
 
     def worth(index: int) -> float:
-        alternative, _ = network.alternatives[index]
-        more = alternative.weights.nbytes - base.layers[index].weights.nbytes
-        saved = seconds[index] - faster[index]
-        return saved / more if more > 0 else float("inf")
+        alternative = network.alternatives[index]
+        more = alternative.layer.weights.nbytes - network.base.layers[alternative.base].weights.nbytes
+        return saved(index) / more if more > 0 else float("inf")
 
-    order = sorted((i for i in faster if faster[i] < seconds[i]), key=lambda i: (-worth(i), i))
+    order = sorted((i for i in range(len(network.alternatives)) if saved(i) > 0), key=lambda i: (-worth(i), i))
     counts = sorted({round(len(order) * part / (_CHOICES + 1)) for part in range(_CHOICES + 2)})
-    choices = tuple(frozenset(order[:count]) for count in counts)
-    problems = tuple(_problem(network, choice, seconds, faster, profile) for choice in choices)
-    return Planning(network, choices, problems)
+    return planning_of(network, [frozenset(order[:count]) for count in counts], seconds, profile)
+
+
+def planning_of(
+    network: Network, choices: Sequence[Choice], seconds: Sequence[float], profile: DeviceProfile
+) -> Planning:
+    """The problems of the given choices; `seconds` as by `layer_seconds`."""
+    problems = tuple(_problem(network, network.indices(choice), seconds, profile) for choice in choices)
+    return Planning(network, tuple(choices), problems)
+
+
+def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> list[float]:
+    """The predicted time of every layer and every alternative, in the order of `network.layers`."""
+    work = [*network.base.work, *(alternative.work for alternative in network.alternatives)]
+    return [
+        profile.seconds(operations, operand_bytes(layer), threads)
+        for layer, operations in zip(network.layers, work, strict=True)
+    ]
 
 
 def _problem(
-    network: Network, choice: frozenset[int], seconds: list[float], faster: Mapping[int, float], profile: DeviceProfile
+    network: Network, indices: Sequence[int], seconds: Sequence[float], profile: DeviceProfile
 ) -> plan.Problem:
-    base = network.base
+    base, all_layers = network.base, network.layers
     layers = []
-    for index, own in enumerate(base.layers):
-        layer = network.alternatives[index][0] if index in choice else own
-        weights = layer.weights
+    for own, index in zip(base.layers, indices, strict=True):
+        weights = all_layers[index].weights
         packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
-        time = faster[index] if index in choice else seconds[index]
-        layers.append(plan.Layer(own.name, layer.scratch_nbytes, packed, time))
+        layers.append(plan.Layer(own.name, all_layers[index].scratch_nbytes, packed, seconds[index]))
     tensors = tuple(
         plan.Tensor(value.name, value.nbytes, start, end)
         for value, (start, end) in zip(base.values, base.lifetimes(), strict=True)
