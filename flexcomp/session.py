@@ -26,10 +26,11 @@ from .errors import (
     StorageError,
     TargetError,
 )
+from .trace import Trace, parse_trace
 
 _KIND = "flexcomp.program."  # a version number follows
 _ERRORS = {c.__name__: c for c in (ArtifactError, BudgetError, ExecutionError, InputError, StorageError, TargetError)}
-_OPTIONS = ("direct", "read_bandwidth", "loader_cpu", "compute_cpus", "fail_read_at")  # see `load`
+_OPTIONS = ("direct", "read_bandwidth", "loader_cpu", "compute_cpus", "trace", "fail_read_at")  # see `load`
 _loaded: dict[Path, list[tuple[int, int]]] = {}  # device and inode of each file that was loaded from a path
 _ELF_MACHINES = {3: "i686", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
@@ -72,8 +73,8 @@ def load(
     defaults to what the network was built for, or the cores this process may use if they are fewer. `verify`
     checks every byte of the weights first.
     Further options: `direct` (False: read through the page cache), `read_bandwidth` (imitate storage of so
-    many bytes per second), `loader_cpu`, `compute_cpus` (cores to use), `fail_read_at` (tests: fail the n-th
-    read). Raises ArtifactError, BudgetError, TargetError, InputError.
+    many bytes per second), `loader_cpu`, `compute_cpus` (cores to use), `trace` (note when steps and loads run, for
+    `Session.trace`), `fail_read_at` (tests: fail the n-th read). Raises ArtifactError, BudgetError, TargetError, InputError.
     """
     if unknown := [option for option in options if option not in _OPTIONS]:
         raise InputError(f"load has no option {_listed(unknown)}; there are {_listed(_OPTIONS)}")
@@ -89,7 +90,7 @@ def load(
         raise ArtifactError(f"the weights file {weights} is missing")
     options |= {"library_path": name, "budget_bytes": nbytes, "threads": threads, "verify": verify}
     with _translated():
-        opened = program.get_function("open")(str(weights), json.dumps(options, default=_plain))
+        opened = _function(program, "open")(str(weights), json.dumps(options, default=_plain))
     return Session(program, opened, info)
 
 
@@ -98,8 +99,9 @@ class Session:
 
     def __init__(self, program: tvm_ffi.Module, opened: tvm_ffi.Module, info: dict) -> None:
         self._program = program
+        self._opened = opened
         self._run, self._set_budget, self._stats, self._close = (
-            opened.get_function(name) for name in ("run", "set_budget", "stats", "close")
+            _function(opened, name) for name in ("run", "set_budget", "stats", "close")
         )
         self.info: dict = info  # as `flexcomp inspect --json` prints it, without slices
         self.inputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in info["inputs"])
@@ -138,6 +140,11 @@ class Session:
         """
         with _translated():
             return json.loads(self._stats())
+
+    def trace(self) -> Trace:
+        """When the steps and loads of the last inference ran. The session must be loaded with `trace=True`."""
+        with _translated():
+            return parse_trace(_function(self._opened, "trace")())
 
     @property
     def budget(self) -> int:
@@ -226,6 +233,16 @@ def _check_elf(path: Path) -> None:
     table_at, entry, count = struct.unpack_from("<40xQ10xHH" if head[4] == 2 else "<32xI10xHH", head)
     if table_at + entry * count > nbytes:
         raise ArtifactError(f"{path} is cut short: {nbytes} bytes instead of {table_at + entry * count}")
+
+
+def _function(module: tvm_ffi.Module, name: str) -> tvm_ffi.Function:
+    """A function of the runtime inside a library, which may be older than this file."""
+    try:
+        return module.get_function(name)
+    except AttributeError:
+        raise ArtifactError(
+            f'the library was built by another version of flexcomp, whose runtime has no "{name}": build it again'
+        ) from None
 
 
 def _threads(given: Any) -> int:

@@ -23,6 +23,7 @@ const char kUsage[] =
   --verify                check every byte of the weights first
   --buffered              read through the page cache instead of O_DIRECT
   --read-bandwidth N      imitate storage of N bytes per second
+  --trace FILE            write when steps and loads ran: a line of JSON for each timed inference
   --switch-budgets N      afterwards switch the budget N times at random, with one inference each
 
 Prints one JSON object. Exit codes: 0 done, 2 wrong usage, 4 cannot run.
@@ -61,6 +62,7 @@ Arguments ParseArguments(int argc, char** argv) {
       {"--warmup", [&](const std::string& text) { parsed.warmup = Number<int>("--warmup", text); }},
       {"--input", take_input},
       {"--output-dir", [&](const std::string& text) { parsed.output_dir = text; }},
+      {"--trace", [&](const std::string& text) { parsed.trace = text; }},
       {"--seed", [&](const std::string& text) { parsed.seed = Number<uint64_t>("--seed", text); }},
       {"--read-bandwidth",
        [&](const std::string& text) { parsed.read_bandwidth = Number<double>("--read-bandwidth", text); }},

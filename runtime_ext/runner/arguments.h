@@ -22,6 +22,7 @@ struct Arguments {
   int warmup = 0;
   std::map<std::string, std::string> inputs;  // name → .npy file
   std::string output_dir;                     // empty: outputs are not written
+  std::string trace;                          // empty: nothing is traced
   bool verify = false;
   bool buffered = false;
   double read_bandwidth = 0;

@@ -180,10 +180,12 @@ class Model {
     options.Set("verify", arguments.verify);
     options.Set("direct", !arguments.buffered);
     options.Set("read_bandwidth", arguments.read_bandwidth);
+    if (!arguments.trace.empty()) options.Set("trace", true);
     session_ = Get(program, "open")(ffi::String(weights), json::Stringify(options)).cast<ffi::Module>();
     run_ = Get(*session_, "run_in_place");
     stats_ = Get(*session_, "stats");
     set_budget_ = Get(*session_, "set_budget");
+    if (!arguments.trace.empty()) trace_ = Get(*session_, "trace");
   }
 
   static uint64_t Bytes(const json::Object& object, const char* key) {
@@ -198,15 +200,38 @@ class Model {
     (*run_)(fill, drain);
   }
   json::Object Stats() const { return json::Parse((*stats_)().cast<ffi::String>()).cast<json::Object>(); }
+  std::string Trace() const { return (*trace_)().cast<ffi::String>(); }
   void SetBudget(int64_t budget) const { (*set_budget_)(budget); }
 
   json::Object info;
 
  private:
-  static ffi::Function Get(const ffi::Module& module, const char* name) { return module->GetFunction(name).value(); }
+  static ffi::Function Get(const ffi::Module& module, const char* name) {
+    auto function = module->GetFunction(name);
+    if (!function.has_value())
+      throw std::runtime_error(std::string("the library was built by another version of flexcomp, whose runtime has no \"") +
+                               name + "\": build it again");
+    return *std::move(function);
+  }
 
   std::optional<ffi::Module> session_;
-  std::optional<ffi::Function> run_, stats_, set_budget_;
+  std::optional<ffi::Function> run_, stats_, set_budget_, trace_;
+};
+
+// The file of --trace. It is written as the inferences end, so that it takes no memory.
+class TraceFile {
+ public:
+  explicit TraceFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "w"), &std::fclose) {
+    if (!file_) throw std::runtime_error("cannot write " + path + ": " + std::strerror(errno));
+  }
+  void Append(const std::string& line) {
+    if (std::fprintf(file_.get(), "%s\n", line.c_str()) < 0 || std::fflush(file_.get()) != 0)
+      throw std::runtime_error("cannot write " + path_ + ": " + std::strerror(errno));
+  }
+
+ private:
+  std::string path_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
 };
 
 double Median(std::vector<double> values) {
@@ -248,6 +273,9 @@ void Main(const Arguments& arguments) {
   const Inputs inputs(ParsePorts(model.info["inputs"].cast<json::Array>()), arguments);
   const Outputs outputs(ParsePorts(model.info["outputs"].cast<json::Array>()), arguments.output_dir);
 
+  std::optional<TraceFile> trace;
+  if (!arguments.trace.empty()) trace.emplace(arguments.trace);
+
   json::Array warmup_ms, latency_ms, stall_ms, bytes_read;
   std::vector<double> latencies;
   json::Object stats;
@@ -259,6 +287,7 @@ void Main(const Arguments& arguments) {
       warmup_ms.push_back(stats["latency_ms"]);
       continue;
     }
+    if (trace) trace->Append(model.Trace());
     latencies.push_back(stats["latency_ms"].cast<double>());
     latency_ms.push_back(stats["latency_ms"]);
     stall_ms.push_back(stats["stall_ms"]);

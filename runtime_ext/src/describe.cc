@@ -60,6 +60,12 @@ json::Object LayerObject(const Layer& layer) {
   return object;
 }
 
+json::Array Spans(const std::vector<Span>& spans) {
+  json::Array array;
+  for (const Span& span : spans) array.push_back(json::Array{span.begin, span.end});
+  return array;
+}
+
 std::string Text(const json::Value& value) { return std::string(json::Stringify(value)); }
 
 // Readers of one option each; a wrong type is the user's fault.
@@ -119,6 +125,16 @@ std::string DescribeState(const Program& program, const Session::State& state) {
   return Text(object);
 }
 
+std::string DescribeTrace(const Trace& trace) {
+  json::Object object;
+  object.Set("rung", Int(trace.rung));
+  object.Set("begin_ns", trace.whole.begin);
+  object.Set("end_ns", trace.whole.end);
+  object.Set("steps", Spans(trace.steps));
+  object.Set("loads", Spans(trace.loads));
+  return Text(object);
+}
+
 SessionOptions ParseOptions(const std::string& text) {
   ffi::String error;
   const json::Value parsed = json::Parse(text, &error);
@@ -139,6 +155,8 @@ SessionOptions ParseOptions(const std::string& text) {
     } else if (name == "compute_cpus") {
       for (const ffi::Any& cpu : Option<json::Array>(name, value))
         options.compute_cpus.push_back(static_cast<int>(std::min<int64_t>(Natural(name, cpu), CPU_SETSIZE - 1)));
+    } else if (name == "trace") {
+      options.trace = Option<bool>(name, value);
     } else if (name == "verify") {
       options.storage.verify = Option<bool>(name, value);
     } else if (name == "direct") {

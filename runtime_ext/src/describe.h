@@ -5,6 +5,7 @@
 
 #include "program.h"
 #include "session.h"
+#include "trace.h"
 
 namespace flexcomp {
 
@@ -18,6 +19,10 @@ std::string DescribeRung(const Rung& rung);
 // {"rung", "budget_bytes", "arena_bytes", "threads", "direct_io", "runs", "latency_ms", "stall_ms", "bytes_read",
 //  "reads", "total_bytes_read"}
 std::string DescribeState(const Program& program, const Session::State& state);
+
+// {"rung", "begin_ns", "end_ns", "steps": [[begin, end], ...], "loads": [[begin, end], ...]} in nanoseconds of the
+// monotonic clock; the zeros of a load say that it was not needed.
+std::string DescribeTrace(const Trace& trace);
 
 // Throws InputError for anything that is not a JSON object of known options.
 SessionOptions ParseOptions(const std::string& json);

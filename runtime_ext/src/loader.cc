@@ -34,8 +34,9 @@ Loader::~Loader() {
   thread_.join();
 }
 
-void Loader::Start(std::span<const Load> loads, std::byte* arena, bool pinned_resident) {
+void Loader::Start(std::span<const Load> loads, std::byte* arena, bool pinned_resident, std::span<Span> spans) {
   loads_ = loads;
+  spans_ = spans;
   arena_ = arena;
   pinned_resident_ = pinned_resident;
   first_ = 0;
@@ -83,7 +84,11 @@ void Loader::RunLoads() noexcept {
     const Load& load = loads_[j];
     if (!(load.pinned && pinned_resident_)) {
       if (computed_.WaitAtLeast(load.after) == kAborted) return;
-      if (const int error = ReadLoad(load)) {
+      const bool traced = !spans_.empty();
+      if (traced) spans_[j].begin = MonotonicNs();
+      const int error = ReadLoad(load);
+      if (traced) spans_[j].end = MonotonicNs();
+      if (error != 0) {
         if (error == ECANCELED) return;
         failure_.error = error;
         failure_.load = j;

@@ -12,6 +12,7 @@
 #include "counter.h"
 #include "process_mark.h"
 #include "program.h"
+#include "trace.h"
 #include "weights_file.h"
 
 namespace flexcomp {
@@ -30,7 +31,8 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   // Begins the loads of one inference. With `pinned_resident` the pinned ones count as complete at once.
-  void Start(std::span<const Load> loads, std::byte* arena, bool pinned_resident);
+  // Where there are `spans`, one for each load, they say when each ran once the inference is finished.
+  void Start(std::span<const Load> loads, std::byte* arena, bool pinned_resident, std::span<Span> spans);
 
   // Waits until `need` loads are complete. Throws StorageError if one failed.
   void Await(uint32_t need) {
@@ -73,6 +75,7 @@ class Loader {
 
   // Set by Start before started_ rises.
   std::span<const Load> loads_;
+  std::span<Span> spans_;  // empty: not wanted
   std::byte* arena_ = nullptr;
   bool pinned_resident_ = false;
   uint32_t first_ = 0;  // loads before it were complete at the start

@@ -48,6 +48,7 @@ class SessionModule final : public ffi::ModuleObj {
     if (name == "stats")
       return ffi::Function::FromTyped(
           [self, this] { return ffi::String(DescribeState(session_.program(), session_.state())); });
+    if (name == "trace") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeTrace(session_.trace())); });
     if (name == "close") return ffi::Function::FromTyped([self, this] { session_.Close(); });
     return std::nullopt;
   }

@@ -16,6 +16,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxThreads = 1024;
 
+int64_t NsOf(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 void CheckTensor(const Port& port, const DLTensor& tensor) {
@@ -75,6 +79,7 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
       rung_(ChooseRung(options.budget)) {
   kernels_.reserve(program_->layers.size());
   for (const Layer& layer : program_->layers) kernels_.push_back(processor_->Find(layer.kernel));
+  if (options.trace) trace_.emplace();
   loader_ = std::make_unique<Loader>(*file_, options.loader_cpu);
   Activate();
 }
@@ -148,6 +153,13 @@ Session::State Session::state() {
   return {stats_, rung_, processor_->threads(), file_->direct()};
 }
 
+Trace Session::trace() {
+  const std::lock_guard lock(mutex_);
+  RequireOpen();
+  if (!trace_) Raise("InputError", "the session was opened without tracing");
+  return *trace_;
+}
+
 void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs) {
   const auto start = Clock::now();
   RequireThisProcess();
@@ -189,10 +201,12 @@ void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) 
 
 template <typename TakeInputs, typename GiveOutputs>
 void Session::Infer(std::chrono::steady_clock::time_point start, const TakeInputs& take_inputs, const GiveOutputs& give_outputs) {
-  loader_->Start(program_->rungs[rung_].loads, arena_.base(), pinned_resident_);
+  const Rung& rung = program_->rungs[rung_];
+  if (trace_) trace_->Clear(rung_, rung.steps.size(), rung.loads.size());
+  loader_->Start(rung.loads, arena_.base(), pinned_resident_, trace_ ? std::span(trace_->loads) : std::span<Span>());
   try {
     take_inputs();
-    const double stall_s = RunSteps(calls_.calls());
+    const double stall_s = trace_ ? RunSteps<true>(calls_.calls()) : RunSteps<false>(calls_.calls());
     give_outputs();
     loader_->Finish();
     stats_.stall_s = stall_s;
@@ -208,9 +222,12 @@ void Session::Infer(std::chrono::steady_clock::time_point start, const TakeInput
   stats_.bytes_read = loader_->counts().bytes;
   stats_.reads = loader_->counts().reads;
   stats_.total_bytes_read += stats_.bytes_read;
-  stats_.latency_s = SecondsSince(start);
+  const auto end = Clock::now();
+  stats_.latency_s = std::chrono::duration<double>(end - start).count();
+  if (trace_) trace_->whole = {NsOf(start), NsOf(end)};
 }
 
+template <bool kTraced>
 double Session::RunSteps(std::span<const Call> calls) {
   const ProcessorScope scope(*processor_);
   double stall_s = 0;
@@ -223,7 +240,9 @@ double Session::RunSteps(std::span<const Call> calls) {
       loader_->Await(call.need);
       stall_s += SecondsSince(stalled);
     }
+    if constexpr (kTraced) trace_->steps[i].begin = MonotonicNs();
     if (processor_->Call(call.kernel, call.args, call.count) != 0) ThrowKernelError(call);
+    if constexpr (kTraced) trace_->steps[i].end = MonotonicNs();
     loader_->Computed(i + 1);
   }
   return stall_s;

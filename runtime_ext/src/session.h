@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "process_mark.h"
 #include "processor.h"
 #include "program.h"
+#include "trace.h"
 #include "weights_file.h"
 
 namespace flexcomp {
@@ -28,6 +30,7 @@ struct SessionOptions {
   int threads = 0;               // 0: as many as the kernels were made for, within the cores allowed
   int loader_cpu = -1;           // -1: wherever the system likes
   std::vector<int> compute_cpus;
+  bool trace = false;  // note when steps and loads run
   StorageOptions storage;
 };
 
@@ -74,6 +77,9 @@ class Session {
   };
   State state();
 
+  // Of the last inference, whether it succeeded or not. Throws InputError if the session was opened without tracing.
+  Trace trace();
+
  private:
   void RequireOpen() const;
   void RequireThisProcess() const;
@@ -85,6 +91,7 @@ class Session {
   size_t ChooseRung(uint64_t budget) const;
   void Activate();    // maps the arena and prepares the calls of the chosen rung
   void Deactivate() noexcept;
+  template <bool kTraced>
   double RunSteps(std::span<const Call> calls);  // returns the seconds stalled
   [[noreturn]] void ThrowKernelError(const Call& call) const;
 
@@ -99,6 +106,7 @@ class Session {
   CallTable calls_;
   bool pinned_resident_ = false;  // the pinned weights of this rung are in the arena
   SessionStats stats_;
+  std::optional<Trace> trace_;
   std::unique_ptr<Loader> loader_;  // last: its thread uses the file and the arena
 };
 

@@ -1,0 +1,45 @@
+"""What the runtime noted about one inference: when each step and each load ran."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import ArtifactError
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One inference. Times are nanoseconds of the machine's monotonic clock."""
+
+    rung: int  # index in the ladder
+    begin_ns: int
+    end_ns: int  # 0: the inference failed
+    steps: tuple[Span, ...]  # (begin, end) of each step, without the waiting before it
+    loads: tuple[Span, ...]  # of each load; (0, 0) where the weights were in the arena already
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds from the inputs to the outputs."""
+        return (self.end_ns - self.begin_ns) * 1e-9
+
+
+def parse_trace(text: str) -> Trace:
+    """The trace that the runtime gives as JSON. Raises ArtifactError for anything else."""
+    try:
+        fields = json.loads(text)
+        steps, loads = (tuple((int(begin), int(end)) for begin, end in fields[name]) for name in ("steps", "loads"))
+        return Trace(int(fields["rung"]), int(fields["begin_ns"]), int(fields["end_ns"]), steps, loads)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ArtifactError(f"this is not a trace of the runtime: {error!r}") from None
+
+
+def read_traces(path: str | Path) -> Iterator[Trace]:
+    """The inferences in a file written by `flexcomp-run --trace`, one a line."""
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            yield parse_trace(line)
