@@ -47,11 +47,12 @@ class Value:
 
 @dataclass(frozen=True)
 class ValueArg:
-    """A kernel argument that is an activation, seen with `type`."""
+    """A kernel argument that is an activation, or a contiguous part of one, seen with `type`."""
 
     value: int  # index into Program.values
     type: TensorType
     written: bool = False
+    offset: int = 0  # bytes from the start of the value; multiple of ALIGN
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class Rung:
 
     budget: int  # bytes asked for
     arena: int  # bytes used, ≤ budget; multiple of PAGE
-    value_at: tuple[int, ...]  # arena address of each value
+    value_at: tuple[int, ...]  # arena address of each value; -1 for values that no step of the rung uses
     steps: tuple[Step, ...]
     loads: tuple[Load, ...]
     predicted_s: float  # seconds for one inference in the steady state

@@ -77,7 +77,7 @@ class Replay:
         if isinstance(arg, CountArg):
             return step.count
         if isinstance(arg, ValueArg):
-            return tvm_ffi.from_dlpack(self._view(self.rung.value_at[arg.value], arg.type))
+            return tvm_ffi.from_dlpack(self._view(self.rung.value_at[arg.value] + arg.offset, arg.type))
         start = step.weights_at if isinstance(arg, WeightArg) else step.scratch_at
         type_ = arg.type
         if isinstance(arg, WeightArg) and layer.weights.blocks > 1:  # a kernel of blocks is told where its first one is

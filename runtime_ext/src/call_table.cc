@@ -54,7 +54,7 @@ CallTable::CallTable(const Program& program, const Rung& rung, std::byte* arena,
           args_.push_back(IntArg(step.count));
           continue;
         case ArgKind::kValue:
-          data = arena + rung.value_at[arg.value];
+          data = arena + rung.value_at[arg.value] + arg.offset;
           break;
         case ArgKind::kWeight:
           data = arena + step.weights_at + arg.offset;

@@ -42,7 +42,7 @@ struct Arg {
   ArgKind kind;
   uint32_t value = 0;    // kValue
   bool written = false;  // kValue
-  uint64_t offset = 0;   // kWeight, kScratch
+  uint64_t offset = 0;   // kValue, kWeight, kScratch
   TensorType type;       // all but kFirst, kCount
 };
 
@@ -75,7 +75,7 @@ struct Load {
 struct Rung {
   uint64_t budget, arena;
   double predicted_s;
-  std::vector<uint64_t> value_at;
+  std::vector<int64_t> value_at;  // -1: no step of the rung uses the value
   std::vector<Step> steps;
   std::vector<Load> loads;
 };

@@ -36,7 +36,8 @@ void CheckLayer(const Layer& layer, const Program& program) {
   for (const Arg& arg : layer.args) {
     switch (arg.kind) {
       case ArgKind::kValue:
-        Require(arg.value < program.values.size() && arg.type.nbytes <= program.values[arg.value].nbytes,
+        Require(arg.value < program.values.size() && arg.offset % kAlign == 0 &&
+                    Inside(arg.offset, arg.type.nbytes, program.values[arg.value].nbytes),
                 "layer ", layer.name, " looks at more than a value");
         break;
       case ArgKind::kWeight:
@@ -71,6 +72,22 @@ void CheckStep(const Step& step, size_t index, const Rung& rung, const Program& 
   if (layer.scratch_nbytes > 0) {
     Require(step.scratch_at >= 0 && step.scratch_at % kAlign == 0 && Inside(step.scratch_at, layer.scratch_nbytes, rung.arena),
             "the scratch of step ", index, " lies outside the arena");
+  }
+}
+
+// Every value that a step or a port of the rung looks at has a place.
+void CheckValues(const Rung& rung, const Program& program) {
+  std::vector<bool> used(program.values.size(), false);
+  for (const Port& port : program.inputs) used[port.value] = true;
+  for (const Port& port : program.outputs) used[port.value] = true;
+  for (const Step& step : rung.steps)
+    for (const Arg& arg : program.layers[step.layer].args)
+      if (arg.kind == ArgKind::kValue) used[arg.value] = true;
+  for (size_t v = 0; v < used.size(); ++v) {
+    const int64_t at = rung.value_at[v];
+    if (!used[v] && at == -1) continue;
+    Require(at >= 0 && at % kAlign == 0 && Inside(at, program.values[v].nbytes, rung.arena), "value ",
+            program.values[v].name, " lies outside the arena");
   }
 }
 
@@ -122,10 +139,8 @@ void ValidateProgram(const Program& program) {
             "the arena of budget ", rung.budget, " does not fit");
     // Counters reserve their topmost values for failure.
     Require(rung.steps.size() < INT32_MAX && rung.loads.size() < INT32_MAX, "too many steps or loads");
-    for (size_t v = 0; v < program.values.size(); ++v)
-      Require(rung.value_at[v] % kAlign == 0 && Inside(rung.value_at[v], program.values[v].nbytes, rung.arena),
-              "value ", program.values[v].name, " lies outside the arena");
     for (size_t i = 0; i < rung.steps.size(); ++i) CheckStep(rung.steps[i], i, rung, program);
+    CheckValues(rung, program);
     for (size_t j = 0; j < rung.loads.size(); ++j) CheckLoad(rung.loads[j], j, rung, program);
     CheckWaitsEnd(rung);
   }

@@ -1,4 +1,4 @@
-// Reads program format 1. The grammar stands in flexcomp/artifact.py, the authority.
+// Reads program format 2. The grammar stands in flexcomp/artifact.py, the authority.
 #include <cstring>
 
 #include "crc32.h"
@@ -9,7 +9,7 @@ namespace flexcomp {
 namespace {
 
 constexpr std::string_view kMagic = "FLEXPROG";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size` on
 constexpr size_t kBodyStart = 24;
 constexpr uint32_t kPinned = 1;
@@ -109,6 +109,7 @@ Arg ReadArg(Cursor& in) {
   switch (arg.kind) {
     case ArgKind::kValue:
       arg.value = in.Get<uint32_t>();
+      arg.offset = in.Get<uint64_t>();
       arg.written = in.Get<uint8_t>() != 0;
       arg.type = ReadType(in);
       return arg;
@@ -174,7 +175,7 @@ Rung ReadRung(Cursor& in, size_t values) {
   rung.budget = in.Get<uint64_t>();
   rung.arena = in.Get<uint64_t>();
   rung.predicted_s = in.Get<double>();
-  rung.value_at = in.Repeat(values, 8, [&] { return in.Get<uint64_t>(); });
+  rung.value_at = in.Repeat(values, 8, [&] { return in.Get<int64_t>(); });
   rung.steps = in.List(32, [&] { return ReadStep(in); });
   rung.loads = in.List(40, [&] { return ReadLoad(in); });
   return rung;

@@ -19,7 +19,7 @@ from flexcomp.artifact import (
     write_weights,
 )
 from flexcomp.errors import ArtifactError
-from flexcomp.program import PAGE, Load, Step
+from flexcomp.program import PAGE, Load, Step, Value
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +125,9 @@ def test_cut_and_extended_programs_are_refused(tiny, create):
 
 def test_another_version_is_refused(tiny, create):
     blob = bytearray(encode_program(tiny.program, tiny.digest))
-    blob[8] = 2
-    refuse(create, bytes(blob), "has format 2, this runtime reads format 1")
-    with pytest.raises(ArtifactError, match="has format 2"):
+    blob[8] = 1
+    refuse(create, bytes(blob), "has format 1, this runtime reads format 2")
+    with pytest.raises(ArtifactError, match="has format 1"):
         decode_program(bytes(blob))
 
 
@@ -189,6 +189,8 @@ def test_dangerous_programs_are_refused(tiny, create):
 
     program = tiny.program
     check(with_rung(program, value_at=(0, 1024, 2048, 1 << 40)), "value out lies outside the arena")
+    check(with_rung(program, value_at=(0, -1, 2048, 3072)), "value a lies outside the arena")
+    check(with_rung(program, value_at=(0, 1024, 2048, -64)), "value out lies outside the arena")
     check(with_rung(program, arena=program.rungs[0].arena + PAGE), "does not fit")
     check(dataclasses.replace(program, rungs=()), "no plan")
     *steps, last = program.rungs[0].steps
@@ -198,6 +200,32 @@ def test_dangerous_programs_are_refused(tiny, create):
     check(dataclasses.replace(program, values=with_first(program.values, nbytes=8)), "larger than its value|more than a value")
     layer = dataclasses.replace(program.layers[-1], scratch_nbytes=512)
     check(dataclasses.replace(program, layers=(*program.layers[:-1], layer)), "more than its scratch")
+
+
+@pytest.mark.parametrize("offset", [64, 4, 1 << 40, (1 << 64) - 64])
+def test_parts_of_values_outside_them_are_refused(tiny, create, offset):
+    program = tiny.program
+    *layers, last = program.layers
+    args = with_first(last.args, offset=offset)
+    broken = dataclasses.replace(program, layers=(*layers, dataclasses.replace(last, args=args)))
+    refuse(create, encode_program(broken, tiny.digest), "looks at more than a value")
+
+
+def test_parts_of_values_and_values_without_a_place(tiny, create):
+    """A value that no step uses needs no place; an argument may be the second half of a value."""
+    program = tiny.program
+    half = Value("half", 2048)
+    *layers, last = program.layers
+    args = with_first(last.args, value=len(program.values), offset=1024)
+    program = dataclasses.replace(
+        program,
+        values=(*program.values, half, Value("unused", 64)),
+        layers=(*layers, dataclasses.replace(last, args=args)),
+        rungs=tuple(dataclasses.replace(rung, value_at=(*rung.value_at, 3072, -1)) for rung in program.rungs),
+    )
+    blob = encode_program(program, tiny.digest)
+    create(blob)
+    assert decode_program(blob) == program
 
 
 def test_unknown_kinds_of_loads_are_refused(tiny, create):
