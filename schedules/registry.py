@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from . import conv, depthwise, matmul, winograd
+from . import conv, depthwise, im2col, matmul, winograd
 from .panel import Panel, panel_of
 from .spec import ConvSpec, MatmulSpec
 from .tile import Tile, VectorUnit, choose
@@ -28,7 +28,7 @@ _WINOGRAD_KINDS = (2, 4)
 class Candidate:
     """One way to compute a layer."""
 
-    family: str  # "direct", "depthwise", "gemv", "matmul", "winograd"
+    family: str  # "direct", "depthwise", "gemv", "im2col_gemm", "matmul", "winograd"
     tile: Tile
     panel: Panel | None  # shape of the packed weights; None without weights
     scratch_nbytes: int
@@ -63,6 +63,7 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
     return [
         Candidate(family, tile, panel_of(spec, tile.channels), 0, work, lambda: build(spec, tile, unit.width)),
         *(_winograd(way, unit) for way in winograd.ways(spec, unit) if way.m in _WINOGRAD_KINDS),
+        *(_im2col(way, unit) for way in im2col.ways(spec, unit)),
     ]
 
 
@@ -92,6 +93,19 @@ def _winograd(way: winograd.Winograd, unit: VectorUnit) -> Candidate:
         lambda: winograd.kernel(way, unit.width),
         variant=str(way),
         weight_transform=WeightTransform(way.m),
+        scratch=way.scratch,
+    )
+
+
+def _im2col(way: im2col.Im2col, unit: VectorUnit) -> Candidate:
+    return Candidate(
+        "im2col_gemm",
+        way.tile,
+        way.panel,
+        way.scratch_nbytes,
+        way.work,
+        lambda: im2col.kernel(way, unit.width),
+        variant=str(way),
         scratch=way.scratch,
     )
 

@@ -1,0 +1,69 @@
+"""The flattened input in slices: what it takes, and that every number of slices computes the same."""
+
+import numpy as np
+import pytest
+import tvm
+
+from flexcomp.schedules.im2col import FINEST_SLICE, Im2col, eligible, kernel, ways
+from flexcomp.schedules.registry import conv_candidates
+from flexcomp.schedules.spec import ConvSpec
+from flexcomp.schedules.tile import Tile, VectorUnit
+
+from .kernels import assert_no_workspace, library
+from .reference import conv2d, pack
+from .test_conv import RESIDUAL
+
+UNIT = VectorUnit(16, 32)
+SAME = (1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("channels", [32, 64, 256])
+def test_scratch_falls_in_proportion(channels):
+    """Up to the line that keeps pixels apart in the cache."""
+    spec = ConvSpec(1, 28, 28, channels, 64, (3, 3), padding=SAME)
+    whole, *sliced = ways(spec, UNIT)
+    assert str(whole) == "1 slice" and whole.scratch_nbytes >= 4 * 28 * 28 * 9 * channels
+    assert sliced
+    for way in sliced:
+        assert way.scratch_nbytes < (whole.slice / way.slices + 32) * 4 * 28 * 28
+        assert way.slice >= FINEST_SLICE
+
+
+def test_the_finest_slices_are_on_offer():
+    spec = ConvSpec(1, 28, 28, 64, 64, (3, 3), padding=SAME)
+    assert min(way.slice for way in ways(spec, UNIT)) == FINEST_SLICE
+
+
+def test_who_has_nothing_to_flatten():
+    assert not eligible(ConvSpec(1, 7, 7, 64, 64))
+    assert not eligible(ConvSpec(1, 7, 7, 64, 64, (3, 3), groups=64))
+    assert eligible(ConvSpec(1, 7, 7, 64, 64, stride=(2, 2)))
+
+
+def test_weights_are_those_of_the_direct_kernel_for_the_same_tile():
+    spec = ConvSpec(1, 28, 28, 64, 64, (3, 3), padding=SAME)
+    direct = conv_candidates(spec, UNIT)[0]
+    assert Im2col(spec, direct.tile, 3).panel == direct.panel
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_every_number_of_slices_computes_the_same(groups):
+    """Also where slices end within a tap, and where the last block shares channels with the one before."""
+    spec = ConvSpec(2, 9, 7, 20 * groups, 20 * groups, (3, 3), padding=SAME, groups=groups, epilogue=RESIDUAL)
+    found = {count: Im2col(spec, Tile(5, 16), count) for count in (1, 2, 5, 11, 180)}
+    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
+        compiled = library({f"kernel_{count}": kernel(way, 8) for count, way in found.items()})
+    rng = np.random.default_rng(0)
+    x, w, bias = (rng.standard_normal(s).astype("f4") for s in ((2, 9, 7, 20 * groups), (20 * groups, 3, 3, 20), 20 * groups))
+    tensor = rng.standard_normal((2, 9, 7, 20 * groups)).astype("f4")
+    expected = np.maximum(conv2d(spec, x, w, bias) + tensor, 0)
+    for count, way in found.items():
+        y, scratch = (tvm.runtime.tensor(np.full(s, np.nan, "f4")) for s in (expected.shape, way.scratch[0]))
+        packed = pack(way.panel, w, bias)
+        compiled[f"kernel_{count}"](*map(tvm.runtime.tensor, (x, tensor, packed)), 0, way.panel.blocks, y, scratch)
+        np.testing.assert_allclose(y.numpy(), expected, atol=2e-5, err_msg=str(way))
+
+
+def test_no_memory_besides_the_operands():
+    spec = ConvSpec(1, 14, 14, 64, 40, (3, 3), padding=SAME, epilogue=RESIDUAL)
+    assert_no_workspace({f"kernel_{count}": kernel(Im2col(spec, Tile(5, 16), count), 8) for count in (1, 6)})
