@@ -127,7 +127,12 @@ class Session:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def set_budget(self, budget: int | float | str | Budget | None) -> RungInfo:
-        """Switch to the largest plan within `budget`, between two inferences. Memory given up returns at once."""
+        """Switch to the largest plan within `budget`; any thread may call it at any time.
+
+        A smaller budget stops an inference in progress behind the kernel that is running, and starts it anew: the
+        memory has been given back when this returns. A larger one is used from the next inference on; this does not
+        wait for it.
+        """
         nbytes = resolve(budget, self.info["min_budget_bytes"], self.info["resident_bytes"])
         with _translated():
             return RungInfo(**json.loads(self._set_budget(nbytes)))
@@ -135,8 +140,8 @@ class Session:
     def stats(self) -> dict[str, Any]:
         """The plan in use and what the last inference took.
 
-        Keys: rung, budget_bytes, arena_bytes, threads, direct_io, runs, latency_ms, stall_ms, bytes_read, reads (of
-        the last inference), total_bytes_read.
+        Keys: rung, budget_bytes, arena_bytes, threads, direct_io, runs, restarts (inferences begun anew because the
+        budget shrank), latency_ms, stall_ms, bytes_read, reads (of the last inference), total_bytes_read.
         """
         with _translated():
             return json.loads(self._stats())

@@ -117,6 +117,7 @@ std::string DescribeState(const Program& program, const Session::State& state) {
   object.Set("threads", int64_t{state.threads});
   object.Set("direct_io", state.direct);
   object.Set("runs", Int(stats.runs));
+  object.Set("restarts", Int(stats.restarts));
   object.Set("latency_ms", stats.latency_s * 1e3);
   object.Set("stall_ms", stats.stall_s * 1e3);
   object.Set("bytes_read", Int(stats.bytes_read));

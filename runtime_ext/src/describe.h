@@ -16,8 +16,8 @@ std::string DescribeProgram(const Program& program);
 // {"budget_bytes", "arena_bytes", "pinned_bytes", "streamed_bytes", "predicted_ms"}
 std::string DescribeRung(const Rung& rung);
 
-// {"rung", "budget_bytes", "arena_bytes", "threads", "direct_io", "runs", "latency_ms", "stall_ms", "bytes_read",
-//  "reads", "total_bytes_read"}
+// {"rung", "budget_bytes", "arena_bytes", "threads", "direct_io", "runs", "restarts", "latency_ms", "stall_ms",
+//  "bytes_read", "reads", "total_bytes_read"}
 std::string DescribeState(const Program& program, const Session::State& state);
 
 // {"rung", "begin_ns", "end_ns", "steps": [[begin, end], ...], "loads": [[begin, end], ...]} in nanoseconds of the

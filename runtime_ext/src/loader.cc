@@ -1,6 +1,7 @@
 #include "loader.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "affinity.h"
@@ -43,19 +44,18 @@ void Loader::Start(std::span<const Load> loads, std::byte* arena, bool pinned_re
   if (pinned_resident)
     while (first_ < loads.size() && loads[first_].pinned) ++first_;
   counts_ = {};
+  interrupted_ = false;
   computed_.Set(0);
   loaded_.Set(first_);
   // Nothing to read: the thread need not wake up.
   if (first_ < loads.size()) started_.Set(++started_count_);
 }
 
-void Loader::AwaitSlow(uint32_t need) {
-  if (loaded_.WaitAtLeast(need) == kFailed) ThrowFailure();
-}
+bool Loader::AwaitSlow(uint32_t need) { return loaded_.WaitAtLeast(need) != kFailed || CheckFailure(); }
 
-void Loader::Finish() {
+bool Loader::Finish() {
   AwaitIdle();
-  if (failed()) ThrowFailure();
+  return !failed() || CheckFailure();
 }
 
 void Loader::Abort() noexcept {
@@ -63,7 +63,8 @@ void Loader::Abort() noexcept {
   AwaitIdle();
 }
 
-void Loader::ThrowFailure() const {
+bool Loader::CheckFailure() const {
+  if (failure_.error == ECANCELED) return false;
   RaiseError("StorageError", "reading the weights file ", file_.path(), " failed at byte ", failure_.offset,
              " of the data section (load ", failure_.load, "): ", ErrnoText(failure_.error));
 }
@@ -89,7 +90,6 @@ void Loader::RunLoads() noexcept {
       const int error = ReadLoad(load);
       if (traced) spans_[j].end = MonotonicNs();
       if (error != 0) {
-        if (error == ECANCELED) return;
         failure_.error = error;
         failure_.load = j;
         loaded_.Set(kFailed);
@@ -101,6 +101,7 @@ void Loader::RunLoads() noexcept {
 }
 
 int Loader::ReadLoad(const Load& load) noexcept {
+  if (interrupted()) return ECANCELED;
   for (uint64_t at = 0; at < load.nbytes; at += kChunk) {
     const uint64_t nbytes = std::min(kChunk, load.nbytes - at);
     failure_.offset = load.source + at;
@@ -109,7 +110,7 @@ int Loader::ReadLoad(const Load& load) noexcept {
     if (const int error = file_.Read(load.source + at, arena_ + load.target + at, nbytes)) return error;
     counts_.bytes += nbytes;
     ++counts_.reads;
-    if (computed_.Get() == kAborted) return ECANCELED;
+    if (interrupted() || computed_.Get() == kAborted) return ECANCELED;
   }
   return 0;
 }

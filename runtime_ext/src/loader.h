@@ -34,9 +34,9 @@ class Loader {
   // Where there are `spans`, one for each load, they say when each ran once the inference is finished.
   void Start(std::span<const Load> loads, std::byte* arena, bool pinned_resident, std::span<Span> spans);
 
-  // Waits until `need` loads are complete. Throws StorageError if one failed.
-  void Await(uint32_t need) {
-    if (loaded_.Get() < need || failed()) [[unlikely]] AwaitSlow(need);
+  // Waits until `need` loads are complete; false: the loads were interrupted. Throws StorageError if one failed.
+  bool Await(uint32_t need) {
+    return (loaded_.Get() >= need && !failed()) || AwaitSlow(need);
   }
   // Whether Await(need) would have to wait.
   bool Ready(uint32_t need) const noexcept { return loaded_.Get() >= need; }
@@ -44,8 +44,11 @@ class Loader {
   // Says that the first `steps` steps are computed.
   void Computed(uint32_t steps) noexcept { computed_.Set(steps); }
 
-  // Waits for the rest of the loads. Throws StorageError if one failed.
-  void Finish();
+  // Gives up the loads of this inference soon: after the read that runs. Any thread may call it.
+  void Interrupt() noexcept { interrupted_.store(true, std::memory_order_relaxed); }
+
+  // Waits for the rest of the loads; false: interrupted. Throws StorageError if one failed.
+  bool Finish();
   // Gives up the loads that have not started and waits for the one that has.
   void Abort() noexcept;
 
@@ -64,9 +67,10 @@ class Loader {
   };
 
   bool failed() const noexcept { return loaded_.Get() == kFailed; }
-  void AwaitSlow(uint32_t need);
+  bool AwaitSlow(uint32_t need);
+  bool interrupted() const noexcept { return interrupted_.load(std::memory_order_relaxed); }
   void AwaitIdle() noexcept { finished_.WaitEqual(started_count_); }
-  [[noreturn]] void ThrowFailure() const;
+  bool CheckFailure() const;  // false: interrupted; throws otherwise
   void Main(int cpu) noexcept;
   void RunLoads() noexcept;
   int ReadLoad(const Load& load) noexcept;
@@ -83,7 +87,7 @@ class Loader {
   Counter loaded_, computed_;
   Counter started_, finished_;   // inferences, counted modulo 2^32; equal when the thread is idle
   uint32_t started_count_ = 0;
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stop_{false}, interrupted_{false};
   Failure failure_;
   Counts counts_;
   ProcessMark process_;

@@ -1,5 +1,7 @@
 #include "session.h"
 
+#include <tvm/ffi/error.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -76,7 +78,8 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
     : program_(std::move(program)),
       processor_(MakeProcessor(*program_, options)),
       file_(std::make_unique<WeightsFile>(weights_path, *program_, options.storage)),
-      rung_(ChooseRung(options.budget)) {
+      wanted_(ChooseRung(options.budget)),
+      rung_(wanted_) {
   kernels_.reserve(program_->layers.size());
   for (const Layer& layer : program_->layers) kernels_.push_back(processor_->Find(layer.kernel));
   if (options.trace) trace_.emplace();
@@ -91,11 +94,6 @@ void Session::RequireOpen() const {
 void Session::RequireThisProcess() const {
   if (!process_.IsThisProcess())
     Raise("ExecutionError", "the session was opened before this process was forked: open one here");
-}
-
-void Session::RequireReady() {
-  RequireOpen();
-  if (arena_.base() == nullptr) Activate();  // an earlier switch found no memory
 }
 
 std::byte* Session::PlaceOf(const Port& port) const noexcept {
@@ -127,20 +125,67 @@ void Session::Deactivate() noexcept {
   pinned_resident_ = false;
 }
 
-const Rung& Session::SetBudget(uint64_t budget) {
-  const std::lock_guard lock(mutex_);
-  RequireOpen();
-  const size_t chosen = ChooseRung(budget);
-  if (chosen != rung_ || arena_.base() == nullptr) {
-    Deactivate();
-    rung_ = chosen;
-    Activate();
+void Session::SwitchToWanted() {
+  if (wanted_ == rung_ && arena_.base() != nullptr) return;  // no memory may have been found earlier
+  Deactivate();
+  rung_ = wanted_;
+  Activate();
+}
+
+class Session::ArenaUse {
+ public:
+  explicit ArenaUse(Session& session) : session_(session) {
+    const std::lock_guard lock(session_.state_mutex_);
+    session_.RequireOpen();
+    session_.SwitchToWanted();
+    session_.running_ = true;
+    session_.interrupt_ = false;
   }
-  return program_->rungs[rung_];
+  ~ArenaUse() {
+    const std::lock_guard lock(session_.state_mutex_);
+    session_.running_ = false;
+    try {
+      session_.SwitchToWanted();
+    } catch (const tvm::ffi::Error&) {
+      // The next one to use the arena tries again, and is told.
+    }
+    session_.state_changed_.notify_all();
+  }
+  ArenaUse(const ArenaUse&) = delete;
+  ArenaUse& operator=(const ArenaUse&) = delete;
+
+  // In the middle of an inference that was interrupted.
+  void Switch() {
+    const std::lock_guard lock(session_.state_mutex_);
+    session_.interrupt_ = false;
+    ++session_.stats_.restarts;
+    session_.SwitchToWanted();
+    session_.state_changed_.notify_all();
+  }
+
+ private:
+  Session& session_;
+};
+
+const Rung& Session::SetBudget(uint64_t budget) {
+  RequireThisProcess();
+  const size_t chosen = ChooseRung(budget);
+  std::unique_lock lock(state_mutex_);
+  RequireOpen();
+  wanted_ = chosen;
+  if (running_ && chosen < rung_) {
+    interrupt_ = true;
+    loader_->Interrupt();
+  }
+  // Until the memory is back, or another call wants something else.
+  state_changed_.wait(lock, [&] { return !running_ || rung_ <= chosen || wanted_ != chosen; });
+  if (!running_ && loader_) SwitchToWanted();
+  return program_->rungs[chosen];
 }
 
 void Session::Close() {
   const std::lock_guard lock(mutex_);
+  const std::lock_guard state_lock(state_mutex_);
   loader_.reset();
   Deactivate();
   file_.reset();
@@ -148,7 +193,7 @@ void Session::Close() {
 }
 
 Session::State Session::state() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(state_mutex_);
   RequireOpen();
   return {stats_, rung_, processor_->threads(), file_->direct()};
 }
@@ -164,7 +209,6 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
   const auto start = Clock::now();
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
-  RequireReady();
   for (size_t i = 0; i < inputs.size(); ++i) CheckTensor(program_->inputs[i], *inputs[i]);
   for (size_t i = 0; i < outputs.size(); ++i) CheckTensor(program_->outputs[i], *outputs[i]);
 
@@ -180,72 +224,96 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
       std::memcpy(DataOf(*outputs[i]), PlaceOf(port), port.type.nbytes);
     }
   };
-  Infer(start, take_inputs, give_outputs);
+  ArenaUse use(*this);
+  Infer(use, start, take_inputs, give_outputs);
 }
 
 void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
-  RequireReady();
   const auto call = [&](const PortsCallback& callback, const std::vector<Port>& ports) {
     std::vector<DLTensor> places;
     for (const Port& port : ports) places.push_back(MakeTensor(port.type, PlaceOf(port)));
     callback(places);
   };
-  const auto nothing = [] {};
+  ArenaUse use(*this);
   // Nothing is read meanwhile: the time that filling takes must not hide any of the inference's.
   if (fill) call(fill, program_->inputs);
-  Infer(Clock::now(), nothing, nothing);
+  bool filled = true;
+  const auto fill_again = [&] {
+    if (fill && !filled) call(fill, program_->inputs);
+    filled = false;
+  };
+  Infer(use, Clock::now(), fill_again, [] {});
   if (drain) call(drain, program_->outputs);
 }
 
 template <typename TakeInputs, typename GiveOutputs>
-void Session::Infer(std::chrono::steady_clock::time_point start, const TakeInputs& take_inputs, const GiveOutputs& give_outputs) {
-  const Rung& rung = program_->rungs[rung_];
-  if (trace_) trace_->Clear(rung_, rung.steps.size(), rung.loads.size());
-  loader_->Start(rung.loads, arena_.base(), pinned_resident_, trace_ ? std::span(trace_->loads) : std::span<Span>());
-  try {
-    take_inputs();
-    const double stall_s = trace_ ? RunSteps<true>(calls_.calls()) : RunSteps<false>(calls_.calls());
-    give_outputs();
-    loader_->Finish();
-    stats_.stall_s = stall_s;
-  } catch (...) {
-    // Which pinned weights arrived is not worth knowing: the next inference reads them again.
-    loader_->Abort();
-    stats_.total_bytes_read += loader_->counts().bytes;
-    pinned_resident_ = false;
-    throw;
-  }
-  pinned_resident_ = true;
+void Session::Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, const TakeInputs& take_inputs,
+                    const GiveOutputs& give_outputs) {
+  double stall_s = 0;
+  while (!TryInfer(take_inputs, give_outputs, stall_s)) use.Switch();
+  const auto end = Clock::now();
+  if (trace_) trace_->whole = {NsOf(start), NsOf(end)};
+  const std::lock_guard lock(state_mutex_);
   ++stats_.runs;
   stats_.bytes_read = loader_->counts().bytes;
   stats_.reads = loader_->counts().reads;
-  stats_.total_bytes_read += stats_.bytes_read;
-  const auto end = Clock::now();
+  stats_.stall_s = stall_s;
   stats_.latency_s = std::chrono::duration<double>(end - start).count();
-  if (trace_) trace_->whole = {NsOf(start), NsOf(end)};
+}
+
+template <typename TakeInputs, typename GiveOutputs>
+bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_outputs, double& stall_s) {
+  const Rung& rung = program_->rungs[rung_];
+  if (trace_) trace_->Clear(rung_, rung.steps.size(), rung.loads.size());
+  loader_->Start(rung.loads, arena_.base(), pinned_resident_, trace_ ? std::span(trace_->loads) : std::span<Span>());
+  bool done = false, all_loaded = false;
+  const auto count_bytes = [&] {
+    const std::lock_guard lock(state_mutex_);
+    stats_.total_bytes_read += loader_->counts().bytes;
+  };
+  try {
+    take_inputs();
+    done = trace_ ? RunSteps<true>(calls_.calls(), stall_s) : RunSteps<false>(calls_.calls(), stall_s);
+    if (done) {
+      give_outputs();
+      all_loaded = loader_->Finish();
+    } else {
+      loader_->Abort();
+    }
+  } catch (...) {
+    // Which pinned weights arrived is not worth knowing: the next inference reads them again.
+    loader_->Abort();
+    count_bytes();
+    pinned_resident_ = false;
+    throw;
+  }
+  count_bytes();
+  pinned_resident_ = pinned_resident_ || all_loaded;
+  return done;
 }
 
 template <bool kTraced>
-double Session::RunSteps(std::span<const Call> calls) {
+bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
   const ProcessorScope scope(*processor_);
-  double stall_s = 0;
   for (uint32_t i = 0; i < calls.size(); ++i) {
     const Call& call = calls[i];
-    if (loader_->Ready(call.need)) {
-      loader_->Await(call.need);
-    } else {
+    if (interrupt_.load(std::memory_order_relaxed)) return false;
+    if (!loader_->Ready(call.need)) {
       const auto stalled = Clock::now();
-      loader_->Await(call.need);
+      const bool loaded = loader_->Await(call.need);
       stall_s += SecondsSince(stalled);
+      if (!loaded) return false;
+    } else if (!loader_->Await(call.need)) {
+      return false;
     }
     if constexpr (kTraced) trace_->steps[i].begin = MonotonicNs();
     if (processor_->Call(call.kernel, call.args, call.count) != 0) ThrowKernelError(call);
     if constexpr (kTraced) trace_->steps[i].end = MonotonicNs();
     loader_->Computed(i + 1);
   }
-  return stall_s;
+  return true;
 }
 
 void Session::ThrowKernelError(const Call& call) const {

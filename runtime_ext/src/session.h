@@ -3,7 +3,9 @@
 
 #include <dlpack/dlpack.h>
 
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,6 +40,7 @@ struct SessionStats {
   // since the session was opened
   uint64_t runs = 0;
   uint64_t total_bytes_read = 0;
+  uint64_t restarts = 0;  // inferences begun anew because the budget shrank
   // of the last inference that succeeded
   uint64_t bytes_read = 0;
   uint64_t reads = 0;
@@ -60,15 +63,18 @@ class Session {
   using PortsCallback = std::function<void(std::span<DLTensor>)>;
   void RunInPlace(const PortsCallback& fill, const PortsCallback& drain);
 
-  // Switches to the largest rung within `budget`. The old arena is given back before the new one is
-  // mapped. A run in progress ends first.
+  // Switches to the largest rung within `budget`; any thread may call it at any time. The old arena is given back
+  // before the new one is mapped. An inference in progress ends before the budget grows: the call does not wait for
+  // it. When the budget shrinks the inference stops after the kernel that is running and begins anew on the new rung,
+  // with its inputs: when the call returns, the memory has been given back. A budget can shrink only so often without
+  // growing, so inferences end.
   const Rung& SetBudget(uint64_t budget);
 
-  // Gives everything back; later calls throw.
+  // Gives everything back, after the inference in progress; later calls throw.
   void Close();
 
   const Program& program() const noexcept { return *program_; }
-  // All consistent with each other and with no inference running.
+  // All consistent with each other; does not wait for the inference in progress.
   struct State {
     SessionStats stats;
     size_t rung;
@@ -83,29 +89,42 @@ class Session {
  private:
   void RequireOpen() const;
   void RequireThisProcess() const;
-  void RequireReady();  // open, with an arena
   std::byte* PlaceOf(const Port& port) const noexcept;  // in the arena
-  // One inference. Its latency counts from `start`; inputs are taken while the loader is at work.
+  // Uses the arena for as long as it lives; a switch that was asked for meanwhile happens at its end.
+  class ArenaUse;
+  // One inference, begun anew as often as the budget shrinks. Its latency counts from `start`; inputs are taken
+  // while the loader is at work.
   template <typename TakeInputs, typename GiveOutputs>
-  void Infer(std::chrono::steady_clock::time_point start, const TakeInputs& take_inputs, const GiveOutputs& give_outputs);
+  void Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, const TakeInputs& take_inputs,
+             const GiveOutputs& give_outputs);
+  template <typename TakeInputs, typename GiveOutputs>
+  bool TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_outputs, double& stall_s);  // false: interrupted
+  template <bool kTraced>
+  bool RunSteps(std::span<const Call> calls, double& stall_s);  // false: interrupted
   size_t ChooseRung(uint64_t budget) const;
   void Activate();    // maps the arena and prepares the calls of the chosen rung
   void Deactivate() noexcept;
-  template <bool kTraced>
-  double RunSteps(std::span<const Call> calls);  // returns the seconds stalled
+  void SwitchToWanted();  // state_mutex_ is held, and nobody uses the arena
+
   [[noreturn]] void ThrowKernelError(const Call& call) const;
 
   ProcessMark process_;
-  std::mutex mutex_;  // one inference or switch at a time
+  std::mutex mutex_;        // one inference at a time; taken before state_mutex_
+  std::mutex state_mutex_;  // held for moments, never while kernels run
+  std::condition_variable state_changed_;
   std::shared_ptr<const Program> program_;
   std::unique_ptr<Processor> processor_;
   std::unique_ptr<WeightsFile> file_;
   std::vector<Kernel> kernels_;  // one for each layer
-  size_t rung_;
+  // Guarded by state_mutex_; while an inference runs, the arena and what belongs to it are the inference's own.
+  bool running_ = false;
+  std::atomic<bool> interrupt_{false};  // the inference in progress should stop
+  SessionStats stats_;
+  size_t wanted_;  // the rung to be used as soon as possible
+  size_t rung_;    // the rung in use
   Arena arena_;
   CallTable calls_;
   bool pinned_resident_ = false;  // the pinned weights of this rung are in the arena
-  SessionStats stats_;
   std::optional<Trace> trace_;
   std::unique_ptr<Loader> loader_;  // last: its thread uses the file and the arena
 };
