@@ -25,6 +25,7 @@ const char kUsage[] =
   --read-bandwidth N      imitate storage of N bytes per second
   --trace FILE            write when steps and loads ran: a line of JSON for each timed inference
   --switch-budgets N      afterwards switch the budget N times at random, with one inference each
+  --callers N             ... while N threads run inferences, at random times, and check each output
 
 Prints one JSON object. Exit codes: 0 done, 2 wrong usage, 4 cannot run.
 )";
@@ -63,6 +64,7 @@ Arguments ParseArguments(int argc, char** argv) {
       {"--input", take_input},
       {"--output-dir", [&](const std::string& text) { parsed.output_dir = text; }},
       {"--trace", [&](const std::string& text) { parsed.trace = text; }},
+      {"--callers", [&](const std::string& text) { parsed.callers = Number<int>("--callers", text); }},
       {"--seed", [&](const std::string& text) { parsed.seed = Number<uint64_t>("--seed", text); }},
       {"--read-bandwidth",
        [&](const std::string& text) { parsed.read_bandwidth = Number<double>("--read-bandwidth", text); }},
@@ -101,6 +103,7 @@ Arguments ParseArguments(int argc, char** argv) {
   }
   if (parsed.model.empty() && !parsed.help) throw UsageError("which model? flexcomp-run MODEL.so [options]");
   if (parsed.repeat < 1) throw UsageError("--repeat takes at least 1");
+  if (parsed.callers > 0 && parsed.switch_budgets == 0) throw UsageError("--callers needs --switch-budgets");
   return parsed;
 }
 

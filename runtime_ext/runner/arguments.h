@@ -28,6 +28,7 @@ struct Arguments {
   double read_bandwidth = 0;
   uint64_t seed = 0;
   int switch_budgets = 0;
+  int callers = 0;  // threads that run inferences while budgets are switched; 0: one after each switch
   bool help = false;
 };
 

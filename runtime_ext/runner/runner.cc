@@ -10,7 +10,9 @@
 //   peak_rss_bytes                     the most after that; inputs and outputs have no memory but the arena's
 //   budget_bytes, arena_bytes, rung, threads, direct_io
 //   switches                           with --switch-budgets: [{budget_bytes, arena_bytes, switch_ms, latency_ms,
-//                                      rss_bytes}], the memory taken after the inference
+//                                      rss_bytes}], the memory taken after the inference. With --callers the
+//                                      memory is taken right after the switch, there is no latency_ms, and beside
+//                                      it stands "concurrent": {runs, wrong, restarts}
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/extra/module.h>
@@ -23,6 +25,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -36,6 +39,7 @@
 #include "arguments.h"
 #include "npy.h"
 #include "process_memory.h"
+#include "switching.h"
 
 namespace flexcomp::runner {
 namespace {
@@ -192,12 +196,16 @@ class Model {
     return static_cast<uint64_t>(object[key].cast<int64_t>());
   }
 
-  void Run(const Inputs& inputs, const Outputs* outputs) const {
+  // `look` sees the outputs in the arena.
+  using Look = std::function<void(ffi::PackedArgs)>;
+  void Run(const Inputs& inputs, const Look& look) const {
     const auto fill = ffi::Function::FromPacked([&](ffi::PackedArgs places, ffi::Any*) { inputs.Fill(places); });
     ffi::Optional<ffi::Function> drain;
-    if (outputs != nullptr)
-      drain = ffi::Function::FromPacked([outputs](ffi::PackedArgs places, ffi::Any*) { outputs->Write(places); });
+    if (look) drain = ffi::Function::FromPacked([&](ffi::PackedArgs places, ffi::Any*) { look(places); });
     (*run_)(fill, drain);
+  }
+  void Run(const Inputs& inputs, const Outputs* outputs) const {
+    Run(inputs, outputs ? Look([outputs](ffi::PackedArgs places) { outputs->Write(places); }) : Look());
   }
   json::Object Stats() const { return json::Parse((*stats_)().cast<ffi::String>()).cast<json::Object>(); }
   std::string Trace() const { return (*trace_)().cast<ffi::String>(); }
@@ -265,6 +273,78 @@ json::Array SwitchBudgets(const Model& model, const Inputs& inputs, const Output
   return switches;
 }
 
+// What every inference on the same inputs should give, up to the rounding of other kernels.
+class Expected {
+ public:
+  explicit Expected(const std::vector<Port>& ports) : ports_(ports) {}
+
+  void Remember(ffi::PackedArgs places) {
+    for (size_t i = 0; i < ports_.size(); ++i) {
+      const std::byte* data = DataOf(places[static_cast<int>(i)]);
+      values_.emplace_back(data, data + ports_[i].nbytes);
+    }
+  }
+  bool Agrees(ffi::PackedArgs places) const {
+    for (size_t i = 0; i < ports_.size(); ++i)
+      if (!Agree(ports_[i], values_[i].data(), DataOf(places[static_cast<int>(i)]))) return false;
+    return true;
+  }
+
+ private:
+  static constexpr float kTolerance = 1e-4f;  // of the largest output, as between two implementations
+
+  static bool Agree(const Port& port, const std::byte* expected, const std::byte* given) {
+    if (port.dtype.code != kDLFloat || port.dtype.bits != 32) return std::memcmp(expected, given, port.nbytes) == 0;
+    const auto* a = reinterpret_cast<const float*>(expected);
+    const auto* b = reinterpret_cast<const float*>(given);
+    float largest = 0;
+    for (size_t i = 0; i < port.nbytes / sizeof(float); ++i) largest = std::max(largest, std::abs(a[i]));
+    for (size_t i = 0; i < port.nbytes / sizeof(float); ++i)
+      if (!(std::abs(a[i] - b[i]) <= kTolerance * largest)) return false;
+    return true;
+  }
+
+  std::vector<Port> ports_;
+  std::vector<std::vector<std::byte>> values_;
+};
+
+// Adds "switches" and "concurrent" to the report.
+void SwitchWhileRunning(const Model& model, const Inputs& inputs, const Arguments& arguments, double pause_ms,
+                        json::Object& report) {
+  const auto ladder = model.info["ladder"].cast<json::Array>();
+  Expected expected(ParsePorts(model.info["outputs"].cast<json::Array>()));
+  model.Run(inputs, [&](ffi::PackedArgs places) { expected.Remember(places); });
+  SwitchTest test;
+  for (const ffi::Any& rung : ladder) test.budgets.push_back(rung.cast<json::Object>()["budget_bytes"].cast<int64_t>());
+  test.switches = arguments.switch_budgets;
+  test.callers = arguments.callers;
+  test.seed = arguments.seed;
+  test.pause_ms = pause_ms;
+  test.set_budget = [&](int64_t budget) { model.SetBudget(budget); };
+  test.run = [&] {
+    bool right = false;
+    model.Run(inputs, [&](ffi::PackedArgs places) { right = expected.Agrees(places); });
+    return right;
+  };
+  const SwitchReport done = SwitchWhileRunning(test);
+  json::Array switches;
+  for (const Switch& one : done.switches) {
+    const auto rung = ladder[static_cast<int64_t>(one.budget)].cast<json::Object>();
+    json::Object object;
+    object.Set("budget_bytes", rung["budget_bytes"]);
+    object.Set("arena_bytes", rung["arena_bytes"]);
+    object.Set("switch_ms", one.milliseconds);
+    object.Set("rss_bytes", static_cast<int64_t>(one.rss));
+    switches.push_back(object);
+  }
+  json::Object concurrent;
+  concurrent.Set("runs", static_cast<int64_t>(done.runs));
+  concurrent.Set("wrong", static_cast<int64_t>(done.wrong));
+  concurrent.Set("restarts", model.Stats()["restarts"]);
+  report.Set("switches", switches);
+  report.Set("concurrent", concurrent);
+}
+
 void Main(const Arguments& arguments) {
   const Model model(arguments);
   const uint64_t idle_rss = RssBytes();
@@ -304,7 +384,10 @@ void Main(const Arguments& arguments) {
   for (const char* key : {"budget_bytes", "arena_bytes", "rung", "threads", "direct_io"}) report.Set(key, stats[key]);
   report.Set("idle_rss_bytes", static_cast<int64_t>(idle_rss));
   report.Set("peak_rss_bytes", static_cast<int64_t>(peak_rss));
-  if (arguments.switch_budgets > 0) report.Set("switches", SwitchBudgets(model, inputs, outputs, arguments));
+  if (arguments.callers > 0)
+    SwitchWhileRunning(model, inputs, arguments, 1.5 * Median(latencies), report);
+  else if (arguments.switch_budgets > 0)
+    report.Set("switches", SwitchBudgets(model, inputs, outputs, arguments));
   std::printf("%s\n", json::Stringify(report).c_str());
 }
 

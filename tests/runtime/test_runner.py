@@ -121,3 +121,14 @@ def test_the_runtime_builds_with_another_compiler(tmp_path):
     made = build_runtime_object("g++", tmp_path / "runtime.o", ["-O0"])
     assert made.stat().st_size > 100_000
     assert [path.name for path in tmp_path.iterdir()] == ["runtime.o"]
+
+
+def test_budgets_switch_while_inferences_run(tiny):
+    report = run(tiny.library, "--repeat", 20, "--switch-budgets", 300, "--callers", 3, "--threads", 2)
+    done = report["concurrent"]
+    assert done["runs"] > 30 and done["wrong"] == 0
+    assert len(report["switches"]) == 300
+    for switch in report["switches"]:
+        assert switch["rss_bytes"] - report["idle_rss_bytes"] < switch["arena_bytes"] + 4 * 2**20
+        assert switch["switch_ms"] < 1000  # the scheduler of a busy machine included
+    assert "--callers needs --switch-budgets" in run(tiny.library, "--callers", 2, code=2)
