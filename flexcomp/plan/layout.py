@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from .pages import pages, span, touched
-from .placement import Record, lowest_fit, search
+from .placement import Record, lowest_fit, tight
 from .problem import PAGE, Problem
 from .slicing import finest_segment
-
-SEARCH_ROUNDS = 300  # changes tried when greedy placement misses the lower bound
 
 
 @dataclass(frozen=True)
@@ -93,14 +91,14 @@ def _of_offsets(problem: Problem, offsets: Sequence[int]) -> Layout:
 @lru_cache(maxsize=16)
 def smallest_layout(problem: Problem) -> Layout:
     """The layout that needs the smallest arena."""
-    return _of_offsets(problem, search(joint_records(problem), SEARCH_ROUNDS, PAGE).offsets)
+    return _of_offsets(problem, tight(joint_records(problem), PAGE).offsets)
 
 
 @lru_cache(maxsize=16)
 def compact_layout(problem: Problem) -> Layout:
     """Tensors and scratch as low as they go, without regard to weights: more contiguous space above."""
     records = joint_records(problem)[: len(problem.tensors) + len(problem.layers)]
-    return _of_offsets(problem, search(records, SEARCH_ROUNDS, PAGE).offsets)
+    return _of_offsets(problem, tight(records, PAGE).offsets)
 
 
 @lru_cache(maxsize=16)

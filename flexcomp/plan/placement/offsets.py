@@ -3,26 +3,18 @@
 Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), section 5:
 greedy by size (5.2, Algorithm 3), greedy by breadth (5.3), and the lower bound (5.1). Both greedy
 methods put a record into the smallest gap that holds it between the records that are placed already
-and live at the same time; they differ in the order. Times here are half-open, the paper's inclusive.
+and live at the same time; they differ in the order. Greedy in order is the prior work they compare with
+(Lee et al., "On-Device Neural Net Inference with Mobile GPUs", 2019).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from .problem import ALIGN
-
-
-@dataclass(frozen=True)
-class Record:
-    """A tensor usage record: `nbytes` are needed during [start, end)."""
-
-    start: int
-    end: int
-    nbytes: int
-    align: int = ALIGN  # bytes; the offset is a multiple of it
+from ..problem import ALIGN
+from .records import Record, breadths, conflicts, order_by_breadth, order_by_size, order_by_start
 
 
 @dataclass(frozen=True)
@@ -33,35 +25,9 @@ class Placement:
     nbytes: int
 
 
-def breadths(records: Iterable[Record]) -> list[int]:
-    """Per time: the sum of the sizes of the records live in it (the paper's operator breadth)."""
-    change: dict[int, int] = {}
-    for record in records:
-        change[record.start] = change.get(record.start, 0) + record.nbytes
-        change[record.end] = change.get(record.end, 0) - record.nbytes
-    result, now = [], 0
-    for time in range(max(change, default=0)):
-        now += change.get(time, 0)
-        result.append(now)
-    return result
-
-
-def lower_bound(records: Iterable[Record]) -> int:
+def lower_bound(records: Sequence[Record]) -> int:
     """No placement is smaller than the largest breadth (section 5.1)."""
-    return max(breadths(records), default=0)
-
-
-def conflicts(records: Sequence[Record]) -> list[list[int]]:
-    """Per record: the other non-empty records that are live at some time at which it is live."""
-    live: dict[int, list[int]] = {}
-    for index, record in enumerate(records):
-        for time in range(record.start, record.end) if record.nbytes else ():
-            live.setdefault(time, []).append(index)
-    sets: list[set[int]] = [set() for _ in records]
-    for together in live.values():
-        for index in together:
-            sets[index].update(together)
-    return [sorted(others - {index}) for index, others in enumerate(sets)]
+    return max(breadths(records).values(), default=0)
 
 
 def place_in_order(
@@ -110,22 +76,6 @@ def lowest_fit(records: Sequence[Record], order: Sequence[int]) -> Placement:
     return Placement(tuple(offsets), total)
 
 
-def order_by_size(records: Sequence[Record]) -> list[int]:
-    """Largest first; among equals the longer-lived, then the earlier."""
-    return sorted(
-        range(len(records)),
-        key=lambda i: (-records[i].nbytes, records[i].start - records[i].end, records[i].start, i),
-    )
-
-
-def order_by_breadth(records: Sequence[Record]) -> list[int]:
-    """The records of the broadest time first, largest first within a time."""
-    breadth = breadths(records)
-    rank = {time: position for position, time in enumerate(sorted(range(len(breadth)), key=lambda t: (-breadth[t], t)))}
-    first = [min((rank[t] for t in range(record.start, record.end)), default=0) for record in records]
-    return sorted(range(len(records)), key=lambda i: (first[i], -records[i].nbytes, records[i].start, i))
-
-
 def greedy_by_size(records: Sequence[Record]) -> Placement:
     """Section 5.2, Algorithm 3."""
     return place_in_order(records, order_by_size(records))
@@ -134,6 +84,11 @@ def greedy_by_size(records: Sequence[Record]) -> Placement:
 def greedy_by_breadth(records: Sequence[Record]) -> Placement:
     """Section 5.3."""
     return place_in_order(records, order_by_breadth(records))
+
+
+def greedy_in_order(records: Sequence[Record]) -> Placement:
+    """Greedy of Lee et al. (2019): in the order of first use."""
+    return place_in_order(records, order_by_start(records))
 
 
 def search(records: Sequence[Record], rounds: int, granule: int = ALIGN) -> Placement:
