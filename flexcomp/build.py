@@ -26,7 +26,6 @@ from .lower import lower
 from .passes.choose_kernels import STRATEGIES
 from .program import PAGE, Layer, Program, Rung
 from .rungs import plan_rungs
-from .schedules.tile import VectorUnit
 from .target import CompileTarget, resolve_target
 from .variants import Network, alone, merge, planning
 from .weights import evaluate
@@ -104,7 +103,7 @@ def _choose_kernels(
     mod: tvm.IRModule, weights: Sequence[np.ndarray], target: CompileTarget, strategy: str
 ) -> tuple[tvm.IRModule, list[np.ndarray]]:
     """A module of kernel calls, and the values of its weights."""
-    unit = VectorUnit(target.vector_width, target.vector_registers)
+    unit = target.vector_unit
     mod = pipeline.run(mod, pipeline.layers(unit, strategy), "layers")
     mod = pipeline.run(mod, pipeline.separate_weights(), "separate_weights")
     transform = [gv for gv in mod.get_global_vars() if gv.name_hint == "main_transform_params"]

@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm.target import codegen
 
 from flexcomp.errors import TargetError
+from flexcomp.schedules.tile import VectorUnit
 
 PRESETS: dict[str, dict] = {
     "raspberry-pi-3b": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a53", "num-cores": 4},
@@ -45,6 +46,11 @@ _ARM_FEATURES = {"neon": "neon", "vfp4": "vfpv4", "vfp3": "vfpv3", "hwdiv": "idi
 _FEATURE_NAMES = {"x86": _X86_FEATURES, "aarch64": _AARCH64_FEATURES, "arm": _ARM_FEATURES}
 
 
+# Latency of a multiply-add in cycles times those of a full register started per cycle, by LLVM's name of the CPU.
+# Others of AArch64 are taken for the largest.
+_IN_FLIGHT = {"cortex-a53": 4, "cortex-a72": 7, "cortex-a76": 8, "cortex-x1": 16}
+
+
 @dataclass(frozen=True)
 class CompileTarget:
     """A resolved target."""
@@ -56,6 +62,13 @@ class CompileTarget:
     vector_registers: int  # architectural SIMD registers
     features: tuple[str, ...]  # CPU features the code requires, as /proc/cpuinfo names them, sorted
     num_cores: int  # cores of the device; 1 where the target does not say
+
+    @property
+    def vector_unit(self) -> VectorUnit:
+        """What the tiles of kernels depend on."""
+        by_lane = self.arch == "aarch64"
+        in_flight = _IN_FLIGHT.get(self.tvm_target.attrs.get("mcpu"), 16 if by_lane else 8)
+        return VectorUnit(self.vector_width, self.vector_registers, by_lane, in_flight)
 
     def __str__(self) -> str:
         return format_target(self.tvm_target)

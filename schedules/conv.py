@@ -20,16 +20,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from . import epilogue as ep
+from . import lane
 from .emit import Accumulators, flat, loop, maybe_serial, spread, vector, zero
 from .panel import panel_of
 from .spec import ConvSpec
-from .tile import Tile, pieces, split_evenly
+from .tile import Tile, VectorUnit, pieces, split_evenly
 
 # Bytes of input that should stay in the second-level cache while all blocks pass over it.
 _BAND_NBYTES = 256 * 1024
@@ -38,6 +40,9 @@ _UNROLL_CHANNELS = 4
 # Products added up in a register before the sum moves to the total. Rounding errors grow with the number of terms
 # added one after the other: 25,088 of them lose a digit against ONNX Runtime, which also adds up in parts.
 _PARTIAL_TERMS = 512
+
+# A loop of one or two steps over joined columns is unrolled by LLVM, which then loads this many vectors early.
+_EARLY_LOADS = 5
 
 
 def kernel(spec: ConvSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:
@@ -67,6 +72,16 @@ def _as_rows(spec: ConvSpec, tile: Tile) -> ConvSpec:
                     epilogue=spec.epilogue)  # fmt: skip
 
 
+def unit_for(spec: ConvSpec, unit: VectorUnit) -> VectorUnit:
+    """The vector unit that tiles of a layer are chosen for."""
+    few = unit.by_lane and _may_join_columns(spec) and spec.kernel[1] * spec.group_in < 3 * unit.width
+    return replace(unit, registers=unit.registers - _EARLY_LOADS) if few else unit
+
+
+def _may_join_columns(spec: ConvSpec) -> bool:
+    return spec.group_in <= _UNROLL_CHANNELS and spec.groups == 1 and spec.dilation[1] == 1
+
+
 class DirectEmitter:
     """Loops over tasks, rows and tiles; `_tile` is what a tile does."""
 
@@ -78,6 +93,8 @@ class DirectEmitter:
         row_nbytes = spec.width * spec.in_channels * 4 * spec.stride[0]
         self.band = max(1, min(spec.out_height, _BAND_NBYTES // row_nbytes))
         self.bands = math.ceil(spec.out_height / self.band)
+        # Few input channels make no vector; those of neighbouring columns do, and their weights are neighbours too.
+        self.joins_columns = tile.depth > 1 and _may_join_columns(spec)
 
     def prim_func(self) -> tirx.PrimFunc:
         spec, given = self.spec, self.declared
@@ -144,7 +161,10 @@ class DirectEmitter:
         every = list(range(size))
         by_column = spec.group_in >= 2 * _PARTIAL_TERMS
         with maybe_serial(*self.kernel_rows) as kernel_row, self._part(size, not by_column):
-            if taps is None and spec.group_in > _UNROLL_CHANNELS:
+            if self.joins_columns:
+                for first, last, reached in _joined(taps or [every] * spec.kernel[1]):
+                    self._reduce(kernel_row, first, column, reached, 0, (last - first) * spec.group_in)
+            elif taps is None and spec.group_in > _UNROLL_CHANNELS:
                 with maybe_serial(0, spec.kernel[1]) as kernel_column:
                     self._channels(kernel_row, kernel_column, column, every, size)
             else:
@@ -168,7 +188,7 @@ class DirectEmitter:
         """Reduce over the input channels of one tap, in parts if they are many."""
         channels = self.spec.group_in
         parts = math.ceil(channels / _PARTIAL_TERMS) if self.total is not self.acc else 1
-        each = math.ceil(channels / parts)
+        each = math.ceil(channels / (parts * self.tile.depth)) * self.tile.depth
         if channels < 2 * _PARTIAL_TERMS:
             self._reduce(kernel_row, kernel_column, column, reached, 0, channels)
             return
@@ -184,21 +204,22 @@ class DirectEmitter:
         pixel = (in_row * spec.width + in_column) * spec.in_channels + self.in_channel + start_channel
         tap = self.panel_at + (1 + (kernel_row * spec.kernel[1] + kernel_column) * spec.group_in + start_channel) * block
 
-        def step(channel) -> None:
-            self.acc.accumulate(
-                reached,
-                lambda row, start, lanes: spread(
-                    self.x[pixel + (row * spec.stride[1] * spec.in_channels) + channel], lanes
-                ),
-                lambda start, lanes: self.w[vector(tap + channel * block + start, lanes)],
-            )
+        def left(row: int, step, lanes: int) -> tirx.Expr:
+            return self.x[vector(pixel + (row * spec.stride[1] * spec.in_channels) + step, lanes)]
 
-        if spec.group_in <= _UNROLL_CHANNELS:
-            for channel in range(spec.group_in):
-                step(channel)
+        def right(step, start: int, lanes: int) -> tirx.Expr:
+            return self.w[vector(tap + step * block + start, lanes)]
+
+        if spec.group_in <= _UNROLL_CHANNELS and not self.joins_columns:
+            for step in range(spec.group_in):
+                self.acc.accumulate(
+                    reached,
+                    lambda row, start, lanes, step=step: spread(left(row, step, 1), lanes),
+                    lambda start, lanes, step=step: right(step, start, lanes),
+                )
         else:
-            with T.serial(count) as channel:
-                step(channel)
+            depth = self.tile.depth  # parts of a long reduction are multiples of it
+            lane.reduce(self.acc, reached, count, left, right, depth, rest=spec.group_in % depth)
 
     def _store(self, column, size: int) -> None:
         spec = self.spec
@@ -243,3 +264,14 @@ def _runs(spec: ConvSpec, most: int) -> list[_Run]:
         else:
             runs.append(_Run(start, size, 1, None if inner else taps))
     return runs
+
+
+def _joined(taps: list[list[int]]) -> list[tuple[int, int, list[int]]]:
+    """Neighbouring kernel columns that reach the same pixels: (first column, one past the last, pixels)."""
+    runs: list[tuple[int, int, list[int]]] = []
+    for column, reached in enumerate(taps):
+        if runs and runs[-1][2] == reached:
+            runs[-1] = (runs[-1][0], column + 1, reached)
+        else:
+            runs.append((column, column + 1, reached))
+    return [run for run in runs if run[2]]

@@ -66,16 +66,17 @@ class Accumulators:
         """Add `left(row, start, lanes) * right(start, lanes)`."""
         for row in rows:
             for start, lanes in self.pieces:
-                index = [vector(start, lanes)]
-                product = left(row, start, lanes) * right(start, lanes)
-                T.buffer_store(self._rows[row], self._rows[row][index[0]] + product, index)
+                self.add_to(row, start, lanes, left(row, start, lanes) * right(start, lanes))
+
+    def add_to(self, row: int, start: int, lanes: int, value: tirx.Expr) -> None:
+        """Add to one vector."""
+        T.buffer_store(self._rows[row], self.get(row, start, lanes) + value, [vector(start, lanes)])
 
     def add(self, rows: int, other: Accumulators) -> None:
         """Add the first `rows` rows of another tile of the same shape."""
         for row in range(rows):
             for start, lanes in self.pieces:
-                value = self.get(row, start, lanes) + other.get(row, start, lanes)
-                T.buffer_store(self._rows[row], value, [vector(start, lanes)])
+                self.add_to(row, start, lanes, other.get(row, start, lanes))
 
     def get(self, row: int, start: int, lanes: int) -> tirx.Expr:
         return self._rows[row][vector(start, lanes)]

@@ -15,7 +15,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from . import epilogue as ep
-from .emit import Accumulators, flat, loop, spread, vector, zero
+from . import lane
+from .emit import Accumulators, flat, loop, vector, zero
 from .spec import MatmulSpec
 from .tile import Tile, pieces, split_evenly
 
@@ -52,12 +53,14 @@ def kernel(spec: MatmulSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:
                     with T.serial(count) as i:
                         top = row + i * size
                         acc.fill(size, lambda start, lanes: zero(lanes))
-                        with T.serial(spec.k) as k:
-                            acc.accumulate(
-                                list(range(size)),
-                                lambda r, start, lanes, top=top, k=k: spread(a[left + (top + r) * spec.k + k], lanes),
-                                lambda start, lanes, k=k: b[vector(right + k * spec.n + start, lanes)],
-                            )
+                        lane.reduce(
+                            acc,
+                            list(range(size)),
+                            spec.k,
+                            lambda r, step, lanes, top=top: a[vector(left + (top + r) * spec.k + step, lanes)],
+                            lambda step, start, lanes: b[vector(right + step * spec.n + start, lanes)],
+                            tile.depth,
+                        )
                         for r in range(size):
                             place = (batch * spec.m + top + r) * spec.n + column
                             for start, lanes in columns:

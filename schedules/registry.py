@@ -17,6 +17,8 @@ from .winograd_transforms import WeightTransform
 # Pixels of a depthwise tile: a kernel row's taps of seven neighbours and their accumulators fill 32 registers.
 _DEPTHWISE_ROWS = 7
 _DEPTHWISE_VECTORS = 2
+# Accumulators, inputs and weights of a kernel row, in vectors per vector of channels, that LLVM keeps in 32 registers.
+_DEPTHWISE_LIVE = 22
 # What a depthwise tap costs next to a direct one, whose operands are reused: it loads a vector for every FMA.
 _DEPTHWISE_SLOWDOWN = 1.3
 # F(6,3) is not offered: it errs by 1e-5 of the largest output where F(4,3) errs by 2e-6, and over the sixteen
@@ -52,12 +54,12 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
     if spec.depthwise:
         channels = spec.out_channels
         block = min(_DEPTHWISE_VECTORS * unit.width, channels)
-        tile = Tile(min(_DEPTHWISE_ROWS, spec.out_width), block)
+        tile = Tile(min(_depthwise_rows(spec, unit), spec.out_width), block)
         build, family, work = depthwise.kernel, "depthwise", spec.flops * _DEPTHWISE_SLOWDOWN
     else:
         pixels = spec.batch * spec.height * spec.width
         width = pixels if spec.pointwise else spec.out_width
-        tile = choose(width, spec.group_out, unit, row_nbytes=4 * spec.in_channels * spec.stride[1])
+        tile = choose(width, spec.group_out, conv.unit_for(spec, unit), row_nbytes=4 * spec.in_channels * spec.stride[1])
         family = "gemv" if pixels == 1 else "direct"
         build, work = conv.kernel, _direct_work(spec)
     return [
@@ -65,6 +67,15 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
         *(_winograd(way, unit) for way in winograd.ways(spec, unit) if way.m in _WINOGRAD_KINDS),
         *(_im2col(way, unit) for way in im2col.ways(spec, unit)),
     ]
+
+
+def _depthwise_rows(spec: ConvSpec, unit: VectorUnit) -> int:
+    """Pixels of a tile: fewer where 128-bit registers would not hold the inputs of large kernels with strides."""
+    rows = _DEPTHWISE_ROWS
+    if unit.by_lane and unit.in_flight <= _DEPTHWISE_ROWS + 1:
+        while rows > 1 and rows + (rows - 1) * spec.stride[1] + spec.kernel[1] > _DEPTHWISE_LIVE:
+            rows -= 1
+    return rows
 
 
 def _direct_work(spec: ConvSpec) -> float:

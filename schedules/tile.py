@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -12,6 +13,8 @@ class VectorUnit:
 
     width: int  # float32 lanes of one register: AVX-512 16, AVX2 8, NEON 4
     registers: int
+    by_lane: bool = False  # a multiply-add can take a factor from a lane of a register (AArch64)
+    in_flight: int = 8  # cycles a multiply-add's result takes to arrive, times those issued in a cycle
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Tile:
 
     rows: int
     channels: int
+    depth: int = 1  # steps of the reduction taken at a time, their left factors in one vector (schedules/lane.py)
 
     def __str__(self) -> str:
         return f"{self.rows}×{self.channels}"
@@ -49,8 +53,6 @@ def split_evenly(extent: int, most: int) -> list[tuple[int, int]]:
     return result
 
 
-# Cycles an FMA's result takes to arrive, times FMAs issued in a cycle: with fewer accumulators the unit idles.
-_IN_FLIGHT = 8
 # What loading an operand costs next to an FMA: it goes in parallel, but takes issue slots and cache bandwidth.
 # A weight vector streams from the second-level cache, a pixel's scalar stays in the first.
 _VECTOR_LOAD = 0.2
@@ -61,10 +63,10 @@ _MOST_VECTORS = 4
 # seven of them and a weight line evict each other: 90 instead of 117 GFLOP/s for 1024 channels at 14×14.
 _ALIAS_NBYTES = 4096
 _ALIAS_ROWS = 7
-
-
-def _step_cost(rows: int, vectors: int) -> float:
-    return max(rows * vectors, _IN_FLIGHT) + _SCALAR_LOAD * rows + _VECTOR_LOAD * vectors
+# Cores that multiply by lane have sets 16 KiB apart, in a 32 KiB cache of two ways or a 64 KiB cache of four.
+_ALIAS_ROWS_BY_LANE = 4
+# Vectors of a row that is alone: more would be no tile, but with fewer their sums wait for each other.
+_MOST_VECTORS_OF_ONE_ROW = 8
 
 
 def choose(width: int, channels: int, unit: VectorUnit, row_nbytes: int = 0, most_vectors: int = _MOST_VECTORS) -> Tile:
@@ -74,19 +76,40 @@ def choose(width: int, channels: int, unit: VectorUnit, row_nbytes: int = 0, mos
     a tile costs its FMAs, or the latency of its accumulators if they are few, plus its operand loads; narrow last
     tiles and overlapping last channel blocks count as they run. A block has at most `most_vectors` vectors.
     """
-    bound = _ALIAS_ROWS if row_nbytes and row_nbytes % _ALIAS_NBYTES == 0 else width
-    half = max(unit.width // 2, 1)
-    blocks = range(half, most_vectors * unit.width + 1, half) if channels >= half else [channels]
+    aliasing = bool(row_nbytes) and row_nbytes % _ALIAS_NBYTES == 0
+    bound = (_ALIAS_ROWS_BY_LANE if unit.by_lane else _ALIAS_ROWS) if aliasing else width
+    if unit.by_lane and width == 1:
+        most_vectors = _MOST_VECTORS_OF_ONE_ROW
     best: tuple[tuple[float, int], Tile] | None = None
-    for block in blocks:
+    for block in _blocks(channels, unit, most_vectors):
         if block > channels:
             break
         vectors = len(pieces(block, unit.width))
-        most = (unit.registers - 1 - vectors) // vectors
-        for rows in range(1, min(most, width, bound) + 1):
-            cost = math.ceil(channels / block) * sum(_step_cost(size, vectors) for _, size in split_evenly(width, rows))
+        for rows in range(1, min(_most_rows(vectors, unit), width, bound) + 1):
+            parts = split_evenly(width, rows)
+            cost = math.ceil(channels / block) * sum(_step_cost(size, vectors, unit) for _, size in parts)
             key = (round(cost, 3), -block)
             if best is None or key < best[0]:
-                best = (key, Tile(rows, block))
+                best = (key, Tile(rows, block, unit.width if unit.by_lane else 1))
     assert best is not None
     return best[1]
+
+
+def _blocks(channels: int, unit: VectorUnit, most_vectors: int) -> Sequence[int]:
+    """Block sizes to consider; by lane whole pairs of vectors, so that slices are multiples of eight channels."""
+    step = 2 * unit.width if unit.by_lane else max(unit.width // 2, 1)
+    if unit.by_lane and channels < step:
+        step = unit.width
+    return range(step, most_vectors * unit.width + 1, step) if channels >= step else [channels]
+
+
+def _most_rows(vectors: int, unit: VectorUnit) -> int:
+    """Rows whose accumulators fit the registers, with the operands of a step: their scalars, or one right vector."""
+    if unit.by_lane:
+        return (unit.registers - 1) // (vectors + 1)
+    return (unit.registers - 1 - vectors) // vectors
+
+
+def _step_cost(rows: int, vectors: int, unit: VectorUnit) -> float:
+    left = _VECTOR_LOAD * rows / unit.width if unit.by_lane else _SCALAR_LOAD * rows
+    return max(rows * vectors, unit.in_flight) + left + _VECTOR_LOAD * vectors

@@ -28,7 +28,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from . import epilogue as ep
-from .emit import Accumulators, flat, loop, maybe_serial, spread, vector, zero
+from . import lane
+from .emit import Accumulators, flat, loop, maybe_serial, vector, zero
 from .panel import Panel
 from .spec import ConvSpec
 from .tile import Tile, VectorUnit, choose, pieces
@@ -188,11 +189,12 @@ def ways(spec: ConvSpec, unit: VectorUnit) -> list[Winograd]:
 def _fitting(spec: ConvSpec, m: int, unit: VectorUnit, limit: int, slots: int) -> list[Winograd]:
     """The smallest and the largest block of tiles in at most `limit` bytes of scratch, of register tiles as high as fit."""
     tiles = Winograd(spec, m, Tile(1, 1), 1).tiles
-    best = choose(tiles, spec.out_channels, unit, most_vectors=_MOST_VECTORS)
+    few = unit.by_lane and tiles * _MOST_VECTORS < unit.in_flight  # then only wider tiles keep the unit busy
+    best = choose(tiles, spec.out_channels, unit, most_vectors=2 * _MOST_VECTORS if few else _MOST_VECTORS)
     blocks = math.ceil(spec.out_channels / best.channels)
     chunk = max(1, min(_MOST_CHUNK, blocks, spec.in_channels // (2 * best.channels)))  # M at most half of V
     for rows in range(best.rows, 0, -1):
-        way = Winograd(spec, m, Tile(rows, best.channels), 1, chunk, slots)
+        way = Winograd(spec, m, replace(best, rows=rows), 1, chunk, slots)
         if way.scratch_nbytes > limit:
             continue
         if slots > 1:
@@ -383,12 +385,14 @@ class _Emitter:
         def tile(rows: int, group) -> None:
             at = T.bind(self._start(group) - first_tile)
             acc.fill(rows, lambda start, lanes: zero(lanes))
-            with T.serial(channels) as channel:
-                acc.accumulate(
-                    list(range(rows)),
-                    lambda row, start, lanes: spread(self.v[v_at + (at + row) * self.way.v_tile + channel], lanes),
-                    lambda start, lanes: self.w[vector(u_at + channel * size + start, lanes)],
-                )
+            lane.reduce(
+                acc,
+                list(range(rows)),
+                channels,
+                lambda row, step, lanes: self.v[vector(v_at + (at + row) * self.way.v_tile + step, lanes)],
+                lambda step, start, lanes: self.w[vector(u_at + step * size + start, lanes)],
+                self.way.tile.depth,
+            )
             for row in range(rows):
                 for start, lanes in self.pieces:
                     place = vector(m_at + (at + row) * self.way.m_tile + start, lanes)

@@ -11,7 +11,7 @@ from flexcomp.schedules.tile import VectorUnit
 from .kernels import assert_no_workspace, library
 from .reference import conv2d, pack
 
-UNITS = [VectorUnit(8, 16), VectorUnit(4, 32)]
+UNITS = [VectorUnit(8, 16), VectorUnit(4, 32), VectorUnit(4, 32, by_lane=True)]
 RELU = ("relu", ("acc",))
 RESIDUAL = ("relu", ("add", ("acc",), ("tensor", 0)))
 PRELU = ("prelu", ("acc",), ("channel", 0))
@@ -54,7 +54,7 @@ def specs(kind: str, count: int) -> list[ConvSpec]:
 @pytest.mark.parametrize("kind", ["conv", "depthwise", "dense"])
 def test_random_shapes_and_slices(kind):
     """Every slice of blocks writes its channels and nothing else, and reads no weights outside itself."""
-    cases = [(spec, conv_candidates(spec, UNITS[i % 2])[0]) for i, spec in enumerate(specs(kind, 40))]
+    cases = [(spec, conv_candidates(spec, UNITS[i % 3])[0]) for i, spec in enumerate(specs(kind, 40))]
     functions = {f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)}
     compiled = library(functions)
     rng = np.random.default_rng(1)

@@ -8,6 +8,7 @@ from flexcomp.schedules.tile import VectorUnit
 
 from .kernels import assert_no_workspace, call, library
 
+UNITS = [VectorUnit(8, 16), VectorUnit(4, 32, by_lane=True)]
 
 def test_random_shapes():
     rng = np.random.default_rng(0)
@@ -18,11 +19,11 @@ def test_random_shapes():
         epilogue = (("acc",), ("multiply", ("acc",), ("const", 0.125)), ("add", ("acc",), ("tensor", 0)))[pick(0, 1, 2)]
         specs.append(
             MatmulSpec(
-                pick(1, 2, 3), pick(1, 2, 7, 30), pick(1, 5, 8, 33, 100), pick(1, 4, 65),
+                pick(1, 2, 3), pick(1, 2, 7, 30), pick(1, 5, 8, 33, 100), pick(1, 3, 4, 65),
                 left_shared=shared == 1, right_shared=shared == 2, epilogue=epilogue,
             )
         )  # fmt: skip
-    functions = {f"kernel_{i}": matmul_candidates(s, VectorUnit(8, 16))[0].build() for i, s in enumerate(specs)}
+    functions = {f"kernel_{i}": matmul_candidates(s, UNITS[i % 2])[0].build() for i, s in enumerate(specs)}
     compiled = library(functions)
     for i, spec in enumerate(specs):
         a = rng.standard_normal((1 if spec.left_shared else spec.batch, spec.m, spec.k)).astype("f4")

@@ -9,7 +9,7 @@ from benchmarks.graph import Graph
 from flexcomp import pipeline
 from flexcomp.schedules import winograd
 from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import Tile, VectorUnit
+from flexcomp.schedules.tile import Tile
 from flexcomp.schedules.winograd import Winograd
 from flexcomp.schedules.winograd_transforms import KINDS, WeightTransform
 
@@ -35,7 +35,8 @@ def random_way(rng: np.random.Generator, m: int) -> Winograd:
         in_channels=pick(1, 3, 8, 12, 20, 256), out_channels=pick(1, 3, 8, 12, 20, 40), kernel=(3, 3),
         padding=tuple(pick(0, 1, 1, 2) for _ in range(4)), epilogue=list(EPILOGUES)[rng.integers(len(EPILOGUES))],
     )  # fmt: skip
-    tile = Tile(pick(1, 2, 3, 5), min(pick(3, 8, 12, 16), spec.out_channels))
+    rows, channels = pick(1, 2, 3, 5), min(pick(3, 8, 12, 16), spec.out_channels)
+    tile = Tile(rows, channels, depth=1 if rows < 3 else 4)
     return Winograd(spec, m, tile, groups=pick(1, 2, 3, 50), chunk=pick(1, 2, 3), slots=pick(1, 1, 2, 4))
 
 
@@ -85,8 +86,7 @@ class Guarded:
 def test_random_shapes_and_slices(m):
     """Every slice of blocks writes its channels and nothing else; no pixel or weight outside is read; scratch is enough."""
     cases = ways(m, 20 if m < 6 else 4)
-    units = [VectorUnit(8, 16), VectorUnit(4, 32)]
-    compiled = library({f"kernel_{i}": winograd.kernel(way, units[i % 2].width) for i, way in enumerate(cases)})
+    compiled = library({f"kernel_{i}": winograd.kernel(way, (8, 4)[i % 2 or way.tile.depth > 1]) for i, way in enumerate(cases)})
     rng = np.random.default_rng(1)
     for i, way in enumerate(cases):
         spec, panel, message = way.spec, way.panel, f"{way.spec} {way}"
