@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from . import pipeline, plan
+from . import choices, fixed_order, pipeline, plan, variants
 from .budget import parse_budget
 from .compact import drop_unused
 from .compiled import Artifact
@@ -23,12 +24,20 @@ from .errors import InputError, UnsupportedModelError
 from .frontend import Imported, load_model
 from .kernels import compile_kernels
 from .lower import lower
-from .passes.choose_kernels import STRATEGIES
+from .offers import layer_offers
 from .program import PAGE, Layer, Program, Rung
 from .rungs import plan_rungs
 from .target import CompileTarget, resolve_target
-from .variants import Network, alone, merge, planning
+from .variants import Network, alone, merge
 from .weights import evaluate
+
+# Choices of kernels by name, and the strategies of ChooseKernels whose kernels an artifact then holds.
+KERNELS = {
+    "auto": ("smallest", "fastest"),
+    "smallest": ("smallest",),
+    "fastest": ("fastest",),
+    "flexnn": fixed_order.ORDER,
+}
 
 Progress = Callable[[str, int, int], None]  # phase, done, total
 
@@ -52,15 +61,16 @@ def build(
     `params`). `budget` is in bytes, `"64MB"`, `"64MiB"`, a fraction of the fully resident size, `"min"`, or None
     for everything resident; the artifact holds a ladder of budgets besides. `threads` is the number of compute
     threads that plans are made for. `kernels` says which kernels the artifact holds: "smallest", "fastest", or both,
-    "auto", so that every rung uses what is fastest within it; both take more storage, not more memory.
+    "auto", so that every rung uses what is fastest within it; both take more storage, not more memory. "flexnn" is
+    FlexNN's fixed order, to compare with: of Winograd, im2col and direct the first that fits the memory.
     `progress(phase, done, total)` is called as the work goes on.
 
     Raises ModelError, UnsupportedModelError, TargetError, BudgetError or InputError.
     """
     report = progress or (lambda phase, done, total: None)
     parsed = parse_budget(budget)
-    if kernels not in ("auto", *STRATEGIES):
-        raise InputError(f'kernels="{kernels}" is not known: it is one of auto, {", ".join(STRATEGIES)}')
+    if kernels not in KERNELS:
+        raise InputError(f'kernels="{kernels}" is not known: it is one of {", ".join(KERNELS)}')
     if strategy not in plan.STRATEGIES:
         raise InputError(f'strategy="{strategy}" is not known: it is one of {", ".join(plan.STRATEGIES)}')
     if threads is not None and threads < 1:
@@ -75,17 +85,20 @@ def build(
     if not network.layers:
         raise UnsupportedModelError("the network computes nothing: its outputs are its inputs")
     profile = device or default_profile(resolved.vector_width)
+    planning = fixed_order.planning if kernels == "flexnn" else variants.planning
     rungs = plan_rungs(
         planning(network, profile, threads), parsed, strategy, lambda done, total: report("plan", done, total)
     )
     program, functions = _program(network, rungs, imported.name, resolved, threads)
+    offers = layer_offers(network, profile, threads)
+    program.metadata.update(choices.record(kernels, [offers[layer.name] for layer in program.layers]))
     module = compile_kernels(functions, resolved, report)
     program, weights = drop_unused(program, network.weights)
     return Artifact(program, module, weights, resolved)
 
 
 def _compile_graph(imported: Imported, target: CompileTarget, kernels: str, report: Progress) -> Network:
-    strategies = ("smallest", "fastest") if kernels == "auto" else (kernels,)
+    strategies = KERNELS[kernels]
     total = 1 + 2 * len(strategies)
     report("passes", 0, total)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
@@ -96,7 +109,10 @@ def _compile_graph(imported: Imported, target: CompileTarget, kernels: str, repo
         report("passes", 2 + 2 * done, total)
         lowered.append(lower(mod, weights, target, imported.input_names, imported.output_names))
         report("passes", 3 + 2 * done, total)
-    return merge(*lowered) if len(lowered) > 1 else alone(lowered[0])
+    if len(lowered) == 1:
+        return alone(lowered[0])
+    # A fixed order takes a kernel because of its family, fast or not.
+    return merge(*lowered, worthwhile=math.inf) if kernels == "flexnn" else merge(*lowered)
 
 
 def _choose_kernels(

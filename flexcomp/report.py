@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from flexcomp import choices
 from flexcomp.budget import resolve
-from flexcomp.program import Port, Program, Rung
+from flexcomp.program import Layer, Port, Program, Rung
 
 
 def describe(program: Program) -> dict:
     """The facts that `flexcomp inspect --json` prints; sizes in bytes, times in milliseconds."""
+    recorded = choices.read(program)
     return {
         "model": program.model,
         "target": program.target,
@@ -18,7 +20,8 @@ def describe(program: Program) -> dict:
         "resident_bytes": program.rungs[-1].budget,
         "weights_bytes": program.weights_nbytes,
         "ladder": [_rung(rung) for rung in program.rungs],
-        "layers": _layers(program),
+        "kernels": recorded.by if recorded else None,
+        "layers": _layers(program, recorded),
     }
 
 
@@ -45,11 +48,13 @@ def _rung(rung: Rung) -> dict:
     }
 
 
-def _layers(program: Program) -> list[dict]:
+def _layers(program: Program, recorded: choices.Choices | None) -> list[dict]:
     slices = [[0] * len(program.layers) for _ in program.rungs]
     for counts, rung in zip(slices, program.rungs, strict=True):
         for step in rung.steps:
             counts[step.layer] += 1
+    offers = recorded.offers if recorded else [()] * len(program.layers)
+    why = choices.reasons(program, recorded) if recorded else [[None] * len(program.rungs)] * len(program.layers)
     return [
         {
             "name": layer.name,
@@ -61,10 +66,22 @@ def _layers(program: Program) -> list[dict]:
             "weights_bytes": layer.weights.nbytes if layer.weights else 0,
             "blocks": layer.weights.blocks if layer.weights else 0,
             "scratch_bytes": layer.scratch_nbytes,
+            "candidates": [_offer(offer, program, layer) for offer in offers[index]],  # fastest first
+            "why": why[index],  # one reason per rung; null where another kernel is used, or there was no choice
             "slices": [counts[index] for counts in slices],  # one number per rung; 0 where another kernel is used
         }
         for index, layer in enumerate(program.layers)
     ]
+
+
+def _offer(offer: choices.Offer, program: Program, layer: Layer) -> dict:
+    return {
+        "implementation": offer.kernel,
+        "predicted_ms": offer.seconds * 1e3,
+        "scratch_bytes": offer.scratch_nbytes,
+        "weights_bytes": offer.weights_nbytes,
+        "layer": choices.holder(program, layer, offer),  # of this program; null if it is not in the library
+    }
 
 
 def select_rung(program: Program, budget: str | int | float | None) -> Rung:

@@ -25,7 +25,13 @@ def plan_rungs(
     if asked < minimum.nbytes:
         raise BudgetError(f"a budget of {asked:,} B is too small: {minimum}")
     try:
-        chosen = plan.ladder_of(planning.problems, extra=(asked,), strategy=strategy, report=report)
+        chosen = plan.ladder_of(
+            planning.problems,
+            extra=(asked,),
+            strategy=strategy,
+            report=report,
+            last_that_fits=planning.fixed_order,
+        )
     except plan.InfeasibleError as error:
         raise BudgetError(str(error)) from error
     return tuple(_rung(planning, choice) for choice in chosen)

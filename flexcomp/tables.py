@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 
 from rich.console import Console
 from rich.table import Table
@@ -51,6 +52,60 @@ def layer_table(facts: dict) -> Table:
             budgets,
         )
     return table
+
+
+def choice_table(facts: dict) -> Table | None:
+    """What layers could be computed with, and why they are computed as they are; None if there was no choice.
+
+    Layers with the same offers, of which all budgets make the same choice, share their rows.
+    """
+    table = Table(title="choice of kernels, and what it was chosen over")
+    for name in ("layers", "kernel", "predicted", "weights", "scratch", "budgets", "why"):
+        table.add_column(name, justify="left" if name in ("layers", "kernel", "why") else "right", overflow="fold")
+    by_name = {layer["name"]: layer for layer in facts["layers"]}
+    groups: dict[str, list[dict]] = {}
+    for layer in facts["layers"]:
+        # Layers that can replace one another have the same offers; the first stands for them.
+        holders = [offer["layer"] for offer in layer["candidates"]]
+        if holders and layer["name"] == next(name for name in by_name if name in holders):
+            reasons = [by_name[name]["why"] if name else None for name in holders]
+            offers = [{**offer, "layer": bool(offer["layer"])} for offer in layer["candidates"]]
+            groups.setdefault(repr((offers, reasons)), []).append(layer)
+    for layers in groups.values():
+        _choice_rows(table, layers, by_name, facts["kernels"])
+    return table if groups else None
+
+
+def _choice_rows(table: Table, layers: list[dict], by_name: dict[str, dict], kernels: str) -> None:
+    names = ", ".join(".".join(layer["name"].split(".")[:2]) for layer in layers)
+    for position, offer in enumerate(layers[0]["candidates"]):
+        why = by_name[offer["layer"]]["why"] if offer["layer"] else []
+        counts = Counter(reason for reason in why if reason)
+        times = f"{sum(counts.values())} of {len(why)}" if counts else ""
+        reasons = "; ".join(f"{reason} ({count})" if len(counts) > 1 else reason for reason, count in counts.items())
+        table.add_row(
+            "" if position else names,
+            offer["implementation"],
+            f"{offer['predicted_ms']:.3f} ms",
+            human_bytes(offer["weights_bytes"]),
+            human_bytes(offer["scratch_bytes"]) if offer["scratch_bytes"] else "",
+            times,
+            reasons or _passed_over(offer, layers[0]["candidates"], kernels),
+            end_section=position == len(layers[0]["candidates"]) - 1,
+        )
+
+
+def _passed_over(offer: dict, candidates: list[dict], kernels: str) -> str:
+    """Why a kernel is not in the library, in relation to those that are."""
+    if kernels == "flexnn":
+        return "not reached in the fixed order"
+    for other in candidates:
+        if other["layer"] and other["predicted_ms"] <= offer["predicted_ms"]:
+            larger = [what for what in ("weights", "scratch") if other[f"{what}_bytes"] > offer[f"{what}_bytes"]]
+            slower = "slower" if other["predicted_ms"] < offer["predicted_ms"] else "no faster"
+            if not larger:
+                return f"{slower} than {other['implementation'].split()[0]}, and no smaller"
+    return "between the kernels that are kept"
 
 
 def ladder_table(facts: dict) -> Table:

@@ -101,6 +101,7 @@ class Planning:
     network: Network
     choices: tuple[Choice, ...]
     problems: tuple[plan.Problem, ...]
+    fixed_order: bool = False  # a rung takes the last problem that can be planned, not the fastest plan
 
 
 def planning(network: Network, profile: DeviceProfile, threads: int) -> Planning:
@@ -126,11 +127,15 @@ def planning(network: Network, profile: DeviceProfile, threads: int) -> Planning
 
 
 def planning_of(
-    network: Network, choices: Sequence[Choice], seconds: Sequence[float], profile: DeviceProfile
+    network: Network,
+    choices: Sequence[Choice],
+    seconds: Sequence[float],
+    profile: DeviceProfile,
+    fixed_order: bool = False,
 ) -> Planning:
     """The problems of the given choices; `seconds` as by `layer_seconds`."""
     problems = tuple(_problem(network, network.indices(choice), seconds, profile) for choice in choices)
-    return Planning(network, tuple(choices), problems)
+    return Planning(network, tuple(choices), problems, fixed_order)
 
 
 def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> list[float]:

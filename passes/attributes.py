@@ -17,6 +17,7 @@ DESCRIPTION = "flexcomp.description"  # str, e.g. "3×3 64→64 @ 56×56 +relu"
 FLOPS = "flexcomp.flops"  # int
 WORK = "flexcomp.work"  # float: operations, weighted by how fast this kernel does them
 SLICES = "flexcomp.slices"  # int: blocks of the panel; the kernel takes (first, count) before its output
+CANDIDATES = "flexcomp.candidates"  # list of (implementation, scratch bytes, weight bytes, work): what was on offer
 SCRATCH = "flexcomp.scratch"  # list of shapes: float32 buffers that the kernel takes after its output
 
 

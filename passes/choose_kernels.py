@@ -13,10 +13,20 @@ from ..schedules.tile import VectorUnit
 from .attributes import KERNEL, LAYER, WEIGHTS
 from .layers import read
 
+
+def _smallest(candidate: Candidate) -> tuple:
+    return (candidate.scratch_nbytes, candidate.weight_nbytes, candidate.work)
+
+
 # What a strategy wants little of, most important first; then the first offer wins.
 STRATEGIES: dict[str, Callable[[Candidate], tuple]] = {
-    "smallest": lambda candidate: (candidate.scratch_nbytes, _weight_nbytes(candidate), candidate.work),
+    "smallest": _smallest,
     "fastest": lambda candidate: (candidate.work,),
+    # One family where it is on offer, elsewhere as "smallest": FlexNN's input slicing takes the finest slices.
+    "im2col_gemm": lambda candidate: (candidate.family != "im2col_gemm", _smallest(candidate)),
+    "winograd": lambda candidate: (
+        (False, candidate.work) if candidate.family == "winograd" else (True, _smallest(candidate))
+    ),
 }
 
 
@@ -27,7 +37,8 @@ class ChooseKernels:
     flexcomp.layer = "conv2d"   →   flexcomp.layer = "conv2d", flexcomp.kernel = "direct 14×32"
 
     The kernel families offer candidates for the layer's spec. Strategy "smallest" takes the one with the least scratch
-    and weights, "fastest" the one with the least predicted work, whatever memory it needs.
+    and weights, "fastest" the one with the least predicted work, whatever memory it needs; "im2col_gemm" and "winograd"
+    take that family where it can compute the layer.
     """
 
     def __init__(self, unit: VectorUnit, strategy: str = "smallest") -> None:
@@ -36,10 +47,6 @@ class ChooseKernels:
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
         return annotate(mod, lambda func: {KERNEL: str(min(_offers(func, self.unit), key=STRATEGIES[self.strategy]))})
-
-
-def _weight_nbytes(candidate: Candidate) -> int:
-    return candidate.panel.blocks * candidate.panel.block_nbytes if candidate.panel else 0
 
 
 def _offers(func: relax.Function, unit: VectorUnit):

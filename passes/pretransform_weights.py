@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import module_pass
 
-from ..schedules.registry import Candidate
+from ..schedules.registry import Candidate, candidates
 from ..schedules.spec import ConvSpec, MatmulSpec
 from ..schedules.tile import VectorUnit
 from ..schedules.winograd_transforms import WeightTransform
@@ -80,6 +80,9 @@ class _Mutator(relax.PyExprMutator):
             described = names.kernel_attributes(
                 layer, str(candidate), str(spec), spec.flops, blocks, candidate.scratch, candidate.work
             )
+            described[names.CANDIDATES] = [
+                [str(c), c.scratch_nbytes, c.weight_nbytes, float(c.work)] for c in candidates(spec, self.unit)
+            ]
             func = candidate.build().with_attrs(described)
             name = f"{layer}_{candidate.family}_{len(self.kernels)}"
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)

@@ -105,16 +105,20 @@ def ways(spec: ConvSpec, unit: VectorUnit) -> list[Im2col]:
     """One slice, two, four and so on, down to slices of FINEST_SLICE products; none if the family is of no use."""
     if not eligible(spec):
         return []
-    tile = choose(spec.out_height * spec.out_width, spec.group_out, unit)
     found: dict[str, Im2col] = {}
     slices = 1
     while slices == 1 or slices * FINEST_SLICE <= spec.taps:
-        way = Im2col(spec, tile, slices)
+        way = in_slices(spec, unit, slices)
         found.setdefault(str(way), way)
         slices *= 2
-    finest = Im2col(spec, tile, max(1, spec.taps // FINEST_SLICE))
+    finest = in_slices(spec, unit, max(1, spec.taps // FINEST_SLICE))
     found.setdefault(str(finest), finest)
     return list(found.values())
+
+
+def in_slices(spec: ConvSpec, unit: VectorUnit, slices: int) -> Im2col:
+    """The way with the best register tile and about so many slices."""
+    return Im2col(spec, choose(spec.out_height * spec.out_width, spec.group_out, unit), slices)
 
 
 def kernel(way: Im2col, vector_width: int) -> tirx.PrimFunc:

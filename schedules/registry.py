@@ -40,6 +40,11 @@ class Candidate:
     weight_transform: WeightTransform | None = None  # of the weights, before they are packed
     scratch: tuple[tuple[int, ...], ...] = ()  # shapes of the kernel's trailing parameters, float32
 
+    @property
+    def weight_nbytes(self) -> int:
+        """Bytes of all packed weights."""
+        return self.panel.blocks * self.panel.block_nbytes if self.panel else 0
+
     def __str__(self) -> str:
         return " ".join(part for part in (self.family, self.variant, str(self.tile)) if part)
 
@@ -65,7 +70,7 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
     return [
         Candidate(family, tile, panel_of(spec, tile.channels), 0, work, lambda: build(spec, tile, unit.width)),
         *(_winograd(way, unit) for way in winograd.ways(spec, unit) if way.m in _WINOGRAD_KINDS),
-        *(_im2col(way, unit) for way in im2col.ways(spec, unit)),
+        *(im2col_candidate(spec, unit, way.slices) for way in im2col.ways(spec, unit)),
     ]
 
 
@@ -108,7 +113,9 @@ def _winograd(way: winograd.Winograd, unit: VectorUnit) -> Candidate:
     )
 
 
-def _im2col(way: im2col.Im2col, unit: VectorUnit) -> Candidate:
+def im2col_candidate(spec: ConvSpec, unit: VectorUnit, slices: int) -> Candidate:
+    """The im2col_gemm kernel with the flattened input in `slices` parts, for layers that have one."""
+    way = im2col.in_slices(spec, unit, slices)
     return Candidate(
         "im2col_gemm",
         way.tile,

@@ -32,7 +32,9 @@ def build(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads to compile for.")] = None,
     strategy: Annotated[str, typer.Option(help="Planning strategy.")] = "best",
     kernels: Annotated[
-        str, typer.Option(help="smallest, fastest, or auto: both, and every budget uses what is fastest within it.")
+        str, typer.Option(
+            help="smallest, fastest, auto: both, and every budget uses what is fastest within it, or flexnn: its fixed order."
+        ),
     ] = "auto",
 ) -> None:
     """Compile MODEL for a device and a memory budget."""

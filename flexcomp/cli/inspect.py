@@ -38,10 +38,12 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    from flexcomp.tables import ladder_table, layer_table, stdout_console
+    from flexcomp.tables import choice_table, ladder_table, layer_table, stdout_console
 
     console = stdout_console()
     console.print(layer_table(facts))
+    if (choices := choice_table(facts)) is not None:
+        console.print(choices)
     console.print(ladder_table(facts))
     for kind in ("inputs", "outputs"):
         for port in facts[kind]:

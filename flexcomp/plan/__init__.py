@@ -7,7 +7,7 @@ from .bound import latency_bound
 from .check import check, verify
 from .errors import InfeasibleError, PlanError
 from .ladder import Choice, ladder, ladder_of, resident_budget
-from .minimum import Minimum, minimum_budget
+from .minimum import Minimum, layer_bounds, minimum_budget
 from .problem import ALIGN, PAGE, Layer, Plan, Problem, Segment, Step, Storage, Tensor, Weights
 from .simulate import Timeline, simulate
 from .slicing import slice_layers
@@ -32,6 +32,7 @@ __all__ = [
     "Weights",
     "check",
     "ladder",
+    "layer_bounds",
     "ladder_of",
     "latency_bound",
     "minimum_budget",

@@ -9,7 +9,7 @@ from .best import resident_plan
 from .bound import latency_bound
 from .check import verify
 from .errors import InfeasibleError
-from .minimum import minimum_budget
+from .minimum import layer_bounds, minimum_budget
 from .problem import PAGE, Plan, Problem
 from .simulate import simulate
 from .strategies import plan
@@ -63,21 +63,31 @@ def ladder_of(
     extra: Iterable[int] = (),
     strategy: str = "best",
     report: Callable[[int, int], None] = lambda done, total: None,
+    last_that_fits: bool = False,
 ) -> tuple[Choice, ...]:
     """As `ladder`, where a rung may solve any of several problems: one network with other kernels.
 
     The first problem sets the smallest budget; it should be the one with the smallest kernels. For every
-    budget problems are tried in the order of their lower bounds, until no bound is below the best plan.
+    budget problems are tried in the order of their lower bounds, until no bound is below the best plan; or,
+    with `last_that_fits`, the last problem that can be planned is taken whatever its latency. A budget that was
+    not asked for is left out if the strategy finds no plan.
     """
     if budgets is None:
         largest = max(resident_budget(problem) for problem in problems)
         budgets = budgets_between(minimum_budget(problems[0]).nbytes, largest)
+    extra = set(extra)
     wanted = sorted({*budgets, *extra})
+    pick = _last if last_that_fits else _fastest
     result: list[Choice] = []
     for done, budget in enumerate(wanted):
         report(done, len(wanted))
-        best = _fastest(problems, budget, strategy)
-        if result and result[-1].latency < best.latency:
+        try:
+            best = pick(problems, budget, strategy)
+        except InfeasibleError:
+            if budget in extra or budget == wanted[-1]:
+                raise
+            continue
+        if result and result[-1].latency < best.latency and not last_that_fits:
             best = replace(result[-1], plan=replace(result[-1].plan, budget=budget))
         verify(problems[best.index], best.plan)
         result.append(best)
@@ -104,3 +114,16 @@ def _fastest(problems: Sequence[Problem], budget: int, strategy: str) -> Choice:
         assert failure is not None
         raise failure
     return best
+
+
+def _last(problems: Sequence[Problem], budget: int, strategy: str) -> Choice:
+    for index in reversed(range(1, len(problems))):
+        if max(layer_bounds(problems[index]), default=0) > budget:
+            continue
+        try:
+            found = plan(problems[index], budget, strategy)
+        except InfeasibleError:
+            continue
+        return Choice(index, found, simulate(problems[index], found).latency)
+    found = plan(problems[0], budget, strategy)
+    return Choice(0, found, simulate(problems[0], found).latency)

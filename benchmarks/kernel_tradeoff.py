@@ -1,0 +1,175 @@
+"""Three kernels of one 3×3 convolution: latency, weights and scratch (FlexNN's Figure 2), and im2col over its slices.
+
+    python -m benchmarks.kernel_tradeoff [--kernels FOLDER] [--build-only] [--json FILE]
+
+Compiling takes longer than measuring: with --kernels the compiled kernels are kept in FOLDER, --build-only stops
+there. Float32, batch 1, stride 1, padding 1, ReLU, one thread. The kernels of one shape run in turns; shown are
+minima, so that other work on the machine disturbs little. "cold" is after 96 MiB were written, so that weights,
+input and scratch come from memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from flexcomp.kernels import compile_kernels
+from flexcomp.rates import aligned, pool
+from flexcomp.schedules import im2col
+from flexcomp.schedules.registry import Candidate, conv_candidates, im2col_candidate
+from flexcomp.schedules.spec import ConvSpec
+from flexcomp.schedules.tile import VectorUnit
+from flexcomp.target import resolve_target
+
+# Image and channels of VGG's and ResNet's layers.
+SHAPES = ((224, 64), (112, 128), (56, 256), (28, 512), (14, 512), (56, 64), (28, 128), (14, 256), (7, 512))
+SLICES = (1, 4, 16)
+# Shapes whose latency is shown over the number of slices, down to slices below a vector.
+CURVES = ((112, 128), (56, 64), (28, 128), (14, 256), (7, 512))
+_FINEST_SHOWN = 8  # products of a slice
+_FLUSHED_NBYTES = 96 << 20
+_WINOGRAD_SCRATCH = 1200 << 10
+
+
+@dataclass
+class Measured:
+    """A kernel and what it takes."""
+
+    candidate: Candidate
+    call: object
+    args: list
+    hot: float = float("inf")  # seconds
+    cold: float = float("inf")
+
+
+def spec_of(image: int, channels: int) -> ConvSpec:
+    """A 3×3 convolution that keeps its image's size and channels."""
+    return ConvSpec(1, image, image, channels, channels, (3, 3), padding=(1, 1, 1, 1), epilogue=("relu", ("acc",)))
+
+
+def trade_off(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
+    """The direct kernel, im2col in a few numbers of slices, and the best Winograd kernel of each kind."""
+    offered = conv_candidates(spec, unit)
+    winograd = [c for c in offered if c.family == "winograd" and c.scratch_nbytes <= _WINOGRAD_SCRATCH]
+    kinds = sorted({c.variant.split()[0] for c in winograd})
+    sliced = [im2col_candidate(spec, unit, count) for count in SLICES]
+    return [offered[0], *sliced, *(min((c for c in winograd if kind in c.variant), key=lambda c: c.work) for kind in kinds)]
+
+
+def curve(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
+    """im2col in one slice, two, four, …"""
+    counts = [1]
+    while 2 * counts[-1] * _FINEST_SHOWN <= spec.taps:
+        counts.append(2 * counts[-1])
+    found = [im2col_candidate(spec, unit, count) for count in counts]
+    finest = im2col_candidate(spec, unit, spec.taps // im2col.FINEST_SLICE)
+    return sorted({c.variant: c for c in [*found, finest]}.values(), key=lambda c: -c.scratch_nbytes)
+
+
+def compiled(name: str, offered: list[Candidate], folder: Path, target) -> tvm.runtime.Module:
+    """The kernels `k0`, `k1`, … of a table's row, compiled unless they are in the folder."""
+    library = folder / f"{name}.so"
+    if not library.exists():
+        functions = {f"k{i}": candidate.build() for i, candidate in enumerate(offered)}
+        compile_kernels(functions, target, lambda *_: None).export_library(str(library))
+    return tvm.runtime.load_module(str(library))
+
+
+def measure(offered: list[Candidate], module, spec: ConvSpec, repeat: int) -> list[Measured]:
+    """Times of the kernels, which run in turns."""
+    rng = np.random.default_rng(0)
+
+    def tensor(shape: tuple[int, ...]):
+        array = aligned(4 * int(np.prod(shape))).view(np.float32)[: int(np.prod(shape))].reshape(shape)
+        array[...] = rng.standard_normal(shape, dtype=np.float32)
+        return tvm_ffi.from_dlpack(array)
+
+    x, y = tensor((1, spec.height, spec.width, spec.in_channels)), tensor((1, spec.out_height, spec.out_width, spec.out_channels))
+    found = []
+    for i, candidate in enumerate(offered):
+        scratch = [tensor(shape) for shape in candidate.scratch]
+        panel = tensor(candidate.panel.shape)
+        found.append(Measured(candidate, module[f"k{i}"], [x, panel, 0, candidate.panel.blocks, y, *scratch]))
+    flushed = np.empty(_FLUSHED_NBYTES, np.uint8)
+    for _ in range(repeat):
+        for one in found:
+            one.call(*one.args)
+            one.hot = min(one.hot, _seconds(one))
+            flushed[...] = 1
+            one.cold = min(one.cold, _seconds(one))
+    return found
+
+
+def _seconds(one: Measured) -> float:
+    start = time.perf_counter()
+    one.call(*one.args)
+    return time.perf_counter() - start
+
+
+def facts(one: Measured, spec: ConvSpec) -> dict:
+    """A row of the table: times in milliseconds, sizes in bytes."""
+    candidate = one.candidate
+    return {
+        "kernel": str(candidate),
+        "family": candidate.family,
+        "variant": candidate.variant,
+        "hot_ms": one.hot * 1e3,
+        "cold_ms": one.cold * 1e3,
+        "weight_bytes": candidate.panel.blocks * candidate.panel.block_nbytes,
+        "scratch_bytes": candidate.scratch_nbytes,
+        "gflops": spec.flops / one.hot / 1e9,
+    }
+
+
+def table(title: str, rows: list[dict]) -> str:
+    """Rows as a Markdown table under the first column's title."""
+    lines = []
+    for i, row in enumerate(rows):
+        first = title if i == 0 else ""
+        lines.append(
+            f"| {first} | {row['kernel']} | {row['hot_ms']:.3f} | {row['cold_ms']:.3f} | {row['gflops']:.0f} "
+            f"| {row['weight_bytes'] / 2**20:.2f} | {row['scratch_bytes'] / 2**10:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", type=Path, help="where compiled kernels are kept")
+    parser.add_argument("--build-only", action="store_true")
+    parser.add_argument("--json", type=Path, help="write the results there as well")
+    parser.add_argument("--repeat", type=int, default=12)
+    arguments = parser.parse_args()
+    target = resolve_target("native")
+    unit = VectorUnit(target.vector_width, target.vector_registers)
+    results: dict[str, list] = {"kernels": [], "slices": []}
+    with tempfile.TemporaryDirectory() as temporary, pool(1):
+        folder = arguments.kernels or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for part, shapes, offer in (("kernels", SHAPES, trade_off), ("slices", CURVES, curve)):
+            for image, channels in shapes:
+                spec = spec_of(image, channels)
+                offered = offer(spec, unit)
+                module = compiled(f"{part}_{image}_{channels}", offered, folder, target)
+                if arguments.build_only:
+                    continue
+                rows = [facts(one, spec) for one in measure(offered, module, spec, arguments.repeat)]
+                results[part].append({"image": image, "channels": channels, "rows": rows})
+                if image == shapes[0][0] and channels == shapes[0][1]:
+                    print(f"\n{part}\n| image, channels | kernel | hot ms | cold ms | GFLOP/s | weights MiB | scratch KiB |")
+                    print("| --- | --- | --- | --- | --- | --- | --- |")
+                print(table(f"{image}, {channels}", rows), flush=True)
+    if arguments.json and not arguments.build_only:
+        arguments.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Why a layer is computed by the kernel that computes it: a record in the library, and its reading.
+
+The record is the program's metadata "choices", a JSON object, so that the runtime need not know it:
+
+    {"by": "auto",                                  the choice of kernels that the library was built with
+     "offers": [[[kernel, µs, scratch, weights], …], …],   kernels on offer: name, predicted time, bytes, bytes
+     "layers": [0, -1, 1, …]}                       per layer of the program an index into offers; -1 without a choice
+
+Of each family and kind of kernel the fastest is recorded, and whatever the library holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .errors import ArtifactError
+from .plan.problem import PAGE
+from .program import Layer, Program, Rung, ValueArg
+
+KEY = "choices"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A kernel that can compute a layer."""
+
+    kernel: str  # as Layer.implementation
+    seconds: float  # predicted
+    scratch_nbytes: int
+    weights_nbytes: int
+
+    def __str__(self) -> str:
+        return self.kernel
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the record says."""
+
+    by: str  # "auto", "smallest", "fastest", "flexnn"
+    offers: tuple[tuple[Offer, ...], ...]  # per layer of the program, fastest first; empty without a choice
+
+
+def record(by: str, offers: Sequence[Iterable[Offer]]) -> dict[str, str]:
+    """The metadata of a program whose layers have these offers."""
+    distinct: dict[tuple[Offer, ...], int] = {}
+    layers = []
+    for offered in offers:
+        ordered = tuple(sorted(offered, key=lambda offer: (offer.seconds, offer.kernel)))
+        layers.append(distinct.setdefault(ordered, len(distinct)) if ordered else -1)
+    rows = [[[o.kernel, round(o.seconds * 1e6, 1), o.scratch_nbytes, o.weights_nbytes] for o in row] for row in distinct]
+    return {KEY: json.dumps({"by": by, "offers": rows, "layers": layers}, separators=(",", ":"), ensure_ascii=False)}
+
+
+def read(program: Program) -> Choices | None:
+    """The record of a program; None if it has none. Raises ArtifactError if it is malformed."""
+    if KEY not in program.metadata:
+        return None
+    try:
+        facts = json.loads(program.metadata[KEY])
+        rows = [
+            tuple(Offer(str(name), float(us) * 1e-6, int(scratch), int(weights)) for name, us, scratch, weights in row)
+            for row in facts["offers"]
+        ]
+        layers = [int(index) for index in facts["layers"]]
+        if len(layers) != len(program.layers) or not all(-1 <= index < len(rows) for index in layers):
+            raise ValueError("layers and offers do not match")
+        return Choices(str(facts["by"]), tuple(rows[index] if index >= 0 else () for index in layers))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ArtifactError(f"the record of the choice of kernels is malformed: {error}") from None
+
+
+def reasons(program: Program, choices: Choices) -> list[list[str | None]]:
+    """Per layer and rung why the layer's kernel was chosen; None where another one is used, or there was no choice."""
+    result: list[list[str | None]] = [[None] * len(program.rungs) for _ in program.layers]
+    kept: dict[tuple, list[int]] = {}  # layers that compute the same
+    for index, layer in enumerate(program.layers):
+        kept.setdefault(_written(layer), []).append(index)
+    for number, rung in enumerate(program.rungs):
+        live = _live(program, rung)
+        for index, activations in live.items():
+            others = [i for i in kept[_written(program.layers[index])] if i != index]
+            if choices.offers[index]:
+                needs = {i: activations + _smallest(program.layers[i]) for i in others}
+                result[index][number] = _reason(program, choices, index, needs, rung)
+    return result
+
+
+def _reason(program: Program, choices: Choices, index: int, needs: Mapping[int, int], rung: Rung) -> str:
+    """Why layer `index`, and not one of the others, which need so many bytes at least."""
+    own, layer, fixed = _offer(choices, index, program), program.layers[index], choices.by == "flexnn"
+    offers = {i: _offer(choices, i, program) for i in needs}
+    preferred = [i for i, offer in offers.items() if _rank(choices, offer) < _rank(choices, own)]
+    if not preferred:
+        if fixed:
+            return "first in the fixed order"
+        return "fastest" if own.seconds <= min(o.seconds for o in choices.offers[index]) else "fastest that is kept"
+    first = min(preferred, key=lambda i: _rank(choices, offers[i]))
+    family = offers[first].kernel.split()[0]
+    if needs[first] > rung.budget:
+        return f"{family} does not fit"
+    if fixed:
+        return f"no plan with {family}"
+    if offers[first].weights_nbytes > layer.weights.nbytes and any(not load.pinned for load in rung.loads):
+        return f"fewer bytes to load than {family}"
+    return f"less memory than {family}"
+
+
+def _rank(choices: Choices, offer: Offer) -> float:
+    """What is preferred as long as it fits: FlexNN's order, or the fastest first."""
+    if choices.by != "flexnn":
+        return offer.seconds
+    order, family = ("winograd", "im2col_gemm"), offer.kernel.split()[0]
+    return order.index(family) if family in order else len(order)
+
+
+def _offer(choices: Choices, index: int, program: Program) -> Offer:
+    name = program.layers[index].implementation
+    found = next((offer for offer in choices.offers[index] if offer.kernel == name), None)
+    if found is None:
+        raise ArtifactError(f"the record of the choice of kernels lacks {name} of layer {program.layers[index].name}")
+    return found
+
+
+def _written(layer: Layer) -> tuple:
+    return tuple(arg for arg in layer.args if isinstance(arg, ValueArg) and arg.written)
+
+
+def _smallest(layer: Layer) -> int:
+    """Bytes of scratch and of one block of weights, in whole pages."""
+    block = layer.weights.block_nbytes if layer.weights else 0
+    return layer.scratch_nbytes + -(-block // PAGE) * PAGE
+
+
+def _live(program: Program, rung: Rung) -> dict[int, int]:
+    """Bytes of the activations that are live in each layer that the rung computes."""
+    order = list(dict.fromkeys(step.layer for step in rung.steps))
+    first: dict[int, int] = {port.value: 0 for port in program.inputs}
+    last: dict[int, int] = dict.fromkeys(first, 0)
+    for position, index in enumerate(order):
+        for arg in program.layers[index].args:
+            if isinstance(arg, ValueArg):
+                first.setdefault(arg.value, position)
+                last[arg.value] = position
+    last.update({port.value: len(order) for port in program.outputs})
+    sizes = program.values
+    return {
+        index: sum(sizes[value].nbytes for value, start in first.items() if start <= position <= last[value])
+        for position, index in enumerate(order)
+    }
+
+
+def holder(program: Program, layer: Layer, offer: Offer) -> str | None:
+    """The name of the layer that computes what `layer` does by the kernel on offer; None if the library lacks it."""
+    same = (other for other in program.layers if _written(other) == _written(layer))
+    return next((other.name for other in same if other.implementation == offer.kernel), None)
+
+
+def worth_recording(offers: Sequence[Offer], held: Callable[[Offer], bool]) -> list[Offer]:
+    """The fastest of each kind, and what the library holds."""
+    best: dict[str, Offer] = {}
+    for offer in offers:
+        kind = " ".join(offer.kernel.split()[:2]) if offer.kernel.startswith("winograd") else offer.kernel.split()[0]
+        if kind not in best or offer.seconds < best[kind].seconds:
+            best[kind] = offer
+    return [offer for offer in offers if offer in best.values() or held(offer)]

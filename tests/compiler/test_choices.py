@@ -1,0 +1,88 @@
+"""The record of what could compute a layer, and why it is computed as it is."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import flexcomp
+from flexcomp.artifact import decode_program, encode_program, write_weights
+from flexcomp.choices import KEY, Offer, read, reasons, record
+from flexcomp.errors import ArtifactError
+from flexcomp.report import describe
+from flexcomp.tables import as_text, choice_table
+
+from .test_variants import network
+
+
+@pytest.fixture(scope="module")
+def program():
+    return flexcomp.build(network(), threads=1).program
+
+
+def layer(program, name: str) -> int:
+    return next(i for i, layer in enumerate(program.layers) if layer.name == name)
+
+
+def test_the_fastest_of_each_kind_is_recorded(program):
+    offers = read(program).offers[layer(program, "conv2d.2")]
+    families = [" ".join(offer.kernel.split()[:2]) for offer in offers]
+    assert families[0].startswith("winograd F(4)") and any(name.startswith("winograd F(2)") for name in families)
+    assert sum(name.startswith("direct") for name in families) == 1
+    assert [offer.seconds for offer in offers] == sorted(offer.seconds for offer in offers)
+    assert all(offer.weights_nbytes > 0 for offer in offers)
+
+
+def test_what_was_chosen_is_what_its_layer_says(program):
+    choices = read(program)
+    for own, offers in zip(program.layers, choices.offers, strict=True):
+        if offers:
+            (found,) = [offer for offer in offers if offer.kernel == own.implementation]
+            assert (found.scratch_nbytes, found.weights_nbytes) == (own.scratch_nbytes, own.weights.nbytes)
+
+
+def test_every_rung_has_one_reason_for_every_choice(program):
+    why = reasons(program, read(program))
+    direct, winograd = (why[layer(program, name)] for name in ("conv2d.2", "conv2d.2.winograd"))
+    assert all((one is None) != (other is None) for one, other in zip(direct, winograd, strict=True))
+    assert direct[0] == "winograd does not fit" and winograd[-1] == "fastest"
+    assert "fewer bytes to load than winograd" in why[layer(program, "conv2d.4")]
+
+
+def test_the_record_is_small_and_survives_the_file(program, tmp_path):
+    assert len(program.metadata[KEY]) < 1000
+    digest = write_weights(tmp_path / "w", [], data_nbytes=program.weights_nbytes)
+    assert read(decode_program(encode_program(program, digest))) == read(program)
+
+
+def test_equal_offers_are_recorded_once():
+    offers = [Offer("direct 6×64", 2e-6, 0, 64), Offer("winograd F(2)", 1e-6, 10, 128)]
+    facts = json.loads(record("auto", [offers, [], list(reversed(offers))])[KEY])
+    assert facts["layers"] == [0, -1, 0] and len(facts["offers"]) == 1
+    assert facts["offers"][0][0] == ["winograd F(2)", 1.0, 10, 128]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"by":"auto","offers":[],"layers":[0]}'])
+def test_a_malformed_record_is_refused(program, text):
+    with pytest.raises(ArtifactError, match="record of the choice of kernels is malformed"):
+        read(replace(program, metadata={KEY: text}))
+
+
+def test_a_record_without_the_kernel_that_is_used_is_refused(program):
+    text = program.metadata[KEY].replace("direct 6×64", "direct 1×1").replace("direct 14×32", "direct 1×1")
+    broken = replace(program, metadata={KEY: text})
+    with pytest.raises(ArtifactError, match=r"lacks direct .* of layer conv2d"):
+        describe(broken)
+
+
+def test_a_library_without_a_record_has_no_candidates(program):
+    facts = describe(replace(program, metadata={}))
+    assert choice_table(facts) is None
+    assert all(layer["candidates"] == [] for layer in facts["layers"])
+
+
+def test_the_table_says_what_was_passed_over(program):
+    text = as_text(choice_table(describe(program)), width=200)
+    assert "between the kernels that are kept" in text
+    assert "slower than direct, and no smaller" in text
+    assert "winograd does not fit (" in text
