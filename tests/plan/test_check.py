@@ -44,16 +44,22 @@ def test_what_the_checker_accepts_runs(planned: tuple[Problem, Plan], eager: boo
     assert run_tagged(*planned, eager=eager)
 
 
-@settings(deadline=None, max_examples=400)
-@given(plans(), st.data())
-def test_whatever_goes_wrong_at_run_time_the_checker_has_found(
-    planned: tuple[Problem, Plan], data: st.DataObject
-) -> None:
-    problem, good = planned
-    broken = mutate(problem, good, data)
-    wrong = not (run_tagged(problem, broken, eager=True) and run_tagged(problem, broken, eager=False))
-    if wrong:
-        assert check(problem, broken)
+def test_the_checker_finds_every_corruption_that_goes_wrong_at_run_time() -> None:
+    conflicts = 0
+
+    @settings(deadline=None, max_examples=300, derandomize=True, database=None)
+    @given(plans(), st.data())
+    def corrupt(planned: tuple[Problem, Plan], data: st.DataObject) -> None:
+        nonlocal conflicts
+        problem, good = planned
+        for _ in range(10):
+            broken = mutate(problem, good, data)
+            if not (run_tagged(problem, broken, eager=True) and run_tagged(problem, broken, eager=False)):
+                conflicts += 1
+                assert check(problem, broken)
+
+    corrupt()
+    assert conflicts >= 1000
 
 
 def mutate(problem: Problem, good: Plan, data: st.DataObject) -> Plan:
