@@ -28,7 +28,9 @@ Program, format 2. Everything is little-endian and unpadded; counts and indices 
     str      = nbytes:u32 UTF-8
     list<x>  = count:u32 x*
 
-Bit 0 of a load's flags says that it is pinned; the other bits, follow-ups, and memory spaces other than
+Bit 0 of a load's flags says that it is pinned, bit 1 that it is read ahead: `after` then counts the steps of the
+inference before (the first inference reads it at its start); it is not pinned, and all loads before it are read
+ahead or pinned. The other bits, follow-ups, and memory spaces other than
 space 0, "host", are reserved: a reader refuses what it does not know.
 
 Weights file, format 1: a safetensors file (u64 length, JSON header, data section) with three promises more:
@@ -80,7 +82,7 @@ WEIGHTS_FORMAT = "flexcomp.weights.1"
 _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
 _SPACES = ("host",)
-_PINNED = 1
+_PINNED, _AHEAD = 1, 2
 _VALUE, _WEIGHT, _SCRATCH, _FIRST, _COUNT = range(5)
 
 # dtype name → DLPack type code and bits
@@ -309,7 +311,11 @@ class _Writer:
         self.put("QQd", rung.budget, rung.arena, rung.predicted_s)
         self.put(f"{len(rung.value_at)}q", *rung.value_at)
         self.items(rung.steps, lambda s: self.put("IIIIqq", s.layer, s.first, s.count, s.need, s.weights_at, s.scratch_at))
-        self.items(rung.loads, lambda l: self.put("QQQIIII", l.source, l.nbytes, l.target, l.after, _PINNED * l.pinned, 0, 0))
+        self.items(rung.loads, self.load)
+
+    def load(self, load: Load) -> None:
+        flags = _PINNED * load.pinned | _AHEAD * load.ahead
+        self.put("QQQIIII", load.source, load.nbytes, load.target, load.after, flags, 0, 0)
 
 
 class _Reader:
@@ -381,6 +387,6 @@ class _Reader:
 
     def load(self) -> Load:
         source, nbytes, target, after, flags, space, follow_up = self.get("QQQIIII")
-        if flags & ~_PINNED or space or follow_up:
+        if flags & ~(_PINNED | _AHEAD) or space or follow_up:
             raise ArtifactError("the program holds a load of a kind that this flexcomp does not know")
-        return Load(source, nbytes, target, after, bool(flags))
+        return Load(source, nbytes, target, after, bool(flags & _PINNED), bool(flags & _AHEAD))

@@ -68,8 +68,11 @@ def _weights(program: Program, rung: Rung) -> list[Box]:
             result.append(Box("pinned weights", name, 0, len(rung.steps), load.target, load.nbytes))
             continue
         first, last = (steps[0], steps[-1] + 1) if steps else (load.after, load.after + 1)
-        if load.after < first:
-            result.append(Box("preload", name, load.after, first, load.target, load.nbytes))
+        if load.ahead:
+            result.append(Box("preload", name, load.after, len(rung.steps), load.target, load.nbytes))
+        begin = 0 if load.ahead else load.after
+        if begin < first:
+            result.append(Box("preload", name, begin, first, load.target, load.nbytes))
         result.append(Box("weights", name, first, last, load.target, load.nbytes))
     return result
 

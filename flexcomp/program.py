@@ -147,6 +147,7 @@ class Load:
     target: int  # arena address; multiple of PAGE
     after: int  # starts when this many steps of the inference are computed
     pinned: bool  # stays in the arena: read in the first inference of the rung only
+    ahead: bool = False  # `after` counts the steps of the inference before; the first one reads it at its start
 
 
 @dataclass(frozen=True)

@@ -43,11 +43,14 @@ def _rung(planning: Planning, choice: plan.Choice) -> Rung:
     weights_at = [-1] * len(planned.steps)
     loads = []
     for segment in planned.segments:
-        step = planned.steps[segment.step]
-        weights = problem.layers[step.layer].weights
-        inside = weights.offset + step.first * weights.block_nbytes - segment.source
-        weights_at[segment.step] = segment.address + inside
-        loads.append(Load(segment.source, segment.nbytes, segment.address, segment.after, segment.pinned))
+        for index in range(segment.step, segment.step + segment.count):
+            step = planned.steps[index]
+            weights = problem.layers[step.layer].weights
+            if weights is not None:
+                inside = weights.offset + step.first * weights.block_nbytes - segment.source
+                weights_at[index] = segment.address + inside
+        place = (segment.source, segment.nbytes, segment.address)
+        loads.append(Load(*place, segment.after, segment.pinned, segment.ahead))
     steps = tuple(
         Step(layer_of[step.layer], step.first, step.count, need, weights, scratch)
         for step, need, weights, scratch in zip(

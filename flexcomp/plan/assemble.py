@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from .pages import pages
+from .pieces import Piece
 from .problem import PAGE, Plan, Problem, Segment, Step
-from .slicing import file_range
 
 
-def segment_pages(problem: Problem, steps: Sequence[Step]) -> list[int]:
-    """Pages of each step's segment; 0 without weights."""
-    layers = problem.layers
-    return [
-        pages(file_range(weights, step.first, step.count)[1]) if (weights := layers[step.layer].weights) else 0
-        for step in steps
-    ]
+@dataclass(frozen=True)
+class Place:
+    """Where a piece goes, and when its load may start."""
+
+    after: int  # computed steps
+    first: int  # page of the arena
+    ahead: bool = False  # `after` counts the steps of the inference before
 
 
 def assemble(
@@ -25,27 +26,28 @@ def assemble(
     steps: Sequence[Step],
     tensor_at: Sequence[int],
     scratch_at: Sequence[int],
-    places: Sequence[tuple[int, int] | None],
+    pieces: Sequence[Piece],
+    places: Sequence[Place],
     pinned: Collection[int] = (),
 ) -> Plan:
-    """The plan with these places: addresses in bytes, and per step (after, first page) of its segment.
+    """The plan with these places, one per piece; addresses in bytes, `scratch_at` per step.
 
-    `scratch_at` is per step. Loads run in step order. `pinned` are steps whose segments stay.
+    Loads run in the order of the pieces, which is that of the steps. `pinned` are steps whose pieces stay.
     """
-    segments: list[Segment] = []
-    need = []
+    segments = []
+    need = [0] * len(steps)
     top = max((at + tensor.nbytes for at, tensor in zip(tensor_at, problem.tensors, strict=True)), default=0)
-    for index, (step, place) in enumerate(zip(steps, places, strict=True)):
-        layer = problem.layers[step.layer]
-        top = max(top, scratch_at[index] + layer.scratch)
-        if place is None or layer.weights is None:
-            need.append(0)
-            continue
-        source, nbytes = file_range(layer.weights, step.first, step.count)
-        after, first = place
-        segments.append(Segment(index, source, nbytes, first * PAGE, after, index in pinned))
-        need.append(len(segments))
-        top = max(top, first * PAGE + nbytes)
+    for step, at in zip(steps, scratch_at, strict=True):
+        top = max(top, at + problem.layers[step.layer].scratch)
+    for piece, place in zip(pieces, places, strict=True):
+        address = place.first * PAGE
+        stays = piece.step in pinned
+        count = piece.end - piece.step
+        segments.append(Segment(piece.step, piece.source, piece.nbytes, address, place.after, stays, count, place.ahead))
+        for step in range(piece.step, piece.end):
+            if problem.layers[steps[step].layer].weights is not None:
+                need[step] = len(segments)
+        top = max(top, address + piece.nbytes)
     return Plan(
         strategy,
         budget,

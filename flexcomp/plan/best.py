@@ -5,12 +5,13 @@ A candidate is made in five acts, each a file of its own:
 1. tensors and scratch are placed for good (layout.py), so that every layer keeps a gap for its weights;
 2. the arena is split: a core with the layout, in which weights are streamed, and the top for what is pinned;
 3. layers are cut into slices that fit the gaps of the core a given number of times (slicing.py);
-4. segments are chosen to stay at the top (pin.py);
-5. the others are placed as early as possible in whatever is free at the time, core or top (preload.py).
+4. segments are chosen to stay at the top (pin.py), small ones in a row are joined into one load (pieces.py);
+5. the others are placed as early as possible in whatever is free at the time, core or top (preload.py),
+   the first of them in what is free at the end of the inference before (ahead.py).
 
-Act 5 cannot fail: during its own step a segment always finds the gap that act 3 measured. So a plan
-exists for every budget from the smallest layout on. The search is a coordinate descent over the
-choices of acts 1 to 5 from a coarse grid; FlexNN's plan is one more candidate.
+Without joining, act 5 cannot fail: during its own step a segment always finds the gap that act 3 measured. So
+a plan exists for every budget from the smallest layout on. The search is a coordinate descent over the
+choices of acts 1 to 5 from a coarse grid; the plans of the other strategies are further candidates.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 
-from .assemble import assemble, segment_pages
+from .ahead import begin_ahead
+from .assemble import Place, assemble
 from .errors import Unplaceable
 from .flexnn import flexnn
 from .layout import Layout, compact_layout, settling_layout, smallest_layout
 from .pages import pages
-from .pin import pin_evenly, pin_in_order
+from .pieces import join, pieces_of
+from .pin import pin_evenly, pin_in_order, pin_small
 from .preload import Ring, choose_highest, choose_lowest, preload
 from .problem import PAGE, Plan, Problem, Step
 from .simulate import simulate
@@ -37,6 +40,8 @@ Cost = tuple[float, float, int, int]  # what is minimised, see _cost
 CORE_SHARES = (0.3, 0.15, 0.6, 0.06, 1.0, 0.8, 0.0)
 IN_FLIGHT = (1, 2, 3, 4, 6, 8, 12)  # segments that fit into a layer's gap at once
 GRID_IN_FLIGHT = (2, 4, 10)
+JOINED = (0, 5, 12, 30)
+PINS = ("evenly", "in order", "small")
 STARTS = 2  # points of the grid from which to descend
 ROUNDS = 2  # of a descent, at most
 EFFORT = 80_000  # steps planned in all candidates together, some 30 µs each; bounds the planning time of huge networks
@@ -52,7 +57,8 @@ class Choice:
     layout: int  # index into the layouts that fit
     share: float  # of the arena beyond the layout's minimum that belongs to the core, not to pinned segments
     in_flight: int = 2
-    pins: str = "evenly"  # or "in order"
+    pins: str = "evenly"  # one of PINS
+    joined: int = 12  # bytes up to which segments are joined, in what the storage reads in the time a load costs anyhow
     chooser: str = "ring"
 
 
@@ -81,11 +87,12 @@ def resident_plan(problem: Problem) -> Plan:
     layout = compact_layout(problem)
     steps = tuple(Step(index, 0, layer.blocks) for index, layer in enumerate(problem.layers))
     first = pages(max((at + nbytes for intervals in layout.occupied for at, nbytes in intervals), default=0))
-    places: list[tuple[int, int] | None] = []
-    for count in segment_pages(problem, steps):
-        places.append((0, first) if count else None)
-        first += count
-    plan = assemble(problem, "best", 0, steps, layout.tensor_at, layout.scratch_at, places, range(len(steps)))
+    pieces = pieces_of(problem, steps)
+    places = []
+    for piece in pieces:
+        places.append(Place(0, first))
+        first += piece.pages
+    plan = assemble(problem, "best", 0, steps, layout.tensor_at, layout.scratch_at, pieces, places, range(len(steps)))
     return replace(plan, budget=plan.arena)
 
 
@@ -119,11 +126,15 @@ def _search(problem: Problem, budget: int, layouts: list[Layout]) -> Plan:
                     break
                 layout = layouts[choice.layout]
                 core = _core_pages(layout, arena, choice.share)
-                same = (choice.layout, core, choice.in_flight, choice.chooser, choice.pins if core < arena else "")
+                same = (choice.layout, core, choice.in_flight, choice.chooser, choice.joined, choice.pins if core < arena else "")
                 if same not in made:
-                    plan, effort = _candidate(problem, budget, layout, core, choice)
-                    spent += effort * step_effort
-                    made[same] = (_cost(problem, plan), plan)
+                    try:
+                        plan, effort = _candidate(problem, budget, layout, core, choice)
+                    except Unplaceable:
+                        made[same] = ((inf, inf, 0, 0), None)
+                    else:
+                        spent += effort * step_effort
+                        made[same] = (_cost(problem, plan), plan)
                 seen[choice] = made[same]
             tried.append(choice)
             if seen[choice][0][0] <= enough:
@@ -133,9 +144,10 @@ def _search(problem: Problem, budget: int, layouts: list[Layout]) -> Plan:
     def descend(point: Choice) -> None:
         for _ in range(ROUNDS):
             before = point
+            point = winner(replace(point, joined=joined) for joined in JOINED)
             point = winner(replace(point, in_flight=count) for count in IN_FLIGHT)
             point = winner(replace(point, chooser=name) for name in CHOOSERS)
-            point = winner(replace(point, pins=name) for name in ("evenly", "in order"))
+            point = winner(replace(point, pins=name) for name in PINS)
             point = winner(replace(point, layout=index) for index in range(len(layouts)))
             shares = sorted({*CORE_SHARES, *(choice.share for choice in seen)})
             at = shares.index(point.share)
@@ -166,7 +178,10 @@ def _core_pages(layout: Layout, arena: int, share: float) -> int:
 
 
 def _candidate(problem: Problem, budget: int, layout: Layout, core: int, choice: Choice) -> tuple[Plan, int]:
-    """The plan of one point of the search, with a core of that many pages, and how many steps it had before merging."""
+    """The plan of one point of the search, with a core of that many pages, and how many steps it had before merging.
+
+    Raises Unplaceable only if segments are joined.
+    """
     arena = budget // PAGE
     room = layout.room(core * PAGE)
     limits = [
@@ -175,36 +190,44 @@ def _candidate(problem: Problem, budget: int, layout: Layout, core: int, choice:
     ]
     steps = slice_to_room(problem, limits)
     effort = len(steps)
-    counts = segment_pages(problem, steps)
-
-    capacity = arena - core
-    if choice.pins == "in order":
-        pinned = pin_in_order(counts, capacity)
-    else:
-        seconds = [
-            problem.layers[step.layer].seconds * step.count / problem.layers[step.layer].blocks for step in steps
-        ]
-        limit = [room[step.layer] // PAGE for step in steps]
-        pinned = pin_evenly(counts, seconds, limit, capacity, problem.storage.bandwidth / PAGE)
+    pinned = _pinned(problem, steps, room, arena - core, choice)
     steps, pinned = merge_pinned(steps, pinned)
-    counts = segment_pages(problem, steps)
+    pieces = pieces_of(problem, steps)
+    if choice.joined:
+        most = int(choice.joined * problem.storage.overhead_s * problem.storage.bandwidth)
+        pieces = join(pieces, [limits[step.layer] for step in steps], most, pinned)
 
     # pinned segments lie at the top of the arena, in step order
-    top = arena - sum(counts[step] for step in pinned)
+    top = first = arena - sum(piece.pages for piece in pieces if piece.step in pinned)
     pinned_at = {}
-    first = top
-    for step in sorted(pinned):
-        pinned_at[step] = (0, first)
-        first += counts[step]
+    for piece in pieces:
+        if piece.step in pinned:
+            pinned_at[piece.step] = Place(0, first)
+            first += piece.pages
     of_layer = layout.free_pages(top * PAGE)
-    free = [of_layer[step.layer] for step in steps]
-    streamed = [0 if index in pinned else count for index, count in enumerate(counts)]
-    places = preload(free, streamed, CHOOSERS[choice.chooser]())
-    for step, place in pinned_at.items():
-        places[step] = place
+    free = [*(of_layer[step.layer] for step in steps), of_layer[-1]]
+    streamed = [piece for piece in pieces if piece.step not in pinned]
+    chooser = CHOOSERS[choice.chooser]()
+    found = iter(begin_ahead(free, streamed, preload(free, streamed, chooser), chooser))
+    places = [pinned_at[piece.step] if piece.step in pinned else next(found) for piece in pieces]
     scratch_at = [layout.scratch_at[step.layer] for step in steps]
-    plan = assemble(problem, "best", budget, steps, layout.tensor_at, scratch_at, places, pinned)
+    plan = assemble(problem, "best", budget, steps, layout.tensor_at, scratch_at, pieces, places, pinned)
     return plan, effort
+
+
+def _pinned(problem: Problem, steps: tuple[Step, ...], room: list[int], capacity: int, choice: Choice) -> set[int]:
+    """The steps whose segments stay, in at most `capacity` pages; `room` in bytes per layer."""
+    counts = [0] * len(steps)
+    for piece in pieces_of(problem, steps):
+        counts[piece.step] = piece.pages
+    if choice.pins == "in order":
+        return pin_in_order(counts, capacity)
+    if choice.pins == "small":
+        return pin_small(counts, capacity)
+    seconds = [problem.layers[step.layer].seconds * step.count / problem.layers[step.layer].blocks for step in steps]
+    limit = [room[step.layer] // PAGE for step in steps]
+    bandwidth = problem.storage.bandwidth / PAGE
+    return pin_evenly(counts, seconds, limit, capacity, bandwidth, problem.storage.overhead_s * bandwidth)
 
 
 def merge_pinned(steps: tuple[Step, ...], pinned: set[int]) -> tuple[tuple[Step, ...], set[int]]:

@@ -2,8 +2,10 @@
 
 What is live when, in steps: a tensor from the first step of the layer that writes it to the last step
 of its last layer; scratch during its step; a segment from the moment its load may start (as soon as
-`after` steps are computed, so during step `after` already) to the end of its step; a pinned segment
-always. Two things that are live in the same step must not share a byte.
+`after` steps are computed, so during step `after` already) to the end of its last step; a pinned segment
+always; a segment that is loaded ahead from then on to the end of the inference, and from the start of
+the next to the end of its last step. Between two inferences, at the time behind the last step, the outputs are
+still to be read. Two things that are live at the same time must not share a byte.
 """
 
 from __future__ import annotations
@@ -56,8 +58,11 @@ def _shape(problem: Problem, plan: Plan) -> list[str]:
     if position != len(plan.steps):
         reasons.append(f"{len(plan.steps) - position} steps after the last layer")
     for index, segment in enumerate(plan.segments):
-        if not 0 <= segment.step < len(plan.steps):
-            reasons.append(f"load {index} is for step {segment.step}, which does not exist")
+        for step in {segment.step, segment.step + segment.count - 1}:
+            if not 0 <= step < len(plan.steps):
+                reasons.append(f"load {index} is for step {step}, which does not exist")
+        if segment.count < 1:
+            reasons.append(f"load {index} is for {segment.count} steps")
     for index, need in enumerate(plan.need):
         if not 0 <= need <= len(plan.segments):
             reasons.append(f"step {index} needs {need} loads of {len(plan.segments)}")
@@ -77,15 +82,27 @@ def _segments(problem: Problem, plan: Plan) -> list[str]:
     """One segment per step with weights, aligned, covering the step's bytes, complete before the step."""
     reasons = []
     load_of: dict[int, int] = {}
+    ahead_ends = False
     for index, segment in enumerate(plan.segments):
-        step = plan.steps[segment.step]
-        weights = problem.layers[step.layer].weights
-        if weights is None:
-            reasons.append(f"load {index} is for step {segment.step}, which has no weights")
+        wanted = []
+        for number in range(segment.step, segment.step + segment.count):
+            step = plan.steps[number]
+            weights = problem.layers[step.layer].weights
+            if weights is None:
+                if number in (segment.step, segment.step + segment.count - 1):
+                    reasons.append(f"load {index} is for step {number}, which has no weights")
+                continue
+            if number in load_of:
+                reasons.append(f"step {number} is loaded twice, by loads {load_of[number]} and {index}")
+            load_of[number] = index
+            begin = weights.offset + step.first * weights.block_nbytes
+            end = begin + step.count * weights.block_nbytes
+            wanted.append((begin, end))
+            if not (segment.source <= begin and end <= segment.source + segment.nbytes):
+                covered = f"[{segment.source}, {segment.source + segment.nbytes})"
+                reasons.append(f"load {index} covers {covered}, but step {number} needs [{begin}, {end})")
+        if not wanted:
             continue
-        if segment.step in load_of:
-            reasons.append(f"step {segment.step} is loaded twice, by loads {load_of[segment.step]} and {index}")
-        load_of[segment.step] = index
         for name, value in (
             ("source", segment.source),
             ("nbytes", segment.nbytes),
@@ -93,15 +110,14 @@ def _segments(problem: Problem, plan: Plan) -> list[str]:
         ):
             if value < 0 or value % PAGE:
                 reasons.append(f"load {index}: {name} {value} is not a multiple of {PAGE}")
-        begin = weights.offset + step.first * weights.block_nbytes
-        end = begin + step.count * weights.block_nbytes
-        if not (segment.source <= begin and end <= segment.source + segment.nbytes):
-            covered = f"[{segment.source}, {segment.source + segment.nbytes})"
-            reasons.append(f"load {index} covers {covered}, but step {segment.step} needs [{begin}, {end})")
-        if segment.nbytes >= end - begin + 2 * PAGE:
-            reasons.append(f"load {index}: {segment.nbytes} B for {end - begin} B of weights")
-        if not 0 <= segment.after <= segment.step:
+        spanned = max(end for _, end in wanted) - min(begin for begin, _ in wanted)
+        if segment.nbytes >= spanned + 2 * PAGE:
+            reasons.append(f"load {index}: {segment.nbytes} B for {spanned} B of weights")
+        if segment.ahead:
+            reasons += _ahead(plan, index, ahead_ends)
+        elif not 0 <= segment.after <= segment.step:
             reasons.append(f"load {index} starts after {segment.after} steps, but step {segment.step} waits for it")
+        ahead_ends |= not (segment.ahead or segment.pinned)
     for index, step in enumerate(plan.steps):
         if problem.layers[step.layer].weights is None:
             continue
@@ -112,11 +128,28 @@ def _segments(problem: Problem, plan: Plan) -> list[str]:
     return reasons
 
 
+def _ahead(plan: Plan, index: int, late: bool) -> list[str]:
+    """What is wrong with a load that starts in the inference before; `late`: behind one that does not."""
+    segment = plan.segments[index]
+    reasons = []
+    if segment.pinned:
+        reasons.append(f"load {index} is pinned and loaded ahead")
+    if late:
+        reasons.append(f"load {index} is loaded ahead, but not the load before it")
+    if not segment.step + segment.count <= segment.after <= len(plan.steps):
+        reasons.append(f"load {index} starts after {segment.after} steps of the inference before, which use its place")
+    return reasons
+
+
 def _waits(plan: Plan) -> list[str]:
-    """Let the two counters run: each only ever helps the other, so if they get stuck once, they always do."""
+    """Let the two counters run: each only ever helps the other, so if they get stuck once, they always do.
+
+    In the first inference what is loaded ahead later may start at once. In a later one it waits for steps
+    of the inference before, none of which waits for it.
+    """
     loaded = computed = 0
     while True:
-        if loaded < len(plan.segments) and computed >= plan.segments[loaded].after:
+        if loaded < len(plan.segments) and (plan.segments[loaded].ahead or computed >= plan.segments[loaded].after):
             loaded += 1
         elif computed < len(plan.steps) and loaded >= plan.need[computed]:
             computed += 1
@@ -149,13 +182,10 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
             rows.append((start, end, address, address + nbytes))
 
     for tensor, address in zip(problem.tensors, plan.tensor_at, strict=True):
-        add(
-            f"tensor {tensor.name}",
-            first_step[tensor.start],
-            last_step[tensor.end - 1] + 1,
-            address,
-            tensor.nbytes,
-        )
+        end = last_step[tensor.end - 1] + 1
+        if tensor.end == len(problem.layers):  # perhaps an output
+            end += 1
+        add(f"tensor {tensor.name}", first_step[tensor.start], end, address, tensor.nbytes)
     for index, (step, address) in enumerate(zip(plan.steps, plan.scratch_at, strict=True)):
         scratch = problem.layers[step.layer].scratch
         if scratch:
@@ -163,8 +193,14 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
         elif address != -1:
             reasons.append(f"step {index} has no scratch, but a place for it at {address}")
     for index, segment in enumerate(plan.segments):
-        live = (0, len(plan.steps)) if segment.pinned else (segment.after, segment.step + 1)
-        add(f"load {index} (for step {segment.step})", *live, segment.address, segment.nbytes)
+        name, between = f"load {index} (for step {segment.step})", len(plan.steps) + 1
+        end = segment.step + segment.count
+        if segment.pinned or segment.ahead:
+            add(name, 0, between if segment.pinned else end, segment.address, segment.nbytes)
+            if segment.ahead and not segment.pinned:
+                add(name, segment.after, between, segment.address, segment.nbytes)
+        else:
+            add(name, segment.after, end, segment.address, segment.nbytes)
 
     if rows:
         start, end, low, high = np.array(rows, dtype=np.int64).T
@@ -173,7 +209,7 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
             together = (start[rest] < end[index]) & (start[index] < end[rest])
             shared = (low[rest] < high[index]) & (low[index] < high[rest])
             for other in np.flatnonzero(together & shared) + index + 1:
-                steps = (max(start[index], start[other]), min(end[index], end[other]) - 1)
-                pair = f"{names[index]} and {names[other]}"
-                reasons.append(f"{pair} overlap in bytes and in steps {steps[0]} to {steps[1]}")
+                first, last = max(start[index], start[other]), min(end[index], end[other], len(plan.steps)) - 1
+                when = f"in steps {first} to {last}" if first <= last else "between inferences"
+                reasons.append(f"{names[index]} and {names[other]} overlap in bytes and {when}")
     return reasons

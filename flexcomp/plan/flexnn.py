@@ -13,10 +13,11 @@ activation takes a place that is free during its whole life, or planning fails.
 
 from __future__ import annotations
 
-from .assemble import assemble, segment_pages
+from .assemble import Place, assemble
 from .errors import Unplaceable
 from .layout import layout_of
 from .pages import highest, lowest, pages, span, starts
+from .pieces import pieces_of
 from .preload import choose_lowest, earliest_place, occupy
 from .problem import PAGE, Plan, Problem
 from .slicing import finest_segment, slice_to_room
@@ -41,11 +42,13 @@ def flexnn(problem: Problem, budget: int) -> Plan:
 
     of_layer = layout.free_pages(arena)
     free = [of_layer[step.layer] for step in steps]
-    places: list[tuple[int, int] | None] = []
+    pieces = pieces_of(problem, steps)
+    pages_of = {piece.step: piece.pages for piece in pieces}
+    places = []
     scratch_at = []
     earliest = 0
-    for index, (step, count) in enumerate(zip(steps, segment_pages(problem, steps), strict=True)):
-        layer = problem.layers[step.layer]
+    for index, step in enumerate(steps):
+        layer, count = problem.layers[step.layer], pages_of.get(index, 0)
         scratch = pages(layer.scratch)
         for bound in (earliest, index):  # with preloading, then without
             place = _plan_weights(free, index, bound, count)
@@ -58,16 +61,16 @@ def flexnn(problem: Problem, budget: int) -> Plan:
         if place:
             earliest = place[0]
             occupy(free, earliest, index + 1, place[1], count)
+            places.append(Place(*place))
         if scratch:
             occupy(free, index, index + 1, lowest(room), scratch)
-        places.append(place)
         scratch_at.append(lowest(room) * PAGE if scratch else -1)
-    return assemble(problem, "flexnn", budget, steps, tensor_at, scratch_at, places)
+    return assemble(problem, "flexnn", budget, steps, tensor_at, scratch_at, pieces, places)
 
 
 def _plan_weights(free: list[int], step: int, earliest: int, count: int) -> tuple[int, int] | None:
     """(after, first page) of the earliest and then lowest place."""
-    found = earliest_place(free, step, earliest, count) if count else None
+    found = earliest_place(free, step, step + 1, earliest, count) if count else None
     return (found[0], choose_lowest(found[1], count)) if found else None
 
 

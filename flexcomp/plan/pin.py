@@ -18,8 +18,20 @@ def pin_in_order(nbytes: Sequence[int], capacity: int) -> set[int]:
     return pinned
 
 
+def pin_small(nbytes: Sequence[int], capacity: int) -> set[int]:
+    """The smallest segments, as many as fit in `capacity`: what is left takes the fewest loads."""
+    order = sorted(range(len(nbytes)), key=lambda step: (nbytes[step], step))
+    rank = pin_in_order([nbytes[step] for step in order], capacity)
+    return {order[position] for position in rank}
+
+
 def pin_evenly(
-    nbytes: Sequence[int], seconds: Sequence[float], room: Sequence[int], capacity: int, bandwidth: float
+    nbytes: Sequence[int],
+    seconds: Sequence[float],
+    room: Sequence[int],
+    capacity: int,
+    bandwidth: float,
+    overhead: float = 0.0,
 ) -> set[int]:
     """Steps such that what is still streamed arrives at an even rate.
 
@@ -28,17 +40,18 @@ def pin_evenly(
     than has been earned is pinned, the others are streamed. The rate is the smallest for which the
     pinned segments fit in `capacity`; what is left of it goes to the first streamed steps.
     A slow storage thus never idles, and with a fast one only loads that would be late are pinned.
-    Sizes, `room`, `capacity` and `bandwidth` (per second) have one unit, bytes or pages.
+    Sizes, `room`, `capacity` and `bandwidth` (per second) have one unit, bytes or pages. `overhead` is what
+    the storage could read in the time that a load costs besides.
     """
     if not any(nbytes) or capacity <= 0:
         return set()
     low, high = 0.0, 64 * max(bandwidth, sum(nbytes) / max(sum(seconds), 1e-9))
-    best = _late(nbytes, seconds, room, high)
+    best = _late(nbytes, seconds, room, high, overhead)
     if sum(nbytes[step] for step in best) > capacity:
         return pin_in_order(nbytes, capacity)
     for _ in range(18):
         rate = (low + high) / 2
-        pinned = _late(nbytes, seconds, room, rate)
+        pinned = _late(nbytes, seconds, room, rate, overhead)
         if sum(nbytes[step] for step in pinned) <= capacity:
             best, high = pinned, rate
         else:
@@ -47,13 +60,20 @@ def pin_evenly(
     return best | pin_in_order([0 if step in best else size for step, size in enumerate(nbytes)], rest)
 
 
-def _late(nbytes: Sequence[int], seconds: Sequence[float], room: Sequence[int], rate: float) -> set[int]:
-    """The steps whose segments cost more than a loader of `rate` bytes per second has earned."""
+def _late(
+    nbytes: Sequence[int], seconds: Sequence[float], room: Sequence[int], rate: float, overhead: float
+) -> set[int]:
+    """The steps whose segments cost more than a loader of `rate` bytes per second has earned.
+
+    What is left at the end of an inference counts at the start of the next, as far as it has room there.
+    """
     earned, late = 0.0, set()
-    for step, (size, duration, limit) in enumerate(zip(nbytes, seconds, room, strict=True)):
-        if size > earned:
-            late.add(step)
-        else:
-            earned -= size
-        earned = min(earned + rate * duration, limit)
+    for _ in range(2):
+        late = set()
+        for step, (size, duration, limit) in enumerate(zip(nbytes, seconds, room, strict=True)):
+            if size and size + overhead > earned:
+                late.add(step)
+            elif size:
+                earned -= size + overhead
+            earned = min(earned + rate * duration, limit)
     return late

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from .assemble import Place
 from .errors import Unplaceable
 from .pages import highest, lowest, span, starts
+from .pieces import Piece
 
 Chooser = Callable[[int, int], int]  # (set of possible first pages, number of pages) → first page
 
@@ -39,17 +41,25 @@ class Ring:
         return first
 
 
-def earliest_place(free: Sequence[int], step: int, earliest: int, count: int) -> tuple[int, int] | None:
-    """(after, set of first pages) for `count` pages that are free from step `after` to `step` inclusive.
+def earliest_place(free: Sequence[int], start: int, end: int, earliest: int, count: int) -> tuple[int, int] | None:
+    """(after, set of first pages) for `count` pages that are free at all times from `after` to `end`, exclusive.
 
-    `free` holds the free pages of every step; `after` is the smallest possible, at least `earliest`.
-    None if there is no place even during `step` alone.
+    `free` holds the free pages of every step; `after` is the smallest possible from `earliest` to `start`.
+    None if there is no place even during steps [start, end) alone.
     """
-    found = starts(free[step], count)
+    window = free[start]
+    for time in range(start + 1, end):
+        window &= free[time]
+    return backwards(free, window, start, earliest, count)
+
+
+def backwards(free: Sequence[int], window: int, start: int, earliest: int, count: int) -> tuple[int, int] | None:
+    """The same, for what must also lie in `window`, whatever `free` holds from `start` on."""
+    found = starts(window, count)
     if not found:
         return None
-    # gallop backwards; `window` is what is free in [after, step]
-    after, window, stride = step, free[step], 1
+    # gallop backwards; `window` is what is free from `after` on
+    after, stride = start, 1
     while after > earliest:
         tried = max(earliest, after - stride)
         narrower = window
@@ -63,7 +73,7 @@ def earliest_place(free: Sequence[int], step: int, earliest: int, count: int) ->
             break
         else:
             stride = (after - tried) // 2
-            earliest = tried + 1  # [tried, step] has no place, so nothing earlier has one
+            earliest = tried + 1  # there is no place from `tried` on, so none from anything earlier on
     return after, found
 
 
@@ -74,23 +84,27 @@ def occupy(free: list[int], start: int, end: int, first: int, count: int) -> Non
         free[time] &= keep
 
 
-def preload(free: list[int], counts: Sequence[int], choose: Chooser) -> list[tuple[int, int] | None]:
-    """(after, first page) per step for the segments of `counts` pages; None where the count is 0.
+def release(free: list[int], start: int, end: int, first: int, count: int) -> None:
+    """The opposite of `occupy`."""
+    pageset = span(first, count)
+    for time in range(start, end):
+        free[time] |= pageset
+
+
+def preload(free: list[int], pieces: Sequence[Piece], choose: Chooser) -> list[Place]:
+    """A place for every piece.
 
     Takes the places out of `free`, the free pages per step. Raises Unplaceable with the step that has
     no place even without preloading.
     """
-    result: list[tuple[int, int] | None] = []
+    result = []
     earliest = 0
-    for step, count in enumerate(counts):
-        if not count:
-            result.append(None)
-            continue
-        place = earliest_place(free, step, earliest, count)
-        if place is None:
-            raise Unplaceable(f"no {count} free pages for the weights of step {step}")
-        earliest, possible = place
-        first = choose(possible, count)
-        occupy(free, earliest, step + 1, first, count)
-        result.append((earliest, first))
+    for piece in pieces:
+        found = earliest_place(free, piece.step, piece.end, earliest, piece.pages)
+        if found is None:
+            raise Unplaceable(f"no {piece.pages} free pages for the weights of step {piece.step}")
+        earliest, possible = found
+        first = choose(possible, piece.pages)
+        occupy(free, earliest, piece.end, first, piece.pages)
+        result.append(Place(earliest, first))
     return result

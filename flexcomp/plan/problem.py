@@ -117,14 +117,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Segment:
-    """The load of one step's weights: file range and arena range, both outward-aligned to pages."""
+    """The load of the weights of one step, or of a few in a row: file and arena range, outward-aligned to pages."""
 
-    step: int
+    step: int  # the first that it is for
     source: int  # bytes in the data section; multiple of 4096
     nbytes: int  # multiple of 4096
     address: int  # arena address; multiple of 4096
     after: int  # steps of the inference that must be computed before the load may start
     pinned: bool
+    count: int = 1  # steps in a row that it is for
+    ahead: bool = False  # `after` counts the steps of the inference before; the first one loads it at its start
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class Plan:
 
     @property
     def streamed_nbytes(self) -> int:
-        """Bytes read in every inference but the first, which also reads the pinned ones."""
+        """Bytes read for every inference but the first, which also reads the pinned ones."""
         return sum(segment.nbytes for segment in self.segments if not segment.pinned)
 
     def __str__(self) -> str:

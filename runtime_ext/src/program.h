@@ -70,6 +70,7 @@ struct Load {
   uint64_t source, nbytes, target;
   uint32_t after;
   bool pinned;
+  bool ahead;  // `after` counts the steps of the inference before
 };
 
 struct Rung {

@@ -98,13 +98,18 @@ void CheckLoad(const Load& load, size_t index, const Rung& rung, const Program& 
           "load ", index, " lies outside the weights file");
   Require(Inside(load.target, load.nbytes, rung.arena), "load ", index, " lies outside the arena");
   Require(load.after <= rung.steps.size(), "load ", index, " waits for a step that does not exist");
+  if (!load.ahead) return;
+  // The loader goes through the loads in one order: those of the next inference cannot overtake any of this one.
+  const Load* before = index > 0 ? &rung.loads[index - 1] : nullptr;
+  Require(!load.pinned && (before == nullptr || before->ahead || before->pinned), "load ", index, " cannot be read ahead");
 }
 
-// Plays the two counters: loads and steps advance in order, each waiting for the other's count.
+// Plays the two counters: loads and steps advance in order, each waiting for the other's count. Nothing waits for
+// what is read ahead in the inference before, so the first inference, which reads it at its start, stands for all.
 void CheckWaitsEnd(const Rung& rung) {
   size_t loaded = 0, computed = 0;
   while (loaded < rung.loads.size() || computed < rung.steps.size()) {
-    if (loaded < rung.loads.size() && rung.loads[loaded].after <= computed) {
+    if (loaded < rung.loads.size() && (rung.loads[loaded].ahead || rung.loads[loaded].after <= computed)) {
       ++loaded;
     } else if (computed < rung.steps.size() && rung.steps[computed].need <= loaded) {
       ++computed;

@@ -13,6 +13,7 @@ constexpr uint32_t kVersion = 2;
 constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size` on
 constexpr size_t kBodyStart = 24;
 constexpr uint32_t kPinned = 1;
+constexpr uint32_t kAhead = 2;
 constexpr uint32_t kMaxDims = 32;
 
 // Names end up in messages and in JSON, whose readers insist on UTF-8.
@@ -164,9 +165,10 @@ Load ReadLoad(Cursor& in) {
   const uint32_t flags = in.Get<uint32_t>();
   const uint32_t space = in.Get<uint32_t>();
   const uint32_t follow_up = in.Get<uint32_t>();
-  if ((flags & ~kPinned) != 0 || space != 0 || follow_up != 0)
+  if ((flags & ~(kPinned | kAhead)) != 0 || space != 0 || follow_up != 0)
     Raise("ArtifactError", "the program holds a load of a kind that this runtime does not know");
   load.pinned = (flags & kPinned) != 0;
+  load.ahead = (flags & kAhead) != 0;
   return load;
 }
 

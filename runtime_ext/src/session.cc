@@ -116,13 +116,13 @@ void Session::Activate() {
   Arena arena(rung.arena);
   calls_ = CallTable(*program_, rung, arena.base(), kernels_);
   arena_ = std::move(arena);
-  pinned_resident_ = false;
+  loader_->Open(rung.loads, arena_.base());
 }
 
 void Session::Deactivate() noexcept {
+  if (loader_) loader_->Abort();  // it may be reading for the next inference
   calls_ = {};
   { Arena gone(std::move(arena_)); }
-  pinned_resident_ = false;
 }
 
 void Session::SwitchToWanted() {
@@ -195,6 +195,7 @@ void Session::Close() {
 Session::State Session::state() {
   const std::lock_guard lock(state_mutex_);
   RequireOpen();
+  stats_.total_bytes_read = loader_->total_bytes();
   return {stats_, rung_, processor_->threads(), file_->direct()};
 }
 
@@ -267,30 +268,18 @@ template <typename TakeInputs, typename GiveOutputs>
 bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_outputs, double& stall_s) {
   const Rung& rung = program_->rungs[rung_];
   if (trace_) trace_->Clear(rung_, rung.steps.size(), rung.loads.size());
-  loader_->Start(rung.loads, arena_.base(), pinned_resident_, trace_ ? std::span(trace_->loads) : std::span<Span>());
-  bool done = false, all_loaded = false;
-  const auto count_bytes = [&] {
-    const std::lock_guard lock(state_mutex_);
-    stats_.total_bytes_read += loader_->counts().bytes;
-  };
+  loader_->Start(trace_ ? std::span(trace_->loads) : std::span<Span>());
+  bool done = false;
   try {
     take_inputs();
     done = trace_ ? RunSteps<true>(calls_.calls(), stall_s) : RunSteps<false>(calls_.calls(), stall_s);
-    if (done) {
-      give_outputs();
-      all_loaded = loader_->Finish();
-    } else {
-      loader_->Abort();
-    }
+    if (done) give_outputs();
+    if (!done || !loader_->Finish()) loader_->Abort();
   } catch (...) {
-    // Which pinned weights arrived is not worth knowing: the next inference reads them again.
+    // Which weights arrived is not worth knowing: the next inference reads them again.
     loader_->Abort();
-    count_bytes();
-    pinned_resident_ = false;
     throw;
   }
-  count_bytes();
-  pinned_resident_ = pinned_resident_ || all_loaded;
   return done;
 }
 

@@ -39,7 +39,7 @@ struct SessionOptions {
 struct SessionStats {
   // since the session was opened
   uint64_t runs = 0;
-  uint64_t total_bytes_read = 0;
+  uint64_t total_bytes_read = 0;  // what was read ahead and then given up included
   uint64_t restarts = 0;  // inferences begun anew because the budget shrank
   // of the last inference that succeeded
   uint64_t bytes_read = 0;
@@ -124,7 +124,6 @@ class Session {
   size_t rung_;    // the rung in use
   Arena arena_;
   CallTable calls_;
-  bool pinned_resident_ = false;  // the pinned weights of this rung are in the arena
   std::optional<Trace> trace_;
   std::unique_ptr<Loader> loader_;  // last: its thread uses the file and the arena
 };

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flexcomp.memory_map import Box, boxes
 from flexcomp.picture import draw_plan
 from flexcomp.program import (
@@ -78,6 +80,16 @@ def test_a_reused_place_belongs_to_the_latest_load():
     assert weights == {
         Box("weights", "first", 0, 1, 2 * PAGE, PAGE),
         Box("weights", "second", 1, 2, 2 * PAGE, PAGE),
+    }
+
+
+def test_what_is_loaded_ahead_lies_there_at_both_ends():
+    program = two_layers()
+    first, second = program.rungs[0].loads
+    ahead = replace(program.rungs[0], loads=(replace(first, pinned=False, ahead=True, after=1), second))
+    assert {box for box in boxes(program, ahead) if box.name == "first" and box.kind != "scratch"} == {
+        Box("weights", "first", 0, 1, 2 * PAGE, PAGE),
+        Box("preload", "first", 1, 2, 2 * PAGE, PAGE),
     }
 
 

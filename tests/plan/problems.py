@@ -29,7 +29,7 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
 
 
 def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
-    """Whether two inferences of `plan` find in memory what was put there.
+    """Whether three inferences of `plan` find in memory what was put there.
 
     Memory is a table of 64-byte granules that hold the name of their last writer. With `eager` a load
     runs as soon as it may, in the midst of a step; without, only when a step waits for it.
@@ -48,19 +48,32 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
     def holds(tag: object, address: int, nbytes: int) -> bool:
         return all(memory.get(granule) == tag for granule in granules(address, nbytes))
 
-    segment_of = {segment.step: segment for segment in plan.segments}
-    for inference in range(2):
-        loaded = 0
+    segment_of = {
+        step: segment for segment in plan.segments for step in range(segment.step, segment.step + segment.count)
+    }
+    ahead = max((i + 1 for i, segment in enumerate(plan.segments) if segment.ahead), default=0)
+    begun = 0  # loads that were done in the inference before
+    for inference in range(3):
+        loaded, begun = begun, 0
+
+        def read(number: int, again: bool) -> bool:
+            segment = plan.segments[number]
+            return (segment.pinned and again) or write(("load", segment.step), segment.address, segment.nbytes)
 
         def load(upto: int, computed: int, inference: int = inference) -> bool:
             nonlocal loaded
-            while loaded < upto and plan.segments[loaded].after <= computed:
-                segment = plan.segments[loaded]
-                if not (segment.pinned and inference) and not write(
-                    ("load", segment.step), segment.address, segment.nbytes
-                ):
+            while loaded < upto and (plan.segments[loaded].ahead or plan.segments[loaded].after <= computed):
+                if not read(loaded, inference > 0):
                     return False
                 loaded += 1
+            return True
+
+        def load_ahead(computed: int) -> bool:
+            nonlocal begun
+            while begun < ahead and plan.segments[begun].after <= computed:
+                if not read(begun, True):
+                    return False
+                begun += 1
             return True
 
         for tensor, address in zip(problem.tensors, plan.tensor_at, strict=True):
@@ -78,6 +91,8 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
                 return False
             if eager and not load(len(plan.segments), index):
                 return False
+            if eager and loaded == len(plan.segments) and not load_ahead(index):
+                return False
             if layer.scratch and not holds(("scratch", index), plan.scratch_at[index], layer.scratch):
                 return False
             for tensor, address in zip(problem.tensors, plan.tensor_at, strict=True):
@@ -89,8 +104,13 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
                 nbytes = step.count * layer.weights.block_nbytes
                 if begin < 0 or begin + nbytes > segment.nbytes:
                     return False
-                if not holds(("load", index), segment.address + begin, nbytes):
+                if not holds(("load", segment.step), segment.address + begin, nbytes):
                     return False
         if not load(len(plan.segments), len(plan.steps)) or loaded < len(plan.segments):
             return False
+        if eager and not load_ahead(len(plan.steps)):
+            return False
+        for tensor, address in zip(problem.tensors, plan.tensor_at, strict=True):
+            if tensor.end == len(problem.layers) and not holds(tensor.name, address, tensor.nbytes):
+                return False
     return True

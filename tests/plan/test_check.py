@@ -84,13 +84,17 @@ def mutate(problem: Problem, good: Plan, data: st.DataObject) -> Plan:
         else:
             index = data.draw(st.integers(0, len(good.segments) - 1))
             segment = broken.segments[index]
-            change = data.draw(st.sampled_from(["address", "after", "pinned", "source", "swap"]))
+            change = data.draw(st.sampled_from(["address", "after", "pinned", "ahead", "count", "source", "swap"]))
             if change == "address":
                 segment = replace(segment, address=page)
             elif change == "after":
                 segment = replace(segment, after=data.draw(st.integers(0, len(good.steps))))
             elif change == "pinned":
                 segment = replace(segment, pinned=not segment.pinned)
+            elif change == "ahead":
+                segment = replace(segment, ahead=not segment.ahead, after=data.draw(st.integers(0, len(good.steps))))
+            elif change == "count":
+                segment = replace(segment, count=max(1, segment.count + data.draw(st.sampled_from([-1, 1]))))
             elif change == "source":
                 segment = replace(segment, source=segment.source + data.draw(st.sampled_from([-PAGE, PAGE])))
             else:
@@ -199,6 +203,41 @@ def test_every_kind_of_fault_is_named(change, reason: str) -> None:
     assert reason in check(problem, broken)
     with pytest.raises(PlanError, match="invalid plan of strategy 'by hand' for"):
         verify(problem, broken)
+
+
+def read_ahead(p: Plan, **changes: object) -> Plan:
+    return segment(p, 0, **{"ahead": True, "after": 3, **changes})
+
+
+def test_a_load_may_start_in_the_inference_before() -> None:
+    problem, planned = by_hand()
+    assert check(problem, read_ahead(planned)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda p: read_ahead(p, after=2),
+            "load 0 (for step 0) and load 2 (for step 2) overlap in bytes and in steps 2 to 2",
+        ),
+        (
+            lambda p: read_ahead(p, after=0),
+            "load 0 starts after 0 steps of the inference before, which use its place",
+        ),
+        (
+            lambda p: read_ahead(replace(p, tensor_at=(0, PAGE, 3 * PAGE))),
+            "tensor z and load 0 (for step 0) overlap in bytes and between inferences",
+        ),
+        (lambda p: read_ahead(p, pinned=True), "load 0 is pinned and loaded ahead"),
+        (lambda p: segment(p, 1, ahead=True, after=3), "load 1 is loaded ahead, but not the load before it"),
+        (lambda p: segment(p, 1, count=3), "load 1 is for step 3, which does not exist"),
+        (lambda p: segment(p, 1, count=2), "step 2 is loaded twice, by loads 1 and 2"),
+    ],
+)
+def test_faults_of_what_is_loaded_ahead_and_together_are_named(change, reason: str) -> None:
+    problem, planned = by_hand()
+    assert reason in check(problem, change(planned))
 
 
 def test_a_place_may_be_reused_as_soon_as_its_step_is_computed() -> None:

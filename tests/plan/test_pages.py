@@ -38,14 +38,15 @@ def test_touched(address: int, nbytes: int) -> None:
 @given(st.lists(pagesets, min_size=1, max_size=12), st.data())
 def test_earliest_place(free: list[int], data: st.DataObject) -> None:
     step = data.draw(st.integers(0, len(free) - 1))
+    end = data.draw(st.integers(step + 1, len(free)))
     earliest = data.draw(st.integers(0, step))
     count = data.draw(st.integers(1, 8))
     expected = None
     for after in range(earliest, step + 1):
         window = span(0, 40)
-        for time in range(after, step + 1):
+        for time in range(after, end):
             window &= free[time]
         if starts(window, count):
             expected = (after, starts(window, count))
             break
-    assert earliest_place(free, step, earliest, count) == expected
+    assert earliest_place(free, step, end, earliest, count) == expected

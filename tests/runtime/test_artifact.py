@@ -167,7 +167,8 @@ def with_first(items, **changes):
         ("loads", {"nbytes": 0}, "load 0 is not made of whole pages"),
         ("loads", {"nbytes": (1 << 64) - PAGE}, "load 0 lies outside"),
         ("loads", {"after": 1000}, "waits for a step that does not exist"),
-        ("loads", {"after": 3}, "load 0 and step 0 .* wait for each other"),
+        ("loads", {"pinned": True}, "load 0 cannot be read ahead"),
+        ("loads", {"ahead": False, "after": 0}, "load 1 cannot be read ahead"),
         ("steps", {"layer": 99}, "step 0 refers to no layer"),
         ("steps", {"need": 99}, "waits for a load that does not exist"),
         ("steps", {"count": 9}, "more blocks than layer"),
@@ -181,6 +182,15 @@ def test_dangerous_plans_are_refused(tiny, create, part, changes, match):
     items = getattr(tiny.program.rungs[0], part)
     program = with_rung(tiny.program, **{part: with_first(items, **changes)})
     refuse(create, encode_program(program, tiny.digest), match)
+
+
+def test_waits_that_never_end_are_refused(tiny, create):
+    loads = tuple(dataclasses.replace(load, ahead=False, after=3) for load in tiny.program.rungs[0].loads)
+    refuse(
+        create,
+        encode_program(with_rung(tiny.program, loads=loads), tiny.digest),
+        "load 0 and step 0 .* wait for each other",
+    )
 
 
 def test_dangerous_programs_are_refused(tiny, create):

@@ -28,9 +28,10 @@ def check(trace, planned, *, resident):
         if load.pinned and resident:
             assert (begin, end) == (0, 0)
             continue
-        assert trace.begin_ns <= begin < end <= trace.end_ns
+        assert begin < end <= trace.end_ns
+        assert trace.begin_ns <= begin or (load.ahead and resident)
         assert not ran or ran[-1] <= begin
-        assert load.after == 0 or trace.steps[load.after - 1][1] <= begin
+        assert load.after == 0 or load.ahead or trace.steps[load.after - 1][1] <= begin
         ran.append(end)
 
 

@@ -133,7 +133,10 @@ def weight_entries(matrices: np.ndarray, scale: np.ndarray) -> list[tuple]:
 
 
 def make_program(layers: int, prefix: str, metadata: dict[str, str] | None = None) -> Program:
-    """Three rungs: a ring of three slices; the same with the first layer pinned; everything pinned."""
+    """Three rungs: a ring of three slices, read ahead; the same with the first layer pinned; everything pinned.
+
+    Nothing is read ahead on the second rung.
+    """
     scale_at = layers * N * N * 4 + 192
     values = (Value("x", 1024), Value("a", 1024), Value("b", 1024), Value("out", 1024))
     steps_of = []
@@ -179,7 +182,10 @@ def make_program(layers: int, prefix: str, metadata: dict[str, str] | None = Non
                 slot = index - pinned_layers * SLICES
                 at = RING + index * SLICE_NBYTES if pinned else ring + slot % slots * SLICE_NBYTES
                 after = 0 if pinned or slot < slots else index - slots + 1
-                loads.append(Load(index * SLICE_NBYTES, SLICE_NBYTES, at, after, pinned))
+                ahead = pinned_layers == 0 and slot < slots
+                if ahead:  # once the last slice in this place of the ring is computed with
+                    after = max(other for other in range(streamed) if other % slots == slot) + 1
+                loads.append(Load(index * SLICE_NBYTES, SLICE_NBYTES, at, after, pinned, ahead))
                 steps.append(Step(layer, first, count, len(loads), at, -1))
             elif layer == layers:
                 source = scale_at // PAGE * PAGE

@@ -1,0 +1,56 @@
+"""What is read in one go: the weights of a step, or of several small steps in a row.
+
+Every load costs the storage's overhead, whatever its size. Steps that follow each other and whose weights
+follow each other in the file can share a load, if there is room for the weights of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from .problem import PAGE, Problem, Step
+from .slicing import file_range
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A segment that has no place yet: it is for steps [step, end)."""
+
+    step: int
+    end: int
+    source: int  # bytes in the data section; multiple of 4096
+    nbytes: int  # multiple of 4096
+
+    @property
+    def pages(self) -> int:
+        """Its size."""
+        return self.nbytes // PAGE
+
+
+def pieces_of(problem: Problem, steps: Sequence[Step]) -> list[Piece]:
+    """One piece for every step that has weights."""
+    pieces = []
+    for index, step in enumerate(steps):
+        weights = problem.layers[step.layer].weights
+        if weights is not None:
+            pieces.append(Piece(index, index + 1, *file_range(weights, step.first, step.count)))
+    return pieces
+
+
+def join(pieces: Sequence[Piece], limit: Sequence[int], most: int, apart: Collection[int] = ()) -> list[Piece]:
+    """Neighbouring pieces in one, while that is at most `most` bytes and fits in `limit[step]` of all its steps.
+
+    `limit` is in bytes per step. The pieces of the steps in `apart` are left as they are.
+    """
+    joined: list[Piece] = []
+    for piece in pieces:
+        if joined and piece.step not in apart and joined[-1].step not in apart:
+            last = joined[-1]
+            behind = last.source + last.nbytes - piece.source  # 0 or a page that both need
+            nbytes = piece.source + piece.nbytes - last.source
+            if behind in (0, PAGE) and nbytes <= most and nbytes <= min(limit[last.step : piece.end]):
+                joined[-1] = Piece(last.step, piece.end, last.source, nbytes)
+                continue
+        joined.append(piece)
+    return joined
