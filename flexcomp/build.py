@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import tirx
 
 from . import choices, fixed_order, pipeline, plan, variants
+from .bands import in_bands
 from .budget import parse_budget
 from .compact import drop_unused
 from .compiled import Artifact
@@ -25,9 +26,10 @@ from .frontend import Imported, load_model
 from .kernels import compile_kernels
 from .lower import lower
 from .offers import layer_offers
-from .program import PAGE, Layer, Program, Rung
+from .program import PAGE, Program, Rung
 from .rungs import plan_rungs
 from .target import CompileTarget, resolve_target
+from .used import used
 from .variants import Network, alone, merge
 from .weights import evaluate
 
@@ -85,10 +87,12 @@ def build(
     if not network.layers:
         raise UnsupportedModelError("the network computes nothing: its outputs are its inputs")
     profile = device or default_profile(resolved.vector_width)
-    planning = fixed_order.planning if kernels == "flexnn" else variants.planning
-    rungs = plan_rungs(
-        planning(network, profile, threads), parsed, strategy, lambda done, total: report("plan", done, total)
-    )
+    if kernels == "flexnn":
+        planned = fixed_order.planning(network, profile, threads)
+    else:
+        planned = in_bands(variants.planning(network, profile, threads), profile, threads)
+    rungs = plan_rungs(planned, parsed, strategy, lambda done, total: report("plan", done, total))
+    network = planned.network
     program, functions = _program(network, rungs, imported.name, resolved, threads)
     offers = layer_offers(network, profile, threads)
     program.metadata.update(choices.record(kernels, [offers[layer.name] for layer in program.layers]))
@@ -133,35 +137,26 @@ def _program(
     network: Network, rungs: tuple[Rung, ...], name: str, target: CompileTarget, threads: int
 ) -> tuple[Program, dict[str, tirx.PrimFunc]]:
     """The program, and the kernels it uses by their final symbols."""
-    layers, rungs = _used(network, rungs)
+    layers, values, ports, rungs = used(network, rungs)
+    kernels = {layer.kernel: network.kernel(layer.kernel) for layer in layers}
     identity = hashlib.sha256(repr((str(target), layers)).encode())
     for label, array, _ in network.weights:
         identity.update(f"{label}:{zlib.crc32(memoryview(array.reshape(-1)).cast('B'))}".encode())
     # Symbols name the code: libraries of one model from two versions of flexcomp may meet in a process.
-    for kernel in sorted({layer.kernel for layer in layers}):
-        identity.update(f"{kernel}:{tvm_ffi.structural_hash(network.kernels[kernel])}".encode())
+    for kernel in sorted(kernels):
+        identity.update(f"{kernel}:{tvm_ffi.structural_hash(kernels[kernel])}".encode())
     prefix = f"fc{identity.hexdigest()[:12]}_"
-    functions = {prefix + layer.kernel: network.kernels[layer.kernel] for layer in layers}
+    functions = {prefix + kernel: code for kernel, code in kernels.items()}
     program = Program(
         model=name,
         target=str(target),
         features=target.features,
         threads=threads,
-        values=tuple(network.base.values),
-        inputs=tuple(network.base.inputs),
-        outputs=tuple(network.base.outputs),
+        values=values,
+        inputs=ports[: len(network.base.inputs)],
+        outputs=ports[len(network.base.inputs) :],
         layers=tuple(replace(layer, kernel=prefix + layer.kernel) for layer in layers),
         rungs=rungs,
         weights_nbytes=-(-network.weights_nbytes // PAGE) * PAGE,
     )
     return program, functions
-
-
-def _used(network: Network, rungs: tuple[Rung, ...]) -> tuple[tuple[Layer, ...], tuple[Rung, ...]]:
-    """The layers that some rung computes, every alternative behind the layer it can replace."""
-    used = sorted({step.layer for rung in rungs for step in rung.steps}, key=lambda i: (network.base_of(i), i))
-    position = {layer: i for i, layer in enumerate(used)}
-    moved = tuple(
-        replace(rung, steps=tuple(replace(step, layer=position[step.layer]) for step in rung.steps)) for rung in rungs
-    )
-    return tuple(network.layers[i] for i in used), moved

@@ -24,10 +24,10 @@ def planning(network: Network, profile: DeviceProfile, threads: int) -> Planning
     """
     seconds = layer_seconds(network, profile, threads)
     first = [frozenset({index}) for index in range(len(network.alternatives))]
-    single = planning_of(network, first, seconds, profile).problems
+    single = planning_of(network, first, seconds, profile).whole
     needs = [
-        plan.layer_bounds(problem)[alternative.base]
-        for problem, alternative in zip(single, network.alternatives, strict=True)
+        plan.layer_bounds(form.problem)[alternative.base]
+        for form, alternative in zip(single, network.alternatives, strict=True)
     ]
     choices: list[Choice] = [frozenset()]
     for limit in sorted(set(needs)):

@@ -7,6 +7,7 @@ a view shares the value it looks at; weights get their place in the weights file
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +32,7 @@ from .program import (
     Weights,
 )
 from .schedules import concat, generic
+from .schedules.row_bands import RowKernel
 
 # Operators that only look at the same bytes differently.
 VIEWS = ("reshape", "expand_dims", "squeeze", "flatten")
@@ -53,24 +55,22 @@ class Lowered:
     outputs: list[Port] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
     work: list[float] = field(default_factory=list)  # per layer: operations, weighted by the kernel's speed
+    rows: list[RowKernel | None] = field(default_factory=list)  # per layer: the kernel, if it can compute bands of rows
     weights: list[tuple[str, np.ndarray, int]] = field(default_factory=list)  # name, array, offset in the file
     weights_nbytes: int = 0
     kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)  # by symbol
 
-    def lifetimes(self) -> list[tuple[int, int]]:
-        """For each value the layers in which it is live, half-open."""
-        start = [len(self.layers)] * len(self.values)
-        end = [0] * len(self.values)
-        for port in self.inputs:
-            start[port.value], end[port.value] = 0, 1
-        for index, layer in enumerate(self.layers):
+    def lifetimes(self, layers: Sequence[Layer] | None = None) -> dict[int, tuple[int, int]]:
+        """For each value in use the layers in which it is live, half-open; positions in `layers`, if they are given."""
+        layers = self.layers if layers is None else layers
+        lives = {port.value: (0, 1) for port in self.inputs}
+        for index, layer in enumerate(layers):
             for arg in layer.args:
                 if isinstance(arg, ValueArg):
-                    start[arg.value] = min(start[arg.value], index)
-                    end[arg.value] = max(end[arg.value], index + 1)
+                    lives[arg.value] = (lives.get(arg.value, (index, 0))[0], index + 1)
         for port in self.outputs:
-            end[port.value] = max(len(self.layers), 1)
-        return list(zip(start, end, strict=True))
+            lives[port.value] = (lives[port.value][0], max(len(layers), 1))
+        return dict(sorted(lives.items()))
 
 
 @dataclass(frozen=True)
@@ -209,6 +209,7 @@ class _Lowering:
         )
 
         result.work.append(float(attrs.get(names.WORK, 0.0)))
+        result.rows.append(RowKernel.decode(str(attrs[names.ROWS])) if names.ROWS in attrs else None)
 
     def _copy(self, array: np.ndarray) -> _Seen:
         """A layer that copies a weight, for outputs that no input decides."""
@@ -231,6 +232,7 @@ class _Lowering:
             )
         )
         result.work.append(0.0)
+        result.rows.append(None)
         return written
 
     def _schedule(self, gv: ir.GlobalVar, func: tirx.PrimFunc) -> generic.Scheduled:

@@ -10,12 +10,15 @@ from .variants import Network, layer_seconds
 
 
 def layer_offers(network: Network, profile: DeviceProfile, threads: int) -> dict[str, list[Offer]]:
-    """By the name of every layer and alternative: what could compute it, if there was a choice."""
+    """By the name of every layer, alternative and band: what could compute it; of bands there is one kind only."""
     held: dict[int, dict[str, float]] = {}  # by layer: predicted time of what the network holds
-    for index, (layer, seconds) in enumerate(zip(network.layers, layer_seconds(network, profile, threads), strict=True)):
-        held.setdefault(network.base_of(index), {})[layer.implementation] = seconds
+    layers = network.layers
+    whole = range(len(layers) - len(network.bands))
+    seconds = layer_seconds(network, profile, threads)
+    for index in whole:
+        held.setdefault(network.base_of(index), {})[layers[index].implementation] = seconds[index]
     offers = [_offers(network, base, own, profile, threads) for base, own in sorted(held.items())]
-    return {layer.name: offers[network.base_of(index)] for index, layer in enumerate(network.layers)}
+    return {layer.name: offers[network.base_of(i)] if i in whole else [] for i, layer in enumerate(layers)}
 
 
 def _offers(

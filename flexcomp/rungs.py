@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from . import plan
@@ -9,6 +10,9 @@ from .budget import Budget, resolve
 from .errors import BudgetError
 from .program import Load, Rung, Step
 from .variants import Planning
+
+# Forms in bands of rows are tried for budgets up to this multiple of what whole layers need at least.
+_BANDED_UP_TO = 1.5
 
 
 def plan_rungs(
@@ -18,28 +22,40 @@ def plan_rungs(
 
     Raises BudgetError, naming the layer that sets the smallest feasible budget, if less was asked for.
     """
-    minimum = plan.minimum_budget(planning.problems[0])
-    resident = max(minimum.nbytes, *(plan.resident_budget(problem) for problem in planning.problems))
+    problems = [form.problem for form in planning.forms]
+    minimum = plan.minimum_budget(problems[0])
+    resident = max(minimum.nbytes, *(plan.resident_budget(form.problem) for form in planning.whole))
     # More memory than everything takes is of no use: the rung would be the last one again.
     asked = minimum.nbytes if budget.smallest else min(resolve(budget, 0, resident), resident)
     if asked < minimum.nbytes:
         raise BudgetError(f"a budget of {asked:,} B is too small: {minimum}")
     try:
         chosen = plan.ladder_of(
-            planning.problems,
+            problems,
+            plan.budgets_between(minimum.nbytes, resident),
             extra=(asked,),
             strategy=strategy,
             report=report,
             last_that_fits=planning.fixed_order,
+            limits=_limits(planning),
         )
     except plan.InfeasibleError as error:
         raise BudgetError(str(error)) from error
     return tuple(_rung(planning, choice) for choice in chosen)
 
 
+def _limits(planning: Planning) -> list[float]:
+    """Budgets above which a form is not tried: bands repeat work, which pays only where whole layers hardly fit."""
+    whole = plan.minimum_budget(planning.whole[0].problem).nbytes
+    return [_BANDED_UP_TO * whole] * len(planning.banded) + [math.inf] * len(planning.whole)
+
+
 def _rung(planning: Planning, choice: plan.Choice) -> Rung:
-    problem, planned = planning.problems[choice.index], choice.plan
-    layer_of = planning.network.indices(planning.choices[choice.index])
+    form, planned = planning.forms[choice.index], choice.plan
+    problem = form.problem
+    value_at = [-1] * len(planning.network.values)
+    for value, address in zip(form.values, planned.tensor_at, strict=True):
+        value_at[value] = address
     weights_at = [-1] * len(planned.steps)
     loads = []
     for segment in planned.segments:
@@ -52,9 +68,9 @@ def _rung(planning: Planning, choice: plan.Choice) -> Rung:
         place = (segment.source, segment.nbytes, segment.address)
         loads.append(Load(*place, segment.after, segment.pinned, segment.ahead))
     steps = tuple(
-        Step(layer_of[step.layer], step.first, step.count, need, weights, scratch)
+        Step(form.layers[step.layer], step.first, step.count, need, weights, scratch)
         for step, need, weights, scratch in zip(
             planned.steps, planned.need, weights_at, planned.scratch_at, strict=True
         )
     )
-    return Rung(planned.budget, planned.arena, planned.tensor_at, steps, tuple(loads), choice.latency)
+    return Rung(planned.budget, planned.arena, tuple(value_at), steps, tuple(loads), choice.latency)

@@ -7,7 +7,7 @@ do not, the faster one is an alternative, with weights packed for it, that a run
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from tvm import tirx
@@ -15,7 +15,9 @@ from tvm import tirx
 from . import plan
 from .device import DeviceProfile
 from .lower import Lowered, operand_bytes
-from .program import Layer
+from .program import Layer, Value
+from .schedules.row_bands import RowKernel
+from .split_rows import Band
 
 Choice = frozenset[int]  # indices of alternatives, at most one for each layer
 
@@ -36,23 +38,35 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Network:
-    """A lowered network with alternatives for some of its layers."""
+    """A lowered network with alternatives for some of its layers, and with bands of some."""
 
     base: Lowered
     alternatives: tuple[Alternative, ...]  # those of one layer in the order of the lowerings they come from
     weights: tuple[tuple[str, np.ndarray, int], ...]  # of all layers and alternatives: name, array, offset
     weights_nbytes: int
     kernels: Mapping[str, tirx.PrimFunc]
+    bands: tuple[Band, ...] = ()
+    band_values: tuple[Value, ...] = ()  # between the layers of a band
+    band_kernels: Mapping[str, RowKernel] = field(default_factory=dict)  # by symbol
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """All layers, then all alternatives."""
-        return (*self.base.layers, *(alternative.layer for alternative in self.alternatives))
+        """All layers, then all alternatives, then all bands."""
+        return (*self.base.layers, *(other.layer for other in (*self.alternatives, *self.bands)))
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """All values of all layers."""
+        return (*self.base.values, *self.band_values)
 
     def base_of(self, index: int) -> int:
-        """The layer that `layers[index]` is, or is an alternative for."""
+        """The layer that `layers[index]` is, or is an alternative for, or a band of."""
         count = len(self.base.layers)
-        return index if index < count else self.alternatives[index - count].base
+        return index if index < count else (*self.alternatives, *self.bands)[index - count].base
+
+    def kernel(self, symbol: str) -> tirx.PrimFunc:
+        """A kernel's code; that of bands is made on demand."""
+        return self.band_kernels[symbol].build() if symbol in self.band_kernels else self.kernels[symbol]
 
     def indices(self, choice: Choice) -> list[int]:
         """For every layer its index in `layers`, with the alternatives that are chosen."""
@@ -95,13 +109,27 @@ def merge(small: Lowered, *others: Lowered, worthwhile: float = _WORTHWHILE) -> 
 
 
 @dataclass(frozen=True)
+class Form:
+    """One way to compute the network."""
+
+    layers: tuple[int, ...]  # indices into Network.layers, in the order of computing
+    values: tuple[int, ...]  # indices into Network.values, those in use
+    problem: plan.Problem  # its layers and tensors in these orders
+
+
+@dataclass(frozen=True)
 class Planning:
-    """A network as planning problems, one per choice of alternatives, the smallest kernels first."""
+    """A network in all its forms: first with whole layers, one form per choice of alternatives, then in bands of rows."""
 
     network: Network
-    choices: tuple[Choice, ...]
-    problems: tuple[plan.Problem, ...]
-    fixed_order: bool = False  # a rung takes the last problem that can be planned, not the fastest plan
+    whole: tuple[Form, ...]  # the smallest kernels first
+    banded: tuple[Form, ...] = ()  # the smallest memory first; only where they need less than the whole ones
+    fixed_order: bool = False  # a rung takes the last form that can be planned, not the fastest plan
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """All forms, the one with the smallest memory first."""
+        return (*self.banded, *self.whole)
 
 
 def planning(network: Network, profile: DeviceProfile, threads: int) -> Planning:
@@ -133,31 +161,34 @@ def planning_of(
     profile: DeviceProfile,
     fixed_order: bool = False,
 ) -> Planning:
-    """The problems of the given choices; `seconds` as by `layer_seconds`."""
-    problems = tuple(_problem(network, network.indices(choice), seconds, profile) for choice in choices)
-    return Planning(network, tuple(choices), problems, fixed_order)
+    """The forms of the given choices; `seconds` as by `layer_seconds`."""
+    forms = tuple(form_of(network, network.indices(choice), seconds, profile) for choice in choices)
+    return Planning(network, forms, fixed_order=fixed_order)
 
 
 def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> list[float]:
-    """The predicted time of every layer and every alternative, in the order of `network.layers`."""
-    work = [*network.base.work, *(alternative.work for alternative in network.alternatives)]
+    """The predicted time of every layer, alternative and band, in the order of `network.layers`."""
+    work = [*network.base.work, *(other.work for other in (*network.alternatives, *network.bands))]
     return [
         profile.seconds(operations, operand_bytes(layer), threads)
         for layer, operations in zip(network.layers, work, strict=True)
     ]
 
 
-def _problem(
-    network: Network, indices: Sequence[int], seconds: Sequence[float], profile: DeviceProfile
-) -> plan.Problem:
-    base, all_layers = network.base, network.layers
-    layers = []
-    for own, index in zip(base.layers, indices, strict=True):
-        weights = all_layers[index].weights
-        packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
-        layers.append(plan.Layer(own.name, all_layers[index].scratch_nbytes, packed, seconds[index]))
-    tensors = tuple(
-        plan.Tensor(value.name, value.nbytes, start, end)
-        for value, (start, end) in zip(base.values, base.lifetimes(), strict=True)
+def form_of(network: Network, indices: Sequence[int], seconds: Sequence[float], profile: DeviceProfile) -> Form:
+    """The form that computes these layers; `seconds` as by `layer_seconds`."""
+    layers = [network.layers[index] for index in indices]
+    lives = network.base.lifetimes(layers)
+    values = network.values
+    problem = plan.Problem(
+        tuple(_planned(layer, seconds[index]) for layer, index in zip(layers, indices, strict=True)),
+        tuple(plan.Tensor(values[value].name, values[value].nbytes, *live) for value, live in lives.items()),
+        plan.Storage(profile.storage_bytes_per_s, profile.load_overhead_s),
     )
-    return plan.Problem(tuple(layers), tensors, plan.Storage(profile.storage_bytes_per_s, profile.load_overhead_s))
+    return Form(tuple(indices), tuple(lives), problem)
+
+
+def _planned(layer: Layer, seconds: float) -> plan.Layer:
+    weights = layer.weights
+    packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
+    return plan.Layer(layer.name, layer.scratch_nbytes, packed, seconds)

@@ -1,5 +1,9 @@
 """Names of the attributes by which decisions travel in the IR. The pass that consumes one removes it."""
 
+from __future__ import annotations
+
+from ..schedules.row_bands import RowKernel
+
 # On a layer function (set by FuseLayers, consumed by PretransformWeights): the anchor operator, e.g. "conv2d".
 LAYER = "flexcomp.layer"
 # On a layer function (set by FuseLayers, consumed by PretransformWeights): which parameters come from weights.
@@ -18,6 +22,7 @@ FLOPS = "flexcomp.flops"  # int
 WORK = "flexcomp.work"  # float: operations, weighted by how fast this kernel does them
 SLICES = "flexcomp.slices"  # int: blocks of the panel; the kernel takes (first, count) before its output
 CANDIDATES = "flexcomp.candidates"  # list of (implementation, scratch bytes, weight bytes, work): what was on offer
+ROWS = "flexcomp.rows"  # str, where the kernel can be made for a band of rows: RowKernel.encode of schedules/row_bands.py
 SCRATCH = "flexcomp.scratch"  # list of shapes: float32 buffers that the kernel takes after its output
 
 
@@ -29,9 +34,11 @@ def kernel_attributes(
     slices: int = 1,
     scratch: tuple[tuple[int, ...], ...] = (),
     work: float | None = None,
+    rows: RowKernel | None = None,
 ) -> dict:
     """The attributes of a kernel that generic fusion leaves alone."""
     return {
+        **({ROWS: rows.encode()} if rows else {}),
         OPERATOR: operator,
         IMPLEMENTATION: implementation,
         DESCRIPTION: description,

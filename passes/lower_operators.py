@@ -12,6 +12,7 @@ from tvm.ir.transform import module_pass
 from ..schedules import concat, pool, rowwise, scan, sort
 from ..schedules.concat import ConcatSpec
 from ..schedules.pool import PoolSpec
+from ..schedules.row_bands import row_kernel
 from ..schedules.rowwise import RowSpec
 from ..schedules.scan import ScanSpec
 from ..schedules.sort import SortSpec
@@ -59,7 +60,9 @@ class _Mutator(relax.PyExprMutator):
         if key not in self.kernels:
             name = f"{operator(call)}_{len(self.kernels)}"
             func = family(spec, self.unit.width).with_attrs(
-                kernel_attributes(operator(call), "vector", str(spec), getattr(spec, "flops", 0))
+                kernel_attributes(
+                    operator(call), "vector", str(spec), getattr(spec, "flops", 0), rows=row_kernel(spec, self.unit.width)
+                )
             )
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)
         return relax.call_tir(self.kernels[key], args, _out_types(call))

@@ -10,6 +10,7 @@ from tvm import relax
 from tvm.ir.transform import module_pass
 
 from ..schedules.registry import Candidate, candidates
+from ..schedules.row_bands import row_kernel
 from ..schedules.spec import ConvSpec, MatmulSpec
 from ..schedules.tile import VectorUnit
 from ..schedules.winograd_transforms import WeightTransform
@@ -78,8 +79,9 @@ class _Mutator(relax.PyExprMutator):
         key = (repr(spec), str(candidate))
         if key not in self.kernels:
             described = names.kernel_attributes(
-                layer, str(candidate), str(spec), spec.flops, blocks, candidate.scratch, candidate.work
-            )
+                layer, str(candidate), str(spec), spec.flops, blocks, candidate.scratch, candidate.work,
+                row_kernel(spec, self.unit.width, candidate.family, candidate.tile),
+            )  # fmt: skip
             described[names.CANDIDATES] = [
                 [str(c), c.scratch_nbytes, c.weight_nbytes, float(c.work)] for c in candidates(spec, self.unit)
             ]

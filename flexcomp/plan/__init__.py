@@ -6,7 +6,7 @@ Knows no TVM and no files. `problem.py` is what goes in and comes out.
 from .bound import latency_bound
 from .check import check, verify
 from .errors import InfeasibleError, PlanError
-from .ladder import Choice, ladder, ladder_of, resident_budget
+from .ladder import Choice, budgets_between, ladder, ladder_of, resident_budget
 from .minimum import Minimum, layer_bounds, minimum_budget
 from .problem import ALIGN, PAGE, Layer, Plan, Problem, Segment, Step, Storage, Tensor, Weights
 from .simulate import Timeline, simulate
@@ -30,11 +30,12 @@ __all__ = [
     "Tensor",
     "Timeline",
     "Weights",
+    "budgets_between",
     "check",
     "ladder",
-    "layer_bounds",
     "ladder_of",
     "latency_bound",
+    "layer_bounds",
     "minimum_budget",
     "plan",
     "resident_budget",

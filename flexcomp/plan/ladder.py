@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from .best import resident_plan
 from .bound import latency_bound
@@ -64,14 +65,17 @@ def ladder_of(
     strategy: str = "best",
     report: Callable[[int, int], None] = lambda done, total: None,
     last_that_fits: bool = False,
+    limits: Sequence[float] = (),
 ) -> tuple[Choice, ...]:
     """As `ladder`, where a rung may solve any of several problems: one network with other kernels.
 
     The first problem sets the smallest budget; it should be the one with the smallest kernels. For every
     budget problems are tried in the order of their lower bounds, until no bound is below the best plan; or,
     with `last_that_fits`, the last problem that can be planned is taken whatever its latency. A budget that was
-    not asked for is left out if the strategy finds no plan.
+    not asked for is left out if the strategy finds no plan. `limits`, one per problem, are budgets in bytes above
+    which a problem is not tried.
     """
+    limits = limits or [inf] * len(problems)
     if budgets is None:
         largest = max(resident_budget(problem) for problem in problems)
         budgets = budgets_between(minimum_budget(problems[0]).nbytes, largest)
@@ -81,8 +85,9 @@ def ladder_of(
     result: list[Choice] = []
     for done, budget in enumerate(wanted):
         report(done, len(wanted))
+        tried = [index for index, limit in enumerate(limits) if budget <= limit]
         try:
-            best = pick(problems, budget, strategy)
+            best = pick(problems, tried, budget, strategy)
         except InfeasibleError:
             if budget in extra or budget == wanted[-1]:
                 raise
@@ -95,17 +100,17 @@ def ladder_of(
     return tuple(result)
 
 
-def _fastest(problems: Sequence[Problem], budget: int, strategy: str) -> Choice:
-    bounds = [latency_bound(problem, budget) for problem in problems]
+def _fastest(problems: Sequence[Problem], tried: Sequence[int], budget: int, strategy: str) -> Choice:
+    bounds = {index: latency_bound(problems[index], budget) for index in tried}
     best: Choice | None = None
     failure: InfeasibleError | None = None
-    for index in sorted(range(len(problems)), key=lambda index: (bounds[index], index)):
+    for index in sorted(tried, key=lambda index: (bounds[index], index)):
         if best is not None and bounds[index] >= best.latency:
             break
         try:
             found = plan(problems[index], budget, strategy)
         except InfeasibleError as error:
-            failure = error if index == 0 or failure is None else failure
+            failure = error if index == min(tried) or failure is None else failure
             continue
         latency = simulate(problems[index], found).latency
         if best is None or latency < best.latency:
@@ -116,8 +121,9 @@ def _fastest(problems: Sequence[Problem], budget: int, strategy: str) -> Choice:
     return best
 
 
-def _last(problems: Sequence[Problem], budget: int, strategy: str) -> Choice:
-    for index in reversed(range(1, len(problems))):
+def _last(problems: Sequence[Problem], tried: Sequence[int], budget: int, strategy: str) -> Choice:
+    first, *others = tried
+    for index in reversed(others):
         if max(layer_bounds(problems[index]), default=0) > budget:
             continue
         try:
@@ -125,5 +131,5 @@ def _last(problems: Sequence[Problem], budget: int, strategy: str) -> Choice:
         except InfeasibleError:
             continue
         return Choice(index, found, simulate(problems[index], found).latency)
-    found = plan(problems[0], budget, strategy)
-    return Choice(0, found, simulate(problems[0], found).latency)
+    found = plan(problems[first], budget, strategy)
+    return Choice(first, found, simulate(problems[first], found).latency)

@@ -1,0 +1,133 @@
+"""Bands of rows: the same operator on a few rows of its output, and on the rows of its input that these need.
+
+In NHWC and with one image a band of rows is one contiguous range of bytes. So a band of a layer is computed by the
+layer's own kernel, made for an image of fewer rows: the first band keeps the padding at the top, the last the
+padding at the bottom, and the rows that neighbouring bands share (the halo) are read twice. Weights are packed as for
+the whole layer, and every output is the sum of the same products in the same order.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from tvm import tirx
+
+from . import concat, conv, depthwise, pool
+from .concat import ConcatSpec
+from .pool import PoolSpec
+from .spec import ConvSpec
+from .tile import Tile
+
+_SPECS = {cls.__name__: cls for cls in (ConvSpec, PoolSpec, ConcatSpec)}
+_CONVOLUTIONS = {"direct": conv.kernel, "depthwise": depthwise.kernel}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows [start, stop) of an image."""
+
+    start: int
+    stop: int
+
+    @property
+    def count(self) -> int:
+        return self.stop - self.start
+
+    def __or__(self, other: Rows) -> Rows:
+        """The smallest band that holds both."""
+        return Rows(min(self.start, other.start), max(self.stop, other.stop))
+
+    def __str__(self) -> str:
+        return f"[{self.start}:{self.stop}]"
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """A kernel that can be made for a band of its rows."""
+
+    spec: ConvSpec | PoolSpec | ConcatSpec
+    vector_width: int
+    family: str = ""  # of a convolution's kernel
+    tile: Tile | None = None  # of a convolution's kernel
+
+    @property
+    def out_rows(self) -> int:
+        """Rows of the output."""
+        spec = self.spec
+        if isinstance(spec, ConcatSpec):
+            return spec.out_shape[1]
+        return spec.out_height if isinstance(spec, ConvSpec) else spec.out_h
+
+    @property
+    def flops(self) -> int:
+        return getattr(self.spec, "flops", 0)
+
+    def needed(self, out: Rows, operand: int) -> Rows:
+        """The rows of activation `operand` (in the order of the kernel's parameters) that `out` is computed from."""
+        return self._clipped(out)[0] if operand == 0 and not isinstance(self.spec, ConcatSpec) else out
+
+    def band(self, out: Rows) -> RowKernel:
+        """The kernel for the rows `out` of the output; its operands are the rows that `needed` says."""
+        spec = self.spec
+        if isinstance(spec, ConcatSpec):
+            shapes = tuple((shape[0], out.count, *shape[2:]) for shape in spec.shapes)
+            return replace(self, spec=replace(spec, shapes=shapes))
+        rows, top, bottom = self._clipped(out)
+        if isinstance(spec, ConvSpec):
+            padding = (top, spec.padding[1], bottom, spec.padding[3])
+            return replace(self, spec=replace(spec, height=rows.count, padding=padding))
+        pad = (top, spec.pad[1], bottom, spec.pad[3])
+        return replace(self, spec=replace(spec, h=rows.count, pad=pad, out_h=out.count))
+
+    def build(self) -> tirx.PrimFunc:
+        """The kernel's code, with the parameters of the kernel for the whole layer."""
+        if isinstance(self.spec, ConvSpec):
+            return _CONVOLUTIONS[self.family](self.spec, self.tile, self.vector_width)
+        family = pool if isinstance(self.spec, PoolSpec) else concat
+        return family.kernel(self.spec, self.vector_width)
+
+    def encode(self) -> str:
+        """As text, for an attribute in the IR."""
+        return json.dumps([type(self.spec).__name__, asdict(self)])
+
+    @staticmethod
+    def decode(text: str) -> RowKernel:
+        """The inverse of `encode`."""
+        name, fields = json.loads(text)
+        spec = _SPECS[name](**{key: _tuples(value) for key, value in fields.pop("spec").items()})
+        tile = fields.pop("tile")
+        return RowKernel(spec, tile=Tile(**tile) if tile else None, **fields)
+
+    def _clipped(self, out: Rows) -> tuple[Rows, int, int]:
+        """The input rows under the windows of `out`, and how many rows of padding lie above and below them."""
+        spec = self.spec
+        if isinstance(spec, ConvSpec):
+            extent, kernel, padding = spec.height, spec.kernel[0], spec.padding
+        else:
+            extent, kernel, padding = spec.h, spec.kh, spec.pad
+        start = out.start * spec.stride[0] - padding[0]
+        stop = (out.stop - 1) * spec.stride[0] - padding[0] + (kernel - 1) * spec.dilation[0] + 1
+        # A window may reach past the padding where an operator rounds the size of its output up.
+        below = min(stop, extent + padding[2]) - extent
+        return Rows(max(0, start), min(extent, stop)), max(0, -start), max(0, below)
+
+
+def row_kernel(spec: object, vector_width: int, family: str = "", tile: Tile | None = None) -> RowKernel | None:
+    """How a kernel computes bands of rows; None if it cannot: other families, several images, a single row."""
+    if isinstance(spec, ConvSpec):
+        able = spec.batch == 1 and family in _CONVOLUTIONS
+    elif isinstance(spec, PoolSpec):
+        able = spec.n == 1
+    elif isinstance(spec, ConcatSpec):
+        able = len(spec.out_shape) == 4 and spec.axis == 3 and spec.out_shape[0] == 1
+    else:
+        able = False
+    if not able:
+        return None
+    kernel = RowKernel(spec, vector_width, family, tile)
+    return kernel if kernel.out_rows > 1 else None
+
+
+def _tuples(value):
+    return tuple(_tuples(part) for part in value) if isinstance(value, list) else value

@@ -1,0 +1,141 @@
+"""Chains of layers, their rows band by band, and what splitting makes of a network."""
+
+import importlib
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.graph import Graph
+from flexcomp import plan
+from flexcomp.choose_bands import splits
+from flexcomp.device import default_profile
+from flexcomp.frontend import load_model
+from flexcomp.lower import Lowered
+from flexcomp.program import ALIGN, ValueArg
+from flexcomp.schedules.row_bands import Rows
+from flexcomp.split_rows import BandBook, Region, chain_of
+from flexcomp.target import resolve_target
+from flexcomp.variants import alone, form_of, layer_seconds
+
+compiler = importlib.import_module("flexcomp.build")
+
+
+def lowered(graph: Graph, output: str, shape: tuple[int, ...]) -> Lowered:
+    imported = load_model(graph.model(output, shape), None, None)
+    return compiler._compile_graph(imported, resolve_target("llvm -mcpu=x86-64-v3"), "smallest", lambda *_: None).base
+
+
+@pytest.fixture(scope="module")
+def stem() -> Lowered:
+    """0 transpose, 1 conv 3×3, 2 conv 3×3, 3 pool 3×3 stride 2, 4 conv 1×1, 5 conv with a residual from 4, 6 mean."""
+    g = Graph("stem", seed=1)
+    x = g.relu(g.conv(g.relu(g.conv(g.input("x", (1, 16, 24, 16)), 16, 3)), 16, 3))
+    x = g.relu(g.conv(g.max_pool(x, 3, 2, padding=1), 16, 1))
+    x = g.relu(g.op("Add", g.conv(x, 16, 3), x, channels=16))
+    return lowered(g, g.op("GlobalAveragePool", x), (1, 16, 1, 1))
+
+
+def test_rows_grow_backwards_by_the_halo(stem):
+    chain = chain_of(stem, 1, 4)
+    assert chain.out_rows == 12
+    first, second, last = chain.split(5)
+    assert first == (Rows(0, 11), Rows(0, 10), Rows(0, 5))
+    assert second == (Rows(8, 21), Rows(9, 20), Rows(5, 10))
+    assert last == (Rows(18, 24), Rows(19, 24), Rows(10, 12))
+
+
+def test_a_value_with_two_readers_has_the_rows_of_both(stem):
+    chain = chain_of(stem, 4, 6)
+    assert chain.links[1].sources == (0, 0)
+    assert chain.split(6) == [(Rows(0, 7), Rows(0, 6)), (Rows(5, 12), Rows(6, 12))]
+    assert [chain.offset(chain.split(6)[1], 1, operand) for operand in (0, 1)] == [0, 8 * 16 * 4]
+
+
+def test_what_is_no_chain(stem):
+    assert chain_of(stem, 0, 2) is None, "the transposition has no bands"
+    assert chain_of(stem, 5, 7) is None, "the mean needs every row"
+    assert chain_of(stem, 1, 5) is not None
+    g = Graph("forks", seed=1)
+    x = g.conv(g.input("x", (1, 16, 24, 16)), 16, 3)
+    y = g.conv(x, 16, 3)
+    z = g.op("Concat", g.conv(y, 16, 1), x, axis=1, channels=32)
+    forks = lowered(g, z, (1, 32, 24, 16))
+    assert chain_of(forks, 1, 3) is None, "the first result is read later"
+    assert chain_of(forks, 2, 4) is not None
+
+
+def test_bands_start_at_aligned_bytes():
+    """12 bytes a pixel and 17 pixels a row: only every sixteenth row starts at a multiple of 64 bytes."""
+    g = Graph("narrow", seed=1)
+    x = g.conv(g.conv(g.input("x", (1, 3, 48, 17)), 3, 1), 16, 1)
+    chain = chain_of(lowered(g, x, (1, 16, 48, 17)), 1, 3)
+    assert chain.split(16) is not None and chain.split(12) is None
+
+
+def test_bands_are_parts_of_whole_values_and_small_values_between(stem):
+    book = BandBook(stem)
+    order = book.add(Region(1, 4, 4))
+    assert [book.bands[i].base for i in order] == [1, 2, 3] * 3
+    assert [book.bands[i].layer.name for i in order[:3]] == ["conv2d.1[0:9]", "conv2d.2[0:8]", "max_pool2d.3[0:4]"]
+    values = (*stem.values, *book.values)
+    written = []
+    for i in order:
+        band = book.bands[i]
+        base = stem.layers[band.base]
+        assert band.layer.weights == base.weights and len(band.layer.args) == len(base.args)
+        for arg in band.layer.args:
+            if isinstance(arg, ValueArg):
+                assert arg.offset % ALIGN == 0 and arg.offset + arg.type.nbytes <= values[arg.value].nbytes
+        if band.base == 3:
+            out = next(arg for arg in band.layer.args if isinstance(arg, ValueArg) and arg.written)
+            assert out.value == next(arg.value for arg in base.args if isinstance(arg, ValueArg) and arg.written)
+            written.append((out.offset, out.offset + out.type.nbytes))
+    assert written[0][0] == 0 and written[-1][1] == 12 * 8 * 16 * 4
+    assert all(end == start for (_, end), (start, _) in itertools.pairwise(written))
+
+
+def test_the_same_bands_are_made_once(stem):
+    book = BandBook(stem)
+    first = book.add(Region(1, 4, 4))
+    count = len(book.bands), len(book.values), len(book.kernels)
+    assert book.add(Region(1, 4, 4)) == first
+    assert (len(book.bands), len(book.values), len(book.kernels)) == count
+    # first, middle and last band
+    assert len(book.kernels) == 9
+
+
+def seconds_of(work: float, nbytes: int) -> float:
+    return 1e-6 + work * 1e-11 + nbytes * 1e-10
+
+
+def problem_of(network: Lowered) -> plan.Problem:
+    whole, profile = alone(network), default_profile(8)
+    return form_of(whole, range(len(network.layers)), layer_seconds(whole, profile, 1), profile).problem
+
+
+def test_splits_keep_what_they_promise(stem):
+    """Peaks ascend, work descends; the layers of each split stay below its peak when they are planned."""
+    problem = problem_of(stem)
+    found = splits(stem, problem, seconds_of)
+    bound = max(plan.layer_bounds(problem))
+    assert found and all(split.peak < bound and split.seconds > 0 for split in found)
+    assert [s.peak for s in found] == sorted(s.peak for s in found)
+    assert [s.seconds for s in found] == sorted((s.seconds for s in found), reverse=True)
+    for split in found:
+        book, order, at = BandBook(stem), [], 0
+        for region in split.regions:
+            order += [*range(at, region.start), *(len(stem.layers) + i for i in book.add(region))]
+            at = region.stop
+        order += range(at, len(stem.layers))
+        network = replace(alone(stem), bands=tuple(book.bands), band_values=tuple(book.values))
+        seconds = layer_seconds(network, default_profile(8), 1)
+        form = form_of(network, order, seconds, default_profile(8))
+        assert max(plan.layer_bounds(form.problem)) <= split.peak
+
+
+def test_no_splits_where_they_do_not_help():
+    g = Graph("dense", seed=1)
+    x = g.dense(g.dense(g.input("x", (1, 512)), 512), 64)
+    network = lowered(g, x, (1, 64))
+    assert splits(network, problem_of(network), seconds_of) == ()

@@ -1,0 +1,150 @@
+"""Bands of rows: the rows they need, and that together they compute what the whole layer computes, to the last bit."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flexcomp.schedules.concat import ConcatSpec
+from flexcomp.schedules.pool import PoolSpec
+from flexcomp.schedules.registry import conv_candidates
+from flexcomp.schedules.row_bands import RowKernel, Rows, row_kernel
+from flexcomp.schedules.spec import ConvSpec
+from flexcomp.schedules.tile import VectorUnit
+
+from .kernels import call, library
+from .reference import pack
+
+UNIT = VectorUnit(8, 16)
+RESIDUAL = ("relu", ("add", ("acc",), ("tensor", 0)))
+CONVOLUTIONS = (
+    ConvSpec(1, 23, 17, 12, 24, kernel=(3, 3), padding=(1, 1, 1, 1), epilogue=("relu6", ("acc",))),
+    ConvSpec(1, 24, 9, 3, 20, kernel=(7, 7), stride=(2, 2), padding=(3, 3, 3, 3)),
+    ConvSpec(1, 14, 14, 32, 16, epilogue=RESIDUAL),
+    ConvSpec(1, 15, 8, 16, 16, kernel=(1, 1), stride=(2, 2)),
+    ConvSpec(1, 21, 6, 8, 8, kernel=(3, 2), padding=(2, 0, 1, 1), dilation=(2, 1)),
+    ConvSpec(1, 20, 11, 40, 40, kernel=(3, 3), stride=(2, 2), padding=(1, 1, 1, 1), groups=40),
+    ConvSpec(1, 9, 5, 600, 8, kernel=(3, 3), padding=(1, 1, 1, 1)),
+)
+POOLS = (
+    PoolSpec(1, 21, 9, 16, 3, 3, (2, 2), (1, 1, 1, 1), (1, 1), "max", False, 11, 5),
+    PoolSpec(1, 12, 8, 20, 3, 3, (2, 2), (0, 0, 0, 0), (1, 1), "max", False, 6, 4),  # rounded up
+    PoolSpec(1, 13, 8, 12, 2, 2, (1, 1), (1, 0, 0, 1), (1, 1), "avg", True, 13, 8),
+    PoolSpec(1, 13, 8, 12, 3, 3, (1, 1), (1, 1, 1, 1), (1, 1), "avg", False, 13, 8),
+)
+
+
+def of_convolution(spec: ConvSpec) -> tuple[RowKernel, object]:
+    candidate = conv_candidates(spec, UNIT)[0]
+    return row_kernel(spec, UNIT.width, candidate.family, candidate.tile), candidate.panel
+
+
+def bands(kernel: RowKernel, count: int) -> list[Rows]:
+    edges = [kernel.out_rows * i // count for i in range(count + 1)]
+    return [Rows(a, b) for a, b in itertools.pairwise(edges) if a < b]
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_convolutions_in_bands(count):
+    rng = np.random.default_rng(count)
+    functions, cases = {}, []
+    for i, spec in enumerate(CONVOLUTIONS):
+        kernel, panel = of_convolution(spec)
+        parts = bands(kernel, count)
+        functions[f"whole_{i}"] = kernel.build()
+        functions |= {f"band_{i}_{rows.start}": kernel.band(rows).build() for rows in parts}
+        cases.append((i, spec, kernel, panel, parts))
+    compiled = library(functions)
+    for i, spec, kernel, panel, parts in cases:
+        x = rng.standard_normal((1, spec.height, spec.width, spec.in_channels)).astype("f4")
+        out = (1, spec.out_height, spec.out_width, spec.out_channels)
+        tensors = [rng.standard_normal(out).astype("f4") for _ in range(spec.tensors)]
+        w = rng.standard_normal((spec.out_channels, *spec.kernel, spec.group_in)).astype("f4")
+        packed = pack(panel, w, rng.standard_normal(spec.out_channels).astype("f4"))
+        whole = _convolve(compiled[f"whole_{i}"], x, tensors, packed, out)
+        for rows in parts:
+            given_rows = kernel.needed(rows, 0)
+            band = _convolve(
+                compiled[f"band_{i}_{rows.start}"],
+                x[:, given_rows.start : given_rows.stop],
+                [tensor[:, rows.start : rows.stop] for tensor in tensors],
+                packed,
+                (1, rows.count, *out[2:]),
+            )
+            np.testing.assert_array_equal(band, whole[:, rows.start : rows.stop], str(spec))
+
+
+def _convolve(function, x, tensors, packed, out):
+    import tvm
+
+    result = tvm.runtime.tensor(np.full(out, np.nan, "f4"))
+    operands = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in (x, *tensors, packed)]
+    function(*operands, 0, packed.shape[0], result)
+    return result.numpy()
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_pools_and_joins_in_bands(count):
+    rng = np.random.default_rng(count)
+    specs = (*POOLS, ConcatSpec(((1, 9, 4, 8), (1, 9, 4, 12), (1, 9, 4, 3)), 3))
+    kernels = [row_kernel(spec, UNIT.width) for spec in specs]
+    functions = {f"whole_{i}": kernel.build() for i, kernel in enumerate(kernels)}
+    for i, kernel in enumerate(kernels):
+        functions |= {f"band_{i}_{rows.start}": kernel.band(rows).build() for rows in bands(kernel, count)}
+    compiled = library(functions)
+    for i, (spec, kernel) in enumerate(zip(specs, kernels, strict=True)):
+        is_pool = isinstance(spec, PoolSpec)
+        shapes = [(1, spec.h, spec.w, spec.c)] if is_pool else spec.shapes
+        out = (1, spec.out_h, spec.out_w, spec.c) if is_pool else spec.out_shape
+        inputs = [rng.standard_normal(shape).astype("f4") for shape in shapes]
+        whole = call(compiled[f"whole_{i}"], *inputs, out=out)
+        for rows in bands(kernel, count):
+            needed = [kernel.needed(rows, operand) for operand in range(len(inputs))]
+            parts = [x[:, n.start : n.stop] for x, n in zip(inputs, needed, strict=True)]
+            band = call(compiled[f"band_{i}_{rows.start}"], *parts, out=(1, rows.count, *out[2:]))
+            np.testing.assert_array_equal(band, whole[:, rows.start : rows.stop], str(spec))
+
+
+@given(st.data())
+def test_bands_need_the_rows_under_their_windows(data):
+    number = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+    spec = ConvSpec(
+        1, number(4, 40), 8, 16, 16, kernel=(number(1, 7), 1), stride=(number(1, 3), 1),
+        padding=(number(0, 3), 0, number(0, 3), 0), dilation=(number(1, 2), 1),
+    )  # fmt: skip
+    if spec.out_height < 2:
+        return
+    kernel, _ = of_convolution(spec)
+    start = number(0, spec.out_height - 1)
+    rows = Rows(start, number(start + 1, spec.out_height))
+    taps = {
+        row * spec.stride[0] - spec.padding[0] + tap * spec.dilation[0]
+        for row in range(rows.start, rows.stop)
+        for tap in range(spec.kernel[0])
+    }
+    inside = [row for row in taps if 0 <= row < spec.height]
+    needed = kernel.needed(rows, 0)
+    if not inside:
+        assert needed.count <= 0 or spec.dilation[0] > 1
+        return
+    assert needed.start <= min(inside) and max(inside) < needed.stop
+    assert kernel.band(rows).out_rows == rows.count
+    assert kernel.band(Rows(0, spec.out_height)).spec.padding[0] == spec.padding[0]
+
+
+def test_kernels_travel_as_text():
+    for spec in (*CONVOLUTIONS, *POOLS):
+        kernel = of_convolution(spec)[0] if isinstance(spec, ConvSpec) else row_kernel(spec, 8)
+        assert RowKernel.decode(kernel.encode()) == kernel
+
+
+def test_what_has_no_bands():
+    spec = CONVOLUTIONS[0]
+    assert row_kernel(replace(spec, batch=2), 8, "direct") is None
+    assert row_kernel(spec, 8, "winograd") is None
+    assert row_kernel(ConvSpec(1, 1, 40, 8, 8), 8, "direct") is None, "one row"
+    assert row_kernel(PoolSpec.global_average(1, 7, 7, 8), 8) is None
+    assert row_kernel(ConcatSpec(((1, 9, 4, 8), (1, 9, 4, 8)), 1), 8) is None, "joined along the rows"
