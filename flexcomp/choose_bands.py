@@ -23,8 +23,8 @@ _LONGEST = 8
 _MOST_BANDS = 32
 # Tried limits are this factor apart, and the smallest feasible one is found to within the square root of it.
 _RATIO = 0.85
-# Bands may add this part of the network's computing and loading.
-_MOST_REPEATED = 0.6
+# Bands may add this multiple of the network's computing and loading; with more, less memory is not worth it.
+_MOST_REPEATED = 2.0
 # Splits that are offered to the planner.
 _OFFERED = 4
 
@@ -55,9 +55,8 @@ def splits(
     if not problem.layers:
         return ()
     options = _Options(lowered, problem, seconds_of)
-    most = _MOST_REPEATED * (
-        sum(layer.seconds + problem.storage.seconds(layer.weights.nbytes if layer.weights else 0) for layer in problem.layers)
-    )
+    loading = sum(problem.storage.seconds(layer.weights.nbytes) for layer in problem.layers if layer.weights)
+    most = _MOST_REPEATED * (loading + sum(layer.seconds for layer in problem.layers))
     found: list[Split] = []
     limit = max(options.bounds) - 1
     while (split := options.cheapest(limit)) is not None and split.seconds <= most:

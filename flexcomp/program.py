@@ -106,7 +106,7 @@ class Weights:
 class Layer:
     """One fused call: `kernel` is the symbol in the library, `args` its arguments in order."""
 
-    name: str  # unique, printable
+    name: str  # unique, printable; a band of a layer is called "layer[first row:last row]", maybe with a number behind
     op: str  # e.g. "conv2d"
     kernel: str  # symbol name
     implementation: str  # e.g. "direct 14×32"
@@ -115,6 +115,12 @@ class Layer:
     weights: Weights | None
     scratch_nbytes: int
     flops: int
+
+    @property
+    def band_of(self) -> str | None:
+        """The name of the layer of which this one computes some rows; None if it computes all."""
+        base, bracket, _ = self.name.partition("[")
+        return base if bracket else None
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ def _layers(program: Program, recorded: choices.Choices | None) -> list[dict]:
     return [
         {
             "name": layer.name,
+            "band_of": layer.band_of,  # the layer of which it computes some rows; null if it computes all
             "op": layer.op,
             "kernel": layer.kernel,
             "implementation": layer.implementation,

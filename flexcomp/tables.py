@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
@@ -33,25 +34,36 @@ def as_text(*tables: Table, width: int = 120) -> str:
 
 
 def layer_table(facts: dict) -> Table:
-    """One row for each layer of `flexcomp.report.describe`."""
+    """One row for each layer of `flexcomp.report.describe`, and for all bands of a layer that the same budgets use."""
     table = Table(title=f"{facts['model']}: layers")
     for name in ("layer", "computes", "kernel", "MFLOP", "weights", "scratch", "slices", "budgets"):
         table.add_column(name, justify="left" if name in ("layer", "computes", "kernel") else "right", overflow="fold")
-    for layer in facts["layers"]:
-        slices = [count for count in layer["slices"] if count]
+    for layers in _with_bands_together(facts["layers"]):
+        layer = layers[0]
+        slices = [count for band in layers for count in band["slices"] if count]
         fewest, most = min(slices), max(slices)
-        budgets = "all" if len(slices) == len(layer["slices"]) else f"{len(slices)} of {len(layer['slices'])}"
+        times = sum(count > 0 for count in layer["slices"])
         table.add_row(
-            layer["name"],
+            f"{layer['band_of']} in {len(layers)} bands" if layer["band_of"] else layer["name"],
             layer["description"],
             layer["implementation"],
-            f"{layer['flops'] / 1e6:.1f}",
+            f"{sum(band['flops'] for band in layers) / 1e6:.1f}",
             human_bytes(layer["weights_bytes"]) if layer["weights_bytes"] else "",
             human_bytes(layer["scratch_bytes"]) if layer["scratch_bytes"] else "",
             str(fewest) if fewest == most else f"{fewest} to {most}",
-            budgets,
+            "all" if times == len(layer["slices"]) else f"{times} of {len(layer['slices'])}",
         )
     return table
+
+
+def _with_bands_together(layers: list[dict]) -> Iterable[list[dict]]:
+    """Every layer alone, and the bands of a layer that belong to the same budgets as one."""
+    groups: dict[tuple, list[dict]] = {}
+    for layer in layers:
+        budgets = tuple(count > 0 for count in layer["slices"])
+        key = (layer["band_of"], layer["implementation"], budgets) if layer["band_of"] else (layer["name"],)
+        groups.setdefault(key, []).append(layer)
+    return groups.values()
 
 
 def choice_table(facts: dict) -> Table | None:
