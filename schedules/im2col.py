@@ -222,17 +222,9 @@ class _Emitter:
                 self._fill(place, end, high, None)
 
     def _fill(self, place, low, high, source) -> None:
-        """Products [low, high) of a pixel: copied, or zero without a source."""
-
-        def move(at, lanes: int) -> None:
-            value = zero(lanes) if source is None else self.x[vector(source + at, lanes)]
-            T.buffer_store(self.a, value, [vector(place + at, lanes)])
-
-        vectors = T.bind(tirx.max(high - low, 0) // self.width) if self.width > 1 else 0
-        with T.serial(vectors) as i:
-            move(low + i * self.width, self.width)
-        with T.serial(low + vectors * self.width, high) as i:
-            move(i, 1)
+        """Products [low, high) of a pixel: copied, or zero without a source. LLVM makes vectors of these loops."""
+        with T.serial(low, high) as at:
+            T.buffer_store(self.a, zero(1) if source is None else self.x[source + at], [place + at])
 
     # -- multiplying -------------------------------------------------------------------------------
 
