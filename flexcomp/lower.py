@@ -15,6 +15,7 @@ import tvm
 from tvm import ir, relax, tirx
 
 from .errors import UnsupportedModelError
+from .frontend.onnx_convert import node_of
 from .passes import attributes as names
 from .passes.ir import bindings, dtype, num_inputs, operator, shape
 from .program import (
@@ -99,6 +100,7 @@ class _Lowering:
         self.arrays: dict[relax.Var, np.ndarray] = dict(zip(params, weights, strict=True))
         self.seen: dict[relax.Var, object] = {}  # _Seen, or a list of them for a tuple
         self.scheduled: dict[ir.GlobalVar, generic.Scheduled] = {}
+        self.output_names: dict[relax.Expr, str] = {}
         self.result = Lowered()
 
     def run(self, input_names: tuple[str, ...], output_names: tuple[str, ...]) -> Lowered:
@@ -107,6 +109,9 @@ class _Lowering:
             seen = self._new_value(name, _type(param))
             self.seen[param] = seen
             result.inputs.append(Port(name, seen.value, seen.type))
+        body = self.main.body.body
+        fields = list(body.fields) if isinstance(body, relax.Tuple) else [body]
+        self.output_names = dict(zip(fields, output_names, strict=False))
         for binding in bindings(self.main):
             self._binding(binding)
         returned = self._look_up(self.main.body.body)
@@ -148,7 +153,7 @@ class _Lowering:
             self._kernel_call(binding.var, value)
         else:
             raise UnsupportedModelError(
-                f"operator {operator(value) or value.op} has no kernel and TVM cannot lower it: "
+                f"{self._place(binding.var)}operator {operator(value) or value.op} has no kernel and TVM cannot lower it: "
                 "replace it in the model, or compute it outside"
             )
 
@@ -162,7 +167,7 @@ class _Lowering:
         scratch = tuple(TensorType(tuple(int(e) for e in s), "float32") for s in attrs.get(names.SCRATCH, ()))
         if names.OPERATOR not in attrs:
             if gv not in self.scheduled:
-                self.scheduled[gv] = self._schedule(gv, func)
+                self.scheduled[gv] = self._schedule(var, gv, func)
             func = self.scheduled[gv].func
             scratch = tuple(TensorType(tuple(t.shape), t.dtype) for t in self.scheduled[gv].scratch)
         result.kernels[gv.name_hint] = func
@@ -235,13 +240,20 @@ class _Lowering:
         result.rows.append(None)
         return written
 
-    def _schedule(self, gv: ir.GlobalVar, func: tirx.PrimFunc) -> generic.Scheduled:
+    def _schedule(self, var: relax.Var, gv: ir.GlobalVar, func: tirx.PrimFunc) -> generic.Scheduled:
         try:
             return generic.schedule(func, self.target)
         except generic.UnsupportedKernelError as error:
             raise UnsupportedModelError(
-                f"operator {gv.name_hint}: {error}: replace it in the model, or compute it outside"
+                f"{self._place(var)}operator {gv.name_hint}: {error}: replace it in the model, or compute it outside"
             ) from error
+
+    def _place(self, var: relax.Var) -> str:
+        """Where in an ONNX model a variable comes from, at the start of an error message."""
+        node = node_of(var.name)
+        if node is None and var in self.output_names:
+            return f"output {self.output_names[var]!r}: "
+        return f"{node}: " if node else ""
 
     def _store(self, name: str, arrays: list[np.ndarray], slices: int) -> Weights | None:
         if not arrays:

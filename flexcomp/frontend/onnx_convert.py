@@ -89,9 +89,17 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             result = super()._convert_operator(op_name, inputs, attrs, opset)
         elif not isinstance(result, relax.Var):
             result = self.bb.normalize(result)
+        result = self._named(result, attrs["tvm_custom"]["name"], op_name)
         if self.first_dynamic is None and isinstance(result, relax.Expr) and not is_static(result.ty):
             self.first_dynamic = self.place
         return result
+
+    def _named(self, result: relax.Expr, node: str, op_name: str) -> relax.Expr:
+        """A tensor as a variable whose name tells the node, for errors of later phases."""
+        if not isinstance(result, relax.Call):
+            return result
+        result = self.bb.normalize(result)
+        return self.bb.emit(result, f"{node}@{op_name}") if isinstance(result.ty, relax.TensorType) else result
 
     def _value_of(self, expr: relax.Expr) -> np.ndarray | None:
         if isinstance(expr, tvm.ir.GenericConst):
@@ -99,6 +107,12 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         if isinstance(expr, relax.Var) and expr.name in self._params:
             return self._params[expr.name][1].numpy()
         return None
+
+
+def node_of(variable: str) -> str | None:
+    """The ONNX node whose result a Relax variable holds, for error messages; None if its name does not tell."""
+    node, mark, op_name = variable.rpartition("@")
+    return f"node {node!r} ({op_name.rstrip('0123456789')})" if mark else None  # digits were added to make names unique
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:

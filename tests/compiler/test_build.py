@@ -12,6 +12,7 @@ from tvm import relax
 
 import flexcomp
 from benchmarks.graph import Graph
+from flexcomp.schedules import generic
 from flexcomp.target import resolve_target
 
 from .operators import model, node
@@ -57,6 +58,18 @@ def test_an_operator_that_cannot_be_compiled_is_named(name, unsupported):
         unsupported.graph.node[0].attribute.append(onnx.helper.make_attribute("hidden_size", 2))
     with pytest.raises(flexcomp.UnsupportedModelError, match=f"(?i){name}"):
         flexcomp.build(unsupported)
+
+
+def test_an_operator_without_a_kernel_is_named_with_its_node(monkeypatch):
+    def refuse(func, target):
+        raise generic.UnsupportedKernelError("calls a library")
+
+    monkeypatch.setattr(generic, "schedule", refuse)
+    with pytest.raises(flexcomp.UnsupportedModelError) as caught:
+        flexcomp.build(model([node("Cos", "x", out="c"), node("Softmax", "c")], {"x": (3, 4)}, ["y"]))
+    assert str(caught.value).startswith("node 'c' (Cos): operator tir_cos: calls a library: replace it")
+    with pytest.raises(flexcomp.UnsupportedModelError, match=r"^output 'y': operator tir_cos: calls a library"):
+        flexcomp.build(model([node("Cos", "x")], {"x": (3, 4)}, ["y"]))
 
 
 def test_two_builds_give_the_same_bytes(tmp_path):
