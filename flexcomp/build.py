@@ -28,6 +28,7 @@ from .lower import lower
 from .offers import layer_offers
 from .program import PAGE, Program, Rung
 from .rungs import plan_rungs
+from .schedules.tile import VectorUnit
 from .target import CompileTarget, resolve_target
 from .used import used
 from .variants import Network, alone, merge
@@ -83,7 +84,8 @@ def build(
     report("import", 0, 1)
     imported = load_model(model, input_shapes, params)
     report("import", 1, 1)
-    network = _compile_graph(imported, resolved, kernels, report)
+    unit = replace(resolved.vector_unit, threads=threads)
+    network = _compile_graph(imported, resolved, unit, kernels, report)
     if not network.layers:
         raise UnsupportedModelError("the network computes nothing: its outputs are its inputs")
     profile = device or default_profile(resolved.vector_width)
@@ -101,7 +103,9 @@ def build(
     return Artifact(program, module, weights, resolved)
 
 
-def _compile_graph(imported: Imported, target: CompileTarget, kernels: str, report: Progress) -> Network:
+def _compile_graph(
+    imported: Imported, target: CompileTarget, unit: VectorUnit, kernels: str, report: Progress
+) -> Network:
     strategies = KERNELS[kernels]
     total = 1 + 2 * len(strategies)
     report("passes", 0, total)
@@ -109,7 +113,7 @@ def _compile_graph(imported: Imported, target: CompileTarget, kernels: str, repo
     report("passes", 1, total)
     lowered = []
     for done, strategy in enumerate(strategies):
-        mod, weights = _choose_kernels(simple, imported.weights, target, strategy)
+        mod, weights = _choose_kernels(simple, imported.weights, target, unit, strategy)
         report("passes", 2 + 2 * done, total)
         lowered.append(lower(mod, weights, target, imported.input_names, imported.output_names))
         report("passes", 3 + 2 * done, total)
@@ -120,10 +124,9 @@ def _compile_graph(imported: Imported, target: CompileTarget, kernels: str, repo
 
 
 def _choose_kernels(
-    mod: tvm.IRModule, weights: Sequence[np.ndarray], target: CompileTarget, strategy: str
+    mod: tvm.IRModule, weights: Sequence[np.ndarray], target: CompileTarget, unit: VectorUnit, strategy: str
 ) -> tuple[tvm.IRModule, list[np.ndarray]]:
     """A module of kernel calls, and the values of its weights."""
-    unit = target.vector_unit
     mod = pipeline.run(mod, pipeline.layers(unit, strategy), "layers")
     mod = pipeline.run(mod, pipeline.separate_weights(), "separate_weights")
     transform = [gv for gv in mod.get_global_vars() if gv.name_hint == "main_transform_params"]

@@ -5,10 +5,12 @@ pointwise convolutions are the case without neighbours.
 
 1. Weights lie in panels of `tile.channels` output channels (schedules/panel.py); a step computes blocks
    [first, first + count).
-2. Tasks are (band of output rows, block), the block innermost, so that a band of the input stays in the cache
-   while the panels stream past it.
+2. Tasks are (part of the output, block), the block innermost, so that the part's input stays in the cache while the
+   panels stream past it. A part is a band of rows, or a range of tiles where neighbours do not matter; there are so
+   many that every thread has the same share (schedules/parts.py).
 3. A row of pixels is cut evenly into tiles of at most `tile.rows` pixels. Accumulators start as the bias, live
-   in registers over the whole reduction and pass through the epilogue before the only store.
+   in registers over the whole reduction and pass through the epilogue before the only store. What the epilogue
+   reads is fetched into the cache while the reduction runs.
 4. A long reduction is added up in parts of a few hundred products, so that rounding errors stay small.
 5. Padding costs neither a copy nor a test in the inner loop: kernel rows outside the image are left out by the
    bounds of the loop, and the few tiles that touch the left or right border are emitted on their own, each with
@@ -28,8 +30,9 @@ from tvm.script.ir_builder import tirx as T
 
 from . import epilogue as ep
 from . import lane
-from .emit import Accumulators, flat, loop, maybe_serial, spread, vector, zero
+from .emit import Accumulators, flat, loop, maybe_serial, prefetch, spread, vector, zero
 from .panel import panel_of
+from .parts import choose_parts
 from .spec import ConvSpec
 from .tile import Tile, VectorUnit, pieces, split_evenly
 
@@ -45,31 +48,20 @@ _PARTIAL_TERMS = 512
 _EARLY_LOADS = 5
 
 
-def kernel(spec: ConvSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:
-    """A PrimFunc (x, epilogue tensors…, panel, first, count, y).
+def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
+    """A PrimFunc (x, epilogue tensors…, panel, first, count, y), cut for so many threads.
 
     x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer.
     """
-    rows_image = _as_rows(spec, tile)
-    return DirectEmitter(spec, rows_image, tile, vector_width).prim_func()
+    return DirectEmitter(spec, _as_row(spec), tile, vector_width, threads).prim_func()
 
 
-def _as_rows(spec: ConvSpec, tile: Tile) -> ConvSpec:
-    """A pointwise convolution sees one long row of pixels: cut it into rows that tiles fill evenly."""
+def _as_row(spec: ConvSpec) -> ConvSpec:
+    """A pointwise convolution sees one long row of pixels."""
     if not spec.pointwise:
         return spec
-    pixels = spec.batch * spec.height * spec.width
-    width = pixels
-    # The longest row that divides the image, of a whole number of tiles; a row bounds a task's input.
-    limit = max(tile.rows, _BAND_NBYTES // (4 * spec.in_channels))
-    for candidate in range(min(limit, pixels), tile.rows - 1, -1):
-        if pixels % candidate == 0 and candidate % tile.rows == 0:
-            width = candidate
-            break
-    shape = dict(batch=1, height=pixels // width, width=width)
-    return ConvSpec(**shape, in_channels=spec.in_channels, out_channels=spec.out_channels, groups=spec.groups,
-                    epilogue=spec.epilogue)  # fmt: skip
+    return replace(spec, batch=1, height=1, width=spec.batch * spec.height * spec.width)
 
 
 def unit_for(spec: ConvSpec, unit: VectorUnit) -> VectorUnit:
@@ -85,14 +77,14 @@ def _may_join_columns(spec: ConvSpec) -> bool:
 class DirectEmitter:
     """Loops over tasks, rows and tiles; `_tile` is what a tile does."""
 
-    def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int) -> None:
+    def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int) -> None:
         self.declared, self.spec, self.tile = declared, spec, tile
         self.panel = panel_of(spec, tile.channels)
         self.pieces = pieces(tile.channels, vector_width)
         self.stores = pieces(min(tile.channels, self.panel.group_channels), vector_width)
-        row_nbytes = spec.width * spec.in_channels * 4 * spec.stride[0]
-        self.band = max(1, min(spec.out_height, _BAND_NBYTES // row_nbytes))
-        self.bands = math.ceil(spec.out_height / self.band)
+        self.units = math.ceil(spec.out_width / tile.rows) if spec.pointwise else spec.out_height
+        bands = math.ceil(4 * spec.height * spec.width * spec.in_channels / _BAND_NBYTES)
+        self.parts = choose_parts(self.units, self.panel.blocks * spec.batch, bands, threads)
         # Few input channels make no vector; those of neighbouring columns do, and their weights are neighbours too.
         self.joins_columns = tile.depth > 1 and _may_join_columns(spec)
 
@@ -119,22 +111,48 @@ class DirectEmitter:
 
     def _tasks(self, first, count) -> None:
         spec, panel = self.spec, self.panel
-        with loop(count * (spec.batch * self.bands), spec.flops) as task:
+        with loop(count * (spec.batch * self.parts), spec.flops) as task:
             self.acc = Accumulators(self.tile.rows, self.pieces)
             self.total = Accumulators(self.tile.rows, self.pieces) if spec.taps > _PARTIAL_TERMS else self.acc
             offset = T.bind(task % count)
-            image = T.bind(task // count)
+            part = T.bind(task // count)
             block = T.bind(first + offset)
             start = tirx.min(block % panel.blocks_per_group * panel.block, max(panel.group_channels - panel.block, 0))
             group = block // panel.blocks_per_group
             self.in_channel = T.bind(group * spec.group_in) if panel.groups > 1 else 0
             self.out_channel = T.bind(group * panel.group_channels + start) if panel.blocks > 1 else 0
             self.panel_at = T.bind(offset * (panel.rows * panel.block))
-            self.image = T.bind(image // self.bands) if spec.batch > 1 else 0
-            top = T.bind(image % self.bands * self.band) if self.bands > 1 else 0
-            rows = tirx.min(self.band, spec.out_height - top) if spec.out_height % self.band else self.band
-            with T.serial(rows) as row:
-                self._row(top + row)
+            self.image = T.bind(part // self.parts) if spec.batch > 1 else 0
+            low, size = self._part_of_units(part % self.parts if spec.batch > 1 else part)
+            if spec.pointwise:
+                self._pointwise(low, size)
+            else:
+                with T.serial(size) as row:
+                    self._row(low + row)
+
+    def _part_of_units(self, part) -> tuple:
+        """First unit of a part and how many it has; the first `larger` parts have one more."""
+        base, larger = divmod(self.units, self.parts)
+        if self.parts == 1:
+            return 0, self.units
+        if not larger:
+            return T.bind(part * base), base
+        return T.bind(part * base + tirx.min(part, larger)), T.bind(tirx.if_then_else(part < larger, base + 1, base))
+
+    def _pointwise(self, low, count) -> None:
+        """Tiles [low, low + count) of the only row; the first `larger` of the row have one pixel more."""
+        self.out_row, self.in_row, self.kernel_rows = 0, 0, (0, 1)
+        size, larger = divmod(self.spec.out_width, self.units)
+        if self.parts == 1:
+            larger_count, smaller_count = larger, self.units - larger
+        else:
+            larger_count = T.bind(tirx.max(tirx.min(larger - low, count), 0)) if larger else 0
+            smaller_count = count - larger_count
+        if larger:
+            with T.serial(larger_count) as i:
+                self._tile((low + i) * (size + 1), size + 1, None)
+        with T.serial(smaller_count) as i:
+            self._tile((low + larger_count + i) * size + larger, size, None)
 
     def _row(self, out_row) -> None:
         spec = self.spec
@@ -157,6 +175,7 @@ class DirectEmitter:
     def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
         """One register tile at output pixels [column, column + size); `taps[kw]` lists the pixels that tap kw reaches."""
         spec = self.spec
+        self._prefetch(column, size)
         self.total.fill(size, lambda start, lanes: self.w[vector(self.panel_at + start, lanes)])
         every = list(range(size))
         by_column = spec.group_in >= 2 * _PARTIAL_TERMS
@@ -202,7 +221,9 @@ class DirectEmitter:
         in_row = self.image * spec.height + self.in_row + kernel_row * spec.dilation[0]
         in_column = column * spec.stride[1] - spec.padding[1] + kernel_column * spec.dilation[1]
         pixel = (in_row * spec.width + in_column) * spec.in_channels + self.in_channel + start_channel
-        tap = self.panel_at + (1 + (kernel_row * spec.kernel[1] + kernel_column) * spec.group_in + start_channel) * block
+        tap = (
+            self.panel_at + (1 + (kernel_row * spec.kernel[1] + kernel_column) * spec.group_in + start_channel) * block
+        )
 
         def left(row: int, step, lanes: int) -> tirx.Expr:
             return self.x[vector(pixel + (row * spec.stride[1] * spec.in_channels) + step, lanes)]
@@ -221,12 +242,23 @@ class DirectEmitter:
             depth = self.tile.depth  # parts of a long reduction are multiples of it
             lane.reduce(self.acc, reached, count, left, right, depth, rest=spec.group_in % depth)
 
+    def _place(self, column):
+        """Where the first output channel of a pixel lies in the output."""
+        out_row = self.image * self.spec.out_height + self.out_row
+        return (out_row * self.spec.out_width + column) * self.spec.out_channels + self.out_channel
+
+    def _prefetch(self, column, size: int) -> None:
+        """Ask for the lines that the tile's epilogue reads: the reduction hides how long they take."""
+        for row in range(size if self.tensors else 0):
+            place = T.bind(self._place(column + row))
+            for tensor in self.tensors:
+                prefetch(tensor, place, self.panel.block)
+
     def _store(self, column, size: int) -> None:
         spec = self.spec
-        out_row = self.image * spec.out_height + self.out_row
         vectors_at = self.panel_at + (1 + self.panel.taps) * self.panel.block
         for row in range(size):
-            place = (out_row * spec.out_width + column + row) * spec.out_channels + self.out_channel
+            place = self._place(column + row)
             for start, lanes in self.stores:
                 index = vector(place + start, lanes)
                 value = ep.evaluate(

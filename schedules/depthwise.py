@@ -1,7 +1,7 @@
 """Depthwise convolution over NHWC images: vectors of channels, without scratch.
 
 1. Weights lie in panels of `tile.channels` channels: bias, one row per tap, then the epilogue's vectors.
-2. Tasks are (band of output rows, block of channels), the block innermost.
+2. Tasks are (part of the output, block of channels), the block innermost.
 3. A tile is a few neighbouring pixels of one row; the taps of a kernel row are unrolled, so that an input vector
    that several pixels need is loaded once.
 4. Borders as in the direct convolution: bounds of the kernel row's loop, tiles of their own left and right.
@@ -17,9 +17,9 @@ from .spec import ConvSpec
 from .tile import Tile
 
 
-def kernel(spec: ConvSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:
+def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
     """A PrimFunc (x, epilogue tensors…, panel, first, count, y); shapes as for the direct convolution."""
-    return _Emitter(spec, spec, tile, vector_width).prim_func()
+    return _Emitter(spec, spec, tile, vector_width, threads).prim_func()
 
 
 class _Emitter(DirectEmitter):

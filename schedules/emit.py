@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -10,6 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 # Work below which handing it to other threads costs more than it gains: a launch takes some microseconds.
 PARALLEL_FLOPS = 400_000
+CACHE_LINE = 16  # floats
 
 
 def vector(index: tirx.Expr | int, lanes: int):
@@ -29,6 +31,17 @@ def zero(lanes: int) -> tirx.Expr:
 def loop(extent, flops: int) -> AbstractContextManager:
     """A loop over independent tasks of `flops` operations in all: parallel if that pays."""
     return T.parallel(extent) if flops >= PARALLEL_FLOPS else T.serial(extent)
+
+
+def prefetch(buffer, index, floats: int, *, write: bool = False, level: int = 1) -> None:
+    """Ask for the cache lines of `floats` consecutive elements from `index` on, into the cache of that level.
+
+    The index may lie outside of the buffer: nothing is read that a program can see.
+    """
+    for line in range(math.ceil(floats / CACHE_LINE)):
+        address = tirx.address_of(buffer[index + line * CACHE_LINE])
+        arguments = [tirx.const(number, "int32") for number in (int(write), 4 - level, 1)]
+        T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, *arguments))
 
 
 def maybe_serial(start, stop) -> AbstractContextManager:

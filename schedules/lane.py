@@ -23,17 +23,25 @@ Right = Callable[[tirx.Expr | int, int, int], tirx.Expr]
 
 
 def reduce(
-    acc: Accumulators, rows: list[int], count, left: Left, right: Right, depth: int, rest: int | None = None
+    acc: Accumulators,
+    rows: list[int],
+    count,
+    left: Left,
+    right: Right,
+    depth: int,
+    rest: int | None = None,
+    fetch: Callable[[tirx.Expr], None] | None = None,
 ) -> None:
     """Add the products of `count` steps to `rows` of a tile.
 
     `left(row, step, lanes)` loads the left factors of `lanes` steps from `step` on, `right(step, start, lanes)` a
     vector of right factors. `depth` steps are taken at a time, one being the broadcasting form; those left over are
-    broadcast. Where `count` is an expression, `rest` is 0 if none can be left over.
+    broadcast. Where `count` is an expression, `rest` is 0 if none can be left over. The broadcasting form asks for
+    right factors ahead with `fetch(step)`.
     """
     rest = count % depth if isinstance(count, int) else rest
     if depth == 1 or (isinstance(count, int) and count < depth):
-        _broadcast(acc, rows, (0, count), left, right)
+        _broadcast(acc, rows, (0, count), left, right, fetch)
         return
     with T.serial(count // depth) as group:
         step = group * depth
@@ -47,8 +55,10 @@ def reduce(
         _broadcast(acc, rows, (count // depth * depth, count), left, right)
 
 
-def _broadcast(acc: Accumulators, rows: list[int], bounds: tuple, left: Left, right: Right) -> None:
+def _broadcast(acc: Accumulators, rows: list[int], bounds: tuple, left: Left, right: Right, fetch=None) -> None:
     with T.serial(*bounds) as step:
+        if fetch is not None:
+            fetch(step)
         acc.accumulate(
             rows,
             lambda row, start, lanes: spread(left(row, step, 1), lanes),

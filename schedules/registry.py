@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from . import conv, depthwise, im2col, matmul, winograd
+from . import conv, depthwise, im2col, matmul, winograd, winograd_kernel
 from .panel import Panel, panel_of
 from .spec import ConvSpec, MatmulSpec
 from .tile import Tile, VectorUnit, choose
@@ -23,7 +23,7 @@ _DEPTHWISE_LIVE = 22
 _DEPTHWISE_SLOWDOWN = 1.3
 # F(6,3) is not offered: it errs by 1e-5 of the largest output where F(4,3) errs by 2e-6, and over the sixteen
 # convolutions of VGG-19 that adds up to more than 1e-4.
-_WINOGRAD_KINDS = (2, 4)
+_WINOGRAD_KINDS = (2, 4, 5)
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,15 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
     else:
         pixels = spec.batch * spec.height * spec.width
         width = pixels if spec.pointwise else spec.out_width
-        tile = choose(width, spec.group_out, conv.unit_for(spec, unit), row_nbytes=4 * spec.in_channels * spec.stride[1])
+        tile = choose(
+            width, spec.group_out, conv.unit_for(spec, unit), row_nbytes=4 * spec.in_channels * spec.stride[1]
+        )
         family = "gemv" if pixels == 1 else "direct"
         build, work = conv.kernel, _direct_work(spec)
     return [
-        Candidate(family, tile, panel_of(spec, tile.channels), 0, work, lambda: build(spec, tile, unit.width)),
+        Candidate(
+            family, tile, panel_of(spec, tile.channels), 0, work, lambda: build(spec, tile, unit.width, unit.threads)
+        ),
         *(_winograd(way, unit) for way in winograd.ways(spec, unit) if way.m in _WINOGRAD_KINDS),
         *(im2col_candidate(spec, unit, way.slices) for way in im2col.ways(spec, unit)),
     ]
@@ -106,7 +110,7 @@ def _winograd(way: winograd.Winograd, unit: VectorUnit) -> Candidate:
         way.panel,
         way.scratch_nbytes,
         way.work,
-        lambda: winograd.kernel(way, unit.width),
+        lambda: winograd_kernel.kernel(way, unit.width),
         variant=str(way),
         weight_transform=WeightTransform(way.m),
         scratch=way.scratch,

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class VectorUnit:
-    """What the tile shapes depend on."""
+    """What the tile shapes depend on, and how many such units share a layer."""
 
     width: int  # float32 lanes of one register: AVX-512 16, AVX2 8, NEON 4
     registers: int
     by_lane: bool = False  # a multiply-add can take a factor from a lane of a register (AArch64)
     in_flight: int = 8  # cycles a multiply-add's result takes to arrive, times those issued in a cycle
+    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def split_evenly(extent: int, most: int) -> list[tuple[int, int]]:
 _VECTOR_LOAD = 0.2
 _SCALAR_LOAD = 0.1
 # Wider blocks make slices coarser and gain nothing more.
-_MOST_VECTORS = 4
+MOST_VECTORS = 4
 # Rows of pixels that lie a multiple of this apart fall into the same set of an 8-way 32 KiB cache; more than
 # seven of them and a weight line evict each other: 90 instead of 117 GFLOP/s for 1024 channels at 14×14.
 _ALIAS_NBYTES = 4096
@@ -69,7 +70,7 @@ _ALIAS_ROWS_BY_LANE = 4
 _MOST_VECTORS_OF_ONE_ROW = 8
 
 
-def choose(width: int, channels: int, unit: VectorUnit, row_nbytes: int = 0, most_vectors: int = _MOST_VECTORS) -> Tile:
+def choose(width: int, channels: int, unit: VectorUnit, row_nbytes: int = 0, most_vectors: int = MOST_VECTORS) -> Tile:
     """The tile with the least predicted work for rows of `width` pixels and `channels` channels (per group).
 
     `row_nbytes` is the distance of neighbouring pixels of a tile in the input. Counted per step of the reduction:

@@ -1,4 +1,4 @@
-"""Winograd convolution F(m × m, 3 × 3), m = 2, 4, 6, over NHWC images: fewer products, for scratch and larger weights.
+"""Winograd convolution F(m × m, 3 × 3), m = 2, 4, 5, 6, over NHWC images: fewer products, for scratch and larger weights.
 
 What it targets: 3×3 kernels, stride 1, dilation 1, one group, padding of at most 2 (schedules/winograd_transforms.py
 has the algebra and the source). The output is cut into Winograd tiles of m × m pixels, row-major over all images.
@@ -18,22 +18,12 @@ and V is shared, or blocks of tiles (`slots` > 1), each slot with its own part o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as T
-
-from . import epilogue as ep
-from . import lane
-from .emit import Accumulators, flat, loop, maybe_serial, vector, zero
 from .panel import Panel
 from .spec import ConvSpec
-from .tile import Tile, VectorUnit, choose, pieces
-from .winograd_transforms import KERNEL, KINDS, input_line, output_line
+from .tile import MOST_VECTORS, Tile, VectorUnit, choose
+from .winograd_transforms import KERNEL, KINDS
 
 _MOST_PADDING = KERNEL - 1
 _LINE = 16  # floats of a cache line
@@ -42,18 +32,21 @@ _ALIAS_NBYTES = 1024
 # Scratch that ways are offered for: little, what stays in a core's second-level cache with the weights streaming
 # past, and what reads weights that do not fit the last level fewer times.
 _SCRATCH_NBYTES = (160 * 1024, 600 * 1024, 1200 * 1024, 4096 * 1024)
-_SLOTS = (1, 2, 4)
 _MOST_CHUNK = 4
+_SECOND_LEVEL_NBYTES = 512 * 1024  # weights up to here stay in a core's own cache
+# Asking for weights ahead pays where a cache line of them meets this many rows of a register tile.
+_PREFETCH_ROWS = 8
 # The predicted time, in operations at the speed of a direct convolution. Measured on one Zen 4 core (118 GFLOP/s).
-_TRANSFORM_FLOPS = {2: 12.0, 4: 12.0, 6: 16.0}  # by m, per value of V and M: transform, store, load
-_PIXEL_FLOPS = 12.0  # per byte of input and output, which tiles touch in short pieces
-WEIGHT_FLOPS = 1.5  # per byte of weights, which wait in memory: what does not hide behind products
-_READ_FLOPS = 5.5  # per byte of weights read from memory; a layer takes at least as long as that
+_TRANSFORM_FLOPS = {2: 8.0, 4: 8.0, 5: 9.5, 6: 11.0}  # by m, per value of V and M: transform, store, load
+_PIXEL_FLOPS = 5.0  # per byte of input and output, which tiles touch in short pieces
+WEIGHT_FLOPS = 0.3  # per byte of weights, which wait in memory: what does not hide behind products
+_READ_FLOPS = 3.6  # per byte of weights read from memory; a layer takes at least as long as that, however many threads
 _TILE_OVERHEAD = 0.4  # rows of Winograd tiles that loading a row of weights costs
 _LAST_LEVEL_NBYTES = 16 * 2**20  # weights up to here are still cached when the next block of tiles wants them
-_LAUNCH_FLOPS = 20_000.0  # per loop that is handed to the threads, if there is only one
-# Wider register tiles gain nothing here, and make M larger.
+_LAUNCH_FLOPS = 200_000.0  # per loop that is handed to several threads, of each of them
+# Wider register tiles gain nothing here, and make M larger; but a few rows of tiles need them to keep the units busy.
 _MOST_VECTORS = 2
+_FEW_ACCUMULATORS = 10
 
 
 def eligible(spec: ConvSpec) -> bool:
@@ -76,6 +69,7 @@ class Winograd:
     groups: int  # register tiles of Winograd tiles in a block
     chunk: int = 1  # blocks of output channels between two output transforms
     slots: int = 1  # blocks of tiles that may be computed at the same time
+    threads: int = 1  # what `work` is predicted for
 
     @property
     def a(self) -> int:
@@ -143,30 +137,42 @@ class Winograd:
         return sum(4 * math.prod(shape) for shape in self.scratch)
 
     @property
+    def prefetches(self) -> bool:
+        """Whether weights are asked for ahead: they come from beyond a core's caches, in whole lines."""
+        nbytes = self.panel.blocks * self.panel.block_nbytes
+        return nbytes > _SECOND_LEVEL_NBYTES and self.tile.channels % _LINE == 0 and self.tile.rows >= _PREFETCH_ROWS
+
+    @property
     def work(self) -> float:
-        """Predicted time, in operations of a direct convolution that takes as long."""
-        panel, channels = self.panel, self.spec.in_channels
+        """Predicted time, in operations of direct convolutions that take all threads as long."""
+        spec, panel, threads = self.spec, self.panel, self.threads
         size, weights = panel.blocks * panel.block, panel.blocks * panel.block_nbytes
         overhead = 1 + _TILE_OVERHEAD * self.all_groups / self.tiles
-        products = 2.0 * self.tiles * self.positions * channels * size * overhead
-        transforms = _TRANSFORM_FLOPS[self.m] * self.tiles * self.positions * (channels + size)
-        pixels = (
-            _PIXEL_FLOPS
-            * 4
-            * self.spec.batch
-            * (
-                self.spec.height * self.spec.width * channels
-                + self.spec.out_height * self.spec.out_width * self.spec.out_channels
-            )
-        )
-        launches = 1 if self.slots > 1 else self.tile_blocks * (1 + 2 * math.ceil(panel.blocks / self.chunk))
+        products = 2.0 * self.tiles * self.positions * spec.in_channels * size * overhead
+        transforms = _TRANSFORM_FLOPS[self.m] * self.tiles * self.positions * (spec.in_channels + size)
+        pixels = _PIXEL_FLOPS * 4 * spec.batch * (
+            spec.height * spec.width * spec.in_channels + spec.out_height * spec.out_width * spec.out_channels
+        )  # fmt: skip
+        computed = products + transforms + pixels + WEIGHT_FLOPS * weights
+        if self.slots > 1:
+            computed *= _imbalance(self.tile_blocks, self.slots) * max(1.0, threads / self.slots)
+        elif threads > 1:
+            tasks = min(self.chunk, panel.blocks) * self.positions
+            launches = self.tile_blocks * (1 + 2 * math.ceil(panel.blocks / self.chunk))
+            computed += products * (_imbalance(tasks, threads) - 1)
+            computed += (transforms + pixels) * (_imbalance(self.block_tiles, threads) - 1)
+            computed += _LAUNCH_FLOPS * threads * launches
         passes = self.tile_blocks if weights > _LAST_LEVEL_NBYTES else 1
-        computed = products + transforms + pixels + WEIGHT_FLOPS * weights + _LAUNCH_FLOPS * launches
-        return max(computed, _READ_FLOPS * weights * passes)
+        return max(computed, _READ_FLOPS * weights * passes * threads)
 
     def __str__(self) -> str:
         slots = f"{self.slots}×" if self.slots > 1 else ""
         return f"F({self.m}) {slots}{self.block_tiles} tiles"
+
+
+def _imbalance(tasks: int, threads: int) -> float:
+    """How much longer the thread with the most tasks takes than the average."""
+    return math.ceil(tasks / threads) * threads / tasks
 
 
 def _odd_lines(floats: int) -> int:
@@ -181,7 +187,7 @@ def ways(spec: ConvSpec, unit: VectorUnit) -> list[Winograd]:
     found: dict[Winograd, None] = {}
     for m in KINDS:
         for limit in _SCRATCH_NBYTES:
-            for slots in _SLOTS:
+            for slots in sorted({1, unit.threads}):
                 found.update(dict.fromkeys(_fitting(spec, m, unit, limit, slots)))
     return list(found)
 
@@ -189,12 +195,12 @@ def ways(spec: ConvSpec, unit: VectorUnit) -> list[Winograd]:
 def _fitting(spec: ConvSpec, m: int, unit: VectorUnit, limit: int, slots: int) -> list[Winograd]:
     """The smallest and the largest block of tiles in at most `limit` bytes of scratch, of register tiles as high as fit."""
     tiles = Winograd(spec, m, Tile(1, 1), 1).tiles
-    few = unit.by_lane and tiles * _MOST_VECTORS < unit.in_flight  # then only wider tiles keep the unit busy
-    best = choose(tiles, spec.out_channels, unit, most_vectors=2 * _MOST_VECTORS if few else _MOST_VECTORS)
+    few = tiles * _MOST_VECTORS < max(unit.in_flight, _FEW_ACCUMULATORS)  # then only wider tiles keep the unit busy
+    best = choose(tiles, spec.out_channels, unit, most_vectors=MOST_VECTORS if few else _MOST_VECTORS)
     blocks = math.ceil(spec.out_channels / best.channels)
     chunk = max(1, min(_MOST_CHUNK, blocks, spec.in_channels // (2 * best.channels)))  # M at most half of V
     for rows in range(best.rows, 0, -1):
-        way = Winograd(spec, m, replace(best, rows=rows), 1, chunk, slots)
+        way = Winograd(spec, m, replace(best, rows=rows), 1, chunk, slots, unit.threads)
         if way.scratch_nbytes > limit:
             continue
         if slots > 1:
@@ -202,248 +208,3 @@ def _fitting(spec: ConvSpec, m: int, unit: VectorUnit, limit: int, slots: int) -
         tile_blocks = math.ceil(way.all_groups / min(limit // way.scratch_nbytes, way.all_groups))
         return [way, replace(way, groups=math.ceil(way.all_groups / tile_blocks))]
     return []
-
-
-def kernel(way: Winograd, vector_width: int) -> tirx.PrimFunc:
-    """A PrimFunc (x, epilogue tensors…, panel, first, count, y, v, m).
-
-    x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
-    out_channels]; panel holds `count` blocks of transformed weights, the first of which is block `first` of the
-    layer; v and m are scratch of the shapes `way.scratch`.
-    """
-    assert eligible(way.spec), f"no Winograd convolution for {way.spec}"
-    return _Emitter(way, vector_width).prim_func()
-
-
-def bind(value):
-    """A name for a value that several expressions use."""
-    return T.bind(value)
-
-
-class _Span(NamedTuple):
-    """Rows (or columns) of tiles before `stop` that see the same part [low, high) of the a inputs, or m outputs."""
-
-    stop: int
-    low: int
-    high: int
-
-
-def _spans(count: int, bounds: Callable[[int], tuple[int, int]]) -> list[_Span]:
-    spans: list[_Span] = []
-    for i in range(count):
-        low, high = bounds(i)
-        if spans and spans[-1][1:] == (low, high):
-            spans.pop()
-        spans.append(_Span(i + 1, low, high))
-    return spans
-
-
-def _dispatch(index, spans: list[_Span], emit: Callable[[_Span], None]) -> None:
-    """Emit code for the span that holds `index`."""
-    if len(spans) == 1:
-        emit(spans[0])
-        return
-    with T.If(index < spans[0].stop):
-        with T.Then():
-            emit(spans[0])
-        with T.Else():
-            _dispatch(index, spans[1:], emit)
-
-
-class _Emitter:
-    def __init__(self, way: Winograd, vector_width: int) -> None:
-        self.way, self.spec, self.panel, self.width = way, way.spec, way.panel, vector_width
-        self.pieces = pieces(way.tile.channels, vector_width)
-        self.stores = pieces(min(way.tile.channels, self.panel.group_channels), vector_width)
-        self.small, self.larger = divmod(way.tiles, way.all_groups)
-
-    def prim_func(self) -> tirx.PrimFunc:
-        spec, way = self.spec, self.way
-        in_shape = (spec.batch, spec.height, spec.width, spec.in_channels)
-        out_shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
-        with IRBuilder() as builder:
-            with T.prim_func():
-                T.func_name("main")
-                T.func_attr({"tirx.noalias": True})
-                x = T.arg("x", T.buffer(in_shape, "float32"))
-                tensors = [T.arg(f"t{i}", T.buffer(out_shape, "float32")) for i in range(spec.tensors)]
-                panel = T.arg("panel", T.buffer(self.panel.shape, "float32"))
-                first = T.arg("first", T.int64())
-                count = T.arg("count", T.int64())
-                y = T.arg("y", T.buffer(out_shape, "float32"))
-                v, m = (T.arg(name, T.buffer(s, "float32")) for name, s in zip("vm", way.scratch, strict=True))
-                self.x = flat(x, math.prod(in_shape))
-                self.w = flat(panel, math.prod(self.panel.shape))
-                self.y = flat(y, math.prod(out_shape))
-                self.tensors = [flat(t, math.prod(out_shape)) for t in tensors]
-                self.v, self.m = flat(v, math.prod(way.scratch[0])), flat(m, math.prod(way.scratch[1]))
-                self._tile_blocks(T.Cast("int32", first), T.Cast("int32", count))
-        return builder.get()
-
-    def _tile_blocks(self, first, count) -> None:
-        way = self.way
-        if way.slots == 1:
-            with maybe_serial(0, way.tile_blocks) as block:
-                self._tile_block(block, 0, first, count)
-            return
-        each = math.ceil(way.tile_blocks / way.slots)
-        with T.parallel(way.slots) as slot:
-            stop = T.bind(tirx.min((slot + 1) * each, way.tile_blocks))
-            with T.serial(slot * each, stop) as block:
-                self._tile_block(block, slot, first, count)
-
-    def _loop(self, extent, flops: int) -> AbstractContextManager:
-        """A loop within a stage; `flops` are those of all of its iterations."""
-        return loop(extent, flops) if self.way.slots == 1 else T.serial(extent)
-
-    def _start(self, group):
-        """The first Winograd tile of a register tile; the first `larger` of them have one tile more."""
-        if not self.larger:
-            return group * self.small
-        return group * self.small + tirx.min(group, self.larger)
-
-    def _tile_block(self, block, slot, first, count) -> None:
-        way, spec = self.way, self.spec
-        if way.tile_blocks == 1:
-            groups, start, tiles = (0, way.all_groups), 0, way.tiles
-        else:
-            low = T.bind(block * way.groups)
-            high = T.bind(tirx.min(low + way.groups, way.all_groups))
-            groups, start = (low, high), T.bind(self._start(low))
-            tiles = T.bind(self._start(high) - start)
-        self.v_at = T.bind(slot * math.prod(way.scratch[0][1:])) if way.slots > 1 else 0
-        self.m_at = T.bind(slot * math.prod(way.scratch[1][1:])) if way.slots > 1 else 0
-        products = 2 * way.block_tiles * way.positions * spec.in_channels * way.tile.channels
-        with self._loop(tiles, way.block_tiles * way.positions * spec.in_channels * way.a) as tile:
-            self._transform_input(start + tile, self.v_at + tile * way.v_tile)
-        with T.serial((count + (way.chunk - 1)) // way.chunk) as chunk:
-            blocks = T.bind(tirx.min(way.chunk, count - chunk * way.chunk)) if way.chunk > 1 else 1
-            with self._loop(blocks * way.positions, way.chunk * products) as task:
-                inside = T.bind(task // way.positions) if way.chunk > 1 else 0
-                position = T.bind(task % way.positions) if way.chunk > 1 else task
-                self._product(groups, start, chunk * way.chunk + inside, inside, position)
-            with self._loop(tiles, way.chunk * products // spec.in_channels * way.a) as tile:
-                with maybe_serial(0, blocks) as inside:
-                    offset = T.bind(chunk * way.chunk + inside)
-                    self._transform_output(start + tile, tile, inside, T.bind(first + offset), offset)
-
-    def _place(self, tile) -> tuple:
-        """Image, row and column of a Winograd tile."""
-        way = self.way
-        image = T.bind(tile // (way.rows * way.columns)) if self.spec.batch > 1 else 0
-        row = tile // way.columns % way.rows if self.spec.batch > 1 else tile // way.columns
-        return image, T.bind(row), T.bind(tile % way.columns)
-
-    def _transform_input(self, tile, v_at) -> None:
-        spec, m, a = self.spec, self.way.m, self.way.a
-        top, left, *_ = spec.padding
-        image, row, column = self._place(T.bind(tile))
-        at = T.bind(((image * spec.height + row * m - top) * spec.width + column * m - left) * spec.in_channels)
-
-        def emit(rows: _Span, columns: _Span) -> None:
-            def vectors(start, lanes: int) -> None:
-                done = []
-                for j in range(a):
-                    line = [
-                        T.bind(self.x[vector(at + (i * spec.width + j) * spec.in_channels + start, lanes)])
-                        if rows.low <= i < rows.high and columns.low <= j < columns.high
-                        else None
-                        for i in range(a)
-                    ]
-                    done.append(input_line(m, line, lanes, bind))
-                for i in range(a):
-                    for j, value in enumerate(input_line(m, [line[i] for line in done], lanes, bind)):
-                        place = vector(v_at + (i * a + j) * self.way.v_position + start, lanes)
-                        T.buffer_store(self.v, zero(lanes) if value is None else value, [place])
-
-            self._channels(vectors)
-
-        rows = _spans(self.way.rows, lambda i: (max(0, top - i * m), min(a, spec.height + top - i * m)))
-        columns = _spans(self.way.columns, lambda i: (max(0, left - i * m), min(a, spec.width + left - i * m)))
-        _dispatch(row, rows, lambda r: _dispatch(column, columns, lambda c: emit(r, c)))
-
-    def _channels(self, emit: Callable) -> None:
-        """`emit(start, lanes)` for vectors of all input channels; the last of several overlaps the one before it."""
-        channels, width = self.spec.in_channels, self.width
-        if channels < width:
-            for start, lanes in pieces(channels, width):
-                emit(start, lanes)
-            return
-        with maybe_serial(0, math.ceil(channels / width)) as i:
-            start = i * width if channels % width == 0 else tirx.min(i * width, channels - width)
-            emit(T.bind(start) if channels > width else 0, width)
-
-    def _product(self, groups: tuple, first_tile, block, inside, position) -> None:
-        """M of one position and one block of output channels, for the register tiles `groups`."""
-        size, step = self.way.tile.channels, self.panel.rows * self.panel.block
-        channels = self.spec.in_channels
-        u_at = T.bind(block * step + (1 + position * channels) * size)
-        v_at = T.bind(self.v_at + position * self.way.v_position)
-        m_at = T.bind(self.m_at + (inside * self.way.positions + position) * size)
-        acc = Accumulators(self.small + (1 if self.larger else 0), self.pieces)
-
-        def tile(rows: int, group) -> None:
-            at = T.bind(self._start(group) - first_tile)
-            acc.fill(rows, lambda start, lanes: zero(lanes))
-            lane.reduce(
-                acc,
-                list(range(rows)),
-                channels,
-                lambda row, step, lanes: self.v[vector(v_at + (at + row) * self.way.v_tile + step, lanes)],
-                lambda step, start, lanes: self.w[vector(u_at + step * size + start, lanes)],
-                self.way.tile.depth,
-            )
-            for row in range(rows):
-                for start, lanes in self.pieces:
-                    place = vector(m_at + (at + row) * self.way.m_tile + start, lanes)
-                    T.buffer_store(self.m, acc.get(row, start, lanes), [place])
-
-        low, high = groups
-        if self.larger:
-            stop = min(high, self.larger) if isinstance(high, int) else T.bind(tirx.min(high, self.larger))
-            with maybe_serial(low, stop) as group:
-                tile(self.small + 1, group)
-            low = max(low, self.larger) if isinstance(low, int) else T.bind(tirx.max(low, self.larger))
-        with maybe_serial(low, high) as group:
-            tile(self.small, group)
-
-    def _transform_output(self, tile, slot_tile, inside, block, offset) -> None:
-        spec, panel, m, a = self.spec, self.panel, self.way.m, self.way.a
-        image, row, column = self._place(T.bind(tile))
-        start_channel = tirx.min(block * panel.block, max(panel.group_channels - panel.block, 0))
-        channel_at = T.bind(start_channel) if panel.blocks > 1 else 0
-        panel_at = T.bind(offset * (panel.rows * panel.block))
-        vectors_at = panel_at + (1 + panel.taps) * panel.block
-        m_at = T.bind(self.m_at + slot_tile * self.way.m_tile + inside * (self.way.positions * panel.block))
-        pixel = (image * spec.out_height + row * m) * spec.out_width + column * m
-        at = T.bind(pixel * spec.out_channels + channel_at)
-
-        def emit(rows: _Span, columns: _Span) -> None:
-            def vectors(start, lanes: int) -> None:
-                done = []
-                for j in range(a):
-                    line = [T.bind(self.m[vector(m_at + (i * a + j) * panel.block + start, lanes)]) for i in range(a)]
-                    done.append(output_line(m, line, lanes, bind)[: rows.high])
-                bias = T.bind(self.w[vector(panel_at + start, lanes)])
-                for i in range(rows.high):
-                    line = output_line(m, [values[i] for values in done], lanes, bind)
-                    for j, value in enumerate(line[: columns.high]):
-                        place = vector(at + (i * spec.out_width + j) * spec.out_channels + start, lanes)
-                        result = ep.evaluate(
-                            spec.epilogue,
-                            T.bind(value + bias),
-                            tensor=lambda k, place=place: self.tensors[k][place],
-                            channel=lambda k: self.w[vector(vectors_at + k * panel.block + start, lanes)],
-                        )
-                        T.buffer_store(self.y, result, [place])
-
-            whole = [start for start, lanes in self.stores if lanes == self.width]
-            if whole:
-                with maybe_serial(0, len(whole)) as i:
-                    vectors(i * self.width, self.width)
-            for start, lanes in self.stores[len(whole) :]:
-                vectors(start, lanes)
-
-        rows = _spans(self.way.rows, lambda i: (0, min(m, spec.out_height - i * m)))
-        columns = _spans(self.way.columns, lambda i: (0, min(m, spec.out_width - i * m)))
-        _dispatch(row, rows, lambda r: _dispatch(column, columns, lambda c: emit(r, c)))

@@ -3,8 +3,8 @@
     Y = Aᵀ [ (G w Gᵀ) ∘ (Bᵀ x B) ] A          x: a × a inputs, w: 3 × 3 weights, Y: m × m outputs, a = m + 2
 
 Source: Lavin & Gray, Fast Algorithms for Convolutional Neural Networks (2015), section 4; the matrices by the
-Toom-Cook construction on the points below and infinity. Points come as 0 and pairs ±p, so that rows of Bᵀ and
-columns of Aᵀ come in pairs with equal even and opposite odd parts, which are computed once.
+Toom-Cook construction on the points below and infinity. Points come as pairs ±p, for even m after 0, so that rows
+of Bᵀ and columns of Aᵀ come in pairs whose even and odd parts are equal or opposite, and computed once.
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ from tvm import tirx
 from .emit import spread
 
 KERNEL = 3
-# F(4): ±5/8, ±3/2 instead of ±1, ±2 leave a quarter of the error; for F(6) no better multiples of 1/8 were found.
-_POINTS = {2: "0 1 -1", 4: "0 5/8 -5/8 3/2 -3/2", 6: "0 1 -1 2 -2 1/2 -1/2"}
+# F(4): ±5/8, ±3/2 instead of ±1, ±2 leave a quarter of the error; F(5): the best multiples of 1/8, with and without 0;
+# for F(6) no better ones were found.
+_POINTS = {
+    2: "0 1 -1",
+    4: "0 5/8 -5/8 3/2 -3/2",
+    5: "3/8 -3/8 7/8 -7/8 15/8 -15/8",
+    6: "0 1 -1 2 -2 1/2 -1/2",
+}
 KINDS = tuple(_POINTS)
 
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -84,24 +90,29 @@ class WeightTransform:
 def input_line(m: int, values: list[Term], lanes: int, bind) -> list[Term]:
     """Bᵀ d for one row or column d of a vectors; `bind` names a shared value."""
     bt = matrices(m)[1]
-    result = [_dot(bt[0], values, lanes)]
-    for i in range(1, len(values) - 1, 2):
-        even = _bound(_dot(bt[i][::2], values[::2], lanes), bind)
-        odd = _bound(_dot(bt[i][1::2], values[1::2], lanes), bind)
-        result += [_sum(even, odd), _difference(even, odd, lanes)]
+    pairs = _pairs(m)
+    result = [_dot(bt[i], values, lanes) for i in range(pairs.start)]
+    for i in pairs:
+        equal, opposite = (_bound(_dot(bt[i][start::2], values[start::2], lanes), bind) for start in (m % 2, 1 - m % 2))
+        result += [_sum(equal, opposite), _difference(equal, opposite, lanes)]
     result.append(_dot(bt[-1], values, lanes))
     return [_bound(value, bind) for value in result]
 
 
 def output_line(m: int, values: list[tirx.Expr], lanes: int, bind) -> list[Term]:
     """Aᵀ x for one row or column x of a vectors: even rows need the sums of the pairs, odd ones the differences."""
-    at = matrices(m)[0]
-    pairs = range(1, len(values) - 1, 2)
+    at, pairs = matrices(m)[0], _pairs(m)
+    alone = [*range(pairs.start), len(values) - 1]  # zero, infinity
     both = [bind(values[i] + values[i + 1]) for i in pairs], [bind(values[i] - values[i + 1]) for i in pairs]
     return [
-        bind(_dot([row[0], *(row[i] for i in pairs), row[-1]], [values[0], *both[k % 2], values[-1]], lanes))
+        bind(_dot([row[i] for i in (*alone, *pairs)], [*(values[i] for i in alone), *both[k % 2]], lanes))
         for k, row in enumerate(at)
     ]
+
+
+def _pairs(m: int) -> range:
+    """The first of every two rows that belong to points ±p."""
+    return range(1 - m % 2, m + 1 - m % 2, 2)
 
 
 def _dot(factors, values, lanes: int) -> Term:

@@ -17,6 +17,9 @@ inline void CpuRelax() noexcept {
 
 class Counter {
  public:
+  // Waiting threads look `spins` times before they sleep.
+  explicit Counter(int spins = 1000) noexcept : spins_(spins) {}
+
   uint32_t Get() const noexcept { return value_.load(std::memory_order_acquire); }
 
   // Everything written before is visible to whoever sees the value.
@@ -25,8 +28,7 @@ class Counter {
     value_.notify_all();
   }
 
-  // Both return the first value seen that fits. They spin for a moment, since most waits are short, then
-  // sleep.
+  // Both return the first value seen that fits. They spin for a moment, since most waits are short, then sleep.
   uint32_t WaitAtLeast(uint32_t bound) const noexcept {
     return WaitFor([bound](uint32_t value) { return value >= bound; });
   }
@@ -40,7 +42,7 @@ class Counter {
  private:
   template <typename Fits>
   uint32_t WaitFor(Fits fits) const noexcept {
-    for (int spin = 0; spin < kSpins; ++spin) {
+    for (int spin = 0; spin < spins_; ++spin) {
       if (const uint32_t value = Get(); fits(value)) return value;
       CpuRelax();
     }
@@ -51,7 +53,7 @@ class Counter {
     }
   }
 
-  static constexpr int kSpins = 1000;
+  const int spins_;
   alignas(64) std::atomic<uint32_t> value_{0};
 };
 

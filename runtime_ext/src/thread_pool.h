@@ -58,8 +58,7 @@ class ThreadPool {
   void* data_ = nullptr;
   ParallelGroupEnv env_;
 
-  Counter generation_;
-  Counter done_;  // generation in which all workers have returned
+  Counter generation_, done_;  // done_: the generation in which all workers have returned
   std::atomic<int> running_{0};
   std::atomic<void*> error_{nullptr};  // owned ffi error object of the first failed task
   std::atomic<bool> stop_{false};
