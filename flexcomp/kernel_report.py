@@ -17,7 +17,8 @@ from .target import resolve_target
 # Families of kernels, by the first word of Layer.implementation, and what limits them.
 GROUPS = {
     "direct and matmul": ("direct", "matmul"),
-    "winograd": ("winograd",),  # counted as products of the direct method
+    "winograd": ("winograd",),  # counted as products of the direct method, as are those of strassen
+    "strassen": ("strassen",),
     "depthwise": ("depthwise",),
     "gemv": ("gemv",),
 }

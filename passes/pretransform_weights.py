@@ -12,6 +12,7 @@ from tvm.ir.transform import module_pass
 from ..schedules.registry import Candidate, candidates
 from ..schedules.row_bands import row_kernel
 from ..schedules.spec import ConvSpec, MatmulSpec
+from ..schedules.strassen import HalvesTransform
 from ..schedules.tile import VectorUnit
 from ..schedules.winograd_transforms import WeightTransform
 from . import attributes as names
@@ -27,7 +28,8 @@ class PretransformWeights:
     y = layer(x, w, b, r)   →   p = concat(b packed, w packed, …)            float32[blocks, rows, block]
                                 y = call_tir(kernel, (x, r, p, 0, blocks))
 
-    Weights of a Winograd kernel are transformed before they are packed: G w Gᵀ in float64, rounded once.
+    Weights of a Winograd kernel are transformed before they are packed: G w Gᵀ in float64, rounded once. Those of a
+    fast matrix product are combined block by block, likewise.
 
     What is left on the weight side depends on weights only; LiftTransformParams moves it to build time.
     """
@@ -100,10 +102,12 @@ class _Mutator(relax.PyExprMutator):
         channels = panel.groups * panel.group_channels
         lanes = relax.const(panel.channels().reshape(-1).astype(np.int64))
 
-        def rows(value: relax.Expr, count: int) -> relax.Expr:
+        def blocks(value: relax.Expr, count: int) -> relax.Expr:
             flat = emit(op.reshape(value, (channels, count)))
-            blocks = emit(op.reshape(emit(op.take(flat, lanes, axis=0)), (panel.blocks, panel.block, count)))
-            return emit(op.permute_dims(blocks, (0, 2, 1)))
+            return emit(op.reshape(emit(op.take(flat, lanes, axis=0)), (panel.blocks, panel.block, count)))
+
+        def rows(value: relax.Expr, count: int) -> relax.Expr:
+            return emit(op.permute_dims(blocks(value, count), (0, 2, 1)))
 
         def vector(index: int | None) -> relax.Expr:
             if index is None:
@@ -113,12 +117,26 @@ class _Mutator(relax.PyExprMutator):
                 value = emit(op.broadcast_to(emit(op.reshape(value, (1,))), (channels,)))
             return rows(value, 1)
 
-        parts = [vector(reading.bias), rows(weight, panel.taps), *(vector(i) for i in reading.vectors)]
+        if candidate.block_transform is None:
+            taps = rows(weight, panel.taps)
+        else:
+            per_channel = math.prod(shape(weight)) // channels
+            taps = self._combine(blocks(weight, per_channel), candidate.block_transform, panel.taps)
+        parts = [vector(reading.bias), taps, *(vector(i) for i in reading.vectors)]
         padding = panel.rows - 1 - panel.taps - panel.vectors
         if padding:
             parts.append(emit(op.zeros((panel.blocks, padding, panel.block), "float32")))
         return emit(op.concat(parts, axis=1))
 
+    def _combine(self, weight: relax.Expr, transform: HalvesTransform, taps: int) -> relax.Var:
+        """float32[blocks, taps, block] of weights float32[blocks, block, in]: sums of their quarters."""
+        op, emit = relax.op, self.builder_.emit
+        count, block, channels = shape(weight)
+        combinations = relax.const(transform.matrix, "float64")
+        exact = emit(op.reshape(emit(op.astype(weight, "float64")), (count, 2, block // 2, 2, channels // 2)))
+        exact = emit(op.reshape(emit(op.permute_dims(exact, (0, 3, 1, 4, 2))), (count, 4, channels * block // 4)))
+        combined = emit(op.astype(emit(op.matmul(combinations, exact)), "float32"))
+        return emit(op.reshape(combined, (count, taps, block)))
 
     def _transform(self, weight: relax.Expr, transform: WeightTransform) -> relax.Var:
         """G w Gᵀ of OHWI weights, as float32[out, a, a, in]: first along the kernel's rows, then along its columns."""
@@ -154,5 +172,3 @@ def _out_shape(spec: ConvSpec | MatmulSpec) -> tuple[int, ...]:
     if isinstance(spec, ConvSpec):
         return (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
     return (spec.batch, spec.m, spec.n)
-
-

@@ -70,6 +70,12 @@ class Accumulators:
             for start, lanes in self.pieces:
                 T.buffer_store(row, value(start, lanes), [vector(start, lanes)])
 
+    def assign(self, rows: int, value: Callable[[int, int, int], tirx.Expr]) -> None:
+        """Set every vector of the first `rows` rows to `value(row, start, lanes)`."""
+        for row in range(rows):
+            for start, lanes in self.pieces:
+                T.buffer_store(self._rows[row], value(row, start, lanes), [vector(start, lanes)])
+
     def accumulate(
         self,
         rows: list[int],

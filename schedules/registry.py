@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from . import conv, depthwise, im2col, matmul, winograd, winograd_kernel
+from . import conv, depthwise, im2col, matmul, strassen, strassen_kernel, winograd, winograd_kernel
 from .panel import Panel, panel_of
 from .spec import ConvSpec, MatmulSpec
+from .strassen import HalvesTransform
 from .tile import Tile, VectorUnit, choose
 from .winograd_transforms import WeightTransform
 
@@ -30,7 +31,7 @@ _WINOGRAD_KINDS = (2, 4, 5)
 class Candidate:
     """One way to compute a layer."""
 
-    family: str  # "direct", "depthwise", "gemv", "im2col_gemm", "matmul", "winograd"
+    family: str  # "direct", "depthwise", "gemv", "im2col_gemm", "matmul", "strassen", "winograd"
     tile: Tile
     panel: Panel | None  # shape of the packed weights; None without weights
     scratch_nbytes: int
@@ -38,6 +39,7 @@ class Candidate:
     build: Callable[[], tirx.PrimFunc]
     variant: str = ""  # what tells candidates of one family and tile apart
     weight_transform: WeightTransform | None = None  # of the weights, before they are packed
+    block_transform: HalvesTransform | None = None  # of the weights of every block
     scratch: tuple[tuple[int, ...], ...] = ()  # shapes of the kernel's trailing parameters, float32
 
     @property
@@ -74,6 +76,7 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
             family, tile, panel_of(spec, tile.channels), 0, work, lambda: build(spec, tile, unit.width, unit.threads)
         ),
         *(_winograd(way, unit) for way in winograd.ways(spec, unit) if way.m in _WINOGRAD_KINDS),
+        *(_strassen(way, unit) for way in strassen.ways(spec, unit)),
         *(im2col_candidate(spec, unit, way.slices) for way in im2col.ways(spec, unit)),
     ]
 
@@ -113,6 +116,20 @@ def _winograd(way: winograd.Winograd, unit: VectorUnit) -> Candidate:
         lambda: winograd_kernel.kernel(way, unit.width),
         variant=str(way),
         weight_transform=WeightTransform(way.m),
+        scratch=way.scratch,
+    )
+
+
+def _strassen(way: strassen.Strassen, unit: VectorUnit) -> Candidate:
+    return Candidate(
+        "strassen",
+        way.tile,
+        way.panel,
+        way.scratch_nbytes,
+        way.work,
+        lambda: strassen_kernel.kernel(way, unit.width),
+        variant=str(way),
+        block_transform=HalvesTransform(),
         scratch=way.scratch,
     )
 

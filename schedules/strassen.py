@@ -1,0 +1,174 @@
+"""Fast matrix product for 1×1 convolutions: seven products of halves instead of eight, weights combined at build time.
+
+What it targets: convolutions and fully connected layers without neighbours (any stride) and with enough channels.
+Pixels, input channels and the channels of a block are cut into halves, A = [A11 A12; A21 A22] and so on:
+
+    S1 = A21 + A22    S2 = S1 - A11     S3 = A11 - A21    S4 = A12 - S2         of the input, once per band
+    T1 = B12 - B11    T2 = B22 - T1     T3 = B22 - B12    T4 = T2 - B21         of the weights, at build time
+    P1 = A11 B11      U2 = P1 + S2 T2   U3 = U2 + S3 T3   P5 = S1 T1
+    C11 = P1 + A12 B21    C12 = U2 + P5 + S4 B22    C21 = U3 - A22 T4    C22 = U3 + P5
+
+Source: Winograd's variant of Strassen's algorithm (Strassen, Gaussian elimination is not optimal, 1969; the schedule
+after Boyer, Dumas, Pernet & Zhou, Memory efficient scheduling of Strassen-Winograd's matrix multiplication
+algorithm, 2009). The sums over products never leave a register tile and three copies of it.
+
+For each band of pixel tiles (2r neighbouring pixels, the first r of which are the upper half):
+
+1. V[row][operand][channel]: the seven left operands, side by side in the order of their use.
+2. For each block of output channels, each pixel tile: seven products one after the other; accumulators start as the
+   sum before, and pass through the epilogue where a quarter of the output is complete.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .panel import Panel
+from .parts import longest_share
+from .spec import ConvSpec
+from .tile import Tile, VectorUnit, choose
+
+PRODUCTS = 7
+# Weights of the seven products in their order, from B11, B12, B21, B22: B11, B21, T2, T3, -T4, T1, B22.
+_COMBINATIONS = (
+    (1, 0, 0, 0),
+    (0, 0, 1, 0),
+    (1, -1, 0, 1),
+    (0, -1, 0, 1),
+    (-1, 1, 1, -1),
+    (-1, 1, 0, 0),
+    (0, 0, 0, 1),
+)
+COPIES = 3  # of a register tile: P1, U2, U3
+_LINE = 16  # floats of a cache line
+_ALIAS_NBYTES = 1024  # operands of one row this many bytes apart would share a few sets of the first-level cache
+_BAND_NBYTES = 400 * 1024  # of V: it stays in the second-level cache together with the weights of a block
+_LEAST_CHANNELS = 128  # below, moving register tiles costs what the eighth product does
+_MOST_VECTORS = 2
+# The predicted time, in operations at the speed of a direct convolution. Measured on one Zen 4 core (118 GFLOP/s).
+_VALUE_FLOPS = 8.0  # per value of V: a sum, a store, a load
+_MOVE_FLOPS = 20.0  # per output: register tiles that are stored and loaded again between products
+_WEIGHT_FLOPS = 0.3
+_READ_FLOPS = 3.6  # per byte of weights read from memory; a layer takes at least as long as that, however many threads
+_LAST_LEVEL_NBYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class HalvesTransform:
+    """Weights float32[blocks, block, in] → float32[blocks, 7 · in / 2, block / 2]: the right operands of the products."""
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """float64[7, 4]: the operands from the quarters (input half, channel half) of a block, row-major."""
+        return np.array(_COMBINATIONS, np.float64)
+
+    def apply(self, weights: np.ndarray) -> np.ndarray:
+        """The transform in NumPy."""
+        blocks, block, channels = weights.shape
+        quarters = weights.astype("f8").reshape(blocks, 2, block // 2, 2, channels // 2).transpose(0, 3, 1, 4, 2)
+        combined = np.einsum("pq,bqkl->bpkl", self.matrix, quarters.reshape(blocks, 4, channels // 2, block // 2))
+        return combined.reshape(blocks, -1, block // 2).astype("f4")
+
+
+@dataclass(frozen=True)
+class Strassen:
+    """A way to compute a layer."""
+
+    spec: ConvSpec
+    tile: Tile  # register tile: pixels of one half × channels of one half
+    groups: int  # pixel tiles in a band
+    slots: int = 1  # bands that may be computed at the same time
+
+    @property
+    def depth(self) -> int:
+        """Input channels of a half."""
+        return self.spec.in_channels // 2
+
+    @property
+    def panel(self) -> Panel:
+        taps = PRODUCTS * self.depth // 2  # rows of a whole block hold two rows of a half
+        return Panel(1, self.spec.out_channels, 2 * self.tile.channels, taps, self.spec.channel_vectors)
+
+    @property
+    def pixels(self) -> int:
+        return self.spec.batch * self.spec.out_height * self.spec.out_width
+
+    @property
+    def tiles(self) -> int:
+        """Pixel tiles of the whole output."""
+        return math.ceil(self.pixels / (2 * self.tile.rows))
+
+    @property
+    def bands(self) -> int:
+        return math.ceil(self.tiles / self.groups)
+
+    @property
+    def rows(self) -> int:
+        """Pixels of the largest upper half."""
+        return math.ceil(math.ceil(self.pixels / self.tiles) / 2)
+
+    @property
+    def v_operand(self) -> int:
+        """Floats between operands of a row in V."""
+        return self.depth + _LINE if self.depth * 4 % _ALIAS_NBYTES == 0 else self.depth
+
+    @property
+    def v_row(self) -> int:
+        """Floats between rows in V: an odd number of cache lines, so that rows fall into different cache sets."""
+        lines = math.ceil(PRODUCTS * self.v_operand / _LINE)
+        return (lines + 1 - lines % 2) * _LINE
+
+    @property
+    def scratch(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of V and of the copies, float32."""
+        return (
+            (self.slots, self.groups * self.rows, self.v_row),
+            (self.slots, COPIES, self.rows * self.tile.channels),
+        )
+
+    @property
+    def scratch_nbytes(self) -> int:
+        return sum(4 * math.prod(shape) for shape in self.scratch)
+
+    @property
+    def work(self) -> float:
+        """Predicted time, in operations of direct convolutions that take all threads as long."""
+        spec, panel = self.spec, self.panel
+        outputs = 2 * self.rows * self.tiles * panel.blocks * panel.block
+        weights = panel.blocks * panel.block_nbytes
+        computed = PRODUCTS / 8 * 2.0 * outputs * spec.in_channels + _MOVE_FLOPS * outputs
+        computed += _VALUE_FLOPS * self.tiles * self.rows * PRODUCTS * self.depth + _WEIGHT_FLOPS * weights
+        computed *= longest_share(self.bands, 1, self.bands, self.slots) * self.slots / self.bands
+        passes = self.bands if weights > _LAST_LEVEL_NBYTES else 1
+        return max(computed, _READ_FLOPS * weights * passes * self.slots)
+
+    def __str__(self) -> str:
+        slots = f"{self.slots}×" if self.slots > 1 else ""
+        return f"{slots}{self.groups * self.rows} pairs"
+
+
+def eligible(spec: ConvSpec) -> bool:
+    """Whether the family can compute a layer."""
+    return spec.kernel == (1, 1) and not any(spec.padding) and spec.groups == 1 and spec.in_channels % 4 == 0
+
+
+def ways(spec: ConvSpec, unit: VectorUnit) -> list[Strassen]:
+    """The ways on offer for a layer: as many bands as threads can share evenly; none where it does not pay."""
+    pixels = spec.batch * spec.out_height * spec.out_width
+    if not eligible(spec) or spec.in_channels < _LEAST_CHANNELS or pixels < 2 * unit.width:
+        return []
+    half = choose(math.ceil(pixels / 2), spec.out_channels // 2, unit, most_vectors=_MOST_VECTORS)
+    if half.channels % unit.width or spec.out_channels < 2 * half.channels:
+        return []
+    found: dict[Strassen, None] = {}
+    for rows in range(half.rows, max(half.rows - 4, 0), -1):
+        way = Strassen(spec, replace(half, rows=rows), 1, unit.threads)
+        most = max(1, _BAND_NBYTES // (4 * way.rows * way.v_row))
+        bands = math.ceil(way.tiles / most)
+        for count in {bands, math.ceil(bands / unit.threads) * unit.threads}:
+            if count <= way.tiles:
+                found[replace(way, groups=math.ceil(way.tiles / count))] = None
+    return list(found)
