@@ -43,7 +43,9 @@ def assemble(
         address = place.first * PAGE
         stays = piece.step in pinned
         count = piece.end - piece.step
-        segments.append(Segment(piece.step, piece.source, piece.nbytes, address, place.after, stays, count, place.ahead))
+        segments.append(
+            Segment(piece.step, piece.source, piece.nbytes, address, place.after, stays, count, place.ahead)
+        )
         for step in range(piece.step, piece.end):
             if problem.layers[steps[step].layer].weights is not None:
                 need[step] = len(segments)

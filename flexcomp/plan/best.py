@@ -17,6 +17,7 @@ choices of acts 1 to 5 from a coarse grid; the plans of the other strategies are
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
@@ -26,6 +27,7 @@ from .assemble import Place, assemble
 from .errors import Unplaceable
 from .flexnn import flexnn
 from .layout import Layout, compact_layout, settling_layout, smallest_layout
+from .on_demand import on_demand
 from .pages import pages
 from .pieces import join, pieces_of
 from .pin import pin_evenly, pin_in_order, pin_small
@@ -33,6 +35,7 @@ from .preload import Ring, choose_highest, choose_lowest, preload
 from .problem import PAGE, Plan, Problem, Step
 from .simulate import simulate
 from .slicing import finest_segment, slice_to_room
+from .swapnet import swapnet
 
 Cost = tuple[float, float, int, int]  # what is minimised, see _cost
 
@@ -74,12 +77,11 @@ def best(problem: Problem, budget: int) -> Plan:
     layouts = [
         layout for layout in (smallest, settling_layout(problem), compact_layout(problem)) if layout.nbytes <= arena
     ]
-    plan = _search(problem, budget, layouts)
-    try:
-        baseline = replace(flexnn(problem, budget), strategy="best")
-    except Unplaceable:
-        return plan
-    return min(plan, baseline, key=lambda one: _cost(problem, one))
+    plans = [_search(problem, budget, layouts)]
+    for strategy in (flexnn, swapnet, on_demand):
+        with suppress(Unplaceable):
+            plans.append(replace(strategy(problem, budget), strategy="best"))
+    return min(plans, key=lambda one: _cost(problem, one))
 
 
 def resident_plan(problem: Problem) -> Plan:
@@ -126,7 +128,14 @@ def _search(problem: Problem, budget: int, layouts: list[Layout]) -> Plan:
                     break
                 layout = layouts[choice.layout]
                 core = _core_pages(layout, arena, choice.share)
-                same = (choice.layout, core, choice.in_flight, choice.chooser, choice.joined, choice.pins if core < arena else "")
+                same = (
+                    choice.layout,
+                    core,
+                    choice.in_flight,
+                    choice.chooser,
+                    choice.joined,
+                    choice.pins if core < arena else "",
+                )
                 if same not in made:
                     try:
                         plan, effort = _candidate(problem, budget, layout, core, choice)

@@ -10,10 +10,14 @@ from .check import verify
 from .errors import InfeasibleError, PlanError, Unplaceable
 from .flexnn import flexnn
 from .minimum import minimum_budget
+from .on_demand import on_demand
 from .problem import Plan, Problem
+from .swapnet import swapnet
 
 # A strategy takes a problem and a budget in bytes; it raises Unplaceable if it finds no plan.
-STRATEGIES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType({"best": best, "flexnn": flexnn})
+STRATEGIES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType(
+    {"best": best, "flexnn": flexnn, "swapnet": swapnet, "on_demand": on_demand}
+)
 
 
 def plan(problem: Problem, budget: int, strategy: str = "best") -> Plan:

@@ -99,6 +99,8 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
                 if tensor.start <= step.layer < tensor.end and not holds(tensor.name, address, tensor.nbytes):
                     return False
             if layer.weights:
+                if index not in segment_of:
+                    return False
                 segment = segment_of[index]
                 begin = layer.weights.offset + step.first * layer.weights.block_nbytes - segment.source
                 nbytes = step.count * layer.weights.block_nbytes

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -49,13 +50,58 @@ def test_plans_are_right_and_the_same_every_time(problem: Problem, factor: float
 
 @settings(deadline=None)
 @given(problems(), factors)
-def test_best_is_never_slower_than_flexnn(problem: Problem, factor: float) -> None:
+def test_best_is_never_slower_than_any_other(problem: Problem, factor: float) -> None:
     budget = int(minimum_budget(problem).nbytes * factor)
-    try:
-        baseline = plan(problem, budget, "flexnn")
-    except InfeasibleError:
-        return
-    assert simulate(problem, plan(problem, budget)).latency <= simulate(problem, baseline).latency + 1e-6
+    fastest = simulate(problem, plan(problem, budget)).latency
+    for strategy in STRATEGIES:
+        try:
+            other = plan(problem, budget, strategy)
+        except InfeasibleError:
+            continue
+        assert fastest <= simulate(problem, other).latency + 1e-6
+
+
+@settings(deadline=None)
+@given(problems(), factors)
+def test_on_demand_plans_never_overlap_loading_and_computing(problem: Problem, factor: float) -> None:
+    timeline = simulate(problem, plan(problem, int(minimum_budget(problem).nbytes * factor), "on_demand"))
+    assert timeline.latency == pytest.approx(timeline.compute + timeline.loading)
+
+
+def test_swapnet_takes_the_best_of_all_partitions() -> None:
+    seconds = (2.0, 0.5, 3.0, 1.0, 0.1)
+    layers = tuple(
+        Layer(f"l{i}", 0, Weights(sum(SIZES[:i]) * PAGE, 1, SIZES[i] * PAGE), time) for i, time in enumerate(seconds)
+    )
+    problem = Problem(layers, (), Storage(bandwidth=PAGE, overhead_s=0.25))
+    for pages in (5, 6, 8, 16):
+        found = simulate(problem, plan(problem, pages * PAGE, "swapnet")).latency
+        assert found == pytest.approx(min(two_in_flight(problem, cuts, pages) for cuts in all_cuts(len(layers))))
+    with pytest.raises(InfeasibleError, match="SwapNet cuts no layer"):
+        plan(problem, 4 * PAGE, "swapnet")
+
+
+SIZES = (1, 3, 2, 1, 4)
+
+
+def all_cuts(layers: int) -> list[tuple[int, ...]]:
+    return [cuts for count in range(layers) for cuts in combinations(range(1, layers), count)]
+
+
+def two_in_flight(problem: Problem, cuts: tuple[int, ...], room: int) -> float:
+    """Latency by the delay model, block by block; infinite if two neighbours do not fit in `room` pages."""
+    blocks = list(pairwise((0, *cuts, len(problem.layers))))
+    sizes = [sum(SIZES[start:stop]) for start, stop in blocks]
+    if sizes[0] > room or any(one + other > room for one, other in pairwise(sizes)):
+        return float("inf")
+    ready = problem.storage.seconds(sizes[0] * PAGE)
+    computed = 0.0
+    for number, (start, stop) in enumerate(blocks):
+        begin = max(ready, computed)
+        computed = begin + sum(layer.seconds for layer in problem.layers[start:stop])
+        if number + 1 < len(blocks):
+            ready = begin + problem.storage.seconds(sizes[number + 1] * PAGE)
+    return computed
 
 
 @settings(deadline=None)
@@ -140,8 +186,8 @@ def test_ladder_refuses_a_budget_below_the_minimum() -> None:
 
 
 def test_unknown_strategy() -> None:
-    with pytest.raises(PlanError, match="unknown strategy 'swapnet'; there are best, flexnn"):
-        plan(chain(), 10**6, "swapnet")
+    with pytest.raises(PlanError, match="unknown strategy 'lucky'; there are best, flexnn, on_demand, swapnet"):
+        plan(chain(), 10**6, "lucky")
 
 
 def test_a_network_without_weights_and_an_empty_one() -> None:

@@ -1,0 +1,32 @@
+"""Every segment is loaded just before its step: nothing is preloaded, nothing is kept. What preloading is compared with."""
+
+from __future__ import annotations
+
+from .assemble import Place, assemble
+from .errors import Unplaceable
+from .layout import compact_layout, smallest_layout
+from .pages import lowest, starts
+from .pieces import pieces_of
+from .problem import PAGE, Plan, Problem
+from .slicing import slice_to_room
+
+
+def on_demand(problem: Problem, budget: int) -> Plan:
+    """The plan for a budget in bytes, with slices as large as fit. Raises Unplaceable below the smallest layout.
+
+    A load starts when the step before its own is computed, so loading and computing never overlap.
+    """
+    arena = budget // PAGE * PAGE
+    layouts = [layout for layout in (compact_layout(problem), smallest_layout(problem)) if layout.nbytes <= arena]
+    if not layouts:
+        raise Unplaceable(f"the smallest arena is {smallest_layout(problem).nbytes:,} B")
+    layout = layouts[0]
+    steps = slice_to_room(problem, layout.room(arena))
+    of_layer = layout.free_pages(arena)
+    pieces = pieces_of(problem, steps)
+    places = []
+    for piece in pieces:
+        possible = starts(of_layer[steps[piece.step].layer], piece.pages)
+        places.append(Place(piece.step, lowest(possible)))
+    scratch_at = [layout.scratch_at[step.layer] for step in steps]
+    return assemble(problem, "on_demand", budget, steps, layout.tensor_at, scratch_at, pieces, places)
