@@ -20,18 +20,19 @@ from .bands import in_bands
 from .budget import parse_budget
 from .compact import drop_unused
 from .compiled import Artifact
-from .device import DeviceProfile, default_profile
+from .device import DeviceProfile, default_profile, load_profile
 from .errors import InputError, UnsupportedModelError
 from .frontend import Imported, load_model
 from .kernels import compile_kernels
 from .lower import lower
 from .offers import layer_offers
+from .prediction import LayerTime, Prediction, to_metadata
 from .program import PAGE, Program, Rung
 from .rungs import plan_rungs
 from .schedules.tile import VectorUnit
 from .target import CompileTarget, resolve_target
 from .used import used
-from .variants import Network, alone, merge
+from .variants import Network, alone, layer_seconds, merge
 from .weights import evaluate
 
 # Choices of kernels by name, and the strategies of ChooseKernels whose kernels an artifact then holds.
@@ -55,7 +56,7 @@ def build(
     threads: int | None = None,
     strategy: str = "best",
     kernels: str = "auto",
-    device: DeviceProfile | None = None,
+    device: DeviceProfile | str | Path | None = None,
     progress: Progress | None = None,
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
@@ -66,6 +67,8 @@ def build(
     threads that plans are made for. `kernels` says which kernels the artifact holds: "smallest", "fastest", or both,
     "auto", so that every rung uses what is fastest within it; both take more storage, not more memory. "flexnn" is
     FlexNN's fixed order, to compare with: of Winograd, im2col and direct the first that fits the memory.
+    `device` is a profile of the machine that will run it, or the file that `flexcomp profile` wrote; without one,
+    plans are made for rates guessed from the target.
     `progress(phase, done, total)` is called as the work goes on.
 
     Raises ModelError, UnsupportedModelError, TargetError, BudgetError or InputError.
@@ -79,6 +82,7 @@ def build(
     if threads is not None and threads < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
     resolved = resolve_target(target)
+    profile = _device(device) or default_profile(resolved.vector_width)
     threads = threads or resolved.num_cores
 
     report("import", 0, 1)
@@ -88,7 +92,6 @@ def build(
     network = _compile_graph(imported, resolved, unit, kernels, report)
     if not network.layers:
         raise UnsupportedModelError("the network computes nothing: its outputs are its inputs")
-    profile = device or default_profile(resolved.vector_width)
     if kernels == "flexnn":
         planned = fixed_order.planning(network, profile, threads)
     else:
@@ -98,9 +101,24 @@ def build(
     program, functions = _program(network, rungs, imported.name, resolved, threads)
     offers = layer_offers(network, profile, threads)
     program.metadata.update(choices.record(kernels, [offers[layer.name] for layer in program.layers]))
+    program.metadata.update(to_metadata(_assumed(program, network, profile, threads)))
     module = compile_kernels(functions, resolved, report)
     program, weights = drop_unused(program, network.weights)
     return Artifact(program, module, weights, resolved)
+
+
+def _device(device: DeviceProfile | str | Path | None) -> DeviceProfile | None:
+    return load_profile(device) if isinstance(device, str | Path) else device
+
+
+def _assumed(program: Program, network: Network, profile: DeviceProfile, threads: int) -> Prediction:
+    """The times by which the plans were judged."""
+    seconds = {
+        layer.name: LayerTime(time, profile.slice_seconds(layer))
+        for layer, time in zip(network.layers, layer_seconds(network, profile, threads), strict=True)
+    }
+    storage = plan.Storage(profile.storage_bytes_per_s, profile.load_overhead_s)
+    return Prediction(tuple(seconds[layer.name] for layer in program.layers), storage)
 
 
 def _compile_graph(

@@ -2,7 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+
+from .errors import InputError
+from .plan import SLICE_S
+from .program import CountArg, FirstArg, Layer
+
+FORMAT = "flexcomp.device.1"
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Measured seconds of one kernel: of the whole layer in one call, and of each further call for a slice of it."""
+
+    seconds: float
+    slice_s: float = SLICE_S
+
+
+@dataclass(frozen=True)
+class FamilyRate:
+    """What kernels of one family reach, for those that were not measured themselves."""
+
+    flops_per_s: float  # of all threads; counted as the layer's operations, weighted as `Lowered.work` is
+    bytes_per_s: float  # of operands and results
+
+
+@dataclass(frozen=True)
+class DelayModel:
+    """SwapNet's delays of a block of s bytes, d tensors and f operations (section 6.1).
+
+    t_in = alpha·s + beta·d,  t_ex = gamma·f,  t_out = eta·d
+    """
+
+    alpha: float  # seconds per byte
+    beta: float  # seconds per tensor
+    gamma: float  # seconds per operation
+    eta: float  # seconds per tensor
 
 
 @dataclass(frozen=True)
@@ -14,12 +54,114 @@ class DeviceProfile:
     storage_bytes_per_s: float = 1.0e9  # sequential reads past the page cache
     load_overhead_s: float = 60e-6  # of one read, whatever its size
     step_overhead_s: float = 1e-6  # of one kernel call
+    threads: int = 0  # compute threads that kernels and families were measured with; 0: not measured
+    kernels: Mapping[str, KernelTime] = field(default_factory=lambda: MappingProxyType({}))  # by `kernel_key`
+    families: Mapping[str, FamilyRate] = field(default_factory=lambda: MappingProxyType({}))  # by `family`
+    delays: DelayModel | None = None
 
     def seconds(self, flops: float, nbytes: int, threads: int) -> float:
         """Predicted time of a kernel that does `flops` operations on `nbytes` bytes of operands."""
         return self.step_overhead_s + max(flops / (self.flops_per_s * threads), nbytes / self.memory_bytes_per_s)
 
+    def layer_seconds(self, layer: Layer, work: float, nbytes: int, threads: int) -> float:
+        """Predicted time of a layer in one call: its kernel's if measured, else by the rates of its family."""
+        if threads != self.threads:
+            return self.seconds(work, nbytes, threads)
+        if known := self.kernels.get(kernel_key(layer)):
+            return known.seconds
+        if rate := self.families.get(family(layer)):
+            return self.step_overhead_s + max(work / rate.flops_per_s, nbytes / rate.bytes_per_s)
+        return self.seconds(work, nbytes, threads)
+
+    def slice_seconds(self, layer: Layer) -> float:
+        """What each further slice of a layer adds to its time."""
+        known = self.kernels.get(kernel_key(layer))
+        return known.slice_s if known else SLICE_S
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile as JSON."""
+        tables = {
+            "kernels": {key: asdict(time) for key, time in self.kernels.items()},
+            "families": {key: asdict(rate) for key, rate in self.families.items()},
+            "delays": asdict(self.delays) if self.delays else None,
+        }
+        document = {"format": FORMAT, **{f.name: tables.get(f.name, getattr(self, f.name)) for f in fields(self)}}
+        Path(path).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
 
 def default_profile(vector_width: int) -> DeviceProfile:
     """A guess from the vector unit alone: one fused multiply-add of a register each cycle at 3 GHz."""
     return DeviceProfile(flops_per_s=2.0 * vector_width * 3.0e9, memory_bytes_per_s=15e9)
+
+
+def family(layer: Layer) -> str:
+    """The first word of the implementation, and for kernels made from TVM's legalisation the operator."""
+    word = layer.implementation.partition(" ")[0]
+    return f"{word} {layer.op}" if word == "generic" else word
+
+
+def kernel_key(layer: Layer) -> str:
+    """What decides how long a kernel takes, whatever network or budget it stands in: its code and its shapes."""
+    shapes = " ".join(str(arg.type) for arg in layer.args if not isinstance(arg, FirstArg | CountArg))
+    return f"{layer.op} | {layer.implementation} | {layer.description} | {shapes}"
+
+
+def load_profile(path: str | Path) -> DeviceProfile:
+    """Read a profile written by `flexcomp profile`. Raises InputError, with the reason, for anything else."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the device profile {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"the device profile {path} is not JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise InputError(f'the device profile {path} does not say "format": "{FORMAT}": measure the device again')
+    document.pop("format")
+    try:
+        return _profile(document)
+    except ValueError as error:
+        raise InputError(f"the device profile {path} is wrong: {error}") from None
+
+
+def _profile(document: dict) -> DeviceProfile:
+    threads, delays = document.pop("threads", 0), document.pop("delays", None)
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 0:
+        raise ValueError(f"threads is {threads!r}")
+    kernels = {key: _record(KernelTime, value, f'kernel "{key}"') for key, value in _table(document, "kernels")}
+    families = {key: _record(FamilyRate, value, f'family "{key}"') for key, value in _table(document, "families")}
+    return _record(
+        DeviceProfile,
+        document,
+        "the profile",
+        threads=threads,
+        kernels=MappingProxyType(kernels),
+        families=MappingProxyType(families),
+        delays=None if delays is None else _record(DelayModel, delays, "delays"),
+    )
+
+
+def _table(document: dict, name: str) -> list[tuple[str, object]]:
+    table = document.pop(name, {})
+    if not isinstance(table, dict):
+        raise ValueError(f"{name} is not a table")
+    return list(table.items())
+
+
+_MAY_BE_ZERO = ("slice_s", "load_overhead_s", "step_overhead_s", "alpha", "beta", "gamma", "eta")
+
+
+def _record(kind: type, values: object, what: str, **ready: object):
+    """A dataclass of numbers, all finite and not negative; rates are not zero either."""
+    known = {f.name for f in fields(kind)} - set(ready)
+    if not isinstance(values, dict):
+        raise ValueError(f"{what} is not a table")
+    if unknown := set(values) - known:
+        raise ValueError(f"{what} has a field {sorted(unknown)[0]!r} that is not known")
+    for name, value in values.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or value < 0 or (value == 0 and name not in _MAY_BE_ZERO):
+            raise ValueError(f"{what} has {name} = {value!r}")
+    try:
+        return kind(**values, **ready)
+    except TypeError as error:
+        raise ValueError(f"{what} lacks a field: {error}") from None

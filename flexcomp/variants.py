@@ -170,7 +170,7 @@ def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> lis
     """The predicted time of every layer, alternative and band, in the order of `network.layers`."""
     work = [*network.base.work, *(other.work for other in (*network.alternatives, *network.bands))]
     return [
-        profile.seconds(operations, operand_bytes(layer), threads)
+        profile.layer_seconds(layer, operations, operand_bytes(layer), threads)
         for layer, operations in zip(network.layers, work, strict=True)
     ]
 
@@ -181,14 +181,14 @@ def form_of(network: Network, indices: Sequence[int], seconds: Sequence[float], 
     lives = network.base.lifetimes(layers)
     values = network.values
     problem = plan.Problem(
-        tuple(_planned(layer, seconds[index]) for layer, index in zip(layers, indices, strict=True)),
+        tuple(_planned(layer, seconds[index], profile) for layer, index in zip(layers, indices, strict=True)),
         tuple(plan.Tensor(values[value].name, values[value].nbytes, *live) for value, live in lives.items()),
         plan.Storage(profile.storage_bytes_per_s, profile.load_overhead_s),
     )
     return Form(tuple(indices), tuple(lives), problem)
 
 
-def _planned(layer: Layer, seconds: float) -> plan.Layer:
+def _planned(layer: Layer, seconds: float, profile: DeviceProfile) -> plan.Layer:
     weights = layer.weights
     packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
-    return plan.Layer(layer.name, layer.scratch_nbytes, packed, seconds)
+    return plan.Layer(layer.name, layer.scratch_nbytes, packed, seconds, profile.slice_seconds(layer))

@@ -29,6 +29,9 @@ def build(
         list[str] | None,
         typer.Option(metavar="NAME:1,3,224,224", help="Shape of an input with dynamic axes."),
     ] = None,
+    device: Annotated[
+        Path | None, typer.Option(help="What `flexcomp profile` measured on the machine that will run it.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads to compile for.")] = None,
     strategy: Annotated[str, typer.Option(help="Planning strategy.")] = "best",
     kernels: Annotated[
@@ -56,6 +59,7 @@ def build(
                 threads=threads,
                 strategy=strategy,
                 kernels=kernels,
+                device=device,
                 progress=progress,
             )
             progress("writing", 0, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PAGE = 4096  # bytes; unit of loads: file ranges and arena targets of segments are multiples of it
+SLICE_S = 3e-6  # seconds of one more call and one more barrier, where nothing better is known
 ALIGN = 64  # bytes; every tensor and scratch address is a multiple of it
 
 
@@ -57,11 +58,12 @@ class Layer:
     scratch: int  # bytes, multiple of 64; live during each step of the layer
     weights: Weights | None
     seconds: float  # predicted compute time of the whole layer, everything resident
+    slice_s: float = SLICE_S  # seconds that each further slice adds
 
     def __post_init__(self) -> None:
         multiple = self.scratch >= 0 and self.scratch % ALIGN == 0
         _require(multiple, f"layer {self.name}: scratch of {self.scratch} bytes, not a multiple of {ALIGN}")
-        _require(self.seconds >= 0, f"layer {self.name}: takes {self.seconds} s")
+        _require(self.seconds >= 0 and self.slice_s >= 0, f"layer {self.name}: takes {self.seconds} s")
 
     @property
     def blocks(self) -> int:

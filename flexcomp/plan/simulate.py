@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from .errors import PlanError
 from .problem import Plan, Problem
 
-STEP_OVERHEAD_S = 3e-6  # seconds that each further slice of a layer adds: one more call and one more barrier
 MOST_LAPS = 8  # inferences played to reach the steady state
 SAME_S = 1e-9  # seconds
 
@@ -48,8 +47,9 @@ def step_seconds(problem: Problem, plan: Plan) -> list[float]:
     """Predicted compute time of each step."""
     layers = problem.layers
     return [
-        layers[step.layer].seconds * step.count / layers[step.layer].blocks + (STEP_OVERHEAD_S if step.first else 0.0)
+        layer.seconds * step.count / layer.blocks + (layer.slice_s if step.first else 0.0)
         for step in plan.steps
+        for layer in (layers[step.layer],)
     ]
 
 

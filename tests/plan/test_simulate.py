@@ -20,7 +20,8 @@ from flexcomp.plan import (
     plan,
     simulate,
 )
-from flexcomp.plan.simulate import STEP_OVERHEAD_S, step_seconds
+from flexcomp.plan.problem import SLICE_S
+from flexcomp.plan.simulate import step_seconds
 
 from .problems import problems
 
@@ -93,7 +94,7 @@ def test_by_hand() -> None:
     problem, planned = chain()
     timeline = simulate(problem, planned)
     assert timeline.loads == ((0, 1), (1, 2), (3, 4))
-    assert timeline.latency == pytest.approx(1 + 8 + STEP_OVERHEAD_S)
+    assert timeline.latency == pytest.approx(1 + 8 + SLICE_S)
     assert timeline.stall == pytest.approx(1)
     assert timeline.bound == pytest.approx(8, abs=1e-4)
     assert timeline.nbytes == 3 * PAGE

@@ -1,0 +1,71 @@
+"""The times that a program's plans were made with, kept in its metadata so that they can be shown beside measured ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+from . import plan
+from .program import Program, Rung
+
+_KEY = "prediction"
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """How long a layer computes."""
+
+    seconds: float  # the whole layer in one step
+    slice_s: float = plan.SLICE_S  # more for each further step
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The assumed times of a program's layers, in its order, and of its storage."""
+
+    layers: tuple[LayerTime, ...]
+    storage: plan.Storage
+
+    def timeline(self, program: Program, rung: Rung, *, cold: bool = False) -> plan.Timeline:
+        """The simulated timeline of the plan `rung`."""
+        return plan.simulate(*_as_plan(self, program, rung), cold=cold)
+
+
+def to_metadata(prediction: Prediction) -> dict[str, str]:
+    """For `Program.metadata`."""
+    fields = {
+        "layers": [[time.seconds, time.slice_s] for time in prediction.layers],
+        "storage": [prediction.storage.bandwidth, prediction.storage.overhead_s],
+    }
+    return {_KEY: json.dumps(fields)}
+
+
+def from_program(program: Program) -> Prediction | None:
+    """What `to_metadata` left in a program; None where there is nothing, or nothing that fits the program."""
+    try:
+        fields = json.loads(program.metadata.get(_KEY, "null"))
+        layers = tuple(LayerTime(float(seconds), float(more)) for seconds, more in fields["layers"])
+        bandwidth, overhead = map(float, fields["storage"])
+        storage = plan.Storage(bandwidth, overhead)
+    except (ValueError, TypeError, KeyError):
+        return None
+    finite = all(0 <= time.seconds < math.inf and 0 <= time.slice_s < math.inf for time in layers)
+    return Prediction(layers, storage) if finite and len(layers) == len(program.layers) else None
+
+
+def _as_plan(prediction: Prediction, program: Program, rung: Rung) -> tuple[plan.Problem, plan.Plan]:
+    """The parts of problem and plan that the simulator looks at."""
+    layers = []
+    for layer, time in zip(program.layers, prediction.layers, strict=True):
+        weights = layer.weights
+        packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
+        layers.append(plan.Layer(layer.name, layer.scratch_nbytes, packed, time.seconds, time.slice_s))
+    steps = tuple(plan.Step(step.layer, step.first, step.count) for step in rung.steps)
+    segments = tuple(
+        plan.Segment(0, load.source, load.nbytes, load.target, load.after, load.pinned) for load in rung.loads
+    )
+    need = tuple(step.need for step in rung.steps)
+    scratch_at = tuple(step.scratch_at for step in rung.steps)
+    planned = plan.Plan("", rung.budget, rung.arena, steps, (), scratch_at, segments, need)
+    return plan.Problem(tuple(layers), (), prediction.storage), planned
