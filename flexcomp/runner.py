@@ -6,12 +6,14 @@ import json
 import os
 import statistics
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError, InputError
+from flexcomp.trace import Trace, read_traces
 
 _USAGE = 2  # the runner's exit code
 
@@ -26,11 +28,16 @@ def run(
     inputs: Mapping[str, str | Path] | None = None,
     output_dir: str | Path | None = None,
     prefix: Sequence[str] = (),
+    trace: str | Path | None = None,
+    read_bandwidth: float | None = None,
+    buffered: bool = False,
 ) -> dict:
     """Run `library` and return what the runner reports: latencies, memory, bytes read, stall time.
 
     `inputs` are .npy files by input name; without them the runner draws random ones. Outputs are
     written to `output_dir` as NAME.npy. `prefix` is a command that starts the runner, e.g. `taskset`.
+    `trace` is a file for `flexcomp.trace.read_traces`; `read_bandwidth` imitates storage of so many bytes per
+    second; `buffered` reads through the page cache.
     "bytes_read" and "stall_ms" are medians over the timed inferences, as "median_ms" is; the keys with
     "_each" list them all. Raises InputError for a wrong option or input name, otherwise ArtifactError
     with the runner's message when it fails.
@@ -42,6 +49,12 @@ def run(
         command += ["--threads", str(threads)]
     for name, path in (inputs or {}).items():
         command += ["--input", f"{name}={path}"]
+    if trace is not None:
+        command += ["--trace", str(trace)]
+    if read_bandwidth is not None:
+        command += ["--read-bandwidth", repr(float(read_bandwidth))]
+    if buffered:
+        command += ["--buffered"]
     if output_dir is not None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         command += ["--output-dir", str(output_dir)]
@@ -55,6 +68,14 @@ def run(
         each = report[key]
         report |= {key: statistics.median_high(each), f"{key}_each": each}
     return report
+
+
+def median_trace(library: str | Path, **options) -> Trace:
+    """The trace of the inference with the median latency; `options` as of `run`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.jsonl"
+        run(library, trace=path, **{"warmup": 2, **options})
+        return sorted(read_traces(path), key=lambda trace: trace.latency_s)[options.get("repeat", 1) // 2]
 
 
 def output_file(folder: str | Path, name: str) -> Path:

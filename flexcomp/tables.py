@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:  # commands that draw no timeline need not load the planner
+    from flexcomp.program import Program, Rung
+    from flexcomp.timeline import Lanes
 
 
 def human_bytes(nbytes: float) -> str:
@@ -118,6 +123,20 @@ def _passed_over(offer: dict, candidates: list[dict], kernels: str) -> str:
             if not larger:
                 return f"{slower} than {other['implementation'].split()[0]}, and no smaller"
     return "between the kernels that are kept"
+
+
+def timeline_table(program: Program, rung: Rung, timelines: Sequence[Lanes]) -> Table:
+    """What one inference consists of, one row for each timeline."""
+    budget = f"{program.model} in {human_bytes(rung.budget)}"
+    table = Table(title=f"{budget}: {len(rung.steps)} steps, {len(rung.loads)} loads")
+    for name in ("", "latency", "computing", "waiting", "loading", "loaded"):
+        table.add_column(name, justify="right" if name else "left")
+    for lanes in timelines:
+        loading = sum(bar.end - bar.start for bar in lanes.loading)
+        seconds = (lanes.latency, lanes.busy, lanes.stalled, loading)
+        nbytes = sum(bar.facts["bytes"] for bar in lanes.loading)
+        table.add_row(lanes.label, *(f"{value * 1e3:.2f} ms" for value in seconds), human_bytes(nbytes))
+    return table
 
 
 def ladder_table(facts: dict) -> Table:

@@ -1,0 +1,60 @@
+"""`flexcomp plan`: where a plan keeps every byte, and when it computes and loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flexcomp.cli.common import CANNOT_RUN, budget_value, checked_budget, exit_on_error
+
+
+def plan(
+    library: Annotated[Path, typer.Argument(help="A library written by `flexcomp build`.")],
+    budget: Annotated[
+        str | None, typer.Option(callback=checked_budget, help="Whose plan; without it, the smallest budget's.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Draw addresses over steps, and the timelines: .png or .svg.")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write the timelines for Perfetto, as JSON.")] = None,
+    measured: Annotated[bool, typer.Option("--measured", help="Run it, and show what was measured too.")] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Compute threads of --measured.")] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Inferences of --measured; the median one is shown.")] = 11,
+) -> None:
+    """Show the memory plan of LIBRARY and its timeline, predicted and measured."""
+    with exit_on_error(CANNOT_RUN):
+        from flexcomp import timeline
+        from flexcomp.artifact import decode_program
+        from flexcomp.errors import ArtifactError
+        from flexcomp.report import select_rung
+        from flexcomp.session import read_program
+
+        program = decode_program(read_program(library))
+        rung = program.rungs[0] if budget is None else select_rung(program, budget_value(budget))
+        timelines = [lanes] if (lanes := timeline.predicted(program, rung)) else []
+        if measured:
+            from flexcomp import runner
+
+            inference = runner.median_trace(library, budget=rung.budget, threads=threads, repeat=repeat)
+            timelines.append(timeline.measured(program, inference))
+        if not timelines:
+            raise ArtifactError(
+                f"{library} does not hold the times its plans assume: build it again, or add --measured"
+            )
+        if output is not None:
+            from flexcomp.picture import draw_plan
+
+            draw_plan(program, rung, output, timelines)
+        if trace is not None:
+            from flexcomp.chrome_trace import write_trace
+
+            write_trace(program, rung, timelines, trace)
+    from flexcomp.tables import stdout_console, timeline_table
+
+    console = stdout_console()
+    console.print(timeline_table(program, rung, timelines))
+    for path, what in ((output, "drawn in"), (trace, "written to")):
+        if path is not None:
+            console.print(f"{what} {path}", markup=False, highlight=False)

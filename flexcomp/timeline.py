@@ -1,0 +1,92 @@
+"""When a plan computes and when it loads: two lanes of bars, predicted or measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .prediction import from_program
+from .program import Program, Rung
+from .trace import Trace
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A step or a load. Seconds from the start of the inference."""
+
+    name: str  # of the layer
+    start: float
+    end: float
+    facts: dict[str, object]  # for people who click on it
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One inference."""
+
+    label: str  # "predicted" or "measured"
+    computing: tuple[Bar, ...]
+    loading: tuple[Bar, ...]  # without pinned weights that were there already
+    latency: float  # seconds
+
+    @property
+    def busy(self) -> float:
+        """Seconds of computing."""
+        return sum(bar.end - bar.start for bar in self.computing)
+
+    @property
+    def stalled(self) -> float:
+        """Seconds in which steps waited, for loads or, measured, for whatever else kept the thread."""
+        return self.latency - self.busy
+
+
+def predicted(program: Program, rung: Rung) -> Lanes | None:
+    """The steady state as the plan's simulator sees it; None for a library that does not hold the assumed times."""
+    assumed = from_program(program)
+    if assumed is None:
+        return None
+    timeline = assumed.timeline(program, rung)
+    return _lanes("predicted", program, rung, timeline.steps, timeline.loads, timeline.latency)
+
+
+def measured(program: Program, trace: Trace) -> Lanes:
+    """What the runtime noted."""
+
+    def seconds(spans: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
+        return [
+            ((begin - trace.begin_ns) * 1e-9, (end - trace.begin_ns) * 1e-9) if end else (0.0, 0.0)
+            for begin, end in spans
+        ]
+
+    rung = program.rungs[trace.rung]
+    return _lanes("measured", program, rung, seconds(trace.steps), seconds(trace.loads), trace.latency_s)
+
+
+def _lanes(label: str, program: Program, rung: Rung, steps: Sequence, loads: Sequence, latency: float) -> Lanes:
+    computing = []
+    for index, (step, (start, end)) in enumerate(zip(rung.steps, steps, strict=True)):
+        layer = program.layers[step.layer]
+        facts = {"step": index, "kernel": layer.implementation, "computes": layer.description}
+        if layer.weights and layer.weights.blocks > step.count:
+            facts["blocks"] = f"{step.first} to {step.first + step.count - 1} of {layer.weights.blocks}"
+        computing.append(Bar(layer.name, start, end, facts))
+    loading = [
+        Bar(name, start, end, {"load": index, "bytes": load.nbytes, "after step": load.after, "address": load.target})
+        for index, (name, load, (start, end)) in enumerate(
+            zip(load_names(program, rung), rung.loads, loads, strict=True)
+        )
+        if end > start
+    ]
+    return Lanes(label, tuple(computing), tuple(loading), latency)
+
+
+def load_names(program: Program, rung: Rung) -> Iterator[str]:
+    """For each load the layer most of whose bytes it brings."""
+    ranges = [
+        (layer.weights.offset, layer.weights.offset + layer.weights.nbytes, layer.name)
+        for layer in program.layers
+        if layer.weights
+    ]
+    for load in rung.loads:
+        start, end = load.source, load.source + load.nbytes
+        yield max(ranges, key=lambda r: min(end, r[1]) - max(start, r[0]))[2]

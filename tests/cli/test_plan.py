@@ -1,0 +1,79 @@
+"""`flexcomp plan`: pictures and traces of what a plan does, predicted and measured."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from flexcomp import runner, timeline
+from flexcomp.artifact import decode_program
+from flexcomp.chrome_trace import trace_events
+from flexcomp.session import read_program
+
+
+@pytest.fixture(scope="module")
+def program(library):
+    return decode_program(read_program(library))
+
+
+def check_events(document, program, rung):
+    """As viewers read it: complete events that do not overlap on a thread, named threads, counters within the budget."""
+    assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
+    threads: dict[tuple[int, int], list[dict]] = {}
+    names = set()
+    for event in document["traceEvents"]:
+        if event["ph"] == "X":
+            threads.setdefault((event["pid"], event["tid"]), []).append(event)
+            assert event["dur"] >= 0 and event["name"] in {layer.name for layer in program.layers}
+        elif event["ph"] == "C":
+            assert 0 < sum(event["args"].values()) <= rung.arena
+        else:
+            assert event["ph"] == "M" and event["name"] in ("process_name", "thread_name")
+            names.add((event["pid"], event["tid"]))
+    for thread, events in threads.items():
+        assert thread in names
+        for before, after in itertools.pairwise(events):
+            assert before["ts"] + before["dur"] <= after["ts"] + 1e-3
+    return threads
+
+
+def test_every_rung_as_a_trace(program):
+    for rung in program.rungs:
+        lanes = timeline.predicted(program, rung)
+        assert lanes.latency == pytest.approx(rung.predicted_s)
+        threads = check_events(json.loads(json.dumps(trace_events(program, rung, [lanes]))), program, rung)
+        assert len(threads[1, 1]) == len(rung.steps)
+        assert len(threads.get((1, 2), [])) == sum(not load.pinned for load in rung.loads)
+
+
+def test_pictures_and_trace_of_a_measured_plan(cli, library, program, tmp_path):
+    for name in ("plan.png", "plan.svg"):
+        done = cli(
+            "plan", library, "--budget", "min", "-o", tmp_path / name, "--trace", tmp_path / "t.json", "--measured"
+        )
+        assert done.returncode == 0, done.stderr
+        assert "predicted" in done.stdout and "measured" in done.stdout
+        assert (tmp_path / name).stat().st_size > 10_000
+    threads = check_events(json.loads((tmp_path / "t.json").read_text()), program, program.rungs[0])
+    assert set(threads) == {(1, 1), (1, 2), (2, 1), (2, 2)}
+    assert "<svg" in (tmp_path / "plan.svg").read_text()[:1000]
+
+
+def test_a_measured_timeline_is_the_inference(library, program):
+    trace = runner.median_trace(library, budget="min", repeat=5)
+    lanes = timeline.measured(program, trace)
+    rung = program.rungs[0]
+    assert len(lanes.computing) == len(rung.steps) and len(lanes.loading) == len(rung.loads)
+    assert 0 < lanes.busy < lanes.latency and lanes.stalled == pytest.approx(lanes.latency - lanes.busy)
+    for step, bar in zip(rung.steps, lanes.computing, strict=True):
+        assert bar.name == program.layers[step.layer].name
+        for load in lanes.loading[: step.need]:
+            assert load.end <= bar.start
+
+
+def test_wrong_wishes(cli, library, tmp_path):
+    assert "pictures are written as" in cli("plan", library, "-o", tmp_path / "plan.txt").stderr
+    done = cli("plan", library, "--budget", "1000")
+    assert done.returncode == 4 and "smallest feasible" in done.stderr
