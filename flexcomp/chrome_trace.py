@@ -17,6 +17,10 @@ _MICROSECONDS = 1e6
 def trace_events(program: Program, rung: Rung, timelines: Iterable[Lanes]) -> dict:
     """One process for each timeline, with a thread that computes, one that loads, and the arena's use as counters."""
     events: list[dict] = []
+    timelines = list(timelines)
+    # Viewers want no negative times, and loads may begin in the inference before.
+    zero = min((bar.start for lanes in timelines for bar in lanes.loading), default=0.0)
+    zero = min(zero, 0.0)
     for process, lanes in enumerate(timelines, 1):
         events.append(_label("process_name", process, 0, f"{program.model}, {lanes.label}"))
         for thread, name, bars in (
@@ -24,8 +28,8 @@ def trace_events(program: Program, rung: Rung, timelines: Iterable[Lanes]) -> di
             (_LOADING, "loading", lanes.loading),
         ):
             events.append(_label("thread_name", process, thread, name))
-            events.extend(_span(bar, process, thread) for bar in bars)
-        events.extend(_memory(program, rung, lanes, process))
+            events.extend(_span(bar, process, thread, zero) for bar in bars)
+        events.extend(_memory(program, rung, lanes, process, zero))
     facts = {"model": program.model, "budget_bytes": rung.budget, "arena_bytes": rung.arena}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
 
@@ -39,12 +43,12 @@ def _label(what: str, process: int, thread: int, name: str) -> dict:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
 
 
-def _span(bar: Bar, process: int, thread: int) -> dict:
+def _span(bar: Bar, process: int, thread: int, zero: float) -> dict:
     return {
         "ph": "X",
         "name": bar.name,
         "cat": "load" if thread == _LOADING else "step",
-        "ts": bar.start * _MICROSECONDS,
+        "ts": (bar.start - zero) * _MICROSECONDS,
         "dur": (bar.end - bar.start) * _MICROSECONDS,
         "pid": process,
         "tid": thread,
@@ -52,7 +56,7 @@ def _span(bar: Bar, process: int, thread: int) -> dict:
     }
 
 
-def _memory(program: Program, rung: Rung, lanes: Lanes, process: int) -> Iterator[dict]:
+def _memory(program: Program, rung: Rung, lanes: Lanes, process: int, zero: float) -> Iterator[dict]:
     """Bytes of the arena in use by kind, at the beginning of every step."""
     changes = [dict.fromkeys(KINDS, 0) for _ in range(len(rung.steps) + 1)]
     for box in boxes(program, rung):
@@ -61,4 +65,5 @@ def _memory(program: Program, rung: Rung, lanes: Lanes, process: int) -> Iterato
     used = dict.fromkeys(KINDS, 0)
     for bar, change in zip(lanes.computing, changes, strict=False):
         used = {kind: used[kind] + change[kind] for kind in KINDS}
-        yield {"ph": "C", "name": "arena", "ts": bar.start * _MICROSECONDS, "pid": process, "tid": 0, "args": used}
+        at = (bar.start - zero) * _MICROSECONDS
+        yield {"ph": "C", "name": "arena", "ts": at, "pid": process, "tid": 0, "args": used}

@@ -63,7 +63,8 @@ def _as_plan(prediction: Prediction, program: Program, rung: Rung) -> tuple[plan
         layers.append(plan.Layer(layer.name, layer.scratch_nbytes, packed, time.seconds, time.slice_s))
     steps = tuple(plan.Step(step.layer, step.first, step.count) for step in rung.steps)
     segments = tuple(
-        plan.Segment(0, load.source, load.nbytes, load.target, load.after, load.pinned) for load in rung.loads
+        plan.Segment(0, load.source, load.nbytes, load.target, load.after, load.pinned, ahead=load.ahead)
+        for load in rung.loads
     )
     need = tuple(step.need for step in rung.steps)
     scratch_at = tuple(step.scratch_at for step in rung.steps)

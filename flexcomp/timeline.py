@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .prediction import from_program
-from .program import Program, Rung
+from .program import Load, Program, Rung
 from .trace import Trace
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A step or a load. Seconds from the start of the inference."""
+    """A step or a load. Seconds from the start of the inference; what is loaded ahead begins before it."""
 
     name: str  # of the layer
     start: float
@@ -71,13 +71,17 @@ def _lanes(label: str, program: Program, rung: Rung, steps: Sequence, loads: Seq
             facts["blocks"] = f"{step.first} to {step.first + step.count - 1} of {layer.weights.blocks}"
         computing.append(Bar(layer.name, start, end, facts))
     loading = [
-        Bar(name, start, end, {"load": index, "bytes": load.nbytes, "after step": load.after, "address": load.target})
+        Bar(name, start, end, {"load": index, "bytes": load.nbytes, "address": load.target, **_after(load)})
         for index, (name, load, (start, end)) in enumerate(
             zip(load_names(program, rung), rung.loads, loads, strict=True)
         )
         if end > start
     ]
     return Lanes(label, tuple(computing), tuple(loading), latency)
+
+
+def _after(load: Load) -> dict[str, object]:
+    return {"after step": load.after, **({"of": "the inference before"} if load.ahead else {})}
 
 
 def load_names(program: Program, rung: Rung) -> Iterator[str]:
