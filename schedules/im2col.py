@@ -270,6 +270,8 @@ class _Emitter:
         """Output pixels [pixel, pixel + size) and the channels of a block."""
         spec, block = self.spec, self.panel.block
         place = T.bind((self.image * self.way.pixels + pixel) * spec.out_channels + self.out_channel)
+        if self.count > 1:
+            self._prefetch(place, size)
         parts = math.ceil(self.way.slice / _PARTIAL_TERMS)
         each = math.ceil(self.way.slice / parts)
         with maybe_serial(0, parts) as part:
@@ -285,6 +287,14 @@ class _Emitter:
                     lambda start, lanes: self.w[vector(weights + term * block + start, lanes)],
                 )
             self._add(acc, size, place, part, parts)
+
+    def _prefetch(self, place, size: int) -> None:
+        """Ask for the partial sums that a slice adds to: where the output is larger than the caches they come late."""
+        for row in range(size):
+            for start in range(0, self.panel.block, _LINE):
+                address = tirx.address_of(self.y[place + row * self.spec.out_channels + start])
+                read, all_caches, data = (tirx.const(number, "int32") for number in (0, 3, 1))
+                T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, read, all_caches, data))
 
     def _add(self, acc: Accumulators, size: int, place, part, parts: int) -> None:
         """Add a part to the output: the first to the bias, the last with the epilogue."""

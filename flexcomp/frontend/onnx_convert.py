@@ -56,11 +56,14 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
     def __init__(self):
         super().__init__(shape_dict={}, dtype_dict="float32", keep_params_in_input=True)
         self.place = "graph"  # what is being translated
+        self.last_nodes: set[str] = set()  # names of nodes whose results are outputs, which get variables of their own
         self.first_dynamic: str | None = None  # where the first dynamic shape comes from
 
     def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
         """Scalars become constants, so that converters and kernels see their values."""
         super()._parse_graph_initializers(graph)
+        outputs = {output.name for output in graph.output}
+        self.last_nodes = {node.name for node in graph.node if outputs.intersection(node.output)}
         for tensor in graph.initializer:
             if math.prod(tensor.dims) == 1 and len(tensor.dims) <= 1:
                 key = tensor.name.removeprefix("onnx::")
@@ -89,7 +92,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             result = super()._convert_operator(op_name, inputs, attrs, opset)
         elif not isinstance(result, relax.Var):
             result = self.bb.normalize(result)
-        result = self._named(result, attrs["tvm_custom"]["name"], op_name)
+        if attrs["tvm_custom"]["name"] not in self.last_nodes:
+            result = self._named(result, attrs["tvm_custom"]["name"], op_name)
         if self.first_dynamic is None and isinstance(result, relax.Expr) and not is_static(result.ty):
             self.first_dynamic = self.place
         return result
