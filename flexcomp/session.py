@@ -6,12 +6,12 @@ import json
 import os
 import platform
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm_ffi
@@ -27,6 +27,9 @@ from .errors import (
     TargetError,
 )
 from .trace import Trace, parse_trace
+
+if TYPE_CHECKING:  # only sessions that watch need it
+    from .watch import Watch
 
 _KIND = "flexcomp.program."  # a version number follows
 _ERRORS = {c.__name__: c for c in (ArtifactError, BudgetError, ExecutionError, InputError, StorageError, TargetError)}
@@ -136,6 +139,24 @@ class Session:
         nbytes = resolve(budget, self.info["min_budget_bytes"], self.info["resident_bytes"])
         with _translated():
             return RungInfo(**json.loads(self._set_budget(nbytes)))
+
+    def watch(
+        self,
+        source: str | os.PathLike[str] | Callable[[], int | None],
+        *,
+        interval_s: float = 0.2,
+        patience_s: float = 2.0,
+    ) -> Watch:
+        """Let the budget follow `source` in a thread of its own, until the result is stopped or its `with` ends.
+
+        `source` is "cgroup" (the limit of this process's memory control group, less what else is in it), the folder
+        of another group, "pressure" (PSI: one budget down while tasks wait for memory), or a function that returns
+        the allowed bytes, or None to leave things as they are. It is asked every `interval_s` seconds. The budget
+        shrinks at once, to the smallest one if nothing fits; it grows when a larger one has fitted for `patience_s`.
+        """
+        from .watch import Watch, source_of
+
+        return Watch(self, source_of(source), interval_s, patience_s)
 
     def stats(self) -> dict[str, Any]:
         """The plan in use and what the last inference took.

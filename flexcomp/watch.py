@@ -1,0 +1,210 @@
+"""Budgets that follow the system: a control group's limit, memory pressure, or a function of the caller's."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from .errors import BudgetError, ExecutionError, InputError
+
+if TYPE_CHECKING:
+    from .session import Session
+
+PRESSURE = Path("/proc/pressure/memory")
+CGROUPS = Path("/sys/fs/cgroup")
+MARGIN = 1.05  # a budget grows only where this much more than it needs is allowed
+_log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Where the allowed bytes come from."""
+
+    def allowed(self, session: Session) -> int | None:
+        """Bytes that the network may take now; None: as it is."""
+        ...
+
+
+class ControlGroup:
+    """The limit of a memory control group, version 1 or 2, less what else is in the group.
+
+    `folder` is the group's; its ancestors' limits count too, up to `root`. Page cache that can be dropped counts as
+    free.
+    """
+
+    _FILES = (  # limit, usage, name of the droppable page cache in memory.stat
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    )
+
+    def __init__(self, folder: str | Path, root: Path = CGROUPS) -> None:
+        folder = Path(folder)
+        inside = [parent for parent in folder.parents if parent != root and root in parent.parents]
+        self._groups = []
+        for group in (folder, *inside):
+            self._groups += [(group, *files) for files in self._FILES if (group / files[0]).is_file()]
+        if not self._groups:
+            raise InputError(
+                f"{folder} is no memory control group: it has neither memory.max nor memory.limit_in_bytes"
+            )
+
+    @classmethod
+    def own(cls, table: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> ControlGroup:
+        """The group of this process. Raises InputError where there is none with a limit."""
+        found = None
+        for line in table.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if "memory" in controllers.split(","):
+                found = root / "memory" / path.lstrip("/")
+            elif not controllers and found is None:
+                found = root / path.lstrip("/")
+        if found is None:
+            raise InputError("this process is in no memory control group")
+        return cls(found, root)
+
+    def allowed(self, session: Session) -> int | None:
+        """The tightest of the limits."""
+        stats = session.stats()
+        arena = stats["arena_bytes"] if stats["runs"] else 0  # nothing was touched before
+        bytes_left = [self._left(*group, arena) for group in self._groups]
+        return min((left for left in bytes_left if left is not None), default=None)
+
+    def _left(self, group: Path, limit_name: str, usage_name: str, droppable: str, arena: int) -> int | None:
+        limit = (group / limit_name).read_text().strip()
+        if limit == "max" or int(limit) >= 1 << 60:
+            return 1 << 60
+        others = 0
+        if (group / usage_name).is_file():
+            stat = group / "memory.stat"
+            table = dict(line.split()[:2] for line in stat.read_text().splitlines()) if stat.is_file() else {}
+            used = int((group / usage_name).read_text()) - int(table.get(droppable, 0))
+            others = max(0, used - arena)
+        return int(limit) - others
+
+
+class Pressure:
+    """Memory pressure of the whole system (PSI): one budget down while tasks wait for memory, up while none does.
+
+    `high` and `low` are percentages of the last ten seconds in which some task waited.
+    """
+
+    def __init__(self, path: str | Path = PRESSURE, high: float = 10.0, low: float = 1.0) -> None:
+        self.path, self.high, self.low = Path(path), high, low
+        if not self.path.is_file():
+            raise InputError(f"this system does not report memory pressure: there is no {path}")
+
+    def allowed(self, session: Session) -> int | None:
+        """The neighbouring budget in the direction in which the pressure points."""
+        waiting = self._waiting()
+        budgets, now = [rung.budget_bytes for rung in session.ladder], session.budget
+        if waiting >= self.high:
+            return max((budget for budget in budgets if budget < now), default=now)
+        if waiting <= self.low:
+            return int(min((budget for budget in budgets if budget > now), default=now) * MARGIN) + 1
+        return None
+
+    def _waiting(self) -> float:
+        for line in self.path.read_text().splitlines():
+            kind, *fields = line.split()
+            values = dict(field.split("=") for field in fields)
+            if kind == "some":
+                return float(values["avg10"])
+        raise InputError(f"{self.path} does not look like pressure information")
+
+
+class Callback:
+    """Whatever a function says: bytes, or None to leave things as they are."""
+
+    def __init__(self, function: Callable[[], int | None]) -> None:
+        self.function = function
+
+    def allowed(self, session: Session) -> int | None:
+        """What the function says."""
+        return self.function()
+
+
+class Hysteresis:
+    """Down at once; up only where it fits with a margin, and has done so for a while."""
+
+    def __init__(self, budgets: Sequence[int], patience_s: float) -> None:
+        self.budgets, self.patience_s = sorted(budgets), patience_s
+        self._fits_since: float | None = None
+
+    def next(self, now_used: int, allowed: int, at_s: float) -> int:
+        """The budget to use from now on."""
+        fits = max((budget for budget in self.budgets if budget <= allowed), default=self.budgets[0])
+        if fits < now_used:
+            self._fits_since = None
+            return fits
+        roomy = max((budget for budget in self.budgets if budget * MARGIN <= allowed), default=now_used)
+        if roomy <= now_used:
+            self._fits_since = None
+            return now_used
+        if self._fits_since is None:
+            self._fits_since = at_s
+        return roomy if at_s - self._fits_since >= self.patience_s else now_used
+
+
+class Watch:
+    """A thread that sets a session's budget. Made by `Session.watch`; stopped by `stop` or at the end of `with`."""
+
+    def __init__(self, session: Session, source: Source, interval_s: float, patience_s: float) -> None:
+        self._session, self._source, self._interval_s = session, source, interval_s
+        self._hysteresis = Hysteresis([rung.budget_bytes for rung in session.ladder], patience_s)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="flexcomp-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave the budget as it is from now on. Stopping twice is harmless."""
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _main(self) -> None:
+        complained = False
+        while not self._stopped.is_set():
+            try:
+                self._follow()
+                complained = False
+            except ExecutionError:
+                return  # the session is closed
+            except (BudgetError, OSError, ValueError, KeyError) as error:
+                if not complained:
+                    _log.warning("the budget stays as it is: %s", error)
+                complained = True
+            self._stopped.wait(self._interval_s)
+
+    def _follow(self) -> None:
+        allowed = self._source.allowed(self._session)
+        if allowed is None:
+            return
+        used = self._session.budget
+        if (chosen := self._hysteresis.next(used, allowed, time.monotonic())) != used:
+            self._session.set_budget(chosen)
+            _log.info("%s bytes are allowed: the budget is now %s bytes", allowed, chosen)
+
+
+def source_of(source: str | Path | Callable[[], int | None] | Source) -> Source:
+    """What `Session.watch` is given, as a source. Raises InputError."""
+    if hasattr(source, "allowed"):
+        return source
+    if callable(source):
+        return Callback(source)
+    if source == "cgroup":
+        return ControlGroup.own()
+    if source == "pressure":
+        return Pressure()
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        return ControlGroup(source)
+    raise InputError(f'watch follows "cgroup", "pressure", a control group\'s folder, or a function, not {source!r}')
