@@ -19,6 +19,7 @@ PRESETS: dict[str, dict] = {
     "raspberry-pi-3b": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a53", "num-cores": 4},
     "raspberry-pi-4b": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "num-cores": 4},
     "raspberry-pi-5": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76", "num-cores": 4},
+    "pixel-6-pro": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-x1", "num-cores": 2},
 }
 
 _ACCEPTED = (

@@ -1,0 +1,195 @@
+"""Kernels for ARM cores, judged without one: the inner loops as they are built, through llvm-mca.
+
+    python -m benchmarks.mca [--preset NAME …] [--markdown]
+
+Every kernel family is compiled for presets whose cores LLVM has a model of. Of a kernel's innermost loops the one
+that the full register tile runs in is taken: the one with the most multiply-adds that writes no memory. Its
+multiply-adds are counted against what the core can start; llvm-mca says how many cycles an iteration takes, every
+load being a hit of the first-level cache. The exit status is 1 if a kernel falls short of `SHARE`, or if a product's
+loop touches the stack. Nothing here says how long a layer takes on a device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import tvm
+
+from benchmarks.assembly import Loop, cycles, find_llvm_mca, loops
+from flexcomp.kernels import compile_kernels
+from flexcomp.schedules.registry import Candidate, candidates
+from flexcomp.schedules.spec import ConvSpec, MatmulSpec
+from flexcomp.target import CompileTarget, resolve_target
+
+
+@dataclass(frozen=True)
+class Core:
+    """How llvm-mca sees a core. LLVM has no models of A76 and X1; Neoverse N1 and V1 are their siblings for servers."""
+
+    name: str
+    model: str
+    fmas: int  # four floats each, started per cycle
+    share: float  # of those that products must reach
+
+
+CORES = {
+    "raspberry-pi-4b": Core("A72", "cortex-a72", 1, 0.95),
+    "raspberry-pi-5": Core("A76", "neoverse-n1", 2, 0.95),
+    "pixel-6-pro": Core("X1", "neoverse-v1", 4, 0.85),
+}
+DEPTHWISE_SHARE = 0.80
+_RELU = ("relu", ("acc",))
+
+
+def conv(size: int, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> ConvSpec:
+    """A convolution with ReLU over a square image, padded to keep its size."""
+    return ConvSpec(
+        1, size, size, inputs, outputs, (kernel, kernel), (stride, stride), (kernel // 2,) * 4, groups=groups,
+        epilogue=_RELU,
+    )  # fmt: skip
+
+
+# Layers of ResNet, VGG, MobileNetV2, EfficientNet, ViT and GPT-2, and which kernel of theirs is looked at.
+LAYERS: list[tuple[str, ConvSpec | MatmulSpec, str]] = [
+    ("stem 7×7 /2", conv(224, 3, 64, 7, 2), "direct"),
+    ("stem 3×3 /2", conv(224, 3, 32, 3, 2), "direct"),
+    ("stem 3×3", conv(224, 3, 64, 3), "direct"),
+    ("1×1, 56 pixels", conv(56, 64, 256), "direct"),
+    ("1×1, 14 pixels", conv(14, 1024, 256), "direct"),
+    ("1×1, 7 pixels", conv(7, 960, 320), "direct"),
+    ("1×1 /2", conv(56, 256, 512, 1, 2), "direct"),
+    ("3×3, 56 pixels", conv(56, 64, 64, 3), "direct"),
+    ("3×3, 28 pixels", conv(28, 128, 128, 3), "direct"),
+    ("3×3, 7 pixels", conv(7, 512, 512, 3), "direct"),
+    ("3×3 /2", conv(28, 256, 256, 3, 2), "direct"),
+    ("3×3 im2col", conv(28, 128, 128, 3), "im2col_gemm"),
+    ("F(2), 56 pixels", conv(56, 64, 64, 3), "winograd F(2)"),
+    ("F(2), 7 pixels", conv(7, 512, 512, 3), "winograd F(2)"),
+    ("F(4), 56 pixels", conv(56, 64, 64, 3), "winograd F(4)"),
+    ("F(4), 14 pixels", conv(14, 256, 256, 3), "winograd F(4)"),
+    ("fully connected, 197 rows", ConvSpec(1, 1, 197, 768, 3072), "direct"),
+    ("Q·K, 197 rows", MatmulSpec(12, 197, 197, 64), "matmul"),
+    ("P·V, 197 rows", MatmulSpec(12, 197, 64, 197), "matmul"),
+    ("depthwise 3×3", conv(28, 144, 144, 3, groups=144), "depthwise"),
+    ("depthwise 3×3 /2", conv(28, 144, 144, 3, 2, groups=144), "depthwise"),
+    ("depthwise 5×5", conv(28, 144, 144, 5, groups=144), "depthwise"),
+    ("depthwise 5×5 /2", conv(28, 144, 144, 5, 2, groups=144), "depthwise"),
+    ("gemv", ConvSpec(1, 1, 1, 4096, 1000), "gemv"),
+]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A kernel's inner loop on a core."""
+
+    layer: str
+    candidate: Candidate
+    core: Core
+    loop: Loop
+    cycles: float
+
+    @property
+    def share(self) -> float:
+        """Multiply-adds of those that the core could start in the time."""
+        return self.loop.fmas / (self.core.fmas * self.cycles)
+
+    @property
+    def wanted(self) -> float | None:
+        """The share to reach; None for products of a vector, which wait for weights from memory."""
+        family = self.candidate.family
+        return {"depthwise": DEPTHWISE_SHARE, "gemv": None}.get(family, self.core.share)
+
+    @property
+    def weight_bytes_per_cycle(self) -> float:
+        """Of a product of a vector, which uses every weight once."""
+        return 16 * self.loop.fmas / self.cycles
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with it."""
+        if self.wanted is not None and self.share < self.wanted:
+            return f"{self.share:.1%} of the multiply-adds, less than {self.wanted:.0%}"
+        if self.loop.spills and self.candidate.family != "depthwise":
+            return f"{self.loop.spills} accesses to the stack in the inner loop"
+        return None
+
+
+def measure(layer: str, spec: ConvSpec | MatmulSpec, wanted: str, target: CompileTarget, core: Core, mca: str) -> Result:
+    """Compile the layer's kernel that is called `wanted`, the one with the least work if there are several."""
+    offered = [c for c in candidates(spec, target.vector_unit) if str(c).startswith(wanted)]
+    candidate = min(offered, key=lambda c: c.work)
+    with target.tvm_target:
+        module = compile_kernels({"kernel": candidate.build()}, target, lambda phase, done, total: None)
+    loop = main_loop(module)
+    return Result(layer, candidate, core, loop, cycles(loop, core.model, mca))
+
+
+def main_loop(module: tvm.runtime.Module) -> Loop:
+    """The loop of the full register tile."""
+    found = [loop for loop in loops(module.inspect_source("s")) if loop.fmas and not loop.stores]
+    if not found:
+        raise RuntimeError("the kernel has no loop that multiplies and adds without writing memory")
+    return max(found, key=lambda loop: loop.fmas)
+
+
+def measure_all(presets: list[str], mca: str) -> Iterator[Result]:
+    """All layers on all presets."""
+    for layer, spec, wanted in LAYERS:
+        for preset in presets:
+            yield measure(layer, spec, wanted, resolve_target(preset), CORES[preset], mca)
+
+
+def text_line(result: Result) -> str:
+    """One result for reading."""
+    loop = result.loop
+    memory = f"  {result.weight_bytes_per_cycle:.0f} B/cycle" if result.wanted is None else ""
+    return (
+        f"{result.core.name:4s} {result.layer:26s} {result.candidate.tile!s:>6s} {loop.fmas:4d} FMA "
+        f"{len(loop.instructions):4d} instructions {loop.spills:3d} on the stack {result.share:7.1%}{memory}"
+    )
+
+
+def markdown(results: list[Result]) -> str:
+    """A table: a row per layer, a column per core."""
+    cores = list(dict.fromkeys(result.core for result in results))
+    lines = [f"| kernel | {' | '.join(f'{core.name} ({core.model})' for core in cores)} |"]
+    lines.append("| --- " * (len(cores) + 1) + "|")
+    for layer in dict.fromkeys(result.layer for result in results):
+        lines.append(f"| {layer} | {' | '.join(_cell(r) for r in results if r.layer == layer)} |")
+    return "\n".join(lines)
+
+
+def _cell(result: Result) -> str:
+    if result.wanted is None:
+        return f"{result.candidate.tile}: {result.weight_bytes_per_cycle:.0f} B/cycle"
+    spills = f", stack {result.loop.spills}" if result.loop.spills else ""
+    return f"{result.candidate.tile}: {result.share:.1%}{spills}"
+
+
+def main() -> int:
+    """The command line; 1 if something falls short, 2 without llvm-mca."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", action="append", choices=list(CORES), help="only these (default: all)")
+    parser.add_argument("--markdown", action="store_true", help="print a table for the documentation")
+    arguments = parser.parse_args()
+    mca = find_llvm_mca()
+    if mca is None:
+        print("error: llvm-mca of LLVM 17 or later is missing; on Debian: apt-get install llvm-19", file=sys.stderr)
+        return 2
+    results = []
+    for result in measure_all(arguments.preset or list(CORES), mca):
+        results.append(result)
+        print(text_line(result), file=sys.stderr if arguments.markdown else sys.stdout, flush=True)
+    if arguments.markdown:
+        print(markdown(results))
+    faults = [f"{r.core.name}, {r.layer}, {r.candidate}: {r.fault}" for r in results if r.fault]
+    for fault in faults:
+        print(f"falls short: {fault}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
