@@ -30,7 +30,7 @@ from .prediction import LayerTime, Prediction, to_metadata
 from .program import PAGE, Program, Rung
 from .rungs import plan_rungs
 from .schedules.tile import VectorUnit
-from .target import CompileTarget, resolve_target
+from .target import CompileTarget, require_supported, resolve_target
 from .used import used
 from .variants import Network, alone, layer_seconds, merge
 from .weights import evaluate
@@ -82,7 +82,8 @@ def build(
     if threads is not None and threads < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
     resolved = resolve_target(target)
-    profile = _device(device) or default_profile(resolved.vector_width)
+    require_supported(resolved)
+    profile = _device(device) or default_profile(resolved.vector_width, resolved.preset)
     threads = threads or resolved.num_cores
 
     report("import", 0, 1)

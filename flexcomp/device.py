@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from .errors import InputError
 from .plan import SLICE_S
+from .presets import Preset
 from .program import CountArg, FirstArg, Layer
 
 FORMAT = "flexcomp.device.1"
@@ -43,7 +44,6 @@ class DelayModel:
     beta: float  # seconds per tensor
     gamma: float  # seconds per operation
     eta: float  # seconds per tensor
-
 
 @dataclass(frozen=True)
 class DeviceProfile:
@@ -89,9 +89,16 @@ class DeviceProfile:
         Path(path).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def default_profile(vector_width: int) -> DeviceProfile:
-    """A guess from the vector unit alone: one fused multiply-add of a register each cycle at 3 GHz."""
-    return DeviceProfile(flops_per_s=2.0 * vector_width * 3.0e9, memory_bytes_per_s=15e9)
+def default_profile(vector_width: int, preset: Preset | None = None) -> DeviceProfile:
+    """What a preset says of its device, or a guess from the vector unit: a multiply-add each cycle at 3 GHz."""
+    if preset is None or preset.core is None or not preset.ghz:
+        return DeviceProfile(flops_per_s=2.0 * vector_width * 3.0e9, memory_bytes_per_s=15e9)
+    return DeviceProfile(
+        flops_per_s=2.0 * vector_width * preset.core.fmas * preset.ghz * 1e9,
+        memory_bytes_per_s=preset.memory_bytes_per_s,
+        storage_bytes_per_s=preset.storage_bytes_per_s,
+        load_overhead_s=preset.load_overhead_s,
+    )
 
 
 def family(layer: Layer) -> str:

@@ -13,14 +13,8 @@ import tvm_ffi
 from tvm.target import codegen
 
 from flexcomp.errors import TargetError
+from flexcomp.presets import CORES, PRESETS, Preset
 from flexcomp.schedules.tile import VectorUnit
-
-PRESETS: dict[str, dict] = {
-    "raspberry-pi-3b": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a53", "num-cores": 4},
-    "raspberry-pi-4b": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "num-cores": 4},
-    "raspberry-pi-5": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76", "num-cores": 4},
-    "pixel-6-pro": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-x1", "num-cores": 2},
-}
 
 _ACCEPTED = (
     'accepted are "native", a string such as "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72 -num-cores=4", '
@@ -47,9 +41,8 @@ _ARM_FEATURES = {"neon": "neon", "vfp4": "vfpv4", "vfp3": "vfpv3", "hwdiv": "idi
 _FEATURE_NAMES = {"x86": _X86_FEATURES, "aarch64": _AARCH64_FEATURES, "arm": _ARM_FEATURES}
 
 
-# Latency of a multiply-add in cycles times those of a full register started per cycle, by LLVM's name of the CPU.
-# Others of AArch64 are taken for the largest.
-_IN_FLIGHT = {"cortex-a53": 4, "cortex-a72": 7, "cortex-a76": 8, "cortex-x1": 16}
+# Sums in flight where the CPU is not known: as many as the widest of AArch64 wants.
+_IN_FLIGHT = 16
 
 
 @dataclass(frozen=True)
@@ -63,13 +56,16 @@ class CompileTarget:
     vector_registers: int  # architectural SIMD registers
     features: tuple[str, ...]  # CPU features the code requires, as /proc/cpuinfo names them, sorted
     num_cores: int  # cores of the device; 1 where the target does not say
+    preset: Preset | None = None  # what is known of the device, if it was named
 
     @property
     def vector_unit(self) -> VectorUnit:
         """What the tiles of kernels depend on."""
-        by_lane = self.arch == "aarch64"
-        in_flight = _IN_FLIGHT.get(self.tvm_target.attrs.get("mcpu"), 16 if by_lane else 8)
-        return VectorUnit(self.vector_width, self.vector_registers, by_lane, in_flight)
+        if self.arch != "aarch64":
+            return VectorUnit(self.vector_width, self.vector_registers)
+        core = CORES.get(self.tvm_target.attrs.get("mcpu"))
+        in_flight = core.in_flight if core else _IN_FLIGHT
+        return VectorUnit(self.vector_width, self.vector_registers, by_lane=True, in_flight=in_flight)
 
     def __str__(self) -> str:
         return format_target(self.tvm_target)
@@ -97,7 +93,17 @@ def resolve_target(target: str | Mapping | tvm.target.Target | CompileTarget | N
         vector_registers=registers,
         features=tuple(sorted(names[f] for f in llvm_features if f in names)),
         num_cores=config.get("num-cores", 1),
+        preset=PRESETS.get(target) if isinstance(target, str) else None,
     )
+
+
+def require_supported(target: CompileTarget) -> None:
+    """Raise TargetError if kernels could be compiled, but nothing could run them."""
+    if target.arch == "arm":
+        raise TargetError(
+            f"32-bit ARM ({target.triple}) is not supported: libtvm_ffi, which every library needs, exists for 64-bit "
+            'systems only; install one on the board, if its CPU allows, and take the target "aarch64" or a preset'
+        )
 
 
 def format_target(target: tvm.target.Target) -> str:
@@ -122,7 +128,7 @@ def _as_config(target: str | Mapping | tvm.target.Target | None) -> dict:
     if not isinstance(target, str):
         raise TargetError(f"cannot read {target!r} as a target; {_ACCEPTED}")
     if target in PRESETS:
-        return dict(PRESETS[target])
+        return dict(PRESETS[target].options)
     return _parse(target)
 
 

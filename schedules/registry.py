@@ -18,8 +18,9 @@ from .winograd_transforms import WeightTransform
 # Pixels of a depthwise tile: a kernel row's taps of seven neighbours and their accumulators fill 32 registers.
 _DEPTHWISE_ROWS = 7
 _DEPTHWISE_VECTORS = 2
-# Accumulators, inputs and weights of a kernel row, in vectors per vector of channels, that LLVM keeps in 32 registers.
-_DEPTHWISE_LIVE = 22
+# Above this value of inputs + 3 × weights of a kernel row LLVM was seen to move vectors to the stack and back in the
+# inner loop, the inputs being loaded early (benchmarks/mca.py).
+_DEPTHWISE_LIVE = 21
 # What a depthwise tap costs next to a direct one, whose operands are reused: it loads a vector for every FMA.
 _DEPTHWISE_SLOWDOWN = 1.3
 # F(6,3) is not offered: it errs by 1e-5 of the largest output where F(4,3) errs by 2e-6, and over the sixteen
@@ -85,7 +86,7 @@ def _depthwise_rows(spec: ConvSpec, unit: VectorUnit) -> int:
     """Pixels of a tile: fewer where 128-bit registers would not hold the inputs of large kernels with strides."""
     rows = _DEPTHWISE_ROWS
     if unit.by_lane and unit.in_flight <= _DEPTHWISE_ROWS + 1:
-        while rows > 1 and rows + (rows - 1) * spec.stride[1] + spec.kernel[1] > _DEPTHWISE_LIVE:
+        while rows > 1 and (rows - 1) * spec.stride[1] + 3 * spec.kernel[1] > _DEPTHWISE_LIVE:
             rows -= 1
     return rows
 

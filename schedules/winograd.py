@@ -47,6 +47,9 @@ _LAUNCH_FLOPS = 200_000.0  # per loop that is handed to several threads, of each
 # Wider register tiles gain nothing here, and make M larger; but a few rows of tiles need them to keep the units busy.
 _MOST_VECTORS = 2
 _FEW_ACCUMULATORS = 10
+# Rows of V lie further apart than an AArch64 load's offset reaches, each needs an address of its own: with this many
+# vector registers left free a tile has few enough rows.
+_FAR_ROWS = 7
 
 
 def eligible(spec: ConvSpec) -> bool:
@@ -195,6 +198,8 @@ def ways(spec: ConvSpec, unit: VectorUnit) -> list[Winograd]:
 def _fitting(spec: ConvSpec, m: int, unit: VectorUnit, limit: int, slots: int) -> list[Winograd]:
     """The smallest and the largest block of tiles in at most `limit` bytes of scratch, of register tiles as high as fit."""
     tiles = Winograd(spec, m, Tile(1, 1), 1).tiles
+    if unit.by_lane:
+        unit = replace(unit, registers=unit.registers - _FAR_ROWS)
     few = tiles * _MOST_VECTORS < max(unit.in_flight, _FEW_ACCUMULATORS)  # then only wider tiles keep the unit busy
     best = choose(tiles, spec.out_channels, unit, most_vectors=MOST_VECTORS if few else _MOST_VECTORS)
     blocks = math.ceil(spec.out_channels / best.channels)

@@ -1,8 +1,10 @@
 import pytest
 import tvm
 
+from flexcomp.device import default_profile
 from flexcomp.errors import TargetError
-from flexcomp.target import PRESETS, CompileTarget, resolve_target
+from flexcomp.presets import PRESETS
+from flexcomp.target import CompileTarget, require_supported, resolve_target
 
 
 @pytest.mark.parametrize("spelling", [None, "native", "host", "llvm"])
@@ -67,7 +69,30 @@ def test_same_target_from_every_spelling():
 def test_presets(name):
     target = resolve_target(name)
     assert isinstance(target, CompileTarget)
-    assert target.num_cores == 4
+    assert target.preset is PRESETS[name]
+    assert str(resolve_target(str(target))) == str(target)
+
+
+def test_presets_feed_the_default_profile():
+    pi = default_profile(4, PRESETS["raspberry-pi-4b"])
+    assert pi.storage_bytes_per_s == 257e6
+    assert pi.flops_per_s == pytest.approx(2 * 4 * 1.8e9)
+    phone = default_profile(4, PRESETS["pixel-6-pro"])
+    assert phone.flops_per_s == pytest.approx(2 * 4 * 4 * 2.8e9)
+    assert phone.storage_bytes_per_s > pi.storage_bytes_per_s
+    assert default_profile(4, PRESETS["aarch64"]) == default_profile(4)
+
+
+def test_tiles_know_the_core():
+    small, large = (resolve_target(name).vector_unit for name in ("raspberry-pi-4b", "pixel-6-pro"))
+    assert small.by_lane and large.by_lane and not resolve_target("llvm -mtriple=x86_64-linux-gnu").vector_unit.by_lane
+    assert small.in_flight == 7
+    assert large.in_flight == resolve_target("aarch64").vector_unit.in_flight == 16
+
+
+def test_32_bit_arm_is_refused_by_build():
+    with pytest.raises(TargetError, match=r"32-bit ARM .* libtvm_ffi"):
+        require_supported(resolve_target("llvm -mtriple=armv7l-linux-gnueabihf -mcpu=cortex-a7"))
 
 
 @pytest.mark.parametrize(

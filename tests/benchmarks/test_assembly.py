@@ -1,0 +1,38 @@
+"""Reading AArch64 assembly."""
+
+from benchmarks.assembly import loops
+
+TEXT = """
+kernel:
+	.cfi_startproc
+.LBB0_1:
+	mov	x9, xzr
+.LBB0_2:                                // inner
+	ldp	q0, q1, [x0], #32
+	ldr	q2, [x29, #16]
+	fmla	v16.4s, v0.4s, v2.s[0]
+	fmla	v17.4s, v1.4s, v2.s[1]
+	fmadd	s1, s2, s3, s1
+	subs	x9, x9, #1
+	b.ne	.LBB0_2
+	str	q16, [x1]
+	b.ne	.LBB0_1
+.LBB0_3:
+	ldr	q3, [sp, #48]
+	fmla	v1.4s, v2.4s, v3.4s
+	stp	q1, q2, [sp, #64]
+	str	q1, [x1]
+	cbnz	x3, .LBB0_3
+	ret
+"""
+
+
+def test_innermost_loops_and_what_they_do():
+    inner, last = loops(TEXT)
+    assert len(inner.instructions) == 7
+    assert (inner.fmas, inner.scalar_fmas, inner.loads, inner.stores, inner.spills) == (2, 1, 2, 0, 0)
+    assert (last.fmas, last.loads, last.stores, last.spills) == (1, 1, 1, 2)
+
+
+def test_code_without_loops():
+    assert list(loops("kernel:\n\tb\t.LBB0_1\n.LBB0_1:\n\tret\n")) == []
