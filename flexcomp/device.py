@@ -45,6 +45,7 @@ class DelayModel:
     gamma: float  # seconds per operation
     eta: float  # seconds per tensor
 
+
 @dataclass(frozen=True)
 class DeviceProfile:
     """Rates of a device. The defaults are a middling edge device's; measured ones give better plans."""

@@ -40,8 +40,8 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
     if machine == here and compiler is None:
         _require(cc.get_cc(), "g++")
         return Linker(None, runtime_ext.runtime_object(), tuple(runtime_ext.link_options()))
-    compiler = _require(compiler or f"{machine}-linux-gnu-g++", f"g++-{machine}-linux-gnu".replace("_", "-"))
-    folder = _cache(compiler)
+    compiler = cross_compiler(machine, compiler)
+    folder = runtime_cache(compiler)
     runtime, stub = folder / "flexcomp_runtime.o", folder / "libtvm_ffi.so"
     if not stub.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,6 +53,11 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
     return Linker(cc.cross_compiler(compiler), runtime, ("-Wl,--no-as-needed", *runtime_ext.link_options(folder)))
 
 
+def cross_compiler(machine: str, compiler: str | None = None) -> str:
+    """`compiler`, or the one that Debian calls MACHINE-linux-gnu-g++; TargetError if it is missing."""
+    return _require(compiler or f"{machine}-linux-gnu-g++", f"g++-{machine}-linux-gnu".replace("_", "-"))
+
+
 def _require(compiler: str | None, package: str) -> str:
     if compiler is None or shutil.which(compiler.split()[0]) is None:
         missing = "no C++ compiler is installed" if compiler is None else f"the C++ compiler {compiler} is missing"
@@ -60,7 +65,7 @@ def _require(compiler: str | None, package: str) -> str:
     return compiler
 
 
-def _cache(compiler: str) -> Path:
+def runtime_cache(compiler: str) -> Path:
     """A folder for what this compiler makes of these sources."""
     version = subprocess.run([compiler.split()[0], "--version"], capture_output=True, text=True, check=True).stdout
     identity = hashlib.sha256(f"{compiler}\n{version}".encode())

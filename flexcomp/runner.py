@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +17,14 @@ from flexcomp.errors import ArtifactError, InputError
 from flexcomp.trace import Trace, read_traces
 
 _USAGE = 2  # the runner's exit code
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """How to run another machine's programs on this one."""
+
+    command: tuple[str, ...]  # for example ("qemu-aarch64", "-L", SYSROOT)
+    runner: Path  # flexcomp-run for that machine
 
 
 def run(
@@ -31,6 +40,7 @@ def run(
     trace: str | Path | None = None,
     read_bandwidth: float | None = None,
     buffered: bool = False,
+    emulator: Emulator | None = None,
 ) -> dict:
     """Run `library` and return what the runner reports: latencies, memory, bytes read, stall time.
 
@@ -38,11 +48,13 @@ def run(
     written to `output_dir` as NAME.npy. `prefix` is a command that starts the runner, e.g. `taskset`.
     `trace` is a file for `flexcomp.trace.read_traces`; `read_bandwidth` imitates storage of so many bytes per
     second; `buffered` reads through the page cache.
+    `emulator` runs a library built for another machine.
     "bytes_read" and "stall_ms" are medians over the timed inferences, as "median_ms" is; the keys with
     "_each" list them all. Raises InputError for a wrong option or input name, otherwise ArtifactError
     with the runner's message when it fails.
     """
-    command = [*prefix, str(runtime_ext.runner()), str(library), "--repeat", str(repeat), "--warmup", str(warmup)]
+    program = [*emulator.command, str(emulator.runner)] if emulator else [str(runtime_ext.runner())]
+    command = [*prefix, *program, str(library), "--repeat", str(repeat), "--warmup", str(warmup)]
     if budget is not None:
         command += ["--budget", str(budget)]
     if threads is not None:
