@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import platform
 import shutil
@@ -33,7 +34,7 @@ def device_files(machine: str, compiler: str | None = None) -> tuple[Path, Path]
     if machine not in _WHEELS:
         raise TargetError(f"no libtvm_ffi for {machine}: there is one for {', '.join(_WHEELS)}")
     compiler = cross_compiler(machine, compiler)
-    folder = runtime_cache(compiler) / f"device-{importlib.metadata.version('apache-tvm-ffi')}"
+    folder = runtime_cache(compiler) / f"device-{_identity()}"
     runner, library = folder / RUNNER, folder / LIBRARY
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -42,6 +43,18 @@ def device_files(machine: str, compiler: str | None = None) -> tuple[Path, Path]
         if not runner.exists():
             _compile_runner(compiler, folder, Path(scratch) / RUNNER).replace(runner)
     return runner, library
+
+
+def _runner_sources() -> list[Path]:
+    folder = Path(runtime_ext.__file__).parent / "runner"
+    return sorted([*folder.glob("*.cc"), *folder.glob("*.h")])
+
+
+def _identity() -> str:
+    identity = hashlib.sha256(importlib.metadata.version("apache-tvm-ffi").encode())
+    for source in _runner_sources():
+        identity.update(source.read_bytes())
+    return identity.hexdigest()[:16]
 
 
 def _fetch_library(machine: str, folder: Path) -> Path:
@@ -65,7 +78,7 @@ def _fetch_library(machine: str, folder: Path) -> Path:
 def _compile_runner(compiler: str, libraries: Path, output: Path) -> Path:
     from tvm_ffi.libinfo import find_include_path
 
-    sources = sorted((Path(runtime_ext.__file__).parent / "runner").glob("*.cc"))
+    sources = [source for source in _runner_sources() if source.suffix == ".cc"]
     command = [*compiler.split(), "-std=c++20", "-O2", f"-I{find_include_path()}", *map(str, sources), "-o", str(output)]
     command += [f"-L{libraries}", "-ltvm_ffi", "-lpthread", "-static-libstdc++", "-static-libgcc", "-Wl,-rpath,$ORIGIN"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

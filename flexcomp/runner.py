@@ -47,8 +47,7 @@ def run(
     `inputs` are .npy files by input name; without them the runner draws random ones. Outputs are
     written to `output_dir` as NAME.npy. `prefix` is a command that starts the runner, e.g. `taskset`.
     `trace` is a file for `flexcomp.trace.read_traces`; `read_bandwidth` imitates storage of so many bytes per
-    second; `buffered` reads through the page cache.
-    `emulator` runs a library built for another machine.
+    second; `buffered` reads through the page cache. `emulator` runs a library built for another machine.
     "bytes_read" and "stall_ms" are medians over the timed inferences, as "median_ms" is; the keys with
     "_each" list them all. Raises InputError for a wrong option or input name, otherwise ArtifactError
     with the runner's message when it fails.

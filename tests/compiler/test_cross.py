@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
-import zipfile
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import onnxruntime
 import pytest
 
 import flexcomp
-from flexcomp import runtime_ext
+from flexcomp.package import package
 
 from .test_build import network
 
@@ -36,30 +35,10 @@ def library(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def device(tmp_path_factory) -> Path:
-    """What a device has: the runner, and libtvm_ffi out of the wheel for its architecture."""
-    folder = tmp_path_factory.mktemp("device")
-    version = subprocess.run(
-        [sys.executable, "-c", "import importlib.metadata as m; print(m.version('apache-tvm-ffi'))"],
-        capture_output=True, text=True, check=True,
-    ).stdout.strip()  # fmt: skip
-    subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", folder,
-         "--platform", "manylinux_2_28_aarch64", "--python-version", "3.11", f"apache-tvm-ffi=={version}"],
-        check=True,
-    )  # fmt: skip
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith("/libtvm_ffi.so"))
-        (folder / "libtvm_ffi.so").write_bytes(archive.read(name))
-    from tvm_ffi.libinfo import find_include_path
-
-    sources = sorted((Path(runtime_ext.__file__).parent / "runner").glob("*.cc"))
-    subprocess.run(
-        [COMPILER, "-std=c++20", "-O1", f"-I{find_include_path()}", *sources, "-o", folder / "flexcomp-run",
-         f"-L{folder}", "-ltvm_ffi", "-lpthread"],
-        check=True,
-    )  # fmt: skip
+def device(library, tmp_path_factory) -> Path:
+    """What is copied to a device."""
+    folder = tmp_path_factory.mktemp("device") / "tiny"
+    package(library, folder)
     return folder
 
 
@@ -81,6 +60,34 @@ def test_it_computes_the_same_there(library, device, budget, tmp_path):
     expected = onnxruntime.InferenceSession(network().SerializeToString()).run(None, {"x": x})[0]
     (output,) = (tmp_path / "out").glob("*.npy")
     np.testing.assert_allclose(np.load(output), expected, atol=1e-5 * abs(expected).max())
+
+
+def test_the_package_runs_from_a_folder_of_its_own(library, tmp_path):
+    """Unpacked elsewhere and started as its README says, in an environment that knows neither Python nor TVM."""
+    names = package(library, tmp_path / "tiny.tar.gz")
+    assert names == ["README", "flexcomp-run", "libtvm_ffi.so", "tiny.so", "tiny.weights"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with tarfile.open(tmp_path / "tiny.tar.gz") as archive:
+        archive.extractall(elsewhere, filter="data")
+    folder = elsewhere / "tiny"
+    assert "LD_LIBRARY_PATH=. ./flexcomp-run ./tiny.so" in (folder / "README").read_text()
+    command = [shutil.which(EMULATOR), "-L", SYSROOT, "-E", "LD_LIBRARY_PATH=.", "./flexcomp-run", "./tiny.so"]
+    done = subprocess.run(command, cwd=folder, env={}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["arena_bytes"] > 0
+
+
+def test_what_cannot_be_packaged_is_named(library, tmp_path):
+    with pytest.raises(flexcomp.InputError, match="exists already"):
+        package(library, library.parent)
+    shutil.copy(library, tmp_path / "alone.so")
+    with pytest.raises(flexcomp.ArtifactError, match=r"alone\.weights is missing"):
+        package(tmp_path / "alone.so", tmp_path / "out")
+    (tmp_path / "text.so").write_text("not a library, but long enough")
+    with pytest.raises(flexcomp.ArtifactError, match="no shared library"):
+        package(tmp_path / "text.so", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_cross_compiler_is_named(tmp_path):
