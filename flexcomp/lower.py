@@ -60,6 +60,7 @@ class Lowered:
     weights: list[tuple[str, np.ndarray, int]] = field(default_factory=list)  # name, array, offset in the file
     weights_nbytes: int = 0
     kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)  # by symbol
+    in_place: dict[str, tuple[int, ...]] = field(default_factory=dict)  # by symbol: arguments to be written over
 
     def lifetimes(self, layers: Sequence[Layer] | None = None) -> dict[int, tuple[int, int]]:
         """For each value in use the layers in which it is live, half-open; positions in `layers`, if they are given."""
@@ -171,6 +172,8 @@ class _Lowering:
             func = self.scheduled[gv].func
             scratch = tuple(TensorType(tuple(t.shape), t.dtype) for t in self.scheduled[gv].scratch)
         result.kernels[gv.name_hint] = func
+        if names.IN_PLACE in attrs:
+            result.in_place[gv.name_hint] = tuple(int(position) for position in attrs[names.IN_PLACE])
 
         args: list[Arg] = []
         arrays: list[np.ndarray] = []

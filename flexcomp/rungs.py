@@ -54,8 +54,8 @@ def _rung(planning: Planning, choice: plan.Choice) -> Rung:
     form, planned = planning.forms[choice.index], choice.plan
     problem = form.problem
     value_at = [-1] * len(planning.network.values)
-    for value, address in zip(form.values, planned.tensor_at, strict=True):
-        value_at[value] = address
+    for value, tensor in zip(form.values, form.tensors, strict=True):
+        value_at[value] = planned.tensor_at[tensor]
     weights_at = [-1] * len(planned.steps)
     loads = []
     for segment in planned.segments:

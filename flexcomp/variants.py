@@ -14,6 +14,7 @@ from tvm import tirx
 
 from . import plan
 from .device import DeviceProfile
+from .in_place import lives_of_places, shared_places
 from .lower import Lowered, operand_bytes
 from .program import Layer, Value
 from .schedules.row_bands import RowKernel
@@ -45,6 +46,7 @@ class Network:
     weights: tuple[tuple[str, np.ndarray, int], ...]  # of all layers and alternatives: name, array, offset
     weights_nbytes: int
     kernels: Mapping[str, tirx.PrimFunc]
+    in_place: Mapping[str, tuple[int, ...]]  # by symbol, as Lowered.in_place
     bands: tuple[Band, ...] = ()
     band_values: tuple[Value, ...] = ()  # between the layers of a band
     band_kernels: Mapping[str, RowKernel] = field(default_factory=dict)  # by symbol
@@ -79,7 +81,7 @@ class Network:
 
 def alone(lowered: Lowered) -> Network:
     """A network without alternatives."""
-    return Network(lowered, (), tuple(lowered.weights), lowered.weights_nbytes, lowered.kernels)
+    return Network(lowered, (), tuple(lowered.weights), lowered.weights_nbytes, lowered.kernels, lowered.in_place)
 
 
 def merge(small: Lowered, *others: Lowered, worthwhile: float = _WORTHWHILE) -> Network:
@@ -88,7 +90,7 @@ def merge(small: Lowered, *others: Lowered, worthwhile: float = _WORTHWHILE) -> 
     An alternative is kept if its work is less than the part `worthwhile` of the layer's own.
     """
     weights, end = list(small.weights), small.weights_nbytes
-    kernels = dict(small.kernels)
+    kernels, in_place = dict(small.kernels), dict(small.in_place)
     alternatives: list[Alternative] = []
     known = {(index, layer.implementation) for index, layer in enumerate(small.layers)}
     for number, lowered in enumerate(others, 1):
@@ -100,12 +102,13 @@ def merge(small: Lowered, *others: Lowered, worthwhile: float = _WORTHWHILE) -> 
             known.add((index, layer.implementation))
             symbol, name = f"{layer.kernel}_{number}", f"{layer.name}.{layer.implementation.split()[0]}"
             kernels[symbol] = lowered.kernels[layer.kernel]
+            in_place[symbol] = lowered.in_place.get(layer.kernel, ())
             assert layer.weights is not None, f"{layer.name}: only layers with weights have alternatives"
             weights.append((f"{name}.panel", arrays[layer.weights.offset], end))
             moved = replace(layer.weights, offset=end)
             end += moved.nbytes
             alternatives.append(Alternative(index, replace(layer, name=name, kernel=symbol, weights=moved), work))
-    return Network(small, tuple(alternatives), tuple(weights), end, kernels)
+    return Network(small, tuple(alternatives), tuple(weights), end, kernels, in_place)
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,8 @@ class Form:
 
     layers: tuple[int, ...]  # indices into Network.layers, in the order of computing
     values: tuple[int, ...]  # indices into Network.values, those in use
-    problem: plan.Problem  # its layers and tensors in these orders
+    tensors: tuple[int, ...]  # for each of them the tensor of the problem that it is, alone or with others
+    problem: plan.Problem  # its layers in the order above
 
 
 @dataclass(frozen=True)
@@ -180,12 +184,15 @@ def form_of(network: Network, indices: Sequence[int], seconds: Sequence[float], 
     layers = [network.layers[index] for index in indices]
     lives = network.base.lifetimes(layers)
     values = network.values
+    place = shared_places(values, layers, lives, network.in_place, {port.value for port in network.base.outputs})
+    tensors = lives_of_places(lives, place)
+    position = {value: index for index, value in enumerate(tensors)}
     problem = plan.Problem(
         tuple(_planned(layer, seconds[index], profile) for layer, index in zip(layers, indices, strict=True)),
-        tuple(plan.Tensor(values[value].name, values[value].nbytes, *live) for value, live in lives.items()),
+        tuple(plan.Tensor(values[value].name, values[value].nbytes, *live) for value, live in tensors.items()),
         plan.Storage(profile.storage_bytes_per_s, profile.load_overhead_s),
     )
-    return Form(tuple(indices), tuple(lives), problem)
+    return Form(tuple(indices), tuple(lives), tuple(position[place[value]] for value in lives), problem)
 
 
 def _planned(layer: Layer, seconds: float, profile: DeviceProfile) -> plan.Layer:

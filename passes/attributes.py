@@ -23,6 +23,7 @@ WORK = "flexcomp.work"  # float: operations, weighted by how fast this kernel do
 SLICES = "flexcomp.slices"  # int: blocks of the panel; the kernel takes (first, count) before its output
 CANDIDATES = "flexcomp.candidates"  # list of (implementation, scratch bytes, weight bytes, work): what was on offer
 ROWS = "flexcomp.rows"  # str, where the kernel can be made for a band of rows: RowKernel.encode of schedules/row_bands.py
+IN_PLACE = "flexcomp.in_place"  # list of int: the operands that the result may be written over
 SCRATCH = "flexcomp.scratch"  # list of shapes: float32 buffers that the kernel takes after its output
 
 

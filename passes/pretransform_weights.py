@@ -87,6 +87,9 @@ class _Mutator(relax.PyExprMutator):
             described[names.CANDIDATES] = [
                 [str(c), c.scratch_nbytes, c.weight_nbytes, float(c.work)] for c in candidates(spec, self.unit)
             ]
+            if candidate.in_place:
+                operands = len(_data_shapes(spec))
+                described[names.IN_PLACE] = list(range(operands, operands + spec.tensors))
             func = candidate.build().with_attrs(described)
             name = f"{layer}_{candidate.family}_{len(self.kernels)}"
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)

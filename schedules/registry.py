@@ -42,6 +42,7 @@ class Candidate:
     weight_transform: WeightTransform | None = None  # of the weights, before they are packed
     block_transform: HalvesTransform | None = None  # of the weights of every block
     scratch: tuple[tuple[int, ...], ...] = ()  # shapes of the kernel's trailing parameters, float32
+    in_place: bool = False  # every result is written once, just after the same element of the epilogue's tensors is read
 
     @property
     def weight_nbytes(self) -> int:
@@ -72,9 +73,12 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
         )
         family = "gemv" if pixels == 1 else "direct"
         build, work = conv.kernel, _direct_work(spec)
+    panel = panel_of(spec, tile.channels)
+    # Blocks that overlap compute some results twice.
+    disjoint = not spec.depthwise and panel.group_channels % panel.block == 0
     return [
         Candidate(
-            family, tile, panel_of(spec, tile.channels), 0, work, lambda: build(spec, tile, unit.width, unit.threads)
+            family, tile, panel, 0, work, lambda: build(spec, tile, unit.width, unit.threads), in_place=disjoint
         ),
         *(_winograd(way, unit) for way in winograd.ways(spec, unit) if way.m in _WINOGRAD_KINDS),
         *(_strassen(way, unit) for way in strassen.ways(spec, unit)),
