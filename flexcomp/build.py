@@ -7,6 +7,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,8 @@ def _compile_graph(
     total = 1 + 2 * len(strategies)
     report("passes", 0, total)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
+    on_weights = partial(evaluate, weights=imported.weights)
+    simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights), "transformers")
     report("passes", 1, total)
     lowered = []
     for done, strategy in enumerate(strategies):

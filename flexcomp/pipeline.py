@@ -11,19 +11,27 @@ from .passes import (
     Canonicalise,
     ChooseKernels,
     FoldBatchNorm,
+    FuseAttention,
     FuseLayers,
     KeepConstantOutputs,
     LowerOperators,
     PretransformWeights,
+    SliceEmbeddings,
     SliceLayers,
     ToNHWC,
 )
+from .passes.fuse_attention import Evaluate
 from .schedules.tile import VectorUnit
 
 
 def simplify() -> list[Pass]:
     """One dataflow block in A-normal form; batch norms folded; images in NHWC."""
     return [Canonicalise(), FoldBatchNorm(), ToNHWC(), Canonicalise()]
+
+
+def transformers(unit: VectorUnit, evaluate: Evaluate) -> list[Pass]:
+    """Attention and large embeddings are calls of kernels; `evaluate` gives the result of a function of the weights."""
+    return [FuseAttention(unit, evaluate), SliceEmbeddings(unit)]
 
 
 def layers(unit: VectorUnit, kernels: str = "smallest") -> list[Pass]:

@@ -3,21 +3,25 @@
 from .canonicalise import Canonicalise
 from .choose_kernels import ChooseKernels
 from .fold_batch_norm import FoldBatchNorm
+from .fuse_attention import FuseAttention
 from .fuse_layers import FuseLayers
 from .keep_constant_outputs import KeepConstantOutputs
 from .lower_operators import LowerOperators
 from .nhwc import ToNHWC
 from .pretransform_weights import PretransformWeights
+from .slice_embeddings import SliceEmbeddings
 from .slice_layers import SliceLayers
 
 __all__ = [
     "Canonicalise",
     "ChooseKernels",
     "FoldBatchNorm",
+    "FuseAttention",
     "FuseLayers",
     "KeepConstantOutputs",
     "LowerOperators",
     "PretransformWeights",
+    "SliceEmbeddings",
     "SliceLayers",
     "ToNHWC",
 ]

@@ -40,7 +40,8 @@ class MainRewriter:
                 outputs = [builder.emit_output(var) for var in results]
             builder.emit_func_output(outputs[0] if len(outputs) == 1 and not _is_tuple(main) else outputs)
         mod = self.mod.clone()
-        mod.update_func(mod.get_global_var("main"), builder.get()["main"])
+        for gv, func in builder.get().functions_items():
+            mod.update_func(mod.get_global_var("main") if gv.name_hint == "main" else gv, func)
         mod = relax.transform.CanonicalizeBindings()(mod)
         return relax.transform.DeadCodeElimination(["main"])(mod)
 

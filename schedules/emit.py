@@ -97,5 +97,10 @@ class Accumulators:
             for start, lanes in self.pieces:
                 self.add_to(row, start, lanes, other.get(row, start, lanes))
 
+    def update(self, start: int, lanes: int, new: Callable[[tirx.Expr], tirx.Expr]) -> None:
+        """Replace a vector of the first row by `new` of it."""
+        index = vector(start, lanes)
+        T.buffer_store(self._rows[0], new(self._rows[0][index]), [index])
+
     def get(self, row: int, start: int, lanes: int) -> tirx.Expr:
         return self._rows[row][vector(start, lanes)]

@@ -18,7 +18,7 @@ from . import epilogue as ep
 from . import lane
 from .emit import Accumulators, flat, loop, vector, zero
 from .spec import MatmulSpec
-from .tile import Tile, pieces, split_evenly
+from .tile import Tile, pieces, runs, split_evenly
 
 
 def kernel(spec: MatmulSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:
@@ -49,7 +49,7 @@ def kernel(spec: MatmulSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:
                 start = tirx.min(task % blocks * tile.channels, spec.n - tile.channels)
                 column = T.bind(start) if blocks > 1 else 0
                 right = T.bind((0 if spec.right_shared else batch * (spec.k * spec.n)) + column)
-                for row, size, count in _runs(split_evenly(spec.m, tile.rows)):
+                for row, size, count in runs(split_evenly(spec.m, tile.rows)):
                     with T.serial(count) as i:
                         top = row + i * size
                         acc.fill(size, lambda start, lanes: zero(lanes))
@@ -77,15 +77,3 @@ def kernel(spec: MatmulSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:
 
 def _no_channels(index: int) -> tirx.Expr:
     raise AssertionError(f"a product of two activations has no packed channel vectors, asked for {index}")
-
-
-def _runs(parts: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Equal neighbours of a cut as (start, size, count)."""
-    runs: list[tuple[int, int, int]] = []
-    for start, size in parts:
-        if runs and runs[-1][1] == size:
-            first, _, count = runs[-1]
-            runs[-1] = (first, size, count + 1)
-        else:
-            runs.append((start, size, 1))
-    return runs

@@ -123,7 +123,7 @@ def _softmax(row: _Row) -> None:
     largest = row.largest()
 
     def exponential(start: ir.Expr | int, _: bool) -> ir.Expr:
-        row.store(start, vector_math.exp(row.load(start) - row.spread(largest)))
+        row.store(start, vector_math.exp_nonpositive(row.load(start) - row.spread(largest)))
         return row.target[vector(row.base + start, row.cover.lanes)]
 
     inverse = T.bind(tirx.const(1.0, "float32") / row.sum(exponential))
@@ -140,7 +140,7 @@ def _log_softmax(row: _Row) -> None:
     largest = row.largest()
 
     def exponential(start: ir.Expr | int, _: bool) -> ir.Expr:
-        return vector_math.exp(row.load(start) - row.spread(largest))
+        return vector_math.exp_nonpositive(row.load(start) - row.spread(largest))
 
     # Two subtractions: their sum would round a small logarithm away beside a large maximum.
     logarithm = T.bind(vector_math.log(row.sum(exponential)))

@@ -54,6 +54,18 @@ def split_evenly(extent: int, most: int) -> list[tuple[int, int]]:
     return result
 
 
+def runs(parts: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Equal neighbours of a cut as (start, size, count)."""
+    result: list[tuple[int, int, int]] = []
+    for start, size in parts:
+        if result and result[-1][1] == size:
+            first, _, count = result[-1]
+            result[-1] = (first, size, count + 1)
+        else:
+            result.append((start, size, 1))
+    return result
+
+
 # What loading an operand costs next to an FMA: it goes in parallel, but takes issue slots and cache bandwidth.
 # A weight vector streams from the second-level cache, a pixel's scalar stays in the first.
 _VECTOR_LOAD = 0.2
@@ -70,6 +82,12 @@ _ALIAS_ROWS_BY_LANE = 4
 _MOST_VECTORS_OF_ONE_ROW = 8
 
 
+def most_rows(vectors: int, unit: VectorUnit, row_nbytes: int) -> int:
+    """Rows of a tile of `vectors` vectors that registers allow, for rows that lie `row_nbytes` apart."""
+    rows = max(1, _most_rows(vectors, unit))
+    return min(rows, _alias_rows(unit)) if row_nbytes % _ALIAS_NBYTES == 0 else rows
+
+
 def choose(width: int, channels: int, unit: VectorUnit, row_nbytes: int = 0, most_vectors: int = MOST_VECTORS) -> Tile:
     """The tile with the least predicted work for rows of `width` pixels and `channels` channels (per group).
 
@@ -78,7 +96,7 @@ def choose(width: int, channels: int, unit: VectorUnit, row_nbytes: int = 0, mos
     tiles and overlapping last channel blocks count as they run. A block has at most `most_vectors` vectors.
     """
     aliasing = bool(row_nbytes) and row_nbytes % _ALIAS_NBYTES == 0
-    bound = (_ALIAS_ROWS_BY_LANE if unit.by_lane else _ALIAS_ROWS) if aliasing else width
+    bound = _alias_rows(unit) if aliasing else width
     if unit.by_lane and width == 1:
         most_vectors = _MOST_VECTORS_OF_ONE_ROW
     best: tuple[tuple[float, int], Tile] | None = None
@@ -102,6 +120,10 @@ def _blocks(channels: int, unit: VectorUnit, most_vectors: int) -> Sequence[int]
     if unit.by_lane and channels < step:
         step = unit.width
     return range(step, most_vectors * unit.width + 1, step) if channels >= step else [channels]
+
+
+def _alias_rows(unit: VectorUnit) -> int:
+    return _ALIAS_ROWS_BY_LANE if unit.by_lane else _ALIAS_ROWS
 
 
 def _most_rows(vectors: int, unit: VectorUnit) -> int:

@@ -9,6 +9,7 @@ that occur more than once are bound by `Let`: the size of the result does not de
 | function | largest error against the exact value | method |
 | --- | --- | --- |
 | exp | 1e-7 relative (one ulp of subnormal results) | x = n ln 2 + r, polynomial of degree 6 in r |
+| exp_nonpositive | 1e-7 relative, 0 below 2^-126 | the same, with fewer special cases |
 | sigmoid | 2e-7 relative | 1 / (1 + exp(-x)) |
 | tanh | 3e-7 relative | x P(x²) / Q(x²), degrees 4 and 4, on [-9, 9] |
 | erf | 3e-7 relative | x P(x²) / Q(x²), degrees 5 and 5, on [-3.9, 3.9] |
@@ -41,6 +42,8 @@ _EXP = (
     0.0013814539361321797,
 )
 _EXP_MIN, _EXP_MAX = -104.0, 89.0  # exp underflows to 0 below and overflows above
+
+_EXP_FLUSH = -88.0  # nearest to -127 ln 2: a result below the normal numbers
 
 _TANH_P = (
     9.9999997945525154e-01, 1.3381004100895175e-01, 3.4955625357352602e-03, 2.0608662497000777e-05,
@@ -107,7 +110,7 @@ def _clamp(x: ir.Expr, low: float, high: float) -> ir.Expr:
 
 
 def _power_of_two(n: ir.Expr) -> ir.Expr:
-    """2**n as float32 for an int32 expression -126 <= n <= 127."""
+    """2**n as float32 for an int32 expression -126 <= n <= 127; 0 for -127."""
     int32 = _dtype("int32", n)
     bits = tirx.shift_left(n + tirx.const(127, int32), tirx.const(23, int32))
     return tirx.reinterpret(_dtype("float32", n), bits)
@@ -145,6 +148,20 @@ def exp(x: ir.Expr) -> ir.Expr:
         )
 
     return let(x, clamped)
+
+
+def exp_nonpositive(x: ir.Expr) -> ir.Expr:
+    """e**x for x <= 0 or NaN, as in a softmax; 0 where the result would be subnormal."""
+
+    def scaled(x: ir.Expr, n: ir.Expr, n_float: ir.Expr) -> ir.Expr:
+        remainder = (x - n_float * constant(_LN2_HIGH, x)) - n_float * constant(_LN2_LOW, x)
+        # At the lower bound n is -127, whose representation is that of 0. A product, so that NaN stays NaN.
+        return let(remainder, lambda r: (_polynomial(r, _EXP) * (r * r) + r + constant(1.0, x)) * _power_of_two(n))
+
+    def bounded(x: ir.Expr) -> ir.Expr:
+        return _round(x * constant(_LOG2_E, x), lambda n, f: scaled(x, n, f))
+
+    return let(tirx.max(constant(_EXP_FLUSH, x), x), bounded)
 
 
 def sigmoid(x: ir.Expr) -> ir.Expr:

@@ -1,0 +1,85 @@
+"""Cut tables of embeddings into blocks of rows, so that a step needs not hold all of them."""
+
+from __future__ import annotations
+
+import math
+
+import tvm
+from tvm import ir, relax
+from tvm.ir.transform import module_pass
+from tvm.relax import op
+
+from ..schedules import embedding
+from ..schedules.embedding import EmbeddingSpec
+from ..schedules.tile import VectorUnit
+from .attributes import kernel_attributes
+from .ir import dtype, operator, shape, static_tensor
+from .rebuild import MainRewriter
+from .weights import weight_vars
+
+# Smaller tables are not worth cutting.
+_LEAST_NBYTES = 1 << 20
+
+
+@module_pass(opt_level=0)
+class SliceEmbeddings:
+    """Look rows of large tables up with a kernel that takes any blocks of the table.
+
+    y = take(w, ids, axis=0)   →   p = reshape(concat(w, zeros))              float32[blocks, rows, width]
+                                   y = call_tir(embedding_0, (ids, p, 0, blocks))
+
+    The table is float32 and depends on weights only, the ids do not. Steps of some blocks each fill in the rows of y that
+    they hold.
+    """
+
+    def __init__(self, unit: VectorUnit) -> None:
+        self.unit = unit
+
+    def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
+        return _Slicer(mod, self.unit).rewrite()
+
+
+class _Slicer(MainRewriter):
+    def __init__(self, mod: tvm.IRModule, unit: VectorUnit) -> None:
+        super().__init__(mod)
+        self.unit = unit
+        self.from_weights = weight_vars(self.main)
+        self.kernels: dict[EmbeddingSpec, ir.GlobalVar] = {}
+
+    def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
+        return self._lookup(value) if self._is_lookup(value) else self.substitute(value)
+
+    def _is_lookup(self, value: ir.Expr) -> bool:
+        if operator(value) != "take" or not all(
+            isinstance(arg, relax.Var) and static_tensor(arg) for arg in value.args
+        ):
+            return False
+        table, ids = value.args
+        # Mode "wrap" counts numbers outside the table from its other end.
+        if value.attrs.axis is None or int(value.attrs.axis) % len(shape(table)) or str(value.attrs.mode) == "wrap":
+            return False
+        large = dtype(table) == "float32" and 4 * math.prod(shape(table)) >= _LEAST_NBYTES
+        countable = dtype(ids) in ("int32", "int64") and math.prod(shape(ids)) > 0
+        return large and countable and table in self.from_weights and ids not in self.from_weights
+
+    def _lookup(self, call: relax.Call) -> ir.Expr:
+        table, ids = call.args
+        rows, *rest = shape(table)
+        spec = EmbeddingSpec(shape(ids) or (1,), dtype(ids), rows, math.prod(rest))
+        panel = self.emit(self.reshape(self.substitute(table), (rows, spec.width)))
+        missing = spec.blocks * spec.block_rows - rows
+        if missing:
+            panel = self.emit(op.concat([panel, self.emit(op.zeros((missing, spec.width), "float32"))], 0))
+        panel = self.emit(self.reshape(panel, spec.panel))
+        numbers = self.emit(self.reshape(self.substitute(ids), spec.ids))
+        args = [numbers, panel, relax.prim_value(0), relax.prim_value(spec.blocks)]
+        found = relax.call_tir(self._kernel(spec), args, relax.TensorType((*spec.ids, spec.width), "float32"))
+        return self.reshape(self.emit(found), shape(ids) + tuple(rest))
+
+    def _kernel(self, spec: EmbeddingSpec) -> ir.GlobalVar:
+        if spec not in self.kernels:
+            name = f"embedding_{len(self.kernels)}"
+            described = kernel_attributes("take", "embedding", str(spec), 0, spec.blocks)
+            func = embedding.kernel(spec, self.unit.width).with_attrs(described)
+            self.kernels[spec] = self.builder.add_func(func.with_attr("global_symbol", name), name)
+        return self.kernels[spec]

@@ -1,0 +1,300 @@
+"""Attention in blocks of queries: no tensor of queries × keys exists, Q, K and V are read where they lie.
+
+For a block of queries of one head, with R = queries rounded up to whole vectors:
+
+1. Qᵀ[depth][R], scaled, goes into scratch.
+2. Pᵀ[keys][R] = K Qᵀ, a register tile of keys × queries: vectors run over queries, so that K is read as scalars in
+   place, however far its rows lie apart. The mask is applied, and the largest score of every query found, in registers.
+3. Pᵀ = exp(Pᵀ - largest), with its sum. One query is one lane: nothing is added up across lanes.
+4. y = P V / sum, a register tile of queries × depth, V read in place.
+
+Where the mask is causal, keys after the block's last query are left out. The last block overlaps the one before it; a
+single block of too few queries repeats the last one. Blocks run in parallel in `slots`, each with scratch of its own.
+
+Scores of a whole block are kept, as in Rabe & Staats, "Self-attention does not need O(n²) memory" (2021), section 2,
+with one chunk of keys: scratch grows with the keys, not with their square.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tvm import ir, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from . import lane, vector_math
+from .emit import PARALLEL_FLOPS, Accumulators, flat, spread, vector, zero
+from .tile import Tile, VectorUnit, choose, most_rows, pieces, runs, split_evenly
+
+# Vectors of queries in a block. Causal blocks are smaller: more keys can be left out.
+_MOST_VECTORS = 4
+_MOST_VECTORS_CAUSAL = 2
+# Blocks that may be computed at the same time.
+_SLOTS = 4
+# What a score costs besides its products, in operations of theirs: masking, the exponential, loads and stores.
+_SOFTMAX_FLOPS = 60.0
+_LINE = 16  # floats of a cache line
+MASKS = (None, "causal", "add", "where")
+
+
+@dataclass(frozen=True)
+class Access:
+    """float32[batch, heads, rows, depth] somewhere in a buffer; neighbours in depth are neighbours in memory."""
+
+    buffer: tuple[int, ...]  # shape of the buffer
+    offset: int  # of the first element, in elements as are the strides
+    batch: int
+    head: int
+    row: int
+
+    @classmethod
+    def dense(cls, batch: int, heads: int, rows: int, depth: int) -> Access:
+        """A tensor of that shape, in that order."""
+        return cls((batch, heads, rows, depth), 0, heads * rows * depth, rows * depth, depth)
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.buffer)
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """softmax(scale · Q Kᵀ, masked) V, for every batch and head."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    depth: int  # of queries and keys
+    value_depth: int
+    q: Access
+    k: Access
+    v: Access
+    y: Access
+    scale: float = 1.0
+    mask: str | None = None  # one of MASKS; causal: query i sees the keys up to i + keys - queries
+    # float32 [batch or 1, heads or 1, keys, queries or 1], transposed; added, or choosing scores where it is not 0
+    mask_shape: tuple[int, int, int, int] | None = None
+    fill: float = 0.0  # what scores become that "where" hides
+
+    def __post_init__(self) -> None:
+        if self.mask not in MASKS:
+            raise ValueError(f"mask {self.mask!r} is none of {MASKS}")
+        if (self.mask in ("add", "where")) != (self.mask_shape is not None):
+            raise ValueError("masks that are added or choose have a shape, others none")
+        if self.mask == "causal" and self.keys < self.queries:
+            raise ValueError(f"with a causal mask {self.queries} queries need as many keys, not {self.keys}")
+
+    @property
+    def flops(self) -> int:
+        """Of both products, as if nothing were hidden."""
+        return 2 * self.batch * self.heads * self.queries * self.keys * (self.depth + self.value_depth)
+
+    def __str__(self) -> str:
+        sizes = f"{self.batch * self.heads}×[{self.queries}×{self.keys}] depth {self.depth}"
+        return f"{sizes}{f' {self.mask} mask' if self.mask else ''}"
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How queries are cut: `count` blocks of `vectors` vectors, the first of which is block `first`."""
+
+    start: int  # first query of the first block
+    count: int
+    vectors: int
+
+
+def blocks_of(spec: AttentionSpec, unit: VectorUnit) -> list[Blocks]:
+    """The blocks of one head, equal ones together."""
+    most = _MOST_VECTORS_CAUSAL if spec.mask == "causal" else _MOST_VECTORS
+    cut = split_evenly(math.ceil(spec.queries / unit.width), most)
+    return [Blocks(start * unit.width, count, vectors) for start, vectors, count in runs(cut)]
+
+
+def work(spec: AttentionSpec) -> float:
+    """Operations at the speed of a convolution."""
+    scores = spec.batch * spec.heads * spec.queries * spec.keys
+    return spec.flops + _SOFTMAX_FLOPS * scores
+
+
+def slots(spec: AttentionSpec, unit: VectorUnit) -> int:
+    """How many blocks may be computed at the same time."""
+    if spec.flops < PARALLEL_FLOPS:
+        return 1
+    return min(_SLOTS, spec.batch * spec.heads * max(blocks.count for blocks in blocks_of(spec, unit)))
+
+
+def scratch(spec: AttentionSpec, unit: VectorUnit) -> tuple[tuple[int, int], ...]:
+    """Shapes of the kernel's last parameter: for every slot Qᵀ and Pᵀ of a block."""
+    lanes = max(blocks.vectors for blocks in blocks_of(spec, unit)) * unit.width
+    floats = (spec.depth + spec.keys) * lanes
+    return ((slots(spec, unit), math.ceil(floats / _LINE) * _LINE),)
+
+
+def kernel(spec: AttentionSpec, unit: VectorUnit) -> tirx.PrimFunc:
+    """A PrimFunc (q, k, v, [mask,] y, scratch), buffers as the accesses and `scratch` say."""
+    ((count, each),) = scratch(spec, unit)
+    with IRBuilder() as builder, T.prim_func():
+        T.func_name("main")
+        T.func_attr({"tirx.noalias": True})
+
+        shapes = {name: getattr(spec, name).buffer for name in ("q", "k", "v")}
+        if spec.mask_shape:
+            shapes["mask"] = spec.mask_shape
+        shapes.update(y=spec.y.buffer, work=(count, each))
+        given = [T.arg(name, T.buffer(shape, "float32")) for name, shape in shapes.items()]
+        buffers = dict(zip(shapes, map(flat, given, map(math.prod, shapes.values())), strict=True))
+        for blocks in blocks_of(spec, unit):
+            tasks = spec.batch * spec.heads * blocks.count
+            share = math.ceil(tasks / count)
+            with T.parallel(count) if count > 1 else T.serial(count) as slot:
+                with T.serial(tirx.min(slot * share, tasks), tirx.min(slot * share + share, tasks)) as task:
+                    _Block(spec, unit, blocks, buffers, slot * each).emit(task)
+    return builder.get()
+
+
+class _Block:
+    """What is done for one block of queries."""
+
+    def __init__(
+        self, spec: AttentionSpec, unit: VectorUnit, blocks: Blocks, buffers: dict[str, tirx.Buffer], work_at
+    ) -> None:
+        self.spec, self.unit, self.blocks = spec, unit, blocks
+        self.q, self.k, self.v, self.mask = (buffers.get(name) for name in ("q", "k", "v", "mask"))
+        self.y, self.work, self.transposed = buffers["y"], buffers["work"], work_at
+        self.lanes = blocks.vectors * unit.width
+        self.scores = work_at + spec.depth * self.lanes
+        self.pieces = pieces(self.lanes, unit.width)
+
+    def emit(self, task) -> None:
+        spec, blocks = self.spec, self.blocks
+        head = T.bind(task // blocks.count)
+        self.batch, self.head = T.bind(head // spec.heads), T.bind(head % spec.heads)
+        start = blocks.start + task % blocks.count * self.lanes
+        self.start = T.bind(tirx.max(tirx.min(start, spec.queries - self.lanes), 0))
+        self._transpose()
+        largest = Accumulators(1, self.pieces)
+        largest.fill(1, lambda _, lanes: spread(tirx.const(float("-inf"), "float32"), lanes))
+        keys = self._products(largest)
+        inverse = self._exponentials(keys, largest)
+        self._mix(keys, inverse)
+
+    def _at(self, access: Access, row) -> ir.Expr:
+        return access.offset + self.batch * access.batch + self.head * access.head + row * access.row
+
+    def _transpose(self) -> None:
+        spec = self.spec
+        scale = tirx.const(spec.scale, "float32")
+        with T.serial(self.lanes) as query:
+            row = T.bind(self._at(spec.q, tirx.min(self.start + query, spec.queries - 1)))
+            with T.serial(spec.depth) as i:
+                T.buffer_store(self.work, self.q[row + i] * scale, [self.transposed + i * self.lanes + query])
+
+    def _products(self, largest: Accumulators) -> ir.Expr | int:
+        """Scores, and the largest of every query; returns how many keys were taken."""
+        spec = self.spec
+        rows = most_rows(self.blocks.vectors, self.unit, 4 * spec.k.row)
+        acc = Accumulators(min(rows, spec.keys), self.pieces)
+        taken: ir.Expr | int = 0
+        for start, size, count in runs(split_evenly(spec.keys, rows)):
+            if spec.mask == "causal":
+                seen = self.start + (self.lanes + spec.keys - spec.queries)
+                count = tirx.max(tirx.min((seen - start + (size - 1)) // size, count), 0)
+            with T.serial(count) as i:
+                self._tile(acc, start + i * size, size, largest)
+            taken = taken + count * size
+        return taken if isinstance(taken, int) else T.bind(taken)
+
+    def _tile(self, acc: Accumulators, first, size: int, largest: Accumulators) -> None:
+        spec = self.spec
+        key = T.bind(self._at(spec.k, first))
+        acc.fill(size, lambda _, lanes: zero(lanes))
+        lane.reduce(
+            acc,
+            list(range(size)),
+            spec.depth,
+            lambda row, step, lanes: self.k[vector(key + row * spec.k.row + step, lanes)],
+            lambda step, start, lanes: self.work[vector(self.transposed + step * self.lanes + start, lanes)],
+            self.unit.width if self.unit.by_lane else 1,
+        )
+        for row in range(size):
+            for start, lanes in self.pieces:
+                score = T.bind(self._masked(acc.get(row, start, lanes), first + row, start, lanes))
+                T.buffer_store(self.work, score, [vector(self.scores + (first + row) * self.lanes + start, lanes)])
+                largest.update(start, lanes, lambda old, score=score: tirx.max(old, score))
+
+    def _masked(self, score, key, start: int, lanes: int) -> ir.Expr:
+        spec = self.spec
+        if spec.mask is None:
+            return score
+        fill = spread(tirx.const(float("-inf") if spec.mask == "causal" else spec.fill, "float32"), lanes)
+        if spec.mask == "causal":
+            last = vector(self.start + (start + spec.keys - spec.queries), lanes)
+            return tirx.Select(last >= spread(key, lanes), score, fill)
+        batch, heads, keys, queries = spec.mask_shape
+        place = self.batch * (heads * keys) if batch > 1 else 0
+        place = ((place + self.head * keys if heads > 1 else place) + key) * queries
+        if queries == 1:
+            value = spread(self.mask[place], lanes)
+        elif spec.queries < self.lanes:  # lanes past the last query repeat it
+            value = self._clamped_mask(place, start, lanes)
+        else:
+            value = self.mask[vector(place + self.start + start, lanes)]
+        if spec.mask == "add":
+            return score + value
+        return tirx.Select(value != zero(lanes), score, fill)
+
+    def _clamped_mask(self, place, start: int, lanes: int) -> ir.Expr:
+        last = self.spec.queries - 1
+        index = [place + min(start + i, last) for i in range(lanes)]
+        return tirx.Shuffle([self.mask[i] for i in index], list(range(lanes))) if lanes > 1 else self.mask[index[0]]
+
+    def _exponentials(self, keys, largest: Accumulators) -> tirx.Buffer:
+        """Exponentials of the scores in their place; returns one over their sum, for every query."""
+        sums = Accumulators(1, self.pieces)
+        sums.fill(1, lambda _, lanes: zero(lanes))
+        with T.serial(keys) as key:
+            for start, lanes in self.pieces:
+                place = [vector(self.scores + key * self.lanes + start, lanes)]
+                value = T.bind(vector_math.exp_nonpositive(self.work[place[0]] - largest.get(0, start, lanes)))
+                T.buffer_store(self.work, value, place)
+                sums.update(start, lanes, lambda old, value=value: old + value)
+        inverse = T.alloc_buffer((self.lanes,), "float32", scope="global")
+        for start, lanes in self.pieces:
+            one = spread(tirx.const(1.0, "float32"), lanes)
+            T.buffer_store(inverse, one / sums.get(0, start, lanes), [vector(start, lanes)])
+        return inverse
+
+    def _mix(self, keys, inverse: tirx.Buffer) -> None:
+        spec = self.spec
+        queries = min(self.lanes, spec.queries)
+        tile = choose(queries, spec.value_depth, replace(self.unit, by_lane=False))
+        acc = Accumulators(tile.rows, pieces(tile.channels, self.unit.width))
+        for column in _columns(spec.value_depth, tile):
+            for first, size, count in runs(split_evenly(queries, tile.rows)):
+                with T.serial(count) as i:
+                    self._mix_tile(acc, first + i * size, size, column, keys, inverse)
+
+    def _mix_tile(self, acc: Accumulators, first, size: int, column: int, keys, inverse: tirx.Buffer) -> None:
+        spec = self.spec
+        value = self._at(spec.v, 0) + column
+        acc.fill(size, lambda _, lanes: zero(lanes))
+        with T.serial(keys) as key:
+            acc.accumulate(
+                list(range(size)),
+                lambda row, _, lanes: spread(self.work[self.scores + key * self.lanes + first + row], lanes),
+                lambda start, lanes: self.v[vector(value + key * spec.v.row + start, lanes)],
+            )
+        for row in range(size):
+            place = self._at(spec.y, self.start + first + row) + column
+            for start, lanes in acc.pieces:
+                result = acc.get(row, start, lanes) * spread(inverse[first + row], lanes)
+                T.buffer_store(self.y, result, [vector(place + start, lanes)])
+
+
+def _columns(depth: int, tile: Tile) -> Iterator[int]:
+    for block in range(math.ceil(depth / tile.channels)):
+        yield min(block * tile.channels, depth - tile.channels)

@@ -1,0 +1,75 @@
+"""Rows of a table by their number, from any part of the table.
+
+The table lies in blocks of rows, so that a step can hold a few of them: it writes the rows of the output whose numbers
+fall into its blocks and leaves the others alone. Numbers outside the table count as its first or last row.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from .emit import flat, vector
+from .rows import cover, for_each_vector
+
+_BLOCK_NBYTES = 256 * 1024  # about what a load should bring
+_ALIGN = 64  # bytes; blocks start at multiples of it
+
+
+@dataclass(frozen=True)
+class EmbeddingSpec:
+    """y[i] = table[ids[i]], float32."""
+
+    ids: tuple[int, ...]  # shape of the numbers
+    ids_dtype: str  # int32 or int64
+    rows: int
+    width: int  # elements of a row
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block: whole multiples of the alignment."""
+        unit = _ALIGN // math.gcd(_ALIGN, self.width * 4)
+        wanted = max(1, _BLOCK_NBYTES // (self.width * 4 * unit)) * unit
+        return min(wanted, math.ceil(self.rows / unit) * unit)
+
+    @property
+    def blocks(self) -> int:
+        return math.ceil(self.rows / self.block_rows)
+
+    @property
+    def panel(self) -> tuple[int, int, int]:
+        """Shape of the table with whole blocks."""
+        return (self.blocks, self.block_rows, self.width)
+
+    def __str__(self) -> str:
+        return f"{math.prod(self.ids)} of {self.rows} rows of {self.width}"
+
+
+def kernel(spec: EmbeddingSpec, width: int) -> tirx.PrimFunc:
+    """A PrimFunc (ids, panel, first, count, y); panel holds `count` blocks, the first of which is block `first`."""
+    numbers = math.prod(spec.ids)
+    with IRBuilder() as builder, T.prim_func():
+        T.func_name("main")
+        T.func_attr({"tirx.noalias": True})
+        given_ids = T.arg("ids", T.buffer(spec.ids, spec.ids_dtype))
+        panel = T.arg("panel", T.buffer(spec.panel, "float32"))
+        first, count = T.arg("first", T.int64()), T.arg("count", T.int64())
+        given_y = T.arg("y", T.buffer((*spec.ids, spec.width), "float32"))
+        ids = T.decl_buffer((numbers,), spec.ids_dtype, data=given_ids.data)
+        table, y = flat(panel, math.prod(spec.panel)), flat(given_y, numbers * spec.width)
+        row = cover(spec.width, width)
+        with T.serial(numbers) as i:
+            number = T.bind(T.Cast("int32", tirx.max(tirx.min(ids[i], spec.rows - 1), 0)))
+            start = T.bind(number - T.Cast("int32", first) * spec.block_rows)
+            with T.If(tirx.all(start >= 0, start < T.Cast("int32", count) * spec.block_rows)), T.Then():
+
+                def copy(at, _, start=start, i=i) -> None:
+                    value = table[vector(start * spec.width + at, row.lanes)]
+                    T.buffer_store(y, value, [vector(i * spec.width + at, row.lanes)])
+
+                for_each_vector(row, copy)
+    return builder.get()

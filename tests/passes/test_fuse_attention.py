@@ -1,0 +1,153 @@
+"""FuseAttention: what it recognises, what it leaves alone, and that results stay."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from flexcomp.passes import Canonicalise, FuseAttention
+from flexcomp.passes.ir import bindings, shape
+from flexcomp.schedules.tile import VectorUnit
+from flexcomp.weights import evaluate
+
+from .networks import calls
+
+op = relax.op
+UNIT = VectorUnit(8, 16)
+TOKENS, HEADS, DEPTH = 20, 3, 8
+WIDTH = HEADS * DEPTH
+
+
+def network(mask=None, *, mask_input=False, scale_first=False, rank=4, returns_weights=False, transposed_keys=True):
+    """Attention over the thirds of one input; `mask(scores, m)` uses a mask given as weight or as input."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, TOKENS, 3 * WIDTH), "float32"))
+    m = relax.Var("m", relax.TensorType((1, 1, TOKENS, TOKENS), "bool" if mask is where else "float32"))
+    inputs = [x, m] if mask_input else [x]
+    params = inputs if mask is None or mask_input else [x, m]
+    with builder.function("main", params, attrs={"num_input": len(inputs)}):
+        with builder.dataflow():
+            emit = builder.emit
+
+            def heads(index: int, axes: list[int]):
+                part = emit(op.strided_slice(x, [2], [index * WIDTH], [(index + 1) * WIDTH]))
+                result = emit(op.permute_dims(emit(op.reshape(part, (1, TOKENS, HEADS, DEPTH))), axes))
+                return result if rank == 4 else emit(op.reshape(result, shape(result)[1:]))
+
+            q, v = heads(0, [0, 2, 1, 3]), heads(2, [0, 2, 1, 3])
+            k = heads(1, [0, 2, 3, 1])
+            if scale_first:
+                q = emit(op.multiply(q, relax.const(0.3, "float32")))
+            scores = emit(op.matmul(q, k))
+            if not scale_first:
+                scores = emit(op.multiply(scores, relax.const(0.3, "float32")))
+            if mask is not None:
+                scores = emit(mask(scores, m))
+            weights = emit(op.nn.softmax(scores))
+            y = emit(op.matmul(weights, v))
+            if rank == 4:
+                y = emit(op.permute_dims(y, [0, 2, 1, 3]))
+            y = emit(op.reshape(y, (TOKENS, WIDTH)))
+            output = builder.emit_output(relax.Tuple([y, weights]) if returns_weights else y)
+        builder.emit_func_output(output)
+    return Canonicalise()(builder.get())
+
+
+def where(scores, m):
+    return op.where(m, scores, relax.const(np.finfo("f4").min, "float32"))
+
+
+def inverted_where(scores, m):
+    hidden = op.less(m, relax.const(0.0, "float32"))
+    return op.where(hidden, relax.const(-5.0, "float32"), scores)
+
+
+def add(scores, m):
+    return op.add(m, scores)
+
+
+def fuse(mod: tvm.IRModule, *weights: np.ndarray) -> tvm.IRModule:
+    before = mod.script()
+    after = FuseAttention(UNIT, partial(evaluate, weights=weights))(mod)
+    assert mod.script() == before, "the given module is left alone"
+    relax.analysis.well_formed(_with_scratch(after))
+    return after
+
+
+def run(mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
+    """The output, by TVM's own legalisation; kernels get their scratch."""
+    machine = relax.VirtualMachine(tvm.compile(_with_scratch(mod), target=tvm.target.Target("llvm")), tvm.cpu())
+    return machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+
+
+@relax.expr_functor.mutator
+class _Scratch(relax.PyExprMutator):
+    """A call of a kernel (inputs…, output, scratch) as one with two outputs."""
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.mod = mod
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if call.op != tvm.ir.Op.get("relax.call_tir"):
+            return call
+        (scratch,) = self.mod[call.args[0]].attrs["flexcomp.scratch"]
+        types = [call.ty_args[0], relax.TensorType([int(extent) for extent in scratch], "float32")]
+        both = self.builder_.emit(relax.call_tir(call.args[0], list(call.args[1].fields), types))
+        return relax.TupleGetItem(both, 0)
+
+
+def _with_scratch(mod: tvm.IRModule) -> tvm.IRModule:
+    mutator = _Scratch(mod)
+    gv = mod.get_global_var("main")
+    mutator.builder_.update_func(gv, mutator.visit_expr(mod["main"]))
+    return mutator.builder_.get()
+
+
+def assert_fused(mod: tvm.IRModule, *extra: str) -> None:
+    names = calls(mod)
+    assert [name for name in names if name != "relax.reshape"] == [*extra, "attention_0"]
+    largest = max(int(np.prod(shape(binding.var))) for binding in bindings(mod["main"]))
+    assert largest <= max(TOKENS * WIDTH, TOKENS * TOKENS * ("relax.permute_dims" in extra)), (
+        "no queries × keys by heads"
+    )
+
+
+LOWER = np.tril(np.ones((1, 1, TOKENS, TOKENS), bool))
+OTHER = LOWER[..., ::-1, :] | np.eye(TOKENS, dtype=bool)
+CASES = {
+    "plain": (dict(), None, ()),
+    "scaled first": (dict(scale_first=True), None, ()),
+    "rank 3": (dict(rank=3), None, ()),
+    "causal where": (dict(mask=where), LOWER, ()),
+    "causal add": (dict(mask=add), np.where(LOWER, 0, -np.inf).astype("f4"), ()),
+    "other where": (dict(mask=where), OTHER, ("relax.astype", "relax.permute_dims")),
+    "soft add": (dict(mask=add), np.where(LOWER, 0, -3).astype("f4"), ("relax.permute_dims",)),
+    "input add": (dict(mask=add, mask_input=True), np.where(LOWER, 0, -3).astype("f4"), ("relax.permute_dims",)),
+    "inverted": (
+        dict(mask=inverted_where), np.where(LOWER, 0, -1).astype("f4"),
+        ("relax.less", "relax.logical_not", "relax.astype", "relax.permute_dims"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_becomes_one_kernel(name):
+    options, mask, extra = CASES[name]
+    before = network(**options)
+    weights = [] if mask is None or options.get("mask_input") else [mask]
+    after = fuse(before, *weights)
+    assert_fused(after, *extra)
+    x = np.random.default_rng(0).standard_normal((1, TOKENS, 3 * WIDTH)).astype("f4")
+    arrays = [x] if mask is None else [x, mask]
+    np.testing.assert_allclose(run(after, *arrays), run(before, *arrays), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_are_returned_are_computed():
+    after = fuse(network(returns_weights=True))
+    assert "relax.nn.softmax" in calls(after) and "attention_0" not in calls(after)

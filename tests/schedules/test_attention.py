@@ -1,0 +1,166 @@
+"""Attention kernels against NumPy: odd sizes, strides, masks, vector widths."""
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flexcomp.schedules import attention
+from flexcomp.schedules.attention import Access, AttentionSpec
+from flexcomp.schedules.tile import VectorUnit
+
+from .kernels import assert_no_workspace, library
+
+UNITS = (VectorUnit(4, 32), VectorUnit(4, 32, by_lane=True), VectorUnit(8, 16), VectorUnit(16, 32))
+SIZES = dict(
+    batch=st.integers(1, 2),
+    heads=st.integers(1, 3),
+    queries=st.sampled_from((1, 3, 7, 16, 33, 64, 77, 130)),
+    more_keys=st.sampled_from((0, 0, 1, 5, 40)),
+    depth=st.sampled_from((1, 3, 8, 20, 33)),
+    value_depth=st.sampled_from((1, 5, 16, 24, 70)),
+)
+
+
+def tensor_of(rng: np.random.Generator, access: Access) -> np.ndarray:
+    return rng.standard_normal(access.buffer).astype("f4")
+
+
+def seen(access: Access, buffer: np.ndarray, *extents: int) -> np.ndarray:
+    """[batch, heads, rows, depth] of a buffer."""
+    strides = [4 * stride for stride in (access.batch, access.head, access.row, 1)]
+    return np.lib.stride_tricks.as_strided(buffer.reshape(-1)[access.offset :], extents, strides)
+
+
+def expected(spec: AttentionSpec, q, k, v, mask=None) -> np.ndarray:
+    s = spec
+    q = seen(s.q, q, s.batch, s.heads, s.queries, s.depth).astype("f8")
+    k = seen(s.k, k, s.batch, s.heads, s.keys, s.depth).astype("f8")
+    v = seen(s.v, v, s.batch, s.heads, s.keys, s.value_depth).astype("f8")
+    scores = q @ k.transpose(0, 1, 3, 2) * s.scale
+    if s.mask == "causal":
+        scores = np.where(np.tril(np.ones((s.queries, s.keys), bool), s.keys - s.queries), scores, -np.inf)
+    elif mask is not None:
+        mask = mask.transpose(0, 1, 3, 2)
+        scores = scores + mask if s.mask == "add" else np.where(mask != 0, scores, s.fill)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+def run(spec: AttentionSpec, unit: VectorUnit, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """What the kernel computes, and what it should."""
+    rng = np.random.default_rng(seed)
+    tensors = [tensor_of(rng, access) for access in (spec.q, spec.k, spec.v)]
+    masks = []
+    if spec.mask == "add":
+        masks = [rng.standard_normal(spec.mask_shape).astype("f4")]
+    elif spec.mask == "where":
+        masks = [(rng.random(spec.mask_shape) < 0.7).astype("f4")]
+    kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
+    y = np.full(spec.y.buffer, np.nan, "f4")
+    (scratch,) = attention.scratch(spec, unit)
+    found = call_with_scratch(kernel, [*tensors, *masks], y, scratch)
+    extents = (spec.batch, spec.heads, spec.queries, spec.value_depth)
+    return seen(spec.y, found, *extents), expected(spec, *tensors, *masks)
+
+
+def call_with_scratch(kernel, inputs, y: np.ndarray, scratch: tuple[int, ...]) -> np.ndarray:
+
+    result, work = tvm.runtime.tensor(y), tvm.runtime.tensor(np.full(scratch, np.nan, "f4"))
+    kernel(*(tvm.runtime.tensor(x) for x in inputs), result, work)
+    return result.numpy()
+
+
+def dense(batch, heads, queries, keys, depth, value_depth, **kwargs) -> AttentionSpec:
+    return AttentionSpec(
+        batch, heads, queries, keys, depth, value_depth,
+        q=Access.dense(batch, heads, queries, depth), k=Access.dense(batch, heads, keys, depth),
+        v=Access.dense(batch, heads, keys, value_depth), y=Access.dense(batch, heads, queries, value_depth), **kwargs,
+    )  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    **SIZES, unit=st.sampled_from(UNITS), mask=st.sampled_from(attention.MASKS),
+    broadcast=st.tuples(*[st.booleans()] * 3),
+)  # fmt: skip
+def test_random_shapes(batch, heads, queries, more_keys, depth, value_depth, unit, mask, broadcast):
+    keys = queries + more_keys
+    shape = None
+    if mask in ("add", "where"):
+        full = (batch, heads, queries)
+        b, h, q = (1 if one else extent for one, extent in zip(broadcast, full, strict=True))
+        shape = (b, h, keys, q)
+    spec = dense(
+        batch,
+        heads,
+        queries,
+        keys,
+        depth,
+        value_depth,
+        scale=0.3,
+        mask=mask,
+        mask_shape=shape,
+        fill=-3.0,
+    )
+    found, wanted = run(spec, unit)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5, err_msg=str(spec))
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_heads_are_read_and_written_in_place(unit):
+    """Q, K and V are thirds of one projection's rows; heads lie side by side."""
+    batch, heads, tokens, depth = 2, 3, 35, 8
+    width = heads * depth
+    parts = [Access((batch, tokens, 3 * width), i * width, tokens * 3 * width, depth, 3 * width) for i in range(3)]
+    y = Access((batch, tokens, width), 0, tokens * width, depth, width)
+    spec = AttentionSpec(batch, heads, tokens, tokens, depth, depth, *parts, y, scale=0.5, mask="causal")
+    found, wanted = run(spec, unit)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_scratch_grows_with_the_keys_and_not_with_their_square():
+    unit = VectorUnit(16, 32)
+
+    def floats(tokens: int) -> int:
+        return int(np.prod(attention.scratch(dense(1, 12, tokens, tokens, 64, 64), unit)[0]))
+
+    assert floats(4096) < 2.1 * floats(2048)
+    assert floats(2048) < 2048 * 2048 / 4
+
+
+def test_what_a_causal_mask_hides_is_not_read():
+    """Keys after the last query of the first block may be anything."""
+    unit, tokens = VectorUnit(8, 16), 64
+    spec = dense(1, 1, tokens, tokens, 8, 8, mask="causal")
+    rng = np.random.default_rng(0)
+    q, k, v = (tensor_of(rng, access) for access in (spec.q, spec.k, spec.v))
+    wanted = expected(spec, q, k, v)
+    k[..., 32:, :], v[..., 32:, :] = np.nan, np.nan
+    kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
+    found = call_with_scratch(kernel, [q, k, v], np.zeros(spec.y.buffer, "f4"), attention.scratch(spec, unit)[0])
+    np.testing.assert_allclose(found[..., :16, :], wanted[..., :16, :], rtol=1e-4, atol=1e-5)
+
+
+def test_nan_reaches_every_query_that_sees_it():
+    spec = dense(1, 1, 20, 20, 8, 8)
+    rng = np.random.default_rng(0)
+    q, k, v = (tensor_of(rng, access) for access in (spec.q, spec.k, spec.v))
+    k[..., 3, 2] = np.nan
+    unit = VectorUnit(8, 16)
+    kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
+    found = call_with_scratch(kernel, [q, k, v], np.zeros(spec.y.buffer, "f4"), attention.scratch(spec, unit)[0])
+    assert np.isnan(found).all()
+
+
+def test_no_memory_besides_the_operands():
+    for unit in UNITS:
+        assert_no_workspace({"kernel": attention.kernel(dense(1, 12, 197, 197, 64, 64), unit)})
+
+
+def test_masks_are_checked():
+    with pytest.raises(ValueError, match="as many keys"):
+        dense(1, 1, 5, 4, 8, 8, mask="causal")
+    with pytest.raises(ValueError, match="have a shape"):
+        dense(1, 1, 5, 5, 8, 8, mask="add")
