@@ -1,0 +1,85 @@
+"""Every kernel family as real aarch64 code: one network that uses them all, under an emulator, at three budgets."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import flexcomp
+from benchmarks.graph import Graph
+from flexcomp import runner
+from flexcomp.device_files import device_files
+
+SYSROOT = "/usr/aarch64-linux-gnu"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("aarch64-linux-gnu-g++") is None or shutil.which("qemu-aarch64") is None,
+    reason="needs aarch64-linux-gnu-g++ and qemu-aarch64: apt-get install g++-aarch64-linux-gnu qemu-user",
+)
+
+
+def families() -> onnx.ModelProto:
+    """A stem, 3×3 with and without stride, 1×1 with channels that fill no block, depthwise, attention, a vector."""
+    g = Graph("families", seed=3)
+    x = g.relu(g.conv(g.input("x", (1, 3, 50, 50)), 24, 7, 2))
+    x = g.relu(g.conv(x, 44, 1))
+    for kernel, stride in ((3, 1), (5, 1), (3, 2), (5, 2)):
+        x = g.relu(g.conv(x, 44, kernel, stride, groups=44))
+    x = g.relu(g.conv(x, 96, 3))
+    x = g.op("Add", g.conv(x, 96, 3), x)
+    x = g.relu(g.conv(x, 50, 3, 2))
+    rows = g.op("Transpose", g.reshape(x, 1, 50, 16), perm=[0, 2, 1], channels=50)
+    query, key, value = (g.linear(rows, 50) for _ in range(3))
+    scores = g.op("Softmax", g.op("MatMul", query, g.op("Transpose", key, perm=[0, 2, 1])), axis=-1)
+    mixed = g.op("MatMul", scores, value, channels=50)
+    return g.model(g.dense(g.op("Flatten", mixed, axis=1, channels=16 * 50), 70), (1, 70))
+
+
+def emulated(*options: str) -> runner.Emulator:
+    program, library = device_files("aarch64")
+    environment = f"LD_LIBRARY_PATH={library.parent}:{SYSROOT}/lib"
+    return runner.Emulator(("qemu-aarch64", *options, "-L", SYSROOT, "-E", environment), program)
+
+
+@pytest.fixture(scope="module", params=["smallest", "fastest"])
+def built(request, tmp_path_factory) -> tuple[Path, set[str]]:
+    folder = tmp_path_factory.mktemp(request.param)
+    artifact = flexcomp.build(families(), target="raspberry-pi-5", budget="0.6", kernels=request.param)
+    artifact.export_library(folder / "families.so")
+    return folder / "families.so", {layer.implementation.partition(" ")[0] for layer in artifact.program.layers}
+
+
+def test_kernels_against_onnxruntime(built, tmp_path):
+    library, used = built
+    assert used >= {"direct", "depthwise", "gemv", "matmul"}
+    model = families()
+    x = np.random.default_rng(0).standard_normal((1, 3, 50, 50)).astype("f4")
+    np.save(tmp_path / "x.npy", x)
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    for budget in ("min", "0.6", "1.0"):
+        out = tmp_path / budget
+        report = runner.run(
+            library, budget=budget, inputs={"x": tmp_path / "x.npy"}, output_dir=out, emulator=emulated()
+        )
+        assert report["arena_bytes"] <= report["budget_bytes"]
+        found = np.load(runner.output_file(out, model.graph.output[0].name))
+        np.testing.assert_allclose(found, expected, atol=2e-5 * abs(expected).max())
+
+
+def test_a_core_without_the_features_is_told_which(built):
+    """Built for an A76, which has dot products and half precision; run on an A72, which has neither."""
+    with pytest.raises(flexcomp.ArtifactError, match=r"asimddp"):
+        runner.run(built[0], emulator=emulated("-cpu", "cortex-a72"))
+
+
+def test_the_loops_multiply_by_lane(built):
+    disassembler = shutil.which("aarch64-linux-gnu-objdump")
+    text = subprocess.run([disassembler, "-d", built[0]], capture_output=True, text=True, check=True).stdout
+    lanes = sum("fmla" in line and ".s[" in line for line in text.splitlines())
+    assert lanes > 500
