@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from flexcomp.errors import ModelError as ModelError
     from flexcomp.errors import StorageError as StorageError
     from flexcomp.errors import TargetError as TargetError
+    from flexcomp.errors import TuningError as TuningError
     from flexcomp.errors import UnsupportedModelError as UnsupportedModelError
     from flexcomp.session import Session as Session
     from flexcomp.session import load as load
+    from flexcomp.tune import tune as tune
 
 __version__ = "0.1.0"
 
@@ -37,11 +39,13 @@ _HOMES = {
     "Artifact": "flexcomp.compiled",
     "load": "flexcomp.session",
     "Session": "flexcomp.session",
+    "tune": "flexcomp.tune",
     "FlexcompError": "flexcomp.errors",
     "ArtifactError": "flexcomp.errors",
     "BudgetError": "flexcomp.errors",
     "ModelError": "flexcomp.errors",
     "TargetError": "flexcomp.errors",
+    "TuningError": "flexcomp.errors",
     "StorageError": "flexcomp.errors",
     "ExecutionError": "flexcomp.errors",
     "InputError": "flexcomp.errors",

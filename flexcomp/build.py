@@ -27,11 +27,14 @@ from .frontend import Imported, load_model
 from .kernels import compile_kernels
 from .lower import lower
 from .offers import layer_offers
+from .passes.choose_kernels import Measured
 from .prediction import LayerTime, Prediction, to_metadata
 from .program import PAGE, Program, Rung
 from .rungs import plan_rungs
 from .schedules.tile import VectorUnit
 from .target import CompileTarget, require_supported, resolve_target
+from .tuning.lookup import Measurements
+from .tuning.records import Database
 from .used import used
 from .variants import Network, alone, layer_seconds, merge
 from .weights import evaluate
@@ -58,6 +61,7 @@ def build(
     strategy: str = "best",
     kernels: str = "auto",
     device: DeviceProfile | str | Path | None = None,
+    tuning: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
@@ -70,9 +74,12 @@ def build(
     FlexNN's fixed order, to compare with: of Winograd, im2col and direct the first that fits the memory.
     `device` is a profile of the machine that will run it, or the file that `flexcomp profile` wrote; without one,
     plans are made for rates guessed from the target.
+    `tuning` is a database that `flexcomp.tune` wrote: where it has times of a layer for this target and number of
+    threads, they decide what "fastest" is, and plans are made with them.
     `progress(phase, done, total)` is called as the work goes on.
 
-    Raises ModelError, UnsupportedModelError, TargetError, BudgetError or InputError.
+    Raises ModelError, UnsupportedModelError, TargetError, BudgetError, InputError, or TuningError if the database is
+    broken.
     """
     report = progress or (lambda phase, done, total: None)
     parsed = parse_budget(budget)
@@ -87,11 +94,15 @@ def build(
     profile = _device(device) or default_profile(resolved.vector_width, resolved.preset)
     threads = threads or resolved.num_cores
 
+    measured = Measurements(Database.read(tuning), str(resolved), threads) if tuning is not None else None
+
     report("import", 0, 1)
     imported = load_model(model, input_shapes, params)
     report("import", 1, 1)
     unit = replace(resolved.vector_unit, threads=threads)
-    network = _compile_graph(imported, resolved, unit, kernels, report)
+    network = _compile_graph(imported, resolved, unit, kernels, measured, report)
+    if measured is not None:
+        report(f"tuning: {measured.note()}", 1, 1)
     if not network.layers:
         raise UnsupportedModelError("the network computes nothing: its outputs are its inputs")
     if kernels == "flexnn":
@@ -124,7 +135,12 @@ def _assumed(program: Program, network: Network, profile: DeviceProfile, threads
 
 
 def _compile_graph(
-    imported: Imported, target: CompileTarget, unit: VectorUnit, kernels: str, report: Progress
+    imported: Imported,
+    target: CompileTarget,
+    unit: VectorUnit,
+    kernels: str,
+    measured: Measured | None,
+    report: Progress,
 ) -> Network:
     strategies = KERNELS[kernels]
     total = 1 + 2 * len(strategies)
@@ -135,7 +151,7 @@ def _compile_graph(
     report("passes", 1, total)
     lowered = []
     for done, strategy in enumerate(strategies):
-        mod, weights = _choose_kernels(simple, imported.weights, target, unit, strategy)
+        mod, weights = _choose_kernels(simple, imported.weights, target, unit, strategy, measured)
         report("passes", 2 + 2 * done, total)
         lowered.append(lower(mod, weights, target, imported.input_names, imported.output_names))
         report("passes", 3 + 2 * done, total)
@@ -146,10 +162,15 @@ def _compile_graph(
 
 
 def _choose_kernels(
-    mod: tvm.IRModule, weights: Sequence[np.ndarray], target: CompileTarget, unit: VectorUnit, strategy: str
+    mod: tvm.IRModule,
+    weights: Sequence[np.ndarray],
+    target: CompileTarget,
+    unit: VectorUnit,
+    strategy: str,
+    measured: Measured | None,
 ) -> tuple[tvm.IRModule, list[np.ndarray]]:
     """A module of kernel calls, and the values of its weights."""
-    mod = pipeline.run(mod, pipeline.layers(unit, strategy), "layers")
+    mod = pipeline.run(mod, pipeline.layers(unit, strategy, measured), "layers")
     mod = pipeline.run(mod, pipeline.separate_weights(), "separate_weights")
     transform = [gv for gv in mod.get_global_vars() if gv.name_hint == "main_transform_params"]
     transformed = evaluate(mod[transform[0]], weights) if transform else list(weights)

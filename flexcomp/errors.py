@@ -27,6 +27,10 @@ class ArtifactError(FlexcompError):
     """The library or its weights file is missing, damaged, of another version, or of another model."""
 
 
+class TuningError(FlexcompError):
+    """A tuning database is broken, or a tuner has no device to measure on."""
+
+
 class StorageError(FlexcompError):
     """Reading weights failed in the middle of an inference. The session stays usable."""
 

@@ -57,6 +57,7 @@ class Lowered:
     layers: list[Layer] = field(default_factory=list)
     work: list[float] = field(default_factory=list)  # per layer: operations, weighted by the kernel's speed
     rows: list[RowKernel | None] = field(default_factory=list)  # per layer: the kernel, if it can compute bands of rows
+    seconds: list[float | None] = field(default_factory=list)  # per layer: measured for this target; None if not
     weights: list[tuple[str, np.ndarray, int]] = field(default_factory=list)  # name, array, offset in the file
     weights_nbytes: int = 0
     kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)  # by symbol
@@ -218,6 +219,7 @@ class _Lowering:
 
         result.work.append(float(attrs.get(names.WORK, 0.0)))
         result.rows.append(RowKernel.decode(str(attrs[names.ROWS])) if names.ROWS in attrs else None)
+        result.seconds.append(attrs.get(names.SECONDS))
 
     def _copy(self, array: np.ndarray) -> _Seen:
         """A layer that copies a weight, for outputs that no input decides."""
@@ -241,6 +243,7 @@ class _Lowering:
         )
         result.work.append(0.0)
         result.rows.append(None)
+        result.seconds.append(None)
         return written
 
     def _schedule(self, var: relax.Var, gv: ir.GlobalVar, func: tirx.PrimFunc) -> generic.Scheduled:

@@ -20,6 +20,7 @@ from .passes import (
     SliceLayers,
     ToNHWC,
 )
+from .passes.choose_kernels import Measured
 from .passes.fuse_attention import Evaluate
 from .schedules.tile import VectorUnit
 
@@ -34,9 +35,9 @@ def transformers(unit: VectorUnit, evaluate: Evaluate) -> list[Pass]:
     return [FuseAttention(unit, evaluate), SliceEmbeddings(unit)]
 
 
-def layers(unit: VectorUnit, kernels: str = "smallest") -> list[Pass]:
+def layers(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
     """Anchors and their epilogues are calls of chosen kernels on packed weights; `kernels` is a strategy of the choice."""
-    return [FuseLayers(), ChooseKernels(unit, kernels), SliceLayers(unit), PretransformWeights(unit)]
+    return [FuseLayers(), ChooseKernels(unit, kernels, measured), SliceLayers(unit), PretransformWeights(unit)]
 
 
 def separate_weights() -> list[Pass]:

@@ -35,6 +35,7 @@ class Alternative:
     base: int  # the layer it computes
     layer: Layer
     work: float  # as Lowered.work
+    seconds: float | None = None  # as Lowered.seconds
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ def alone(lowered: Lowered) -> Network:
 def merge(small: Lowered, *others: Lowered, worthwhile: float = _WORTHWHILE) -> Network:
     """One network of several lowerings of it. Kernels of all but the first get names of their own.
 
-    An alternative is kept if its work is less than the part `worthwhile` of the layer's own.
+    An alternative is kept if its time, or its work where it was not measured, is less than the part `worthwhile` of
+    the layer's own.
     """
     weights, end = list(small.weights), small.weights_nbytes
     kernels, in_place = dict(small.kernels), dict(small.in_place)
@@ -97,7 +99,11 @@ def merge(small: Lowered, *others: Lowered, worthwhile: float = _WORTHWHILE) -> 
         assert small.values == lowered.values and len(small.layers) == len(lowered.layers), "they differ in structure"
         arrays = {offset: array for _, array, offset in lowered.weights}
         for index, (layer, work) in enumerate(zip(lowered.layers, lowered.work, strict=True)):
-            if (index, layer.implementation) in known or work > worthwhile * small.work[index]:
+            if (index, layer.implementation) in known:
+                continue
+            seconds, own_seconds = lowered.seconds[index], small.seconds[index]
+            part = work / small.work[index] if None in (seconds, own_seconds) else seconds / own_seconds
+            if part > worthwhile:
                 continue
             known.add((index, layer.implementation))
             symbol, name = f"{layer.kernel}_{number}", f"{layer.name}.{layer.implementation.split()[0]}"
@@ -107,7 +113,8 @@ def merge(small: Lowered, *others: Lowered, worthwhile: float = _WORTHWHILE) -> 
             weights.append((f"{name}.panel", arrays[layer.weights.offset], end))
             moved = replace(layer.weights, offset=end)
             end += moved.nbytes
-            alternatives.append(Alternative(index, replace(layer, name=name, kernel=symbol, weights=moved), work))
+            moved_layer = replace(layer, name=name, kernel=symbol, weights=moved)
+            alternatives.append(Alternative(index, moved_layer, work, seconds))
     return Network(small, tuple(alternatives), tuple(weights), end, kernels, in_place)
 
 
@@ -171,12 +178,19 @@ def planning_of(
 
 
 def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> list[float]:
-    """The predicted time of every layer, alternative and band, in the order of `network.layers`."""
+    """The time of every layer, alternative and band, measured or else predicted, in the order of `network.layers`."""
     work = [*network.base.work, *(other.work for other in (*network.alternatives, *network.bands))]
-    return [
+    predicted = [
         profile.layer_seconds(layer, operations, operand_bytes(layer), threads)
         for layer, operations in zip(network.layers, work, strict=True)
     ]
+    measured = [*network.base.seconds, *(alternative.seconds for alternative in network.alternatives)]
+    # A band does what its layer does, on fewer rows.
+    measured += [
+        None if (whole := network.base.seconds[band.base]) is None else time * whole / predicted[band.base]
+        for band, time in zip(network.bands, predicted[len(measured) :], strict=True)
+    ]
+    return [time if known is None else known for time, known in zip(predicted, measured, strict=True)]
 
 
 def form_of(network: Network, indices: Sequence[int], seconds: Sequence[float], profile: DeviceProfile) -> Form:

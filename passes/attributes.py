@@ -10,6 +10,9 @@ LAYER = "flexcomp.layer"
 WEIGHTS = "flexcomp.weights"
 # On a layer function (set by ChooseKernels, consumed by PretransformWeights): the candidate, e.g. "direct 14×32".
 KERNEL = "flexcomp.kernel"
+# On a layer function (set by ChooseKernels, consumed by PretransformWeights): the kernel's measured time, if known.
+# Then on the kernel, for the lowering.
+SECONDS = "flexcomp.seconds"  # float
 # On a layer function (set by SliceLayers, consumed by PretransformWeights): into how many equal ranges of output
 # channels the layer can be cut at most.
 BLOCKS = "flexcomp.blocks"
@@ -36,6 +39,7 @@ def kernel_attributes(
     scratch: tuple[tuple[int, ...], ...] = (),
     work: float | None = None,
     rows: RowKernel | None = None,
+    seconds: float | None = None,
 ) -> dict:
     """The attributes of a kernel that generic fusion leaves alone."""
     return {
@@ -48,4 +52,5 @@ def kernel_attributes(
         SLICES: slices,
         SCRATCH: [list(shape) for shape in scratch],
         "op_pattern": 8,  # opaque
+        **({} if seconds is None else {SECONDS: seconds}),
     }

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import tvm
 from tvm import relax
 from tvm.ir.transform import module_pass
 
 from ..schedules.registry import Candidate, candidates
+from ..schedules.space import named
+from ..schedules.spec import ConvSpec, MatmulSpec
 from ..schedules.tile import VectorUnit
-from .attributes import KERNEL, LAYER, WEIGHTS
+from .attributes import KERNEL, LAYER, SECONDS, WEIGHTS
 from .layers import read
+
+# Seconds of a layer's kernels, by name, as far as they were measured.
+Measured = Callable[[ConvSpec | MatmulSpec], Mapping[str, float]]
 
 
 def _smallest(candidate: Candidate) -> tuple:
@@ -38,26 +43,42 @@ class ChooseKernels:
 
     The kernel families offer candidates for the layer's spec. Strategy "smallest" takes the one with the least scratch
     and weights, "fastest" the one with the least predicted work, whatever memory it needs; "im2col_gemm" and "winograd"
-    take that family where it can compute the layer.
+    take that family where it can compute the layer. Where the fastest by prediction was `measured`, "fastest" is the
+    one with the least measured time, of all that the tuner may have tried.
     """
 
-    def __init__(self, unit: VectorUnit, strategy: str = "smallest") -> None:
+    def __init__(self, unit: VectorUnit, strategy: str = "smallest", measured: Measured | None = None) -> None:
         assert strategy in STRATEGIES, f"no strategy {strategy!r}; there are {', '.join(STRATEGIES)}"
         self.unit, self.strategy = unit, strategy
+        self.measured = measured or (lambda spec: {})
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        return annotate(mod, lambda func: {KERNEL: str(min(_offers(func, self.unit), key=STRATEGIES[self.strategy]))})
+        return annotate(mod, self._choose)
+
+    def _choose(self, func: relax.Function) -> dict:
+        spec = layer_spec(func)
+        name = default_kernel(spec, self.unit, self.strategy)
+        seconds = self.measured(spec)
+        if self.strategy == "fastest" and name in seconds:
+            name = min((n for n in seconds if named(spec, self.unit, n) is not None), key=lambda n: (seconds[n], n))
+        return {KERNEL: name, **({SECONDS: seconds[name]} if name in seconds else {})}
 
 
-def _offers(func: relax.Function, unit: VectorUnit):
-    weights = tuple(int(i) for i in func.attrs[WEIGHTS])
-    return candidates(read(func, weights).spec, unit)
+def default_kernel(spec: ConvSpec | MatmulSpec, unit: VectorUnit, strategy: str) -> str:
+    """What a strategy chooses where nothing was measured."""
+    return str(min(candidates(spec, unit), key=STRATEGIES[strategy]))
 
 
-def chosen(func: relax.Function, unit: VectorUnit):
+def layer_spec(func: relax.Function) -> ConvSpec | MatmulSpec:
+    """What a layer function computes."""
+    return read(func, tuple(int(i) for i in func.attrs[WEIGHTS])).spec
+
+
+def chosen(func: relax.Function, unit: VectorUnit) -> Candidate:
     """The candidate that ChooseKernels marked on a layer function."""
-    name = str(func.attrs[KERNEL])
-    return next(candidate for candidate in _offers(func, unit) if str(candidate) == name)
+    candidate = named(layer_spec(func), unit, str(func.attrs[KERNEL]))
+    assert candidate is not None, f"no kernel is called {func.attrs[KERNEL]}"
+    return candidate
 
 
 def annotate(mod: tvm.IRModule, attributes) -> tvm.IRModule:

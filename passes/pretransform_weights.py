@@ -64,9 +64,9 @@ class _Mutator(relax.PyExprMutator):
             return call
         reading = read(layer, tuple(int(i) for i in layer.attrs[names.WEIGHTS]))
         candidate = chosen(layer, self.unit)
-        kernel = self._kernel(str(layer.attrs[names.LAYER]), reading.spec, candidate, int(layer.attrs[names.BLOCKS]))
-        args = [self._view(call.args[i], s) for i, s in zip(reading.data, _data_shapes(reading.spec), strict=True)]
-        out = _out_shape(reading.spec)
+        kernel = self._kernel(layer, reading.spec, candidate)
+        args = [self._view(call.args[i], s) for i, s in zip(reading.data, data_shapes(reading.spec), strict=True)]
+        out = out_shape(reading.spec)
         args += [self._view(call.args[i], out) for i in reading.tensors]
         if candidate.panel is not None:
             panel = self._pack(call, layer, reading, candidate)
@@ -77,21 +77,24 @@ class _Mutator(relax.PyExprMutator):
     def _view(self, value: relax.Expr, wanted: tuple[int, ...]) -> relax.Expr:
         return value if shape(value) == wanted else self.builder_.emit(relax.op.reshape(value, wanted))
 
-    def _kernel(self, layer: str, spec, candidate: Candidate, blocks: int) -> tvm.ir.GlobalVar:
+    def _kernel(self, layer: relax.Function, spec, candidate: Candidate) -> tvm.ir.GlobalVar:
         key = (repr(spec), str(candidate))
         if key not in self.kernels:
             described = names.kernel_attributes(
-                layer, str(candidate), str(spec), spec.flops, blocks, candidate.scratch, candidate.work,
+                operator_of(layer), str(candidate), str(spec), spec.flops, int(layer.attrs[names.BLOCKS]),
+                candidate.scratch, candidate.work,
                 row_kernel(spec, self.unit.width, candidate.family, candidate.tile),
+                layer.attrs.get(names.SECONDS),
             )  # fmt: skip
+            offers = {str(c): c for c in (*candidates(spec, self.unit), candidate)}  # a tuner knows more than is on offer
             described[names.CANDIDATES] = [
-                [str(c), c.scratch_nbytes, c.weight_nbytes, float(c.work)] for c in candidates(spec, self.unit)
+                [name, c.scratch_nbytes, c.weight_nbytes, float(c.work)] for name, c in offers.items()
             ]
             if candidate.in_place:
-                operands = len(_data_shapes(spec))
+                operands = len(data_shapes(spec))
                 described[names.IN_PLACE] = list(range(operands, operands + spec.tensors))
             func = candidate.build().with_attrs(described)
-            name = f"{layer}_{candidate.family}_{len(self.kernels)}"
+            name = f"{operator_of(layer)}_{candidate.family}_{len(self.kernels)}"
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)
         return self.kernels[key]
 
@@ -162,7 +165,8 @@ def operator_of(layer: relax.Function) -> str:
     return str(layer.attrs[names.LAYER])
 
 
-def _data_shapes(spec: ConvSpec | MatmulSpec) -> list[tuple[int, ...]]:
+def data_shapes(spec: ConvSpec | MatmulSpec) -> list[tuple[int, ...]]:
+    """The shapes in which a kernel sees its anchor's activations."""
     if isinstance(spec, ConvSpec):
         return [(spec.batch, spec.height, spec.width, spec.in_channels)]
     return [
@@ -171,7 +175,8 @@ def _data_shapes(spec: ConvSpec | MatmulSpec) -> list[tuple[int, ...]]:
     ]
 
 
-def _out_shape(spec: ConvSpec | MatmulSpec) -> tuple[int, ...]:
+def out_shape(spec: ConvSpec | MatmulSpec) -> tuple[int, ...]:
+    """The shape in which a kernel sees its output, and the tensors of its epilogue."""
     if isinstance(spec, ConvSpec):
         return (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
     return (spec.batch, spec.m, spec.n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ _DEPTHWISE_LIVE = 21
 _DEPTHWISE_SLOWDOWN = 1.3
 # F(6,3) is not offered: it errs by 1e-5 of the largest output where F(4,3) errs by 2e-6, and over the sixteen
 # convolutions of VGG-19 that adds up to more than 1e-4.
-_WINOGRAD_KINDS = (2, 4, 5)
+WINOGRAD_KINDS = (2, 4, 5)
 
 
 @dataclass(frozen=True)
@@ -61,29 +62,36 @@ def candidates(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> list[Candidate]
 def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
     """Kernels for a convolution or fully connected layer; the first needs no scratch."""
     if spec.depthwise:
-        channels = spec.out_channels
-        block = min(_DEPTHWISE_VECTORS * unit.width, channels)
+        block = min(_DEPTHWISE_VECTORS * unit.width, spec.out_channels)
         tile = Tile(min(_depthwise_rows(spec, unit), spec.out_width), block)
-        build, family, work = depthwise.kernel, "depthwise", spec.flops * _DEPTHWISE_SLOWDOWN
     else:
-        pixels = spec.batch * spec.height * spec.width
-        width = pixels if spec.pointwise else spec.out_width
-        tile = choose(
-            width, spec.group_out, conv.unit_for(spec, unit), row_nbytes=4 * spec.in_channels * spec.stride[1]
-        )
-        family = "gemv" if pixels == 1 else "direct"
-        build, work = conv.kernel, _direct_work(spec)
-    panel = panel_of(spec, tile.channels)
-    # Blocks that overlap compute some results twice.
-    disjoint = not spec.depthwise and panel.group_channels % panel.block == 0
+        row_nbytes = 4 * spec.in_channels * spec.stride[1]
+        tile = choose(tile_width(spec), spec.group_out, conv.unit_for(spec, unit), row_nbytes=row_nbytes)
     return [
-        Candidate(
-            family, tile, panel, 0, work, lambda: build(spec, tile, unit.width, unit.threads), in_place=disjoint
-        ),
-        *(_winograd(way, unit) for way in winograd.ways(spec, unit) if way.m in _WINOGRAD_KINDS),
+        direct_candidate(spec, tile, unit),
+        *(winograd_candidate(way, unit) for way in winograd.ways(spec, unit) if way.m in WINOGRAD_KINDS),
         *(_strassen(way, unit) for way in strassen.ways(spec, unit)),
         *(im2col_candidate(spec, unit, way.slices) for way in im2col.ways(spec, unit)),
     ]
+
+
+def tile_width(spec: ConvSpec) -> int:
+    """Pixels of a row that direct tiles are cut from."""
+    return spec.batch * spec.height * spec.width if spec.pointwise else spec.out_width
+
+
+def direct_candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
+    """The kernel without scratch, with a register tile of one's choice."""
+    if spec.depthwise:
+        build, family, work = depthwise.kernel, "depthwise", spec.flops * _DEPTHWISE_SLOWDOWN
+    else:
+        family = "gemv" if spec.batch * spec.height * spec.width == 1 else "direct"
+        build, work = conv.kernel, _direct_work(spec)
+    panel = panel_of(spec, tile.channels)
+    code = lambda: build(spec, tile, unit.width, unit.threads)  # noqa: E731
+    # Blocks that overlap compute some results twice.
+    disjoint = not spec.depthwise and panel.group_channels % panel.block == 0
+    return Candidate(family, tile, panel, 0, work, code, in_place=disjoint)
 
 
 def _depthwise_rows(spec: ConvSpec, unit: VectorUnit) -> int:
@@ -95,6 +103,7 @@ def _depthwise_rows(spec: ConvSpec, unit: VectorUnit) -> int:
     return rows
 
 
+@functools.cache
 def _direct_work(spec: ConvSpec) -> float:
     """Operations on pixels that exist, and waiting for weights."""
     inside = _taps_inside(spec, 0) * _taps_inside(spec, 1) / (spec.out_height * spec.out_width * math.prod(spec.kernel))
@@ -111,7 +120,8 @@ def _taps_inside(spec: ConvSpec, axis: int) -> int:
     )
 
 
-def _winograd(way: winograd.Winograd, unit: VectorUnit) -> Candidate:
+def winograd_candidate(way: winograd.Winograd, unit: VectorUnit) -> Candidate:
+    """A way to compute a layer by Winograd's algorithm."""
     return Candidate(
         "winograd",
         way.tile,
@@ -156,5 +166,9 @@ def im2col_candidate(spec: ConvSpec, unit: VectorUnit, slices: int) -> Candidate
 
 def matmul_candidates(spec: MatmulSpec, unit: VectorUnit) -> list[Candidate]:
     """Kernels for a product of two activations, best first."""
-    tile = choose(spec.m, spec.n, unit, row_nbytes=4 * spec.k)
-    return [Candidate("matmul", tile, None, 0, float(spec.flops), lambda: matmul.kernel(spec, tile, unit.width))]
+    return [matmul_candidate(spec, choose(spec.m, spec.n, unit, row_nbytes=4 * spec.k), unit)]
+
+
+def matmul_candidate(spec: MatmulSpec, tile: Tile, unit: VectorUnit) -> Candidate:
+    """The product with a register tile of one's choice."""
+    return Candidate("matmul", tile, None, 0, float(spec.flops), lambda: matmul.kernel(spec, tile, unit.width))

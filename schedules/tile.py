@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -88,6 +89,7 @@ def most_rows(vectors: int, unit: VectorUnit, row_nbytes: int) -> int:
     return min(rows, _alias_rows(unit)) if row_nbytes % _ALIAS_NBYTES == 0 else rows
 
 
+@functools.cache
 def choose(width: int, channels: int, unit: VectorUnit, row_nbytes: int = 0, most_vectors: int = MOST_VECTORS) -> Tile:
     """The tile with the least predicted work for rows of `width` pixels and `channels` channels (per group).
 
@@ -112,6 +114,14 @@ def choose(width: int, channels: int, unit: VectorUnit, row_nbytes: int = 0, mos
                 best = (key, Tile(rows, block, unit.width if unit.by_lane else 1))
     assert best is not None
     return best[1]
+
+
+def fitting(width: int, channels: int, unit: VectorUnit, most_vectors: int = MOST_VECTORS) -> Iterator[Tile]:
+    """Every tile whose accumulators and operands fit the registers, for rows of `width` pixels."""
+    for block in _blocks(channels, unit, most_vectors):
+        if block <= channels:
+            for rows in range(1, max(min(_most_rows(len(pieces(block, unit.width)), unit), width), 1) + 1):
+                yield Tile(rows, block, unit.width if unit.by_lane else 1)
 
 
 def _blocks(channels: int, unit: VectorUnit, most_vectors: int) -> Sequence[int]:

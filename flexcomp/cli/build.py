@@ -39,6 +39,9 @@ def build(
             help="smallest, fastest, auto: both, and every budget uses what is fastest within it, or flexnn: its fixed order."
         ),
     ] = "auto",
+    tuning: Annotated[
+        Path | None, typer.Option(metavar="DATABASE", help="Use the times that `flexcomp tune` measured.")
+    ] = None,
 ) -> None:
     """Compile MODEL for a device and a memory budget."""
     shapes = parse_shapes(input or [])
@@ -60,6 +63,7 @@ def build(
                 strategy=strategy,
                 kernels=kernels,
                 device=device,
+                tuning=tuning,
                 progress=progress,
             )
             progress("writing", 0, 1)

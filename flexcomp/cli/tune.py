@@ -1,0 +1,134 @@
+"""`flexcomp tune`: measure which kernels are fastest on a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from flexcomp.cli.common import CANNOT_BUILD, exit_on_error, parse_shapes
+
+_INTERRUPTED = 130
+
+
+def tune(
+    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    target: Annotated[str, typer.Option(help="The device, as for build.")] = "llvm",
+    trials: Annotated[int, typer.Option(min=1, help="How many kernels to measure, at most.")] = 200,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The database: created, or continued if it exists.")
+    ] = Path("tuning.jsonl"),
+    input: Annotated[
+        list[str] | None, typer.Option(metavar="NAME:1,3,224,224", help="Shape of an input with dynamic axes.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads that the kernels run on, as for build.")] = None,
+    rpc_tracker: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Measure on devices that this tracker knows.")
+    ] = None,
+    rpc_key: Annotated[str | None, typer.Option(metavar="KEY", help="The key of those devices.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for building, and for measuring, one kernel.")] = 30.0,
+) -> None:
+    """Measure kernels of MODEL's layers on a device; `flexcomp build --tuning DATABASE` uses the best."""
+    shapes = parse_shapes(input or [])
+    if (rpc_tracker is None) != (rpc_key is None):
+        raise typer.BadParameter("--rpc-tracker and --rpc-key go together", param_hint="'--rpc-tracker'")
+    with exit_on_error(CANNOT_BUILD):
+        if not model.is_file():
+            raise FileNotFoundError(f"there is no file {model}")
+        from flexcomp import tune as tune_model
+
+        with _Display(model.name, trials) as display:
+            try:
+                report = tune_model(
+                    str(model),
+                    target,
+                    database=output,
+                    trials=trials,
+                    input_shapes=shapes or None,
+                    threads=threads,
+                    tracker=rpc_tracker,
+                    key=rpc_key,
+                    timeout_s=timeout,
+                    progress=display,
+                )
+            except KeyboardInterrupt:
+                typer.echo(f"interrupted: what was measured is in {output}; the same command continues", err=True)
+                raise typer.Exit(_INTERRUPTED) from None
+    from flexcomp.tables import stdout_console
+
+    console = stdout_console()
+    console.print(_table(report))
+    for line in _closing_lines(report):
+        typer.echo(line)
+
+
+class _Display:
+    """Progress on stderr: a bar with the latest trial on a terminal, one line per trial elsewhere."""
+
+    def __init__(self, title: str, trials: int) -> None:
+        self._title = title
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task(f"{title}: preparing", total=trials)
+
+    def __enter__(self) -> _Display:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, news) -> None:
+        if news.error is not None:
+            result = f"failed: {news.error}"
+        else:
+            result = f"{_ms(news.seconds)} (best {_ms(news.best_seconds)}, untuned {_ms(news.default_seconds)})"
+        line = f"{news.layer}: {news.kernel} {result}"
+        self._bar.update(self._task, completed=news.done, description=line)
+        if not self._console.is_terminal:
+            self._console.print(f"{self._title} {news.done}/{news.total} {line}", highlight=False, markup=False)
+
+
+def _table(report) -> Table:
+    table = Table(title="layers by the time saved")
+    for name in ("layer", "×", "trials", "untuned", "", "best", "", "saved"):
+        table.add_column(name, justify="left" if name in ("layer", "best", "untuned") else "right", overflow="fold")
+    for layer in sorted(report.layers, key=lambda layer: -layer.saved):
+        table.add_row(
+            layer.description, str(layer.count), str(layer.trials), layer.default, _ms(layer.default_seconds),
+            layer.best or "", _ms(layer.best_seconds), _percent(layer.saved, layer.count * (layer.default_seconds or 0)),
+        )  # fmt: skip
+    return table
+
+
+def _closing_lines(report) -> list[str]:
+    saved = report.default_seconds - report.best_seconds
+    return [
+        f"{report.trials} trials, {report.failed} failed; records in {report.database}",
+        f"these layers: {_ms(report.default_seconds)} untuned, {_ms(report.best_seconds)} with the best kernels"
+        f" ({_percent(saved, report.default_seconds)} less)",
+    ]
+
+
+def _ms(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds * 1e3:.3f} ms"
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "–"

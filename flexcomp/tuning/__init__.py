@@ -1,0 +1,9 @@
+"""Measured choice of kernels: which candidate computes a layer fastest on a given device.
+
+    tasks.py        the layers of a network, each shape once
+    search.py       which layer gets the next trials, and which candidates they try
+    cost_model.py   a model of the device, learnt from the trials so far, that ranks candidates
+    trial.py        a library of one layer, compiled in a worker process
+    clock.py        its time on this machine; rpc.py: on devices behind a tracker
+    records.py      the database: what was measured, one line each
+"""

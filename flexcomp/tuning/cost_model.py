@@ -1,0 +1,119 @@
+"""How good a candidate will be on the device at hand, learnt with gradient-boosted trees from what was measured there.
+
+What is learnt is by how much a candidate takes longer than expected, relative to the layer's default kernel, so that
+layers of all sizes teach the model. What is expected counts multiply-adds and operand loads, and is all that candidates
+are ranked by before there is anything to learn from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from flexcomp.schedules.registry import Candidate, tile_width
+from flexcomp.schedules.spec import ConvSpec
+from flexcomp.schedules.tile import VectorUnit, pieces, split_evenly
+from flexcomp.tuning.tasks import Spec
+
+_FEWEST_SAMPLES = 12
+_ROUNDS = 120
+_PARAMS = {
+    "objective": "reg:squarederror",
+    "max_depth": 6,
+    "eta": 0.15,
+    "subsample": 0.9,
+    "min_child_weight": 1,
+    "nthread": 1,
+    "seed": 0,
+    "verbosity": 0,
+}
+_FAMILIES = ("direct", "depthwise", "gemv", "matmul", "winograd", "strassen", "im2col_gemm")  # others share a column
+FAILED = math.log(10.0)  # what a failed trial counts as: ten times as slow as the default
+# Multiply-adds that a step of a register tile waits for at least, and what loading an operand costs next to one.
+_IN_FLIGHT = 8
+_LOAD = 0.2
+
+
+def expected(spec: Spec, candidate: Candidate, unit: VectorUnit) -> float:
+    """Log of the time that a candidate should take, in arbitrary units that candidates of one layer share."""
+    if candidate.scratch:
+        return math.log(candidate.work)  # what its family predicts knows its tile
+    tile, vectors = candidate.tile, len(pieces(candidate.tile.channels, unit.width))
+    width, channels = _extents(spec)
+    steps = math.fsum(max(r * vectors, _IN_FLIGHT) + _LOAD * (r + vectors) for _, r in split_evenly(width, tile.rows))
+    ideal = width * channels / unit.width
+    return math.log(candidate.work * math.ceil(channels / tile.channels) * steps / ideal)
+
+
+def _extents(spec: Spec) -> tuple[int, int]:
+    """Pixels in a row, and channels, that tiles are cut from."""
+    return (tile_width(spec), spec.group_out) if isinstance(spec, ConvSpec) else (spec.m, spec.n)
+
+
+def features(spec: Spec, candidate: Candidate, unit: VectorUnit) -> list[float]:
+    """What the speed of a candidate may depend on, as numbers. Sizes are logarithms."""
+    tile = candidate.tile
+    vectors = len(pieces(tile.channels, unit.width))
+    width, channels = _extents(spec)
+    if isinstance(spec, ConvSpec):
+        pixels = spec.batch * spec.out_height * spec.out_width
+        depth = spec.taps
+        shape = [pixels, spec.out_width, spec.in_channels, spec.out_channels, spec.kernel[0], spec.stride[0], spec.groups]
+    else:
+        depth = spec.k
+        shape = [spec.batch * spec.m, spec.m, spec.k, spec.n, 1, 1, spec.batch]
+    parts = [size for _, size in split_evenly(width, tile.rows)]
+    panel = candidate.panel
+    scratch = [extent for shape_ in candidate.scratch for extent in shape_][:6]
+    return [
+        *(math.log2(extent) for extent in shape),
+        math.log2(depth),
+        math.log2(max(spec.flops, 1)),
+        *(float(candidate.family == family) for family in _FAMILIES),
+        float(tile.rows),
+        float(tile.channels),
+        float(vectors),
+        float(tile.channels % unit.width > 0),
+        float(tile.rows * vectors),
+        (tile.rows + 1) * vectors / unit.registers,
+        min(parts) / tile.rows,
+        width / (len(parts) * tile.rows),
+        channels / (math.ceil(channels / tile.channels) * tile.channels),
+        math.log2(1 + (panel.block_nbytes if panel else 0)),
+        math.log2(1 + (panel.blocks if panel else 0)),
+        math.log2(1 + (panel.blocks * panel.block_nbytes if panel else 0)),
+        math.log2(1 + candidate.scratch_nbytes),
+        *(math.log2(extent) for extent in scratch),
+        *([0.0] * (6 - len(scratch))),
+        float(candidate.weight_transform.m if candidate.weight_transform else 0),
+        math.log2(candidate.work / max(spec.flops, 1)),
+    ]
+
+
+class CostModel:
+    """Samples of one device, and trees fitted to them."""
+
+    def __init__(self) -> None:
+        self._rows: list[Sequence[float]] = []
+        self._targets: list[float] = []
+        self._trees = None
+        self._fitted = 0
+
+    def add(self, row: Sequence[float], log_ratio: float, expected_log_ratio: float) -> None:
+        """Learn from a sample: logs of what a candidate took, and was expected to take, over the same of the default."""
+        self._rows.append(row)
+        self._targets.append(min(log_ratio, FAILED) - expected_log_ratio)
+
+    def correction(self, rows: Sequence[Sequence[float]]) -> np.ndarray:
+        """float[len(rows)]: what to add to the expected logs; zeros while there is too little to learn from."""
+        if len(self._rows) < _FEWEST_SAMPLES:
+            return np.zeros(len(rows))
+        import xgboost
+
+        if self._fitted < len(self._rows):
+            data = xgboost.DMatrix(np.asarray(self._rows, np.float32), np.asarray(self._targets, np.float32), nthread=1)
+            self._trees = xgboost.train(_PARAMS, data, _ROUNDS)
+            self._fitted = len(self._rows)
+        return self._trees.predict(xgboost.DMatrix(np.asarray(rows, np.float32), nthread=1))

@@ -1,0 +1,167 @@
+"""Measuring on devices behind an RPC tracker, several at a time.
+
+A thread for each device takes a session from the tracker, uploads the data once, and then measures one trial after the
+other; the library brings flexcomp's runtime along, so that a stock TVM server will do. A thread takes a trial only
+when it has a session. If the session breaks, the trial goes back to the queue, for another device or the same one once
+the tracker has it again; a trial that broke several sessions has failed. One that does not answer in time has failed
+too; its thread is back when the server ends the session.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flexcomp.errors import InputError, TuningError
+from flexcomp.tuning.clock import seconds_of_call
+from flexcomp.tuning.local import Measurement
+from flexcomp.tuning.trial import TrialLibrary
+from flexcomp.tuning.workers import one_line
+
+_MOST_SESSIONS = 3  # that one trial may break
+_SESSION_S = 600  # after which a server ends a session, whatever it does
+_RENEW_S = _SESSION_S / 2
+_RETRY_S = 0.5  # between attempts to get a session
+
+
+def parse_tracker(text: str) -> tuple[str, int]:
+    """Host and port of "host:port". Raises InputError."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InputError(f'"{text}" is not HOST:PORT of a tracker')
+    return host, int(port)
+
+
+@dataclass
+class _Job:
+    index: int
+    library: TrialLibrary
+    sessions_broken: int = 0
+    started: float | None = None  # time.monotonic(), while a device works on it
+    over: bool = False  # its outcome is known
+
+
+class RemoteDevices:
+    """All devices that a tracker knows under a key when the tuner starts."""
+
+    def __init__(self, tracker: str, key: str, data: Path, threads: int, timeout_s: float) -> None:
+        self._address, self._key, self._data = parse_tracker(tracker), key, data
+        self._threads, self._timeout_s = threads, timeout_s
+        self.count = self._devices_known()
+        if not self.count:
+            raise TuningError(f'the tracker at {tracker} knows no device with the key "{key}": start an RPC server there')
+        self._jobs: queue.Queue[_Job] = queue.Queue()
+        self._outcomes: queue.Queue[tuple[_Job, Measurement]] = queue.Queue()
+        self._closing = threading.Event()
+        self._last_loss = "no session with any device"
+        self._connected: set[int] = set()  # threads with a session
+        for number in range(self.count):
+            threading.Thread(target=self._serve, args=(number,), daemon=True, name=f"tuning-device-{number}").start()
+
+    def measure(self, libraries: Sequence[TrialLibrary]) -> Iterator[tuple[int, Measurement]]:
+        """Measure on all devices, in any order. Raises TuningError if none is left."""
+        jobs = [_Job(index, library) for index, library in enumerate(libraries)]
+        for job in jobs:
+            self._jobs.put(job)
+        alone_since = time.monotonic()  # no device was seen since
+        while any(not job.over for job in jobs):
+            try:
+                job, measurement = self._outcomes.get(timeout=_RETRY_S)
+            except queue.Empty:
+                for job in jobs:
+                    if not job.over and job.started and time.monotonic() - job.started > self._timeout_s:
+                        job.over = True
+                        yield job.index, self._failed(f"no answer within {self._timeout_s:g} s")
+                if self._connected:
+                    alone_since = time.monotonic()
+                elif time.monotonic() - alone_since > self._timeout_s:
+                    raise TuningError(
+                        f'no device with the key "{self._key}" is left ({self._last_loss}); what was measured is kept'
+                    ) from None
+                continue
+            if job in jobs and not job.over:
+                job.over = True
+                yield job.index, measurement
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def _failed(self, error: str) -> Measurement:
+        return Measurement(f"rpc:{self._key}", error=error)
+
+    def _devices_known(self) -> int:
+        try:
+            servers = self._tracker().summary()["server_info"]
+        except (OSError, RuntimeError) as error:
+            raise TuningError(f"no tracker answers at {self._address[0]}:{self._address[1]}: {one_line(error)}") from error
+        return sum(server["key"] == f"server:{self._key}" for server in servers)
+
+    def _tracker(self):
+        from tvm import rpc
+
+        return rpc.connect_tracker(*self._address)
+
+    def _serve(self, number: int) -> None:
+        while not self._closing.is_set():
+            try:
+                session = self._tracker().request(self._key, session_timeout=_SESSION_S, max_retry=1)
+                session.upload(str(self._data))
+            except Exception as error:  # devices and networks fail in every way
+                self._last_loss = one_line(error)
+                time.sleep(_RETRY_S)
+                continue
+            self._connected.add(number)
+            try:
+                self._work(session)
+            finally:
+                self._connected.discard(number)
+
+    def _work(self, session) -> None:
+        """Measure trials until the session breaks, or is old."""
+        opened = time.monotonic()
+        while not self._closing.is_set() and time.monotonic() - opened < _RENEW_S:
+            try:
+                job = self._jobs.get(timeout=_RETRY_S)
+            except queue.Empty:
+                continue
+            if job.over:
+                continue
+            job.started = time.monotonic()
+            try:
+                self._outcomes.put((job, Measurement(f"rpc:{self._key}", self._seconds(session, job.library))))
+            except Exception as error:  # a kernel's error and a lost device arrive alike
+                if _alive(session):
+                    self._outcomes.put((job, self._failed(one_line(error))))
+                    continue
+                self._last_loss = one_line(error)
+                self._return(job)
+                return
+
+    def _return(self, job: _Job) -> None:
+        job.started = None
+        job.sessions_broken += 1
+        if job.sessions_broken >= _MOST_SESSIONS:
+            self._outcomes.put((job, self._failed(f"{_MOST_SESSIONS} sessions broke: {self._last_loss}")))
+        else:
+            self._jobs.put(job)
+
+    def _seconds(self, session, library: TrialLibrary) -> float:
+        name = Path(library.path).name
+        session.upload(library.path)
+        try:
+            data = str(session.get_function("tvm.rpc.server.workpath")(self._data.name))
+            return seconds_of_call(session.load_module(name), data, library.calls, self._threads)
+        finally:
+            session.remove(name)
+
+
+def _alive(session) -> bool:
+    try:
+        session.get_function("tvm.rpc.server.workpath")("")
+    except Exception:  # whatever it is, the session is of no use any more
+        return False
+    return True

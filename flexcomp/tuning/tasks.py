@@ -1,0 +1,63 @@
+"""What there is to tune: the layers of a network with several kernels, each shape once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tvm import relax
+
+from flexcomp import pipeline
+from flexcomp.frontend import Imported
+from flexcomp.passes import FuseLayers
+from flexcomp.passes.attributes import LAYER
+from flexcomp.passes.choose_kernels import STRATEGIES, default_kernel, layer_spec
+from flexcomp.schedules.registry import Candidate
+from flexcomp.schedules.space import space
+from flexcomp.schedules.spec import ConvSpec, MatmulSpec
+from flexcomp.schedules.tile import VectorUnit
+from flexcomp.weights import evaluate
+
+Spec = ConvSpec | MatmulSpec
+
+
+@dataclass(frozen=True)
+class Task:
+    """A layer to tune."""
+
+    spec: Spec
+    count: int  # how many layers of the network are like this
+    candidates: dict[str, Candidate]  # by name
+    defaults: tuple[str, ...]  # what is chosen without tuning, the fastest first
+
+    @property
+    def layer(self) -> str:
+        """Its name in the database."""
+        return repr(self.spec)
+
+    @property
+    def default(self) -> str:
+        """The kernel that is fastest by prediction."""
+        return self.defaults[0]
+
+
+def tasks_of(imported: Imported, unit: VectorUnit) -> list[Task]:
+    """The tasks of a network, in the order of its layers."""
+    simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
+    on_weights = partial(evaluate, weights=imported.weights)
+    simple = pipeline.run(simple, pipeline.transformers(replace(unit, threads=1), on_weights), "transformers")
+    fused = pipeline.run(simple, [FuseLayers()], "layers")
+    layers = [
+        func
+        for _, func in fused.functions_items()
+        if isinstance(func, relax.Function) and func.attrs is not None and LAYER in func.attrs
+    ]
+    counts = Counter(layer_spec(func) for func in layers)
+    return [_task(spec, count, unit) for spec, count in counts.items()]
+
+
+def _task(spec: Spec, count: int, unit: VectorUnit) -> Task:
+    candidates = {str(candidate): candidate for candidate in space(spec, unit)}
+    defaults = tuple(dict.fromkeys(default_kernel(spec, unit, s) for s in ("fastest", *STRATEGIES)))
+    return Task(spec, count, candidates, defaults)

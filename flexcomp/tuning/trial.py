@@ -1,0 +1,161 @@
+"""One trial: a library whose network is a single layer, computed by one candidate.
+
+It runs in flexcomp's own runtime, on this machine or on a device, so that threads, huge pages and alignment are those
+of a real network. Activations, scratch and output stay where they are, as warm as a layer before would leave them. The
+weights are loaded several times, and every call reads another copy: weights of a network come from memory, for by the
+time a layer computes again all the others have passed through the caches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import tvm_ffi
+
+from flexcomp import runtime_ext
+from flexcomp.artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
+from flexcomp.kernels import compile_kernels
+from flexcomp.linker import linker_for
+from flexcomp.passes.pretransform_weights import data_shapes, out_shape
+from flexcomp.program import (
+    PAGE,
+    Arg,
+    CountArg,
+    FirstArg,
+    Layer,
+    Load,
+    Program,
+    Rung,
+    ScratchArg,
+    Step,
+    TensorType,
+    Value,
+    ValueArg,
+    WeightArg,
+    Weights,
+)
+from flexcomp.schedules.registry import Candidate
+from flexcomp.schedules.space import named
+from flexcomp.target import resolve_target
+from flexcomp.tuning.tasks import Spec
+
+# Copies of the weights together: more than caches hold, as far as neither their number nor the time becomes too large.
+_COPIES_NBYTES = 64 << 20
+_MOST_COPIES = 32
+_MOST_FLOPS = 4e9
+_LEAST_DATA_NBYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a worker needs to build one."""
+
+    spec: Spec
+    kernel: str  # the candidate's name
+    target: str
+    threads: int
+    digest: WeightsDigest  # of the data that weights and activations are made of
+
+    @property
+    def name(self) -> str:
+        """Different for different trials."""
+        identity = repr((self.spec, self.kernel, self.target, self.threads, self.digest.data_nbytes))
+        return f"trial_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+
+
+def write_data(path: Path, candidates: list[Candidate]) -> WeightsDigest:
+    """Random numbers for the weights of any of the candidates: all read the same ones, from the start."""
+    panels = [candidate.panel for candidate in candidates if candidate.panel is not None]
+    nbytes = max([_LEAST_DATA_NBYTES, *(panel.blocks * panel.block_nbytes for panel in panels)])
+    some = np.random.default_rng(0).standard_normal(_LEAST_DATA_NBYTES // 4, dtype=np.float32)
+    data = np.resize(some, _pages(nbytes) // 4)
+    return write_weights(path, [("data", data)], model="trial")
+
+
+@dataclass(frozen=True)
+class TrialLibrary:
+    """A compiled trial."""
+
+    path: str
+    calls: int  # of the kernel in one inference
+
+
+def build_library(trial: Trial, path: str, compiler: str | None = None) -> TrialLibrary:
+    """Compile a trial into the library `path`; for worker processes."""
+    target = resolve_target(trial.target)
+    candidate = named(trial.spec, replace(target.vector_unit, threads=trial.threads), trial.kernel)
+    assert candidate is not None, f"no kernel is called {trial.kernel}"
+    kernels = compile_kernels({trial.name: candidate.build()}, target, lambda *_: None)
+    linker = linker_for(target, compiler)
+    runtime_ext.register()
+    program = one_layer_program(trial, candidate, target.features)
+    module = tvm_ffi.get_global_func(f"{PROGRAM_KIND}.create")(encode_program(program, trial.digest))
+    module.import_module(kernels)
+    module.export_library(path, fcompile=linker.compile, addons=[str(linker.runtime)], options=list(linker.options))
+    return TrialLibrary(path, len(program.rungs[0].steps))
+
+
+def one_layer_program(trial: Trial, candidate: Candidate, features: tuple[str, ...]) -> Program:
+    """The layer, called once for every copy of its weights."""
+    spec, panel = trial.spec, candidate.panel
+    inputs, output = _shapes(spec)
+    types = [TensorType(shape) for shape in (*inputs, output)]
+    values = tuple(Value(f"v{i}", _pages(type_.nbytes)) for i, type_ in enumerate(types))
+    *value_at, end = _ends(value.nbytes for value in values)
+    args: list[Arg] = [ValueArg(i, type_) for i, type_ in enumerate(types[:-1])]
+    weights = None
+    if panel is not None:
+        args += [WeightArg(0, TensorType(panel.shape)), FirstArg(), CountArg()]
+        weights = Weights(0, panel.blocks, panel.block_nbytes)
+    args.append(ValueArg(len(types) - 1, types[-1], written=True))
+    scratch = [TensorType(shape) for shape in candidate.scratch]
+    *scratch_offsets, scratch_nbytes = _ends(-(-type_.nbytes // 64) * 64 for type_ in scratch)
+    args += [ScratchArg(offset, type_) for offset, type_ in zip(scratch_offsets, scratch, strict=True)]
+    layer = Layer("layer", "layer", trial.name, trial.kernel, str(spec), tuple(args), weights, scratch_nbytes, spec.flops)
+
+    scratch_at, end = end, end + _pages(scratch_nbytes)
+    loads = [load for i in range(len(inputs)) for load in _fill(value_at[i], values[i].nbytes, trial.digest.data_nbytes)]
+    copies_at = [-1] * _copies(None, spec.flops)
+    if weights is not None:
+        size = _pages(weights.nbytes)
+        copies_at = [end + i * size for i in range(_copies(weights.nbytes, spec.flops))]
+        loads += [Load(0, size, at, 0, True) for at in copies_at]
+        end += len(copies_at) * size
+    blocks = weights.blocks if weights is not None else 1
+    steps = tuple(Step(0, 0, blocks, len(loads), at, scratch_at if scratch else -1) for at in copies_at)
+    rung = Rung(end, end, tuple(value_at), steps, tuple(loads), 1.0)
+    data_nbytes = trial.digest.data_nbytes
+    return Program("trial", trial.target, features, trial.threads, values, (), (), (layer,), (rung,), data_nbytes)
+
+
+def _shapes(spec: Spec) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+    return [*data_shapes(spec), *([out_shape(spec)] * spec.tensors)], out_shape(spec)
+
+
+def _copies(nbytes: int | None, flops: int) -> int:
+    """How often to call a layer with `nbytes` of weights in one inference."""
+    wanted = _MOST_COPIES if nbytes is None else math.ceil(_COPIES_NBYTES / nbytes)
+    return max(min(wanted, _MOST_COPIES, int(_MOST_FLOPS // flops)), min(wanted, 2))
+
+
+def _fill(at: int, nbytes: int, data_nbytes: int) -> list[Load]:
+    """Loads that fill a range of the arena with data; memory that nobody wrote would be read from one page."""
+    return [
+        Load(0, min(data_nbytes, nbytes - done), at + done, 0, True) for done in range(0, nbytes, data_nbytes)
+    ]
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // PAGE) * PAGE
+
+
+def _ends(sizes) -> list[int]:
+    """Where each range starts if they follow each other from 0, and where the last one ends."""
+    result = [0]
+    for size in sizes:
+        result.append(result[-1] + size)
+    return result

@@ -1,0 +1,117 @@
+"""All kernels that can compute a layer, for a tuner to measure: the candidates on offer, and many more tiles.
+
+The families offer what a model of a processor expects to be best. What is best on a given one depends on caches,
+latencies and prefetchers that the model knows nothing of, so the space holds every register tile that fits, and
+Winograd's algorithm with blocks, chunks and slots of many sizes. It has tens to a few hundred candidates per layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from . import conv, winograd
+from .registry import (
+    WINOGRAD_KINDS,
+    Candidate,
+    candidates,
+    direct_candidate,
+    matmul_candidate,
+    tile_width,
+    winograd_candidate,
+)
+from .spec import ConvSpec, MatmulSpec
+from .tile import Tile, VectorUnit, fitting, pieces
+
+# With fewer accumulators the latency of an addition shows; smaller tiles are tried only where no larger one fits.
+_FEWEST_ACCUMULATORS = 6
+_MOST_VECTORS = 4
+_SHORT_ROW = 120  # pixels
+_MOST_GEMV_VECTORS = 8
+_MOST_DEPTHWISE_ROWS = 14
+_WINOGRAD_VECTORS = (1, 2, 3)
+_WINOGRAD_HEIGHTS = 3  # of the register tile, the highest first
+# Register tiles of Winograd tiles in a block, if threads share blocks, and if each has its own.
+_SHARED_GROUPS = (1, 2, 4, 8)
+_OWN_GROUPS = (1, 2)
+_CHUNKS = (1, 4)
+_MOST_SCRATCH_NBYTES = 8 << 20
+
+
+def space(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> list[Candidate]:
+    """Every candidate worth measuring, those on offer without tuning first; their names are unique."""
+    found = {str(candidate): candidate for candidate in candidates(spec, unit)}
+    for candidate in _more(spec, unit):
+        found.setdefault(str(candidate), candidate)
+    return list(found.values())
+
+
+def named(spec: ConvSpec | MatmulSpec, unit: VectorUnit, name: str) -> Candidate | None:
+    """The candidate of that name; None if the space has none."""
+    offers = (candidate for some in (candidates, _more) for candidate in some(spec, unit))
+    return next((candidate for candidate in offers if str(candidate) == name), None)
+
+
+def _more(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> Iterator[Candidate]:
+    if isinstance(spec, MatmulSpec):
+        for tile in _tiles(spec.m, spec.n, unit, _MOST_VECTORS):
+            yield matmul_candidate(spec, tile, unit)
+        return
+    if spec.depthwise:
+        tiles = _tiles(min(spec.out_width, _MOST_DEPTHWISE_ROWS), spec.out_channels, unit, _MOST_VECTORS)
+        tiles = [replace(tile, depth=1) for tile in tiles]
+    else:
+        vectors = _MOST_GEMV_VECTORS if tile_width(spec) == 1 else _MOST_VECTORS
+        tiles = _tiles(tile_width(spec), spec.group_out, conv.unit_for(spec, unit), vectors)
+    for tile in tiles:
+        yield direct_candidate(spec, tile, unit)
+    offered = set(winograd.ways(spec, unit))
+    for way in _winograd_ways(spec, unit):
+        if way not in offered:
+            candidate = winograd_candidate(way, unit)
+            yield replace(candidate, variant=f"{candidate.variant} by {way.chunk}")
+
+
+def _tiles(width: int, channels: int, unit: VectorUnit, most_vectors: int) -> list[Tile]:
+    """Register tiles for rows of `width` pixels; of those that cut a row into as many parts, the smallest."""
+    found: dict[tuple[int, int], Tile] = {}
+    for tile in fitting(width, channels, unit, most_vectors):
+        # Long rows are cut evenly by any height: they keep all.
+        parts = math.ceil(width / tile.rows) if width <= _SHORT_ROW else tile.rows
+        found.setdefault((tile.channels, parts), tile)
+    accumulators = {tile: tile.rows * len(pieces(tile.channels, unit.width)) for tile in found.values()}
+    enough = min(_FEWEST_ACCUMULATORS, max(accumulators.values()))
+    return [tile for tile, count in accumulators.items() if count >= enough]
+
+
+def _winograd_ways(spec: ConvSpec, unit: VectorUnit) -> Iterator[winograd.Winograd]:
+    if not winograd.ways(spec, unit):
+        return
+    for m in WINOGRAD_KINDS:
+        tiles = winograd.Winograd(spec, m, Tile(1, 1), 1).tiles
+        for vectors in _WINOGRAD_VECTORS:
+            channels = vectors * unit.width
+            if channels > spec.out_channels:
+                continue
+            tallest = [t for t in fitting(tiles, channels, unit, vectors) if t.channels == channels]
+            for tile in _heights(tiles, tallest):
+                for slots in sorted({1, unit.threads}):
+                    for groups in _SHARED_GROUPS if slots == 1 else _OWN_GROUPS:
+                        for chunk in _CHUNKS:
+                            way = winograd.Winograd(spec, m, tile, groups, chunk, slots, unit.threads)
+                            blocks = math.ceil(spec.out_channels / channels)
+                            if _sensible(way, blocks):
+                                yield way
+
+
+def _heights(tiles: int, offers: list[Tile]) -> list[Tile]:
+    """The highest register tiles that cut all Winograd tiles into different numbers of parts."""
+    by_parts = {math.ceil(tiles / tile.rows): tile for tile in sorted(offers, key=lambda tile: -tile.rows)}
+    return sorted(by_parts.values(), key=lambda tile: -tile.rows)[:_WINOGRAD_HEIGHTS]
+
+
+def _sensible(way: winograd.Winograd, blocks: int) -> bool:
+    """Sizes that the layer can fill, in scratch that some device has."""
+    fills = way.groups <= way.all_groups and way.chunk <= blocks and way.tile_blocks >= way.slots
+    return fills and way.scratch_nbytes <= _MOST_SCRATCH_NBYTES

@@ -1,0 +1,149 @@
+"""Tuning a small network: trials run in the runtime, interrupted work continues, `build` uses what was found."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import flexcomp
+from benchmarks.graph import Graph
+from flexcomp.artifact import WeightsDigest
+from flexcomp.schedules.space import named
+from flexcomp.schedules.spec import ConvSpec
+from flexcomp.target import resolve_target
+from flexcomp.tuning.records import Database
+from flexcomp.tuning.trial import Trial, one_layer_program
+from flexcomp.tuning.workers import Workers, outcome
+
+
+def network():
+    g = Graph("tunable", seed=1)
+    x = g.relu(g.conv(g.input("x", (1, 16, 24, 24)), 32, 3))
+    x = g.relu(g.conv(x, 48, 1))
+    return g.model(g.dense(g.op("Flatten", x, axis=1, channels=48 * 24 * 24), 10), (1, 10))
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tuning") / "tuning.jsonl"
+    news = []
+    report = flexcomp.tune(network(), database=path, trials=10, threads=1, progress=news.append)
+    return path, report, news
+
+
+def test_trials_are_recorded_and_reported(tuned):
+    path, report, news = tuned
+    assert (report.trials, report.failed, len(news)) == (10, 0, 10)
+    assert len(report.layers) == 3
+    for layer in report.layers:
+        assert layer.default_seconds is not None and 0 < layer.best_seconds <= layer.default_seconds
+    assert report.best_seconds <= report.default_seconds
+    records = Database.read(path).records
+    assert {record.target for record in records} == {str(resolve_target("native"))}
+    assert all(1e-7 < record.seconds < 0.1 and record.threads == 1 for record in records)
+
+
+def test_a_second_run_continues(tuned, tmp_path):
+    path, _, _ = tuned
+    copy = tmp_path / "tuning.jsonl"
+    copy.write_bytes(path.read_bytes())
+    before = {(r.layer, r.kernel) for r in Database.read(path).records}
+    news = []
+    again = flexcomp.tune(network(), database=copy, trials=3, threads=1, progress=news.append)
+    assert again.trials == 3
+    assert len({(r.layer, r.kernel) for r in Database.read(copy).records}) == len(before) + 3
+
+
+def test_a_build_takes_the_fastest_measured_kernel_and_its_time(tuned, tmp_path):
+    path, _, _ = tuned
+    database = Database.open(tmp_path / "edited.jsonl")
+    first = next(r for r in Database.read(path).records if "kernel=(3, 3)" in r.layer)
+    fastest = "direct 3×32"
+    spec = ConvSpec(1, 24, 24, 16, 32, (3, 3), padding=(1, 1, 1, 1), epilogue=("relu", ("acc",)))
+    assert repr(spec) == first.layer
+    assert named(spec, resolve_target("native").vector_unit, fastest) is not None
+    database.extend(Database.read(path).records)
+    database.append(type(first)(**{**first.__dict__, "kernel": fastest, "seconds": 1e-9}))
+    notes = []
+    artifact = flexcomp.build(
+        network(), threads=1, kernels="fastest", tuning=database.path, progress=lambda phase, *_: notes.append(phase)
+    )
+    (layer,) = [layer for layer in artifact.program.layers if layer.description.startswith("3×3")]
+    assert layer.implementation == fastest
+    assert any("3 of 3 kinds of layers measured" in note for note in notes)
+    plain = flexcomp.build(network(), threads=1, kernels="fastest")
+    assert artifact.program.rungs[-1].predicted_s != plain.program.rungs[-1].predicted_s
+
+    outputs = []
+    x = np.random.default_rng(0).standard_normal((1, 16, 24, 24), dtype=np.float32)
+    for name, one in (("tuned", artifact), ("plain", plain)):
+        one.export_library(tmp_path / f"{name}.so")
+        with flexcomp.load(tmp_path / f"{name}.so", threads=1) as session:
+            outputs.append(session(x))
+    np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-5 * np.abs(outputs[1]).max())
+
+
+def test_smallest_kernels_and_other_targets_stay_as_they_are(tuned):
+    path, _, _ = tuned
+    notes = []
+    note = lambda phase, *_: notes.append(phase)  # noqa: E731
+    kernels = [
+        [layer.implementation for layer in flexcomp.build(network(), **options).program.layers]
+        for options in (
+            dict(kernels="smallest", threads=1),
+            dict(kernels="smallest", threads=1, tuning=path),
+            dict(kernels="fastest", threads=2),
+            dict(kernels="fastest", threads=2, tuning=path, progress=note),
+        )
+    ]
+    assert kernels[0] == kernels[1]
+    assert kernels[2] == kernels[3]
+    assert any("records are for another target" in note for note in notes)
+
+
+def test_wrong_use_is_explained(tmp_path):
+    path = tmp_path / "tuning.jsonl"
+    with pytest.raises(flexcomp.InputError, match="trials must be at least 1"):
+        flexcomp.tune(network(), database=path, trials=0)
+    with pytest.raises(flexcomp.InputError, match="go together"):
+        flexcomp.tune(network(), database=path, tracker="localhost:9190")
+    with pytest.raises(flexcomp.TuningError, match=r"broken\.jsonl, line 1 is no record"):
+        (tmp_path / "broken.jsonl").write_text("no record\n")
+        flexcomp.build(network(), tuning=tmp_path / "broken.jsonl")
+
+
+def _crash():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _hang():
+    time.sleep(60)
+
+
+def _fail():
+    raise ValueError("first line\nthe reason")
+
+
+def test_a_crash_or_a_hang_costs_one_trial():
+    workers = Workers(1, 2.0)
+    try:
+        for function, reason in ((_crash, "crashed"), (_hang, "no answer within 2 s"), (_fail, "the reason")):
+            result, error = outcome(workers.submit(function), workers.timeout_s)
+            assert result is None and reason in error and "\n" not in error
+            assert outcome(workers.submit(os.getpid), workers.timeout_s)[1] is None
+    finally:
+        workers.close()
+
+
+def test_a_trial_reads_other_weights_in_every_call():
+    spec = ConvSpec(1, 14, 14, 256, 256)
+    unit = resolve_target("native").vector_unit
+    for name in ("direct 6×32", "direct 3×32"):
+        trial = Trial(spec, name, "llvm", 1, WeightsDigest(4096, 0, 1 << 20, ()))
+        (rung,) = one_layer_program(trial, named(spec, unit, name), ()).rungs
+        places = {step.weights_at for step in rung.steps}
+        assert len(places) == len(rung.steps) > 16
+        assert all(step.need == len(rung.loads) for step in rung.steps)
+        assert all(load.target + load.nbytes <= rung.arena for load in rung.loads)
