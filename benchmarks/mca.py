@@ -61,6 +61,7 @@ LAYERS: list[tuple[str, ConvSpec | MatmulSpec, str]] = [
     ("1×1, 14 pixels", conv(14, 1024, 256), "direct"),
     ("1×1, 7 pixels", conv(7, 960, 320), "direct"),
     ("1×1 /2", conv(56, 256, 512, 1, 2), "direct"),
+    ("1×1 Strassen, 28 pixels", conv(28, 512, 512), "strassen"),
     ("3×3, 56 pixels", conv(56, 64, 64, 3), "direct"),
     ("3×3, 28 pixels", conv(28, 128, 128, 3), "direct"),
     ("3×3, 7 pixels", conv(7, 512, 512, 3), "direct"),
