@@ -82,7 +82,9 @@ def reasons(program: Program, choices: Choices) -> list[list[str | None]]:
         live = _live(program, rung)
         for index, activations in live.items():
             others = [i for i in kept[_written(program.layers[index])] if i != index]
-            if choices.offers[index]:
+            if program.layers[index].band_of:
+                result[index][number] = "in bands of rows, which need less memory"
+            elif choices.offers[index]:
                 needs = {i: activations + _smallest(program.layers[i]) for i in others}
                 result[index][number] = _reason(program, choices, index, needs, rung)
     return result

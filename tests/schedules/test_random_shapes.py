@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from . import shapes_conv, shapes_other
 from .kernels import library
 
-SHAPES = int(os.environ.get("FLEXCOMP_SHAPES", "20"))
+SHAPES = int(os.environ.get("FLEXCOMP_SHAPES", "15"))
 BATCH = 5  # kernels compiled together
 FAMILIES = {
     **{kind: shapes_conv.cases(kind) for kind in ("direct", "dense", "depthwise", "winograd", "im2col_gemm")},
@@ -35,11 +35,14 @@ def test_random_shapes(family):
     seen: set[str] = set()
 
     @settings(
-        max_examples=-(-SHAPES // BATCH), derandomize=True, database=None, deadline=None,
+        max_examples=-(-2 * SHAPES // BATCH), derandomize=True, database=None, deadline=None,
         phases=[Phase.generate], suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(st.lists(FAMILIES[family], min_size=BATCH, max_size=BATCH, unique_by=lambda case: case.name))
     def check(cases):
+        cases = [case for case in cases if case.name not in seen][: SHAPES - len(seen)]
+        if not cases:
+            return
         seen.update(case.name for case in cases)
         with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
             compiled = library({f"kernel_{i}": case.build() for i, case in enumerate(cases)})
@@ -52,5 +55,5 @@ def test_random_shapes(family):
                 raise AssertionError(f"{case.name}: {error}") from error
 
     check()
-    assert len(seen) >= 0.8 * SHAPES, f"only {len(seen)} different shapes of {family}"
+    assert len(seen) == SHAPES, f"only {len(seen)} different shapes of {family}"
     print(f"{family}: {len(seen)} shapes")
