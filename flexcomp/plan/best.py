@@ -16,7 +16,7 @@ choices of acts 1 to 5 from a coarse grid; the plans of the other strategies are
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -47,7 +47,7 @@ JOINED = (0, 5, 12, 30)
 PINS = ("evenly", "in order", "small")
 STARTS = 2  # points of the grid from which to descend
 ROUNDS = 2  # of a descent, at most
-EFFORT = 80_000  # steps planned in all candidates together, some 30 µs each; bounds the planning time of huge networks
+EFFORT = 120_000  # steps planned in all candidates together, some 30 µs each; bounds the planning time of huge networks
 LARGE_ARENA = 2**15  # pages at which planning a step takes twice as long
 CHOOSERS = {"ring": Ring, "lowest": lambda: choose_lowest, "highest": lambda: choose_highest}
 GOOD_ENOUGH = 1.001  # stop at this multiple of the pure compute time
@@ -74,14 +74,19 @@ def best(problem: Problem, budget: int) -> Plan:
     resident = resident_plan(problem)
     if resident.arena <= arena:
         return replace(resident, budget=budget)
-    layouts = [
-        layout for layout in (smallest, settling_layout(problem), compact_layout(problem)) if layout.nbytes <= arena
-    ]
-    plans = [_search(problem, budget, layouts)]
+    plans = [_search(problem, budget, CORE_SHARES)]
     for strategy in (flexnn, swapnet, on_demand):
         with suppress(Unplaceable):
             plans.append(replace(strategy(problem, budget), strategy="best"))
     return min(plans, key=lambda one: _cost(problem, one))
+
+
+def search_without_pinning(problem: Problem, budget: int) -> Plan:
+    """The best plan that keeps nothing between inferences. Raises Unplaceable below the minimum."""
+    smallest = smallest_layout(problem)
+    if smallest.nbytes > budget:
+        raise Unplaceable(f"the smallest arena is {smallest.nbytes:,} B")
+    return _search(problem, budget, (1.0,))
 
 
 def resident_plan(problem: Problem) -> Plan:
@@ -109,11 +114,16 @@ def _cost(problem: Problem, plan: Plan) -> Cost:
     )
 
 
-def _search(problem: Problem, budget: int, layouts: list[Layout]) -> Plan:
+def _search(problem: Problem, budget: int, core_shares: Sequence[float]) -> Plan:
     """Coarse grid, then one coordinate after the other from the best few points."""
     arena = budget // PAGE
-    seen: dict[Choice, tuple[Cost, Plan]] = {}
-    made: dict[tuple, tuple[Cost, Plan]] = {}  # different choices may come to the same
+    layouts = [
+        layout
+        for layout in (smallest_layout(problem), settling_layout(problem), compact_layout(problem))
+        if layout.nbytes <= arena * PAGE
+    ]
+    seen: dict[Choice, tuple[Cost, Plan | None]] = {}
+    made: dict[tuple, tuple[Cost, Plan | None]] = {}  # different choices may come to the same
     enough = GOOD_ENOUGH * sum(layer.seconds for layer in problem.layers)
     step_effort = 1 + arena / LARGE_ARENA
     spent = 0.0
@@ -158,7 +168,7 @@ def _search(problem: Problem, budget: int, layouts: list[Layout]) -> Plan:
             point = winner(replace(point, chooser=name) for name in CHOOSERS)
             point = winner(replace(point, pins=name) for name in PINS)
             point = winner(replace(point, layout=index) for index in range(len(layouts)))
-            shares = sorted({*CORE_SHARES, *(choice.share for choice in seen)})
+            shares = sorted({*core_shares, *(choice.share for choice in seen)})
             at = shares.index(point.share)
             near = shares[max(0, at - 1) : at + 2]
             between = [(one + other) / 2 for one, other in pairwise(near)]
@@ -166,18 +176,23 @@ def _search(problem: Problem, budget: int, layouts: list[Layout]) -> Plan:
             if point == before or seen[point][0][0] <= enough or spent > EFFORT:
                 return
 
-    first = winner(Choice(layout, share) for layout in range(len(layouts)) for share in CORE_SHARES)
-    if (
-        seen[first][0][0] > enough
-    ):  # whatever it costs: where two slices in flight are thousands of steps, one may be better
+    first = winner(Choice(layout, share) for layout in range(len(layouts)) for share in core_shares)
+    if seen[first][1] is None:  # joined segments find no place
+        first = winner([replace(first, joined=0)])
+    # Whatever it costs: where two slices in flight are thousands of steps, one may be better.
+    if seen[first][0][0] > enough:
         first = winner([replace(first, in_flight=1), first])
-    grid = [Choice(first.layout, share, count) for share in CORE_SHARES for count in GRID_IN_FLIGHT]
+    grid = [
+        Choice(first.layout, share, count, joined=first.joined) for share in core_shares for count in GRID_IN_FLIGHT
+    ]
     if seen[first][0][0] > enough and spent <= EFFORT:
         winner(grid)
         for start in sorted(grid, key=lambda choice: seen[choice][0] if choice in seen else (inf, inf, 0, 0))[:STARTS]:
             if spent <= EFFORT:
                 descend(start)
-    return min(seen.values(), key=lambda one: one[0])[1]
+    found = min(seen.values(), key=lambda one: one[0])[1]
+    assert found is not None
+    return found
 
 
 def _core_pages(layout: Layout, arena: int, share: float) -> int:

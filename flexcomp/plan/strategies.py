@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from .ablation import without_pinning, without_preloading, without_static_planning
 from .best import best
 from .check import verify
 from .errors import InfeasibleError, PlanError, Unplaceable
@@ -16,7 +17,15 @@ from .swapnet import swapnet
 
 # A strategy takes a problem and a budget in bytes; it raises Unplaceable if it finds no plan.
 STRATEGIES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType(
-    {"best": best, "flexnn": flexnn, "swapnet": swapnet, "on_demand": on_demand}
+    {
+        "best": best,
+        "flexnn": flexnn,
+        "swapnet": swapnet,
+        "on_demand": on_demand,
+        "without_preloading": without_preloading,
+        "without_pinning": without_pinning,
+        "without_static_planning": without_static_planning,
+    }
 )
 
 

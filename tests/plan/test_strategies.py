@@ -40,7 +40,7 @@ def test_plans_are_right_and_the_same_every_time(problem: Problem, factor: float
     try:
         planned = plan(problem, budget, strategy)
     except InfeasibleError:
-        assert strategy != "best"
+        assert strategy in ("flexnn", "swapnet", "without_static_planning")
         return
     assert check(problem, planned) == []
     assert planned.strategy == strategy
@@ -53,7 +53,7 @@ def test_plans_are_right_and_the_same_every_time(problem: Problem, factor: float
 def test_best_is_never_slower_than_any_other(problem: Problem, factor: float) -> None:
     budget = int(minimum_budget(problem).nbytes * factor)
     fastest = simulate(problem, plan(problem, budget)).latency
-    for strategy in STRATEGIES:
+    for strategy in ("flexnn", "swapnet", "on_demand"):
         try:
             other = plan(problem, budget, strategy)
         except InfeasibleError:
@@ -66,6 +66,15 @@ def test_best_is_never_slower_than_any_other(problem: Problem, factor: float) ->
 def test_on_demand_plans_never_overlap_loading_and_computing(problem: Problem, factor: float) -> None:
     timeline = simulate(problem, plan(problem, int(minimum_budget(problem).nbytes * factor), "on_demand"))
     assert timeline.latency == pytest.approx(timeline.compute + timeline.loading)
+
+
+@settings(deadline=None)
+@given(problems(), factors)
+def test_ablations_take_away_what_they_say(problem: Problem, factor: float) -> None:
+    budget = int(minimum_budget(problem).nbytes * factor)
+    assert plan(problem, budget, "without_pinning").pinned_nbytes == 0
+    waiting = plan(problem, budget, "without_preloading")
+    assert all(s.pinned or (s.after == s.step and not s.ahead) for s in waiting.segments)
 
 
 def test_swapnet_takes_the_best_of_all_partitions() -> None:
@@ -186,7 +195,9 @@ def test_ladder_refuses_a_budget_below_the_minimum() -> None:
 
 
 def test_unknown_strategy() -> None:
-    with pytest.raises(PlanError, match="unknown strategy 'lucky'; there are best, flexnn, on_demand, swapnet"):
+    with pytest.raises(
+        PlanError, match="unknown strategy 'lucky'; there are best, flexnn, on_demand, swapnet, "
+    ):
         plan(chain(), 10**6, "lucky")
 
 
