@@ -130,8 +130,7 @@ def _assumed(program: Program, network: Network, profile: DeviceProfile, threads
         layer.name: LayerTime(time, profile.slice_seconds(layer))
         for layer, time in zip(network.layers, layer_seconds(network, profile, threads), strict=True)
     }
-    storage = plan.Storage(profile.storage_bytes_per_s, profile.load_overhead_s)
-    return Prediction(tuple(seconds[layer.name] for layer in program.layers), storage)
+    return Prediction(tuple(seconds[layer.name] for layer in program.layers), profile.storage)
 
 
 def _compile_graph(

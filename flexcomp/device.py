@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from .errors import InputError
-from .plan import SLICE_S
+from .plan import SLICE_S, Storage
 from .presets import Preset
 from .program import CountArg, FirstArg, Layer
 
@@ -27,10 +27,10 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class FamilyRate:
-    """What kernels of one family reach, for those that were not measured themselves."""
+    """What kernels of one family take, for those that were not measured themselves; the two add up."""
 
-    flops_per_s: float  # of all threads; counted as the layer's operations, weighted as `Lowered.work` is
-    bytes_per_s: float  # of operands and results
+    seconds_per_flop: float  # of all threads together; operations as in `Layer.flops`
+    seconds_per_byte: float  # of operands and results
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,16 @@ class DeviceProfile:
     storage_bytes_per_s: float = 1.0e9  # sequential reads past the page cache
     load_overhead_s: float = 60e-6  # of one read, whatever its size
     step_overhead_s: float = 1e-6  # of one kernel call
+    wake_s: float = 0.0  # until a step that waited for a load, or a load that waited for a step, begins
     threads: int = 0  # compute threads that kernels and families were measured with; 0: not measured
     kernels: Mapping[str, KernelTime] = field(default_factory=lambda: MappingProxyType({}))  # by `kernel_key`
     families: Mapping[str, FamilyRate] = field(default_factory=lambda: MappingProxyType({}))  # by `family`
     delays: DelayModel | None = None
+
+    @property
+    def storage(self) -> Storage:
+        """What the planner knows of loading."""
+        return Storage(self.storage_bytes_per_s, self.load_overhead_s, self.wake_s)
 
     def seconds(self, flops: float, nbytes: int, threads: int) -> float:
         """Predicted time of a kernel that does `flops` operations on `nbytes` bytes of operands."""
@@ -71,7 +77,7 @@ class DeviceProfile:
         if known := self.kernels.get(kernel_key(layer)):
             return known.seconds
         if rate := self.families.get(family(layer)):
-            return self.step_overhead_s + max(work / rate.flops_per_s, nbytes / rate.bytes_per_s)
+            return self.step_overhead_s + layer.flops * rate.seconds_per_flop + nbytes * rate.seconds_per_byte
         return self.seconds(work, nbytes, threads)
 
     def slice_seconds(self, layer: Layer) -> float:
@@ -155,7 +161,10 @@ def _table(document: dict, name: str) -> list[tuple[str, object]]:
     return list(table.items())
 
 
-_MAY_BE_ZERO = ("slice_s", "load_overhead_s", "step_overhead_s", "alpha", "beta", "gamma", "eta")
+_MAY_BE_ZERO = (
+    "slice_s", "load_overhead_s", "wake_s", "step_overhead_s", "seconds_per_flop", "seconds_per_byte",
+    "alpha", "beta", "gamma", "eta",
+)  # fmt: skip
 
 
 def _record(kind: type, values: object, what: str, **ready: object):

@@ -36,7 +36,7 @@ def to_metadata(prediction: Prediction) -> dict[str, str]:
     """For `Program.metadata`."""
     fields = {
         "layers": [[time.seconds, time.slice_s] for time in prediction.layers],
-        "storage": [prediction.storage.bandwidth, prediction.storage.overhead_s],
+        "storage": [prediction.storage.bandwidth, prediction.storage.overhead_s, prediction.storage.wake_s],
     }
     return {_KEY: json.dumps(fields)}
 
@@ -46,8 +46,8 @@ def from_program(program: Program) -> Prediction | None:
     try:
         fields = json.loads(program.metadata.get(_KEY, "null"))
         layers = tuple(LayerTime(float(seconds), float(more)) for seconds, more in fields["layers"])
-        bandwidth, overhead = map(float, fields["storage"])
-        storage = plan.Storage(bandwidth, overhead)
+        bandwidth, overhead, wake = map(float, fields["storage"])
+        storage = plan.Storage(bandwidth, overhead, wake)
     except (ValueError, TypeError, KeyError):
         return None
     finite = all(0 <= time.seconds < math.inf and 0 <= time.slice_s < math.inf for time in layers)

@@ -81,12 +81,27 @@ def run(
     return report
 
 
-def median_trace(library: str | Path, **options) -> Trace:
-    """The trace of the inference with the median latency; `options` as of `run`."""
+@dataclass(frozen=True)
+class Traces:
+    """Several inferences of one plan."""
+
+    rung: int  # index in the ladder
+    threads: int
+    inferences: tuple[Trace, ...]
+
+
+def traces(library: str | Path, **options) -> Traces:
+    """Traces of the timed inferences; `options` as of `run`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
-        run(library, trace=path, **{"warmup": 2, **options})
-        return sorted(read_traces(path), key=lambda trace: trace.latency_s)[options.get("repeat", 1) // 2]
+        report = run(library, trace=path, **{"warmup": 2, **options})
+        return Traces(report["rung"], report["threads"], tuple(read_traces(path)))
+
+
+def median_trace(library: str | Path, **options) -> Trace:
+    """The trace of the inference with the median latency; `options` as of `run`."""
+    inferences = traces(library, **options).inferences
+    return sorted(inferences, key=lambda trace: trace.latency_s)[len(inferences) // 2]
 
 
 def output_file(folder: str | Path, name: str) -> Path:

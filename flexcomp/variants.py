@@ -204,7 +204,7 @@ def form_of(network: Network, indices: Sequence[int], seconds: Sequence[float], 
     problem = plan.Problem(
         tuple(_planned(layer, seconds[index], profile) for layer, index in zip(layers, indices, strict=True)),
         tuple(plan.Tensor(values[value].name, values[value].nbytes, *live) for value, live in tensors.items()),
-        plan.Storage(profile.storage_bytes_per_s, profile.load_overhead_s),
+        profile.storage,
     )
     return Form(tuple(indices), tuple(lives), tuple(position[place[value]] for value in lives), problem)
 

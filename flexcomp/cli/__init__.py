@@ -1,4 +1,4 @@
-"""The command line: `flexcomp build`, `tune`, `run`, `inspect`, `package`, `plan`, `bench` and `demo`.
+"""The command line: `flexcomp build`, `tune`, `run`, `inspect`, `package`, `plan`, `profile`, `bench` and `demo`.
 
 Exit codes: 2 wrong usage, 3 the model cannot be built, 4 the library cannot be run.
 """
@@ -16,6 +16,7 @@ from flexcomp.cli.demo import demo
 from flexcomp.cli.inspect import inspect
 from flexcomp.cli.package import package
 from flexcomp.cli.plan import plan
+from flexcomp.cli.profile import profile
 from flexcomp.cli.run import run
 from flexcomp.cli.tune import tune
 
@@ -43,7 +44,7 @@ def _options(
     """Compile neural networks to run in a small memory budget."""
 
 
-for command in (build, tune, run, inspect, package, plan, bench, demo):
+for command in (build, tune, run, inspect, package, plan, profile, bench, demo):
     app.command()(command)
 
 

@@ -3,7 +3,8 @@
 Two workers, two counters (DESIGN: loads run in one fixed order, steps in another): step i waits until
 `need[i]` loads are complete, load j until `after[j]` steps are computed. A load takes the storage's
 overhead plus bytes over bandwidth (the delay model of SwapNet, section 6.1, without its assembly
-terms: a load is ready when it has been read). A slice takes its share of the layer's time.
+terms: a load is ready when it has been read). A slice takes its share of the layer's time. Whoever has waited
+begins a little later, when it has woken up.
 
 Inferences follow each other without a pause. Where loads begin in the inference before, several are played,
 until each is as long as the one before it.
@@ -61,10 +62,10 @@ def simulate(problem: Problem, plan: Plan, *, cold: bool = False) -> Timeline:
     seconds = step_seconds(problem, plan)
     storage, segments = problem.storage, plan.segments
     durations = [storage.seconds(segment.nbytes) if cold or not segment.pinned else 0.0 for segment in segments]
-    lap = _play(plan, seconds, durations, None)
+    lap = _play(plan, seconds, durations, storage.wake_s, None)
     if not cold and any(segment.ahead for segment in segments):
         for _ in range(MOST_LAPS):
-            before, lap = lap, _play(plan, seconds, durations, lap)
+            before, lap = lap, _play(plan, seconds, durations, storage.wake_s, lap)
             if abs(lap.end - before.end) < SAME_S:
                 break
     compute = sum(seconds)
@@ -90,7 +91,7 @@ class _Lap:
     loads: list[tuple[float, float]]
 
 
-def _play(plan: Plan, seconds: Sequence[float], durations: Sequence[float], before: _Lap | None) -> _Lap:
+def _play(plan: Plan, seconds: Sequence[float], durations: Sequence[float], wake: float, before: _Lap | None) -> _Lap:
     """The inference behind `before`, or the first."""
     segments = plan.segments
     loads: list[tuple[float, float]] = []
@@ -102,17 +103,22 @@ def _play(plan: Plan, seconds: Sequence[float], durations: Sequence[float], befo
         for number in range(len(loads), need):
             after, ahead = segments[number].after, segments[number].ahead
             if ahead:
-                start = max(loaded_at, before.steps[after - 1][1] - before.end) if before else loaded_at
+                start = _begin(loaded_at, before.steps[after - 1][1] - before.end, wake) if before else loaded_at
             elif not durations[number]:
                 start = loaded_at  # nothing to do
             elif after > len(steps):
                 raise PlanError(f"step {index} waits for a load that waits for {after} steps")
             else:
-                start = max(loaded_at, steps[after - 1][1] if after else 0.0)
+                start = _begin(loaded_at, steps[after - 1][1], wake) if after else max(loaded_at, 0.0)
             loaded_at = start + durations[number]
             loads.append((start, loaded_at))
         if index < len(seconds):
-            start = max(computed_at, loads[need - 1][1] if need else 0.0)
+            start = _begin(computed_at, loads[need - 1][1], wake) if need else computed_at
             computed_at = start + seconds[index]
             steps.append((start, computed_at))
     return _Lap(computed_at, steps, loads)
+
+
+def _begin(free: float, awaited: float, wake: float) -> float:
+    """When a worker begins that is free at one time and waits for another: sleepers need time to wake up."""
+    return free if awaited <= free else awaited + wake

@@ -112,3 +112,12 @@ def test_waits_that_never_end() -> None:
     stuck = replace(planned, segments=(replace(planned.segments[0], after=1), *planned.segments[1:]))
     with pytest.raises(PlanError, match="step 0 waits for a load that waits for 1 steps"):
         simulate(problem, stuck)
+
+
+def test_sleepers_need_time_to_wake_up():
+    """A step behind a load, and a load behind a step, begin late; what need not wait does not."""
+    layers = tuple(Layer(str(i), 0, Weights(i * PAGE, 1, PAGE), 1.0) for i in range(2))
+    segments = (Segment(0, 0, PAGE, 0, 0, False), Segment(1, PAGE, PAGE, 0, 1, False))
+    planned = Plan("", PAGE, PAGE, (Step(0, 0, 1), Step(1, 0, 1)), (), (-1, -1), segments, (1, 2))
+    plain, slow = (simulate(Problem(layers, (), Storage(PAGE, 0.0, wake)), planned).latency for wake in (0.0, 0.25))
+    assert plain == 4.0 and slow == 4.0 + 3 * 0.25

@@ -1,0 +1,40 @@
+"""`flexcomp profile`: measure this machine, for plans that fit it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flexcomp.cli.common import CANNOT_RUN, exit_on_error
+from flexcomp.cli.progress import BuildProgress
+
+
+def profile(
+    libraries: Annotated[list[Path], typer.Argument(help="Libraries written by `flexcomp build`, to be run.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The profile to write, for `build --device`.")],
+    threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; without it, as built.")] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget that is run.")] = 7,
+) -> None:
+    """Measure kernels and storage by running LIBRARIES in several budgets."""
+    with exit_on_error(CANNOT_RUN):
+        from flexcomp.profiling import fit, observe
+
+        with BuildProgress(output.name) as progress:
+            seen = observe(libraries, threads, repeat, progress)
+        found = fit(seen)
+        found.save(output)
+    from flexcomp.tables import load_table, stdout_console
+
+    console = stdout_console()
+    console.print(load_table(seen.loads))
+    delays = found.delays
+    for line in (
+        f"{len(found.kernels)} kernels in {len(found.families)} families, on {found.threads} threads",
+        f"storage: {found.storage_bytes_per_s / 1e6:.0f} MB/s and {found.load_overhead_s * 1e6:.0f} us for each load",
+        f"SwapNet's delays: alpha {delays.alpha * 1e9:.3f} ns/B, beta {delays.beta * 1e6:.1f} us, "
+        f"gamma {delays.gamma * 1e12:.2f} ps/FLOP, eta {delays.eta * 1e6:.1f} us",
+        f"wrote {output}",
+    ):
+        console.print(line, markup=False, highlight=False)

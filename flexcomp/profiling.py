@@ -1,0 +1,207 @@
+"""Measures a device by running compiled networks on it: the runtime's own traces become a `DeviceProfile`.
+
+Everything is taken from whole inferences, so kernels find their weights as cold as they are in use, and loads go the
+loader's way while kernels compute.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from . import runner
+from .artifact import decode_program
+from .device import DelayModel, DeviceProfile, FamilyRate, KernelTime, family, kernel_key
+from .errors import ArtifactError
+from .plan import SLICE_S
+from .program import Layer, Program, Rung, ValueArg, WeightArg
+from .session import read_program
+from .trace import Trace
+
+_ROUNDS = 4
+RUNGS = 6  # budgets of each library that are run, from the smallest to the largest
+
+
+@dataclass(frozen=True)
+class LoadTime:
+    """One load of a plan: the mean over inferences, which is what many loads in a row take."""
+
+    nbytes: int
+    tensors: int
+    seconds: float
+
+
+@dataclass
+class Observations:
+    """What was seen of a device."""
+
+    threads: int = 0
+    layers: dict[str, Layer] = field(default_factory=dict)  # by kernel key
+    steps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # by kernel key: (share, seconds)
+    loads: list[LoadTime] = field(default_factory=list)
+    releases: list[float] = field(default_factory=list)  # seconds from the end of a step to the load that waited for it
+    arrivals: list[float] = field(default_factory=list)  # seconds from the end of a load to the step that waited for it
+
+
+def observe(
+    libraries: Sequence[str | Path],
+    threads: int | None = None,
+    repeat: int = 7,
+    report: Callable[[str, int, int], None] = lambda name, done, total: None,
+) -> Observations:
+    """Run every library in several of its budgets. All must be run with the same number of threads."""
+    seen = Observations()
+    for library in libraries:
+        program = decode_program(read_program(library))
+        rungs = _spread(program.rungs)
+        for done, rung in enumerate(rungs):
+            report(program.model, done, len(rungs))
+            traces = runner.traces(library, budget=rung.budget, threads=threads, repeat=repeat)
+            _note(seen, program, program.rungs[traces.rung], traces.inferences)
+            if seen.threads not in (0, traces.threads):
+                raise ArtifactError(
+                    f"{library} runs on {traces.threads} threads, others on {seen.threads}: give --threads"
+                )
+            seen.threads = traces.threads
+        report(program.model, len(rungs), len(rungs))
+    return seen
+
+
+def fit(seen: Observations) -> DeviceProfile:
+    """The profile that explains the observations best. Raises ArtifactError if nothing was loaded."""
+    if not seen.loads:
+        raise ArtifactError("none of the plans that were run loads anything: profile a larger network")
+    kernels = {key: _kernel_time(points) for key, points in seen.steps.items()}
+    groups: dict[str, list[str]] = {}
+    for key in kernels:
+        groups.setdefault(family(seen.layers[key]), []).append(key)
+    families = {name: _family_rate(seen, kernels, keys) for name, keys in groups.items()}
+    per_byte, per_load = _fit([(load.nbytes, 1.0) for load in seen.loads], [load.seconds for load in seen.loads])
+    flops = max(seen.layers[key].flops / time.seconds for key, time in kernels.items())
+    moved = max(operand_bytes(seen.layers[key]) / time.seconds for key, time in kernels.items())
+    return DeviceProfile(
+        flops_per_s=max(flops / seen.threads, 1.0),
+        memory_bytes_per_s=moved,
+        storage_bytes_per_s=1 / max(per_byte, 1e-15),
+        load_overhead_s=per_load,
+        wake_s=statistics.median(waits) if (waits := [*seen.arrivals, *seen.releases]) else 0.0,
+        threads=seen.threads,
+        kernels=MappingProxyType(kernels),
+        families=MappingProxyType(families),
+        delays=_delays(seen, kernels),
+    )
+
+
+def operand_bytes(layer: Layer) -> int:
+    """Bytes of a layer's operands and results."""
+    return sum(arg.type.nbytes for arg in layer.args if isinstance(arg, ValueArg | WeightArg))
+
+
+def _spread(rungs: Sequence[Rung]) -> list[Rung]:
+    """Some of the rungs, both ends included."""
+    places = np.linspace(0, len(rungs) - 1, min(RUNGS, len(rungs)))
+    return [rungs[round(place)] for place in places]
+
+
+def _note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trace]) -> None:
+    for index, step in enumerate(rung.steps):
+        layer = program.layers[step.layer]
+        key = kernel_key(layer)
+        seconds = statistics.median((t.steps[index][1] - t.steps[index][0]) * 1e-9 for t in traces)
+        seen.layers[key] = layer
+        seen.steps.setdefault(key, []).append((step.count / (layer.weights.blocks if layer.weights else 1), seconds))
+    for index, load in enumerate(rung.loads):
+        spans = [t.loads[index] for t in traces if t.loads[index][1]]
+        if not load.pinned and spans:
+            seconds = _mean((end - begin) * 1e-9 for begin, end in spans)
+            seen.loads.append(LoadTime(load.nbytes, _tensors(program, load.source, load.nbytes), seconds))
+    for index, step in enumerate(rung.steps):
+        for trace in traces if step.need and index else ():
+            loaded, begin = trace.loads[step.need - 1][1], trace.steps[index][0]
+            if loaded > trace.steps[index - 1][1]:  # the step had to wait
+                seen.arrivals.append((begin - loaded) * 1e-9)
+    for index, load in enumerate(rung.loads):
+        if load.pinned or load.ahead or load.after == 0 or index == 0:
+            continue
+        for trace in traces:
+            freed, begin = trace.steps[load.after - 1][1], trace.loads[index][0]
+            if trace.loads[index - 1][1] < freed:  # the loader had nothing else to do
+                seen.releases.append((begin - freed) * 1e-9)
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Without the slowest tenth, which others on the machine may have caused."""
+    ordered = sorted(values)
+    return statistics.fmean(ordered[: max(1, len(ordered) - len(ordered) // 10)])
+
+
+def _tensors(program: Program, source: int, nbytes: int) -> int:
+    """Weights, whole or in part, that a load brings."""
+    return sum(
+        layer.weights is not None
+        and layer.weights.offset < source + nbytes
+        and source < layer.weights.offset + layer.weights.nbytes
+        for layer in program.layers
+    )
+
+
+def _kernel_time(points: Iterable[tuple[float, float]]) -> KernelTime:
+    """Seconds = a + b · share; all of it is a + b, and each further slice costs a more."""
+    by_share: dict[float, list[float]] = {}
+    for share, seconds in points:
+        by_share.setdefault(share, []).append(seconds)
+    medians = {share: statistics.median(times) for share, times in by_share.items()}
+    if len(medians) == 1:
+        ((share, seconds),) = medians.items()
+        return KernelTime(seconds / share, SLICE_S)
+    slope, base = _fit([(share, 1.0) for share in medians], list(medians.values()))
+    # where whole layers were seen, they are right by themselves
+    return KernelTime(medians.get(1.0, base + slope), base)
+
+
+def _family_rate(seen: Observations, kernels: dict[str, KernelTime], keys: Sequence[str]) -> FamilyRate:
+    facts = [(float(seen.layers[key].flops), float(operand_bytes(seen.layers[key]))) for key in keys]
+    return FamilyRate(*_fit(facts, [kernels[key].seconds for key in keys]))
+
+
+def _delays(seen: Observations, kernels: dict[str, KernelTime]) -> DelayModel:
+    alpha, beta = _fit([(load.nbytes, load.tensors) for load in seen.loads], [load.seconds for load in seen.loads])
+    flops = [(float(seen.layers[key].flops), 0.0) for key in kernels if seen.layers[key].flops]
+    seconds = [time.seconds for key, time in kernels.items() if seen.layers[key].flops]
+    gamma = _fit(flops, seconds)[0] if flops else 0.0
+    # Nothing is done to swap a block out: what is left is the time until the loader learns of it.
+    eta = statistics.median(seen.releases) if seen.releases else 0.0
+    return DelayModel(alpha, beta, gamma, eta)
+
+
+def _fit(facts: Sequence[tuple[float, float]], seconds: Sequence[float]) -> tuple[float, float]:
+    """(p, q), not negative, such that p·x + q·y explains the seconds with the smallest relative squared error.
+
+    Errors are relative to what the fit itself says, found in a few rounds: relative to what was measured, times that
+    scatter would come out too small.
+    """
+    time, known = np.asarray(seconds), np.asarray(facts, float)
+    scale, found = time, (0.0, 0.0)
+    for _ in range(_ROUNDS):
+        found = _not_negative(known / scale[:, None], time / scale)
+        scale = np.maximum(known @ found, 1e-12)
+    return found
+
+
+def _not_negative(facts: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
+    """Least squares in two unknowns that may not be negative."""
+
+    def error(choice: tuple[float, float]) -> float:
+        return float(np.sum((facts @ choice - wanted) ** 2))
+
+    def alone(column: int) -> float:
+        square = float(facts[:, column] @ facts[:, column])
+        return float(facts[:, column] @ wanted) / square if square else 0.0
+
+    p, q = map(float, np.linalg.lstsq(facts, wanted, rcond=None)[0])
+    return min([(alone(0), 0.0), (0.0, alone(1)), *([(p, q)] if p >= 0 and q >= 0 else [])], key=error)

@@ -1,0 +1,82 @@
+"""From traces to a profile: what was put in comes out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import flexcomp
+from flexcomp.device import family, kernel_key
+from flexcomp.errors import ArtifactError
+from flexcomp.plan import Storage
+from flexcomp.prediction import LayerTime, Prediction
+from flexcomp.profiling import Observations, _note, fit
+from flexcomp.trace import Trace
+from tests.cli.conftest import tiny_network
+
+STORAGE = Storage(4e8, 80e-6, 15e-6)
+
+
+@pytest.fixture(scope="module")
+def program():
+    return flexcomp.build(tiny_network(), threads=1).program
+
+
+@pytest.fixture(scope="module")
+def truth(program):
+    """A device: seconds of each layer from its operations."""
+    return Prediction(tuple(LayerTime(2e-5 + layer.flops * 1e-10, 7e-6) for layer in program.layers), STORAGE)
+
+
+def traced(program, truth, index):
+    timeline = truth.timeline(program, program.rungs[index])
+
+    def nanoseconds(spans):
+        return tuple(
+            (round(1e9 * (1 + start)), round(1e9 * (1 + end))) if end > start else (0, 0) for start, end in spans
+        )
+
+    return Trace(
+        index, 10**9, round(1e9 * (1 + timeline.latency)), nanoseconds(timeline.steps), nanoseconds(timeline.loads)
+    )
+
+
+@pytest.fixture(scope="module")
+def profile(program, truth):
+    seen = Observations(threads=1)
+    for index, rung in enumerate(program.rungs):
+        _note(seen, program, rung, [traced(program, truth, index)] * 3)
+    return fit(seen)
+
+
+def test_storage_is_found(profile):
+    assert profile.storage_bytes_per_s == pytest.approx(STORAGE.bandwidth, rel=0.01)
+    assert profile.load_overhead_s == pytest.approx(STORAGE.overhead_s, rel=0.01)
+    assert profile.wake_s == pytest.approx(STORAGE.wake_s, rel=0.01)
+    assert profile.delays.alpha == pytest.approx(1 / STORAGE.bandwidth, rel=0.2)
+    assert profile.delays.eta == pytest.approx(STORAGE.wake_s, rel=0.01)
+
+
+def test_kernels_are_found(program, truth, profile):
+    for layer, time in zip(program.layers, truth.layers, strict=True):
+        found = profile.kernels[kernel_key(layer)]
+        assert found.seconds == pytest.approx(time.seconds, rel=0.1)
+        assert family(layer) in profile.families
+
+
+def test_the_profile_predicts_what_was_observed(program, truth, profile):
+    times = tuple(
+        LayerTime(profile.kernels[kernel_key(layer)].seconds, profile.slice_seconds(layer)) for layer in program.layers
+    )
+    predicted = Prediction(times, profile.storage)
+    errors = [
+        predicted.timeline(program, rung).latency / truth.timeline(program, rung).latency - 1 for rung in program.rungs
+    ]
+    assert np.abs(errors).max() < 0.05
+
+
+def test_nothing_loaded_is_an_error(program, truth):
+    seen = Observations(threads=1)
+    _note(seen, program, program.rungs[-1], [traced(program, truth, len(program.rungs) - 1)])
+    with pytest.raises(ArtifactError, match="profile a larger network"):
+        fit(seen)
