@@ -149,11 +149,29 @@ class _Mutator(relax.PyExprMutator):
         op, emit = relax.op, self.builder_.emit
         g = relax.const(transform.matrix, "float64")
         a, taps = transform.matrix.shape
+        if transform.stride > 1:
+            weight = self._in_pairs(weight, transform)
         out, _, _, channels = shape(weight)
         exact = emit(op.reshape(emit(op.astype(weight, "float64")), (out, taps, taps * channels)))
         rows = emit(op.reshape(emit(op.matmul(g, exact)), (out * a, taps, channels)))
         both = emit(op.reshape(emit(op.matmul(g, rows)), (out, a, a, channels)))
         return emit(op.astype(both, "float32"))
+
+    def _in_pairs(self, weight: relax.Expr, transform: WeightTransform) -> relax.Var:
+        """OHWI weights of pairs of pixels: float32[out, r, r, 4 · in], with zeros where there is no tap."""
+        op, emit = relax.op, self.builder_.emit
+        out, height, width, channels = shape(weight)
+        for axis, (before, after) in enumerate(transform.padding((height, width)), start=1):
+            missing = list(shape(weight))
+            parts = [weight]
+            for count, place in ((before, 0), (after, 1)):
+                if count:
+                    missing[axis] = count
+                    parts.insert(place * len(parts), emit(op.zeros(tuple(missing), "float32")))
+            weight = emit(op.concat(parts, axis=axis)) if len(parts) > 1 else weight
+        r, stride = transform.r, transform.stride
+        split = emit(op.reshape(weight, (out, r, stride, r, stride, channels)))
+        return emit(op.reshape(emit(op.permute_dims(split, (0, 1, 3, 2, 4, 5))), (out, r, r, stride**2 * channels)))
 
 
 def _is_layer(func: tvm.ir.BaseFunc) -> bool:

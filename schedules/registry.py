@@ -130,7 +130,7 @@ def winograd_candidate(way: winograd.Winograd, unit: VectorUnit) -> Candidate:
         way.work,
         lambda: winograd_kernel.kernel(way, unit.width),
         variant=str(way),
-        weight_transform=WeightTransform(way.m),
+        weight_transform=way.weight_transform,
         scratch=way.scratch,
     )
 

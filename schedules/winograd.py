@@ -1,8 +1,11 @@
 """Winograd convolution F(m × m, 3 × 3), m = 2, 4, 5, 6, over NHWC images: fewer products, for scratch and larger weights.
 
 What it targets: 3×3 kernels, stride 1, dilation 1, one group, padding of at most 2 (schedules/winograd_transforms.py
-has the algebra and the source). The output is cut into Winograd tiles of m × m pixels, row-major over all images.
-With a = m + 2, for each block of Winograd tiles:
+has the algebra and the source). And 7×7 kernels of stride 2 over images of few channels, as networks begin with: over
+pairs of pixels, which have four times the channels, that is a 4×4 kernel of stride 1, F(4 × 4, 4 × 4).
+
+The output is cut into Winograd tiles of m × m pixels, row-major over all images. With a = m + r - 1, r × r being the
+kernel, for each block of Winograd tiles:
 
 1. V[tile][a·a][in channel] = Bᵀ x B. Rows and columns outside the image are known when code is emitted: each kind
    of border tile is emitted on its own, without them.
@@ -23,9 +26,11 @@ from dataclasses import dataclass, replace
 from .panel import Panel
 from .spec import ConvSpec
 from .tile import MOST_VECTORS, Tile, VectorUnit, choose
-from .winograd_transforms import KERNEL, KINDS
+from .winograd_transforms import KERNEL, KINDS, WeightTransform
 
 _MOST_PADDING = KERNEL - 1
+_STEM = 7
+_MOST_STEM_CHANNELS = 4
 _LINE = 16  # floats of a cache line
 # Positions of one tile this many bytes apart would share a few sets of an 8-way 32 KiB cache.
 _ALIAS_NBYTES = 1024
@@ -37,10 +42,11 @@ _SECOND_LEVEL_NBYTES = 512 * 1024  # weights up to here stay in a core's own cac
 # Asking for weights ahead pays where a cache line of them meets this many rows of a register tile.
 _PREFETCH_ROWS = 8
 # The predicted time, in operations at the speed of a direct convolution. Measured on one Zen 4 core (118 GFLOP/s).
-_TRANSFORM_FLOPS = {2: 8.0, 4: 8.0, 5: 9.5, 6: 11.0}  # by m, per value of V and M: transform, store, load
+_TRANSFORM_FLOPS = {4: 8.0, 6: 8.0, 7: 9.5, 8: 11.0}  # by a, per value of V and M: transform, store, load
 _PIXEL_FLOPS = 5.0  # per byte of input and output, which tiles touch in short pieces
 WEIGHT_FLOPS = 0.3  # per byte of weights, which wait in memory: what does not hide behind products
 _READ_FLOPS = 3.6  # per byte of weights read from memory; a layer takes at least as long as that, however many threads
+_STORE_STEPS = 3.0  # steps of a product that starting and storing a register tile costs
 _TILE_OVERHEAD = 0.4  # rows of Winograd tiles that loading a row of weights costs
 _LAST_LEVEL_NBYTES = 16 * 2**20  # weights up to here are still cached when the next block of tiles wants them
 _LAUNCH_FLOPS = 200_000.0  # per loop that is handed to several threads, of each of them
@@ -54,12 +60,25 @@ _FAR_ROWS = 7
 
 def eligible(spec: ConvSpec) -> bool:
     """Whether the family can compute a layer."""
-    return (
-        spec.kernel == (KERNEL, KERNEL)
-        and spec.stride == spec.dilation == (1, 1)
-        and spec.groups == 1
-        and max(spec.padding) <= _MOST_PADDING
-    )
+    if spec.dilation != (1, 1) or spec.groups > 1:
+        return False
+    if in_pairs(spec):
+        return spec.in_channels <= _MOST_STEM_CHANNELS and max(spec.padding) < _STEM and not _odd(spec)
+    return spec.kernel == (KERNEL, KERNEL) and spec.stride == (1, 1) and max(spec.padding) <= _MOST_PADDING
+
+
+def in_pairs(spec: ConvSpec) -> bool:
+    """Whether pairs of pixels are taken together: kernels of stride 2."""
+    return spec.kernel == (_STEM, _STEM) and spec.stride == (2, 2)
+
+
+def _odd(spec: ConvSpec) -> bool:
+    return spec.height % 2 == 1 or spec.width % 2 == 1
+
+
+def kinds(spec: ConvSpec) -> tuple[int, ...]:
+    """Sizes of output tiles that there are matrices for."""
+    return (4,) if in_pairs(spec) else KINDS
 
 
 @dataclass(frozen=True)
@@ -67,7 +86,7 @@ class Winograd:
     """A way to compute a layer: sizes of tiles, blocks and scratch."""
 
     spec: ConvSpec
-    m: int  # F(m × m, 3 × 3)
+    m: int  # F(m × m, r × r)
     tile: Tile  # register tile: Winograd tiles × output channels
     groups: int  # register tiles of Winograd tiles in a block
     chunk: int = 1  # blocks of output channels between two output transforms
@@ -75,8 +94,32 @@ class Winograd:
     threads: int = 1  # what `work` is predicted for
 
     @property
+    def r(self) -> int:
+        return (_STEM + 1) // 2 if in_pairs(self.spec) else KERNEL
+
+    @property
+    def stride(self) -> int:
+        """Pixels that are taken together in each direction."""
+        return self.spec.stride[0]
+
+    @property
+    def depth(self) -> int:
+        """Channels of what is taken together: products summed for a position."""
+        return self.spec.in_channels * self.stride**2
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        """Pixels, or pairs, before the first row and column."""
+        return math.ceil(self.spec.padding[0] / self.stride), math.ceil(self.spec.padding[1] / self.stride)
+
+    @property
+    def weight_transform(self) -> WeightTransform:
+        before = tuple(self.stride * p - q for p, q in zip(self.padding, self.spec.padding[:2], strict=True))
+        return WeightTransform(self.m, self.r, self.stride, before)
+
+    @property
     def a(self) -> int:
-        return self.m + KERNEL - 1
+        return self.m + self.r - 1
 
     @property
     def positions(self) -> int:
@@ -99,7 +142,7 @@ class Winograd:
     @property
     def panel(self) -> Panel:
         spec = self.spec
-        return Panel(1, spec.out_channels, self.tile.channels, self.positions * spec.in_channels, spec.channel_vectors)
+        return Panel(1, spec.out_channels, self.tile.channels, self.positions * self.depth, spec.channel_vectors)
 
     @property
     def all_groups(self) -> int:
@@ -117,8 +160,9 @@ class Winograd:
     @property
     def v_position(self) -> int:
         """Floats between positions of a tile in V."""
-        channels = self.spec.in_channels
-        return channels + _LINE if channels * 4 % _ALIAS_NBYTES == 0 else channels
+        if in_pairs(self.spec):  # a row of each pair is stored on its own, rounded up to a vector
+            return _LINE * math.ceil((self.depth + _MOST_STEM_CHANNELS) / _LINE)
+        return self.depth + _LINE if self.depth * 4 % _ALIAS_NBYTES == 0 else self.depth
 
     @property
     def v_tile(self) -> int:
@@ -151,8 +195,8 @@ class Winograd:
         spec, panel, threads = self.spec, self.panel, self.threads
         size, weights = panel.blocks * panel.block, panel.blocks * panel.block_nbytes
         overhead = 1 + _TILE_OVERHEAD * self.all_groups / self.tiles
-        products = 2.0 * self.tiles * self.positions * spec.in_channels * size * overhead
-        transforms = _TRANSFORM_FLOPS[self.m] * self.tiles * self.positions * (spec.in_channels + size)
+        products = 2.0 * self.tiles * self.positions * (self.depth + _STORE_STEPS) * size * overhead
+        transforms = _TRANSFORM_FLOPS[self.a] * self.tiles * self.positions * (self.depth + size)
         pixels = _PIXEL_FLOPS * 4 * spec.batch * (
             spec.height * spec.width * spec.in_channels + spec.out_height * spec.out_width * spec.out_channels
         )  # fmt: skip
@@ -185,10 +229,11 @@ def _odd_lines(floats: int) -> int:
 
 def ways(spec: ConvSpec, unit: VectorUnit) -> list[Winograd]:
     """The ways on offer for a layer, of all kinds and several sizes of scratch; none if the family cannot compute it."""
-    if not eligible(spec) or min(spec.in_channels, spec.out_channels) < unit.width:
+    few = spec.out_channels if in_pairs(spec) else min(spec.in_channels, spec.out_channels)
+    if not eligible(spec) or few < unit.width:
         return []
     found: dict[Winograd, None] = {}
-    for m in KINDS:
+    for m in kinds(spec):
         for limit in _SCRATCH_NBYTES:
             for slots in sorted({1, unit.threads}):
                 found.update(dict.fromkeys(_fitting(spec, m, unit, limit, slots)))
@@ -203,7 +248,9 @@ def _fitting(spec: ConvSpec, m: int, unit: VectorUnit, limit: int, slots: int) -
     few = tiles * _MOST_VECTORS < max(unit.in_flight, _FEW_ACCUMULATORS)  # then only wider tiles keep the unit busy
     best = choose(tiles, spec.out_channels, unit, most_vectors=MOST_VECTORS if few else _MOST_VECTORS)
     blocks = math.ceil(spec.out_channels / best.channels)
-    chunk = max(1, min(_MOST_CHUNK, blocks, spec.in_channels // (2 * best.channels)))  # M at most half of V
+    chunk = max(
+        1, min(_MOST_CHUNK, blocks, Winograd(spec, m, best, 1).depth // (2 * best.channels))
+    )  # M at most half of V
     for rows in range(best.rows, 0, -1):
         way = Winograd(spec, m, replace(best, rows=rows), 1, chunk, slots, unit.threads)
         if way.scratch_nbytes > limit:

@@ -45,15 +45,16 @@ class _Span(NamedTuple):
     stop: int
     low: int
     high: int
+    last: bool = False  # that part ends where the image does
 
 
-def _spans(count: int, bounds: Callable[[int], tuple[int, int]]) -> list[_Span]:
+def _spans(count: int, bounds: Callable[[int], tuple]) -> list[_Span]:
     spans: list[_Span] = []
     for i in range(count):
-        low, high = bounds(i)
-        if spans and spans[-1][1:] == (low, high):
+        span = _Span(i + 1, *bounds(i))
+        if spans and spans[-1][1:] == span[1:]:
             spans.pop()
-        spans.append(_Span(i + 1, low, high))
+        spans.append(span)
     return spans
 
 
@@ -122,7 +123,7 @@ class _Emitter:
         return group * self.small + tirx.min(group, self.larger)
 
     def _tile_block(self, block, slot, first, count) -> None:
-        way, spec = self.way, self.spec
+        way = self.way
         if way.tile_blocks == 1:
             groups, start, tiles = (0, way.all_groups), 0, way.tiles
         else:
@@ -132,8 +133,8 @@ class _Emitter:
             tiles = T.bind(self._start(high) - start)
         self.v_at = T.bind(slot * math.prod(way.scratch[0][1:])) if way.slots > 1 else 0
         self.m_at = T.bind(slot * math.prod(way.scratch[1][1:])) if way.slots > 1 else 0
-        products = 2 * way.block_tiles * way.positions * spec.in_channels * way.tile.channels
-        with self._loop(tiles, way.block_tiles * way.positions * spec.in_channels * way.a) as tile:
+        products = 2 * way.block_tiles * way.positions * way.depth * way.tile.channels
+        with self._loop(tiles, way.block_tiles * way.positions * way.depth * way.a) as tile:
             self._transform_input(start + tile, self.v_at + tile * way.v_tile)
         with T.serial((count + (way.chunk - 1)) // way.chunk) as chunk:
             blocks = T.bind(tirx.min(way.chunk, count - chunk * way.chunk)) if way.chunk > 1 else 1
@@ -141,7 +142,7 @@ class _Emitter:
                 inside = T.bind(task // way.positions) if way.chunk > 1 else 0
                 position = T.bind(task % way.positions) if way.chunk > 1 else task
                 self._product(groups, start, chunk * way.chunk + inside, inside, position)
-            with self._loop(tiles, way.chunk * products // spec.in_channels * way.a) as tile:
+            with self._loop(tiles, way.chunk * products // way.depth * way.a) as tile:
                 with maybe_serial(0, blocks) as inside:
                     offset = T.bind(chunk * way.chunk + inside)
                     self._transform_output(start + tile, tile, inside, T.bind(first + offset), offset)
@@ -154,32 +155,59 @@ class _Emitter:
         return image, T.bind(row), T.bind(tile % way.columns)
 
     def _transform_input(self, tile, v_at) -> None:
-        spec, m, a = self.spec, self.way.m, self.way.a
-        top, left, *_ = spec.padding
+        spec, way, m, a = self.spec, self.way, self.way.m, self.way.a
+        top, left = way.padding
+        step, height, width = way.stride, spec.height // way.stride, spec.width // way.stride
         image, row, column = self._place(T.bind(tile))
-        at = T.bind(((image * spec.height + row * m - top) * spec.width + column * m - left) * spec.in_channels)
+        pixel = (image * height + row * m - top) * step * spec.width + (column * m - left) * step
+        at = T.bind(pixel * spec.in_channels)
 
         def emit(rows: _Span, columns: _Span) -> None:
-            def vectors(start, lanes: int) -> None:
+            def vectors(offset, place_at, lanes: int) -> None:
                 done = []
                 for j in range(a):
                     line = [
-                        T.bind(self.x[vector(at + (i * spec.width + j) * spec.in_channels + start, lanes)])
+                        T.bind(self.x[vector(at + (i * spec.width + j) * (step * spec.in_channels) + offset, lanes)])
                         if rows.low <= i < rows.high and columns.low <= j < columns.high
                         else None
                         for i in range(a)
                     ]
-                    done.append(input_line(m, line, lanes, bind))
+                    done.append(input_line(line, lanes, bind))
                 for i in range(a):
-                    for j, value in enumerate(input_line(m, [line[i] for line in done], lanes, bind)):
-                        place = vector(v_at + (i * a + j) * self.way.v_position + start, lanes)
+                    for j, value in enumerate(input_line([line[i] for line in done], lanes, bind)):
+                        place = vector(v_at + (i * a + j) * way.v_position + place_at, lanes)
                         T.buffer_store(self.v, zero(lanes) if value is None else value, [place])
 
-            self._channels(vectors)
+            if way.stride > 1:
+                self._pairs(vectors, last=columns.last)
+            else:
+                self._channels(lambda start, lanes: vectors(start, start, lanes))
 
-        rows = _spans(self.way.rows, lambda i: (max(0, top - i * m), min(a, spec.height + top - i * m)))
-        columns = _spans(self.way.columns, lambda i: (max(0, left - i * m), min(a, spec.width + left - i * m)))
+        rows = _spans(way.rows, lambda i: (max(0, top - i * m), min(a, height + top - i * m)))
+        columns = _spans(
+            way.columns,
+            lambda i: (
+                max(0, left - i * m),
+                min(a, width + left - i * m),
+                way.stride > 1 and i * m - left + a >= width,
+            ),
+        )
         _dispatch(row, rows, lambda r: _dispatch(column, columns, lambda c: emit(r, c)))
+
+    def _pairs(self, emit: Callable, *, last: bool) -> None:
+        """`emit(offset, place, lanes)` for the rows of a pair: what lies side by side in the image, read as one vector.
+
+        The vector may be longer: the next pair's pixels are overwritten by the next row, or never read. The last
+        pair of a row has none.
+        """
+        floats = 2 * self.spec.in_channels
+        for row in range(2):
+            offset, place = row * self.spec.width * self.spec.in_channels, row * floats
+            if last:
+                for start, lanes in pieces(floats, self.width):
+                    emit(offset + start, place + start, lanes)
+            else:
+                emit(offset, place, 1 << (floats - 1).bit_length())
 
     def _channels(self, emit: Callable) -> None:
         """`emit(start, lanes)` for vectors of all input channels; the last of several overlaps the one before it."""
@@ -196,7 +224,7 @@ class _Emitter:
         """M of one position and one block of output channels, for the register tiles `groups`."""
         way = self.way
         size, step = self.way.tile.channels, self.panel.rows * self.panel.block
-        channels = self.spec.in_channels
+        channels = way.depth
         u_at = T.bind(block * step + (1 + position * channels) * size)
         v_at = T.bind(self.v_at + position * self.way.v_position)
         m_at = T.bind(self.m_at + (inside * self.way.positions + position) * size)

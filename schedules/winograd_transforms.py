@@ -1,9 +1,9 @@
-"""The matrices of Winograd convolution F(m × m, 3 × 3), and their products as straight-line vector code.
+"""The matrices of Winograd convolution F(m × m, r × r), and their products as straight-line vector code.
 
-    Y = Aᵀ [ (G w Gᵀ) ∘ (Bᵀ x B) ] A          x: a × a inputs, w: 3 × 3 weights, Y: m × m outputs, a = m + 2
+    Y = Aᵀ [ (G w Gᵀ) ∘ (Bᵀ x B) ] A          x: a × a inputs, w: r × r weights, Y: m × m outputs, a = m + r - 1
 
 Source: Lavin & Gray, Fast Algorithms for Convolutional Neural Networks (2015), section 4; the matrices by the
-Toom-Cook construction on the points below and infinity. Points come as pairs ±p, for even m after 0, so that rows
+Toom-Cook construction on the points below and infinity. Points come as pairs ±p, for even a after 0, so that rows
 of Bᵀ and columns of Aᵀ come in pairs whose even and odd parts are equal or opposite, and computed once.
 """
 
@@ -19,29 +19,29 @@ from tvm import tirx
 from .emit import spread
 
 KERNEL = 3
-# F(4): ±5/8, ±3/2 instead of ±1, ±2 leave a quarter of the error; F(5): the best multiples of 1/8, with and without 0;
-# for F(6) no better ones were found.
+# By a. F(4): ±5/8, ±3/2 instead of ±1, ±2 leave a quarter of the error; F(5): the best multiples of 1/8, with and
+# without 0; for F(6) no better ones were found.
 _POINTS = {
-    2: "0 1 -1",
-    4: "0 5/8 -5/8 3/2 -3/2",
-    5: "3/8 -3/8 7/8 -7/8 15/8 -15/8",
-    6: "0 1 -1 2 -2 1/2 -1/2",
+    4: "0 1 -1",
+    6: "0 5/8 -5/8 3/2 -3/2",
+    7: "3/8 -3/8 7/8 -7/8 15/8 -15/8",
+    8: "0 1 -1 2 -2 1/2 -1/2",
 }
-KINDS = tuple(_POINTS)
+KINDS = (2, 4, 5, 6)  # m for 3 × 3 weights
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 Term = tirx.Expr | None  # a vector; None is zero
 
 
 @cache
-def matrices(m: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Aᵀ (m × a), Bᵀ (a × a) and G (a × 3)."""
-    points = [Fraction(text) for text in _POINTS[m].split()]
+def matrices(m: int, r: int = KERNEL) -> tuple[Matrix, Matrix, Matrix]:
+    """Aᵀ (m × a), Bᵀ (a × a) and G (a × r)."""
+    points = [Fraction(text) for text in _POINTS[m + r - 1].split()]
     others = [[q for q in points if q != p] for p in points]
     at = [[*(p**i for p in points), Fraction(i == m - 1)] for i in range(m)]
     bt = [[*_polynomial(roots), Fraction(0)] for roots in others] + [_polynomial(points)]
-    g = [[p**i / _product(p - q for q in rest) for i in range(KERNEL)] for p, rest in zip(points, others, strict=True)]
-    g.append([Fraction(0), Fraction(0), Fraction(1)])
+    g = [[p**i / _product(p - q for q in rest) for i in range(r)] for p, rest in zip(points, others, strict=True)]
+    g.append([Fraction(i == r - 1) for i in range(r)])
     return _frozen(at), _frozen(bt), _frozen(g)
 
 
@@ -66,34 +66,46 @@ def _polynomial(roots: list[Fraction]) -> list[Fraction]:
 
 @dataclass(frozen=True)
 class WeightTransform:
-    """Weights OHWI float32[out, 3, 3, in] → float32[out, (m + 2)², in]: U = G w Gᵀ, position row-major."""
+    """Weights OHWI float32[out, r, r, in] → float32[out, a², in]: U = G w Gᵀ, position row-major.
+
+    With stride 2 the weights are those of pairs of pixels, [out, 2r - 1 or 2r, 2r - 1 or 2r, in] with `before` zeros
+    before them (rows, columns), and the result is float32[out, a², 4 · in]: row in the pair, column in the pair, in.
+    """
 
     m: int
+    r: int = KERNEL
+    stride: int = 1
+    before: tuple[int, int] = (0, 0)
 
     @property
     def positions(self) -> int:
-        return (self.m + 2) ** 2
+        return (self.m + self.r - 1) ** 2
 
     @property
     def matrix(self) -> np.ndarray:
-        """G, float64[m + 2, 3]."""
-        return np.array([[float(entry) for entry in row] for row in matrices(self.m)[2]])
+        """G, float64[a, r]."""
+        return np.array([[float(entry) for entry in row] for row in matrices(self.m, self.r)[2]])
+
+    def padding(self, kernel: tuple[int, int]) -> list[tuple[int, int]]:
+        """Zeros before and after the rows and columns of the weights."""
+        return [(low, self.stride * self.r - low - size) for low, size in zip(self.before, kernel, strict=True)]
 
     def apply(self, weights: np.ndarray) -> np.ndarray:
         """The transform in NumPy, in float64 until the end."""
-        g = self.matrix
-        out, _, _, channels = weights.shape
-        columns = np.matmul(g, weights.astype("f8").reshape(out, KERNEL, -1)).reshape(-1, KERNEL, channels)
-        return np.matmul(g, columns).reshape(out, self.positions, channels).astype("f4")
+        g, (out, rows, columns, channels) = self.matrix, weights.shape
+        padded = np.pad(weights.astype("f8"), [(0, 0), *self.padding((rows, columns)), (0, 0)])
+        pairs = padded.reshape(out, self.r, self.stride, self.r, self.stride, channels).transpose(0, 1, 3, 2, 4, 5)
+        result = np.einsum("pi,oijc,qj->opqc", g, pairs.reshape(out, self.r, self.r, -1), g, optimize=True)
+        return result.reshape(out, self.positions, -1).astype("f4")
 
 
-def input_line(m: int, values: list[Term], lanes: int, bind) -> list[Term]:
+def input_line(values: list[Term], lanes: int, bind) -> list[Term]:
     """Bᵀ d for one row or column d of a vectors; `bind` names a shared value."""
-    bt = matrices(m)[1]
-    pairs = _pairs(m)
+    a = len(values)
+    bt, pairs = matrices(a - KERNEL + 1)[1], _pairs(a)  # the same for every r
     result = [_dot(bt[i], values, lanes) for i in range(pairs.start)]
     for i in pairs:
-        equal, opposite = (_bound(_dot(bt[i][start::2], values[start::2], lanes), bind) for start in (m % 2, 1 - m % 2))
+        equal, opposite = (_bound(_dot(bt[i][start::2], values[start::2], lanes), bind) for start in (a % 2, 1 - a % 2))
         result += [_sum(equal, opposite), _difference(equal, opposite, lanes)]
     result.append(_dot(bt[-1], values, lanes))
     return [_bound(value, bind) for value in result]
@@ -101,8 +113,9 @@ def input_line(m: int, values: list[Term], lanes: int, bind) -> list[Term]:
 
 def output_line(m: int, values: list[tirx.Expr], lanes: int, bind) -> list[Term]:
     """Aᵀ x for one row or column x of a vectors: even rows need the sums of the pairs, odd ones the differences."""
-    at, pairs = matrices(m)[0], _pairs(m)
-    alone = [*range(pairs.start), len(values) - 1]  # zero, infinity
+    a = len(values)
+    at, pairs = matrices(m, a - m + 1)[0], _pairs(a)
+    alone = [*range(pairs.start), a - 1]  # zero, infinity
     both = [bind(values[i] + values[i + 1]) for i in pairs], [bind(values[i] - values[i + 1]) for i in pairs]
     return [
         bind(_dot([row[i] for i in (*alone, *pairs)], [*(values[i] for i in alone), *both[k % 2]], lanes))
@@ -110,9 +123,9 @@ def output_line(m: int, values: list[tirx.Expr], lanes: int, bind) -> list[Term]
     ]
 
 
-def _pairs(m: int) -> range:
+def _pairs(a: int) -> range:
     """The first of every two rows that belong to points ±p."""
-    return range(1 - m % 2, m + 1 - m % 2, 2)
+    return range(1 - a % 2, a - 1, 2)
 
 
 def _dot(factors, values, lanes: int) -> Term:
