@@ -25,8 +25,10 @@ _DEPTHWISE_LIVE = 21
 # What a depthwise tap costs next to a direct one, whose operands are reused: it loads a vector for every FMA.
 _DEPTHWISE_SLOWDOWN = 1.3
 # F(6,3) is not offered: it errs by 1e-5 of the largest output where F(4,3) errs by 2e-6, and over the sixteen
-# convolutions of VGG-19 that adds up to more than 1e-4.
+# convolutions of VGG-19 that adds up to more than 1e-4. F(5,3) errs by 6e-6, and must save this part of the work.
 WINOGRAD_KINDS = (2, 4, 5)
+_LESS_ACCURATE_KIND = 5
+_WORTH_ITS_ERRORS = 0.85
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
         tile = choose(tile_width(spec), spec.group_out, conv.unit_for(spec, unit), row_nbytes=row_nbytes)
     return [
         direct_candidate(spec, tile, unit),
-        *(winograd_candidate(way, unit) for way in winograd.ways(spec, unit) if way.m in WINOGRAD_KINDS),
+        *(winograd_candidate(way, unit) for way in _winograd_ways(spec, unit)),
         *(_strassen(way, unit) for way in strassen.ways(spec, unit)),
         *(im2col_candidate(spec, unit, way.slices) for way in im2col.ways(spec, unit)),
     ]
@@ -118,6 +120,13 @@ def _taps_inside(spec: ConvSpec, axis: int) -> int:
         for i in range(outputs)
         for tap in range(spec.kernel[axis])
     )
+
+
+def _winograd_ways(spec: ConvSpec, unit: VectorUnit) -> list[winograd.Winograd]:
+    ways = [way for way in winograd.ways(spec, unit) if way.m in WINOGRAD_KINDS]
+    accurate = [way for way in ways if way.m != _LESS_ACCURATE_KIND]
+    limit = _WORTH_ITS_ERRORS * min((way.work for way in accurate), default=0.0)
+    return accurate + [way for way in ways if way.m == _LESS_ACCURATE_KIND and way.work < limit]
 
 
 def winograd_candidate(way: winograd.Winograd, unit: VectorUnit) -> Candidate:
