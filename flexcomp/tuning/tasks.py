@@ -6,13 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tvm import relax
+from tvm import ir, relax
 
 from flexcomp import pipeline
 from flexcomp.frontend import Imported
 from flexcomp.passes import FuseLayers
 from flexcomp.passes.attributes import LAYER
 from flexcomp.passes.choose_kernels import STRATEGIES, default_kernel, layer_spec
+from flexcomp.passes.ir import bindings
 from flexcomp.schedules.registry import Candidate
 from flexcomp.schedules.space import space
 from flexcomp.schedules.spec import ConvSpec, MatmulSpec
@@ -48,12 +49,10 @@ def tasks_of(imported: Imported, unit: VectorUnit) -> list[Task]:
     on_weights = partial(evaluate, weights=imported.weights)
     simple = pipeline.run(simple, pipeline.transformers(replace(unit, threads=1), on_weights), "transformers")
     fused = pipeline.run(simple, [FuseLayers()], "layers")
-    layers = [
-        func
-        for _, func in fused.functions_items()
-        if isinstance(func, relax.Function) and func.attrs is not None and LAYER in func.attrs
-    ]
-    counts = Counter(layer_spec(func) for func in layers)
+    # Layers that compute the same may share a function: it is their calls that count.
+    calls = (binding.value for binding in bindings(fused["main"]))
+    called = [fused[c.op] for c in calls if isinstance(c, relax.Call) and isinstance(c.op, ir.GlobalVar)]
+    counts = Counter(layer_spec(func) for func in called if func.attrs is not None and LAYER in func.attrs)
     return [_task(spec, count, unit) for spec, count in counts.items()]
 
 
