@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
+from flexcomp.frontend.large_weights import put_back, set_aside
 
 logger = logging.getLogger(__name__)
 
@@ -151,10 +152,15 @@ def _fix_shapes(
 
 
 def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
+    large = set_aside(model.graph)
     try:
-        return onnxslim.slim(model)
+        slim = onnxslim.slim(model)
     except _SLIMMING_ERRORS as error:
         logger.warning("onnxslim cannot simplify the model, importing it as it is: %s", _one_line(error))
+    else:
+        put_back(slim.graph, large)
+        return slim
+    put_back(model.graph, large)
     try:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError) as error:
