@@ -93,6 +93,7 @@ def _timelines(axes, timelines: Sequence[Lanes]) -> None:
         axes.annotate(
             f" {end:.1f} ms", (end, middle), color="#c0392b", va="center", ha="left", annotation_clip=False, fontsize=9
         )
+    axes.axvline(0, color="#999999", linewidth=0.8)  # loads to the left of it began in the inference before
     axes.set_yticks([-i for i in range(len(labels))], labels)
     axes.set_ylim(0.6 - len(labels), 0.6)
     axes.set_xlim(min(0.0, *(bar.start * 1e3 for lanes in timelines for bar in lanes.loading[:1])), 1.08 * longest)

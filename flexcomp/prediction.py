@@ -46,8 +46,7 @@ def from_program(program: Program) -> Prediction | None:
     try:
         fields = json.loads(program.metadata.get(_KEY, "null"))
         layers = tuple(LayerTime(float(seconds), float(more)) for seconds, more in fields["layers"])
-        bandwidth, overhead, wake = map(float, fields["storage"])
-        storage = plan.Storage(bandwidth, overhead, wake)
+        storage = plan.Storage(*map(float, fields["storage"]))
     except (ValueError, TypeError, KeyError):
         return None
     finite = all(0 <= time.seconds < math.inf and 0 <= time.slice_s < math.inf for time in layers)
