@@ -29,7 +29,7 @@ RUNGS = 6  # budgets of each library that are run, from the smallest to the larg
 
 @dataclass(frozen=True)
 class LoadTime:
-    """One load of a plan: the mean over inferences, which is what many loads in a row take."""
+    """One load of a plan: the mean over inferences, since latencies are sums, and sums of medians are too small."""
 
     nbytes: int
     tensors: int
@@ -112,7 +112,7 @@ def _note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Tra
     for index, step in enumerate(rung.steps):
         layer = program.layers[step.layer]
         key = kernel_key(layer)
-        seconds = statistics.median((t.steps[index][1] - t.steps[index][0]) * 1e-9 for t in traces)
+        seconds = _mean((t.steps[index][1] - t.steps[index][0]) * 1e-9 for t in traces)
         seen.layers[key] = layer
         seen.steps.setdefault(key, []).append((step.count / (layer.weights.blocks if layer.weights else 1), seconds))
     for index, load in enumerate(rung.loads):
@@ -155,13 +155,13 @@ def _kernel_time(points: Iterable[tuple[float, float]]) -> KernelTime:
     by_share: dict[float, list[float]] = {}
     for share, seconds in points:
         by_share.setdefault(share, []).append(seconds)
-    medians = {share: statistics.median(times) for share, times in by_share.items()}
-    if len(medians) == 1:
-        ((share, seconds),) = medians.items()
+    means = {share: _mean(times) for share, times in by_share.items()}
+    if len(means) == 1:
+        ((share, seconds),) = means.items()
         return KernelTime(seconds / share, SLICE_S)
-    slope, base = _fit([(share, 1.0) for share in medians], list(medians.values()))
+    slope, base = _fit([(share, 1.0) for share in means], list(means.values()))
     # where whole layers were seen, they are right by themselves
-    return KernelTime(medians.get(1.0, base + slope), base)
+    return KernelTime(means.get(1.0, base + slope), base)
 
 
 def _family_rate(seen: Observations, kernels: dict[str, KernelTime], keys: Sequence[str]) -> FamilyRate:
