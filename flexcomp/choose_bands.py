@@ -21,12 +21,13 @@ from .split_rows import Chain, Region, chain_of
 _LONGEST = 8
 # Bands of a region at most; more make steps of a few rows.
 _MOST_BANDS = 32
-# Tried limits are this factor apart, and the smallest feasible one is found to within the square root of it.
+# Tried limits are this factor apart; the smallest one that is possible is found to within this part of it.
 _RATIO = 0.85
+_PRECISION = 0.01
 # Bands may add this multiple of the network's computing and loading; with more, less memory is not worth it.
 _MOST_REPEATED = 2.0
 # Splits that are offered to the planner.
-_OFFERED = 4
+_OFFERED = 3
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def splits(
     if not found:
         return ()
     low, high = limit, found[-1].peak  # somewhere between them splitting becomes impossible, or too dear
-    while high > low / math.sqrt(_RATIO):
+    while high - low > _PRECISION * high:
         middle = (low + high) // 2
         split = options.cheapest(middle)
         if split is None or split.seconds > most:

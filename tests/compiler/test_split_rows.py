@@ -23,7 +23,8 @@ compiler = importlib.import_module("flexcomp.build")
 
 def lowered(graph: Graph, output: str, shape: tuple[int, ...]) -> Lowered:
     imported = load_model(graph.model(output, shape), None, None)
-    return compiler._compile_graph(imported, resolve_target("llvm -mcpu=x86-64-v3"), "smallest", lambda *_: None).base
+    target = resolve_target("llvm -mcpu=x86-64-v3")
+    return compiler._compile_graph(imported, target, target.vector_unit, "smallest", lambda *_: None).base
 
 
 @pytest.fixture(scope="module")
