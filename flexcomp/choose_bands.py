@@ -147,7 +147,7 @@ class _Options:
             for value, (start, end) in self.lives.items()
             if start < region.stop and end > region.start and value not in inner
         )
-        layers = self.problem.layers[region.start : region.stop]
+        layers = [self.problem.layers[link.layer] for link in chain.links]
         peak = max(
             outside + live + finest_segment(layer)
             for rows in parts

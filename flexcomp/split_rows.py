@@ -51,10 +51,14 @@ class _Link:
 
 
 class Chain:
-    """Consecutive layers that can be computed in bands: between them, what one writes only the others read."""
+    """Consecutive layers that can be computed in bands: between them, what one writes only the others read.
+
+    Within a band a layer is computed just before the one that needs it: a shortcut's rows come after the rows of the
+    branch beside it.
+    """
 
     def __init__(self, links: Sequence[_Link]) -> None:
-        self.links = tuple(links)
+        self.links = links = _in_order_of_need(links)
         readers = [[j for j, link in enumerate(links) if i in link.sources] for i in range(len(links))]
         self.last_reader = tuple(max(found, default=len(links) - 1) for found in readers)
 
@@ -111,6 +115,24 @@ class Chain:
             sum(sizes[i] for i in range(len(sizes) - 1) if i <= position <= self.last_reader[i])
             for position in range(len(sizes))
         ]
+
+
+def _in_order_of_need(links: Sequence[_Link]) -> tuple[_Link, ...]:
+    """The links from the last one backwards, depth first."""
+    order: list[int] = []
+
+    def visit(position: int) -> None:
+        for source in links[position].sources:
+            if source is not None and source not in order:
+                visit(source)
+        order.append(position)
+
+    visit(len(links) - 1)
+    moved = {position: i for i, position in enumerate(order)}
+    return tuple(
+        replace(links[position], sources=tuple(None if s is None else moved[s] for s in links[position].sources))
+        for position in order
+    )
 
 
 def chain_of(lowered: Lowered, start: int, stop: int) -> Chain | None:

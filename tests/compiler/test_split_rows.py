@@ -1,30 +1,38 @@
 """Chains of layers, their rows band by band, and what splitting makes of a network."""
 
-import importlib
 import itertools
 from dataclasses import replace
 
 import pytest
+import tvm
 
 from benchmarks.graph import Graph
-from flexcomp import plan
+from flexcomp import pipeline, plan
 from flexcomp.choose_bands import splits
 from flexcomp.device import default_profile
 from flexcomp.frontend import load_model
-from flexcomp.lower import Lowered
+from flexcomp.lower import Lowered, lower
 from flexcomp.program import ALIGN, ValueArg
 from flexcomp.schedules.row_bands import Rows
 from flexcomp.split_rows import BandBook, Region, chain_of
 from flexcomp.target import resolve_target
 from flexcomp.variants import alone, form_of, layer_seconds
-
-compiler = importlib.import_module("flexcomp.build")
+from flexcomp.weights import evaluate
 
 
 def lowered(graph: Graph, output: str, shape: tuple[int, ...]) -> Lowered:
+    """The smallest kernels of a network."""
     imported = load_model(graph.model(output, shape), None, None)
     target = resolve_target("llvm -mcpu=x86-64-v3")
-    return compiler._compile_graph(imported, target, target.vector_unit, "smallest", lambda *_: None).base
+    mod = imported.mod
+    for phase in (pipeline.simplify(), pipeline.layers(target.vector_unit), pipeline.separate_weights()):
+        mod = pipeline.run(mod, phase, "phase")
+    (transform,) = (gv for gv in mod.get_global_vars() if gv.name_hint == "main_transform_params")
+    weights = evaluate(mod[transform], imported.weights)
+    kept = tvm.IRModule({gv: func for gv, func in mod.functions_items() if gv != transform})
+    with target.tvm_target:
+        mod = pipeline.run(kept, pipeline.operators(target.vector_unit), "operators")
+    return lower(mod, weights, target, imported.input_names, imported.output_names)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +59,20 @@ def test_a_value_with_two_readers_has_the_rows_of_both(stem):
     assert chain.links[1].sources == (0, 0)
     assert chain.split(6) == [(Rows(0, 7), Rows(0, 6)), (Rows(5, 12), Rows(6, 12))]
     assert [chain.offset(chain.split(6)[1], 1, operand) for operand in (0, 1)] == [0, 8 * 16 * 4]
+
+
+def test_a_shortcut_is_computed_when_it_is_needed():
+    g = Graph("shortcut", seed=1)
+    x = g.input("x", (1, 16, 16, 16))
+    shortcut = g.conv(x, 32, 1, stride=2)
+    x = g.op("Add", g.conv(g.conv(x, 16, 1), 32, 3, stride=2), shortcut, channels=32)
+    network = lowered(g, x, (1, 32, 8, 8))
+    convolutions = [i for i, layer in enumerate(network.layers) if layer.op == "conv2d"]
+    first, last = convolutions[0], convolutions[-1]
+    chain = chain_of(network, first, last + 1)
+    assert sorted(link.layer for link in chain.links) == convolutions and chain.links[-1].layer == last
+    shortcut_at = next(i for i, link in enumerate(chain.links) if "1×1 16→32" in network.layers[link.layer].description)
+    assert shortcut_at == chain.links[-1].sources[1] == len(chain.links) - 2
 
 
 def test_what_is_no_chain(stem):
