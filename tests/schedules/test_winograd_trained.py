@@ -31,7 +31,7 @@ def trained_weights(name: str) -> list[np.ndarray]:
     return sorted(shapes.values(), key=lambda w: -w.shape[-1])[:1]
 
 
-@pytest.mark.parametrize("name", ["open_nsfw", "nudenet_320n"])
+@pytest.mark.parametrize("name", ["open_nsfw"])
 def test_accuracy_with_trained_weights(name):
     """Inputs as behind a rectifier, 15×15 pixels, no bias."""
     rng = np.random.default_rng(0)
