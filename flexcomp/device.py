@@ -64,7 +64,7 @@ class DeviceProfile:
     @property
     def storage(self) -> Storage:
         """What the planner knows of loading."""
-        return Storage(self.storage_bytes_per_s, self.load_overhead_s, self.wake_s)
+        return Storage(self.storage_bytes_per_s, self.load_overhead_s, self.wake_s, 1 / self.memory_bytes_per_s)
 
     def seconds(self, flops: float, nbytes: int, threads: int) -> float:
         """Predicted time of a kernel that does `flops` operations on `nbytes` bytes of operands."""

@@ -56,6 +56,12 @@ class Choice:
     index: int
     plan: Plan
     latency: float  # predicted, seconds
+    disturbance: float = 0.0  # seconds by which its loads delay computing besides, for comparison
+
+    @property
+    def score(self) -> float:
+        """What the choice among problems goes by: faster kernels may have to load several times as much."""
+        return self.latency + self.disturbance
 
 
 def ladder_of(
@@ -92,7 +98,7 @@ def ladder_of(
             if budget in extra or budget == wanted[-1]:
                 raise
             continue
-        if result and NO_SLOWER * result[-1].latency < best.latency and not last_that_fits:
+        if result and NO_SLOWER * result[-1].score < best.score and not last_that_fits:
             best = replace(result[-1], plan=replace(result[-1].plan, budget=budget))
         verify(problems[best.index], best.plan)
         result.append(best)
@@ -105,16 +111,17 @@ def _fastest(problems: Sequence[Problem], tried: Sequence[int], budget: int, str
     best: Choice | None = None
     failure: InfeasibleError | None = None
     for index in sorted(tried, key=lambda index: (bounds[index], index)):
-        if best is not None and bounds[index] >= best.latency:
+        if best is not None and bounds[index] >= best.score:
             break
         try:
             found = plan(problems[index], budget, strategy)
         except InfeasibleError as error:
             failure = error if index == min(tried) or failure is None else failure
             continue
-        latency = simulate(problems[index], found).latency
-        if best is None or latency < best.latency:
-            best = Choice(index, found, latency)
+        disturbance = problems[index].storage.disturbance * found.streamed_nbytes
+        choice = Choice(index, found, simulate(problems[index], found).latency, disturbance)
+        if best is None or choice.score < best.score:
+            best = choice
     if best is None:
         assert failure is not None
         raise failure

@@ -78,9 +78,10 @@ class Storage:
     bandwidth: float  # bytes per second, sequential
     overhead_s: float  # seconds per load, independent of its size
     wake_s: float = 0.0  # seconds until a step that waited for a load, or a load that waited for a step, begins
+    disturbance: float = 0.0  # seconds by which each loaded byte delays computing; counts where kernels are chosen
 
     def __post_init__(self) -> None:
-        possible = self.bandwidth > 0 and self.overhead_s >= 0 and self.wake_s >= 0
+        possible = self.bandwidth > 0 and self.overhead_s >= 0 and self.wake_s >= 0 and self.disturbance >= 0
         _require(possible, f"storage of {self.bandwidth} B/s, {self.overhead_s} s per load")
 
     def seconds(self, nbytes: int) -> float:
