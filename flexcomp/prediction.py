@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from . import plan
 from .program import Program, Rung
@@ -36,7 +36,7 @@ def to_metadata(prediction: Prediction) -> dict[str, str]:
     """For `Program.metadata`."""
     fields = {
         "layers": [[time.seconds, time.slice_s] for time in prediction.layers],
-        "storage": [prediction.storage.bandwidth, prediction.storage.overhead_s, prediction.storage.wake_s],
+        "storage": list(astuple(prediction.storage)),
     }
     return {_KEY: json.dumps(fields)}
 
