@@ -107,8 +107,10 @@ def choose(width: int, channels: int, unit: VectorUnit, row_nbytes: int = 0, mos
             break
         vectors = len(pieces(block, unit.width))
         for rows in range(1, min(_most_rows(vectors, unit), width, bound) + 1):
-            parts = split_evenly(width, rows)
-            cost = math.ceil(channels / block) * sum(_step_cost(size, vectors, unit) for _, size in parts)
+            parts = math.ceil(width / rows)  # as `split_evenly` cuts; there may be millions
+            size, larger = divmod(width, parts)
+            cost = (parts - larger) * _step_cost(size, vectors, unit) + larger * _step_cost(size + 1, vectors, unit)
+            cost *= math.ceil(channels / block)
             key = (round(cost, 3), -block)
             if best is None or key < best[0]:
                 best = (key, Tile(rows, block, unit.width if unit.by_lane else 1))
