@@ -158,7 +158,7 @@ def eligible(spec: ConvSpec) -> bool:
 def ways(spec: ConvSpec, unit: VectorUnit) -> list[Strassen]:
     """The ways on offer for a layer: as many bands as threads can share evenly; none where it does not pay."""
     pixels = spec.batch * spec.out_height * spec.out_width
-    if not eligible(spec) or spec.in_channels < _LEAST_CHANNELS or pixels < 2 * unit.width:
+    if not eligible(spec) or spec.in_channels < _LEAST_CHANNELS or min(pixels, spec.out_channels) < 2 * unit.width:
         return []
     half = choose(math.ceil(pixels / 2), spec.out_channels // 2, unit, most_vectors=_MOST_VECTORS)
     if half.channels % unit.width or spec.out_channels < 2 * half.channels:

@@ -99,3 +99,8 @@ def test_blocks_are_aligned_ranges():
             panel = conv_candidates(ConvSpec(1, 4, 4, taps, channels), VectorUnit(16, 32))[0].panel
             assert panel.blocks == 1 or panel.block_nbytes % 64 == 0
             assert set(panel.channels().reshape(-1)) == set(range(channels))
+
+
+def test_a_single_output_channel_has_a_kernel():
+    """Of a wide layer, as segmentation networks end in."""
+    assert conv_candidates(ConvSpec(1, 20, 20, 512, 1), VectorUnit(16, 32))[0].family == "direct"
