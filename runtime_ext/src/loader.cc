@@ -29,8 +29,8 @@ Loader::~Loader() {
     new std::thread(std::move(thread_));  // forgotten: its handle may be another thread's by now
     return;
   }
-  stop_ = true;
   Abort();
+  stop_ = true;  // not before: the thread may not have seen yet that an inference began, and Abort waits for its end
   started_.Set(started_count_ + 1);
   thread_.join();
 }

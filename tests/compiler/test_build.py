@@ -209,3 +209,17 @@ def test_a_relax_module_that_sorts_and_sums(tmp_path):
     np.testing.assert_array_equal(found[2], np.argsort(given, 1)[:, :3])
     np.testing.assert_allclose(found[3], np.cumsum(given), atol=1e-4)
     np.testing.assert_allclose(found[4], np.cumsum(given.astype("f8"), 1))
+
+
+def test_sessions_without_weights_close_at_once(tmp_path):
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((8, 8), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(relax.op.sort(x, 0))
+        builder.emit_func_output(y)
+    flexcomp.build(builder.get()).export_library(tmp_path / "sort.so")
+    given = np.arange(64, dtype="f4").reshape(8, 8)
+    for _ in range(200):  # the loader thread may not have woken up before there is nothing left to do
+        with flexcomp.load(tmp_path / "sort.so") as session:
+            session.run({"x": given})
