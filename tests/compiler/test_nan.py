@@ -34,13 +34,18 @@ NETWORKS = {
 }
 
 
+@pytest.mark.parametrize("kernels", ["smallest", "fastest"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_nan_is_kept(name, tmp_path):
+def test_nan_is_kept(name, kernels, tmp_path):
     network = NETWORKS[name]
     given = np.random.default_rng(1).standard_normal(IMAGE["x"]).astype("f4")
     given[0, 5, 4, 7] = given[0, 20, 8, 10] = np.nan
     (want,) = onnxruntime.InferenceSession(network.SerializeToString()).run(None, {"x": given})
     assert np.isnan(want).any()
-    flexcomp.build(network, threads=1).export_library(tmp_path / "network.so")
+    flexcomp.build(network, threads=1, kernels=kernels).export_library(tmp_path / "network.so")
     with flexcomp.load(tmp_path / "network.so") as session:
-        np.testing.assert_allclose(session(given), want, rtol=1e-5, atol=1e-4)
+        found = session(given)
+    if kernels == "fastest":  # Winograd's tiles mix neighbouring pixels: one that is no number makes all of its tile so
+        assert np.isnan(found[np.isnan(want)]).all() and not np.isnan(found).all()
+        want[np.isnan(found)] = np.nan
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-4)
