@@ -124,11 +124,16 @@ def test_the_runtime_builds_with_another_compiler(tmp_path):
 
 
 def test_budgets_switch_while_inferences_run(tiny):
-    report = run(tiny.library, "--repeat", 20, "--switch-budgets", 300, "--callers", 3, "--threads", 2)
-    done = report["concurrent"]
-    assert done["runs"] > 0 and done["wrong"] == 0  # how many fit beside 300 switches is the scheduler's affair
-    assert len(report["switches"]) == 300
-    for switch in report["switches"]:
-        assert switch["rss_bytes"] - report["idle_rss_bytes"] < switch["arena_bytes"] + 4 * 2**20
-        assert switch["switch_ms"] < 1000  # the scheduler of a busy machine included
+    inferences = 0
+    for _ in range(20):  # how many inferences fit beside 300 switches depends on the scheduler
+        report = run(tiny.library, "--repeat", 20, "--switch-budgets", 300, "--callers", 3, "--threads", 2)
+        assert report["concurrent"]["wrong"] == 0
+        assert len(report["switches"]) == 300
+        for switch in report["switches"]:
+            assert switch["rss_bytes"] - report["idle_rss_bytes"] < switch["arena_bytes"] + 4 * 2**20
+            assert switch["switch_ms"] < 1000  # the scheduler of a busy machine included
+        inferences += report["concurrent"]["runs"]
+        if inferences > 30:
+            break
+    assert inferences > 30
     assert "--callers needs --switch-budgets" in run(tiny.library, "--callers", 2, code=2)
