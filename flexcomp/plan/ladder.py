@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from .best import NO_SLOWER, resident_plan
+from .best import resident_plan
 from .bound import latency_bound
 from .check import verify
 from .errors import InfeasibleError
@@ -42,7 +42,7 @@ def ladder(
     """Checked plans in ascending order of budget, in bytes.
 
     Without `budgets`: a geometric progression from the minimum to everything resident. `extra` budgets
-    are planned exactly as asked. A larger budget is never predicted to be slower by more than 0.1 %: where the search
+    are planned exactly as asked. A larger budget is never predicted to be slower: where the search
     finds nothing better, the plan of the rung below is used. Raises InfeasibleError if a budget that
     was asked for is too small.
     """
@@ -98,7 +98,7 @@ def ladder_of(
             if budget in extra or budget == wanted[-1]:
                 raise
             continue
-        if result and NO_SLOWER * result[-1].score < best.score and not last_that_fits:
+        if result and result[-1].score < best.score and not last_that_fits:
             best = replace(result[-1], plan=replace(result[-1].plan, budget=budget))
         verify(problems[best.index], best.plan)
         result.append(best)

@@ -39,11 +39,11 @@ def test_every_rung_is_right_and_no_slower_than_flexnn(name: str) -> None:
     for rung in rungs:
         latency = simulate(problem, rung).latency
         try:
-            assert latency <= 1.001 * simulate(problem, plan(problem, rung.budget, "flexnn")).latency + 1e-6
+            assert latency <= simulate(problem, plan(problem, rung.budget, "flexnn")).latency + 1e-6
         except PlanError:
             continue
     for smaller, larger in pairwise(rungs):
-        assert simulate(problem, larger).latency <= 1.001 * simulate(problem, smaller).latency + 1e-6
+        assert simulate(problem, larger).latency <= simulate(problem, smaller).latency
 
 
 def test_half_the_memory_hides_most_loading_of_resnet152() -> None:

@@ -58,7 +58,7 @@ def test_best_is_never_slower_than_any_other(problem: Problem, factor: float) ->
             other = plan(problem, budget, strategy)
         except InfeasibleError:
             continue
-        assert fastest <= 1.001 * simulate(problem, other).latency + 1e-6
+        assert fastest <= simulate(problem, other).latency + 1e-6
 
 
 @settings(deadline=None)
@@ -156,7 +156,7 @@ def test_ladder(problem: Problem, asked: list[float]) -> None:
     assert [rung.budget for rung in rungs] == sorted({*(rung.budget for rung in rungs), *extra})
     assert {smallest, max(smallest, largest)} <= {rung.budget for rung in rungs}
     latencies = [simulate(problem, rung).latency for rung in rungs]
-    assert all(larger <= 1.001 * smaller + 1e-6 for smaller, larger in pairwise(latencies))
+    assert latencies == sorted(latencies, reverse=True)
     for rung in rungs:
         assert check(problem, rung) == []
 

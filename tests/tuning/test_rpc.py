@@ -32,9 +32,12 @@ def servers(tracker):
     """Two servers, each with its child processes in a group of its own."""
     command = [sys.executable, "-m", "tvm.exec.rpc_server", "--host", "127.0.0.1", "--tracker", tracker, "--key", KEY]
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    running = [subprocess.Popen(command, **quiet, start_new_session=True) for _ in range(2)]
+    running = []
     try:
-        _wait_until_registered(tracker, len(running))
+        # One after the other: two servers that start at once both bind the first free port, and one of them dies.
+        for _ in range(2):
+            running.append(subprocess.Popen(command, **quiet, start_new_session=True))
+            _wait_until_registered(tracker, len(running))
         yield running
     finally:
         for server in running:
