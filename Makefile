@@ -19,7 +19,7 @@ demo:
 
 test:
 	@bash scripts/environment.sh $(VENV) test
-	$(PYTHON) -m pytest $(ARGS)
+	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 bench:
 	@bash scripts/environment.sh $(VENV) bench
