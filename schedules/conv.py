@@ -25,12 +25,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from . import epilogue as ep
 from . import lane
-from .emit import Accumulators, flat, loop, maybe_serial, prefetch, spread, vector, zero
+from .emit import Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
+from .layer_function import Operands, layer_function
 from .panel import panel_of
 from .parts import choose_parts
 from .spec import ConvSpec
@@ -89,25 +89,11 @@ class DirectEmitter:
         self.joins_columns = tile.depth > 1 and _may_join_columns(spec)
 
     def prim_func(self) -> tirx.PrimFunc:
-        spec, given = self.spec, self.declared
-        out_shape = (given.batch, given.out_height, given.out_width, given.out_channels)
-        with IRBuilder() as builder:
-            with T.prim_func():
-                T.func_name("main")
-                T.func_attr({"tirx.noalias": True})
-                in_shape = (given.batch, given.height, given.width, given.in_channels)
-                x = T.arg("x", T.buffer(in_shape, "float32"))
-                tensors = [T.arg(f"t{i}", T.buffer(out_shape, "float32")) for i in range(spec.tensors)]
-                panel = T.arg("panel", T.buffer(self.panel.shape, "float32"))
-                first = T.arg("first", T.int64())
-                count = T.arg("count", T.int64())
-                y = T.arg("y", T.buffer(out_shape, "float32"))
-                self.x = flat(x, math.prod(in_shape))
-                self.w = flat(panel, math.prod(self.panel.shape))
-                self.y = flat(y, math.prod(out_shape))
-                self.tensors = [flat(t, math.prod(out_shape)) for t in tensors]
-                self._tasks(T.Cast("int32", first), T.Cast("int32", count))
-        return builder.get()
+        return layer_function(self.declared, self.panel, self._body)
+
+    def _body(self, given: Operands) -> None:
+        self.x, self.w, self.y, self.tensors = given.x, given.panel, given.y, given.tensors
+        self._tasks(given.first, given.count)
 
     def _tasks(self, first, count) -> None:
         spec, panel = self.spec, self.panel

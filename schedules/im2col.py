@@ -21,11 +21,11 @@ import math
 from dataclasses import dataclass
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from . import epilogue as ep
-from .emit import Accumulators, flat, loop, maybe_serial, spread, vector, zero
+from .emit import Accumulators, loop, maybe_serial, spread, vector, zero
+from .layer_function import Operands, layer_function
 from .panel import Panel, panel_of
 from .spec import ConvSpec
 from .tile import Tile, VectorUnit, choose, pieces
@@ -148,27 +148,12 @@ class _Emitter:
         self.band = max(1, min(self.tiles, _BAND_NBYTES // (4 * way.row * way.tile.rows)))
 
     def prim_func(self) -> tirx.PrimFunc:
-        spec = self.spec
-        in_shape = (spec.batch, spec.height, spec.width, spec.in_channels)
-        out_shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
-        with IRBuilder() as builder:
-            with T.prim_func():
-                T.func_name("main")
-                T.func_attr({"tirx.noalias": True})
-                x = T.arg("x", T.buffer(in_shape, "float32"))
-                tensors = [T.arg(f"t{i}", T.buffer(out_shape, "float32")) for i in range(spec.tensors)]
-                panel = T.arg("panel", T.buffer(self.panel.shape, "float32"))
-                first = T.arg("first", T.int64())
-                count = T.arg("count", T.int64())
-                y = T.arg("y", T.buffer(out_shape, "float32"))
-                flattened = T.arg("flattened", T.buffer(self.way.scratch[0], "float32"))
-                self.x = flat(x, math.prod(in_shape))
-                self.w = flat(panel, math.prod(self.panel.shape))
-                self.y = flat(y, math.prod(out_shape))
-                self.a = flat(flattened, math.prod(self.way.scratch[0]))
-                self.tensors = [flat(t, math.prod(out_shape)) for t in tensors]
-                self._slices(T.Cast("int32", first), T.Cast("int32", count))
-        return builder.get()
+        return layer_function(self.spec, self.panel, self._body, self.way.scratch)
+
+    def _body(self, given: Operands) -> None:
+        self.x, self.w, self.y, self.tensors = given.x, given.panel, given.y, given.tensors
+        (self.a,) = given.scratch
+        self._slices(given.first, given.count)
 
     def _slices(self, first, count) -> None:
         spec, way, per_group = self.spec, self.way, self.panel.blocks_per_group

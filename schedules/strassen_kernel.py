@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from . import epilogue as ep
 from . import lane
-from .emit import Accumulators, flat, maybe_serial, prefetch, vector, zero
+from .emit import Accumulators, maybe_serial, prefetch, vector, zero
+from .layer_function import Operands, layer_function
 from .strassen import Strassen, eligible
 from .tile import pieces
 
@@ -37,27 +37,12 @@ class _Emitter:
         self.small, self.larger = divmod(way.pixels, way.tiles)  # the first `larger` pixel tiles have one pixel more
 
     def prim_func(self) -> tirx.PrimFunc:
-        spec, way = self.spec, self.way
-        in_shape = (spec.batch, spec.height, spec.width, spec.in_channels)
-        out_shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
-        with IRBuilder() as builder:
-            with T.prim_func():
-                T.func_name("main")
-                T.func_attr({"tirx.noalias": True})
-                x = T.arg("x", T.buffer(in_shape, "float32"))
-                tensors = [T.arg(f"t{i}", T.buffer(out_shape, "float32")) for i in range(spec.tensors)]
-                panel = T.arg("panel", T.buffer(self.panel.shape, "float32"))
-                first = T.arg("first", T.int64())
-                count = T.arg("count", T.int64())
-                y = T.arg("y", T.buffer(out_shape, "float32"))
-                v, copies = (T.arg(n, T.buffer(s, "float32")) for n, s in zip(("v", "c"), way.scratch, strict=True))
-                self.x = flat(x, math.prod(in_shape))
-                self.w = flat(panel, math.prod(self.panel.shape))
-                self.y = flat(y, math.prod(out_shape))
-                self.tensors = [flat(t, math.prod(out_shape)) for t in tensors]
-                self.v, self.c = flat(v, math.prod(way.scratch[0])), flat(copies, math.prod(way.scratch[1]))
-                self._bands(T.Cast("int32", first), T.Cast("int32", count))
-        return builder.get()
+        return layer_function(self.spec, self.panel, self._body, self.way.scratch)
+
+    def _body(self, given: Operands) -> None:
+        self.x, self.w, self.y, self.tensors = given.x, given.panel, given.y, given.tensors
+        self.v, self.c = given.scratch
+        self._bands(given.first, given.count)
 
     def _bands(self, first, count) -> None:
         way = self.way

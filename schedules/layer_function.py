@@ -1,0 +1,62 @@
+"""The signature that kernels of layers with weights have in common: (x, tensors…, panel, first, count, y, scratch…)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from .emit import flat
+from .panel import Panel
+from .spec import ConvSpec
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What a kernel computes on: every buffer in one dimension, and the blocks of the step."""
+
+    x: tirx.Buffer  # the input, [batch, height, width, in_channels]
+    tensors: list[tirx.Buffer]  # what the epilogue reads, [batch, out_height, out_width, out_channels] each
+    panel: tirx.Buffer  # the weights of blocks [first, first + count)
+    first: tirx.Expr  # int32
+    count: tirx.Expr  # int32
+    y: tirx.Buffer  # the output, [batch, out_height, out_width, out_channels]
+    scratch: list[tirx.Buffer]
+
+
+def layer_function(
+    spec: ConvSpec, panel: Panel, emit: Callable[[Operands], None], scratch: Sequence[tuple[int, ...]] = ()
+) -> tirx.PrimFunc:
+    """A PrimFunc (x, epilogue tensors…, panel, first, count, y, scratch…), all float32, whose body `emit` emits.
+
+    x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
+    out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer; `scratch` are shapes.
+    """
+    in_shape = (spec.batch, spec.height, spec.width, spec.in_channels)
+    out_shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
+    with IRBuilder() as builder:
+        with T.prim_func():
+            T.func_name("main")
+            T.func_attr({"tirx.noalias": True})
+            x = T.arg("x", T.buffer(in_shape, "float32"))
+            tensors = [T.arg(f"t{i}", T.buffer(out_shape, "float32")) for i in range(spec.tensors)]
+            weights = T.arg("panel", T.buffer(panel.shape, "float32"))
+            first = T.arg("first", T.int64())
+            count = T.arg("count", T.int64())
+            y = T.arg("y", T.buffer(out_shape, "float32"))
+            room = [T.arg(f"s{i}", T.buffer(shape, "float32")) for i, shape in enumerate(scratch)]
+            operands = Operands(
+                x=flat(x, math.prod(in_shape)),
+                panel=flat(weights, math.prod(panel.shape)),
+                y=flat(y, math.prod(out_shape)),
+                tensors=[flat(t, math.prod(out_shape)) for t in tensors],
+                scratch=[flat(s, math.prod(shape)) for s, shape in zip(room, scratch, strict=True)],
+                first=T.Cast("int32", first),
+                count=T.Cast("int32", count),
+            )
+            emit(operands)
+    return builder.get()
