@@ -60,7 +60,7 @@ def trade_off(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
     offered = conv_candidates(spec, unit)
     winograd = [c for c in offered if c.family == "winograd" and c.scratch_nbytes <= _WINOGRAD_SCRATCH]
     kinds = sorted({c.variant.split()[0] for c in winograd})
-    sliced = [im2col_candidate(spec, unit, count) for count in SLICES]
+    sliced = [im2col_candidate(im2col.in_slices(spec, unit, count), unit) for count in SLICES]
     return [offered[0], *sliced, *(min((c for c in winograd if kind in c.variant), key=lambda c: c.work) for kind in kinds)]
 
 
@@ -69,8 +69,8 @@ def curve(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
     counts = [1]
     while 2 * counts[-1] * _FINEST_SHOWN <= spec.taps:
         counts.append(2 * counts[-1])
-    found = [im2col_candidate(spec, unit, count) for count in counts]
-    finest = im2col_candidate(spec, unit, spec.taps // im2col.FINEST_SLICE)
+    found = [im2col_candidate(im2col.in_slices(spec, unit, count), unit) for count in counts]
+    finest = im2col_candidate(im2col.in_slices(spec, unit, spec.taps // im2col.FINEST_SLICE), unit)
     return sorted({c.variant: c for c in [*found, finest]}.values(), key=lambda c: -c.scratch_nbytes)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from . import conv, depthwise, im2col, matmul, strassen, strassen_kernel, winograd, winograd_kernel
+from . import conv, depthwise, im2col, im2col_kernel, matmul, strassen, strassen_kernel, winograd, winograd_kernel
 from .panel import Panel, panel_of
 from .spec import ConvSpec, MatmulSpec
 from .strassen import HalvesTransform
@@ -73,7 +73,7 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
         direct_candidate(spec, tile, unit),
         *(winograd_candidate(way, unit) for way in _winograd_ways(spec, unit)),
         *(_strassen(way, unit) for way in strassen.ways(spec, unit)),
-        *(im2col_candidate(spec, unit, way.slices) for way in im2col.ways(spec, unit)),
+        *(im2col_candidate(way, unit) for way in im2col.ways(spec, unit)),
     ]
 
 
@@ -158,16 +158,15 @@ def _strassen(way: strassen.Strassen, unit: VectorUnit) -> Candidate:
     )
 
 
-def im2col_candidate(spec: ConvSpec, unit: VectorUnit, slices: int) -> Candidate:
-    """The im2col_gemm kernel with the flattened input in `slices` parts, for layers that have one."""
-    way = im2col.in_slices(spec, unit, slices)
+def im2col_candidate(way: im2col.Im2col, unit: VectorUnit) -> Candidate:
+    """A way to compute a layer from its flattened input."""
     return Candidate(
         "im2col_gemm",
         way.tile,
         way.panel,
         way.scratch_nbytes,
         way.work,
-        lambda: im2col.kernel(way, unit.width),
+        lambda: im2col_kernel.kernel(way, unit.width),
         variant=str(way),
         scratch=way.scratch,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import tvm
@@ -61,7 +62,10 @@ def cases(draw: st.DrawFn, kind: str) -> Case:
         way = draw(st.sampled_from(ways)) if ways else None
         candidate = next((c for c in conv_candidates(spec, unit) if way and c.variant == str(way)), None)
     elif kind == "im2col_gemm":
-        candidate = im2col_candidate(spec, unit, draw(pick(3, 1, 2, 5, 11))) if im2col.eligible(spec) else None
+        candidate = None
+        if im2col.eligible(spec):
+            way = im2col.in_slices(spec, unit, draw(pick(3, 1, 2, 5, 11)))
+            candidate = im2col_candidate(replace(way, stretch=draw(pick(way.stretch, 1, 7, 40))), unit)
     else:
         candidate = conv_candidates(spec, unit)[0]
     if candidate is None:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tvm
 
-from flexcomp.schedules.im2col import FINEST_SLICE, Im2col, eligible, kernel, ways
+from flexcomp.schedules.im2col import FINEST_SLICE, Im2col, eligible, ways
+from flexcomp.schedules.im2col_kernel import kernel
 from flexcomp.schedules.registry import conv_candidates
 from flexcomp.schedules.spec import ConvSpec
 from flexcomp.schedules.tile import Tile, VectorUnit
@@ -29,6 +30,18 @@ def test_scratch_falls_in_proportion(channels):
         assert way.slice >= FINEST_SLICE
 
 
+@pytest.mark.parametrize(("image", "channels"), [(224, 64), (112, 128), (28, 512)])
+def test_stretches_of_large_images_are_the_same_for_every_number_of_slices(image, channels):
+    """Scratch falls in proportion there too, and partial sums of a stretch fit the second-level cache."""
+    spec = ConvSpec(1, image, image, channels, channels, (3, 3), padding=SAME)
+    whole, *sliced = ways(spec, UNIT)
+    assert whole.stretches > 1 and str(whole) == f"1 slice of {whole.flattened_pixels} pixels"
+    for way in sliced:
+        assert way.flattened_pixels == whole.flattened_pixels < image * image
+        assert way.scratch_nbytes < (whole.slice / way.slices + 32) * 4 * way.flattened_pixels
+        assert way.flattened_pixels < way.stretch + way.tile.rows
+
+
 def test_the_finest_slices_are_on_offer():
     spec = ConvSpec(1, 28, 28, 64, 64, (3, 3), padding=SAME)
     assert min(way.slice for way in ways(spec, UNIT)) == FINEST_SLICE
@@ -43,14 +56,16 @@ def test_who_has_nothing_to_flatten():
 def test_weights_are_those_of_the_direct_kernel_for_the_same_tile():
     spec = ConvSpec(1, 28, 28, 64, 64, (3, 3), padding=SAME)
     direct = conv_candidates(spec, UNIT)[0]
-    assert Im2col(spec, direct.tile, 3).panel == direct.panel
+    assert Im2col(spec, direct.tile, 3, 100).panel == direct.panel
 
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_every_number_of_slices_computes_the_same(groups):
-    """Also where slices end within a tap, and where the last block shares channels with the one before."""
+    """Also where slices end within a tap, where the last block shares channels with the one before, and in stretches."""
     spec = ConvSpec(2, 9, 7, 20 * groups, 20 * groups, (3, 3), padding=SAME, groups=groups, epilogue=RESIDUAL)
-    found = {count: Im2col(spec, Tile(5, 16), count) for count in (1, 2, 5, 11, 180)}
+    cuts = {1: 63, 2: 63, 5: 20, 11: 1, 180: 30}  # slices: pixels of a stretch
+    found = {count: Im2col(spec, Tile(5, 16), count, stretch) for count, stretch in cuts.items()}
+    assert [way.stretches for way in found.values()] == [1, 1, 4, 13, 3]
     with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
         compiled = library({f"kernel_{count}": kernel(way, 8) for count, way in found.items()})
     rng = np.random.default_rng(0)
@@ -66,4 +81,4 @@ def test_every_number_of_slices_computes_the_same(groups):
 
 def test_no_memory_besides_the_operands():
     spec = ConvSpec(1, 14, 14, 64, 40, (3, 3), padding=SAME, epilogue=RESIDUAL)
-    assert_no_workspace({f"kernel_{count}": kernel(Im2col(spec, Tile(5, 16), count), 8) for count in (1, 6)})
+    assert_no_workspace({f"kernel_{count}": kernel(Im2col(spec, Tile(5, 16), count, 90), 8) for count in (1, 6)})

@@ -1,0 +1,250 @@
+"""Kernels that multiply a flattened input with the weights, slice by slice (schedules/im2col.py).
+
+1. Weights lie in the same panels as for the direct convolution: a slice of products is a range of a block's rows.
+2. For each image, group, stretch and slice the slice is flattened. Where taps of a kernel row lie next to each other
+   in the image, their channels are one run that is copied at once; what lies outside the image is set to zero.
+3. Then tasks are (band of the stretch's tiles, block of channels). A register tile is multiplied with the slice in
+   parts of a few hundred products, so that rounding errors stay small, and added to what the output holds: the bias
+   before the first slice, partial sums later. The epilogue follows the last slice.
+4. Partial sums must be added once. Where the last block of a group overlaps the one before it, it computes only the
+   channels that are its own.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from . import epilogue as ep
+from .emit import Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
+from .im2col import Im2col, eligible
+from .layer_function import Operands, layer_function
+from .tile import pieces
+
+# Products added up in a register before the sum moves to the output, as in the direct convolution.
+_PARTIAL_TERMS = 512
+# Bytes of the flattened slice that should stay in the second-level cache while all blocks pass over it.
+_BAND_NBYTES = 256 * 1024
+# Tasks of a stretch, if it has as many tiles: enough for several threads to get equal shares.
+_LEAST_TASKS = 8
+
+
+def kernel(way: Im2col, vector_width: int) -> tirx.PrimFunc:
+    """A PrimFunc (x, epilogue tensors…, panel, first, count, y, flattened).
+
+    x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
+    out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer; flattened is scratch
+    of the shape `way.scratch[0]`. A step whose first block overlaps the one before it leaves the shared channels to
+    the step that has that one.
+    """
+    assert eligible(way.spec), f"nothing to flatten for {way.spec}"
+    assert way.tile.channels <= way.spec.group_out, f"{way.tile} is wider than {way.spec}"
+    return _Emitter(way, vector_width).prim_func()
+
+
+def _bind(value):
+    """A name for a value that several expressions use."""
+    return value if isinstance(value, int) else T.bind(value)
+
+
+def _least(value, bound: int):
+    """The lesser of two numbers that are not negative, as a constant where it is one."""
+    if bound == 0:
+        return 0
+    return min(value, bound) if isinstance(value, int) else tirx.min(value, bound)
+
+
+class _Emitter:
+    def __init__(self, way: Im2col, vector_width: int) -> None:
+        self.way, self.spec, self.panel, self.width = way, way.spec, way.panel, vector_width
+        self.small, self.larger = divmod(way.pixels, way.tiles)  # the first `larger` tiles have a pixel more
+        tiles = math.ceil(way.tiles / way.stretches)
+        cached = max(1, _BAND_NBYTES // (4 * way.row * way.tile.rows))
+        fewest = min(tiles, math.ceil(_LEAST_TASKS / self.panel.blocks_per_group))
+        self.band = math.ceil(tiles / max(fewest, math.ceil(tiles / cached)))
+        self.bands = math.ceil(tiles / self.band)
+
+    def prim_func(self) -> tirx.PrimFunc:
+        return layer_function(self.spec, self.panel, self._body, self.way.scratch)
+
+    def _body(self, given: Operands) -> None:
+        self.x, self.w, self.y, self.tensors = given.x, given.panel, given.y, given.tensors
+        (self.a,) = given.scratch
+        self._slices(given.first, given.count)
+
+    def _slices(self, first, count) -> None:
+        spec, way, per_group = self.spec, self.way, self.panel.blocks_per_group
+        with maybe_serial(0, spec.batch) as image:
+            self.image = image
+            groups = (first // per_group, (first + count - 1) // per_group + 1) if spec.groups > 1 else (0, 1)
+            with maybe_serial(*groups) as group, maybe_serial(0, way.stretches) as stretch:
+                self.group = group
+                self._bind_stretch(stretch)
+                low = T.bind(tirx.max(first, group * per_group)) if spec.groups > 1 else first
+                high = T.bind(tirx.min(first + count, (group + 1) * per_group)) if spec.groups > 1 else first + count
+                with maybe_serial(0, way.count) as index:
+                    self.index = index
+                    self.start = _bind(index * way.slice)
+                    self.stop = T.bind(tirx.min(self.start + way.slice, spec.taps)) if way.count > 1 else spec.taps
+                    self._flatten()
+                    self._multiply(first, low, high - low)
+
+    def _bind_stretch(self, index) -> None:
+        """The tiles [top, bottom) of a stretch, and its pixels."""
+        each, larger = divmod(self.way.tiles, self.way.stretches)
+        self.top = _bind(index * each + _least(index, larger))
+        self.bottom = _bind((index + 1) * each + _least(index + 1, larger))
+        self.first_pixel = _bind(self._pixel(self.top))
+        self.stretch_pixels = _bind(self._pixel(self.bottom) - self.first_pixel)
+
+    def _pixel(self, tile):
+        """The first pixel of a tile."""
+        return tile * self.small + _least(tile, self.larger)
+
+    # -- flattening --------------------------------------------------------------------------------
+
+    def _flatten(self) -> None:
+        """Write the slice's products of every output pixel of the stretch."""
+        spec, way = self.spec, self.way
+        with loop(self.stretch_pixels, 4 * way.flattened_pixels * way.slice) as pixel:
+            row = T.bind((self.first_pixel + pixel) // spec.out_width)
+            column = T.bind((self.first_pixel + pixel) % spec.out_width)
+            place = T.bind(pixel * way.row - self.start)  # of product 0, which may lie before
+            # Taps that lie side by side in the image are one run, if all channels are wanted.
+            joined = spec.groups == 1 and (spec.dilation[1] == 1 or spec.kernel[1] == 1)
+            taps = 1 if joined else spec.kernel[1]
+            run = spec.taps // spec.kernel[0] // taps
+            with T.serial(self.start // run, (self.stop + (run - 1)) // run) as line:
+                in_row = T.bind(row * spec.stride[0] - spec.padding[0] + line // taps * spec.dilation[0])
+                in_column = T.bind(column * spec.stride[1] - spec.padding[1] + line % taps * spec.dilation[1])
+                low = T.bind(tirx.max(self.start, line * run))
+                high = T.bind(tirx.min(self.stop, (line + 1) * run))
+                source = T.bind(in_column * spec.in_channels - line * run)  # in its row, of product 0
+                ends = spec.width * spec.in_channels
+                inside = tirx.all(in_row >= 0, in_row < spec.height)
+                if not joined:
+                    # One tap, of one group: inside the row or not.
+                    inside = tirx.all(inside, in_column >= 0, in_column < spec.width)
+                    known = (low, tirx.if_then_else(inside, high, low))
+                else:
+                    known = (
+                        tirx.min(tirx.max(0 - source, low), high),
+                        tirx.if_then_else(inside, tirx.max(tirx.min(ends - source, high), low), low),
+                    )
+                begin, end = T.bind(tirx.if_then_else(inside, known[0], low)), T.bind(known[1])
+                base = T.bind(
+                    ((self.image * spec.height + in_row) * spec.width) * spec.in_channels
+                    + source + self.group * spec.group_in
+                )  # fmt: skip
+                self._fill(place, low, begin, None)
+                self._fill(place, begin, end, base)
+                self._fill(place, end, high, None)
+
+    def _fill(self, place, low, high, source) -> None:
+        """Products [low, high) of a pixel: copied, or zero without a source. LLVM makes vectors of these loops."""
+        with T.serial(low, high) as at:
+            T.buffer_store(self.a, zero(1) if source is None else self.x[source + at], [place + at])
+
+    # -- multiplying -------------------------------------------------------------------------------
+
+    def _multiply(self, first, low, count) -> None:
+        """Add the product of the slice and the weights of blocks [low, low + count), all of one group."""
+        spec, panel = self.spec, self.panel
+        flops = 2 * self.way.flattened_pixels * spec.group_out * self.way.slice
+        shared = max(0, panel.blocks_per_group * panel.block - panel.group_channels)
+        with loop(count * self.bands, flops) as task:
+            accumulators = {lanes: Accumulators(self.way.tile.rows, self._pieces(lanes)) for lanes in (0, shared)}
+            block = T.bind(low + task % count)
+            top = T.bind(self.top + task // count * self.band) if self.bands > 1 else self.top
+            self.panel_at = T.bind((block - first) * (panel.rows * panel.block))
+            within = T.bind(block % panel.blocks_per_group)
+            if not shared:
+                self._tiles(accumulators[0], top, within * panel.block)
+                return
+            with T.If(within < panel.blocks_per_group - 1):
+                with T.Then():
+                    self._tiles(accumulators[0], top, within * panel.block)
+                with T.Else():
+                    self._tiles(accumulators[shared], top, panel.group_channels - panel.block)
+
+    def _pieces(self, shared: int) -> list[tuple[int, int]]:
+        """The vectors of a block's lanes behind the first `shared`."""
+        return [(shared + start, lanes) for start, lanes in pieces(self.panel.block - shared, self.width)]
+
+    def _tiles(self, acc: Accumulators, top, channel) -> None:
+        self.out_channel = _bind(self.group * self.spec.group_out + channel)
+        stop = T.bind(tirx.min(top + self.band, self.bottom)) if self.bands > 1 else self.bottom
+        if not self.larger:
+            with T.serial(top, stop) as tile:
+                self._tile(acc, tile * self.small, self.small)
+            return
+        middle = T.bind(tirx.max(top, tirx.min(stop, self.larger)))
+        with T.serial(top, middle) as tile:
+            self._tile(acc, tile * (self.small + 1), self.small + 1)
+        with T.serial(middle, stop) as tile:
+            self._tile(acc, tile * self.small + self.larger, self.small)
+
+    def _tile(self, acc: Accumulators, pixel, size: int) -> None:
+        """Output pixels [pixel, pixel + size) and the channels of a block."""
+        spec, block = self.spec, self.panel.block
+        place = T.bind((self.image * self.way.pixels + pixel) * spec.out_channels + self.out_channel)
+        if self.way.count > 1:
+            self._prefetch(place, size)
+        parts = math.ceil(self.way.slice / _PARTIAL_TERMS)
+        each = math.ceil(self.way.slice / parts)
+        with maybe_serial(0, parts) as part:
+            acc.fill(size, lambda start, lanes: zero(lanes))
+            begin = _bind(self.start + part * each)
+            terms = tirx.min(each, self.stop - begin)
+            source = T.bind((pixel - self.first_pixel) * self.way.row + part * each)
+            weights = T.bind(self.panel_at + (1 + begin) * block)
+            with T.serial(terms) as term:
+                acc.accumulate(
+                    list(range(size)),
+                    lambda row, start, lanes: spread(self.a[source + row * self.way.row + term], lanes),
+                    lambda start, lanes: self.w[vector(weights + term * block + start, lanes)],
+                )
+            self._add(acc, size, place, part, parts)
+
+    def _prefetch(self, place, size: int) -> None:
+        """Ask for the partial sums that a slice adds to."""
+        for row in range(size):
+            prefetch(self.y, place + row * self.spec.out_channels, self.panel.block)
+
+    def _add(self, acc: Accumulators, size: int, place, part, parts: int) -> None:
+        """Add a part to the output: the first to the bias, the last with the epilogue."""
+        last = self.way.count * parts - 1
+        number = _bind(self.index * parts + part)
+        if not last:
+            self._store(acc, size, place, begins=True, ends=True)
+            return
+        with T.If(number == 0):
+            with T.Then():
+                self._store(acc, size, place, begins=True, ends=False)
+            with T.Else():
+                with T.If(number == last):
+                    with T.Then():
+                        self._store(acc, size, place, begins=False, ends=True)
+                    with T.Else():
+                        self._store(acc, size, place, begins=False, ends=False)
+
+    def _store(self, acc: Accumulators, size: int, place, begins: bool, ends: bool) -> None:
+        spec, block = self.spec, self.panel.block
+        vectors_at = self.panel_at + (1 + self.panel.taps) * block
+        for row in range(size):
+            for start, lanes in acc.pieces:
+                index = vector(place + row * spec.out_channels + start, lanes)
+                value = acc.get(row, start, lanes)
+                value = value + (self.w[vector(self.panel_at + start, lanes)] if begins else self.y[index])
+                if ends:
+                    value = ep.evaluate(
+                        spec.epilogue,
+                        value,
+                        tensor=lambda i, index=index: self.tensors[i][index],
+                        channel=lambda i, start=start, lanes=lanes: self.w[
+                            vector(vectors_at + i * block + start, lanes)
+                        ],
+                    )
+                T.buffer_store(self.y, value, [index])
