@@ -40,6 +40,9 @@ def run(
     trace: str | Path | None = None,
     read_bandwidth: float | None = None,
     buffered: bool = False,
+    compute_cpus: str | None = None,
+    loader_cpu: str | None = None,
+    affinity: bool = True,
     emulator: Emulator | None = None,
 ) -> dict:
     """Run `library` and return what the runner reports: latencies, memory, bytes read, stall time.
@@ -47,7 +50,8 @@ def run(
     `inputs` are .npy files by input name; without them the runner draws random ones. Outputs are
     written to `output_dir` as NAME.npy. `prefix` is a command that starts the runner, e.g. `taskset`.
     `trace` is a file for `flexcomp.trace.read_traces`; `read_bandwidth` imitates storage of so many bytes per
-    second; `buffered` reads through the page cache. `emulator` runs a library built for another machine.
+    second; `buffered` reads through the page cache. `compute_cpus` and `loader_cpu` are lists of cores such as "4-7",
+    instead of the big and the little ones; without `affinity` the system places all threads. `emulator` runs a library built for another machine.
     "bytes_read" and "stall_ms" are medians over the timed inferences, as "median_ms" is; the keys with
     "_each" list them all. Raises InputError for a wrong option or input name, otherwise ArtifactError
     with the runner's message when it fails.
@@ -66,6 +70,12 @@ def run(
         command += ["--read-bandwidth", repr(float(read_bandwidth))]
     if buffered:
         command += ["--buffered"]
+    if compute_cpus is not None:
+        command += ["--compute-cpus", compute_cpus]
+    if loader_cpu is not None:
+        command += ["--loader-cpu", loader_cpu]
+    if not affinity:
+        command += ["--no-affinity"]
     if output_dir is not None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         command += ["--output-dir", str(output_dir)]

@@ -33,7 +33,9 @@ if TYPE_CHECKING:  # only sessions that watch need it
 
 _KIND = "flexcomp.program."  # a version number follows
 _ERRORS = {c.__name__: c for c in (ArtifactError, BudgetError, ExecutionError, InputError, StorageError, TargetError)}
-_OPTIONS = ("direct", "read_bandwidth", "loader_cpu", "compute_cpus", "trace", "fail_read_at")  # see `load`
+_OPTIONS = (  # see `load`
+    "direct", "read_bandwidth", "compute_cpus", "loader_cpu", "affinity", "trace", "fail_read_at", "sysfs_cpus",
+)  # fmt: skip
 _loaded: dict[Path, list[tuple[int, int]]] = {}  # device and inode of each file that was loaded from a path
 _ELF_MACHINES = {3: "i686", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
@@ -73,11 +75,15 @@ def load(
     """Open the compiled network in `path`, whose weights lie beside it unless `weights` names another file.
 
     `budget` is what `flexcomp.budget.parse_budget` understands; the largest plan within it is used. `threads`
-    defaults to what the network was built for, or the cores this process may use if they are fewer. `verify`
-    checks every byte of the weights first.
+    defaults to what the network was built for, or the cores for them if they are fewer. `verify` checks every byte
+    of the weights first.
+    Where cores differ (big.LITTLE), kernels run on the big ones and weights are loaded on little ones; otherwise
+    the system places threads. `compute_cpus` and `loader_cpu` name cores instead, as a number, a sequence or a list such
+    as "4-7"; `affinity=False` leaves all to the system.
     Further options: `direct` (False: read through the page cache), `read_bandwidth` (imitate storage of so
-    many bytes per second), `loader_cpu`, `compute_cpus` (cores to use), `trace` (note when steps and loads run, for
-    `Session.trace`), `fail_read_at` (tests: fail the n-th read). Raises ArtifactError, BudgetError, TargetError, InputError.
+    many bytes per second), `trace` (note when steps and loads run, for `Session.trace`), `fail_read_at` and `sysfs_cpus`
+    (tests: fail the n-th read; another folder than /sys/devices/system/cpu). Raises ArtifactError, BudgetError,
+    TargetError, InputError.
     """
     if unknown := [option for option in options if option not in _OPTIONS]:
         raise InputError(f"load has no option {_listed(unknown)}; there are {_listed(_OPTIONS)}")
@@ -161,7 +167,7 @@ class Session:
     def stats(self) -> dict[str, Any]:
         """The plan in use and what the last inference took.
 
-        Keys: rung, budget_bytes, arena_bytes, threads, direct_io, runs, restarts (inferences begun anew because the
+        Keys: rung, budget_bytes, arena_bytes, threads, compute_cpus, loader_cpus (None: on any core), direct_io, runs, restarts (inferences begun anew because the
         budget shrank), latency_ms, stall_ms, bytes_read, reads (of the last inference), total_bytes_read.
         """
         with _translated():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm.target import codegen
 
+from flexcomp.cores import compute_cores
 from flexcomp.errors import TargetError
 from flexcomp.presets import CORES, PRESETS, Preset
 from flexcomp.schedules.tile import VectorUnit
@@ -221,7 +221,7 @@ def _host() -> dict:
     config = {
         "mtriple": codegen.llvm_get_system_triple(),
         "mcpu": codegen.llvm_get_system_cpu(),
-        "num-cores": len(os.sched_getaffinity(0)),
+        "num-cores": compute_cores(),
     }
     promised = codegen.llvm_get_cpu_features(tvm.target.Target({"kind": "llvm", **config}))
     present = tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()

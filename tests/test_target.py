@@ -73,6 +73,12 @@ def test_presets(name):
     assert str(resolve_target(str(target))) == str(target)
 
 
+def test_the_big_cores_of_a_preset_are_the_threads_of_a_build():
+    """As many as the runtime finds big cores on such a device (tests/runtime/test_cores.py)."""
+    assert resolve_target("pixel-6-pro").num_cores == 2
+    assert resolve_target("mi-mix-2s").num_cores == 4
+
+
 def test_presets_feed_the_default_profile():
     pi = default_profile(4, PRESETS["raspberry-pi-4b"])
     assert pi.storage_bytes_per_s == 257e6

@@ -29,6 +29,9 @@ def run(
     input: Annotated[
         list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input; without any, random ones.")
     ] = None,
+    compute_cpus: Annotated[str | None, typer.Option(metavar="4-7", help="Cores for kernels; by default the big ones.")] = None,
+    loader_cpu: Annotated[str | None, typer.Option(metavar="0", help="Cores for loading; by default little ones.")] = None,
+    affinity: Annotated[bool, typer.Option("--affinity/--no-affinity", help="Bind threads to cores, where cores differ.")] = True,
     output_dir: Annotated[Path | None, typer.Option(help="Write each output here as NAME.npy.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -43,6 +46,9 @@ def run(
             threads=threads,
             repeat=repeat,
             inputs=files,
+            compute_cpus=compute_cpus,
+            loader_cpu=loader_cpu,
+            affinity=affinity,
             output_dir=output_dir,
         )
     if as_json:

@@ -14,7 +14,10 @@ const char kUsage[] =
 
   --weights FILE          the weights file (default: MODEL.weights)
   --budget B              memory: bytes, 64MB, 64MiB, a fraction of the resident size such as 0.1, or min
-  --threads N             compute threads (default: as built, at most the cores allowed)
+  --threads N             compute threads (default: as built, at most the cores for them)
+  --compute-cpus LIST     cores for kernels, such as 4-7 (default: the big ones, where cores differ)
+  --loader-cpu LIST       cores for loading weights (default: the little ones, where cores differ)
+  --no-affinity           let the system place all threads
   --repeat N              timed inferences (default 1)
   --warmup N              inferences before them (default 0)
   --input NAME=FILE.npy   an input tensor; inputs not given are random (integers: zero)
@@ -59,6 +62,8 @@ Arguments ParseArguments(int argc, char** argv) {
       {"--weights", [&](const std::string& text) { parsed.weights = text; }},
       {"--budget", [&](const std::string& text) { parsed.budget = text; }},
       {"--threads", [&](const std::string& text) { parsed.threads = Number<int>("--threads", text); }},
+      {"--compute-cpus", [&](const std::string& text) { parsed.compute_cpus = text; }},
+      {"--loader-cpu", [&](const std::string& text) { parsed.loader_cpu = text; }},
       {"--repeat", [&](const std::string& text) { parsed.repeat = Number<int>("--repeat", text); }},
       {"--warmup", [&](const std::string& text) { parsed.warmup = Number<int>("--warmup", text); }},
       {"--input", take_input},
@@ -72,7 +77,8 @@ Arguments ParseArguments(int argc, char** argv) {
        [&](const std::string& text) { parsed.switch_budgets = Number<int>("--switch-budgets", text); }},
   };
   const std::map<std::string, bool*> flags = {
-      {"--verify", &parsed.verify}, {"--buffered", &parsed.buffered}, {"--help", &parsed.help}, {"-h", &parsed.help}};
+      {"--verify", &parsed.verify}, {"--buffered", &parsed.buffered}, {"--no-affinity", &parsed.no_affinity},
+      {"--help", &parsed.help}, {"-h", &parsed.help}};
 
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];

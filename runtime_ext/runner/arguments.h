@@ -17,7 +17,9 @@ struct Arguments {
   std::string model;
   std::string weights;  // empty: MODEL with the ending .weights
   std::string budget;   // empty: everything resident
-  int threads = 0;      // 0: as many as the model was built for, within the cores allowed
+  int threads = 0;      // 0: as many as the model was built for, within the cores for them
+  std::string compute_cpus, loader_cpu;  // lists of cores; empty: the session chooses
+  bool no_affinity = false;
   int repeat = 1;
   int warmup = 0;
   std::map<std::string, std::string> inputs;  // name → .npy file

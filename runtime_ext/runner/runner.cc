@@ -8,7 +8,7 @@
 //   median_ms                          of latency_ms
 //   idle_rss_bytes                     resident memory with the model open and its arena not yet touched
 //   peak_rss_bytes                     the most after that; inputs and outputs have no memory but the arena's
-//   budget_bytes, arena_bytes, rung, threads, direct_io
+//   budget_bytes, arena_bytes, rung, threads, compute_cpus, loader_cpus (null: on any core), direct_io
 //   switches                           with --switch-budgets: [{budget_bytes, arena_bytes, switch_ms, latency_ms,
 //                                      rss_bytes}], the memory taken after the inference. With --callers the
 //                                      memory is taken right after the switch, there is no latency_ms, and beside
@@ -181,6 +181,9 @@ class Model {
     options.Set("budget_bytes", static_cast<int64_t>(ResolveBudget(arguments.budget, Bytes(info, "min_budget_bytes"),
                                                                    Bytes(info, "resident_bytes"))));
     options.Set("threads", int64_t{arguments.threads});
+    if (!arguments.compute_cpus.empty()) options.Set("compute_cpus", ffi::String(arguments.compute_cpus));
+    if (!arguments.loader_cpu.empty()) options.Set("loader_cpu", ffi::String(arguments.loader_cpu));
+    options.Set("affinity", !arguments.no_affinity);
     options.Set("verify", arguments.verify);
     options.Set("direct", !arguments.buffered);
     options.Set("read_bandwidth", arguments.read_bandwidth);
@@ -381,7 +384,8 @@ void Main(const Arguments& arguments) {
   report.Set("warmup_ms", warmup_ms);
   report.Set("stall_ms", stall_ms);
   report.Set("bytes_read", bytes_read);
-  for (const char* key : {"budget_bytes", "arena_bytes", "rung", "threads", "direct_io"}) report.Set(key, stats[key]);
+  for (const char* key : {"budget_bytes", "arena_bytes", "rung", "threads", "compute_cpus", "loader_cpus", "direct_io"})
+    report.Set(key, stats[key]);
   report.Set("idle_rss_bytes", static_cast<int64_t>(idle_rss));
   report.Set("peak_rss_bytes", static_cast<int64_t>(peak_rss));
   if (arguments.callers > 0)
@@ -414,7 +418,7 @@ int main(int argc, char** argv) {
   } catch (const UsageError& error) {
     return Fail(error.what(), kUsageError);
   } catch (const tvm::ffi::Error& error) {
-    return Fail(error.message(), kCannotRun);
+    return Fail(error.message(), error.kind() == "InputError" ? kUsageError : kCannotRun);
   } catch (const std::exception& error) {
     return Fail(error.what(), kCannotRun);
   }

@@ -15,10 +15,9 @@ std::string SymbolOf(const std::string& kernel) { return tvm::ffi::symbol::tvm_f
 }  // namespace
 
 CpuProcessor::CpuProcessor(const std::string& marker, const std::string& library_path, int threads,
-                           const std::vector<int>& cpus)
+                           const CpuSet& cpus)
     : library_(SymbolOf(marker), library_path),
-      threads_(threads),
-      caller_cpu_(cpus.empty() ? -1 : cpus[0]),
+      cpus_(cpus),
       pool_(threads, cpus) {
   // The library calls its backend through pointers that it exports; one that is absent is not used.
   const auto hook = [this](const char* pointer, void* function) {
@@ -45,13 +44,13 @@ void CpuProcessor::Enter() {
   // Where TVM is loaded too, whoever opens the library once more gets TVM's backend into it.
   InstallHooks();
   ResetWorkspace();
-  pin_.emplace(caller_cpu_);
+  affinity_.emplace(cpus_);
   scope_.emplace(&pool_);
 }
 
 void CpuProcessor::Leave() noexcept {
   scope_.reset();
-  pin_.reset();
+  affinity_.reset();
 }
 
 }  // namespace flexcomp

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "affinity.h"
+#include "cpu_set.h"
 #include "model_library.h"
 #include "processor.h"
 #include "thread_pool.h"
@@ -16,7 +16,7 @@ namespace flexcomp {
 class CpuProcessor final : public Processor {
  public:
   // `marker` is the name of one kernel of the model. See ModelLibrary and ThreadPool for the rest.
-  CpuProcessor(const std::string& marker, const std::string& library_path, int threads, const std::vector<int>& cpus);
+  CpuProcessor(const std::string& marker, const std::string& library_path, int threads, const CpuSet& cpus);
 
   Kernel Find(const std::string& kernel) override;
   void Enter() override;
@@ -25,17 +25,15 @@ class CpuProcessor final : public Processor {
     TVMFFIAny result{};
     return kernel(nullptr, args, count, &result);
   }
-  int threads() const noexcept override { return threads_; }
 
  private:
   void InstallHooks() noexcept;
 
   ModelLibrary library_;
   std::vector<std::pair<void**, void*>> hooks_;  // pointers of the library to its backend, and what they shall be
-  int threads_;
-  int caller_cpu_;
+  CpuSet cpus_;
   ThreadPool pool_;
-  std::optional<ScopedPin> pin_;
+  std::optional<ScopedAffinity> affinity_;
   std::optional<ThreadPool::Scope> scope_;
 };
 

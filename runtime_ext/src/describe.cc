@@ -66,6 +66,19 @@ json::Array Spans(const std::vector<Span>& spans) {
   return array;
 }
 
+// None: wherever the system likes.
+json::Value Cpus(const CpuSet& set) {
+  if (set.empty()) return nullptr;
+  json::Array array;
+  for (const int cpu : set.cpus()) array.push_back(int64_t{cpu});
+  return array;
+}
+
+void SetCores(json::Object& object, const CoreChoice& choice) {
+  object.Set("compute_cpus", Cpus(choice.compute));
+  object.Set("loader_cpus", Cpus(choice.loader));
+}
+
 std::string Text(const json::Value& value) { return std::string(json::Stringify(value)); }
 
 // Readers of one option each; a wrong type is the user's fault.
@@ -79,6 +92,19 @@ int64_t Natural(const ffi::String& name, const ffi::Any& value) {
   const int64_t number = Option<int64_t>(name, value);
   if (number < 0) RaiseError("InputError", "option \"", std::string(name), "\" must not be negative");
   return number;
+}
+
+// Cores as a number, a list of numbers, or Linux's list format, "0-3,6".
+CpuSet CpusOf(const ffi::String& name, const ffi::Any& value) {
+  if (auto list = value.try_cast<ffi::String>()) return CpuSet::Parse(*list);
+  const auto number = [&](const ffi::Any& cpu) { return static_cast<int>(std::min<int64_t>(Natural(name, cpu), INT32_MAX)); };
+  std::vector<int> cpus;
+  if (auto list = value.try_cast<json::Array>())
+    for (const ffi::Any& cpu : *list) cpus.push_back(number(cpu));
+  else
+    cpus.push_back(number(value));
+  if (cpus.empty()) RaiseError("InputError", "option \"", std::string(name), "\" names no core");
+  return CpuSet(cpus);
 }
 
 }  // namespace
@@ -105,6 +131,12 @@ std::string DescribeProgram(const Program& program) {
   return Text(object);
 }
 
+std::string DescribeCores(const CoreChoice& choice) {
+  json::Object object;
+  SetCores(object, choice);
+  return Text(object);
+}
+
 std::string DescribeRung(const Rung& rung) { return Text(RungObject(rung)); }
 
 std::string DescribeState(const Program& program, const Session::State& state) {
@@ -114,7 +146,8 @@ std::string DescribeState(const Program& program, const Session::State& state) {
   object.Set("rung", Int(state.rung));
   object.Set("budget_bytes", Int(rung.budget));
   object.Set("arena_bytes", Int(rung.arena));
-  object.Set("threads", int64_t{state.threads});
+  object.Set("threads", int64_t{state.placement.threads});
+  SetCores(object, {state.placement.compute, state.placement.loader});
   object.Set("direct_io", state.direct);
   object.Set("runs", Int(stats.runs));
   object.Set("restarts", Int(stats.restarts));
@@ -152,10 +185,13 @@ SessionOptions ParseOptions(const std::string& text) {
     } else if (name == "threads") {
       options.threads = static_cast<int>(std::min<int64_t>(Natural(name, value), INT32_MAX));
     } else if (name == "loader_cpu") {
-      options.loader_cpu = static_cast<int>(std::min<int64_t>(Natural(name, value), CPU_SETSIZE - 1));
+      options.cores.loader = CpusOf(name, value);
     } else if (name == "compute_cpus") {
-      for (const ffi::Any& cpu : Option<json::Array>(name, value))
-        options.compute_cpus.push_back(static_cast<int>(std::min<int64_t>(Natural(name, cpu), CPU_SETSIZE - 1)));
+      options.cores.compute = CpusOf(name, value);
+    } else if (name == "affinity") {
+      options.cores.affinity = Option<bool>(name, value);
+    } else if (name == "sysfs_cpus") {
+      options.cores.root = Option<ffi::String>(name, value);
     } else if (name == "trace") {
       options.trace = Option<bool>(name, value);
     } else if (name == "verify") {

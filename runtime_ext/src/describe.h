@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "cores.h"
 #include "program.h"
 #include "session.h"
 #include "trace.h"
@@ -13,11 +14,14 @@ namespace flexcomp {
 //  "weights_bytes", "ladder", "layers", "metadata"}
 std::string DescribeProgram(const Program& program);
 
+// {"compute_cpus", "loader_cpus"}, each a list or null: wherever the system likes.
+std::string DescribeCores(const CoreChoice& choice);
+
 // {"budget_bytes", "arena_bytes", "pinned_bytes", "streamed_bytes", "predicted_ms"}
 std::string DescribeRung(const Rung& rung);
 
-// {"rung", "budget_bytes", "arena_bytes", "threads", "direct_io", "runs", "restarts", "latency_ms", "stall_ms",
-//  "bytes_read", "reads", "total_bytes_read"}
+// {"rung", "budget_bytes", "arena_bytes", "threads", "compute_cpus", "loader_cpus", "direct_io", "runs", "restarts",
+//  "latency_ms", "stall_ms", "bytes_read", "reads", "total_bytes_read"}
 std::string DescribeState(const Program& program, const Session::State& state);
 
 // {"rung", "begin_ns", "end_ns", "steps": [[begin, end], ...], "loads": [[begin, end], ...]} in nanoseconds of the

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "affinity.h"
 #include "error.h"
 
 namespace flexcomp {
@@ -22,7 +21,7 @@ void Touch(std::byte* data, uint64_t nbytes) noexcept {
 
 }  // namespace
 
-Loader::Loader(WeightsFile& file, int cpu) : file_(file), thread_([this, cpu] { Main(cpu); }) {}
+Loader::Loader(WeightsFile& file, const CpuSet& cpus) : file_(file), thread_([this, cpus] { Main(cpus); }) {}
 
 Loader::~Loader() {
   if (!process_.IsThisProcess()) {
@@ -101,8 +100,8 @@ bool Loader::CheckFailure() const {
              " of the data section (load ", failure.load, "): ", ErrnoText(failure.error));
 }
 
-void Loader::Main(int cpu) noexcept {
-  if (cpu >= 0) PinThisThread(cpu);
+void Loader::Main(const CpuSet& cpus) noexcept {
+  if (!cpus.empty()) cpus.ApplyToThisThread();
   for (uint32_t seen = 0;;) {
     // The count may have risen before this thread came to life; it is a state, not an event.
     seen = started_.WaitOther(seen);

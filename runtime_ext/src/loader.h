@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "counter.h"
+#include "cpu_set.h"
 #include "process_mark.h"
 #include "program.h"
 #include "trace.h"
@@ -26,8 +27,8 @@ class Loader {
     uint64_t reads = 0;  // reads of the file, at most one chunk each
   };
 
-  // `cpu` < 0: wherever the system likes.
-  Loader(WeightsFile& file, int cpu);
+  // Runs on these cores; empty: wherever the system likes.
+  Loader(WeightsFile& file, const CpuSet& cpus);
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -91,7 +92,7 @@ class Loader {
   bool interrupted() const noexcept { return interrupted_.load(std::memory_order_relaxed); }
   void AwaitIdle() noexcept { finished_.WaitEqual(started_count_); }
   bool CheckFailure() const;  // false: interrupted; throws otherwise
-  void Main(int cpu) noexcept;
+  void Main(const CpuSet& cpus) noexcept;
   // Whether all were read.
   bool RunLoads(Turn& turn) noexcept;
   void ReadAhead(const Turn& turn, Turn& next) noexcept;

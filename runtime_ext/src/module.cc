@@ -5,10 +5,12 @@
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "cores.h"
 #include "describe.h"
 #include "error.h"
 #include "program.h"
@@ -111,7 +113,18 @@ class ProgramModule final : public ffi::ModuleObj {
 
 ffi::Module CreateProgram(const ffi::Bytes& blob) { return ffi::Module(ffi::make_object<ProgramModule>(blob)); }
 
+// What a session would choose on a machine with these cores (Linux's list format) under `sysfs`, empty: on this one.
+ffi::String ChooseCoresOf(const ffi::String& sysfs, const ffi::String& cpus, int64_t threads, bool asked) {
+  CoreOptions options;
+  if (!sysfs.empty()) options.root = sysfs;
+  const auto set = cpus.empty() ? CpuSet::OfThisThread() : CpuSet::Parse(cpus);
+  if (!set) return DescribeCores({});
+  return DescribeCores(ChooseCores(ReadCores(options.root, *set), static_cast<int>(std::clamp<int64_t>(threads, 1, INT32_MAX)), asked));
+}
+
 TVM_FFI_STATIC_INIT_BLOCK() {
+  constexpr const char* kChooseCores = FLEXCOMP_PROGRAM_KIND ".choose_cores";
+  if (!ffi::Function::GetGlobal(kChooseCores).has_value()) tvm::ffi::reflection::GlobalDef().def(kChooseCores, ChooseCoresOf);
   constexpr const char* kLoad = "ffi.Module.load_from_bytes." FLEXCOMP_PROGRAM_KIND;
   // Every model brings a copy of this code; the first one serves all of the same version.
   if (ffi::Function::GetGlobal(kLoad).has_value()) return;

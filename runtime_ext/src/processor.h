@@ -24,8 +24,6 @@ class Processor {
 
   // Runs a kernel to its end. Non-zero: failed, the error is raised in tvm_ffi's manner.
   virtual int Call(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept = 0;
-
-  virtual int threads() const noexcept = 0;
 };
 
 }  // namespace flexcomp

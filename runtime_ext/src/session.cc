@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstring>
 
-#include "affinity.h"
 #include "cpu_features.h"
 #include "cpu_processor.h"
 #include "error.h"
@@ -54,36 +53,35 @@ class ProcessorScope {
   Processor& processor_;
 };
 
-std::unique_ptr<Processor> MakeProcessor(const Program& program, const SessionOptions& options) {
+Placement PlaceThreads(const Program& program, const SessionOptions& options) {
+  if (options.threads > kMaxThreads) RaiseError("InputError", "cannot run on ", options.threads, " threads");
+  return Place(options.cores, options.threads, static_cast<int>(std::clamp<uint32_t>(program.threads, 1, kMaxThreads)));
+}
+
+std::unique_ptr<Processor> MakeProcessor(const Program& program, const std::string& library, const Placement& placement) {
   const std::vector<std::string> missing = MissingCpuFeatures(program.features);
   if (!missing.empty()) {
     std::string list;
     for (const std::string& feature : missing) list += (list.empty() ? "" : ", ") + feature;
     RaiseError("TargetError", "the library was compiled for \"", program.target, "\"; this processor lacks ", list);
   }
-  int threads = options.threads;
-  if (threads == 0) {
-    const auto built_for = static_cast<int>(std::clamp<uint32_t>(program.threads, 1, kMaxThreads));
-    // Threads wait for each other: on fewer cores than threads, they would wait for the scheduler.
-    threads = std::min(built_for, AllowedCpus());
-  }
-  if (threads > kMaxThreads) RaiseError("InputError", "cannot run on ", threads, " threads");
   if (program.layers.empty()) Raise("ArtifactError", "the program has no layers");
-  return std::make_unique<CpuProcessor>(program.layers[0].kernel, options.library_path, threads, options.compute_cpus);
+  return std::make_unique<CpuProcessor>(program.layers[0].kernel, library, placement.threads, placement.compute);
 }
 
 }  // namespace
 
 Session::Session(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options)
     : program_(std::move(program)),
-      processor_(MakeProcessor(*program_, options)),
+      placement_(PlaceThreads(*program_, options)),
+      processor_(MakeProcessor(*program_, options.library_path, placement_)),
       file_(std::make_unique<WeightsFile>(weights_path, *program_, options.storage)),
       wanted_(ChooseRung(options.budget)),
       rung_(wanted_) {
   kernels_.reserve(program_->layers.size());
   for (const Layer& layer : program_->layers) kernels_.push_back(processor_->Find(layer.kernel));
   if (options.trace) trace_.emplace();
-  loader_ = std::make_unique<Loader>(*file_, options.loader_cpu);
+  loader_ = std::make_unique<Loader>(*file_, placement_.loader);
   Activate();
 }
 
@@ -196,7 +194,7 @@ Session::State Session::state() {
   const std::lock_guard lock(state_mutex_);
   RequireOpen();
   stats_.total_bytes_read = loader_->total_bytes();
-  return {stats_, rung_, processor_->threads(), file_->direct()};
+  return {stats_, rung_, placement_, file_->direct()};
 }
 
 Trace Session::trace() {

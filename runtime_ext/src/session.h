@@ -17,6 +17,7 @@
 
 #include "arena.h"
 #include "call_table.h"
+#include "cores.h"
 #include "loader.h"
 #include "process_mark.h"
 #include "processor.h"
@@ -29,9 +30,8 @@ namespace flexcomp {
 struct SessionOptions {
   std::string library_path;      // empty: found among the loaded libraries
   uint64_t budget = UINT64_MAX;  // bytes; the largest rung that fits is taken
-  int threads = 0;               // 0: as many as the kernels were made for, within the cores allowed
-  int loader_cpu = -1;           // -1: wherever the system likes
-  std::vector<int> compute_cpus;
+  int threads = 0;               // 0: as many as the kernels were made for, within the cores for them
+  CoreOptions cores;
   bool trace = false;  // note when steps and loads run
   StorageOptions storage;
 };
@@ -78,7 +78,7 @@ class Session {
   struct State {
     SessionStats stats;
     size_t rung;
-    int threads;
+    Placement placement;
     bool direct;
   };
   State state();
@@ -113,6 +113,7 @@ class Session {
   std::mutex state_mutex_;  // held for moments, never while kernels run
   std::condition_variable state_changed_;
   std::shared_ptr<const Program> program_;
+  Placement placement_;
   std::unique_ptr<Processor> processor_;
   std::unique_ptr<WeightsFile> file_;
   std::vector<Kernel> kernels_;  // one for each layer

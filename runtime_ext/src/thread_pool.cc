@@ -5,7 +5,6 @@
 #include <system_error>
 #include <utility>
 
-#include "affinity.h"
 #include "error.h"
 #include "workspace.h"
 
@@ -18,7 +17,10 @@ thread_local ThreadPool* tls_pool = nullptr;
 // Between two parallel layers lie serial ones of some ten microseconds, and waking a thread takes as long as they do:
 // a waiting thread keeps its core for a few hundred microseconds. Where there are more threads than cores, the one that
 // is waited for needs the core.
-int Spins(int threads) noexcept { return threads <= AllowedCpus() ? 20000 : 0; }
+int Spins(int threads, const CpuSet& cpus) noexcept {
+  const auto allowed = cpus.empty() ? CpuSet::OfThisThread() : cpus;
+  return !allowed || threads <= allowed->count() ? 20000 : 0;
+}
 
 }  // namespace
 
@@ -31,12 +33,11 @@ int ParallelLaunch(ParallelLambda lambda, void* data, int) {
 ThreadPool::Scope::Scope(ThreadPool* pool) noexcept : before_(tls_pool) { tls_pool = pool; }
 ThreadPool::Scope::~Scope() { tls_pool = before_; }
 
-ThreadPool::ThreadPool(int threads, const std::vector<int>& cpus)
-    : env_{nullptr, threads}, generation_(Spins(threads)), done_(Spins(threads)) {
+ThreadPool::ThreadPool(int threads, const CpuSet& cpus)
+    : env_{nullptr, threads}, generation_(Spins(threads, cpus)), done_(Spins(threads, cpus)) {
   workers_.reserve(threads - 1);
   try {
-    for (int task = 1; task < threads; ++task)
-      workers_.emplace_back([this, task, cpu = task < static_cast<int>(cpus.size()) ? cpus[task] : -1] { Main(task, cpu); });
+    for (int task = 1; task < threads; ++task) workers_.emplace_back([this, task, cpus] { Main(task, cpus); });
   } catch (const std::system_error& error) {
     Stop();  // threads that run must not outlive their pool, nor be destroyed
     RaiseError("ExecutionError", "cannot start ", threads, " threads: ", error.code().message());
@@ -80,8 +81,8 @@ void ThreadPool::RunTask(int task) noexcept {
   if (error != nullptr && !error_.compare_exchange_strong(none, error)) TVMFFIObjectDecRef(error);
 }
 
-void ThreadPool::Main(int task, int cpu) noexcept {
-  if (cpu >= 0) PinThisThread(cpu);
+void ThreadPool::Main(int task, const CpuSet& cpus) noexcept {
+  if (!cpus.empty()) cpus.ApplyToThisThread();
   for (uint32_t seen = 0;;) {
     seen = generation_.WaitOther(seen);
     if (stop_) return;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "counter.h"
+#include "cpu_set.h"
 #include "process_mark.h"
 
 namespace flexcomp {
@@ -25,10 +26,9 @@ int ParallelLaunch(ParallelLambda lambda, void* data, int num_task);
 
 class ThreadPool {
  public:
-  // `threads` tasks per launch, the caller's included; `cpus[i]`, where given, is the core of thread i.
-  // Thread 0 is the caller's and pinned by whoever enters the pool. Throws ExecutionError if the system
-  // grants no more threads.
-  ThreadPool(int threads, const std::vector<int>& cpus);
+  // `threads` tasks per launch, the caller's included, on these cores; empty: on any. Where thread 0 runs, the
+  // caller's, is the business of whoever enters the pool. Throws ExecutionError if the system grants no more threads.
+  ThreadPool(int threads, const CpuSet& cpus);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -49,7 +49,7 @@ class ThreadPool {
   };
 
  private:
-  void Main(int task, int cpu) noexcept;
+  void Main(int task, const CpuSet& cpus) noexcept;
   void RunTask(int task) noexcept;
   void Stop() noexcept;
 

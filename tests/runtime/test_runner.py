@@ -44,6 +44,15 @@ def test_no_more_threads_than_cores(tiny):
         assert json.loads(done.stdout)["threads"] == threads
 
 
+def test_cores_can_be_named(tiny):
+    core = min(os.sched_getaffinity(0))
+    report = run(tiny.library, "--compute-cpus", core, "--loader-cpu", core)
+    assert (report["compute_cpus"], report["loader_cpus"], report["threads"]) == ([core], [core], 1)
+    assert run(tiny.library, "--no-affinity")["compute_cpus"] is None
+    assert "cannot read the list of cores" in run(tiny.library, "--compute-cpus", "big", code=2)
+    assert "only one of both" in run(tiny.library, "--compute-cpus", core, "--no-affinity", code=2)
+
+
 def test_memory_is_the_arena(tiny):
     """Over the idle process the runner takes the arena and a small constant."""
     report = run(tiny.library, "--repeat", 5, "--budget", "min")

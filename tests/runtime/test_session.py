@@ -428,15 +428,6 @@ def test_sessions_open_and_close_often(tiny, x):
     assert (count("fd"), count("task")) == before
 
 
-def test_cores_can_be_chosen(tiny, x):
-    import os
-
-    before = os.sched_getaffinity(0)
-    with flexcomp.load(tiny.library, "min", threads=2, loader_cpu=0, compute_cpus=[0, 0]) as session:
-        close_to(session(x), tiny.reference(x))
-    assert os.sched_getaffinity(0) == before
-
-
 def test_too_many_threads_are_an_error(tiny, x):
     """A system that grants no more threads must not end the process."""
     script = f"""
