@@ -43,6 +43,8 @@ def run(
     compute_cpus: str | None = None,
     loader_cpu: str | None = None,
     affinity: bool = True,
+    switches: int = 0,
+    callers: int = 0,
     emulator: Emulator | None = None,
 ) -> dict:
     """Run `library` and return what the runner reports: latencies, memory, bytes read, stall time.
@@ -51,7 +53,9 @@ def run(
     written to `output_dir` as NAME.npy. `prefix` is a command that starts the runner, e.g. `taskset`.
     `trace` is a file for `flexcomp.trace.read_traces`; `read_bandwidth` imitates storage of so many bytes per
     second; `buffered` reads through the page cache. `compute_cpus` and `loader_cpu` are lists of cores such as "4-7",
-    instead of the big and the little ones; without `affinity` the system places all threads. `emulator` runs a library built for another machine.
+    instead of the big and the little ones; without `affinity` the system places all threads. `switches`: how often
+    the budget is switched at random afterwards, with one inference each, or while `callers` threads run inferences;
+    the report's "switches" and "concurrent" tell of it. `emulator` runs a library built for another machine.
     "bytes_read" and "stall_ms" are medians over the timed inferences, as "median_ms" is; the keys with
     "_each" list them all. Raises InputError for a wrong option or input name, otherwise ArtifactError
     with the runner's message when it fails.
@@ -76,6 +80,8 @@ def run(
         command += ["--loader-cpu", loader_cpu]
     if not affinity:
         command += ["--no-affinity"]
+    if switches:
+        command += ["--switch-budgets", str(switches), "--callers", str(callers)]
     if output_dir is not None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         command += ["--output-dir", str(output_dir)]
