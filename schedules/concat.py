@@ -14,6 +14,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from .emit import PARALLEL_FLOPS, vector
+from .place import Place
 from .rows import cover, for_each_vector
 
 # Elements of one task where a single long copy is shared out.
@@ -29,6 +30,7 @@ class ConcatSpec:
     shapes: tuple[tuple[int, ...], ...]
     axis: int
     dtype: str = "float32"
+    placed: tuple[int, ...] = ()  # parts that are there already, because the kernels that computed them wrote them there
 
     @property
     def out_shape(self) -> tuple[int, ...]:
@@ -40,8 +42,21 @@ class ConcatSpec:
         """Rows: the product of the axes before `axis`."""
         return math.prod(self.out_shape[: self.axis])
 
+    @property
+    def copied(self) -> tuple[int, ...]:
+        """The parts that the kernel copies."""
+        return tuple(i for i in range(len(self.shapes)) if i not in self.placed)
+
+    def place_of(self, part: int, channels: int) -> Place | None:
+        """Where a part lies whose pixels have so many channels; None if they are not the same distance apart."""
+        rows = [math.prod(shape[self.axis :]) for shape in self.shapes]
+        if rows[part] != channels and (self.outer > 1 or rows[part] % channels):
+            return None
+        return Place(self.out_shape, sum(rows[:part]), sum(rows) if rows[part] == channels else channels)
+
     def __str__(self) -> str:
-        return f"concat {'+'.join(str(shape[self.axis]) for shape in self.shapes)} × {self.outer}"
+        parts = "+".join(f"({n})" if i in self.placed else str(n) for i, n in enumerate(s[self.axis] for s in self.shapes))
+        return f"concat {parts} × {self.outer}"
 
 
 def copy_kernel(shape: tuple[int, ...], dtype: str, width: int) -> tirx.PrimFunc:
@@ -51,22 +66,21 @@ def copy_kernel(shape: tuple[int, ...], dtype: str, width: int) -> tirx.PrimFunc
 
 
 def kernel(spec: ConcatSpec, width: int) -> tirx.PrimFunc:
-    """The PrimFunc (inputs…, output) for vectors of `width` 32-bit elements."""
+    """The PrimFunc (inputs…, output) for vectors of `width` 32-bit elements; parts that are placed are no inputs."""
     itemsize = tvm_ffi.dtype(spec.dtype).itemsize
     lanes = max(1, width * 4 // itemsize)
     outer, size = spec.outer, math.prod(spec.out_shape)
     rows = [math.prod(shape[spec.axis :]) for shape in spec.shapes]
     starts = [sum(rows[:i]) for i in range(len(rows))]
-    is_parallel = size * _FLOPS >= PARALLEL_FLOPS
+    is_parallel = outer * sum(rows[i] for i in spec.copied) * _FLOPS >= PARALLEL_FLOPS
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
         T.func_attr({"tirx.noalias": True})
-        names = [f"source_{i}" for i in range(len(rows))]
-        sources = [T.arg(name, T.buffer(shape, spec.dtype)) for name, shape in zip(names, spec.shapes, strict=True)]
+        sources = [T.arg(f"source_{i}", T.buffer(spec.shapes[i], spec.dtype)) for i in spec.copied]
         target = T.arg("target", T.buffer(spec.out_shape, spec.dtype))
         sources = [
-            T.decl_buffer((outer * row,), spec.dtype, data=source.data)
-            for source, row in zip(sources, rows, strict=True)
+            T.decl_buffer((outer * rows[i],), spec.dtype, data=source.data)
+            for i, source in zip(spec.copied, sources, strict=True)
         ]
         target = T.decl_buffer((size,), spec.dtype, data=target.data)
 
@@ -79,7 +93,7 @@ def kernel(spec: ConcatSpec, width: int) -> tirx.PrimFunc:
 
             for_each_vector(part, body)
 
-        parts = [part for part in zip(sources, rows, starts, strict=True) if part[1]]
+        parts = [(source, rows[i], starts[i]) for i, source in zip(spec.copied, sources, strict=True) if rows[i]]
         if outer > 1:
             with T.parallel(0, outer) if is_parallel else T.serial(0, outer) as o:
                 for source, row, start in parts:

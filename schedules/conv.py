@@ -229,9 +229,10 @@ class DirectEmitter:
             lane.reduce(self.acc, reached, count, left, right, depth, rest=spec.group_in % depth)
 
     def _place(self, column):
-        """Where the first output channel of a pixel lies in the output."""
+        """Where the first output channel of a pixel lies in y, and in the tensors."""
         out_row = self.image * self.spec.out_height + self.out_row
-        return (out_row * self.spec.out_width + column) * self.spec.out_channels + self.out_channel
+        pixel = out_row * self.spec.out_width + column
+        return pixel * self.spec.y_stride + (self.spec.y_start + self.out_channel)
 
     def _prefetch(self, column, size: int) -> None:
         """Ask for the lines that the tile's epilogue reads: the reduction hides how long they take."""

@@ -189,7 +189,7 @@ class _Emitter:
     def _tile(self, acc: Accumulators, pixel, size: int) -> None:
         """Output pixels [pixel, pixel + size) and the channels of a block."""
         spec, block = self.spec, self.panel.block
-        place = T.bind((self.image * self.way.pixels + pixel) * spec.out_channels + self.out_channel)
+        place = T.bind((self.image * self.way.pixels + pixel) * spec.y_stride + (spec.y_start + self.out_channel))
         if self.way.count > 1:
             self._prefetch(place, size)
         parts = math.ceil(self.way.slice / _PARTIAL_TERMS)
@@ -211,7 +211,7 @@ class _Emitter:
     def _prefetch(self, place, size: int) -> None:
         """Ask for the partial sums that a slice adds to."""
         for row in range(size):
-            prefetch(self.y, place + row * self.spec.out_channels, self.panel.block)
+            prefetch(self.y, place + row * self.spec.y_stride, self.panel.block)
 
     def _add(self, acc: Accumulators, size: int, place, part, parts: int) -> None:
         """Add a part to the output: the first to the bias, the last with the epilogue."""
@@ -235,7 +235,7 @@ class _Emitter:
         vectors_at = self.panel_at + (1 + self.panel.taps) * block
         for row in range(size):
             for start, lanes in acc.pieces:
-                index = vector(place + row * spec.out_channels + start, lanes)
+                index = vector(place + row * spec.y_stride + start, lanes)
                 value = acc.get(row, start, lanes)
                 value = value + (self.w[vector(self.panel_at + start, lanes)] if begins else self.y[index])
                 if ends:

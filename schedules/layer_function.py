@@ -24,7 +24,7 @@ class Operands:
     panel: tirx.Buffer  # the weights of blocks [first, first + count)
     first: tirx.Expr  # int32
     count: tirx.Expr  # int32
-    y: tirx.Buffer  # the output, [batch, out_height, out_width, out_channels]
+    y: tirx.Buffer  # what is written to: spec.y_shape
     scratch: list[tirx.Buffer]
 
 
@@ -35,25 +35,26 @@ def layer_function(
 
     x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer; `scratch` are shapes.
+    If the result has a place in a tensor, y is that tensor, and elements outside of the place stay as they are.
     """
     in_shape = (spec.batch, spec.height, spec.width, spec.in_channels)
-    out_shape = (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
+    assert not (spec.place and spec.tensors), "tensors of an epilogue lie where the result does"
     with IRBuilder() as builder:
         with T.prim_func():
             T.func_name("main")
             T.func_attr({"tirx.noalias": True})
             x = T.arg("x", T.buffer(in_shape, "float32"))
-            tensors = [T.arg(f"t{i}", T.buffer(out_shape, "float32")) for i in range(spec.tensors)]
+            tensors = [T.arg(f"t{i}", T.buffer(spec.out_shape, "float32")) for i in range(spec.tensors)]
             weights = T.arg("panel", T.buffer(panel.shape, "float32"))
             first = T.arg("first", T.int64())
             count = T.arg("count", T.int64())
-            y = T.arg("y", T.buffer(out_shape, "float32"))
+            y = T.arg("y", T.buffer(spec.y_shape, "float32"))
             room = [T.arg(f"s{i}", T.buffer(shape, "float32")) for i, shape in enumerate(scratch)]
             operands = Operands(
                 x=flat(x, math.prod(in_shape)),
                 panel=flat(weights, math.prod(panel.shape)),
-                y=flat(y, math.prod(out_shape)),
-                tensors=[flat(t, math.prod(out_shape)) for t in tensors],
+                y=flat(y, math.prod(spec.y_shape)),
+                tensors=[flat(t, math.prod(spec.out_shape)) for t in tensors],
                 scratch=[flat(s, math.prod(shape)) for s, shape in zip(room, scratch, strict=True)],
                 first=T.Cast("int32", first),
                 count=T.Cast("int32", count),

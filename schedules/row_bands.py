@@ -15,6 +15,7 @@ from tvm import tirx
 
 from . import concat, conv, depthwise, pool
 from .concat import ConcatSpec
+from .place import Place
 from .pool import PoolSpec
 from .spec import ConvSpec
 from .tile import Tile
@@ -76,7 +77,8 @@ class RowKernel:
         rows, top, bottom = self._clipped(out)
         if isinstance(spec, ConvSpec):
             padding = (top, spec.padding[1], bottom, spec.padding[3])
-            return replace(self, spec=replace(spec, height=rows.count, padding=padding))
+            place = spec.place.of_rows(out.count) if spec.place else None
+            return replace(self, spec=replace(spec, height=rows.count, padding=padding, place=place))
         pad = (top, spec.pad[1], bottom, spec.pad[3])
         return replace(self, spec=replace(spec, h=rows.count, pad=pad, out_h=out.count))
 
@@ -95,7 +97,10 @@ class RowKernel:
     def decode(text: str) -> RowKernel:
         """The inverse of `encode`."""
         name, fields = json.loads(text)
-        spec = _SPECS[name](**{key: _tuples(value) for key, value in fields.pop("spec").items()})
+        described = {key: _tuples(value) for key, value in fields.pop("spec").items()}
+        if place := described.get("place"):
+            described["place"] = Place(**{key: _tuples(value) for key, value in place.items()})
+        spec = _SPECS[name](**described)
         tile = fields.pop("tile")
         return RowKernel(spec, tile=Tile(**tile) if tile else None, **fields)
 
@@ -117,6 +122,8 @@ def row_kernel(spec: object, vector_width: int, family: str = "", tile: Tile | N
     """How a kernel computes bands of rows; None if it cannot: other families, several images, a single row."""
     if isinstance(spec, ConvSpec):
         able = spec.batch == 1 and family in _CONVOLUTIONS
+        # The rows of what it writes to must be those of the result.
+        able = able and spec.y_shape[:3] == spec.out_shape[:3] and len(spec.y_shape) == 4
     elif isinstance(spec, PoolSpec):
         able = spec.n == 1
     elif isinstance(spec, ConcatSpec):

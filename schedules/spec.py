@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .epilogue import IDENTITY, Epilogue, describe, operands
+from .place import Place
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,27 @@ class ConvSpec:
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     epilogue: Epilogue = IDENTITY
+    place: Place | None = field(default=None, repr=False)  # of the result, if it is a part of a tensor
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """The result's shape, and that of the tensors that the epilogue reads."""
+        return (self.batch, self.out_height, self.out_width, self.out_channels)
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        """The shape of the tensor that the kernel writes to."""
+        return self.place.shape if self.place else self.out_shape
+
+    @property
+    def y_start(self) -> int:
+        """Where in it the result begins, in elements."""
+        return self.place.start if self.place else 0
+
+    @property
+    def y_stride(self) -> int:
+        """Elements of it from one pixel of the result to the next."""
+        return self.place.stride if self.place else self.out_channels
 
     @property
     def out_height(self) -> int:
@@ -88,6 +110,7 @@ class ConvSpec:
         return (
             f"{kernel} {self.in_channels}→{self.out_channels} @ {self.out_height}×{self.out_width}{extra}"
             + (f" +{epilogue}" if epilogue else "")
+            + (f" into {'×'.join(map(str, self.place.shape))}" if self.place else "")
         )
 
 

@@ -186,7 +186,7 @@ class _Emitter:
             lane = half * channels + start
             bias = T.bind(self.w[vector(self.panel_at + lane, lanes)])
             for row in range(rows):
-                place = vector((pixel + row) * spec.out_channels + self.out_channel + lane, lanes)
+                place = vector((pixel + row) * spec.y_stride + (spec.y_start + self.out_channel) + lane, lanes)
                 result = ep.evaluate(
                     spec.epilogue,
                     T.bind(value(row, start, lanes) + bias),

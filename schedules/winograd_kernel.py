@@ -253,7 +253,7 @@ class _Emitter:
         vectors_at = panel_at + (1 + panel.taps) * panel.block
         m_at = T.bind(self.m_at + slot_tile * self.way.m_tile + inside * (self.way.positions * panel.block))
         pixel = (image * spec.out_height + row * m) * spec.out_width + column * m
-        at = T.bind(pixel * spec.out_channels + channel_at)
+        at = T.bind(pixel * spec.y_stride + (spec.y_start + channel_at))
 
         def emit(rows: _Span, columns: _Span) -> None:
             def vectors(start, lanes: int) -> None:
@@ -265,7 +265,7 @@ class _Emitter:
                 for i in range(rows.high):
                     line = output_line(m, [values[i] for values in done], lanes, bind)
                     for j, value in enumerate(line[: columns.high]):
-                        place = vector(at + (i * spec.out_width + j) * spec.out_channels + start, lanes)
+                        place = vector(at + (i * spec.out_width + j) * spec.y_stride + start, lanes)
                         result = ep.evaluate(
                             spec.epilogue,
                             T.bind(value + bias),
