@@ -77,11 +77,11 @@ def reasons(program: Program, choices: Choices) -> list[list[str | None]]:
     result: list[list[str | None]] = [[None] * len(program.rungs) for _ in program.layers]
     kept: dict[tuple, list[int]] = {}  # layers that compute the same
     for index, layer in enumerate(program.layers):
-        kept.setdefault(_written(layer), []).append(index)
+        kept.setdefault(_computed(layer), []).append(index)
     for number, rung in enumerate(program.rungs):
         live = _live(program, rung)
         for index, activations in live.items():
-            others = [i for i in kept[_written(program.layers[index])] if i != index]
+            others = [i for i in kept[_computed(program.layers[index])] if i != index]
             if program.layers[index].band_of:
                 result[index][number] = "in bands of rows, which need less memory"
             elif choices.offers[index]:
@@ -126,8 +126,9 @@ def _offer(choices: Choices, index: int, program: Program) -> Offer:
     return found
 
 
-def _written(layer: Layer) -> tuple:
-    return tuple(arg for arg in layer.args if isinstance(arg, ValueArg) and arg.written)
+def _computed(layer: Layer) -> tuple:
+    """The same for a layer and its alternatives: what they write, and what that is, for tensors of which many write parts."""
+    return (layer.description, *(arg for arg in layer.args if isinstance(arg, ValueArg) and arg.written))
 
 
 def _smallest(layer: Layer) -> int:
@@ -156,7 +157,7 @@ def _live(program: Program, rung: Rung) -> dict[int, int]:
 
 def holder(program: Program, layer: Layer, offer: Offer) -> str | None:
     """The name of the layer that computes what `layer` does by the kernel on offer; None if the library lacks it."""
-    same = (other for other in program.layers if _written(other) == _written(layer))
+    same = (other for other in program.layers if _computed(other) == _computed(layer))
     return next((other.name for other in same if other.implementation == offer.kernel), None)
 
 

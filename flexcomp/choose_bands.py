@@ -142,6 +142,7 @@ class _Options:
             for arg in layer.args
             if isinstance(arg, ValueArg) and arg.written
         }
+        inner -= {arg.value for arg in self.lowered.layers[region.stop - 1].args if isinstance(arg, ValueArg) and arg.written}
         outside = sum(
             self.lowered.values[value].nbytes
             for value, (start, end) in self.lives.items()

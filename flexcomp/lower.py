@@ -151,7 +151,7 @@ class _Lowering:
                 self.arrays[binding.var] = looked_at.reshape(shape(binding.var))
             else:
                 self.seen[binding.var] = _Seen(looked_at.value, _type(binding.var))
-        elif operator(value) == "call_tir":
+        elif operator(value) in ("call_tir", "call_tir_inplace"):
             self._kernel_call(binding.var, value)
         else:
             raise UnsupportedModelError(
@@ -179,8 +179,11 @@ class _Lowering:
         args: list[Arg] = []
         arrays: list[np.ndarray] = []
         primitives = iter((FirstArg(), CountArg()))
+        # What is written in place comes last: the tensor of a concatenation, which this kernel writes another part of.
+        taken = self._look_up(operands[-1]) if operator(call) == "call_tir_inplace" else None
+        part = float(attrs.get(names.PART, 1.0))
         offset = 0
-        for operand in operands:
+        for operand in operands[: len(operands) - (taken is not None)]:
             if isinstance(operand, tirx.IntImm):
                 args.append(next(primitives))
                 continue
@@ -193,8 +196,12 @@ class _Lowering:
                 args.append(ValueArg(found.value, found.type))
         outputs = call.ty_args[0]
         types = list(outputs.fields) if isinstance(outputs, relax.TupleType) else [outputs]
-        written = [self._new_value(f"{name}:{i}" if len(types) > 1 else name, _type_of(ty)) for i, ty in enumerate(types)]
-        args += [ValueArg(seen.value, seen.type, written=True) for seen in written]
+        if taken is None:
+            labels = [f"{name}:{i}" if len(types) > 1 else name for i in range(len(types))]
+            written = [self._new_value(label, _type_of(ty)) for label, ty in zip(labels, types, strict=True)]
+        else:
+            written = [_Seen(taken.value, _type_of(types[0]))]
+        args += [ValueArg(seen.value, seen.type, written=True, part=part) for seen in written]
         self.seen[var] = written if isinstance(outputs, relax.TupleType) else written[0]
         _refuse_oversize(name, [arg.type for arg in args if isinstance(arg, ValueArg | WeightArg)] + list(scratch))
         scratch_nbytes = 0
@@ -294,4 +301,5 @@ def _type_of(ty: relax.TensorType) -> TensorType:
 
 def operand_bytes(layer: Layer) -> int:
     """Bytes that a layer reads and writes, weights included."""
-    return sum(math.ceil(arg.type.nbytes) for arg in layer.args if isinstance(arg, ValueArg | WeightArg))
+    values = sum(arg.touched_nbytes for arg in layer.args if isinstance(arg, ValueArg))
+    return values + sum(arg.type.nbytes for arg in layer.args if isinstance(arg, WeightArg))

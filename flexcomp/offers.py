@@ -28,7 +28,7 @@ def _offers(
     candidates = (network.kernels[layer.kernel].attrs or {}).get(CANDIDATES, ())
     if len(candidates) < 2:
         return []
-    values = sum(arg.type.nbytes for arg in layer.args if isinstance(arg, ValueArg))
+    values = sum(arg.touched_nbytes for arg in layer.args if isinstance(arg, ValueArg))
     offers = []
     for name, scratch, weights, work in candidates:
         seconds = held.get(str(name), profile.seconds(float(work), values + int(weights), threads))

@@ -15,6 +15,7 @@ from .passes import (
     FuseLayers,
     KeepConstantOutputs,
     LowerOperators,
+    PlaceParts,
     PretransformWeights,
     SliceEmbeddings,
     SliceLayers,
@@ -37,7 +38,13 @@ def transformers(unit: VectorUnit, evaluate: Evaluate) -> list[Pass]:
 
 def layers(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
     """Anchors and their epilogues are calls of chosen kernels on packed weights; `kernels` is a strategy of the choice."""
-    return [FuseLayers(), ChooseKernels(unit, kernels, measured), SliceLayers(unit), PretransformWeights(unit)]
+    return [
+        FuseLayers(),
+        PlaceParts(),
+        ChooseKernels(unit, kernels, measured),
+        SliceLayers(unit),
+        PretransformWeights(unit),
+    ]
 
 
 def separate_weights() -> list[Pass]:

@@ -53,6 +53,12 @@ class ValueArg:
     type: TensorType
     written: bool = False
     offset: int = 0  # bytes from the start of the value; multiple of ALIGN
+    part: float = 1.0  # of the bytes of `type` that the kernel touches; for predictions, not in the artifact
+
+    @property
+    def touched_nbytes(self) -> int:
+        """Bytes that the kernel reads or writes."""
+        return round(self.type.nbytes * self.part)
 
 
 @dataclass(frozen=True)

@@ -45,13 +45,16 @@ class _Link:
 
     layer: int
     kernel: RowKernel
-    sources: tuple[int | None, ...]  # per operand the position in the chain of what writes it; None: outside the chain
+    begins: int  # position in the chain of the layer that writes first to what this one writes: itself, or one before it
+    sources: tuple[int | None, ...]  # per operand that position of what it reads; None: written outside the chain
     in_row_nbytes: tuple[int, ...]  # per operand
     out_row_nbytes: int
 
 
 class Chain:
     """Consecutive layers that can be computed in bands: between them, what one writes only the others read.
+
+    Several may write parts of one tensor, a concatenation: they compute the same rows of it.
 
     Within a band a layer is computed just before the one that needs it: a shortcut's rows come after the rows of the
     branch beside it.
@@ -60,6 +63,7 @@ class Chain:
     def __init__(self, links: Sequence[_Link]) -> None:
         self.links = links = _in_order_of_need(links)
         readers = [[j for j, link in enumerate(links) if i in link.sources] for i in range(len(links))]
+        # By the position at which a tensor begins.
         self.last_reader = tuple(max(found, default=len(links) - 1) for found in readers)
 
     @property
@@ -81,16 +85,16 @@ class Chain:
         return result
 
     def _backwards(self, out: Rows) -> tuple[Rows, ...] | None:
-        rows: list[Rows | None] = [None] * len(self.links)
-        rows[-1] = out
-        for link, own in zip(reversed(self.links), reversed(range(len(self.links))), strict=True):
+        wanted: dict[int, Rows] = {self.links[-1].begins: out}
+        for link in reversed(self.links):
             for operand, source in enumerate(link.sources):
-                needed = link.kernel.needed(rows[own], operand)
+                needed = link.kernel.needed(wanted[link.begins], operand)
                 if needed.count < 1:
                     return None
                 if source is not None:
-                    rows[source] = needed if rows[source] is None else rows[source] | needed
-        return tuple(rows) if self._aligned(rows) else None
+                    wanted[source] = wanted[source] | needed if source in wanted else needed
+        rows = tuple(wanted[link.begins] for link in self.links)
+        return rows if self._aligned(rows) else None
 
     def _aligned(self, rows: Sequence[Rows]) -> bool:
         if rows[-1].start * self.links[-1].out_row_nbytes % ALIGN:
@@ -111,9 +115,9 @@ class Chain:
     def inner_nbytes(self, rows: Sequence[Rows]) -> list[int]:
         """Bytes of the values between the layers that are live in each layer of a band."""
         sizes = [align(own.count * link.out_row_nbytes) for own, link in zip(rows, self.links, strict=True)]
+        inner = {link.begins for link in self.links} - {self.links[-1].begins}
         return [
-            sum(sizes[i] for i in range(len(sizes) - 1) if i <= position <= self.last_reader[i])
-            for position in range(len(sizes))
+            sum(sizes[i] for i in inner if i <= position <= self.last_reader[i]) for position in range(len(sizes))
         ]
 
 
@@ -121,16 +125,22 @@ def _in_order_of_need(links: Sequence[_Link]) -> tuple[_Link, ...]:
     """The links from the last one backwards, depth first."""
     order: list[int] = []
 
-    def visit(position: int) -> None:
-        for source in links[position].sources:
-            if source is not None and source not in order:
-                visit(source)
-        order.append(position)
+    def visit(tensor: int) -> None:
+        for position, link in enumerate(links):
+            if link.begins == tensor:
+                for source in link.sources:
+                    if source is not None and source not in order:
+                        visit(source)
+                order.append(position)
 
-    visit(len(links) - 1)
+    visit(links[-1].begins)
     moved = {position: i for i, position in enumerate(order)}
     return tuple(
-        replace(links[position], sources=tuple(None if s is None else moved[s] for s in links[position].sources))
+        replace(
+            links[position],
+            begins=moved[links[position].begins],
+            sources=tuple(None if s is None else moved[s] for s in links[position].sources),
+        )
         for position in order
     )
 
@@ -153,17 +163,16 @@ def chain_of(lowered: Lowered, start: int, stop: int) -> Chain | None:
         links.append(
             _Link(
                 index, kernel,
+                writer.setdefault(written[0].value, index - start),
                 tuple(writer.get(arg.value) for arg in operands),
                 tuple(_row_nbytes(arg.type) for arg in operands),
                 _row_nbytes(written[0].type),
             )
         )  # fmt: skip
-        if written[0].value in writer:
-            return None
-        writer[written[0].value] = index - start
-    inner = [value for value, position in writer.items() if position < stop - start - 1]
-    later = {arg.value for layer in lowered.layers[stop:] for arg in layer.args if isinstance(arg, ValueArg)}
-    if any(value in ports or value in later or value not in read for value in inner):
+    inner = [value for value, position in writer.items() if position != links[-1].begins]
+    elsewhere = (*lowered.layers[:start], *lowered.layers[stop:])
+    outside = {arg.value for layer in elsewhere for arg in layer.args if isinstance(arg, ValueArg)}
+    if any(value in ports or value in outside or value not in read for value in inner):
         return None
     return Chain(links)
 
@@ -207,10 +216,10 @@ class BandBook:
             if not isinstance(arg, ValueArg):
                 args.append(arg)
             elif arg.written:
-                last = position == len(rows) - 1
+                last = link.begins == chain.links[-1].begins
                 offset = own.start * link.out_row_nbytes if last else 0
-                value = arg.value if last else self._inner(chain, rows, position)
-                args.append(ValueArg(value, _of_rows(arg.type, own), True, offset))
+                value = arg.value if last else self._inner(chain, rows, link.begins)
+                args.append(ValueArg(value, _of_rows(arg.type, own), True, offset, arg.part))
             else:
                 source = link.sources[operand]
                 value = arg.value if source is None else self._inner(chain, rows, source)

@@ -24,7 +24,9 @@ def used(
     value_at = {value: i for i, value in enumerate(values)}
 
     def moved(layer: Layer) -> Layer:
-        args = (replace(arg, value=value_at[arg.value]) if isinstance(arg, ValueArg) else arg for arg in layer.args)
+        args = (
+            replace(arg, value=value_at[arg.value], part=1.0) if isinstance(arg, ValueArg) else arg for arg in layer.args
+        )
         return replace(layer, args=tuple(args))
 
     return (

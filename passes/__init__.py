@@ -8,6 +8,7 @@ from .fuse_layers import FuseLayers
 from .keep_constant_outputs import KeepConstantOutputs
 from .lower_operators import LowerOperators
 from .nhwc import ToNHWC
+from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
 from .slice_embeddings import SliceEmbeddings
 from .slice_layers import SliceLayers
@@ -20,6 +21,7 @@ __all__ = [
     "FuseLayers",
     "KeepConstantOutputs",
     "LowerOperators",
+    "PlaceParts",
     "PretransformWeights",
     "SliceEmbeddings",
     "SliceLayers",

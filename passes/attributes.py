@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from ..schedules.place import Place
 from ..schedules.row_bands import RowKernel
 
 # On a layer function (set by FuseLayers, consumed by PretransformWeights): the anchor operator, e.g. "conv2d".
 LAYER = "flexcomp.layer"
 # On a layer function (set by FuseLayers, consumed by PretransformWeights): which parameters come from weights.
 WEIGHTS = "flexcomp.weights"
+# On a layer function (set by PlaceParts, consumed by PretransformWeights): the number of the concatenation that the
+# result is a part of, and its place there; `encode_place` has the form.
+PLACE = "flexcomp.place"
 # On a layer function (set by ChooseKernels, consumed by PretransformWeights): the candidate, e.g. "direct 14×32".
 KERNEL = "flexcomp.kernel"
 # On a layer function (set by ChooseKernels, consumed by PretransformWeights): the kernel's measured time, if known.
@@ -27,7 +31,19 @@ SLICES = "flexcomp.slices"  # int: blocks of the panel; the kernel takes (first,
 CANDIDATES = "flexcomp.candidates"  # list of (implementation, scratch bytes, weight bytes, work): what was on offer
 ROWS = "flexcomp.rows"  # str, where the kernel can be made for a band of rows: RowKernel.encode of schedules/row_bands.py
 IN_PLACE = "flexcomp.in_place"  # list of int: the operands that the result may be written over
+PART = "flexcomp.part"  # float, below 1: the part of the tensor it writes to that the kernel touches
 SCRATCH = "flexcomp.scratch"  # list of shapes: float32 buffers that the kernel takes after its output
+
+
+def encode_place(concatenation: int, place: Place) -> list[int]:
+    """The value of PLACE."""
+    return [concatenation, place.start, place.stride, *place.shape]
+
+
+def decode_place(value) -> tuple[int, Place]:
+    """The number of the concatenation and the place that a value of PLACE says."""
+    concatenation, start, stride, *shape = (int(number) for number in value)
+    return concatenation, Place(tuple(shape), start, stride)
 
 
 def kernel_attributes(

@@ -12,8 +12,8 @@ from ..schedules.registry import Candidate, candidates
 from ..schedules.space import named
 from ..schedules.spec import ConvSpec, MatmulSpec
 from ..schedules.tile import VectorUnit
-from .attributes import KERNEL, LAYER, SECONDS, WEIGHTS
-from .layers import read
+from .attributes import KERNEL, SECONDS, WEIGHTS
+from .layers import is_layer, read
 
 # Seconds of a layer's kernels, by name, as far as they were measured.
 Measured = Callable[[ConvSpec | MatmulSpec], Mapping[str, float]]
@@ -85,7 +85,7 @@ def annotate(mod: tvm.IRModule, attributes) -> tvm.IRModule:
     """A copy of `mod` whose layer functions carry `attributes(func)` as well."""
     result = mod.clone()
     for gv, func in mod.functions_items():
-        if isinstance(func, relax.Function) and func.attrs is not None and LAYER in func.attrs:
+        if is_layer(func):
             for key, value in attributes(func).items():
                 func = func.with_attr(key, value)
             result.update_func(gv, func)

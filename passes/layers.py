@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import ir, relax, tirx
 
 from ..schedules.epilogue import Epilogue
 from ..schedules.spec import ConvSpec, MatmulSpec
+from .attributes import LAYER, PLACE, decode_place
 from .ir import bindings, operator, shape
 
 # Relax operator (without prefix) → epilogue operator. Operands that are no tensors are handled by name below.
@@ -35,6 +36,11 @@ class LayerReading:
     tensors: tuple[int, ...]  # activations of the output's shape that the epilogue reads, in its numbering
 
 
+def is_layer(func: ir.BaseFunc) -> bool:
+    """Whether a function is a layer: an anchor with its epilogue."""
+    return isinstance(func, relax.Function) and func.attrs is not None and LAYER in func.attrs
+
+
 def read(func: relax.Function, weights: tuple[int, ...]) -> LayerReading:
     """Read a layer function; `weights` are the indices of the parameters that come from weights."""
     return _Reader(func, frozenset(weights)).read()
@@ -45,6 +51,7 @@ class _Reader:
         self.anchor, *self.rest = bindings(func)
         self.index = {param: i for i, param in enumerate(func.params)}
         self.weights = weights
+        self.place = decode_place(func.attrs[PLACE])[1] if PLACE in func.attrs else None
         self.vectors: list[int] = []
         self.tensors: list[int] = []
 
@@ -70,6 +77,8 @@ class _Reader:
             values[binding.var] = self._expression(name, binding.value, values)
         epilogue = values[self.rest[-1].var] if self.rest else ("acc",)
         spec = self._conv(epilogue) if operator(call) == "conv2d" else self._matmul(epilogue, weighted)
+        if self.place is not None:
+            spec = replace(spec, place=self.place)
         return LayerReading(
             spec,
             data=(left,) if weighted else (left, right),

@@ -9,6 +9,9 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import module_pass
 
+from ..schedules import concat
+from ..schedules.concat import ConcatSpec
+from ..schedules.place import Place
 from ..schedules.registry import Candidate, candidates
 from ..schedules.row_bands import row_kernel
 from ..schedules.spec import ConvSpec, MatmulSpec
@@ -17,8 +20,8 @@ from ..schedules.tile import VectorUnit
 from ..schedules.winograd_transforms import WeightTransform
 from . import attributes as names
 from .choose_kernels import chosen
-from .ir import shape, with_functions
-from .layers import LayerReading, read
+from .ir import bindings, dtype, operator, shape, with_functions
+from .layers import LayerReading, is_layer, read
 
 
 @module_pass(opt_level=0)
@@ -27,6 +30,9 @@ class PretransformWeights:
 
     y = layer(x, w, b, r)   →   p = concat(b packed, w packed, …)            float32[blocks, rows, block]
                                 y = call_tir(kernel, (x, r, p, 0, blocks))
+
+    A layer with a place in a concatenation writes into that tensor: the first of its parts makes it, the others take it
+    and give it back (call_tir_inplace), and what is left of the concatenation copies the parts that are no layers'.
 
     Weights of a Winograd kernel are transformed before they are packed: G w Gᵀ in float64, rounded once. Those of a
     fast matrix product are combined block by block, likewise.
@@ -46,21 +52,29 @@ class _Mutator(relax.PyExprMutator):
     def __init__(self, mod: tvm.IRModule, unit: VectorUnit) -> None:
         super().__init__(mod)
         self.mod, self.unit = mod, unit
-        self.kernels: dict[tuple[str, str], tvm.ir.GlobalVar] = {}
+        self.kernels: dict[tuple, tvm.ir.GlobalVar] = {}
+        self.parts = _parts(mod)
+        self.begun: dict[int, relax.Var] = {}  # by number of a concatenation: the tensor, as far as it is written
 
     def transform(self) -> tvm.IRModule:
         gv = self.mod.get_global_var("main")
         self.builder_.update_func(gv, self.visit_expr(self.mod["main"]))
         result = self.builder_.get()
-        kept = {gv: func for gv, func in result.functions_items() if not _is_layer(func)}
+        kept = {gv: func for gv, func in result.functions_items() if not is_layer(func)}
         return with_functions(self.mod, kept)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if operator(call) == "concat" and isinstance(call.args[0], relax.Tuple):
+            numbers = [self.parts.get(field) for field in call.args[0].fields]
+            if any(number is not None for number in numbers):
+                return self._complete(call, numbers)
+        if operator(call) == "reshape" and call.args[0] in self.parts:
+            return self.visit_expr(call.args[0])
         call = super().visit_call_(call)
         if not isinstance(call.op, tvm.ir.GlobalVar):
             return call
         layer = self.mod[call.op]
-        if not _is_layer(layer):
+        if not is_layer(layer):
             return call
         reading = read(layer, tuple(int(i) for i in layer.attrs[names.WEIGHTS]))
         candidate = chosen(layer, self.unit)
@@ -71,14 +85,47 @@ class _Mutator(relax.PyExprMutator):
         if candidate.panel is not None:
             panel = self._pack(call, layer, reading, candidate)
             args += [panel, relax.prim_value(0), relax.prim_value(candidate.panel.blocks)]
+        if names.PLACE in layer.attrs:
+            return self._write_part(*names.decode_place(layer.attrs[names.PLACE]), kernel, args)
         result = relax.call_tir(kernel, args, relax.TensorType(out, "float32"))
         return self._view(self.builder_.emit(result), shape(call))
+
+    def _write_part(self, number: int, place: Place, kernel: tvm.ir.GlobalVar, args: list[relax.Expr]) -> relax.Var:
+        """The concatenation after a kernel has written its part of it: the first one makes the tensor."""
+        type_ = relax.TensorType(place.shape, "float32")
+        if number in self.begun:
+            result = relax.op.call_tir_inplace(kernel, [*args, self.begun[number]], len(args), type_)
+        else:
+            result = relax.call_tir(kernel, args, type_)
+        self.begun[number] = self.builder_.emit(result)
+        return self.begun[number]
+
+    def _complete(self, call: relax.Call, numbers: list[int | None]) -> relax.Var:
+        """A concatenation some parts of which are written, those with a number: the others are copied."""
+        fields = call.args[0].fields
+        number = next(number for number in numbers if number is not None)
+        placed = tuple(i for i, known in enumerate(numbers) if known is not None)
+        spec = ConcatSpec(tuple(map(shape, fields)), int(call.attrs.axis) % len(shape(call)), dtype(call), placed)
+        if not spec.copied:
+            return self.begun[number]
+        if (spec,) not in self.kernels:
+            described = names.kernel_attributes(
+                "concat", "vector", str(spec), 0, rows=row_kernel(spec, self.unit.width)
+            )
+            described[names.PART] = sum(math.prod(spec.shapes[i]) for i in spec.copied) / math.prod(spec.out_shape)
+            name = f"concat_placed_{len(self.kernels)}"
+            func = concat.kernel(spec, self.unit.width).with_attrs(described).with_attr("global_symbol", name)
+            self.kernels[(spec,)] = self.builder_.add_func(func, name)
+        args = [self.visit_expr(fields[i]) for i in spec.copied]
+        type_ = relax.TensorType(spec.out_shape, spec.dtype)
+        whole = relax.op.call_tir_inplace(self.kernels[(spec,)], [*args, self.begun[number]], len(args), type_)
+        return self.builder_.emit(whole)
 
     def _view(self, value: relax.Expr, wanted: tuple[int, ...]) -> relax.Expr:
         return value if shape(value) == wanted else self.builder_.emit(relax.op.reshape(value, wanted))
 
     def _kernel(self, layer: relax.Function, spec, candidate: Candidate) -> tvm.ir.GlobalVar:
-        key = (repr(spec), str(candidate))
+        key = (spec, str(candidate))
         if key not in self.kernels:
             described = names.kernel_attributes(
                 operator_of(layer), str(candidate), str(spec), spec.flops, int(layer.attrs[names.BLOCKS]),
@@ -90,6 +137,8 @@ class _Mutator(relax.PyExprMutator):
             described[names.CANDIDATES] = [
                 [name, c.scratch_nbytes, c.weight_nbytes, float(c.work)] for name, c in offers.items()
             ]
+            if isinstance(spec, ConvSpec) and spec.place:
+                described[names.PART] = math.prod(spec.out_shape) / math.prod(spec.y_shape)
             if candidate.in_place:
                 operands = len(data_shapes(spec))
                 described[names.IN_PLACE] = list(range(operands, operands + spec.tensors))
@@ -174,8 +223,20 @@ class _Mutator(relax.PyExprMutator):
         return emit(op.reshape(emit(op.permute_dims(split, (0, 1, 3, 2, 4, 5))), (out, r, r, stride**2 * channels)))
 
 
-def _is_layer(func: tvm.ir.BaseFunc) -> bool:
-    return isinstance(func, relax.Function) and func.attrs is not None and names.LAYER in func.attrs
+def _parts(mod: tvm.IRModule) -> dict[relax.Var, int]:
+    """The variables of main that hold a part of a concatenation or look at one, and the concatenation's number."""
+    result: dict[relax.Var, int] = {}
+    for binding in bindings(mod["main"]):
+        value = binding.value
+        if not isinstance(value, relax.Call):
+            continue
+        if isinstance(value.op, tvm.ir.GlobalVar):
+            layer = mod[value.op]
+            if is_layer(layer) and names.PLACE in layer.attrs:
+                result[binding.var], _ = names.decode_place(layer.attrs[names.PLACE])
+        elif operator(value) == "reshape" and value.args[0] in result:
+            result[binding.var] = result[value.args[0]]
+    return result
 
 
 def operator_of(layer: relax.Function) -> str:
@@ -195,6 +256,4 @@ def data_shapes(spec: ConvSpec | MatmulSpec) -> list[tuple[int, ...]]:
 
 def out_shape(spec: ConvSpec | MatmulSpec) -> tuple[int, ...]:
     """The shape in which a kernel sees its output, and the tensors of its epilogue."""
-    if isinstance(spec, ConvSpec):
-        return (spec.batch, spec.out_height, spec.out_width, spec.out_channels)
-    return (spec.batch, spec.m, spec.n)
+    return spec.out_shape if isinstance(spec, ConvSpec) else (spec.batch, spec.m, spec.n)

@@ -13,6 +13,9 @@ class Place:
     start: int
     stride: int
 
+    def __str__(self) -> str:
+        return f"{'×'.join(map(str, self.shape))} from {self.start}"
+
     def of_rows(self, count: int) -> Place:
         """The same place in so many rows of an NHWC image."""
         one, _, *rest = self.shape

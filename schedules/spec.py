@@ -110,7 +110,7 @@ class ConvSpec:
         return (
             f"{kernel} {self.in_channels}→{self.out_channels} @ {self.out_height}×{self.out_width}{extra}"
             + (f" +{epilogue}" if epilogue else "")
-            + (f" into {'×'.join(map(str, self.place.shape))}" if self.place else "")
+            + (f" into {self.place}" if self.place else "")
         )
 
 

@@ -162,3 +162,37 @@ def test_no_splits_where_they_do_not_help():
     x = g.dense(g.dense(g.input("x", (1, 512)), 512), 64)
     network = lowered(g, x, (1, 64))
     assert splits(network, problem_of(network), seconds_of) == ()
+
+
+def test_parts_of_a_concatenation_compute_the_same_rows():
+    """0 transpose, 1 conv 1×1, 2 and 3 both halves of a concatenation, 4 conv 3×3."""
+    g = Graph("fire", seed=1)
+    x = g.conv(g.input("x", (1, 16, 24, 16)), 16, 1)
+    x = g.op("Concat", g.conv(x, 16, 1), g.conv(x, 16, 3), axis=1, channels=32)
+    fire = lowered(g, g.conv(x, 16, 3), (1, 16, 24, 16))
+    assert [layer.op for layer in fire.layers[1:5]] == ["conv2d"] * 4
+    left, right = (next(a for a in fire.layers[i].args if isinstance(a, ValueArg) and a.written) for i in (2, 3))
+    assert left.value == right.value and left.part == right.part == 0.5
+    chain = chain_of(fire, 1, 5)
+    assert [link.begins for link in chain.links] == [0, 1, 1, 3]
+    assert chain.split(12)[1] == (Rows(10, 24), Rows(11, 24), Rows(11, 24), Rows(12, 24))
+    row = 16 * 16 * 4
+    assert chain.inner_nbytes(chain.split(12)[1]) == [14 * row, (14 + 26) * row, (14 + 26) * row, 26 * row]
+    ends = chain_of(fire, 1, 4)
+    assert ends.split(12)[0] == (Rows(0, 13), Rows(0, 12), Rows(0, 12)) and ends.inner_nbytes(ends.split(12)[0])[1] == 13 * row
+    assert chain_of(fire, 3, 5) is None, "what it reads begins before it"
+    assert chain_of(fire, 1, 3) is None, "the other half reads its first result"
+
+
+def test_bands_of_parts_write_their_rows_of_the_whole():
+    g = Graph("fire", seed=1)
+    x = g.conv(g.input("x", (1, 16, 24, 16)), 16, 1)
+    fire = lowered(g, g.op("Concat", g.conv(x, 16, 1), g.conv(x, 16, 3), axis=1, channels=32), (1, 32, 24, 16))
+    book = BandBook(fire)
+    bands = [book.bands[i] for i in book.add(Region(1, 4, 8))]
+    row = 16 * 32 * 4
+    for band in bands:
+        (out,) = (arg for arg in band.layer.args if isinstance(arg, ValueArg) and arg.written)
+        if band.base in (2, 3):
+            assert out.type.shape == (1, 8, 16, 32) and out.offset == band.rows.start * row and out.part == 0.5
+    assert [band.rows.start for band in bands if band.base == 3] == [0, 8, 16]
