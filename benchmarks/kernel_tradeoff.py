@@ -32,10 +32,14 @@ from flexcomp.target import resolve_target
 # Image and channels of VGG's and ResNet's layers.
 SHAPES = ((224, 64), (112, 128), (56, 256), (28, 512), (14, 512), (56, 64), (28, 128), (14, 256), (7, 512))
 SLICES = (1, 4, 16)
-# Shapes whose latency is shown over the number of slices, down to slices below a vector.
-CURVES = ((112, 128), (56, 64), (28, 128), (14, 256), (7, 512))
-_FINEST_SHOWN = 8  # products of a slice
+_FINEST_SHOWN = 16  # products of a slice, whose latency is shown over the number of slices
 _FLUSHED_NBYTES = 96 << 20
+_HEADS = {
+    "kernels": "| image, channels | kernel | hot ms | cold ms | weights MiB | scratch KiB |"
+    "\n| --- | --- | --- | --- | --- | --- |",
+    "slices": "\n| image, channels | one slice: ms, scratch KiB | number of slices: latency relative to one slice (scratch) |"
+    "\n| --- | --- | --- |",
+}
 _WINOGRAD_SCRATCH = 1200 << 10
 
 
@@ -65,13 +69,12 @@ def trade_off(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
 
 
 def curve(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
-    """im2col in one slice, two, four, …"""
-    counts = [1]
-    while 2 * counts[-1] * _FINEST_SHOWN <= spec.taps:
-        counts.append(2 * counts[-1])
-    found = [im2col_candidate(im2col.in_slices(spec, unit, count), unit) for count in counts]
-    finest = im2col_candidate(im2col.in_slices(spec, unit, spec.taps // im2col.FINEST_SLICE), unit)
-    return sorted({c.variant: c for c in [*found, finest]}.values(), key=lambda c: -c.scratch_nbytes)
+    """im2col in one slice, two, four, …, and in slices as long as a register tile is wide."""
+    counts = [1, spec.taps // im2col.in_slices(spec, unit, 1).tile.channels]
+    while 2 ** len(counts) * _FINEST_SHOWN <= 2 * spec.taps:
+        counts.append(2 ** (len(counts) - 1))
+    ways = sorted({im2col.in_slices(spec, unit, count) for count in counts}, key=lambda way: way.count)
+    return list({str(way): im2col_candidate(way, unit) for way in ways}.values())
 
 
 def compiled(name: str, offered: list[Candidate], folder: Path, target) -> tvm.runtime.Module:
@@ -129,14 +132,24 @@ def facts(one: Measured, spec: ConvSpec) -> dict:
     }
 
 
+def curve_row(title: str, rows: list[dict]) -> str:
+    """Slices, latency and scratch of one shape, relative to one slice, as a row of a Markdown table."""
+    whole, *sliced = rows
+    parts = [
+        f"{row['variant'].split()[0]}: {row['hot_ms'] / whole['hot_ms']:.2f} ({row['scratch_bytes'] / 2**10:,.0f} KiB)"
+        for row in sliced
+    ]
+    return f"| {title} | {whole['hot_ms']:.2f}, {whole['scratch_bytes'] / 2**10:,.0f} | {'; '.join(parts)} |"
+
+
 def table(title: str, rows: list[dict]) -> str:
     """Rows as a Markdown table under the first column's title."""
     lines = []
     for i, row in enumerate(rows):
         first = title if i == 0 else ""
         lines.append(
-            f"| {first} | {row['kernel']} | {row['hot_ms']:.3f} | {row['cold_ms']:.3f} | {row['gflops']:.0f} "
-            f"| {row['weight_bytes'] / 2**20:.2f} | {row['scratch_bytes'] / 2**10:.0f} |"
+            f"| {first} | {row['kernel']} | {row['hot_ms']:.2f} | {row['cold_ms']:.2f} "
+            f"| {row['weight_bytes'] / 2**20:.2f} | {row['scratch_bytes'] / 2**10:,.0f} |"
         )
     return "\n".join(lines)
 
@@ -154,8 +167,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary, pool(1):
         folder = arguments.kernels or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        for part, shapes, offer in (("kernels", SHAPES, trade_off), ("slices", CURVES, curve)):
-            for image, channels in shapes:
+        for part, offer in (("kernels", trade_off), ("slices", curve)):
+            if not arguments.build_only:
+                print(_HEADS[part])
+            for image, channels in SHAPES:
                 spec = spec_of(image, channels)
                 offered = offer(spec, unit)
                 module = compiled(f"{part}_{image}_{channels}", offered, folder, target)
@@ -163,10 +178,7 @@ def main() -> None:
                     continue
                 rows = [facts(one, spec) for one in measure(offered, module, spec, arguments.repeat)]
                 results[part].append({"image": image, "channels": channels, "rows": rows})
-                if image == shapes[0][0] and channels == shapes[0][1]:
-                    print(f"\n{part}\n| image, channels | kernel | hot ms | cold ms | GFLOP/s | weights MiB | scratch KiB |")
-                    print("| --- | --- | --- | --- | --- | --- | --- |")
-                print(table(f"{image}, {channels}", rows), flush=True)
+                print((table if part == "kernels" else curve_row)(f"{image}, {channels}", rows), flush=True)
     if arguments.json and not arguments.build_only:
         arguments.json.write_text(json.dumps(results, indent=1))
 

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -19,8 +19,10 @@ from flexcomp.errors import InputError, TuningError
 from flexcomp.frontend import load_model
 from flexcomp.linker import linker_for
 from flexcomp.target import CompileTarget, resolve_target
+from flexcomp.tuning.decide import decide
 from flexcomp.tuning.local import Devices, Measurement, ThisMachine
 from flexcomp.tuning.records import Database, Record
+from flexcomp.tuning.report import TrialDone, TunedLayer, TuningReport
 from flexcomp.tuning.rpc import RemoteDevices
 from flexcomp.tuning.search import Search
 from flexcomp.tuning.tasks import Task, tasks_of
@@ -30,61 +32,9 @@ from flexcomp.tuning.workers import Workers, outcome
 Choice = tuple[int, str]  # task, kernel
 
 _BATCH = 8
-_CONFIRMATIONS = 3  # of default and best kernels at the end
-
-
-@dataclass(frozen=True)
-class TunedLayer:
-    """A layer's kernels before and after."""
-
-    description: str
-    count: int  # layers of the network that are like this
-    trials: int  # all in the database, earlier ones included
-    default: str
-    default_seconds: float | None  # None: it was not measured, or failed
-    best: str | None
-    best_seconds: float | None
-
-    @property
-    def saved(self) -> float:
-        """Seconds that the better kernel saves in one inference."""
-        if self.default_seconds is None or self.best_seconds is None:
-            return 0.0
-        return self.count * (self.default_seconds - self.best_seconds)
-
-
-@dataclass(frozen=True)
-class TuningReport:
-    """What a tuner achieved."""
-
-    database: Path
-    trials: int  # of this run
-    failed: int
-    layers: tuple[TunedLayer, ...]
-
-    @property
-    def default_seconds(self) -> float:
-        """One inference in the kernels chosen without tuning, as far as they were measured."""
-        return sum(layer.count * (layer.default_seconds or 0.0) for layer in self.layers)
-
-    @property
-    def best_seconds(self) -> float:
-        """The same layers in the best kernels."""
-        return self.default_seconds - sum(layer.saved for layer in self.layers)
-
-
-@dataclass(frozen=True)
-class TrialDone:
-    """News for a progress display."""
-
-    done: int
-    total: int
-    layer: str
-    kernel: str
-    seconds: float | None
-    error: str | None
-    default_seconds: float | None
-    best_seconds: float | None
+# Rounds of measurements at the end: of every default and best kernel, and again of those between which is to decide.
+_ROUNDS = 3
+_DECIDING_ROUNDS = 4
 
 
 def tune(
@@ -105,8 +55,9 @@ def tune(
     """Measure at most `trials` kernels of a network's layers and append every outcome to `database`.
 
     Arguments that `build` has too mean the same. A database that exists is continued: what it holds is not measured
-    again. Without a `tracker` ("host:port") the kernels run on this machine; with one, on all devices that it knows
-    under `key`. A candidate that takes longer than `timeout_s` to build, or to measure, has failed.
+    again, except that in the end each layer's best kernel and its default are, in turns. Without a `tracker`
+    ("host:port") the kernels run on this machine; with one, on all devices that it knows under `key`. A candidate that
+    takes longer than `timeout_s` to build, or to measure, has failed.
 
     Raises ModelError, UnsupportedModelError, TargetError, InputError, and TuningError if the database is broken or no
     device can measure.
@@ -123,30 +74,37 @@ def tune(
     if not tasks:
         raise InputError("the network has no layer with a choice of kernels")
     linker_for(resolved, compiler)  # a missing compiler is no fault of the candidates
-    tuner = _Tuner(tasks, resolved, threads, records, compiler, timeout_s)
+    tuner = _Tuner(tasks, resolved, threads, records, compiler, timeout_s, progress)
     with tempfile.TemporaryDirectory(prefix="flexcomp-tune-") as folder:
-        tuner.run(Path(folder), trials, tracker, key, progress or (lambda news: None))
+        tuner.run(Path(folder), trials, tracker, key)
     return tuner.report()
 
 
 class _Tuner:
     def __init__(
-        self, tasks: list[Task], target: CompileTarget, threads: int, records: Database, compiler: str | None, timeout_s: float
+        self,
+        tasks: list[Task],
+        target: CompileTarget,
+        threads: int,
+        records: Database,
+        compiler: str | None,
+        timeout_s: float,
+        progress: Callable[[TrialDone], None] | None,
     ) -> None:
         self.tasks, self.target, self.threads = tasks, target, threads
         self.records, self.compiler, self.timeout_s = records, compiler, timeout_s
         self.search = Search(tasks, replace(target.vector_unit, threads=threads))
-        self.done = self.failed = 0
+        self.progress = progress or (lambda news: None)
+        self.done = self.failed = self.earlier = 0
         self._held_back: list[Record] = []  # failures while nothing has worked yet
         self._worked = False
         self._libraries: dict[Choice, TrialLibrary] = {}  # of default and best kernels, built in this run
         for index, task in enumerate(tasks):
-            earlier = records.trials((task.layer, str(target), threads)).values()
-            self.search.known(index, {r.kernel: r.seconds for r in earlier if r.flexcomp == __version__})
+            earlier = self._usable(task)
+            self.search.known(index, {name: record.seconds for name, record in earlier.items()})
+            self.earlier += len(earlier)
 
-    def run(
-        self, folder: Path, trials: int, tracker: str | None, key: str | None, progress: Callable[[TrialDone], None]
-    ) -> None:
+    def run(self, folder: Path, trials: int, tracker: str | None, key: str | None) -> None:
         data = folder / "trial.weights"
         digest = write_data(data, [c for task in self.tasks for c in task.candidates.values()])
         with closing(self._devices(data, tracker, key)) as devices, closing(self._builders()) as builders:
@@ -154,8 +112,8 @@ class _Tuner:
                 batch = self.search.propose(min(max(_BATCH, 2 * devices.count), trials - self.done))
                 if not batch:
                     break
-                self._batch(batch, folder, digest, builders, devices, lambda *n: progress(self._news(*n, trials)))
-            self._confirm(devices)
+                self._batch(batch, trials, folder, digest, builders, devices)
+            self._compare(folder, digest, builders, devices)
 
     def _devices(self, data: Path, tracker: str | None, key: str | None) -> Devices:
         if tracker is not None and key is not None:
@@ -166,18 +124,18 @@ class _Tuner:
         return Workers(len(os.sched_getaffinity(0)), self.timeout_s)
 
     def _batch(
-        self, batch: list[Choice], folder: Path, digest: WeightsDigest, builders: Workers, devices: Devices, news: Callable
+        self, batch: list[Choice], trials: int, folder: Path, digest: WeightsDigest, builders: Workers, devices: Devices
     ) -> None:
         """Build and measure candidates, and tell the search."""
         outcomes: dict[Choice, float | None] = {}
         built = []
         for choice, library, error in self._built(batch, folder, digest, builders):
             if library is None:
-                self._note(choice, Measurement("the builder", error=f"building: {error}"), outcomes, news)
+                self._note(choice, Measurement("the builder", error=f"building: {error}"), outcomes, trials)
             else:
                 built.append((choice, library))
         for index, measurement in devices.measure([library for _, library in built]):
-            self._note(built[index][0], measurement, outcomes, news)
+            self._note(built[index][0], measurement, outcomes, trials)
         # What disturbs a machine for a moment seldom disturbs the same trial twice.
         again = [(choice, library) for choice, library in built if outcomes[choice] is not None]
         for index, measurement in devices.measure([library for _, library in again]):
@@ -198,12 +156,27 @@ class _Tuner:
         for choice, future in zip(batch, futures, strict=True):
             yield choice, *outcome(future, self.timeout_s)
 
-    def _confirm(self, devices: Devices) -> None:
-        """Measure the default and the best kernel of each layer in turns: it is they that are compared in the end."""
-        trials = list(self._libraries.items())
-        for _ in range(_CONFIRMATIONS):
-            for index, measurement in devices.measure([library for _, library in trials]):
-                self._keep(trials[index][0], measurement, {})
+    def _compare(self, folder: Path, digest: WeightsDigest, builders: Workers, devices: Devices) -> None:
+        """Measure the default and the best kernel of each layer in turns: it is they that a build chooses between."""
+        open_ones = [
+            (task, name)
+            for task, known in enumerate(self.search.progress)
+            if known.best and known.best[0] != known.task.default and known.default_seconds is not None
+            for name in (known.task.default, known.best[0])
+        ]
+        # Either may have been tried by an earlier run, in other circumstances.
+        missing = [choice for choice in open_ones if choice not in self._libraries]
+        self._libraries.update(
+            (choice, library)
+            for choice, library, _ in self._built(missing, folder, digest, builders)
+            if library is not None
+        )
+        every = list(self._libraries)
+        turns = [*every * _ROUNDS, *[choice for choice in open_ones if choice in self._libraries] * _DECIDING_ROUNDS]
+        measured = devices.measure([self._libraries[choice] for choice in turns])
+        for done, (index, measurement) in enumerate(measured, 1):
+            self._keep(turns[index], measurement, {})
+            self._tell("comparing", done, len(turns), turns[index], measurement)
 
     def _forget(self) -> None:
         """Delete the libraries of all but default and best kernels."""
@@ -212,11 +185,11 @@ class _Tuner:
             if kernel not in (known.task.default, known.best and known.best[0]):
                 Path(self._libraries.pop((task, kernel)).path).unlink(missing_ok=True)
 
-    def _note(self, choice: Choice, measurement: Measurement, outcomes: dict, news: Callable) -> None:
+    def _note(self, choice: Choice, measurement: Measurement, outcomes: dict, trials: int) -> None:
         self.done += 1
         self.failed += measurement.error is not None
         self._keep(choice, measurement, outcomes)
-        news(*choice, measurement)
+        self._tell("trying", self.done, trials, choice, measurement)
 
     def _keep(self, choice: Choice, measurement: Measurement, outcomes: dict[Choice, float | None]) -> None:
         """Record a measurement; of several of one kernel the best counts."""
@@ -234,26 +207,33 @@ class _Tuner:
             self.records.extend(self._held_back)
             self._held_back.clear()
 
-    def _news(self, task: int, kernel: str, measurement: Measurement, trials: int) -> TrialDone:
-        known = self.search.progress[task]
-        times = [t for t in (measurement.seconds, known.best[1] if known.best else None) if t is not None]
-        default = measurement.seconds if kernel == known.task.default else known.default_seconds
-        return TrialDone(
-            self.done, trials, str(known.task.spec), kernel, measurement.seconds, measurement.error, default,
-            min(times, default=None),
+    def _tell(self, stage: str, done: int, total: int, choice: Choice, measurement: Measurement) -> None:
+        task, kernel = self.tasks[choice[0]], choice[1]
+        seconds = self._seconds(task)
+        self.progress(
+            TrialDone(
+                stage, done, total, self.earlier, str(task.spec), kernel, measurement.seconds, measurement.error,
+                seconds.get(task.default), min(seconds.values(), default=None),
+            )
         )  # fmt: skip
+
+    def _usable(self, task: Task) -> dict[str, Record]:
+        """What the database knows of the kernels of a layer."""
+        found = self.records.trials((task.layer, str(self.target), self.threads))
+        return {name: record for name, record in found.items() if record.flexcomp == __version__}
+
+    def _seconds(self, task: Task) -> dict[str, float]:
+        return {name: record.seconds for name, record in self._usable(task).items() if record.seconds is not None}
 
     def report(self) -> TuningReport:
         """What the database knows of the layers."""
         layers = []
         for task in self.tasks:
-            key = (task.layer, str(self.target), self.threads)
-            usable = {r.kernel: r for r in self.records.trials(key).values() if r.flexcomp == __version__}
-            seconds = {name: r.seconds for name, r in usable.items() if r.seconds is not None}
-            best = min(seconds, key=lambda name: (seconds[name], name), default=None)
+            seconds = {name: time for name, time in self._seconds(task).items() if name in task.candidates}
+            best = decide(seconds, task.default) if seconds else None
             layers.append(
                 TunedLayer(
-                    str(task.spec), task.count, len(usable), task.default, seconds.get(task.default), best,
+                    str(task.spec), task.count, len(self._usable(task)), task.default, seconds.get(task.default), best,
                     None if best is None else seconds[best],
                 )
             )  # fmt: skip

@@ -12,6 +12,7 @@ from ..schedules.registry import Candidate, candidates
 from ..schedules.space import named
 from ..schedules.spec import ConvSpec, MatmulSpec
 from ..schedules.tile import VectorUnit
+from ..tuning.decide import decide
 from .attributes import KERNEL, SECONDS, WEIGHTS
 from .layers import is_layer, read
 
@@ -43,8 +44,8 @@ class ChooseKernels:
 
     The kernel families offer candidates for the layer's spec. Strategy "smallest" takes the one with the least scratch
     and weights, "fastest" the one with the least predicted work, whatever memory it needs; "im2col_gemm" and "winograd"
-    take that family where it can compute the layer. Where the fastest by prediction was `measured`, "fastest" is the
-    one with the least measured time, of all that the tuner may have tried.
+    take that family where it can compute the layer. Where the fastest by prediction was `measured`, "fastest" is what
+    the measured times speak for, of all that the tuner may have tried (flexcomp/tuning/decide.py).
     """
 
     def __init__(self, unit: VectorUnit, strategy: str = "smallest", measured: Measured | None = None) -> None:
@@ -60,7 +61,7 @@ class ChooseKernels:
         name = default_kernel(spec, self.unit, self.strategy)
         seconds = self.measured(spec)
         if self.strategy == "fastest" and name in seconds:
-            name = min((n for n in seconds if named(spec, self.unit, n) is not None), key=lambda n: (seconds[n], n))
+            name = decide({n: s for n, s in seconds.items() if named(spec, self.unit, n) is not None}, name)
         return {KERNEL: name, **({SECONDS: seconds[name]} if name in seconds else {})}
 
 

@@ -72,6 +72,7 @@ class _Display:
 
     def __init__(self, title: str, trials: int) -> None:
         self._title = title
+        self._first = True
         self._console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -100,9 +101,16 @@ class _Display:
         else:
             result = f"{_ms(news.seconds)} (best {_ms(news.best_seconds)}, untuned {_ms(news.default_seconds)})"
         line = f"{news.layer}: {news.kernel} {result}"
-        self._bar.update(self._task, completed=news.done, description=line)
+        stage = "comparing again " if news.stage == "comparing" else ""
+        self._bar.update(self._task, completed=news.done, total=news.total, description=f"{stage}{line}")
+        if self._first and news.earlier:
+            self._print(f"{self._title}: {news.earlier} kernels are known from earlier runs")
+        self._first = False
         if not self._console.is_terminal:
-            self._console.print(f"{self._title} {news.done}/{news.total} {line}", highlight=False, markup=False)
+            self._print(f"{self._title} {stage}{news.done}/{news.total} {line}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _table(report) -> Table:

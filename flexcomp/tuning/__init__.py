@@ -6,4 +6,6 @@
     trial.py        a library of one layer, compiled in a worker process
     clock.py        its time on this machine; rpc.py: on devices behind a tracker
     records.py      the database: what was measured, one line each
+    decide.py       which kernel the measured times speak for; lookup.py: what a build asks
+    report.py       progress, and what was achieved
 """
