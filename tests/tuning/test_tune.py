@@ -18,7 +18,6 @@ from flexcomp.tuning.records import Database
 from flexcomp.tuning.trial import Trial, one_layer_program
 from flexcomp.tuning.workers import Workers, outcome
 
-
 _PATIENT_S = 300.0  # on a machine that other tests share
 
 
