@@ -89,7 +89,8 @@ class DirectEmitter:
         self.joins_columns = tile.depth > 1 and _may_join_columns(spec)
 
     def prim_func(self) -> tirx.PrimFunc:
-        return layer_function(self.declared, self.panel, self._body)
+        # Accumulators are in registers either way: LLVM's promise that buffers are distinct gains nothing here.
+        return layer_function(self.declared, self.panel, self._body, in_place=self.spec.tensors > 0)
 
     def _body(self, given: Operands) -> None:
         self.x, self.w, self.y, self.tensors = given.x, given.panel, given.y, given.tensors

@@ -29,20 +29,27 @@ class Operands:
 
 
 def layer_function(
-    spec: ConvSpec, panel: Panel, emit: Callable[[Operands], None], scratch: Sequence[tuple[int, ...]] = ()
+    spec: ConvSpec,
+    panel: Panel,
+    emit: Callable[[Operands], None],
+    scratch: Sequence[tuple[int, ...]] = (),
+    *,
+    in_place: bool = False,
 ) -> tirx.PrimFunc:
     """A PrimFunc (x, epilogue tensors…, panel, first, count, y, scratch…), all float32, whose body `emit` emits.
 
     x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer; `scratch` are shapes.
     If the result has a place in a tensor, y is that tensor, and elements outside of the place stay as they are.
+    With `in_place` y may be one of the tensors: nothing tells LLVM that buffers are distinct.
     """
     in_shape = (spec.batch, spec.height, spec.width, spec.in_channels)
     assert not (spec.place and spec.tensors), "tensors of an epilogue lie where the result does"
     with IRBuilder() as builder:
         with T.prim_func():
             T.func_name("main")
-            T.func_attr({"tirx.noalias": True})
+            if not in_place:
+                T.func_attr({"tirx.noalias": True})
             x = T.arg("x", T.buffer(in_shape, "float32"))
             tensors = [T.arg(f"t{i}", T.buffer(spec.out_shape, "float32")) for i in range(spec.tensors)]
             weights = T.arg("panel", T.buffer(panel.shape, "float32"))

@@ -45,7 +45,7 @@ class Candidate:
     weight_transform: WeightTransform | None = None  # of the weights, before they are packed
     block_transform: HalvesTransform | None = None  # of the weights of every block
     scratch: tuple[tuple[int, ...], ...] = ()  # shapes of the kernel's trailing parameters, float32
-    in_place: bool = False  # every result is written once, just after the same element of the epilogue's tensors is read
+    in_place: bool = False  # y may be a tensor of the epilogue: a result is written once, just after the same element is read
 
     @property
     def weight_nbytes(self) -> int:

@@ -84,6 +84,25 @@ def test_random_shapes_and_slices(kind):
         )
 
 
+def test_sums_in_place():
+    """The result over a tensor of the epilogue: the same numbers, from code that is not told that they are distinct."""
+    spec = ConvSpec(1, 13, 11, 20, 64, (3, 3), padding=(1, 1, 1, 1), epilogue=RESIDUAL)
+    candidate = conv_candidates(spec, VectorUnit(8, 16))[0]
+    plain = conv_candidates(ConvSpec(1, 13, 11, 20, 64), VectorUnit(8, 16))[0].build()
+    function = candidate.build()
+    assert candidate.in_place and "tirx.noalias" not in function.attrs and plain.attrs["tirx.noalias"]
+    kernel = library({"sum": function})["sum"]
+    rng = np.random.default_rng(2)
+    x, panel, residual = (
+        tvm.runtime.tensor(rng.standard_normal(shape).astype("f4"))
+        for shape in ((1, 13, 11, 20), candidate.panel.shape, spec.out_shape)
+    )
+    apart = tvm.runtime.tensor(np.full(spec.out_shape, np.nan, "f4"))
+    for result in (apart, residual):
+        kernel(x, residual, panel, 0, candidate.panel.blocks, result)
+    np.testing.assert_array_equal(residual.numpy(), apart.numpy())
+
+
 def test_no_memory_besides_the_operands():
     spec = ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1), epilogue=RESIDUAL)
     small = ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1), groups=64)
