@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from flexcomp.cli.common import CANNOT_BUILD, exit_on_error, parse_shapes
 
@@ -72,16 +72,18 @@ class _Display:
 
     def __init__(self, title: str, trials: int) -> None:
         self._title = title
-        self._first = True
+        self._first, self._stage = True, "trying"
         self._console = Console(stderr=True)
         self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
+            # What is left of the line: on a narrow terminal it is this that is cut.
+            TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
             console=self._console,
             transient=True,
+            expand=True,
             disable=not self._console.is_terminal,
         )
         self._task = self._bar.add_task(f"{title}: preparing", total=trials)
@@ -102,7 +104,10 @@ class _Display:
             result = f"{_ms(news.seconds)} (best {_ms(news.best_seconds)}, untuned {_ms(news.default_seconds)})"
         line = f"{news.layer}: {news.kernel} {result}"
         stage = "comparing again " if news.stage == "comparing" else ""
-        self._bar.update(self._task, completed=news.done, total=news.total, description=f"{stage}{line}")
+        if news.stage != self._stage:
+            self._stage = news.stage
+            self._bar.reset(self._task, total=news.total)
+        self._bar.update(self._task, completed=news.done, description=f"{stage}{line}")
         if self._first and news.earlier:
             self._print(f"{self._title}: {news.earlier} kernels are known from earlier runs")
         self._first = False
