@@ -8,7 +8,8 @@ Every engine has an environment of its own in `.cache/peers`, made at its first 
 its own; engines take turns. All compute in float32 with the same number of threads on the same inputs, and outputs are
 compared with those of ONNX Runtime: an engine that is wrong is shown and not ranked. Models are out of the page cache
 when a process starts; the cold time counts from there, with the engine imported, to the first output. Each of several
-threads is kept on a core of its own. Ends with code 1 if flexcomp's output is wrong or missing.
+threads is kept on a core of its own. Below each table stands what the machine was like (benchmarks/peers/conditions.py)
+and the ratio of every round. Ends with code 1 if flexcomp's output is wrong or missing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from benchmarks import models
 from benchmarks.peers import ENGINES, environment
 from benchmarks.peers.measure import EngineFailure, Workplace
 from benchmarks.peers.picture import draw
-from benchmarks.peers.summary import OURS, Run, Verdict, judge, ranking, standing
+from benchmarks.peers.summary import OURS, Run, Verdict, conditions, judge, ranking, standing
 from flexcomp.cli.progress import BuildProgress
 from flexcomp.session import read_info
 
@@ -104,7 +105,12 @@ def budgets(workplace: Workplace) -> list[int]:
 
 def table(network: str, threads: int, verdict: Verdict) -> Table:
     """One row for each engine, the fastest first."""
-    result = Table(title=f"{network}, {threads} thread{'s' * (threads > 1)}", title_justify="left")
+    result = Table(
+        title=f"{network}, {threads} thread{'s' * (threads > 1)}",
+        title_justify="left",
+        caption=conditions(verdict),
+        caption_justify="left",
+    )
     for column in ("engine", "latency", "quartiles", "of the best peer", "memory over idle", "cold", "error", ""):
         result.add_column(column, justify="left" if column in ("engine", "") else "right")
     for name in ranking(verdict):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers import ENGINES, Engine
+from benchmarks.peers.conditions import observed
 from benchmarks.peers.environment import python_of
 from benchmarks.peers.summary import Run
 
@@ -61,13 +62,15 @@ class Workplace:
         outputs.unlink(missing_ok=True)
         _forget(folder)
         options = ["--seconds", str(seconds)] + ([] if budget is None else ["--budget", str(budget)])
-        said = json.loads(self._call(name, "measure", folder, self.inputs, outputs, *options).splitlines()[-1])
+        with observed(self.threads) as conditions:
+            reply = self._call(name, "measure", folder, self.inputs, outputs, *options)
+        said = json.loads(reply.splitlines()[-1])
         with np.load(outputs) as file:
             found = [file[key] for key in file.files]
         if not self.reference:
             self.reference = found
         error = largest_error(found, self.reference)
-        return Run(said["latency_ms"], said["cold_ms"], said["memory_bytes"], error, said["version"])
+        return Run(said["latency_ms"], said["cold_ms"], said["memory_bytes"], error, said["version"], conditions)
 
     def _call(self, name: str, task: str, *args: str | Path) -> str:
         command = [str(python_of(ENGINES[name])), "-m", f"benchmarks.peers.{name}", task, *map(str, args)]

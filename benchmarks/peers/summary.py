@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+
+from benchmarks.peers.conditions import Conditions
 
 TOLERANCE = 1e-3  # of the error, as a part of the largest absolute output of the reference
 OURS = "flexcomp"
@@ -19,6 +21,7 @@ class Run:
     memory_bytes: int  # peak over idle
     error: float  # against the reference, as a part of its largest absolute output
     version: str = ""
+    conditions: Conditions = field(default_factory=Conditions)
 
     @property
     def median_ms(self) -> float:
@@ -85,6 +88,16 @@ def judge(
         return Verdict(standings, best, None, ())
     ratios = tuple(a.median_ms / b.median_ms for a, b in zip(rounds[ours], rounds[best], strict=True))
     return Verdict(standings, best, statistics.median(ratios), ratios)
+
+
+def conditions(verdict: Verdict) -> str:
+    """One line about the machine: how far apart its cores were, and what the host took."""
+    seen = [Conditions(**run["conditions"]) for found in verdict.standings.values() for run in found.runs]
+    trips = [trip for found in seen for trip in found.round_trip_ns]
+    said = [f"{min(trips):.0f} to {max(trips):.0f} ns from core to core and back"] if trips else []
+    said += [f"the host took up to {max(found.steal for found in seen):.1%}"] if seen else []
+    said += ["rounds " + " ".join(f"{ratio:.2f}" for ratio in verdict.ratios)] if verdict.ratios else []
+    return "; ".join(said)
 
 
 def ranking(verdict: Verdict) -> list[str]:

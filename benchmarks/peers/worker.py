@@ -49,8 +49,10 @@ def _measure(args: argparse.Namespace, inputs: Inputs, load: Callable[..., Call]
     call = load(args.folder, inputs, args.threads, args.budget)
     outputs = [np.array(value) for value in call()]
     cold = time.perf_counter() - start
+    # Threads that only load have had their time by now.
+    spent = {thread: _processor_time(thread) for thread in _threads() - others}
     call()
-    _spread(args.threads, _threads() - others)
+    _spread(args.threads, {thread: _processor_time(thread) - before for thread, before in spent.items()})
     call()
     latencies: list[float] = []
     end = time.perf_counter() + args.seconds
@@ -82,8 +84,8 @@ def _threads() -> set[int]:
     return {int(name) for name in os.listdir("/proc/self/task")}
 
 
-def _spread(threads: int, started: set[int]) -> None:
-    """Keep each thread that computes on a core of its own: this one, and those of the `started` that ran longest.
+def _spread(threads: int, started: Mapping[int, int]) -> None:
+    """Keep each thread that computes on a core of its own: this one, and those `started` that ran longest.
 
     Left alone, schedulers have been seen to keep two busy threads on one core for hundreds of milliseconds, with any
     engine, and few engines pin their threads by themselves.
@@ -91,14 +93,18 @@ def _spread(threads: int, started: set[int]) -> None:
     cores = sorted(os.sched_getaffinity(0))[:threads]
     if threads == 1 or len(cores) < threads:
         return
-    busiest = sorted(started, key=_processor_time, reverse=True)
+    busiest = sorted(started, key=started.__getitem__, reverse=True)
     for thread, core in zip([0, *busiest], cores, strict=False):  # 0 is this thread
         os.sched_setaffinity(thread, {core})
 
 
 def _processor_time(thread: int) -> int:
-    with open(f"/proc/self/task/{thread}/schedstat") as file:
-        return int(file.read().split()[0])
+    """Nanoseconds; 0 if the thread has ended."""
+    try:
+        with open(f"/proc/self/task/{thread}/schedstat") as file:
+            return int(file.read().split()[0])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def _status(key: str) -> int:
