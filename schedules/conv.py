@@ -84,7 +84,10 @@ class DirectEmitter:
         self.stores = pieces(min(tile.channels, self.panel.group_channels), vector_width)
         self.units = math.ceil(spec.out_width / tile.rows) if spec.pointwise else spec.out_height
         bands = math.ceil(4 * spec.height * spec.width * spec.in_channels / _BAND_NBYTES)
-        self.parts = choose_parts(self.units, self.panel.blocks * spec.batch, bands, threads)
+        # Threads that share rows read all weights, those that share channels read all of the input.
+        tensors = spec.height * spec.width * spec.in_channels + spec.out_height * spec.out_width * spec.out_channels
+        keeps_rows = 2 * math.prod(self.panel.shape) <= tensors
+        self.parts = choose_parts(self.units, self.panel.blocks * spec.batch, bands, threads, keeps_rows)
         # Few input channels make no vector; those of neighbouring columns do, and their weights are neighbours too.
         self.joins_columns = tile.depth > 1 and _may_join_columns(spec)
 

@@ -10,11 +10,17 @@ _WORTHWHILE = 0.98
 _MOST_PARTS = 4
 
 
-def choose_parts(units: int, blocks: int, fewest: int, threads: int) -> int:
+# How much longer the longest share may become for threads to keep their rows.
+_WORTH_KEEPING = 1.02
+
+
+def choose_parts(units: int, blocks: int, fewest: int, threads: int, keeps_rows: bool = False) -> int:
     """Into how many parts to cut `units` rows or tiles, each of which is computed for all of `blocks` blocks.
 
     A task is one part of one block, the block innermost; threads take consecutive tasks, the same number of each.
-    Caches ask for `fewest` parts; there are more if the slowest thread has less to do then.
+    Caches ask for `fewest` parts; there are more if the slowest thread has less to do then. With `keeps_rows` every
+    thread gets whole parts if they come out even: its share is then a range of rows, the same in one layer as in the
+    next, and it reads what it wrote itself and not what lies in another core's cache.
     """
     fewest = max(1, min(fewest, units))
     best, least = fewest, longest_share(units, blocks, fewest, threads)
@@ -22,6 +28,9 @@ def choose_parts(units: int, blocks: int, fewest: int, threads: int) -> int:
         share = longest_share(units, blocks, parts, threads)
         if share < _WORTHWHILE * least:
             best, least = parts, share
+    whole = math.ceil(fewest / threads) * threads
+    if keeps_rows and whole <= units and longest_share(units, blocks, whole, threads) <= _WORTH_KEEPING * least:
+        return whole
     return best
 
 

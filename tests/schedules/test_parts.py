@@ -37,3 +37,19 @@ def test_one_block_is_shared_by_two_threads():
     """64 channels in one block at 13×13 pixels used to run on one thread."""
     parts = choose_parts(29, 1, 1, 2)
     assert longest_share(29, 1, parts, 2) <= 15
+
+
+@given(st.integers(1, 200), st.integers(1, 40), st.integers(1, 8), st.integers(1, 4))
+def test_threads_keep_their_rows_if_shares_stay_even(units, blocks, fewest, threads):
+    parts = choose_parts(units, blocks, fewest, threads, keeps_rows=True)
+    freely = choose_parts(units, blocks, fewest, threads)
+    if parts != freely:
+        assert parts % threads == 0
+        assert longest_share(units, blocks, parts, threads) <= 1.02 * longest_share(units, blocks, freely, threads)
+    assert min(fewest, units) <= parts <= units
+
+
+def test_a_wide_layer_is_cut_by_rows_for_the_layer_behind_it():
+    """64 → 384 channels at 14×14 pixels used to be cut by channels, the depthwise layer behind it by rows."""
+    assert choose_parts(22, 8, 1, 2) == 1
+    assert choose_parts(22, 8, 1, 2, keeps_rows=True) == 2
