@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .panel import Panel
-from .parts import longest_share
 from .spec import ConvSpec
 from .tile import Tile, VectorUnit, choose
 
@@ -141,7 +140,7 @@ class Strassen:
         weights = panel.blocks * panel.block_nbytes
         computed = PRODUCTS / 8 * 2.0 * outputs * spec.in_channels + _MOVE_FLOPS * outputs
         computed += _VALUE_FLOPS * self.tiles * self.rows * PRODUCTS * self.depth + _WEIGHT_FLOPS * weights
-        computed *= longest_share(self.bands, 1, self.bands, self.slots) * self.slots / self.bands
+        computed *= _share(self.tiles, self.groups, self.slots) * self.slots / self.tiles
         passes = self.bands if weights > _LAST_LEVEL_NBYTES else 1
         return max(computed, _READ_FLOPS * weights * passes * self.slots)
 
@@ -171,4 +170,12 @@ def ways(spec: ConvSpec, unit: VectorUnit) -> list[Strassen]:
         for count in {bands, math.ceil(bands / unit.threads) * unit.threads}:
             if count <= way.tiles:
                 found[replace(way, groups=math.ceil(way.tiles / count))] = None
+        if unit.threads > 1:
+            shares = {groups: _share(way.tiles, groups, unit.threads) for groups in range(min(most, way.tiles), 0, -1)}
+            found[replace(way, groups=min(shares, key=shares.__getitem__))] = None
     return list(found)
+
+
+def _share(tiles: int, groups: int, slots: int) -> int:
+    """Pixel tiles of the slot with the most to do, in bands of `groups` tiles of which the last may be smaller."""
+    return min(tiles, math.ceil(math.ceil(tiles / groups) / slots) * groups)

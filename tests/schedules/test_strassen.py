@@ -99,6 +99,15 @@ def test_offers_fill_the_threads(threads):
     assert not strassen.ways(ConvSpec(1, 14, 14, 256, 256, (3, 3)), unit)
 
 
+@pytest.mark.parametrize(("size", "channels", "out"), [(14, 256, 1024), (14, 1024, 256), (28, 512, 128), (7, 2048, 512)])
+def test_two_threads_get_the_same_number_of_tiles(size, channels, out):
+    """The best way for 256 → 1024 at 14×14 pixels used to give one thread four tiles and the other three."""
+    way = min(strassen.ways(ConvSpec(1, size, size, channels, out), VectorUnit(16, 32, threads=2)), key=lambda w: w.work)
+    bands = [min(way.groups, way.tiles - start) for start in range(0, way.tiles, way.groups)]
+    first = -(-len(bands) // 2)
+    assert sum(bands[:first]) == sum(bands[first:])
+
+
 def test_no_memory_besides_the_operands():
     spec = ConvSpec(1, 14, 14, 64, 64, epilogue=RESIDUAL)
     assert_no_workspace({"kernel": kernel(Strassen(spec, Tile(5, 16), 2, slots=2), 8)})
