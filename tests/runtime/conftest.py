@@ -38,6 +38,12 @@ def copy(tiny, tmp_path):
     return library, weights
 
 
+@pytest.fixture
+def budgets(tiny):
+    """Of its rungs, ascending."""
+    return [rung.budget for rung in tiny.program.rungs]
+
+
 @pytest.fixture(scope="session")
 def x():
     return np.random.default_rng(1).standard_normal(256).astype("f4")

@@ -7,17 +7,11 @@ import threading
 import time
 
 import numpy as np
-import pytest
 
 import flexcomp
 from flexcomp.errors import ExecutionError
 
 SLOW = 20e6  # bytes per second: an inference of the smallest budget takes a tenth of a second
-
-
-@pytest.fixture
-def budgets(tiny):
-    return [rung.budget for rung in tiny.program.rungs]
 
 
 def start(function):

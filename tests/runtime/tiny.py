@@ -215,3 +215,8 @@ def export(library: Path, prefix: str, layers: int = 6, seed: int = 0, *, compil
         str(library), addons=[str(runtime_ext.runtime_object())], options=runtime_ext.link_options()
     )
     return Tiny(library, program, digest, matrices, scale)
+
+
+def close_to(result: np.ndarray, expected: np.ndarray) -> None:
+    """Fail unless a session's output is `Tiny.reference`, up to rounding."""
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)

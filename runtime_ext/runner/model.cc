@@ -1,0 +1,88 @@
+#include "model.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+namespace flexcomp::runner {
+namespace {
+
+namespace ffi = tvm::ffi;
+namespace json = tvm::ffi::json;
+
+ffi::Function Get(const ffi::Module& module, const char* name) {
+  auto function = module->GetFunction(name);
+  if (!function.has_value())
+    throw std::runtime_error(std::string("the library was built by another version of flexcomp, whose runtime has no \"") +
+                             name + "\": build it again");
+  return *std::move(function);
+}
+
+// The library's full name: dlopen searches its path for names without a slash.
+std::string PathOf(const std::string& library) {
+  const std::unique_ptr<char, decltype(&std::free)> path(::realpath(library.c_str(), nullptr), &std::free);
+  if (!path) throw std::runtime_error("cannot open " + library + ": " + std::strerror(errno));
+  // The ending names the loader.
+  if (!std::string_view(path.get()).ends_with(".so")) throw std::runtime_error(library + " is not a shared library (.so)");
+  return path.get();
+}
+
+uint64_t Bytes(const json::Object& object, const char* key) { return static_cast<uint64_t>(object[key].cast<int64_t>()); }
+
+std::string Options(const Arguments& arguments, const std::string& library, const json::Object& info) {
+  json::Object options;
+  options.Set("library_path", ffi::String(library));
+  options.Set("budget_bytes", static_cast<int64_t>(ResolveBudget(arguments.budget, Bytes(info, "min_budget_bytes"),
+                                                                 Bytes(info, "resident_bytes"))));
+  options.Set("threads", int64_t{arguments.threads});
+  if (!arguments.compute_cpus.empty()) options.Set("compute_cpus", ffi::String(arguments.compute_cpus));
+  if (!arguments.loader_cpu.empty()) options.Set("loader_cpu", ffi::String(arguments.loader_cpu));
+  options.Set("affinity", !arguments.no_affinity);
+  options.Set("verify", arguments.verify);
+  options.Set("direct", !arguments.buffered);
+  options.Set("read_bandwidth", arguments.read_bandwidth);
+  if (!arguments.trace.empty()) options.Set("trace", true);
+  return std::string(json::Stringify(options));
+}
+
+}  // namespace
+
+Model::Model(const Arguments& arguments) {
+  const std::string library = PathOf(arguments.model);
+  const ffi::Module program = ffi::Module::LoadFromFile(library);
+  if (!std::string_view(program->kind()).starts_with("flexcomp.program."))
+    throw std::runtime_error(arguments.model + " is not a compiled network");
+  info_ = json::Parse(Get(program, "info")().cast<ffi::String>()).cast<json::Object>();
+
+  const std::string weights =
+      arguments.weights.empty() ? library.substr(0, library.size() - 3) + ".weights" : arguments.weights;
+  session_ = Get(program, "open")(ffi::String(weights), ffi::String(Options(arguments, library, info_))).cast<ffi::Module>();
+  run_ = Get(*session_, "run_in_place");
+  stats_ = Get(*session_, "stats");
+  set_budget_ = Get(*session_, "set_budget");
+  if (!arguments.trace.empty()) trace_ = Get(*session_, "trace");
+}
+
+std::vector<Model::Rung> Model::Ladder() const {
+  std::vector<Rung> rungs;
+  for (const ffi::Any& any : info_["ladder"].cast<json::Array>()) {
+    const auto rung = any.cast<json::Object>();
+    rungs.push_back({rung["budget_bytes"].cast<int64_t>(), rung["arena_bytes"].cast<int64_t>()});
+  }
+  return rungs;
+}
+
+void Model::Run(const Inputs& inputs, const Look& look) const {
+  const auto fill = ffi::Function::FromPacked([&](ffi::PackedArgs places, ffi::Any*) { inputs.Fill(places); });
+  ffi::Optional<ffi::Function> drain;
+  if (look) drain = ffi::Function::FromPacked([&](ffi::PackedArgs places, ffi::Any*) { look(places); });
+  (*run_)(fill, drain);
+}
+
+json::Object Model::Stats() const { return json::Parse((*stats_)().cast<ffi::String>()).cast<json::Object>(); }
+
+}  // namespace flexcomp::runner

@@ -1,0 +1,49 @@
+// An open session, through the interface that every exported model has.
+#pragma once
+
+#include <tvm/ffi/extra/json.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "inputs.h"
+#include "outputs.h"
+#include "ports.h"
+
+namespace flexcomp::runner {
+
+class Model {
+ public:
+  // Throws std::runtime_error, tvm::ffi::Error, UsageError.
+  explicit Model(const Arguments& arguments);
+
+  std::vector<Port> InputPorts() const { return ParsePorts(info_["inputs"].cast<tvm::ffi::json::Array>()); }
+  std::vector<Port> OutputPorts() const { return ParsePorts(info_["outputs"].cast<tvm::ffi::json::Array>()); }
+
+  // One rung of the ladder.
+  struct Rung {
+    int64_t budget, arena;  // bytes
+  };
+  std::vector<Rung> Ladder() const;
+
+  // One inference. `look` sees the outputs in the arena.
+  using Look = std::function<void(tvm::ffi::PackedArgs)>;
+  void Run(const Inputs& inputs, const Look& look = {}) const;
+  void SetBudget(int64_t budget) const { (*set_budget_)(budget); }
+  tvm::ffi::json::Object Stats() const;
+  // Of the last inference, as one line. Only with --trace.
+  std::string Trace() const { return (*trace_)().cast<tvm::ffi::String>(); }
+
+ private:
+  tvm::ffi::json::Object info_;
+  std::optional<tvm::ffi::Module> session_;
+  std::optional<tvm::ffi::Function> run_, stats_, set_budget_, trace_;
+};
+
+}  // namespace flexcomp::runner

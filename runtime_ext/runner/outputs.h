@@ -1,0 +1,40 @@
+// Where the outputs go, and what they should be.
+#pragma once
+
+#include <tvm/ffi/function.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "ports.h"
+
+namespace flexcomp::runner {
+
+// Writes outputs to files; without a folder they go nowhere.
+class Outputs {
+ public:
+  // Creates the folder. Throws std::runtime_error if two outputs would share a file.
+  Outputs(std::vector<Port> ports, const std::string& folder);
+
+  void Write(tvm::ffi::PackedArgs places) const;
+
+ private:
+  std::vector<Port> ports_;
+  std::vector<std::string> files_;
+};
+
+// What every inference on the same inputs should give, up to the rounding of other kernels.
+class Expected {
+ public:
+  explicit Expected(std::vector<Port> ports) : ports_(std::move(ports)) {}
+
+  void Remember(tvm::ffi::PackedArgs places);
+  bool Agrees(tvm::ffi::PackedArgs places) const;
+
+ private:
+  std::vector<Port> ports_;
+  std::vector<std::vector<std::byte>> values_;
+};
+
+}  // namespace flexcomp::runner
