@@ -104,24 +104,27 @@ def squeezenet(seed: int = 0) -> onnx.ModelProto:
     return g.model(g.op("Flatten", g.op("GlobalAveragePool", x), axis=1), (1, CLASSES))
 
 
-def vgg19(seed: int = 0) -> onnx.ModelProto:
-    """VGG-19 without batch norm (Simonyan & Zisserman 2015)."""
+def vgg19(seed: int = 0, image: int = 224) -> onnx.ModelProto:
+    """VGG-19 without batch norm (Simonyan & Zisserman 2015), for pictures `image` pixels wide, a multiple of 32."""
     g = Graph("vgg19", seed)
-    x = g.input("x", (1, 3, 224, 224))
+    x = g.input("x", (1, 3, image, image))
     for channels, repeats in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
         for _ in range(repeats):
             x = g.relu(g.conv(x, channels, 3))
         x = g.max_pool(x, 2, 2)
-    x = g.op("Flatten", x, axis=1, channels=512 * 7 * 7)
+    x = g.op("Flatten", x, axis=1, channels=512 * (image // 32) ** 2)
     for _ in range(2):
         x = g.relu(g.dense(x, 4096, gain=math.sqrt(2.0)))
     return g.model(g.dense(x, CLASSES), (1, CLASSES))
 
 
-def vit_b16(seed: int = 0) -> onnx.ModelProto:
-    """ViT-B/16 at 224×224 (Dosovitskiy et al. 2021), attention and GELU in elementary operators."""
+def vit_b16(seed: int = 0, image: int = 224) -> onnx.ModelProto:
+    """ViT-B/16 (Dosovitskiy et al. 2021), attention and GELU in elementary operators.
+
+    `image`: width of the picture in pixels, a multiple of 16.
+    """
     g = Graph("vit_b16", seed)
-    width, heads, layers, tokens = 768, 12, 12, 197
+    width, heads, layers, tokens = 768, 12, 12, (image // 16) ** 2 + 1
 
     def norm(x: str) -> str:
         scale = g.weight(g.rng.uniform(0.9, 1.1, width).astype(np.float32))
@@ -149,7 +152,7 @@ def vit_b16(seed: int = 0) -> onnx.ModelProto:
     def mlp(x: str) -> str:
         return g.linear(gelu(g.linear(x, 4 * width)), width)
 
-    patches = g.conv(g.input("x", (1, 3, 224, 224)), width, 16, 16, padding=0, gain=1.0)
+    patches = g.conv(g.input("x", (1, 3, image, image)), width, 16, 16, padding=0, gain=1.0)
     x = g.op("Transpose", g.reshape(patches, 1, width, tokens - 1), perm=[0, 2, 1], channels=width)
     x = g.op("Concat", g.normal((1, 1, width), 1.0), x, axis=1, channels=width)
     x = g.op("Add", x, g.normal((1, tokens, width), 0.2), channels=width)

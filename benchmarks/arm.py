@@ -1,10 +1,11 @@
 """FlexNN's six networks for AArch64, run by an emulator at three budgets each, against ONNX Runtime on this machine.
 
-    python -m benchmarks.arm [NETWORK …] [--target raspberry-pi-4b]
+    python -m benchmarks.arm [NETWORK …] [--target raspberry-pi-4b] [--image 224]
 
 Needs g++-aarch64-linux-gnu and qemu-user. An emulator says whether outputs and memory are right, nothing of speed:
-images are smaller than usual where a network allows it. The exit status is 1 if an output is off by more than `LIMIT`
-of the largest, or the arena is not what the budget allows.
+images are 64 pixels wide unless `--image` says otherwise, and GPT-2 gets eight tokens. The first fully connected layer
+of VGG-19 and the embedding of positions of ViT-B/16 are made for the image; all other weights have their usual shapes.
+The exit status is 1 if an output is off by more than `LIMIT` of the largest, or the arena is not what the budget allows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,23 +24,15 @@ import onnx
 import onnxruntime
 
 import flexcomp
-from benchmarks.architectures import ARCHITECTURES, example_input, gpt2
+from benchmarks.architectures import ARCHITECTURES, example_input, gpt2, vgg19, vit_b16
 from flexcomp import runner
 from flexcomp.device_files import device_files
 
 LIMIT = 1e-4  # of the largest output
 BUDGETS = ("min", "0.5", "1.0")
 SYSROOT = "/usr/aarch64-linux-gnu"
-# Networks whose last layers average over the image take any; the others keep their size, GPT-2 with a short prompt.
 IMAGE = 64
-NETWORKS = {
-    "mobilenet_v2": (ARCHITECTURES["mobilenet_v2"], IMAGE),
-    "squeezenet1_1": (ARCHITECTURES["squeezenet1_1"], IMAGE),
-    "resnet152": (ARCHITECTURES["resnet152"], IMAGE),
-    "gpt2": (partial(gpt2, tokens=8), None),
-    "vit_b16": (ARCHITECTURES["vit_b16"], None),
-    "vgg19_torch": (ARCHITECTURES["vgg19_torch"], None),
-}
+TOKENS = 8
 
 
 @dataclass(frozen=True)
@@ -59,12 +52,9 @@ class Result:
         return self.error <= LIMIT and self.arena_nbytes <= self.budget_nbytes
 
 
-def check(name: str, target: str, folder: Path) -> Iterator[Result]:
+def check(name: str, target: str, image: int, folder: Path) -> Iterator[Result]:
     """Build a network and run it with every budget."""
-    make, image = NETWORKS[name]
-    model = make()
-    if image is not None:
-        _resize(model, image)
+    model = NETWORKS[name](image)
     inputs = example_input(model)
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
     library = folder / f"{name}.so"
@@ -94,10 +84,22 @@ def emulator() -> runner.Emulator:
     return runner.Emulator(command, program)
 
 
-def _resize(model: onnx.ModelProto, image: int) -> None:
-    """Make the model's picture `image` pixels wide and high."""
+def _resized(name: str, image: int) -> onnx.ModelProto:
+    """A network that averages over its picture, which may have any size."""
+    model = ARCHITECTURES[name]()
     for dimension in model.graph.input[0].type.tensor_type.shape.dim[2:]:
         dimension.dim_value = image
+    return model
+
+
+NETWORKS: dict[str, Callable[[int], onnx.ModelProto]] = {  # width of the picture → model
+    "mobilenet_v2": partial(_resized, "mobilenet_v2"),
+    "squeezenet1_1": partial(_resized, "squeezenet1_1"),
+    "resnet152": partial(_resized, "resnet152"),
+    "gpt2": lambda image: gpt2(tokens=TOKENS),
+    "vit_b16": lambda image: vit_b16(image=image),
+    "vgg19_torch": lambda image: vgg19(image=image),
+}
 
 
 def main() -> int:
@@ -105,6 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help=f"of {', '.join(NETWORKS)} (default: all)")
     parser.add_argument("--target", default="raspberry-pi-4b")
+    parser.add_argument("--image", type=int, default=IMAGE, help="width of pictures")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.networks if name not in NETWORKS]
     if unknown:
@@ -114,7 +117,7 @@ def main() -> int:
     print("| --- | --- | --- | --- | --- | --- |")
     for name in arguments.networks or NETWORKS:
         with tempfile.TemporaryDirectory() as folder:
-            for result in check(name, arguments.target, Path(folder)):
+            for result in check(name, arguments.target, arguments.image, Path(folder)):
                 wrong += not result.right
                 print(
                     f"| {name} | {result.budget} | {result.budget_nbytes} | {result.arena_nbytes} | {result.error:.1e} | "
