@@ -19,6 +19,7 @@ GROUPS = {
     "direct and matmul": ("direct", "matmul"),
     "winograd": ("winograd",),  # counted as products of the direct method, as are those of strassen
     "strassen": ("strassen",),
+    "im2col_gemm": ("im2col_gemm",),
     "attention": ("attention",),
     "depthwise": ("depthwise",),
     "gemv": ("gemv",),

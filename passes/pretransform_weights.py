@@ -186,12 +186,17 @@ class _Mutator(relax.PyExprMutator):
     def _combine(self, weight: relax.Expr, transform: HalvesTransform, taps: int) -> relax.Var:
         """float32[blocks, taps, block] of weights float32[blocks, block, in]: sums of their quarters."""
         op, emit = relax.op, self.builder_.emit
-        count, block, channels = shape(weight)
+        blocks, whole, _ = shape(weight)
         combinations = relax.const(transform.matrix, "float64")
-        exact = emit(op.reshape(emit(op.astype(weight, "float64")), (count, 2, block // 2, 2, channels // 2)))
-        exact = emit(op.reshape(emit(op.permute_dims(exact, (0, 3, 1, 4, 2))), (count, 4, channels * block // 4)))
-        combined = emit(op.astype(emit(op.matmul(combinations, exact)), "float32"))
-        return emit(op.reshape(combined, (count, taps, block)))
+        exact = emit(op.astype(weight, "float64"))
+        for _ in range(transform.levels):
+            count, block, channels = shape(exact)
+            exact = emit(op.reshape(exact, (count, 2, block // 2, 2, channels // 2)))
+            exact = emit(op.reshape(emit(op.permute_dims(exact, (0, 3, 1, 2, 4))), (count, 4, channels * block // 4)))
+            combined = emit(op.matmul(combinations, exact))
+            exact = emit(op.reshape(combined, (count * len(transform.matrix), block // 2, channels // 2)))
+        combined = emit(op.astype(emit(op.permute_dims(exact, (0, 2, 1))), "float32"))
+        return emit(op.reshape(combined, (blocks, taps, whole)))
 
     def _transform(self, weight: relax.Expr, transform: WeightTransform) -> relax.Var:
         """G w Gᵀ of OHWI weights, as float32[out, a, a, in]: first along the kernel's rows, then along its columns."""

@@ -153,7 +153,7 @@ def _strassen(way: strassen.Strassen, unit: VectorUnit) -> Candidate:
         way.work,
         lambda: strassen_kernel.kernel(way, unit.width),
         variant=str(way),
-        block_transform=HalvesTransform(),
+        block_transform=HalvesTransform(way.levels),
         scratch=way.scratch,
     )
 

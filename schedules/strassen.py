@@ -1,7 +1,7 @@
 """Fast matrix product for 1×1 convolutions: seven products of halves instead of eight, weights combined at build time.
 
 What it targets: convolutions and fully connected layers without neighbours (any stride) and with enough channels.
-Pixels, input channels and the channels of a block are cut into halves, A = [A11 A12; A21 A22] and so on:
+Pixels, input channels and the channels of a block are cut into parts, on one level halves, A = [A11 A12; A21 A22]:
 
     S1 = A21 + A22    S2 = S1 - A11     S3 = A11 - A21    S4 = A12 - S2         of the input, once per band
     T1 = B12 - B11    T2 = B22 - T1     T3 = B22 - B12    T4 = T2 - B21         of the weights, at build time
@@ -17,6 +17,16 @@ For each band of pixel tiles (2r neighbouring pixels, the first r of which are t
 1. V[row][operand][channel]: the seven left operands, side by side in the order of their use.
 2. For each block of output channels, each pixel tile: seven products one after the other; accumulators start as the
    sum before, and pass through the epilogue where a quarter of the output is complete.
+
+On two levels each of the seven products is computed the same way: parts are quarters, a pixel tile has 4r pixels. A
+band is one tile, and for each few blocks of output channels, each outer product P:
+
+1. V[row][operand][channel]: the seven inner left operands, made from the image.
+2. For each of the blocks: P from seven inner products, its four quarters being kept.
+
+Then, for each of the blocks, sums of the outer products pass through the epilogue:
+
+    C11 = P1 + P2    C21 = P1 + P3 + P4 + P5    C22 = P1 + P3 + P4 + P6    C12 = P1 + P3 + P6 + P7
 """
 
 from __future__ import annotations
@@ -41,15 +51,17 @@ _COMBINATIONS = (
     (-1, 1, 0, 0),
     (0, 0, 0, 1),
 )
+_CHUNK_CHANNELS = 512  # between two times that operands are made: their outer products stay in the second-level cache
 COPIES = 3  # of a register tile: P1, U2, U3
 _LINE = 16  # floats of a cache line
 _ALIAS_NBYTES = 1024  # operands of one row this many bytes apart would share a few sets of the first-level cache
 _BAND_NBYTES = 400 * 1024  # of V: it stays in the second-level cache together with the weights of a block
-_LEAST_CHANNELS = 128  # below, moving register tiles costs what the eighth product does
-_MOST_VECTORS = 2
+_LEAST_CHANNELS = {1: 128, 2: 256}  # by levels; below, moving register tiles costs what the eighth product does
+_VECTORS = (2, 1)  # of a register tile at most: one, where tall tiles read large weights fewer times
+_WORTH_ITS_WEIGHTS = 0.97  # two levels, with 7/4 of the weights, must take at most this part of the time
 # The predicted time, in operations at the speed of a direct convolution. Measured on one Zen 4 core (118 GFLOP/s).
 _VALUE_FLOPS = 8.0  # per value of V: a sum, a store, a load
-_MOVE_FLOPS = 20.0  # per output: register tiles that are stored and loaded again between products
+_MOVE_FLOPS = {1: 25.0, 2: 52.0}  # per output, by levels: register tiles stored and loaded again between products
 _WEIGHT_FLOPS = 0.3
 _READ_FLOPS = 3.6  # per byte of weights read from memory; a layer takes at least as long as that, however many threads
 _LAST_LEVEL_NBYTES = 16 * 2**20
@@ -57,19 +69,25 @@ _LAST_LEVEL_NBYTES = 16 * 2**20
 
 @dataclass(frozen=True)
 class HalvesTransform:
-    """Weights float32[blocks, block, in] → float32[blocks, 7 · in / 2, block / 2]: the right operands of the products."""
+    """Weights float32[blocks, block, in] → float32[blocks, 7ᴸ · in / 2ᴸ, block / 2ᴸ]: the right operands on L levels."""
+
+    levels: int = 1
 
     @property
     def matrix(self) -> np.ndarray:
-        """float64[7, 4]: the operands from the quarters (input half, channel half) of a block, row-major."""
+        """float64[7, 4]: the operands of a level from the quarters (input half, channel half) of a block, row-major."""
         return np.array(_COMBINATIONS, np.float64)
 
     def apply(self, weights: np.ndarray) -> np.ndarray:
         """The transform in NumPy."""
-        blocks, block, channels = weights.shape
-        quarters = weights.astype("f8").reshape(blocks, 2, block // 2, 2, channels // 2).transpose(0, 3, 1, 4, 2)
-        combined = np.einsum("pq,bqkl->bpkl", self.matrix, quarters.reshape(blocks, 4, channels // 2, block // 2))
-        return combined.reshape(blocks, -1, block // 2).astype("f4")
+        blocks, block, _ = weights.shape
+        exact = weights.astype("f8")
+        for _ in range(self.levels):
+            count, size, depth = exact.shape
+            quarters = exact.reshape(count, 2, size // 2, 2, depth // 2).transpose(0, 3, 1, 2, 4)
+            combined = np.einsum("pq,bqlk->bplk", self.matrix, quarters.reshape(count, 4, size // 2, depth // 2))
+            exact = combined.reshape(count * PRODUCTS, size // 2, depth // 2)
+        return exact.transpose(0, 2, 1).reshape(blocks, -1, block >> self.levels).astype("f4")
 
 
 @dataclass(frozen=True)
@@ -77,28 +95,44 @@ class Strassen:
     """A way to compute a layer."""
 
     spec: ConvSpec
-    tile: Tile  # register tile: pixels of one half × channels of one half
-    groups: int  # pixel tiles in a band
+    tile: Tile  # register tile: pixels of one part × channels of one part
+    groups: int  # pixel tiles in a band; one on two levels
     slots: int = 1  # bands that may be computed at the same time
+    levels: int = 1
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts pixels and channels are cut."""
+        return 2**self.levels
+
+    @property
+    def products(self) -> int:
+        return PRODUCTS**self.levels
 
     @property
     def depth(self) -> int:
-        """Input channels of a half."""
-        return self.spec.in_channels // 2
+        """Input channels of a part."""
+        return self.spec.in_channels // self.parts
 
     @property
     def panel(self) -> Panel:
-        taps = PRODUCTS * self.depth // 2  # rows of a whole block hold two rows of a half
-        return Panel(1, self.spec.out_channels, 2 * self.tile.channels, taps, self.spec.channel_vectors)
+        taps = self.products * self.depth // self.parts  # a row of a whole block holds a row of every part
+        block = self.parts * self.tile.channels
+        return Panel(1, self.spec.out_channels, block, taps, self.spec.channel_vectors)
 
     @property
     def pixels(self) -> int:
         return self.spec.batch * self.spec.out_height * self.spec.out_width
 
     @property
+    def units(self) -> int:
+        """Pixels, one of each part, that are taken together."""
+        return math.ceil(self.pixels / self.parts)
+
+    @property
     def tiles(self) -> int:
         """Pixel tiles of the whole output."""
-        return math.ceil(self.pixels / (2 * self.tile.rows))
+        return math.ceil(self.units / self.tile.rows)
 
     @property
     def bands(self) -> int:
@@ -106,8 +140,8 @@ class Strassen:
 
     @property
     def rows(self) -> int:
-        """Pixels of the largest upper half."""
-        return math.ceil(math.ceil(self.pixels / self.tiles) / 2)
+        """Pixels of the largest part."""
+        return math.ceil(self.units / self.tiles)
 
     @property
     def v_operand(self) -> int:
@@ -116,16 +150,29 @@ class Strassen:
 
     @property
     def v_row(self) -> int:
-        """Floats between rows in V: an odd number of cache lines, so that rows fall into different cache sets."""
+        """Floats between rows in V, the operands of one level.
+
+        An odd number of cache lines, so that rows fall into different cache sets.
+        """
         lines = math.ceil(PRODUCTS * self.v_operand / _LINE)
         return (lines + 1 - lines % 2) * _LINE
+
+    @property
+    def chunk(self) -> int:
+        """Blocks of output channels between two times that the operands of two levels are made."""
+        return max(1, min(_CHUNK_CHANNELS // self.panel.block, self.panel.blocks))
+
+    @property
+    def copies(self) -> int:
+        """Register tiles in scratch: those of a level, and on two levels the four of each outer product."""
+        return COPIES + (4 * PRODUCTS * self.chunk if self.levels > 1 else 0)
 
     @property
     def scratch(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of V and of the copies, float32."""
         return (
             (self.slots, self.groups * self.rows, self.v_row),
-            (self.slots, COPIES, self.rows * self.tile.channels),
+            (self.slots, self.copies, self.rows * self.tile.channels),
         )
 
     @property
@@ -136,35 +183,50 @@ class Strassen:
     def work(self) -> float:
         """Predicted time, in operations of direct convolutions that take all threads as long."""
         spec, panel = self.spec, self.panel
-        outputs = 2 * self.rows * self.tiles * panel.blocks * panel.block
+        outputs = self.parts * self.units * panel.blocks * panel.block
         weights = panel.blocks * panel.block_nbytes
-        computed = PRODUCTS / 8 * 2.0 * outputs * spec.in_channels + _MOVE_FLOPS * outputs
-        computed += _VALUE_FLOPS * self.tiles * self.rows * PRODUCTS * self.depth + _WEIGHT_FLOPS * weights
-        computed *= _share(self.tiles, self.groups, self.slots) * self.slots / self.tiles
+        saved = (PRODUCTS / 8) ** self.levels
+        computed = saved * 2.0 * outputs * spec.in_channels + _MOVE_FLOPS[self.levels] * outputs
+        times = math.ceil(panel.blocks / self.chunk) if self.levels > 1 else 1
         passes = self.bands if weights > _LAST_LEVEL_NBYTES else 1
+        computed += _VALUE_FLOPS * times * self.units * self.products * self.depth + _WEIGHT_FLOPS * weights * passes
+        computed *= _share(self.tiles, self.groups, self.slots) * self.slots / self.tiles
         return max(computed, _READ_FLOPS * weights * passes * self.slots)
 
     def __str__(self) -> str:
         slots = f"{self.slots}×" if self.slots > 1 else ""
-        return f"{slots}{self.groups * self.rows} pairs"
+        return f"{slots}{self.groups * self.rows} {'pairs' if self.levels == 1 else 'quadruples'}"
 
 
-def eligible(spec: ConvSpec) -> bool:
-    """Whether the family can compute a layer."""
-    return spec.kernel == (1, 1) and not any(spec.padding) and spec.groups == 1 and spec.in_channels % 4 == 0
+def eligible(spec: ConvSpec, levels: int = 1) -> bool:
+    """Whether the family can compute a layer on so many levels."""
+    return spec.kernel == (1, 1) and not any(spec.padding) and spec.groups == 1 and spec.in_channels % 4**levels == 0
 
 
 def ways(spec: ConvSpec, unit: VectorUnit) -> list[Strassen]:
     """The ways on offer for a layer: as many bands as threads can share evenly; none where it does not pay."""
-    pixels = spec.batch * spec.out_height * spec.out_width
-    if not eligible(spec) or spec.in_channels < _LEAST_CHANNELS or min(pixels, spec.out_channels) < 2 * unit.width:
+    one = _on_levels(spec, unit, 1, _VECTORS[0])
+    limit = _WORTH_ITS_WEIGHTS * min((way.work for way in one), default=math.inf)
+    two = [way for vectors in _VECTORS for way in _on_levels(spec, unit, 2, vectors)]
+    return one + [way for way in two if way.work < limit]
+
+
+def _on_levels(spec: ConvSpec, unit: VectorUnit, levels: int, vectors: int) -> list[Strassen]:
+    pixels, parts = spec.batch * spec.out_height * spec.out_width, 2**levels
+    if not eligible(spec, levels) or spec.in_channels < _LEAST_CHANNELS[levels]:
         return []
-    half = choose(math.ceil(pixels / 2), spec.out_channels // 2, unit, most_vectors=_MOST_VECTORS)
-    if half.channels % unit.width or spec.out_channels < 2 * half.channels:
+    if min(pixels, spec.out_channels) < parts * unit.width:
+        return []
+    best = choose(math.ceil(pixels / parts), spec.out_channels // parts, unit, most_vectors=vectors)
+    if best.channels % unit.width or spec.out_channels < parts * best.channels:
         return []
     found: dict[Strassen, None] = {}
-    for rows in range(half.rows, max(half.rows - 4, 0), -1):
-        way = Strassen(spec, replace(half, rows=rows), 1, unit.threads)
+    for rows in range(best.rows, max(best.rows - 4, 0), -1):
+        way = Strassen(spec, replace(best, rows=rows), 1, unit.threads, levels)
+        way = replace(way, tile=replace(best, rows=way.rows))
+        if levels > 1:
+            found[way] = None
+            continue
         most = max(1, _BAND_NBYTES // (4 * way.rows * way.v_row))
         bands = math.ceil(way.tiles / most)
         for count in {bands, math.ceil(bands / unit.threads) * unit.threads}:
