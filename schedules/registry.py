@@ -72,7 +72,7 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
     return [
         direct_candidate(spec, tile, unit),
         *(winograd_candidate(way, unit) for way in _winograd_ways(spec, unit)),
-        *(_strassen(way, unit) for way in strassen.ways(spec, unit)),
+        *(strassen_candidate(way, unit) for way in strassen.ways(spec, unit)),
         *(im2col_candidate(way, unit) for way in im2col.ways(spec, unit)),
     ]
 
@@ -144,7 +144,8 @@ def winograd_candidate(way: winograd.Winograd, unit: VectorUnit) -> Candidate:
     )
 
 
-def _strassen(way: strassen.Strassen, unit: VectorUnit) -> Candidate:
+def strassen_candidate(way: strassen.Strassen, unit: VectorUnit) -> Candidate:
+    """A way to compute a layer by Strassen's algorithm."""
     return Candidate(
         "strassen",
         way.tile,

@@ -2,7 +2,8 @@
 
 The families offer what a model of a processor expects to be best. What is best on a given one depends on caches,
 latencies and prefetchers that the model knows nothing of, so the space holds every register tile that fits, and
-Winograd's algorithm with blocks, chunks and slots of many sizes. It has tens to a few hundred candidates per layer.
+Winograd's and Strassen's algorithms with tiles, blocks and slots of many sizes, and im2col with other tiles. It has
+tens to a few hundred candidates per layer.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from . import conv, winograd
+from . import conv, im2col, strassen, winograd
 from .registry import (
     WINOGRAD_KINDS,
     Candidate,
     candidates,
     direct_candidate,
+    im2col_candidate,
     matmul_candidate,
+    strassen_candidate,
     tile_width,
     winograd_candidate,
 )
@@ -37,6 +40,10 @@ _SHARED_GROUPS = (1, 2, 4, 8)
 _OWN_GROUPS = (1, 2)
 _CHUNKS = (1, 4)
 _MOST_SCRATCH_NBYTES = 8 << 20
+_STRASSEN_VECTORS = (1, 2)
+_STRASSEN_LEVELS = (1, 2)
+_LEAST_STRASSEN_DEPTH = 32  # input channels of a part: with fewer there is more to move than to multiply
+_IM2COL_VECTORS = (2, 4)
 
 
 def space(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> list[Candidate]:
@@ -71,6 +78,10 @@ def _more(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> Iterator[Candidate]:
         if way not in offered:
             candidate = winograd_candidate(way, unit)
             yield replace(candidate, variant=f"{candidate.variant} by {way.chunk}")
+    for way in _strassen_ways(spec, unit):
+        yield strassen_candidate(way, unit)
+    for way in _im2col_ways(spec, unit):
+        yield im2col_candidate(way, unit)
 
 
 def _tiles(width: int, channels: int, unit: VectorUnit, most_vectors: int) -> list[Tile]:
@@ -115,3 +126,33 @@ def _sensible(way: winograd.Winograd, blocks: int) -> bool:
     """Sizes that the layer can fill, in scratch that some device has."""
     fills = way.groups <= way.all_groups and way.chunk <= blocks and way.tile_blocks >= way.slots
     return fills and way.scratch_nbytes <= _MOST_SCRATCH_NBYTES
+
+
+def _strassen_ways(spec: ConvSpec, unit: VectorUnit) -> Iterator[strassen.Strassen]:
+    for levels in _STRASSEN_LEVELS:
+        parts = 2**levels
+        if not strassen.eligible(spec, levels) or spec.in_channels < parts * _LEAST_STRASSEN_DEPTH:
+            continue
+        units = strassen.Strassen(spec, Tile(1, unit.width), 1, levels=levels).units
+        for vectors in _STRASSEN_VECTORS if units > 1 else ():
+            channels = vectors * unit.width
+            if parts * channels > spec.out_channels:
+                continue
+            tallest = [t for t in fitting(units, channels, unit, vectors) if t.channels == channels]
+            for tile in _heights(units, tallest):
+                for slots in sorted({1, unit.threads}):
+                    for groups in _SHARED_GROUPS if levels == 1 else (1,):
+                        way = strassen.Strassen(spec, tile, groups, slots, levels)
+                        way = replace(way, tile=replace(tile, rows=way.rows))
+                        if groups <= way.tiles and way.bands >= slots and way.scratch_nbytes <= _MOST_SCRATCH_NBYTES:
+                            yield way
+
+
+def _im2col_ways(spec: ConvSpec, unit: VectorUnit) -> Iterator[im2col.Im2col]:
+    for way in im2col.ways(spec, unit):
+        for vectors in _IM2COL_VECTORS:
+            channels = vectors * unit.width
+            if channels <= spec.group_out:
+                tallest = [t for t in fitting(way.pixels, channels, unit, vectors) if t.channels == channels]
+                for tile in _heights(way.pixels, tallest):
+                    yield replace(way, tile=tile)

@@ -207,7 +207,8 @@ def ways(spec: ConvSpec, unit: VectorUnit) -> list[Strassen]:
     """The ways on offer for a layer: as many bands as threads can share evenly; none where it does not pay."""
     one = _on_levels(spec, unit, 1, _VECTORS[0])
     limit = _WORTH_ITS_WEIGHTS * min((way.work for way in one), default=math.inf)
-    two = [way for vectors in _VECTORS for way in _on_levels(spec, unit, 2, vectors)]
+    widths = _VECTORS[:1] if unit.by_lane else _VECTORS  # by lane blocks are whole pairs of vectors
+    two = [way for vectors in widths for way in _on_levels(spec, unit, 2, vectors)]
     return one + [way for way in two if way.work < limit]
 
 

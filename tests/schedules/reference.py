@@ -4,6 +4,7 @@ import numpy as np
 
 from flexcomp.schedules.panel import Panel
 from flexcomp.schedules.spec import ConvSpec
+from flexcomp.schedules.strassen import HalvesTransform
 
 
 def conv2d(spec: ConvSpec, x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np.ndarray:
@@ -26,12 +27,20 @@ def conv2d(spec: ConvSpec, x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np
     return y + bias
 
 
-def pack(panel: Panel, w: np.ndarray, bias: np.ndarray, vectors: list[np.ndarray] = ()) -> np.ndarray:
-    """The panel of weights OHWI."""
+def pack(
+    panel: Panel,
+    w: np.ndarray,
+    bias: np.ndarray,
+    vectors: list[np.ndarray] = (),
+    combine: HalvesTransform | None = None,
+) -> np.ndarray:
+    """The panel of weights OHWI; rows that nothing may read are NaN."""
     lanes = panel.channels()
-    packed = np.zeros(panel.shape, "f4")
+    packed = np.full(panel.shape, np.nan, "f4")
     packed[:, 0] = bias[lanes]
-    packed[:, 1 : 1 + panel.taps] = w.reshape(len(bias), -1)[lanes].transpose(0, 2, 1)
+    blocks = w.reshape(len(bias), -1)[lanes]
+    taps = combine.apply(blocks).reshape(panel.blocks, panel.taps, panel.block) if combine else blocks.transpose(0, 2, 1)
+    packed[:, 1 : 1 + panel.taps] = taps
     for i, vector in enumerate(vectors):
         packed[:, 1 + panel.taps + i] = vector[lanes]
     return packed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from tvm import tirx
 
 from .kernels import call
+
+SHAPES = int(os.environ.get("FLEXCOMP_SHAPES", "15"))  # of each family: few, because each is a kernel to compile
 
 
 @dataclass(frozen=True)

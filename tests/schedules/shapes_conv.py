@@ -10,9 +10,10 @@ import tvm
 from hypothesis import strategies as st
 
 from flexcomp.schedules import im2col, winograd
-from flexcomp.schedules.registry import Candidate, conv_candidates, im2col_candidate
+from flexcomp.schedules.registry import Candidate, conv_candidates, im2col_candidate, strassen_candidate
 from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.strassen import Strassen
+from flexcomp.schedules.tile import Tile, VectorUnit
 from flexcomp.schedules.winograd_transforms import WeightTransform
 
 from .reference import conv2d, pack
@@ -53,9 +54,27 @@ def specs(draw: st.DrawFn, kind: str) -> ConvSpec:
 
 
 @st.composite
+def strassen_ways(draw: st.DrawFn, unit: VectorUnit) -> Strassen:
+    """Products on one level or two, with any tile: pixels that do not fill the last one, blocks that overlap."""
+    number = lambda *values: draw(pick(*values))  # noqa: E731
+    levels, channels = number(1, 2), unit.width * number(1, 2)
+    spec = ConvSpec(
+        batch=number(1, 1, 2), height=number(8, 1, 3, 13), width=number(7, 2, 5, 14),
+        in_channels=number(20, 4, 8, 64, 256) if levels == 1 else number(80, 16, 32, 64),
+        out_channels=channels * 2**levels + number(0, 1, 5, 16, 40), stride=(number(1, 1, 2), number(1, 1, 2)),
+        epilogue=draw(st.sampled_from(list(EPILOGUES))),
+    )  # fmt: skip
+    tile = Tile(number(3, 1, 2, 5), channels, depth=unit.width if unit.by_lane else 1)
+    return Strassen(spec, tile, number(2, 1, 50) if levels == 1 else 1, number(1, 1, 2, 3), levels)
+
+
+@st.composite
 def cases(draw: st.DrawFn, kind: str) -> Case:
     """A kernel of a family for a random layer, in a random number of slices or tiles where there is a choice."""
-    unit = draw(st.sampled_from(UNITS))
+    unit, slices = draw(st.sampled_from(UNITS)), draw(st.integers(0, 1000))
+    if kind == "strassen":
+        way = draw(strassen_ways(unit))
+        return _case(way.spec, unit, strassen_candidate(way, unit), slices)
     spec = draw(specs(kind).filter(lambda spec: spec.out_height > 0 and spec.out_width > 0))
     if kind == "winograd":
         ways = winograd.ways(spec, unit)
@@ -70,8 +89,12 @@ def cases(draw: st.DrawFn, kind: str) -> Case:
         candidate = conv_candidates(spec, unit)[0]
     if candidate is None:
         candidate = conv_candidates(spec, unit)[0]
-    slices = draw(st.integers(0, 1000))
-    return Case(f"{spec!r} {unit.width} {candidate}", candidate.build, lambda function: check(spec, candidate, function, slices))
+    return _case(spec, unit, candidate, slices)
+
+
+def _case(spec: ConvSpec, unit: VectorUnit, candidate: Candidate, slices: int) -> Case:
+    name = f"{spec!r} {unit.width} {candidate}"
+    return Case(name, candidate.build, lambda function: check(spec, candidate, function, slices))
 
 
 def check(spec: ConvSpec, candidate: Candidate, function, cut: int) -> None:
@@ -85,7 +108,8 @@ def check(spec: ConvSpec, candidate: Candidate, function, cut: int) -> None:
     plain = conv2d(spec, x, w, bias)
     expected, panel = EPILOGUES[spec.epilogue](plain, tensor, slope), candidate.panel
     transform = candidate.weight_transform
-    packed = pack(panel, transform.apply(w) if transform else w, bias, [slope] * spec.channel_vectors)
+    weights = transform.apply(w) if transform else w
+    packed = pack(panel, weights, bias, [slope] * spec.channel_vectors, candidate.block_transform)
     y, result = np.full(expected.shape, np.nan, "f4"), tvm.runtime.tensor(np.full(expected.shape, np.nan, "f4"))
     cut %= panel.blocks
     for first, count in ((cut, panel.blocks - cut), (0, cut)):

@@ -11,6 +11,7 @@ from flexcomp.schedules.attention import Access, AttentionSpec
 from flexcomp.schedules.tile import VectorUnit
 
 from .kernels import assert_no_workspace, library
+from .shapes import SHAPES
 
 UNITS = (VectorUnit(4, 32), VectorUnit(4, 32, by_lane=True), VectorUnit(8, 16), VectorUnit(16, 32))
 SIZES = dict(
@@ -80,7 +81,7 @@ def dense(batch, heads, queries, keys, depth, value_depth, **kwargs) -> Attentio
     )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=SHAPES, deadline=None, derandomize=True)
 @given(
     **SIZES, unit=st.sampled_from(UNITS), mask=st.sampled_from(attention.MASKS),
     broadcast=st.tuples(*[st.booleans()] * 3),

@@ -1,11 +1,9 @@
 """Every kernel family against NumPy over random shapes, and without asking the runtime for memory.
 
-    FLEXCOMP_SHAPES=200 python -m pytest tests/schedules/test_random_shapes.py
+    FLEXCOMP_SHAPES=200 python -m pytest tests/schedules/test_random_shapes.py tests/schedules/test_attention.py
 
 checks so many shapes of each family; without it a few, because each is a kernel to compile.
 """
-
-import os
 
 import pytest
 import tvm
@@ -14,11 +12,14 @@ from hypothesis import strategies as st
 
 from . import shapes_conv, shapes_other
 from .kernels import library
+from .shapes import SHAPES
 
-SHAPES = int(os.environ.get("FLEXCOMP_SHAPES", "15"))
 BATCH = 5  # kernels compiled together
 FAMILIES = {
-    **{kind: shapes_conv.cases(kind) for kind in ("direct", "dense", "depthwise", "winograd", "im2col_gemm")},
+    **{
+        kind: shapes_conv.cases(kind)
+        for kind in ("direct", "dense", "depthwise", "winograd", "strassen", "im2col_gemm")
+    },
     "matmul": shapes_other.matmul(),
     **{kind: shapes_other.rows(kind) for kind in ("softmax", "log_softmax", "layer_norm", "rms_norm")},
     "pool": shapes_other.pooling(),

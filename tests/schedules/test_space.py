@@ -24,6 +24,7 @@ SPECS = [
     ConvSpec(1, 9, 9, 24, 24, (3, 3), padding=(1, 1, 1, 1), groups=24),
     ConvSpec(1, 7, 11, 16, 40),
     ConvSpec(1, 1, 1, 64, 48),
+    ConvSpec(1, 9, 7, 128, 100),
 ]
 
 
@@ -49,11 +50,28 @@ def test_the_space_of_a_large_layer_is_rich_and_its_tiles_fit_the_registers(name
         assert candidate.scratch_nbytes <= 8 << 20
 
 
+@pytest.mark.parametrize("name", UNITS)
+def test_a_pointwise_layer_is_also_tried_with_other_tiles_of_strassens_products(name):
+    spec = ConvSpec(1, 14, 14, 256, 256)
+    offered = [str(c) for c in candidates(spec, UNITS[name])]
+    more = [c for c in space(spec, UNITS[name])[len(offered) :] if c.family == "strassen"]
+    assert {c.block_transform.levels for c in more} == {1, 2}
+    assert len({c.tile for c in more}) >= 4
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_im2col_is_also_tried_with_other_tiles(name):
+    spec = ConvSpec(1, 14, 14, 64, 64, (3, 3), padding=(1, 1, 1, 1))
+    offered = {c.tile for c in candidates(spec, UNITS[name]) if c.family == "im2col_gemm"}
+    assert {c.tile for c in space(spec, UNITS[name]) if c.family == "im2col_gemm"} > offered
+
+
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_candidates_compute_the_layer(spec):
     rng = np.random.default_rng(0)
     more = space(spec, AVX2)[len(candidates(spec, AVX2)) :]
-    picked = [more[i] for i in rng.permutation(len(more))[:5]]
+    picked = {c.family: c for c in (more[i] for i in rng.permutation(len(more)))}  # one of every family
+    picked = [*picked.values(), *(more[i] for i in rng.permutation(len(more))[:3])]
     with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
         kernels = library({f"k{i}": candidate.build() for i, candidate in enumerate(picked)})
     x = rng.standard_normal((spec.batch, spec.height, spec.width, spec.in_channels), dtype="f4")
@@ -62,7 +80,7 @@ def test_candidates_compute_the_layer(spec):
     expected = conv2d(spec, x, w, bias)
     for i, candidate in enumerate(picked):
         transformed = candidate.weight_transform.apply(w) if candidate.weight_transform else w
-        panel = pack(candidate.panel, transformed, bias)
+        panel = pack(candidate.panel, transformed, bias, combine=candidate.block_transform)
         y = tvm.runtime.tensor(np.full(expected.shape, np.nan, "f4"))
         scratch = [tvm.runtime.tensor(np.full(shape, np.nan, "f4")) for shape in candidate.scratch]
         kernels[f"k{i}"](*map(tvm.runtime.tensor, (x, panel)), 0, candidate.panel.blocks, y, *scratch)

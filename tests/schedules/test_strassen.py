@@ -1,4 +1,4 @@
-"""Fast matrix products against NumPy: random shapes, strides, slices and epilogues, scratch, accuracy."""
+"""Fast matrix products: what is on offer, accuracy, scratch, a network. Random shapes are in test_random_shapes.py."""
 
 import numpy as np
 import pytest
@@ -7,84 +7,58 @@ import tvm
 import flexcomp
 from benchmarks.graph import Graph
 from flexcomp.schedules import strassen
-from flexcomp.schedules.panel import Panel
+from flexcomp.schedules.registry import strassen_candidate
 from flexcomp.schedules.spec import ConvSpec
 from flexcomp.schedules.strassen import HalvesTransform, Strassen
 from flexcomp.schedules.strassen_kernel import kernel
 from flexcomp.schedules.tile import Tile, VectorUnit
 
 from .kernels import assert_no_workspace, library
-from .reference import conv2d
-from .test_conv import EPILOGUES, RESIDUAL
+from .reference import conv2d, pack
+from .test_conv import RESIDUAL
 
-ACCURACY = {1: 5e-6, 2: 1e-5}  # of the largest output, by levels
-
-
-def random_way(rng: np.random.Generator) -> Strassen:
-    pick = lambda *values: int(rng.choice(values))  # noqa: E731
-    half, levels = pick(4, 8, 16), pick(1, 2)
-    spec = ConvSpec(
-        batch=pick(1, 1, 2), height=pick(1, 3, 8, 13), width=pick(2, 5, 7, 14),
-        in_channels=pick(4, 8, 20, 64, 256) if levels == 1 else pick(16, 32, 64, 80, 1024),
-        out_channels=half * 2**levels + pick(0, 1, 5, 16, 40), stride=(pick(1, 1, 2), pick(1, 1, 2)),
-        epilogue=list(EPILOGUES)[rng.integers(len(EPILOGUES))],
-    )  # fmt: skip
-    tile = Tile(pick(1, 2, 3, 5), half, depth=pick(1, 1, 4))
-    groups = pick(1, 2, 50) if levels == 1 else 1
-    return Strassen(spec, tile, groups, slots=pick(1, 1, 2, 3), levels=levels)
+AVX2 = VectorUnit(8, 16)
 
 
-def packed(panel: Panel, levels: int, w: np.ndarray, bias: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """Combined weights in panels, other rows NaN."""
-    channels = panel.channels()
-    result = np.full(panel.shape, np.nan, "f4")
-    result[:, 0] = bias[channels]
-    taps = HalvesTransform(levels).apply(w.reshape(len(w), -1)[channels])
-    result[:, 1 : 1 + panel.taps] = taps.reshape(panel.blocks, panel.taps, panel.block)
-    for vector in range(panel.vectors):
-        result[:, 1 + panel.taps + vector] = slope[channels]
-    return result
+@pytest.mark.parametrize("levels", [1, 2])
+def test_products_of_the_combined_weights_are_the_product(levels):
+    """The algebra alone, on exact numbers: the operands of one pixel of every part, seven products on every level."""
+    rng = np.random.default_rng(levels)
+    rows, depth, block = 2**levels, 16, 8
+    a, b = rng.integers(-9, 9, (rows, depth)), rng.integers(-9, 9, (depth, block))
+    combined = HalvesTransform(levels).apply(b.T[None].astype("f4"))
+    right = list(combined.reshape(7**levels, depth >> levels, block >> levels))
+
+    def multiply(left: np.ndarray) -> np.ndarray:
+        if len(left) == 1:
+            return left @ right.pop(0)
+        halves = [np.hsplit(part, 2) for part in np.vsplit(left, 2)]
+        (a11, a12), (a21, a22) = halves
+        s1 = a21 + a22
+        s2 = s1 - a11
+        p = [multiply(operand) for operand in (a11, a12, s2, a11 - a21, a22, s1, a12 - s2)]
+        u2, u3 = p[0] + p[2], p[0] + p[2] + p[3]
+        return np.block([[p[0] + p[1], u2 + p[5] + p[6]], [u3 + p[4], u3 + p[5]]])
+
+    np.testing.assert_array_equal(multiply(a), a @ b)
 
 
-def run(function, way: Strassen, inputs: list[np.ndarray], y: np.ndarray, first: int, count: int) -> np.ndarray:
-    """The output; scratch is full of NaN before."""
-    result = tvm.runtime.tensor(y)
-    scratch = [tvm.runtime.tensor(np.full(shape, np.nan, "f4")) for shape in way.scratch]
-    function(*[tvm.runtime.tensor(np.ascontiguousarray(i)) for i in inputs], first, count, result, *scratch)
-    return result.numpy()
-
-
-def test_random_shapes_and_slices():
-    """Every slice of blocks writes its channels and nothing else; no weight outside is read."""
+@pytest.mark.parametrize(("levels", "accuracy"), [(1, 5e-6), (2, 1e-5)])
+def test_errors_of_long_sums_stay_small(levels, accuracy):
+    """1024 products for each output, pixels that fill no tile."""
     rng = np.random.default_rng(0)
-    cases = [random_way(rng) for _ in range(24)]
-    compiled = library({f"kernel_{i}": kernel(way, (8, 4)[i % 2 or way.tile.depth > 1]) for i, way in enumerate(cases)})
-    for i, way in enumerate(cases):
-        spec, panel, message = way.spec, way.panel, f"{way.spec} {way}"
-        draw = lambda *shape: rng.standard_normal(shape).astype("f4")  # noqa: E731
-        x, w = (
-            draw(spec.batch, spec.height, spec.width, spec.in_channels),
-            draw(spec.out_channels, 1, 1, spec.in_channels),
-        )
-        bias, slope = draw(2, spec.out_channels)
-        tensor = draw(spec.batch, spec.out_height, spec.out_width, spec.out_channels)
-        plain = conv2d(spec, x, w, bias)
-        expected = EPILOGUES[spec.epilogue](plain, tensor, slope)
-        weights = packed(panel, way.levels, w, bias, slope)
-        y = np.full(expected.shape, np.nan, "f4")
-        cut = int(rng.integers(0, panel.blocks))
-        for first, count in ((cut, panel.blocks - cut), (0, cut)):
-            if not count:
-                continue
-            given = np.full_like(weights, np.nan)
-            given[:count] = weights[first : first + count]
-            before = y.copy()
-            y = run(compiled[f"kernel_{i}"], way, [x, *[tensor] * spec.tensors, given], y, first, count)
-            written = np.unique(panel.channels()[first : first + count])
-            before[..., written] = expected[..., written]
-            np.testing.assert_array_equal(np.isnan(y), np.isnan(before), err_msg=message)
-        error = abs(y - expected).max() / abs(plain).max()
-        assert error < ACCURACY[way.levels], f"{message}: {error}"
+    spec = ConvSpec(1, 5, 11, 1024, 96)
+    way = Strassen(spec, Tile(4, 8), 1, levels=levels)
+    x, w = rng.standard_normal((1, 5, 11, 1024), "f4"), rng.standard_normal((96, 1, 1, 1024), "f4")
+    bias = rng.standard_normal(96, "f4")
+    candidate = strassen_candidate(way, AVX2)
+    panel = pack(way.panel, w, bias, combine=candidate.block_transform)
+    scratch = [tvm.runtime.tensor(np.full(shape, np.nan, "f4")) for shape in way.scratch]
+    y = tvm.runtime.tensor(np.full((1, 5, 11, 96), np.nan, "f4"))
+    compiled = library({"kernel": candidate.build()})["kernel"]
+    compiled(tvm.runtime.tensor(x), tvm.runtime.tensor(panel), 0, way.panel.blocks, y, *scratch)
+    expected = conv2d(spec, x, w, bias)
+    assert abs(y.numpy() - expected).max() < accuracy * abs(expected).max()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -94,8 +68,11 @@ def test_offers_fill_the_threads(threads):
     for size, channels, out in ((28, 512, 128), (14, 1024, 256), (14, 256, 1024), (7, 2048, 512)):
         for way in strassen.ways(ConvSpec(1, size, size, channels, out), unit):
             assert way.slots == threads
+            assert way.levels == 1 or way.groups == 1
             assert 4 * np.prod(way.scratch[0][1:]) <= 1.5 * 400 * 1024
             assert way.bands * way.groups >= way.tiles
+    levels = {way.levels for way in strassen.ways(ConvSpec(1, 14, 14, 1024, 256), unit)}
+    assert levels == {1, 2}
     assert not strassen.ways(ConvSpec(1, 56, 56, 64, 256), unit)
     assert not strassen.ways(ConvSpec(1, 14, 14, 256, 256, (3, 3)), unit)
 
@@ -109,17 +86,27 @@ def test_two_threads_get_the_same_number_of_tiles(size, channels, out):
     assert sum(bands[:first]) == sum(bands[first:])
 
 
-def test_no_memory_besides_the_operands():
+def test_two_levels_must_be_worth_their_weights():
+    """Where nothing is gained, there is one level only: 16 pixels are too few for quarters."""
+    unit = VectorUnit(16, 32)
+    for spec in (ConvSpec(1, 14, 14, 1024, 256), ConvSpec(1, 7, 7, 512, 2048), ConvSpec(1, 28, 28, 256, 512)):
+        by_levels = [[way.work for way in strassen.ways(spec, unit) if way.levels == n] for n in (1, 2)]
+        assert not by_levels[1] or max(by_levels[1]) < 0.97 * min(by_levels[0])
+    assert {way.levels for way in strassen.ways(ConvSpec(1, 6, 6, 1024, 256), unit)} == {1}
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_no_memory_besides_the_operands(levels):
     spec = ConvSpec(1, 14, 14, 64, 64, epilogue=RESIDUAL)
-    assert_no_workspace({"kernel": kernel(Strassen(spec, Tile(5, 16), 2, slots=2), 8)})
+    assert_no_workspace({"kernel": kernel(Strassen(spec, Tile(5, 16), 1, slots=2, levels=levels), 8)})
 
 
 def test_a_network_computes_the_same_with_the_fastest_kernels(tmp_path):
-    """Weights are combined at build time; a layer of every stride and half."""
+    """Weights are combined at build time; a layer with strides, and one on two levels."""
     g = Graph("strassen", seed=5)
-    x = g.relu(g.conv(g.input("x", (1, 128, 9, 15)), 144, 1, padding=0))
-    model = g.model(g.relu(g.conv(x, 192, 1, stride=2, padding=0)), (1, 192, 5, 8))
-    x = np.random.default_rng(0).standard_normal((1, 128, 9, 15)).astype("f4")
+    x = g.relu(g.conv(g.input("x", (1, 128, 17, 30)), 512, 1, stride=2, padding=0))
+    model = g.model(g.relu(g.conv(x, 128, 1, padding=0)), (1, 128, 9, 15))
+    x = np.random.default_rng(0).standard_normal((1, 128, 17, 30)).astype("f4")
     outputs = {}
     for kernels in ("smallest", "fastest"):
         artifact = flexcomp.build(model, kernels=kernels)
@@ -127,6 +114,8 @@ def test_a_network_computes_the_same_with_the_fastest_kernels(tmp_path):
         artifact.export_library(library)
         families = {layer.implementation.split()[0] for layer in artifact.program.layers}
         assert ("strassen" in families) == (kernels == "fastest")
+        on_two_levels = any("quadruples" in layer.implementation for layer in artifact.program.layers)
+        assert on_two_levels == (kernels == "fastest")
         with flexcomp.load(library) as session:
             outputs[kernels] = session(x)
     assert abs(outputs["fastest"] - outputs["smallest"]).max() < 1e-5 * abs(outputs["smallest"]).max()
