@@ -176,10 +176,14 @@ class LevelEmitter:
         at = self.c_at + number * self.copy_size
         return lambda row, start, lanes: self.c[self._copy(at, row, start, lanes)]
 
+    def _place(self, pixel, channel):
+        """Where a channel of the block of an output pixel lies, in the output and in the epilogue's tensors alike."""
+        return pixel * self.spec.y_stride + (self.spec.y_start + self.out_channel) + channel
+
     def prefetch(self, pixel, rows: int, channel: int, channels: int) -> None:
         """Ask for the lines of `rows` pixels: what the epilogue reads, and what is written."""
         for row in range(rows):
-            place = T.bind((pixel + row) * self.spec.out_channels + self.out_channel + channel)
+            place = T.bind(self._place(pixel + row, channel))
             for tensor in self.tensors:
                 prefetch(tensor, place, channels, level=2)
             prefetch(self.y, place, channels, write=True, level=2)
@@ -189,7 +193,7 @@ class LevelEmitter:
         spec, block = self.spec, self.panel.block
         vectors_at = self.panel_at + (1 + self.panel.taps) * block
         bias = self.w[vector(self.panel_at + channel, lanes)]
-        place = vector(pixel * spec.out_channels + self.out_channel + channel, lanes)
+        place = vector(self._place(pixel, channel), lanes)
         result = ep.evaluate(
             spec.epilogue,
             T.bind(value + bias),
