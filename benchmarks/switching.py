@@ -8,7 +8,7 @@ inferences all the while and compare every output with that of an undisturbed on
 `set_budget` to its return, on the thread that calls it: when the budget shrinks, this is when the memory has been given
 back. Bytes that the next inference loads for the new rung are not part of it. Resident memory is read right after the
 return, over what the process takes without an arena. The exit status is 1 if an output is wrong, memory exceeds the
-rung by more than `RSS_LIMIT`, or the 99th percentile exceeds `LIMIT_MS`.
+rung by more than `RSS_LIMIT`, or a switch takes longer than `LIMIT_MS`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import flexcomp
 from benchmarks import models
 from flexcomp import runner
 
-LIMIT_MS = 10.0
+LIMIT_MS = 10.0  # for storage from 250 MB/s on: a read in progress is waited for
 RSS_LIMIT = 4 << 20  # bytes
 
 
@@ -47,7 +47,7 @@ class Result:
     @property
     def good(self) -> bool:
         """Whether all limits are kept."""
-        return self.wrong == 0 and self.rss_over_rung <= RSS_LIMIT and self.percentile_ms <= LIMIT_MS
+        return self.wrong == 0 and self.rss_over_rung <= RSS_LIMIT and self.worst_ms <= LIMIT_MS
 
     def __str__(self) -> str:
         return (
