@@ -13,6 +13,7 @@ import numpy as np
 from tvm import tirx
 
 from . import plan
+from .contents import contents_of
 from .device import DeviceProfile
 from .in_place import lives_of_places, shared_places
 from .lower import Lowered, operand_bytes
@@ -205,6 +206,7 @@ def form_of(network: Network, indices: Sequence[int], seconds: Sequence[float], 
         tuple(_planned(layer, seconds[index], profile) for layer, index in zip(layers, indices, strict=True)),
         tuple(plan.Tensor(values[value].name, values[value].nbytes, *live) for value, live in tensors.items()),
         profile.storage,
+        contents_of(network.base, layers, values, network.in_place, {v: position[place[v]] for v in lives}),
     )
     return Form(tuple(indices), tuple(lives), tuple(position[place[value]] for value in lives), problem)
 

@@ -6,6 +6,9 @@ of its last layer; scratch during its step; a segment from the moment its load m
 always; a segment that is loaded ahead from then on to the end of the inference, and from the start of
 the next to the end of its last step. Between two inferences, at the time behind the last step, the outputs are
 still to be read. Two things that are live at the same time must not share a byte.
+
+Several values may be declared to be one tensor. Then each must be over before the next one begins; or the layer that writes
+the next one reads the one before for the last time, and is known to read every element just before it writes it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from .errors import PlanError
-from .problem import ALIGN, PAGE, Plan, Problem
+from .problem import ALIGN, PAGE, Content, Plan, Problem
 
 
 def check(problem: Problem, plan: Plan) -> list[str]:
@@ -21,7 +24,7 @@ def check(problem: Problem, plan: Plan) -> list[str]:
     reasons = _shape(problem, plan)
     if reasons:  # the rest would index out of range
         return reasons
-    return _arena(plan) + _segments(problem, plan) + _waits(plan) + _overlaps(problem, plan)
+    return _arena(plan) + _segments(problem, plan) + _waits(plan) + _overlaps(problem, plan) + _aliases(problem)
 
 
 def verify(problem: Problem, plan: Plan) -> Plan:
@@ -213,3 +216,38 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
                 when = f"in steps {first} to {last}" if first <= last else "between inferences"
                 reasons.append(f"{names[index]} and {names[other]} overlap in bytes and {when}")
     return reasons
+
+
+def _aliases(problem: Problem) -> list[str]:
+    """Every content lies in its tensor, is written before it is read, and is not written over before it is over."""
+    reasons = []
+    count = len(problem.layers)
+    together: dict[int, list[tuple[int, int, int]]] = {}  # by tensor: life and index of its contents
+    for index, content in enumerate(problem.contents):
+        start, end = content.life(count)
+        if not 0 <= content.tensor < len(problem.tensors):
+            reasons.append(f"{content.name} is in tensor {content.tensor}, which does not exist")
+            continue
+        tensor = problem.tensors[content.tensor]
+        if content.nbytes > tensor.nbytes:
+            reasons.append(f"{content.name} has {content.nbytes} B, tensor {tensor.name} only {tensor.nbytes} B")
+        if not tensor.start <= start < end <= tensor.end:
+            life = f"lives in layers [{start}, {end})"
+            reasons.append(f"{content.name} {life}, tensor {tensor.name} in [{tensor.start}, {tensor.end})")
+        if not content.given and (not content.written or min(content.read, default=count) <= min(content.written)):
+            reasons.append(f"{content.name} is read before a layer has written it")
+        together.setdefault(content.tensor, []).append((start, end, index))
+    for lives in together.values():
+        lives.sort()
+        for position, (start, end, index) in enumerate(lives):
+            for begin, _, other in lives[position + 1 :]:
+                old, new = problem.contents[index], problem.contents[other]
+                if begin < end and not (begin == end - 1 > start and _may_replace(old, index, new, begin)):
+                    reasons.append(f"{new.name} is written over {old.name} in layer {begin}, which is needed until {end - 1}")
+    return reasons
+
+
+def _may_replace(old: Content, index: int, new: Content, layer: int) -> bool:
+    """Whether a layer may write one content over another that it reads for the last time."""
+    begins = new.written[:1] == (layer,) and not new.given
+    return begins and index in new.over and not old.kept and layer not in old.written and old.nbytes == new.nbytes

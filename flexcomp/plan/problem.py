@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 PAGE = 4096  # bytes; unit of loads: file ranges and arena targets of segments are multiples of it
 SLICE_S = 3e-6  # seconds of one more call and one more barrier, where nothing better is known
@@ -90,12 +90,32 @@ class Storage:
 
 
 @dataclass(frozen=True)
+class Content:
+    """A value that a tensor holds; those in one tensor are aliases of each other. Layers ascend."""
+
+    name: str
+    nbytes: int
+    tensor: int  # index into Problem.tensors: whose place it takes
+    written: tuple[int, ...]  # layers that write it, or a part of it
+    read: tuple[int, ...]  # layers that read it
+    given: bool = False  # there from the start: an input
+    kept: bool = False  # needed at the end: an output
+    over: tuple[int, ...] = ()  # contents that the layer that writes it reads last where it writes: it may be in their place
+
+    def life(self, layers: int) -> tuple[int, int]:
+        """The layers, of so many, from the first that needs its place to behind the last, half-open."""
+        touched = (*self.written, *self.read, *((0,) * self.given))
+        return min(touched, default=0), layers if self.kept else max(touched, default=0) + 1
+
+
+@dataclass(frozen=True)
 class Problem:
     """A network to be planned: layers in the order of their computing, and what lives between them."""
 
     layers: tuple[Layer, ...]
     tensors: tuple[Tensor, ...]
     storage: Storage
+    contents: tuple[Content, ...] = field(default=(), compare=False)  # of the tensors, for the checker; planners need none
 
     def __post_init__(self) -> None:
         for tensor in self.tensors:

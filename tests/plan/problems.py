@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from flexcomp.plan import ALIGN, PAGE, Layer, Plan, Problem, Storage, Tensor, Weights
+from flexcomp.plan import ALIGN, PAGE, Content, Layer, Plan, Problem, Storage, Tensor, Weights
 
 
 @st.composite
@@ -25,15 +25,58 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
         end = draw(st.one_of(st.just(min(start + 2, count)), st.integers(start + 1, count)))
         tensors.append(Tensor(f"tensor{index}", ALIGN * draw(st.integers(0, 300)), start, end))
     storage = Storage(draw(st.sampled_from([1e7, 1e8, 1e9])), draw(st.sampled_from([0.0, 1e-4])))
-    return Problem(tuple(layers), tuple(tensors), storage)
+    contents = draw(aliases(tensors, count)) if draw(st.booleans()) else ()
+    return Problem(tuple(layers), tuple(tensors), storage, contents)
+
+
+@st.composite
+def aliases(draw: st.DrawFn, tensors: list[Tensor], count: int) -> tuple[Content, ...]:
+    """Contents for tensors: in each one or several in a row, every one after the one before, or over it."""
+    contents: list[Content] = []
+    for number, tensor in enumerate(tensors):
+        start, previous, given = tensor.start, -1, tensor.start == 0
+        while True:
+            last = draw(st.integers(start, tensor.end - 1))
+            ends = last == tensor.end - 1
+            written = () if given and draw(st.booleans()) else (start, *([last] if last > start and draw(st.booleans()) else []))
+            given = given and not written
+            read = () if last == start and not given else tuple(sorted({last, draw(st.integers(start + (not given), last))}))
+            over = (previous,) if previous >= 0 else ()
+            kept = ends and tensor.end == count and draw(st.booleans())
+            name = f"{tensor.name}.{len(contents)}"
+            contents.append(Content(name, tensor.nbytes, number, written, read, given, kept, over))
+            if ends:
+                break
+            # The next one is written over this one where that is read for the last time, or later.
+            may_replace = last > start and last not in written
+            start, given = (last, False) if may_replace and draw(st.booleans()) else (last + 1, False)
+            previous = len(contents) - 1 if start == last else -1
+    return tuple(contents)
+
+
+def contents_of(problem: Problem) -> tuple[Content, ...]:
+    """The problem's own, or one for every tensor, which is needed in every layer of its life."""
+    count = len(problem.layers)
+    if problem.contents:
+        return problem.contents
+    lives = [(tuple(range(t.start, t.end)), t.start == 0, t.end == count) for t in problem.tensors]
+    return tuple(
+        Content(t.name, t.nbytes, i, () if given else life[:1], life, given, kept)
+        for i, (t, (life, given, kept)) in enumerate(zip(problem.tensors, lives, strict=True))
+    )
 
 
 def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
     """Whether three inferences of `plan` find in memory what was put there.
 
     Memory is a table of 64-byte granules that hold the name of their last writer. With `eager` a load
-    runs as soon as it may, in the midst of a step; without, only when a step waits for it.
+    runs as soon as it may, in the midst of a step; without, only when a step waits for it. What a layer writes
+    is written when it begins, before it reads anything; only what it may write over an operand comes after that is read.
     """
+    contents = contents_of(problem)
+    if not all(0 <= content.tensor < len(plan.tensor_at) for content in contents):
+        return False
+    place = [plan.tensor_at[content.tensor] for content in contents]
     memory: dict[int, object] = {}
 
     def granules(address: int, nbytes: int) -> range:
@@ -47,6 +90,18 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
 
     def holds(tag: object, address: int, nbytes: int) -> bool:
         return all(memory.get(granule) == tag for granule in granules(address, nbytes))
+
+    def begin(layer: int, begun: list[Content], replaced: set[int]) -> bool:
+        """Write what a layer begins; what comes over operands that it reads element by element comes last."""
+        last = [c for c in begun if any(old in replaced for old in c.over)]
+        for content in begun:
+            if content not in last and not write(content.name, place[contents.index(content)], content.nbytes):
+                return False
+        for number in replaced:
+            old = contents[number]
+            if layer in old.read and not holds(old.name, place[number], old.nbytes):
+                return False
+        return all(write(content.name, place[contents.index(content)], content.nbytes) for content in last)
 
     segment_of = {
         step: segment for segment in plan.segments for step in range(segment.step, segment.step + segment.count)
@@ -76,17 +131,17 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
                 begun += 1
             return True
 
-        for tensor, address in zip(problem.tensors, plan.tensor_at, strict=True):
-            if tensor.start == 0 and not write(tensor.name, address, tensor.nbytes):
+        for content, address in zip(contents, place, strict=True):
+            if content.given and not write(content.name, address, content.nbytes):
                 return False
         for index, step in enumerate(plan.steps):
             layer = problem.layers[step.layer]
             if not load(plan.need[index], index) or loaded < plan.need[index]:
                 return False
-            if step.layer and step.first == 0:
-                for tensor, address in zip(problem.tensors, plan.tensor_at, strict=True):
-                    if tensor.start == step.layer and not write(tensor.name, address, tensor.nbytes):
-                        return False
+            begun_here = [c for c in contents if c.written[:1] == (step.layer,) and not c.given]
+            replaced = {old for c in begun_here for old in c.over if place[old] == place[contents.index(c)]}
+            if step.first == 0 and not begin(step.layer, begun_here, replaced):
+                return False
             if layer.scratch and not write(("scratch", index), plan.scratch_at[index], layer.scratch):
                 return False
             if eager and not load(len(plan.segments), index):
@@ -95,8 +150,9 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
                 return False
             if layer.scratch and not holds(("scratch", index), plan.scratch_at[index], layer.scratch):
                 return False
-            for tensor, address in zip(problem.tensors, plan.tensor_at, strict=True):
-                if tensor.start <= step.layer < tensor.end and not holds(tensor.name, address, tensor.nbytes):
+            for number, content in enumerate(contents):
+                needed = step.layer in content.read or step.layer in content.written
+                if needed and number not in replaced and not holds(content.name, place[number], content.nbytes):
                     return False
             if layer.weights:
                 if index not in segment_of:
@@ -112,7 +168,7 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
             return False
         if eager and not load_ahead(len(plan.steps)):
             return False
-        for tensor, address in zip(problem.tensors, plan.tensor_at, strict=True):
-            if tensor.end == len(problem.layers) and not holds(tensor.name, address, tensor.nbytes):
+        for content, address in zip(contents, place, strict=True):
+            if content.kept and not holds(content.name, address, content.nbytes):
                 return False
     return True

@@ -7,7 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flexcomp.plan import (
+    ALIGN,
     PAGE,
+    Content,
     Layer,
     Plan,
     PlanError,
@@ -60,6 +62,50 @@ def test_the_checker_finds_every_corruption_that_goes_wrong_at_run_time() -> Non
 
     corrupt()
     assert conflicts >= 1000
+
+
+def test_the_checker_finds_every_alias_that_goes_wrong_at_run_time() -> None:
+    conflicts = accepted = 0
+
+    @settings(deadline=None, max_examples=300, derandomize=True, database=None)
+    @given(plans(), st.data())
+    def corrupt(planned: tuple[Problem, Plan], data: st.DataObject) -> None:
+        nonlocal conflicts, accepted
+        problem, good = planned
+        assume(problem.contents)
+        for _ in range(10):
+            broken = realias(problem, data)
+            if not (run_tagged(broken, good, eager=True) and run_tagged(broken, good, eager=False)):
+                conflicts += 1
+                assert check(broken, good)
+            else:
+                accepted += not check(broken, good)
+
+    corrupt()
+    assert conflicts >= 1000 and accepted >= 100
+
+
+def realias(problem: Problem, data: st.DataObject) -> Problem:
+    """`problem` with one or two contents used otherwise, or put elsewhere."""
+    contents = problem.contents
+    count = len(problem.layers)
+    for _ in range(data.draw(st.integers(1, 2))):
+        index = data.draw(st.integers(0, len(contents) - 1))
+        content = contents[index]
+        layer = data.draw(st.integers(0, count - 1))
+        kind = data.draw(st.sampled_from(["tensor", "tensor", "read", "written", "given", "kept", "over", "nbytes"]))
+        if kind == "tensor":
+            content = replace(content, tensor=data.draw(st.integers(0, len(problem.tensors))))
+        elif kind in ("read", "written"):
+            content = replace(content, **{kind: tuple(sorted({*getattr(content, kind)} ^ {layer}))})
+        elif kind in ("given", "kept"):
+            content = replace(content, **{kind: not getattr(content, kind)})
+        elif kind == "over":
+            content = replace(content, over=tuple(sorted({*content.over} ^ {data.draw(st.integers(0, len(contents) - 1))})))
+        else:
+            content = replace(content, nbytes=content.nbytes + ALIGN * data.draw(st.integers(1, 9)))
+        contents = changed(contents, content, data, [index])
+    return replace(problem, contents=contents)
 
 
 def mutate(problem: Problem, good: Plan, data: st.DataObject) -> Plan:
@@ -243,3 +289,34 @@ def test_faults_of_what_is_loaded_ahead_and_together_are_named(change, reason: s
 def test_a_place_may_be_reused_as_soon_as_its_step_is_computed() -> None:
     problem, planned = by_hand()
     assert check(problem, segment(planned, 2, after=1)) == []
+
+
+def aliases(*contents: Content) -> list[str]:
+    """What is wrong with contents of the three tensors of the problem by hand."""
+    problem, planned = by_hand()
+    return check(replace(problem, contents=contents), planned)
+
+
+def test_a_sum_may_be_written_over_what_it_reads_last() -> None:
+    old = Content("old", PAGE, 1, (0,), (1,))
+    new = Content("new", PAGE, 1, (1,), (), over=(0,))
+    assert aliases(old, new) == []
+    assert aliases(old, replace(new, over=())) == ["new is written over old in layer 1, which is needed until 1"]
+    assert aliases(replace(old, kept=True), new) == ["new is written over old in layer 1, which is needed until 1"]
+    assert aliases(old, replace(new, nbytes=PAGE - 64)) == ["new is written over old in layer 1, which is needed until 1"]
+    assert aliases(replace(old, written=(0, 1)), new) == ["new is written over old in layer 1, which is needed until 1"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (Content("v", PAGE, 3, (0,), (1,)), "v is in tensor 3, which does not exist"),
+        (Content("v", 2 * PAGE, 1, (0,), (1,)), "v has 8192 B, tensor y only 4096 B"),
+        (Content("v", PAGE, 0, (0,), (1,)), "v lives in layers [0, 2), tensor x in [0, 1)"),
+        (Content("v", PAGE, 2, (0,), (1,)), "v lives in layers [0, 2), tensor z in [1, 2)"),
+        (Content("v", PAGE, 1, (1,), (1,)), "v is read before a layer has written it"),
+        (Content("v", PAGE, 1, (), (1,)), "v is read before a layer has written it"),
+    ],
+)
+def test_every_fault_of_an_alias_is_named(content: Content, reason: str) -> None:
+    assert aliases(Content("x", PAGE, 0, (), (0,), given=True), content) == [reason]

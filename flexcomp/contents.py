@@ -1,0 +1,52 @@
+"""What every value of a network is used for, taken from the kernels' arguments alone, for the checker of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .lower import Lowered
+from .plan import Content
+from .program import Layer, Value, ValueArg
+
+
+def contents_of(
+    lowered: Lowered,
+    layers: Sequence[Layer],
+    values: Sequence[Value],
+    in_place: Mapping[str, Sequence[int]],
+    tensor_of: Mapping[int, int],
+) -> tuple[Content, ...]:
+    """One content per value of `tensor_of`, which gives the tensor that was chosen for it, in that order.
+
+    `layers` are those to be computed; `in_place` as Lowered.in_place.
+    """
+    index = {value: i for i, value in enumerate(tensor_of)}
+    written: dict[int, list[int]] = {value: [] for value in index}
+    read: dict[int, list[int]] = {value: [] for value in index}
+    over: dict[int, set[int]] = {value: set() for value in index}
+    for position, layer in enumerate(layers):
+        args = [arg for arg in layer.args if isinstance(arg, ValueArg)]
+        for arg in args:
+            uses = (written if arg.written else read)[arg.value]
+            if position not in uses:
+                uses.append(position)
+        results = [arg for arg in args if arg.written]
+        for number in in_place.get(layer.kernel, ()) if len(results) == 1 else ():
+            operand = layer.args[number]
+            same = isinstance(operand, ValueArg) and _same_bytes(operand, results[0])
+            if same and sum(arg.value == operand.value for arg in args) == 1:
+                over[results[0].value].add(index[operand.value])
+    given = {port.value for port in lowered.inputs}
+    kept = {port.value for port in lowered.outputs}
+    return tuple(
+        Content(
+            values[value].name, values[value].nbytes, tensor, tuple(written[value]), tuple(read[value]),
+            value in given, value in kept, tuple(sorted(over[value])),
+        )
+        for value, tensor in tensor_of.items()
+    )  # fmt: skip
+
+
+def _same_bytes(operand: ValueArg, result: ValueArg) -> bool:
+    """Whether two arguments, of two values that begin at the same byte, are the same bytes."""
+    return operand.offset == result.offset == 0 and operand.type.nbytes == result.type.nbytes
