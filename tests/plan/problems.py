@@ -91,7 +91,7 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
     def holds(tag: object, address: int, nbytes: int) -> bool:
         return all(memory.get(granule) == tag for granule in granules(address, nbytes))
 
-    def begin(layer: int, begun: list[Content], replaced: set[int]) -> bool:
+    def begin_layer(layer: int, begun: list[Content], replaced: set[int]) -> bool:
         """Write what a layer begins; what comes over operands that it reads element by element comes last."""
         last = [c for c in begun if any(old in replaced for old in c.over)]
         for content in begun:
@@ -140,7 +140,7 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
                 return False
             begun_here = [c for c in contents if c.written[:1] == (step.layer,) and not c.given]
             replaced = {old for c in begun_here for old in c.over if place[old] == place[contents.index(c)]}
-            if step.first == 0 and not begin(step.layer, begun_here, replaced):
+            if step.first == 0 and not begin_layer(step.layer, begun_here, replaced):
                 return False
             if layer.scratch and not write(("scratch", index), plan.scratch_at[index], layer.scratch):
                 return False
