@@ -93,6 +93,7 @@ def test_a_build_takes_the_fastest_measured_kernel_and_its_time(tuned, tmp_path)
     )
     (layer,) = [layer for layer in artifact.program.layers if layer.description.startswith("3×3")]
     assert layer.implementation == fastest
+    assert "fastest" in artifact.summary()  # why it was chosen, although it is not on offer without tuning
     assert any("3 of 3 kinds of layers measured" in note for note in notes)
     plain = flexcomp.build(network(), threads=1, kernels="fastest")
     assert artifact.program.rungs[-1].predicted_s != plain.program.rungs[-1].predicted_s
