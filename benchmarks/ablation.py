@@ -1,23 +1,23 @@
 """What each idea of the planner and the runtime is worth: the ladder with one of them taken away at a time.
 
-    python -m benchmarks.ablation [NETWORK] [--storage 718e6] [--png ablation.png]
+    python -m benchmarks.ablation build DIR [NETWORK] [--storage 718e6]
+    python -m benchmarks.ablation measure DIR [NETWORK] [--storage 718e6] [--png ablation.png]
+    python -m benchmarks.ablation all DIR
 
-Rows: all of it; without preloading; without pinning; without static planning; without direct I/O; without
-everything but slicing (`on_demand`). After FlexNN, section 5.5, and SwapNet, section 8.3.
+Columns: all of it; without preloading; without pinning; without static planning; without direct I/O; without
+everything but slicing (`on_demand`). After FlexNN, section 5.5, and SwapNet, section 8.3. `measure` wants a quiet machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import models
-from benchmarks.ladder import Point, medium, rungs, show
-from flexcomp.device import default_profile
-from flexcomp.errors import BudgetError
+from benchmarks.ladder import build, latencies
+from benchmarks.storage import media
+from flexcomp.device import default_profile, load_profile
 from flexcomp.target import resolve_target
 
 # label → strategy, and whether reads go through the page cache
@@ -30,26 +30,27 @@ VARIANTS = {
     "on demand": ("on_demand", False),
 }
 
-
-def measure(name: str, storage: str, folder: Path, threads: int, repeat: int) -> dict[str, list[Point]]:
-    """The rungs of every variant; a variant that cannot be planned has none."""
-    network, where = models.load(name), medium(storage, folder)
-    profile = default_profile(resolve_target("native").vector_width)
-    found: dict[str, list[Point]] = {}
-    compute = None
-    for label, (strategy, buffered) in VARIANTS.items():
-        found[label] = []
-        try:
-            for point in rungs(network, where, strategy, profile, threads, repeat, compute, buffered):
-                compute = point.compute_ms
-                found[label].append(point)
-                show(point)
-        except BudgetError as error:
-            print(f"{label}: {error}")
-    return found
+Found = dict[str, dict[int, float]]  # label → budget in bytes → milliseconds
 
 
-def draw(found: dict[str, list[Point]], path: Path) -> None:
+def measure(name: str, folder: Path, storage: str, threads: int, seconds: float) -> Found:
+    """Median latencies; a variant has no entry for budgets in which it cannot be planned."""
+    return {
+        label: latencies(name, folder, storage, strategy, threads, seconds, buffered)
+        for label, (strategy, buffered) in VARIANTS.items()
+    }
+
+
+def show(found: Found) -> None:
+    """The table, in Markdown."""
+    print("| MiB | " + " | ".join(found) + " |")
+    print("| --- |" + " --- |" * len(found))
+    for budget in sorted({budget for points in found.values() for budget in points}):
+        cells = (f"{points[budget]:.1f}" if budget in points else "" for points in found.values())
+        print(f"| {budget / 2**20:.2f} | " + " | ".join(cells) + " |")
+
+
+def draw(found: Found, path: Path) -> None:
     """Latency over budget, one line for each variant."""
     import matplotlib
 
@@ -58,7 +59,7 @@ def draw(found: dict[str, list[Point]], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(8, 5))
     for label, points in found.items():
-        axes.plot([p.budget_bytes / 2**20 for p in points], [p.measured_ms for p in points], marker="o", label=label)
+        axes.plot([budget / 2**20 for budget in points], list(points.values()), marker="o", label=label)
     axes.set(xscale="log", xlabel="budget in MiB", ylabel="latency in ms")
     axes.grid(alpha=0.3)
     axes.legend()
@@ -67,20 +68,33 @@ def draw(found: dict[str, list[Point]], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure one network, print the table and draw it."""
+    """Build, measure, or both; print the table and draw it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("action", choices=("build", "measure", "all"))
+    parser.add_argument("dir", type=Path, help="a folder on the disk to measure")
     parser.add_argument("name", nargs="?", default="mobilenet_v2", metavar="NETWORK", choices=models.NAMES)
-    parser.add_argument("--storage", default="718e6", help="as for benchmarks.ladder")
+    parser.add_argument("--storage", default="718e6", help="as for benchmarks.ladder, but tmpfs")
+    parser.add_argument("--rates", default="", help="as for benchmarks.ladder")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--dir", type=Path, default=Path(), help="a folder on the disk to measure")
+    parser.add_argument("--device", type=Path, help="a profile by `flexcomp profile`")
+    parser.add_argument("--seconds", type=float, default=0.5, help="for which a rung is measured")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--png", type=Path, help="draw latency over budget")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-        found = measure(args.name, args.storage, Path(folder), args.threads, args.repeat)
+    if args.storage == "tmpfs":
+        parser.error("the page cache is what tmpfs is made of: take disk or a number")
+    args.dir.mkdir(parents=True, exist_ok=True)
+    if args.action != "measure":
+        profile = load_profile(args.device) if args.device else default_profile(resolve_target("native").vector_width)
+        strategies = list(dict.fromkeys(strategy for strategy, _ in VARIANTS.values()))
+        storages = media([args.storage], args.dir, args.rates)
+        build(models.load(args.name), args.dir, storages, strategies, profile, args.threads)
+    if args.action == "build":
+        return
+    found = measure(args.name, args.dir, args.storage, args.threads, args.seconds)
+    show(found)
     if args.json:
-        args.json.write_text(json.dumps({k: [asdict(p) for p in v] for k, v in found.items()}, indent=1))
+        args.json.write_text(json.dumps(found, indent=1))
     if args.png:
         draw(found, args.png)
 

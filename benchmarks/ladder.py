@@ -1,201 +1,272 @@
 """Every rung of a network, predicted and measured, next to the bound max(computing, bytes read / bandwidth).
 
-    python -m benchmarks.ladder [NETWORK] [--strategies best,flexnn,swapnet,on_demand] [--storage disk,718e6,tmpfs]
+    python -m benchmarks.ladder NETWORK build DIR [--device device.json] [--strategies best,flexnn,swapnet]
+    python -m benchmarks.ladder NETWORK measure DIR [--json FILE]
+    python -m benchmarks.ladder NETWORK all DIR
 
-A storage is `disk` (where DIR lies, O_DIRECT), a number (that disk slowed down to so many bytes per second), or
-`tmpfs` (/dev/shm). Plans are made for the storage's bandwidth as it is measured. Computing is the latency of the
-largest rung of strategy `best`, everything resident.
+`build` writes a library for every storage and strategy into DIR, all with the same kernels and weights; `measure`, which
+wants a quiet machine, runs all their rungs. A storage is `disk` (where DIR lies, O_DIRECT), a number (that disk slowed
+down to so many bytes per second), or `tmpfs` (/dev/shm). Plans are made for the rates given by --rates, in bytes per
+second and seconds per load, or else for what the storage gives in a moment's measurement.
+
+*Computing* is the measured latency of the rung's own kernels with everything resident; *bandwidth* is what the storage
+gives to the runtime's loader, alone, reading in order, measured in the same process as the rung. Predictions are
+those of the simulator with times profiled in runs of six rungs on the same storage.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import nan
 from pathlib import Path
 
-import numpy as np
-
-import flexcomp
 from benchmarks import models
-from benchmarks.streaming import sequential_bandwidth
-from flexcomp import runner
-from flexcomp.device import DeviceProfile, default_profile
+from benchmarks.prediction import prediction_of
+from benchmarks.storage import Medium, media
+from flexcomp import plan, runner
+from flexcomp.artifact import decode_program
+from flexcomp.budget import parse_budget
+from flexcomp.build import prepare
+from flexcomp.device import DeviceProfile, default_profile, load_profile
 from flexcomp.errors import BudgetError
+from flexcomp.prepared import Wish
+from flexcomp.profiling import fit, observe
+from flexcomp.program import Rung
+from flexcomp.rungs import layers_of
+from flexcomp.session import read_program
 from flexcomp.target import resolve_target
 
-STRATEGIES = ("best", "flexnn", "swapnet", "on_demand")
-_PROBE_NBYTES = 256 << 20
-
-
-@dataclass(frozen=True)
-class Medium:
-    """Where weights are read from."""
-
-    name: str
-    folder: Path
-    bandwidth: float  # bytes per second, measured or imitated
-    limit: float | None = None  # imitate it
+STRATEGIES = ("best", "flexnn", "swapnet")
+YARDSTICK = "resident"  # the library with everything resident, one rung for each set of kernels
+_REQUEST = 1 << 20  # bytes of a read when bandwidth is measured
+_ROUNDS = 2
+_LEAST, _MOST = 2, 15  # inferences of a rung in a round
 
 
 @dataclass(frozen=True)
 class Point:
-    """One rung under one strategy on one medium."""
+    """One rung under one strategy on one storage."""
 
     storage: str
     strategy: str
     budget_bytes: int
-    predicted_ms: float
+    planned_ms: float  # as the plan was judged
+    predicted_ms: float  # by the simulator, with times measured in other runs
     measured_ms: float
-    compute_ms: float
+    stall_ms: float
+    compute_ms: float | None  # None: these kernels were not run alone
     bytes_read: int
-    bound_ms: float
+    bandwidth: float  # bytes per second
+
+    @property
+    def bound_ms(self) -> float:
+        """max(computing, loading)."""
+        return max(self.compute_ms or 0.0, self.bytes_read / self.bandwidth * 1e3)
 
     @property
     def ratio(self) -> float:
         """Measured latency over the bound."""
         return self.measured_ms / self.bound_ms
 
-
-def medium(name: str, folder: Path) -> Medium:
-    """The storage called `name`; `folder` lies on the disk."""
-    if name == "tmpfs":
-        folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
-        return Medium(name, folder, _bandwidth(folder))
-    speed = _bandwidth(folder)
-    if name == "disk":
-        return Medium(name, folder, speed)
-    return Medium(name, folder, min(float(name), speed), limit=float(name))
+    @property
+    def error(self) -> float:
+        """Of the prediction, as a part of what was measured."""
+        return self.predicted_ms / self.measured_ms - 1
 
 
-def _bandwidth(folder: Path) -> float:
-    probe = folder / "probe"
-    with open(probe, "wb") as file:
-        for _ in range(_PROBE_NBYTES >> 20):
-            file.write(os.urandom(1 << 20))
-        os.fsync(file.fileno())
-    try:
-        return sequential_bandwidth(probe)
-    except OSError:  # no O_DIRECT here
-        buffer = bytearray(4 << 20)
-        with open(probe, "rb", buffering=0) as file:
-            start = time.perf_counter()
-            while file.readinto(buffer):
-                pass
-            return _PROBE_NBYTES / (time.perf_counter() - start)
-    finally:
-        probe.unlink()
-
-
-def rungs(
+def build(
     network: models.Network,
-    where: Medium,
-    strategy: str,
+    folder: Path,
+    storages: Sequence[Medium],
+    strategies: Sequence[str],
     profile: DeviceProfile,
     threads: int,
-    repeat: int,
-    compute_ms: float | None = None,
-    buffered: bool = False,
+) -> None:
+    """Write DIR/NETWORK.weights and a library for every storage and strategy."""
+    prepared = prepare(network.model, input_shapes=network.input_shapes, threads=threads, device=profile)
+    names, wishes = [], []
+    for medium in storages:
+        storage = plan.Storage(medium.bandwidth, medium.overhead_s, profile.wake_s, profile.storage.disturbance)
+        for strategy in strategies:
+            names.append(f"{medium.name}.{strategy}")
+            wishes.append(Wish(parse_budget(None), strategy, storage))
+    artifacts = prepared.artifacts(wishes, yardstick=True)
+    digest = artifacts[0].write_weights(folder / f"{network.name}.weights")
+    for name, artifact in zip([*names, YARDSTICK], artifacts, strict=True):
+        artifact.write_library(folder / f"{network.name}.{name}.so", digest)
+
+
+def measure(
+    name: str, folder: Path, storages: Sequence[str], strategies: Sequence[str], threads: int, seconds: float
 ) -> Iterator[Point]:
-    """Build, then measure every rung; `compute_ms` defaults to the latency of the largest."""
-    library = where.folder / f"{network.name}.{strategy}.so"
-    device = replace(profile, storage_bytes_per_s=where.bandwidth)
-    artifact = flexcomp.build(
-        network.model, input_shapes=network.input_shapes, threads=threads, strategy=strategy, device=device
-    )
-    artifact.export_library(str(library))
-    files = {}
-    for index, (key, value) in enumerate(network.example(0).items()):
-        files[key] = where.folder / f"input{index}.npy"
-        np.save(files[key], value)
+    """Run every rung of what `build` wrote, for about that many seconds each.
 
-    def run(budget: int) -> dict:
-        return runner.run(
-            library,
-            budget=budget,
-            threads=threads,
-            repeat=repeat,
-            warmup=2,
-            inputs=files,
-            read_bandwidth=where.limit,
-            buffered=buffered,
-        )
+    What is compared runs in turns: the first strategy's kernels alone, and all strategies with the same budget.
+    """
+    weights = folder / f"{name}.weights"
+    resident = _Library(folder / f"{name}.{YARDSTICK}.so")
+    alone = {resident.kernels(rung): rung for rung in resident.program.rungs}
+    for storage in storages:
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as fast:
+            if storage == "tmpfs":
+                shutil.copy(weights, fast)
+            options = {
+                "weights": Path(fast) / weights.name if storage == "tmpfs" else weights,
+                "read_bandwidth": None if storage in ("disk", "tmpfs") else float(storage),
+                "threads": threads,
+            }
+            libraries = {strategy: _Library(folder / f"{name}.{storage}.{strategy}.so") for strategy in strategies}
+            profile = fit(observe([libraries[strategies[0]].path], **options))
+            predictions = {
+                strategy: prediction_of(library.program, profile, threads) for strategy, library in libraries.items()
+            }
+            budgets = sorted({rung.budget for library in libraries.values() for rung in library.program.rungs})
+            for budget in budgets:
+                rungs = {
+                    strategy: rung
+                    for strategy, library in libraries.items()
+                    for rung in library.program.rungs
+                    if rung.budget == budget
+                }
+                runs: dict[str | tuple[str, ...], list[dict]] = {}
+                for _ in range(_ROUNDS):
+                    if strategies[0] in rungs:
+                        kernels = libraries[strategies[0]].kernels(rungs[strategies[0]])
+                        runs.setdefault(kernels, []).append(resident.run(alone[kernels], seconds, **options))
+                    for strategy, rung in rungs.items():
+                        library = libraries[strategy]
+                        report = library.run(rung, seconds, read_rate=min(_REQUEST, rung.arena), **options)
+                        runs.setdefault(strategy, []).append(report)
+                for strategy, rung in rungs.items():
+                    own = runs.get(libraries[strategy].kernels(rung))
+                    yield Point(
+                        storage,
+                        strategy,
+                        budget,
+                        rung.predicted_s * 1e3,
+                        predictions[strategy].timeline(libraries[strategy].program, rung).latency * 1e3,
+                        _median(runs[strategy], "latency_ms"),
+                        _median(runs[strategy], "stall_ms_each"),
+                        _median(own, "latency_ms") if own else None,
+                        runs[strategy][0]["bytes_read"],
+                        statistics.fmean(report["read_bytes_per_s"] for report in runs[strategy]),
+                    )
 
-    if compute_ms is None:
-        compute_ms = run(artifact.program.rungs[-1].budget)["median_ms"]
-    for rung in artifact.program.rungs:
-        report = run(rung.budget)
-        bound = max(compute_ms, report["bytes_read"] / where.bandwidth * 1e3)
-        yield Point(
-            where.name,
-            strategy + (" buffered" if buffered else ""),
-            rung.budget,
-            rung.predicted_s * 1e3,
-            report["median_ms"],
-            compute_ms,
-            report["bytes_read"],
-            bound,
-        )
-    library.unlink()
-    library.with_suffix(".weights").unlink()
+
+def latencies(
+    name: str, folder: Path, storage: str, strategy: str, threads: int, seconds: float, buffered: bool = False
+) -> dict[int, float]:
+    """Median milliseconds by budget, of one library that `build` wrote for the disk or the disk slowed down."""
+    library = _Library(folder / f"{name}.{storage}.{strategy}.so")
+    limit = None if storage == "disk" else float(storage)
+    weights = folder / f"{name}.weights"
+    return {
+        rung.budget: library.run(
+            rung, seconds, weights=weights, threads=threads, read_bandwidth=limit, buffered=buffered
+        )["median_ms"]
+        for rung in library.program.rungs
+    }
+
+
+class _Library:
+    """A library and its program."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.program = decode_program(read_program(path))
+
+    def kernels(self, rung: Rung) -> tuple[str, ...]:
+        """What a rung computes, whichever library it is of."""
+        return tuple(self.program.layers[layer].name for layer in layers_of(rung))
+
+    def run(self, rung: Rung, seconds: float, **options) -> dict:
+        """What the runner reports of one of the rounds that take `seconds` together."""
+        repeat = max(_LEAST, min(_MOST, round(seconds / _ROUNDS / rung.predicted_s)))
+        return runner.run(self.path, budget=rung.budget, repeat=repeat, warmup=1, **options)
+
+
+def _median(reports: Sequence[dict], key: str) -> float:
+    return statistics.median(value for report in reports for value in report[key])
 
 
 def show(point: Point) -> None:
     """One line of the table."""
     print(
-        f"{point.storage:>8} {point.strategy:24} {point.budget_bytes / 2**20:8.2f} MiB"
-        f"  predicted {point.predicted_ms:8.2f}  measured {point.measured_ms:8.2f}  computing {point.compute_ms:8.2f}"
-        f"  read {point.bytes_read / 1e6:7.1f} MB  bound {point.bound_ms:8.2f}  ratio {point.ratio:5.3f}",
+        f"{point.storage:>6} {point.strategy:8} {point.budget_bytes / 2**20:7.2f} MiB  planned {point.planned_ms:7.2f}"
+        f"  predicted {point.predicted_ms:7.2f} ({point.error:+6.1%})  measured {point.measured_ms:7.2f}"
+        f"  stalled {point.stall_ms:7.2f}  computing {point.compute_ms or nan:7.2f}  read {point.bytes_read / 1e6:6.1f} MB"
+        f" at {point.bandwidth / 1e6:5.0f} MB/s  bound {point.bound_ms:7.2f}  ratio {point.ratio:5.3f}",
         flush=True,
     )
 
 
+def conclude(points: Sequence[Point]) -> None:
+    """What the table comes to."""
+    for storage in dict.fromkeys(point.storage for point in points):
+        here = [point for point in points if point.storage == storage]
+        mine = {point.budget_bytes: point for point in here if point.strategy == "best"}
+        if not mine:
+            continue
+        ratios, errors = [point.ratio for point in mine.values()], [abs(point.error) for point in mine.values()]
+        print(
+            f"{storage}: over the bound, median {statistics.median(ratios):.3f}, largest {max(ratios):.3f};"
+            f" prediction, median error {statistics.median(errors):.1%}, worst {max(errors):.1%}"
+        )
+        for strategy in dict.fromkeys(point.strategy for point in here if point.strategy != "best"):
+            others = [point for point in here if point.strategy == strategy and point.budget_bytes in mine]
+            parts = [mine[point.budget_bytes].measured_ms / point.measured_ms for point in others]
+            if parts:
+                print(f"    best takes {min(parts):.2f} to {max(parts):.2f} of the time of {strategy}")
+
+
 def main() -> None:
-    """Measure one network and print its table."""
+    """Build, measure, or both."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", nargs="?", default="mobilenet_v2", metavar="NETWORK", choices=models.NAMES)
+    parser.add_argument("name", metavar="NETWORK", choices=models.NAMES)
+    parser.add_argument("action", choices=("build", "measure", "all"))
+    parser.add_argument("dir", type=Path, help="a folder on the disk to measure")
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("--storage", default="disk,718e6,tmpfs")
+    parser.add_argument("--rates", default="", help="for example disk=1.1e9:60e-6,tmpfs=6e9:3e-6")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--device", type=Path, help="a profile by `flexcomp profile`")
-    parser.add_argument("--dir", type=Path, default=Path(), help="a folder on the disk to measure")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for which a rung is measured")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     args = parser.parse_args()
-    network = models.load(args.name)
-    profile = _profile(args.device)
-    points: list[Point] = []
-    for name in args.storage.split(","):
-        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-            where = medium(name, Path(folder))
-            compute = None
-            for strategy in args.strategies.split(","):
-                try:
-                    for point in rungs(network, where, strategy, profile, args.threads, args.repeat, compute):
-                        compute = point.compute_ms
-                        points.append(point)
-                        show(point)
-                except BudgetError as error:
-                    print(f"{strategy}: {error}")
-            if name == "tmpfs":
-                shutil.rmtree(where.folder)
-    mine = [point.ratio for point in points if point.strategy == "best"]
-    if mine:
-        print(f"best over its bound: median {statistics.median(mine):.3f}, largest {max(mine):.3f}")
+    args.dir.mkdir(parents=True, exist_ok=True)
+    storages, strategies = args.storage.split(","), args.strategies.split(",")
+    if args.action != "measure":
+        profile = load_profile(args.device) if args.device else default_profile(resolve_target("native").vector_width)
+        try:
+            build(
+                models.load(args.name),
+                args.dir,
+                media(storages, args.dir, args.rates),
+                strategies,
+                profile,
+                args.threads,
+            )
+        except BudgetError as error:
+            raise SystemExit(f"{args.name}: {error}") from None
+    if args.action == "build":
+        return
+    points = []
+    for point in measure(args.name, args.dir, storages, strategies, args.threads, args.seconds):
+        points.append(point)
+        show(point)
+    conclude(points)
     if args.json:
-        args.json.write_text(json.dumps([asdict(point) | {"ratio": point.ratio} for point in points], indent=1))
-
-
-def _profile(path: Path | None) -> DeviceProfile:
-    if path is None:
-        return default_profile(resolve_target("native").vector_width)
-    return flexcomp.device.load_profile(path)
+        args.json.write_text(
+            json.dumps(
+                [asdict(p) | {"bound_ms": p.bound_ms, "ratio": p.ratio, "error": p.error} for p in points], indent=1
+            )
+        )
 
 
 if __name__ == "__main__":

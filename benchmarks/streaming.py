@@ -10,35 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import mmap
-import os
 import statistics
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 
 import flexcomp
 from benchmarks import models
+from benchmarks.storage import sequential_bandwidth
 from flexcomp import runner
-
-BLOCK = 4 << 20  # bytes per read: larger ones are not faster
-
-
-def sequential_bandwidth(path: Path) -> float:
-    """Bytes per second of reading the file at `path` in order, one read at a time, past the page cache."""
-    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    try:
-        with mmap.mmap(-1, BLOCK) as buffer:
-            total, start = 0, time.perf_counter()
-            while (count := os.preadv(file, [buffer], total)) > 0:
-                total += count
-                if count % 4096:
-                    break
-            return total / (time.perf_counter() - start)
-    finally:
-        os.close(file)
 
 
 def measure(name: str, folder: Path, fraction: float, threads: int | None, rounds: int, repeat: int) -> dict:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,30 +11,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import tvm
-import tvm_ffi
-from tvm import tirx
 
-from . import choices, fixed_order, pipeline, plan, variants
+from . import fixed_order, pipeline, plan, variants
 from .bands import in_bands
 from .budget import parse_budget
-from .compact import drop_unused
 from .compiled import Artifact
 from .device import DeviceProfile, default_profile, load_profile
 from .errors import InputError, UnsupportedModelError
 from .frontend import Imported, load_model
-from .kernels import compile_kernels
 from .lower import lower
-from .offers import layer_offers
 from .passes.choose_kernels import Measured
-from .prediction import LayerTime, Prediction, to_metadata
-from .program import PAGE, Program, Rung
-from .rungs import plan_rungs
+from .prepared import Prepared, Progress, Wish
 from .schedules.tile import VectorUnit
 from .target import CompileTarget, require_supported, resolve_target
 from .tuning.lookup import Measurements
 from .tuning.records import Database
-from .used import used
-from .variants import Network, alone, layer_seconds, merge
+from .variants import Network, alone, merge
 from .weights import evaluate
 
 # Choices of kernels by name, and the strategies of ChooseKernels whose kernels an artifact then holds.
@@ -46,8 +36,6 @@ KERNELS = {
     "fastest": ("fastest",),
     "flexnn": fixed_order.ORDER,
 }
-
-Progress = Callable[[str, int, int], None]  # phase, done, total
 
 
 def build(
@@ -82,11 +70,35 @@ def build(
     broken.
     """
     report = progress or (lambda phase, done, total: None)
-    parsed = parse_budget(budget)
-    if kernels not in KERNELS:
-        raise InputError(f'kernels="{kernels}" is not known: it is one of {", ".join(KERNELS)}')
+    wish = Wish(parse_budget(budget), strategy)
     if strategy not in plan.STRATEGIES:
         raise InputError(f'strategy="{strategy}" is not known: it is one of {", ".join(plan.STRATEGIES)}')
+    prepared = prepare(
+        model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
+        device=device, tuning=tuning, progress=progress,
+    )  # fmt: skip
+    return prepared.artifacts([wish], report)[0]
+
+
+def prepare(
+    model: str | Path | onnx.ModelProto | tvm.IRModule,
+    target: str | dict | tvm.target.Target = "native",
+    *,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    params: Mapping[str, object] | Sequence[object] | None = None,
+    threads: int | None = None,
+    kernels: str = "auto",
+    device: DeviceProfile | str | Path | None = None,
+    tuning: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Prepared:
+    """The first half of `build`, without budget and strategy: what follows can be done several times, each for itself.
+
+    Arguments and errors are those of `build`.
+    """
+    report = progress or (lambda phase, done, total: None)
+    if kernels not in KERNELS:
+        raise InputError(f'kernels="{kernels}" is not known: it is one of {", ".join(KERNELS)}')
     if threads is not None and threads < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
     resolved = resolve_target(target)
@@ -109,28 +121,11 @@ def build(
         planned = fixed_order.planning(network, profile, threads)
     else:
         planned = in_bands(variants.planning(network, profile, threads), profile, threads)
-    rungs = plan_rungs(planned, parsed, strategy, lambda done, total: report("plan", done, total))
-    network = planned.network
-    program, functions = _program(network, rungs, imported.name, resolved, threads)
-    offers = layer_offers(network, profile, threads)
-    program.metadata.update(choices.record(kernels, [offers[layer.name] for layer in program.layers]))
-    program.metadata.update(to_metadata(_assumed(program, network, profile, threads)))
-    module = compile_kernels(functions, resolved, report)
-    program, weights = drop_unused(program, network.weights)
-    return Artifact(program, module, weights, resolved)
+    return Prepared(imported.name, resolved, threads, kernels, profile, planned)
 
 
 def _device(device: DeviceProfile | str | Path | None) -> DeviceProfile | None:
     return load_profile(device) if isinstance(device, str | Path) else device
-
-
-def _assumed(program: Program, network: Network, profile: DeviceProfile, threads: int) -> Prediction:
-    """The times by which the plans were judged."""
-    seconds = {
-        layer.name: LayerTime(time, profile.slice_seconds(layer))
-        for layer, time in zip(network.layers, layer_seconds(network, profile, threads), strict=True)
-    }
-    return Prediction(tuple(seconds[layer.name] for layer in program.layers), profile.storage)
 
 
 def _compile_graph(
@@ -176,32 +171,3 @@ def _choose_kernels(
     kept = {gv: func for gv, func in mod.functions_items() if gv not in transform}
     with target.tvm_target:
         return pipeline.run(tvm.IRModule(kept), pipeline.operators(unit), "operators"), transformed
-
-
-def _program(
-    network: Network, rungs: tuple[Rung, ...], name: str, target: CompileTarget, threads: int
-) -> tuple[Program, dict[str, tirx.PrimFunc]]:
-    """The program, and the kernels it uses by their final symbols."""
-    layers, values, ports, rungs = used(network, rungs)
-    kernels = {layer.kernel: network.kernel(layer.kernel) for layer in layers}
-    identity = hashlib.sha256(repr((str(target), layers)).encode())
-    for label, array, _ in network.weights:
-        identity.update(f"{label}:{zlib.crc32(memoryview(array.reshape(-1)).cast('B'))}".encode())
-    # Symbols name the code: libraries of one model from two versions of flexcomp may meet in a process.
-    for kernel in sorted(kernels):
-        identity.update(f"{kernel}:{tvm_ffi.structural_hash(kernels[kernel])}".encode())
-    prefix = f"fc{identity.hexdigest()[:12]}_"
-    functions = {prefix + kernel: code for kernel, code in kernels.items()}
-    program = Program(
-        model=name,
-        target=str(target),
-        features=target.features,
-        threads=threads,
-        values=values,
-        inputs=ports[: len(network.base.inputs)],
-        outputs=ports[len(network.base.inputs) :],
-        layers=tuple(replace(layer, kernel=prefix + layer.kernel) for layer in layers),
-        rungs=rungs,
-        weights_nbytes=-(-network.weights_nbytes // PAGE) * PAGE,
-    )
-    return program, functions

@@ -11,9 +11,9 @@ import numpy as np
 import tvm
 
 from . import runtime_ext
-from .artifact import PROGRAM_KIND, encode_program, write_weights
+from .artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
 from .errors import InputError, TargetError
-from .linker import linker_for
+from .linker import Linker, linker_for
 from .program import Program
 from .target import CompileTarget
 
@@ -41,27 +41,46 @@ class Artifact:
         cannot be linked, most often for want of that compiler.
         """
         path = Path(path)
+        linker = self._linker(path, compiler)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            library, weights = Path(folder) / path.name, Path(folder) / path.with_suffix(".weights").name
+            self._link(library, self.write_weights(weights), linker)
+            weights.replace(path.with_suffix(".weights"))
+            library.replace(path)
+
+    def write_weights(self, path: str | os.PathLike[str]) -> WeightsDigest:
+        """Write the weights file alone; what is returned belongs into every library that uses it."""
+        return write_weights(path, self.weights, model=self.program.model, data_nbytes=self.program.weights_nbytes)
+
+    def write_library(self, path: str | os.PathLike[str], weights: WeightsDigest, compiler: str | None = None) -> None:
+        """Write PATH alone, a library for a weights file that this or another artifact with the same weights wrote.
+
+        Raises as `export_library`.
+        """
+        path = Path(path)
+        linker = self._linker(path, compiler)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            library = Path(folder) / path.name
+            self._link(library, weights, linker)
+            library.replace(path)
+
+    def _linker(self, path: Path, compiler: str | None) -> Linker:
         if path.suffix != ".so":
             raise InputError(f"a library is called NAME.so, not {path.name}")
         linker = linker_for(self.target, compiler)
         path.parent.mkdir(parents=True, exist_ok=True)
+        return linker
+
+    def _link(self, library: Path, weights: WeightsDigest, linker: Linker) -> None:
         runtime_ext.register()
-        create = tvm.get_global_func(f"{PROGRAM_KIND}.create")
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            library, weights = Path(folder) / path.name, Path(folder) / path.with_suffix(".weights").name
-            digest = write_weights(
-                weights, self.weights, model=self.program.model, data_nbytes=self.program.weights_nbytes
+        module = tvm.get_global_func(f"{PROGRAM_KIND}.create")(encode_program(self.program, weights))
+        module.import_module(self.kernels)
+        try:
+            module.export_library(
+                str(library), fcompile=linker.compile, addons=[str(linker.runtime)], options=list(linker.options)
             )
-            module = create(encode_program(self.program, digest))
-            module.import_module(self.kernels)
-            try:
-                module.export_library(
-                    str(library), fcompile=linker.compile, addons=[str(linker.runtime)], options=list(linker.options)
-                )
-            except RuntimeError as error:
-                raise TargetError(f"cannot link {path.name}: {_reason(error)}") from error
-            weights.replace(path.with_suffix(".weights"))
-            library.replace(path)
+        except RuntimeError as error:
+            raise TargetError(f"cannot link {library.name}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

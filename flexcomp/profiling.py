@@ -53,15 +53,19 @@ def observe(
     threads: int | None = None,
     repeat: int = 7,
     report: Callable[[str, int, int], None] = lambda name, done, total: None,
+    **options,
 ) -> Observations:
-    """Run every library in several of its budgets. All must be run with the same number of threads."""
+    """Run every library in several of its budgets. All must be run with the same number of threads.
+
+    `options` are further ones of `runner.run`, such as `weights` and `read_bandwidth`.
+    """
     seen = Observations()
     for library in libraries:
         program = decode_program(read_program(library))
         rungs = _spread(program.rungs)
         for done, rung in enumerate(rungs):
             report(program.model, done, len(rungs))
-            traces = runner.traces(library, budget=rung.budget, threads=threads, repeat=repeat)
+            traces = runner.traces(library, budget=rung.budget, threads=threads, repeat=repeat, **options)
             _note(seen, program, program.rungs[traces.rung], traces.inferences)
             if seen.threads not in (0, traces.threads):
                 raise ArtifactError(
@@ -81,7 +85,7 @@ def fit(seen: Observations) -> DeviceProfile:
     for key in kernels:
         groups.setdefault(family(seen.layers[key]), []).append(key)
     families = {name: _family_rate(seen, kernels, keys) for name, keys in groups.items()}
-    per_byte, per_load = _fit([(load.nbytes, 1.0) for load in seen.loads], [load.seconds for load in seen.loads])
+    per_byte, per_load = _storage(seen.loads)
     flops = max(seen.layers[key].flops / time.seconds for key, time in kernels.items())
     moved = max(operand_bytes(seen.layers[key]) / time.seconds for key, time in kernels.items())
     return DeviceProfile(
@@ -118,7 +122,8 @@ def _note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Tra
     for index, load in enumerate(rung.loads):
         spans = [t.loads[index] for t in traces if t.loads[index][1]]
         if not load.pinned and spans:
-            seconds = _mean((end - begin) * 1e-9 for begin, end in spans)
+            # All of them: a load that ends late makes the one behind it seem short.
+            seconds = statistics.fmean((end - begin) * 1e-9 for begin, end in spans)
             seen.loads.append(LoadTime(load.nbytes, _tensors(program, load.source, load.nbytes), seconds))
     for index, step in enumerate(rung.steps):
         for trace in traces if step.need and index else ():
@@ -162,6 +167,14 @@ def _kernel_time(points: Iterable[tuple[float, float]]) -> KernelTime:
     slope, base = _fit([(share, 1.0) for share in means], list(means.values()))
     # where whole layers were seen, they are right by themselves
     return KernelTime(means.get(1.0, base + slope), base)
+
+
+def _storage(loads: Sequence[LoadTime]) -> tuple[float, float]:
+    """Seconds per byte and per load, such that all loads together take what they took."""
+    per_byte, per_load = _fit([(load.nbytes, 1.0) for load in loads], [load.seconds for load in loads])
+    fitted = sum(per_byte * load.nbytes + per_load for load in loads)
+    scale = sum(load.seconds for load in loads) / fitted if fitted else 1.0
+    return per_byte * scale, per_load * scale
 
 
 def _family_rate(seen: Observations, kernels: dict[str, KernelTime], keys: Sequence[str]) -> FamilyRate:

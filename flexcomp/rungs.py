@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import groupby
 
 from . import plan
 from .budget import Budget, resolve
@@ -74,3 +76,25 @@ def _rung(planning: Planning, choice: plan.Choice) -> Rung:
         )
     )
     return Rung(planned.budget, planned.arena, tuple(value_at), steps, tuple(loads), choice.latency)
+
+
+def resident_rungs(planning: Planning, like: Iterable[Rung]) -> tuple[Rung, ...]:
+    """The forms that the rungs `like` compute, once each, with everything resident: what computing alone takes."""
+    wanted = {layers_of(rung) for rung in like}
+    chosen = []
+    for index, form in enumerate(planning.forms):
+        if tuple(form.layers) in wanted:
+            planned = plan.resident_plan(form.problem)
+            chosen.append(plan.Choice(index, planned, plan.simulate(form.problem, planned).latency))
+    chosen.sort(key=lambda choice: choice.plan.arena)
+    result, budget = [], 0
+    for choice in chosen:
+        budget = max(choice.plan.arena, budget + plan.PAGE)  # budgets of a program ascend
+        plan.verify(planning.forms[choice.index].problem, choice.plan)
+        result.append(_rung(planning, replace(choice, plan=replace(choice.plan, budget=budget))))
+    return tuple(result)
+
+
+def layers_of(rung: Rung) -> tuple[int, ...]:
+    """The layers that a rung computes, in their order; slices of one count once."""
+    return tuple(layer for layer, _ in groupby(step.layer for step in rung.steps))

@@ -45,6 +45,8 @@ def run(
     affinity: bool = True,
     switches: int = 0,
     callers: int = 0,
+    read_rate: int | None = None,
+    weights: str | Path | None = None,
     emulator: Emulator | None = None,
 ) -> dict:
     """Run `library` and return what the runner reports: latencies, memory, bytes read, stall time.
@@ -55,7 +57,9 @@ def run(
     second; `buffered` reads through the page cache. `compute_cpus` and `loader_cpu` are lists of cores such as "4-7",
     instead of the big and the little ones; without `affinity` the system places all threads. `switches`: how often
     the budget is switched at random afterwards, with one inference each, or while `callers` threads run inferences;
-    the report's "switches" and "concurrent" tell of it. `emulator` runs a library built for another machine.
+    the report's "switches" and "concurrent" tell of it. `read_rate` measures the storage alone by reads of so many
+    bytes; the report then has "read_bytes_per_s". `weights` is where the weights file lies, if not beside the library.
+    `emulator` runs a library built for another machine.
     "bytes_read" and "stall_ms" are medians over the timed inferences, as "median_ms" is; the keys with
     "_each" list them all. Raises InputError for a wrong option or input name, otherwise ArtifactError
     with the runner's message when it fails.
@@ -82,6 +86,10 @@ def run(
         command += ["--no-affinity"]
     if switches:
         command += ["--switch-budgets", str(switches), "--callers", str(callers)]
+    if read_rate is not None:
+        command += ["--read-rate", str(read_rate)]
+    if weights is not None:
+        command += ["--weights", str(weights)]
     if output_dir is not None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         command += ["--output-dir", str(output_dir)]

@@ -179,6 +179,11 @@ class Session:
         with _translated():
             return parse_trace(_function(self._opened, "trace")())
 
+    def read_rate(self, request_nbytes: int = 1 << 20, nbytes: int = 64 << 20) -> float:
+        """Bytes per second that the storage gives to the loader alone, by reads of `request_nbytes`, `nbytes` in all."""
+        with _translated():
+            return float(_function(self._opened, "read_rate")(request_nbytes, nbytes))
+
     @property
     def budget(self) -> int:
         """Bytes of the budget that the plan in use was made for."""

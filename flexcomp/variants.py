@@ -24,7 +24,7 @@ from .split_rows import Band
 Choice = frozenset[int]  # indices of alternatives, at most one for each layer
 
 # How many different sets of alternatives the planner is offered, besides none and all.
-_CHOICES = 4
+_CHOICES = 5
 # An alternative that saves less than this part of a layer's work is not worth its storage.
 _WORTHWHILE = 0.97
 
@@ -142,6 +142,14 @@ class Planning:
     def forms(self) -> tuple[Form, ...]:
         """All forms, the one with the smallest memory first."""
         return (*self.banded, *self.whole)
+
+    def on(self, storage: plan.Storage) -> Planning:
+        """The same, to be loaded from `storage`."""
+
+        def moved(form: Form) -> Form:
+            return replace(form, problem=replace(form.problem, storage=storage))
+
+        return replace(self, whole=tuple(map(moved, self.whole)), banded=tuple(map(moved, self.banded)))
 
 
 def planning(network: Network, profile: DeviceProfile, threads: int) -> Planning:

@@ -3,6 +3,7 @@
 Knows no TVM and no files. `problem.py` is what goes in and comes out.
 """
 
+from .best import resident_plan
 from .bound import latency_bound
 from .check import check, verify
 from .errors import InfeasibleError, PlanError
@@ -41,6 +42,7 @@ __all__ = [
     "minimum_budget",
     "plan",
     "resident_budget",
+    "resident_plan",
     "simulate",
     "slice_layers",
     "verify",

@@ -26,6 +26,7 @@ const char kUsage[] =
   --verify                check every byte of the weights first
   --buffered              read through the page cache instead of O_DIRECT
   --read-bandwidth N      imitate storage of N bytes per second
+  --read-rate N           afterwards measure the storage alone, by reads of N bytes
   --trace FILE            write when steps and loads ran: a line of JSON for each timed inference
   --switch-budgets N      afterwards switch the budget N times at random, with one inference each
   --callers N             ... while N threads run inferences, at random times, and check each output
@@ -73,6 +74,7 @@ Arguments ParseArguments(int argc, char** argv) {
       {"--seed", [&](const std::string& text) { parsed.seed = Number<uint64_t>("--seed", text); }},
       {"--read-bandwidth",
        [&](const std::string& text) { parsed.read_bandwidth = Number<double>("--read-bandwidth", text); }},
+      {"--read-rate", [&](const std::string& text) { parsed.read_rate = Number<int64_t>("--read-rate", text); }},
       {"--switch-budgets",
        [&](const std::string& text) { parsed.switch_budgets = Number<int>("--switch-budgets", text); }},
   };

@@ -1,5 +1,6 @@
 #include "model.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -64,6 +65,7 @@ Model::Model(const Arguments& arguments) {
   run_ = Get(*session_, "run_in_place");
   stats_ = Get(*session_, "stats");
   set_budget_ = Get(*session_, "set_budget");
+  if (arguments.read_rate > 0) read_rate_ = Get(*session_, "read_rate");
   if (!arguments.trace.empty()) trace_ = Get(*session_, "trace");
 }
 
@@ -81,6 +83,11 @@ void Model::Run(const Inputs& inputs, const Look& look) const {
   ffi::Optional<ffi::Function> drain;
   if (look) drain = ffi::Function::FromPacked([&](ffi::PackedArgs places, ffi::Any*) { look(places); });
   (*run_)(fill, drain);
+}
+
+double Model::ReadRate(int64_t request) const {
+  const int64_t nbytes = std::clamp<int64_t>(Stats()["bytes_read"].cast<int64_t>(), 64 << 20, 512 << 20);
+  return (*read_rate_)(request, nbytes).cast<double>();
 }
 
 json::Object Model::Stats() const { return json::Parse((*stats_)().cast<ffi::String>()).cast<json::Object>(); }

@@ -35,6 +35,8 @@ class Model {
   // One inference. `look` sees the outputs in the arena.
   using Look = std::function<void(tvm::ffi::PackedArgs)>;
   void Run(const Inputs& inputs, const Look& look = {}) const;
+  // Bytes per second of the storage alone, by reads of `request` bytes, about as many as an inference needs.
+  double ReadRate(int64_t request) const;
   void SetBudget(int64_t budget) const { (*set_budget_)(budget); }
   tvm::ffi::json::Object Stats() const;
   // Of the last inference, as one line. Only with --trace.
@@ -43,7 +45,7 @@ class Model {
  private:
   tvm::ffi::json::Object info_;
   std::optional<tvm::ffi::Module> session_;
-  std::optional<tvm::ffi::Function> run_, stats_, set_budget_, trace_;
+  std::optional<tvm::ffi::Function> run_, stats_, set_budget_, trace_, read_rate_;
 };
 
 }  // namespace flexcomp::runner

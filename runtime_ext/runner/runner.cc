@@ -86,6 +86,7 @@ void Main(const Arguments& arguments) {
     report.Set(key, stats[key]);
   report.Set("idle_rss_bytes", static_cast<int64_t>(idle_rss));
   report.Set("peak_rss_bytes", static_cast<int64_t>(peak_rss));
+  if (arguments.read_rate > 0) report.Set("read_bytes_per_s", model.ReadRate(arguments.read_rate));
   if (arguments.callers > 0)
     SwitchDuringRuns(model, inputs, arguments, 1.5 * Median(latencies), report);
   else if (arguments.switch_budgets > 0)

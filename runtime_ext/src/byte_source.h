@@ -6,17 +6,51 @@
 
 namespace flexcomp {
 
+// Reads are begun one after the other and end in the same order; several may be in flight, so that a device need not
+// wait for its next request. Used by one thread at a time; does not allocate.
 class ByteSource {
  public:
+  static constexpr uint32_t kMostInFlight = 8;
+
   virtual ~ByteSource() = default;
 
-  // Fills [target, target + nbytes) from `offset` on; all three are multiples of kPage. Where the source
-  // ends inside the range, the rest of the target is left as it is. Returns 0 or an errno value.
-  // Called by one thread at a time; does not allocate.
-  virtual int Read(uint64_t offset, std::byte* target, size_t nbytes) noexcept = 0;
+  // Begins to fill [target, target + nbytes) from `offset` on; all three are multiples of kPage. Where the source
+  // ends inside the range, the rest of the target is left as it is. Never with kMostInFlight reads in flight.
+  virtual void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept = 0;
+  // Whether End would not have to wait. Only with reads in flight.
+  virtual bool Ready() noexcept = 0;
+  // Waits for the oldest read in flight. Returns 0 or an errno value.
+  virtual int End() noexcept = 0;
+
+  // One read from beginning to end. Only with none in flight.
+  int Read(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
+    Begin(offset, target, nbytes);
+    return End();
+  }
 
   // Whether reads bypass the page cache.
   virtual bool direct() const noexcept = 0;
+};
+
+// What is known of the reads in flight, oldest first.
+template <typename T>
+class InFlight {
+ public:
+  void Push(const T& entry) noexcept { entries_[(first_ + count_++) % ByteSource::kMostInFlight] = entry; }
+  T& Oldest() noexcept { return entries_[first_]; }
+  void Pop() noexcept {
+    first_ = (first_ + 1) % ByteSource::kMostInFlight;
+    --count_;
+  }
+  // Where the oldest lies, and where the one pushed next will; entries do not move.
+  uint32_t oldest_slot() const noexcept { return first_; }
+  uint32_t next_slot() const noexcept { return (first_ + count_) % ByteSource::kMostInFlight; }
+  uint32_t size() const noexcept { return count_; }
+  bool full() const noexcept { return count_ == ByteSource::kMostInFlight; }
+
+ private:
+  T entries_[ByteSource::kMostInFlight]{};
+  uint32_t first_ = 0, count_ = 0;
 };
 
 }  // namespace flexcomp

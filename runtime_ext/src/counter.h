@@ -19,6 +19,8 @@ class Counter {
  public:
   // Waiting threads look `spins` times before they sleep.
   explicit Counter(int spins = 1000) noexcept : spins_(spins) {}
+  // For the waits that begin later.
+  void SpinFor(int spins) noexcept { spins_.store(spins, std::memory_order_relaxed); }
 
   uint32_t Get() const noexcept { return value_.load(std::memory_order_acquire); }
 
@@ -45,7 +47,7 @@ class Counter {
  private:
   template <typename Fits>
   uint32_t WaitFor(Fits fits) const noexcept {
-    for (int spin = 0; spin < spins_; ++spin) {
+    for (int spin = 0, spins = spins_.load(std::memory_order_relaxed); spin < spins; ++spin) {
       if (const uint32_t value = Get(); fits(value)) return value;
       CpuRelax();
     }
@@ -60,7 +62,7 @@ class Counter {
     }
   }
 
-  const int spins_;
+  std::atomic<int> spins_;
   alignas(64) std::atomic<uint32_t> value_{0};
   mutable std::atomic<uint32_t> sleepers_{0};
 };

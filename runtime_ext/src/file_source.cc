@@ -25,28 +25,56 @@ FileSource::FileSource(const std::string& path, bool direct) {
   file_nbytes_ = static_cast<uint64_t>(status.st_size);
 }
 
+FileSource::~FileSource() {
+  while (requests_.size() > 0) End();  // the device would go on writing
+}
+
 // Some file systems accept the flag and refuse the read.
 bool FileSource::ProbeDirect() noexcept {
   std::unique_ptr<void, decltype(&std::free)> page(std::aligned_alloc(kPage, kPage), &std::free);
   return page && ::pread(fd_.get(), page.get(), kPage, 0) >= 0;
 }
 
-int FileSource::Read(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
+void FileSource::Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
+  // Through the page cache the kernel would read at once, and so keep the caller from what has arrived already.
+  const bool queued = direct_ && aio_.available() && offset < file_nbytes_ &&
+                      aio_.Submit(fd_.get(), requests_.next_slot(), offset, target, nbytes) == 0;
+  requests_.Push({offset, target, nbytes, queued});
+}
+
+bool FileSource::Ready() noexcept {
+  int64_t result;
+  return !requests_.Oldest().queued || aio_.Ended(requests_.oldest_slot(), false, &result);
+}
+
+int FileSource::End() noexcept {
+  const Request request = requests_.Oldest();
+  const uint32_t slot = requests_.oldest_slot();
+  requests_.Pop();
+  if (!request.queued) return ReadRest(request, 0);
+  int64_t result = 0;
+  if (!aio_.Ended(slot, true, &result)) return EIO;
+  if (result < 0) return static_cast<int>(-result);
+  return result == 0 ? ENODATA : ReadRest(request, static_cast<size_t>(result));
+}
+
+int FileSource::ReadRest(const Request& request, size_t got) noexcept {
+  const auto& [offset, target, nbytes, queued] = request;
   if (offset >= file_nbytes_) return EINVAL;
   const size_t wanted = std::min<uint64_t>(nbytes, file_nbytes_ - offset);
-  size_t got = 0;
   while (got < wanted) {
+    // A direct read that was cut short inside a page goes on from the start of that page.
+    if (direct_ && got % kPage != 0) {
+      if (got < kPage) return EIO;
+      got = got / kPage * kPage;
+    }
     // The whole page is asked for at the end of the file too: direct reads want round sizes.
     const ssize_t n = ::pread64(fd_.get(), target + got, nbytes - got, static_cast<off64_t>(offset + got));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno;
     if (n == 0) return ENODATA;  // the file became shorter while it was open
+    if (direct_ && static_cast<size_t>(n) < kPage && got + static_cast<size_t>(n) < wanted) return EIO;
     got += static_cast<size_t>(n);
-    // A direct read that was cut short inside a page goes on from the start of that page.
-    if (direct_ && got < wanted) {
-      if (static_cast<size_t>(n) < kPage) return EIO;
-      got = got / kPage * kPage;
-    }
   }
   if (!direct_) ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(nbytes), POSIX_FADV_DONTNEED);
   return 0;

@@ -9,9 +9,18 @@
 namespace flexcomp {
 namespace {
 
-// One read. From 1 MiB on, one read at a time saturates the disks measured; smaller than that, giving up
-// or a failing device is noticed soon.
-constexpr uint64_t kChunk = 2 << 20;
+// One read, and all that are in flight: enough to keep a device busy, which with reads of 64 KiB takes four or more
+// at a time; no more, so that giving up or a failing device is noticed soon.
+constexpr uint64_t kChunk = 1 << 20;
+constexpr uint64_t kMostBytesInFlight = 2 << 20;
+
+// Looks before sleeping, where that takes nothing from anybody: some hundred microseconds. Waking up takes some fifty, and
+// plans for the smallest budgets wait hundreds of times in an inference.
+constexpr int kSpins = 20000;
+// The same for reads: while the loader slept through the end of one, the device would have nothing to do. Longer than a read
+// takes where it matters.
+constexpr int64_t kPollNs = 3'000'000;
+constexpr int kPausesPerPoll = 16;
 
 // Makes the pages of a range exist, huge ones where the arena has them. A direct read into memory that was
 // never touched pays for its pages on the way and runs at a fifth of the disk's speed.
@@ -21,7 +30,14 @@ void Touch(std::byte* data, uint64_t nbytes) noexcept {
 
 }  // namespace
 
-Loader::Loader(WeightsFile& file, const CpuSet& cpus) : file_(file), thread_([this, cpus] { Main(cpus); }) {}
+Loader::Loader(WeightsFile& file, const CpuSet& cpus, bool own_core)
+    : file_(file), own_core_(own_core), thread_([this, cpus] { Main(cpus); }) {
+  if (!own_core) return;
+  for (Turn& turn : turns_) {
+    turn.loaded.SpinFor(kSpins);
+    turn.computed.SpinFor(kSpins);
+  }
+}
 
 Loader::~Loader() {
   if (!process_.IsThisProcess()) {
@@ -106,65 +122,103 @@ void Loader::Main(const CpuSet& cpus) noexcept {
     // The count may have risen before this thread came to life; it is a state, not an event.
     seen = started_.WaitOther(seen);
     if (stop_) return;
-    Turn& turn = TurnOf(seen);
-    if (RunLoads(turn)) ReadAhead(turn, TurnOf(seen + 1));
+    RunLoads(TurnOf(seen), TurnOf(seen + 1));
     finished_.Set(seen);
   }
 }
 
-bool Loader::RunLoads(Turn& turn) noexcept {
+void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
   const uint32_t first = std::exchange(read_ahead_, 0);
-  if (turn.loaded.Get() == kFailed) return false;  // reading ahead failed
+  if (turn.loaded.Get() == kFailed) return;  // reading ahead failed
+  Loaded(turn, first);
   for (uint32_t j = first; j < loads_.size(); ++j) {
     const Load& load = loads_[j];
-    if (!(load.pinned && resident_)) {
-      if (!load.ahead && turn.computed.WaitAtLeast(load.after) == kAborted) return false;
-      // What is read ahead is noted in one place, whether it was or, at first, could not be.
-      Span* span = load.ahead ? &turn.ahead[j] : spans_.empty() ? nullptr : &spans_[j];
-      if (!RunLoad(j, turn, span)) return false;
-    }
-    turn.loaded.Set(j + 1);
+    if (Resident(j)) continue;
+    if (!load.ahead && !AwaitComputed(turn, load.after)) return;
+    // What is read ahead is noted in one place, whether it was or, at first, could not be.
+    if (!BeginLoad(j, turn, load.ahead ? &turn.ahead[j] : spans_.empty() ? nullptr : &spans_[j])) return;
   }
-  resident_ = true;
-  return true;
+  if (!resident_) {
+    if (!Drain()) return;
+    resident_ = true;
+  }
+  for (uint32_t j = 0; j < ahead_end_; ++j) {
+    if (Resident(j)) continue;
+    if (!AwaitComputed(turn, loads_[j].after) || !BeginLoad(j, next, &next.ahead[j])) return;
+  }
+  if (Drain()) read_ahead_ = ahead_end_;
 }
 
-void Loader::ReadAhead(const Turn& turn, Turn& next) noexcept {
-  for (read_ahead_ = 0; read_ahead_ < ahead_end_;) {
-    const Load& load = loads_[read_ahead_];
-    if (!load.pinned) {
-      if (turn.computed.WaitAtLeast(load.after) == kAborted) return;
-      if (!RunLoad(read_ahead_, next, &next.ahead[read_ahead_])) return;
-    }
-    next.loaded.Set(++read_ahead_);
+bool Loader::AwaitComputed(const Turn& turn, uint32_t steps) noexcept {
+  while (turn.computed.Get() < steps && reads_.size() > 0) {
+    PollReads([&] { return turn.computed.Get() >= steps; });
+    if (turn.computed.Get() < steps && !EndRead()) return false;
   }
-}
-
-bool Loader::RunLoad(uint32_t j, Turn& turn, Span* span) noexcept {
-  if (span != nullptr) span->begin = MonotonicNs();
-  const int error = ReadLoad(loads_[j], turn);
-  if (span != nullptr) span->end = MonotonicNs();
-  if (error == 0) return true;
-  turn.failure.error = error;
-  turn.failure.load = j;
-  turn.loaded.Set(kFailed);
+  if (turn.computed.WaitAtLeast(steps) != kAborted) return true;
+  Drain();
   return false;
 }
 
-int Loader::ReadLoad(const Load& load, Turn& turn) noexcept {
-  if (interrupted()) return ECANCELED;
+bool Loader::BeginLoad(uint32_t j, Turn& turn, Span* span) noexcept {
+  const Load& load = loads_[j];
   for (uint64_t at = 0; at < load.nbytes; at += kChunk) {
     const uint64_t nbytes = std::min(kChunk, load.nbytes - at);
-    turn.failure.offset = load.source + at;
+    // What has arrived is said before more is begun: some file systems read while a read is begun.
+    while (reads_.size() > 0 && (reads_.full() || in_flight_nbytes_ + nbytes > kMostBytesInFlight || file_.Ready()))
+      if (!EndRead()) return false;
     // Before the first inference has ended the arena may be fresh.
     if (!resident_) Touch(arena_ + load.target + at, nbytes);
-    if (const int error = file_.Read(load.source + at, arena_ + load.target + at, nbytes)) return error;
-    turn.counts.bytes += nbytes;
-    ++turn.counts.reads;
-    total_bytes_.fetch_add(nbytes, std::memory_order_relaxed);
-    if (interrupted() || abort_) return ECANCELED;
+    reads_.Push({j, &turn, span, at, nbytes, span != nullptr ? MonotonicNs() : 0, at + nbytes == load.nbytes});
+    in_flight_nbytes_ += nbytes;
+    file_.Begin(load.source + at, arena_ + load.target + at, nbytes);
   }
-  return 0;
+  return true;
+}
+
+template <typename Enough>
+void Loader::PollReads(Enough enough) noexcept {
+  if (!own_core_) return;
+  for (const int64_t give_up = MonotonicNs() + kPollNs; !enough() && !file_.Ready() && MonotonicNs() < give_up;)
+    for (int pause = 0; pause < kPausesPerPoll; ++pause) CpuRelax();
+}
+
+bool Loader::EndRead() noexcept {
+  PollReads([] { return false; });
+  const Read read = reads_.Oldest();
+  reads_.Pop();
+  in_flight_nbytes_ -= read.nbytes;
+  int error = file_.End();
+  if (read.span != nullptr) {
+    // The device turned to it when it had served the one before.
+    if (read.at == 0) read.span->begin = std::max(read.begin, read_end_);
+    read.span->end = read_end_ = MonotonicNs();
+  }
+  if (error == 0) {
+    read.turn->counts.bytes += read.nbytes;
+    ++read.turn->counts.reads;
+    total_bytes_.fetch_add(read.nbytes, std::memory_order_relaxed);
+    if (interrupted() || abort_) error = ECANCELED;
+  }
+  if (error == 0) {
+    if (read.last) Loaded(*read.turn, read.load + 1);
+    return true;
+  }
+  read.turn->failure = {error, read.load, loads_[read.load].source + read.at};
+  read.turn->loaded.Set(kFailed);
+  for (; reads_.size() > 0; reads_.Pop()) file_.End();
+  in_flight_nbytes_ = 0;
+  return false;
+}
+
+bool Loader::Drain() noexcept {
+  while (reads_.size() > 0)
+    if (!EndRead()) return false;
+  return true;
+}
+
+void Loader::Loaded(Turn& turn, uint32_t count) noexcept {
+  while (count < loads_.size() && Resident(count)) ++count;
+  turn.loaded.Set(count);
 }
 
 }  // namespace flexcomp

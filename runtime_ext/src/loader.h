@@ -2,7 +2,9 @@
 //
 // Two counters order everything: load j starts when `after[j]` steps are computed, a step starts when
 // `need` loads are complete. Both counts restart with every inference. The first loads of a program may be
-// read ahead: once all loads of an inference are complete, those of the next begin, after the steps of this one.
+// read ahead: behind all loads of an inference those of the next begin, after the steps of this one.
+//
+// Several reads are in flight at a time, so that the device does not idle between them; loads complete in their order.
 #pragma once
 
 #include <atomic>
@@ -11,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "byte_source.h"
 #include "counter.h"
 #include "cpu_set.h"
 #include "process_mark.h"
@@ -27,8 +30,8 @@ class Loader {
     uint64_t reads = 0;  // reads of the file, at most one chunk each
   };
 
-  // Runs on these cores; empty: wherever the system likes.
-  Loader(WeightsFile& file, const CpuSet& cpus);
+  // Runs on these cores; empty: wherever the system likes. `own_core`: nobody else wants the core that the loader runs on.
+  Loader(WeightsFile& file, const CpuSet& cpus, bool own_core);
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -87,20 +90,42 @@ class Loader {
   static constexpr uint32_t kTurns = 4;  // a power of two: inferences are counted modulo 2^32
   Turn& TurnOf(uint32_t inference) noexcept { return turns_[inference % kTurns]; }
 
+  // A part of a load that is being read.
+  struct Read {
+    uint32_t load = 0;
+    Turn* turn = nullptr;
+    Span* span = nullptr;
+    uint64_t at = 0, nbytes = 0;  // in the load
+    int64_t begin = 0;            // MonotonicNs, if there is a span
+    bool last = false;            // of its load
+  };
+
   void Reset() noexcept;
   bool AwaitSlow(uint32_t need);
   bool interrupted() const noexcept { return interrupted_.load(std::memory_order_relaxed); }
   void AwaitIdle() noexcept { finished_.WaitEqual(started_count_); }
   bool CheckFailure() const;  // false: interrupted; throws otherwise
   void Main(const CpuSet& cpus) noexcept;
-  // Whether all were read.
-  bool RunLoads(Turn& turn) noexcept;
-  void ReadAhead(const Turn& turn, Turn& next) noexcept;
-  // Whether load `j` was read; otherwise it failed or was given up.
-  bool RunLoad(uint32_t j, Turn& turn, Span* span) noexcept;
-  int ReadLoad(const Load& load, Turn& turn) noexcept;
+  // One inference, and what is read ahead for the next. Errors are left in the turns.
+  void RunLoads(Turn& turn, Turn& next) noexcept;
+  // Begins what remains of load `j`, and ends reads that were begun, until all of it is begun. False: given up.
+  bool BeginLoad(uint32_t j, Turn& turn, Span* span) noexcept;
+  // Until `turn` has computed `steps` steps: ends reads meanwhile. False: given up.
+  bool AwaitComputed(const Turn& turn, uint32_t steps) noexcept;
+  // With a core of its own: looks for a while, until the oldest read has ended or `enough()`.
+  template <typename Enough>
+  void PollReads(Enough enough) noexcept;
+  // Ends the oldest read, and says so if that was the end of its load. False: it failed, or loading is given up.
+  bool EndRead() noexcept;
+  // Ends all reads; false: one failed, or loading is given up.
+  bool Drain() noexcept;
+  // Whether load `j` of `turn` brings nothing: its weights are in the arena.
+  bool Resident(uint32_t j) const noexcept { return loads_[j].pinned && resident_; }
+  // Says that the first `count` loads are complete, and those behind them that bring nothing.
+  void Loaded(Turn& turn, uint32_t count) noexcept;
 
   WeightsFile& file_;
+  const bool own_core_;
 
   // Set by Open while the thread is idle.
   std::span<const Load> loads_;
@@ -109,6 +134,9 @@ class Loader {
   bool all_pinned_ = false;
 
   // The thread's own, and of Open and Abort while it is idle.
+  InFlight<Read> reads_;
+  uint64_t in_flight_nbytes_ = 0;
+  int64_t read_end_ = 0;     // MonotonicNs of the last read's end
   bool resident_ = false;    // the pinned loads are in the arena
   uint32_t read_ahead_ = 0;  // loads of the next inference that are complete
 

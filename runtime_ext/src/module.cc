@@ -50,6 +50,11 @@ class SessionModule final : public ffi::ModuleObj {
     if (name == "stats")
       return ffi::Function::FromTyped(
           [self, this] { return ffi::String(DescribeState(session_.program(), session_.state())); });
+    if (name == "read_rate")
+      return ffi::Function::FromTyped([self, this](int64_t request_nbytes, int64_t nbytes) {
+        if (request_nbytes <= 0 || nbytes <= 0) RaiseError("InputError", "reads of ", request_nbytes, " bytes, ", nbytes, " in all");
+        return session_.ReadRate(static_cast<uint64_t>(request_nbytes), static_cast<uint64_t>(nbytes));
+      });
     if (name == "trace") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeTrace(session_.trace())); });
     if (name == "close") return ffi::Function::FromTyped([self, this] { session_.Close(); });
     return std::nullopt;

@@ -81,7 +81,9 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
   kernels_.reserve(program_->layers.size());
   for (const Layer& layer : program_->layers) kernels_.push_back(processor_->Find(layer.kernel));
   if (options.trace) trace_.emplace();
-  loader_ = std::make_unique<Loader>(*file_, placement_.loader);
+  const auto cores = CpuSet::Available();
+  const bool own_core = cores && placement_.threads < cores->count();
+  loader_ = std::make_unique<Loader>(*file_, placement_.loader, own_core);
   Activate();
 }
 
@@ -245,6 +247,40 @@ void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) 
   };
   Infer(use, Clock::now(), fill_again, [] {});
   if (drain) call(drain, program_->outputs);
+}
+
+double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  ArenaUse use(*this);
+  const uint64_t arena = program_->rungs[rung_].arena, data = RoundUp(program_->weights.data_nbytes, kPage);
+  if (data == 0) Raise("InputError", "the network has no weights to read");
+  const uint64_t request = std::min({RoundUp(request_nbytes, kPage), arena, data});
+  std::vector<Load> loads;
+  for (uint64_t at = 0; at < std::max(nbytes, request); at += request) {
+    const uint64_t number = at / request;
+    loads.push_back({number % (data / request) * request, request, number % (arena / request) * request, 0, false, false});
+  }
+  double seconds = 0;
+  bool done = true;
+  loader_->Abort();  // it may be reading for the next inference
+  try {
+    loader_->Open(loads, arena_.base());
+    for (int pass = 0; pass < 2 && done; ++pass) {  // in the first one the arena may be fresh
+      const auto start = Clock::now();
+      loader_->Start({});
+      done = loader_->Finish();
+      seconds = SecondsSince(start);
+    }
+  } catch (...) {
+    loader_->Abort();
+    loader_->Open(program_->rungs[rung_].loads, arena_.base());
+    throw;
+  }
+  loader_->Abort();
+  loader_->Open(program_->rungs[rung_].loads, arena_.base());
+  if (!done) Raise("ExecutionError", "the budget became smaller while the storage was measured");
+  return static_cast<double>(loads.size() * request) / seconds;
 }
 
 template <typename TakeInputs, typename GiveOutputs>

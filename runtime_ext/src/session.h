@@ -70,6 +70,11 @@ class Session {
   // growing, so inferences end.
   const Rung& SetBudget(uint64_t budget);
 
+  // Bytes per second that the storage gives to the loader alone: reads of `request_nbytes`, or as many as arena and file
+  // hold, `nbytes` in all, in the order of the file, into the arena, whose contents are lost. Throws as Run does, and
+  // InputError if there are no weights.
+  double ReadRate(uint64_t request_nbytes, uint64_t nbytes);
+
   // Gives everything back, after the inference in progress; later calls throw.
   void Close();
 

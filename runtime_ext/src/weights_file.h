@@ -23,10 +23,12 @@ class WeightsFile {
   // Throws ArtifactError unless `path` is the file that the program was made with.
   WeightsFile(const std::string& path, const Program& program, const StorageOptions& options);
 
-  // As ByteSource::Read, with offsets in the data section.
-  int Read(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
-    return source_->Read(header_nbytes_ + offset, target, nbytes);
+  // As those of ByteSource, with offsets in the data section.
+  void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
+    source_->Begin(header_nbytes_ + offset, target, nbytes);
   }
+  bool Ready() noexcept { return source_->Ready(); }
+  int End() noexcept { return source_->End(); }
   bool direct() const noexcept { return source_->direct(); }
   const std::string& path() const noexcept { return path_; }
 

@@ -1,6 +1,5 @@
 """What `build` promises besides right answers: errors that help, the same bytes every time, the budget asked for."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +11,12 @@ from tvm import relax
 
 import flexcomp
 from benchmarks.graph import Graph
+from flexcomp.budget import Budget
+from flexcomp.build import prepare
+from flexcomp.plan import Storage
+from flexcomp.prediction import from_program
+from flexcomp.prepared import Wish
+from flexcomp.rungs import layers_of
 from flexcomp.schedules import generic
 from flexcomp.target import resolve_target
 
@@ -81,18 +86,37 @@ def test_two_builds_give_the_same_bytes(tmp_path):
         assert first == second, suffix
 
 
-def test_symbols_name_the_code_of_the_kernels(monkeypatch):
+def test_symbols_name_the_code_of_the_kernels():
     """The same model built by another flexcomp, whose kernels differ and nothing else, shares no symbols."""
-    symbols = {layer.kernel for layer in flexcomp.build(network()).program.layers}
-    module = sys.modules["flexcomp.build"]
-    program_of = module._program
+    prepared = prepare(network())
+    graph = prepared.planning.network
+    kernels = {name: func.with_attr("version", 2) for name, func in graph.kernels.items()}
+    other = replace(prepared, planning=replace(prepared.planning, network=replace(graph, kernels=kernels)))
+    here, there = (one.artifacts([Wish(Budget())])[0].program.layers for one in (prepared, other))
+    assert {layer.kernel for layer in here}.isdisjoint(layer.kernel for layer in there)
 
-    def with_other_kernels(network, *args):
-        kernels = {name: func.with_attr("version", 2) for name, func in network.kernels.items()}
-        return program_of(replace(network, kernels=kernels), *args)
 
-    monkeypatch.setattr(module, "_program", with_other_kernels)
-    assert symbols.isdisjoint(layer.kernel for layer in flexcomp.build(network()).program.layers)
+def test_artifacts_of_one_network_share_kernels_and_weights(tmp_path):
+    slow = Storage(1e6, 1e-3)
+    *planned, resident = prepare(network()).artifacts(
+        [Wish(Budget()), Wish(Budget(), "on_demand", slow)], yardstick=True
+    )
+    digest = planned[0].write_weights(tmp_path / "all.weights")
+    (shape,) = (port.type.shape for port in planned[0].program.inputs)
+    x = np.random.default_rng(0).standard_normal(shape).astype("f4")
+    found = []
+    for number, artifact in enumerate((*planned, resident)):
+        library = tmp_path / f"{number}.so"
+        artifact.write_library(library, digest)
+        for rung in artifact.program.rungs:
+            with flexcomp.load(library, rung.budget, weights=tmp_path / "all.weights") as session:
+                found.append(session(x))
+    for outputs in found[1:]:
+        np.testing.assert_allclose(outputs, found[0], rtol=1e-4, atol=1e-4 * np.abs(found[0]).max())
+    assert from_program(planned[1].program).storage == slow
+    assert all(load.pinned for rung in resident.program.rungs for load in rung.loads)
+    used = {layers_of(rung) for artifact in planned for rung in artifact.program.rungs}
+    assert {layers_of(rung) for rung in resident.program.rungs} == used
 
 
 def test_a_relax_module_with_constants_is_not_changed(tmp_path):

@@ -6,6 +6,9 @@ import sys
 import numpy as np
 import pytest
 
+import flexcomp
+from flexcomp.program import PAGE
+
 COMMAND = [sys.executable, "-m", "flexcomp.runtime_ext"]
 
 
@@ -146,3 +149,16 @@ def test_budgets_switch_while_inferences_run(tiny):
             break
     assert inferences > 30
     assert "--callers needs --switch-budgets" in run(tiny.library, "--callers", 2, code=2)
+
+
+@pytest.mark.parametrize("request_nbytes", [PAGE, 1 << 30])
+def test_the_storage_is_measured_alone(tiny, x, request_nbytes):
+    with flexcomp.load(tiny.library, "min", read_bandwidth=50e6) as session:
+        before = session(x)
+        # Slower where others want the processor too, never faster.
+        assert 0 < session.read_rate(request_nbytes, 1 << 20) < 50e6 * 1.05
+        np.testing.assert_array_equal(session(x), before)
+
+
+def test_the_runner_measures_the_storage(tiny):
+    assert run(tiny.library, "--budget", "min", "--read-rate", 1 << 16, "--read-bandwidth", 800e6)["read_bytes_per_s"] > 0

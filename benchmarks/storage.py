@@ -1,0 +1,63 @@
+"""The storages that benchmarks plan for: how fast they are."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROBE_NBYTES = 128 << 20
+_LARGE, _SMALL = 4 << 20, 64 << 10  # bytes of a read; larger ones than the first are not faster
+
+
+@dataclass(frozen=True)
+class Medium:
+    """Where weights are read from: `disk`, `tmpfs`, or a number, the disk slowed down to so many bytes per second."""
+
+    name: str
+    bandwidth: float  # bytes per second
+    overhead_s: float  # seconds per load
+
+    def __post_init__(self) -> None:
+        if self.name not in ("disk", "tmpfs"):
+            float(self.name)
+
+
+def media(names: Sequence[str], folder: Path, rates: str = "") -> list[Medium]:
+    """The storages of these names; `folder` lies on the disk. `rates` is NAME=BYTES_PER_S:SECONDS_PER_LOAD,…"""
+    known = {}
+    for item in filter(None, rates.split(",")):
+        name, _, numbers = item.partition("=")
+        bandwidth, _, overhead = numbers.partition(":")
+        known[name] = Medium(name, float(bandwidth), float(overhead))
+    return [known.get(name) or _measured(name, folder) for name in names]
+
+
+def _measured(name: str, folder: Path) -> Medium:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm" if name == "tmpfs" else folder) as file:
+        for _ in range(_PROBE_NBYTES >> 20):
+            file.write(os.urandom(1 << 20))
+        file.flush()
+        os.fsync(file.fileno())
+        large, small = (sequential_bandwidth(Path(file.name), size) for size in (_LARGE, _SMALL))
+    overhead = max(0.0, _SMALL / small - _SMALL / large)
+    return Medium(name, large if name in ("disk", "tmpfs") else min(large, float(name)), overhead)
+
+
+def sequential_bandwidth(path: Path, request: int = _LARGE) -> float:
+    """Bytes per second of reading the file at `path` in order, one read at a time, past the page cache."""
+    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        with mmap.mmap(-1, request) as buffer:
+            total, start = 0, time.perf_counter()
+            while (count := os.preadv(file, [buffer], total)) > 0:
+                total += count
+                if count % 4096:
+                    break
+            return total / (time.perf_counter() - start)
+    finally:
+        os.close(file)

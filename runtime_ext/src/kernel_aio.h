@@ -1,0 +1,38 @@
+// Linux' asynchronous reads (io_submit), which queue direct reads at the device. Where the file system or an emulator
+// has none, there is no queue.
+#pragma once
+
+#include <linux/aio_abi.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "byte_source.h"
+
+namespace flexcomp {
+
+class KernelAio {
+ public:
+  KernelAio() noexcept;
+  ~KernelAio();
+  KernelAio(const KernelAio&) = delete;
+  KernelAio& operator=(const KernelAio&) = delete;
+
+  bool available() const noexcept { return context_ != 0; }
+
+  // Begins read number `slot` < kMostInFlight. Returns 0 or an errno value; then nothing has begun.
+  int Submit(int fd, uint32_t slot, uint64_t offset, std::byte* target, size_t nbytes) noexcept;
+  // Whether the read has ended. Then `*result` is the number of bytes read or a negative errno value.
+  // With `wait`, waits for it; false means that waiting failed.
+  bool Ended(uint32_t slot, bool wait, int64_t* result) noexcept;
+
+ private:
+  aio_context_t context_ = 0;
+  iocb blocks_[ByteSource::kMostInFlight]{};
+  struct {
+    bool ended;
+    int64_t result;
+  } outcomes_[ByteSource::kMostInFlight]{};
+};
+
+}  // namespace flexcomp
