@@ -88,6 +88,8 @@ class DirectEmitter:
         tensors = spec.height * spec.width * spec.in_channels + spec.out_height * spec.out_width * spec.out_channels
         keeps_rows = 2 * math.prod(self.panel.shape) <= tensors
         self.parts = choose_parts(self.units, self.panel.blocks * spec.batch, bands, threads, keeps_rows)
+        # Their reductions are so short that writing takes longer than computing if the lines are not there yet.
+        self.fetches_output = spec.in_channels <= _UNROLL_CHANNELS
         # Few input channels make no vector; those of neighbouring columns do, and their weights are neighbours too.
         self.joins_columns = tile.depth > 1 and _may_join_columns(spec)
 
@@ -239,11 +241,13 @@ class DirectEmitter:
         return pixel * self.spec.y_stride + (self.spec.y_start + self.out_channel)
 
     def _prefetch(self, column, size: int) -> None:
-        """Ask for the lines that the tile's epilogue reads: the reduction hides how long they take."""
-        for row in range(size if self.tensors else 0):
+        """Ask for the lines that the tile's epilogue reads, and may be writes: the reduction hides how long they take."""
+        for row in range(size if self.tensors or self.fetches_output else 0):
             place = T.bind(self._place(column + row))
             for tensor in self.tensors:
                 prefetch(tensor, place, self.panel.block)
+            if self.fetches_output:
+                prefetch(self.y, place, self.panel.block, write=True)
 
     def _store(self, column, size: int) -> None:
         spec = self.spec
