@@ -13,6 +13,7 @@
 #include "cores.h"
 #include "describe.h"
 #include "error.h"
+#include "on_device.h"
 #include "program.h"
 #include "session.h"
 
@@ -41,6 +42,10 @@ class SessionModule final : public ffi::ModuleObj {
       return ffi::Function::FromTyped([self, this](const ffi::Optional<ffi::Function>& fill,
                                                    const ffi::Optional<ffi::Function>& drain) {
         session_.RunInPlace(OnPorts(fill), OnPorts(drain));
+      });
+    if (name == "repeat")
+      return ffi::Function::FromTyped([self, this](int64_t fewest, int64_t most, double seconds) {
+        return ffi::String(RunRepeatedly(session_, {fewest, most, seconds}));
       });
     if (name == "set_budget")
       return ffi::Function::FromTyped([self, this](int64_t budget) {
@@ -104,6 +109,13 @@ class ProgramModule final : public ffi::ModuleObj {
     const ffi::Module self = ffi::GetRef<ffi::Module>(this);
     if (name == "info") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeProgram(*program_)); });
     if (name == "blob") return ffi::Function::FromTyped([self, this] { return blob_; });
+    if (name == "machine")
+      return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeMachine(*program_)); });
+    if (name == "write_piece")
+      return ffi::Function::FromTyped([self](const ffi::String& path, int64_t offset, const ffi::Bytes& bytes) {
+        WritePiece(path, static_cast<uint64_t>(offset), {bytes.data(), bytes.size()});
+      });
+    if (name == "settle_file") return ffi::Function::FromTyped([self](const ffi::String& path) { SettleFile(path); });
     if (name == "open")
       return ffi::Function::FromTyped([self, this](const ffi::String& weights_path, const ffi::String& options) {
         return ffi::Module(ffi::make_object<SessionModule>(program_, weights_path, ParseOptions(options)));

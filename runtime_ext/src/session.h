@@ -79,6 +79,7 @@ class Session {
   void Close();
 
   const Program& program() const noexcept { return *program_; }
+  bool traces() const noexcept { return trace_.has_value(); }  // whether `trace` may be called
   // All consistent with each other; does not wait for the inference in progress.
   struct State {
     SessionStats stats;
