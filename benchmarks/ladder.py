@@ -36,7 +36,7 @@ from flexcomp.build import prepare
 from flexcomp.device import DeviceProfile, default_profile, load_profile
 from flexcomp.errors import BudgetError
 from flexcomp.prepared import Wish
-from flexcomp.profiling import fit, observe
+from flexcomp.profiling import Library, fit, observe
 from flexcomp.program import Rung
 from flexcomp.rungs import layers_of
 from flexcomp.session import read_program
@@ -122,7 +122,7 @@ def measure(
                 "threads": threads,
             }
             libraries = {strategy: _Library(folder / f"{name}.{storage}.{strategy}.so") for strategy in strategies}
-            profile = fit(observe([libraries[strategies[0]].path], **options))
+            profile = fit(observe([Library(libraries[strategies[0]].path)], **options))
             predictions = {
                 strategy: prediction_of(library.program, profile, threads) for strategy, library in libraries.items()
             }

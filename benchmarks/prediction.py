@@ -17,7 +17,7 @@ from flexcomp import runner
 from flexcomp.artifact import decode_program
 from flexcomp.device import DeviceProfile, load_profile
 from flexcomp.prediction import LayerTime, Prediction
-from flexcomp.profiling import fit, observe, operand_bytes
+from flexcomp.profiling import Library, fit, observe, operand_bytes
 from flexcomp.program import Program
 from flexcomp.session import read_program
 
@@ -65,7 +65,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--json", type=Path, help="also write the figures here")
     args = parser.parse_args()
-    profile = load_profile(args.device) if args.device else fit(observe(args.libraries, args.threads, args.repeat))
+    libraries = [Library(path) for path in args.libraries]
+    profile = load_profile(args.device) if args.device else fit(observe(libraries, args.threads, args.repeat))
     rows = []
     print(f"{'network':<16}{'budget':>12}{'measured':>12}{'predicted':>12}{'error':>9}{'stalled':>12}{'predicted':>12}")
     for library in args.libraries:

@@ -16,10 +16,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flexcomp import remote as remote
     from flexcomp.build import build as build
     from flexcomp.compiled import Artifact as Artifact
     from flexcomp.errors import ArtifactError as ArtifactError
     from flexcomp.errors import BudgetError as BudgetError
+    from flexcomp.errors import DeviceError as DeviceError
     from flexcomp.errors import ExecutionError as ExecutionError
     from flexcomp.errors import FlexcompError as FlexcompError
     from flexcomp.errors import InputError as InputError
@@ -43,6 +45,7 @@ _HOMES = {
     "FlexcompError": "flexcomp.errors",
     "ArtifactError": "flexcomp.errors",
     "BudgetError": "flexcomp.errors",
+    "DeviceError": "flexcomp.errors",
     "ModelError": "flexcomp.errors",
     "TargetError": "flexcomp.errors",
     "TuningError": "flexcomp.errors",
@@ -52,7 +55,7 @@ _HOMES = {
     "UnsupportedModelError": "flexcomp.errors",
 }
 
-__all__ = [*_HOMES, "__version__"]
+__all__ = [*_HOMES, "remote", "__version__"]
 
 
 class _Package(ModuleType):
@@ -67,6 +70,8 @@ sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
+    if name == "remote":
+        return import_module("flexcomp.remote")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

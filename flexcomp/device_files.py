@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import platform
 import shutil
@@ -10,11 +9,12 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import runtime_ext
 from .errors import TargetError
-from .linker import cross_compiler, runtime_cache
+from .linker import cache_for, cache_root, cross_compiler
 
 LIBRARY = "libtvm_ffi.so"
 RUNNER = "flexcomp-run"
@@ -31,57 +31,67 @@ def device_files(machine: str, compiler: str | None = None) -> tuple[Path, Path]
     """
     if machine == platform.machine() and compiler is None:
         return runtime_ext.runner(), runtime_ext.tvm_ffi_library() / LIBRARY
-    if machine not in _WHEELS:
-        raise TargetError(f"no libtvm_ffi for {machine}: there is one for {', '.join(_WHEELS)}")
-    compiler = cross_compiler(machine, compiler)
-    folder = runtime_cache(compiler) / f"device-{_identity()}"
-    runner, library = folder / RUNNER, folder / LIBRARY
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        if not library.exists():
-            _fetch_library(machine, Path(scratch)).replace(library)
-        if not runner.exists():
-            _compile_runner(compiler, folder, Path(scratch) / RUNNER).replace(runner)
+    library = library_for("apache-tvm-ffi", LIBRARY, machine)
+    static = ("-static-libstdc++", "-static-libgcc")
+    runner = program_for("runner", RUNNER, cross_compiler(machine, compiler), [library], static)
     return runner, library
 
 
-def _runner_sources() -> list[Path]:
-    folder = Path(runtime_ext.__file__).parent / "runner"
-    return sorted([*folder.glob("*.cc"), *folder.glob("*.h")])
+def library_for(distribution: str, library: str, machine: str) -> Path:
+    """A library out of a distribution's wheel for a machine, of the version that is installed here. Raises TargetError."""
+    if machine not in _WHEELS:
+        raise TargetError(f"no {library} for {machine}: there is one for {', '.join(_WHEELS)}")
+    version = importlib.metadata.version(distribution)
+    path = cache_root() / f"{distribution}-{version}-{machine}" / library
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+            _fetch(f"{distribution}=={version}", library, machine, Path(scratch)).replace(path)
+    return path
 
 
-def _identity() -> str:
-    identity = hashlib.sha256(importlib.metadata.version("apache-tvm-ffi").encode())
-    for source in _runner_sources():
-        identity.update(source.read_bytes())
-    return identity.hexdigest()[:16]
+def program_for(name: str, program: str, compiler: str, libraries: Sequence[Path], options: Sequence[str] = ()) -> Path:
+    """What a compiler makes of "runner" or "server", whose sources come with flexcomp, linked against `libraries`.
+
+    The program looks for the libraries beside itself. Raises TargetError.
+    """
+    folder = Path(runtime_ext.__file__).parent / name
+    sources = sorted([*folder.glob("*.cc"), *folder.glob("*.h")])
+    path = cache_for(name, " ".join([compiler, *options]), [*sources, *libraries]) / program
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+            units = [source for source in sources if source.suffix == ".cc"]
+            _compile(compiler, name, units, libraries, options, Path(scratch) / program).replace(path)
+    return path
 
 
-def _fetch_library(machine: str, folder: Path) -> Path:
-    version = importlib.metadata.version("apache-tvm-ffi")
+def _fetch(requirement: str, library: str, machine: str, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary=:all:", "--platform", _WHEELS[machine], "--python-version", _PYTHON]
-    done = subprocess.run(
-        [*command, "--dest", str(folder), f"apache-tvm-ffi=={version}"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*command, "--dest", str(folder), requirement], capture_output=True, text=True, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
-        raise TargetError(f"cannot fetch libtvm_ffi for {machine} with pip: {reason}")
+        raise TargetError(f"cannot fetch {library} for {machine} with pip: {reason}")
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(f"/{LIBRARY}"))
-        with archive.open(name) as source, open(folder / LIBRARY, "wb") as target:
+        (name,) = (name for name in archive.namelist() if name.endswith(f"/{library}"))
+        with archive.open(name) as source, open(folder / library, "wb") as target:
             shutil.copyfileobj(source, target)
-    return folder / LIBRARY
+    return folder / library
 
 
-def _compile_runner(compiler: str, libraries: Path, output: Path) -> Path:
+def _compile(
+    compiler: str, name: str, units: Sequence[Path], libraries: Sequence[Path], options: Sequence[str], output: Path
+) -> Path:
     from tvm_ffi.libinfo import find_include_path
 
-    sources = [source for source in _runner_sources() if source.suffix == ".cc"]
-    command = [*compiler.split(), "-std=c++20", "-O2", f"-I{find_include_path()}", *map(str, sources), "-o", str(output)]
-    command += [f"-L{libraries}", "-ltvm_ffi", "-lpthread", "-static-libstdc++", "-static-libgcc", "-Wl,-rpath,$ORIGIN"]
+    command = [*compiler.split(), "-std=c++20", "-O2", f"-I{find_include_path()}", *map(str, units), "-o", str(output)]
+    command += [*options, *(f"-L{library.parent}" for library in libraries)]
+    command += [f"-l{library.stem.removeprefix('lib')}" for library in libraries]
+    command += ["-lpthread", "-Wl,-rpath,$ORIGIN"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise TargetError(f"cannot compile the runner with {compiler}: {done.stderr.strip().splitlines()[-1]}")
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise TargetError(f"cannot compile the {name} with {compiler}: {reason}")
     return output

@@ -31,6 +31,10 @@ class TuningError(FlexcompError):
     """A tuning database is broken, or a tuner has no device to measure on."""
 
 
+class DeviceError(FlexcompError):
+    """A device behind RPC, or its tracker, is away or busy, or has ended the session."""
+
+
 class StorageError(FlexcompError):
     """Reading weights failed in the middle of an inference. The session stays usable."""
 

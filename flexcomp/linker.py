@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,13 +66,22 @@ def _require(compiler: str | None, package: str) -> str:
 
 
 def runtime_cache(compiler: str) -> Path:
-    """A folder for what this compiler makes of these sources."""
+    """A folder for what this compiler makes of the runtime's sources."""
+    return cache_for("runtime", compiler, runtime_ext.sources())
+
+
+def cache_for(what: str, compiler: str, sources: Iterable[Path]) -> Path:
+    """A folder for what this compiler, given with its options, makes of these sources."""
     version = subprocess.run([compiler.split()[0], "--version"], capture_output=True, text=True, check=True).stdout
     identity = hashlib.sha256(f"{compiler}\n{version}".encode())
-    for source in runtime_ext.sources():
+    for source in sources:
         identity.update(source.read_bytes())
-    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return root / "flexcomp" / f"runtime-{identity.hexdigest()[:16]}"
+    return cache_root() / f"{what}-{identity.hexdigest()[:16]}"
+
+
+def cache_root() -> Path:
+    """The user's cache of compiled and fetched files."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "flexcomp"
 
 
 def _name_only_library(compiler: str, path: Path) -> Path:

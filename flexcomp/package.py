@@ -7,12 +7,13 @@ import os
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from .device_files import LIBRARY, RUNNER, device_files
 from .errors import ArtifactError, InputError
 
-_MACHINES = {183: "aarch64", 62: "x86_64"}  # e_machine of 64-bit ELF files
+ELF_MACHINES = {183: "aarch64", 62: "x86_64"}  # e_machine of 64-bit ELF files
 _KIND = b"flexcomp.program"
 _ARCHIVE = ".tar.gz"
 
@@ -38,25 +39,35 @@ def package(library: str | os.PathLike[str], output: str | os.PathLike[str], com
     """
     library, output = Path(library), Path(output)
     weights = library.with_suffix(".weights")
-    machine = _machine(library)
+    machine = machine_of(library)
     if not weights.is_file():
         raise ArtifactError(f"{weights} is missing: {library.name} cannot run without it")
-    is_archive = output.name.endswith(_ARCHIVE)
-    if output.exists() and (is_archive or not output.is_dir() or any(output.iterdir())):
-        raise InputError(f"{output} exists already: name another one, or an empty folder")
+    require_new(output)
     runner, tvm_ffi = device_files(machine, compiler)
     text = _README.format(
         model=library.stem, machine=machine, runner=RUNNER, library=library.name, weights=weights.name, tvm_ffi=LIBRARY
     )
+    files = {library.name: library, weights.name: weights, RUNNER: runner, LIBRARY: tvm_ffi}
+    return write_package(output, files, text)
+
+
+def require_new(output: Path) -> None:
+    """Raise InputError if something lies where a package shall be written."""
+    if output.exists() and (_is_archive(output) or not output.is_dir() or any(output.iterdir())):
+        raise InputError(f"{output} exists already: name another one, or an empty folder")
+
+
+def write_package(output: Path, files: Mapping[str, Path], readme: str) -> list[str]:
+    """Copy files, under the names that are their keys, and a README into a folder or archive; returns all names."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as scratch:
         folder = Path(scratch) / output.name.removesuffix(_ARCHIVE)
         folder.mkdir()
-        for source, name in ((library, library.name), (weights, weights.name), (runner, RUNNER), (tvm_ffi, LIBRARY)):
+        for name, source in files.items():
             shutil.copy(source, folder / name)
-        (folder / "README").write_text(text, encoding="utf-8")
+        (folder / "README").write_text(readme, encoding="utf-8")
         names = sorted(path.name for path in folder.iterdir())
-        if is_archive:
+        if _is_archive(output):
             archive = Path(scratch) / "archive"
             with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
                 tar.add(folder, folder.name)
@@ -66,8 +77,12 @@ def package(library: str | os.PathLike[str], output: str | os.PathLike[str], com
     return names
 
 
-def _machine(library: Path) -> str:
-    """The machine that a compiled network was built for."""
+def _is_archive(output: Path) -> bool:
+    return output.name.endswith(_ARCHIVE)
+
+
+def machine_of(library: Path) -> str:
+    """The machine that a compiled network was built for. Raises ArtifactError for other files."""
     if not library.is_file():
         raise ArtifactError(f"there is no library {library}")
     with open(library, "rb") as file:
@@ -78,6 +93,6 @@ def _machine(library: Path) -> str:
         if data.find(_KIND) < 0:
             raise ArtifactError(f"{library} is a library, but not a compiled network")
     number = int.from_bytes(header[18:20], "little")
-    if number not in _MACHINES:
+    if number not in ELF_MACHINES:
         raise ArtifactError(f"{library} is for a machine (ELF number {number}) that flexcomp has no runner for")
-    return _MACHINES[number]
+    return ELF_MACHINES[number]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from .errors import ArtifactError
 from .plan import SLICE_S
 from .program import Layer, Program, Rung, ValueArg, WeightArg
 from .session import read_program
-from .trace import Trace
+from .trace import Trace, Traces
 
 _ROUNDS = 4
 RUNGS = 6  # budgets of each library that are run, from the smallest to the largest
@@ -48,28 +49,54 @@ class Observations:
     arrivals: list[float] = field(default_factory=list)  # seconds from the end of a load to the step that waited for it
 
 
+class Runnable(Protocol):
+    """A compiled network where it is to be measured."""
+
+    @property
+    def program(self) -> Program:
+        """The program inside the library."""
+
+    def traces(self, budget: int, threads: int | None, repeat: int, **options: Any) -> Traces:
+        """Traces of `repeat` inferences in a row."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library on this machine, run by the C++ runner."""
+
+    path: Path
+
+    @property
+    def program(self) -> Program:
+        return decode_program(read_program(self.path))
+
+    def traces(self, budget: int, threads: int | None, repeat: int, **options: Any) -> Traces:
+        """`options` are further ones of `runner.run`, such as `weights` and `read_bandwidth`."""
+        return runner.traces(self.path, budget=budget, threads=threads, repeat=repeat, **options)
+
+
 def observe(
-    libraries: Sequence[str | Path],
+    networks: Sequence[Runnable],
     threads: int | None = None,
     repeat: int = 7,
     report: Callable[[str, int, int], None] = lambda name, done, total: None,
     **options,
 ) -> Observations:
-    """Run every library in several of its budgets. All must be run with the same number of threads.
+    """Run every network in several of its budgets. All must be run with the same number of threads.
 
-    `options` are further ones of `runner.run`, such as `weights` and `read_bandwidth`.
+    `options` are further ones of the networks' `traces`.
     """
     seen = Observations()
-    for library in libraries:
-        program = decode_program(read_program(library))
+    for network in networks:
+        program = network.program
         rungs = _spread(program.rungs)
         for done, rung in enumerate(rungs):
             report(program.model, done, len(rungs))
-            traces = runner.traces(library, budget=rung.budget, threads=threads, repeat=repeat, **options)
+            traces = network.traces(rung.budget, threads, repeat, **options)
             _note(seen, program, program.rungs[traces.rung], traces.inferences)
             if seen.threads not in (0, traces.threads):
                 raise ArtifactError(
-                    f"{library} runs on {traces.threads} threads, others on {seen.threads}: give --threads"
+                    f"{program.model} runs on {traces.threads} threads, others on {seen.threads}: give --threads"
                 )
             seen.threads = traces.threads
         report(program.model, len(rungs), len(rungs))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError, InputError
-from flexcomp.trace import Trace, read_traces
+from flexcomp.trace import Trace, Traces, read_traces
 
 _USAGE = 2  # the runner's exit code
 
@@ -103,15 +103,6 @@ def run(
         each = report[key]
         report |= {key: statistics.median_high(each), f"{key}_each": each}
     return report
-
-
-@dataclass(frozen=True)
-class Traces:
-    """Several inferences of one plan."""
-
-    rung: int  # index in the ladder
-    threads: int
-    inferences: tuple[Trace, ...]
 
 
 def traces(library: str | Path, **options) -> Traces:

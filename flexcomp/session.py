@@ -88,7 +88,7 @@ def load(
     if unknown := [option for option in options if option not in _OPTIONS]:
         raise InputError(f"load has no option {_listed(unknown)}; there are {_listed(_OPTIONS)}")
     if threads is not None:
-        threads = _threads(threads)
+        threads = checked_threads(threads)
     path = Path(path).resolve()
     program, name = _load_program(path)
     info = json.loads(program.get_function("info")())
@@ -122,7 +122,7 @@ class Session:
 
         Raises InputError (a ValueError), StorageError, ExecutionError; afterwards the session works on.
         """
-        given = self._arrays(inputs, args)
+        given = checked_inputs(self.inputs, inputs, args)
         results = [np.empty(port.shape, np.dtype(port.dtype)) for port in self.outputs]
         with _translated():
             self._run(*map(tvm_ffi.from_dlpack, given), *map(tvm_ffi.from_dlpack, results))
@@ -203,17 +203,19 @@ class Session:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _arrays(self, first: Any, rest: Sequence[Any]) -> list[np.ndarray]:
-        if isinstance(first, Mapping) and not rest:
-            names = [port.name for port in self.inputs]
-            if set(first) != set(names):
-                raise InputError(f"inputs must be {_listed(names)}, not {_listed(first)}")
-            values = [first[name] for name in names]
-        else:
-            values = [] if first is None and not rest else [first, *rest]
-            if len(values) != len(self.inputs):
-                raise InputError(f"{len(self.inputs)} inputs are needed, {len(values)} given")
-        return [_checked(port, value) for port, value in zip(self.inputs, values, strict=True)]
+
+def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any]) -> list[np.ndarray]:
+    """Inputs given by name, as one mapping, or one by one, as arrays in the order of `ports`. Raises InputError."""
+    if isinstance(first, Mapping) and not rest:
+        names = [port.name for port in ports]
+        if set(first) != set(names):
+            raise InputError(f"inputs must be {_listed(names)}, not {_listed(first)}")
+        values = [first[name] for name in names]
+    else:
+        values = [] if first is None and not rest else [first, *rest]
+        if len(values) != len(ports):
+            raise InputError(f"{len(ports)} inputs are needed, {len(values)} given")
+    return [_checked(port, value) for port, value in zip(ports, values, strict=True)]
 
 
 def read_program(path: str | os.PathLike[str]) -> bytes:
@@ -283,7 +285,8 @@ def _function(module: tvm_ffi.Module, name: str) -> tvm_ffi.Function:
         ) from None
 
 
-def _threads(given: Any) -> int:
+def checked_threads(given: Any) -> int:
+    """A number of compute threads. Raises InputError for anything else."""
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise InputError(f"threads must be a whole number, not {given!r}")
     if given < 1:

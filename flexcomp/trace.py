@@ -28,6 +28,15 @@ class Trace:
         return (self.end_ns - self.begin_ns) * 1e-9
 
 
+@dataclass(frozen=True)
+class Traces:
+    """Several inferences of one plan."""
+
+    rung: int  # index in the ladder
+    threads: int
+    inferences: tuple[Trace, ...]
+
+
 def parse_trace(text: str) -> Trace:
     """The trace that the runtime gives as JSON. Raises ArtifactError for anything else."""
     try:

@@ -1,4 +1,4 @@
-"""The command line: `flexcomp build`, `tune`, `run`, `inspect`, `package`, `plan`, `profile`, `bench` and `demo`.
+"""The command line: `flexcomp build`, `tune`, `run`, `inspect`, `package`, `plan`, `profile`, `remote`, `bench` and `demo`.
 
 Exit codes: 2 wrong usage, 3 the model cannot be built, 4 the library cannot be run.
 """
@@ -17,6 +17,7 @@ from flexcomp.cli.inspect import inspect
 from flexcomp.cli.package import package
 from flexcomp.cli.plan import plan
 from flexcomp.cli.profile import profile
+from flexcomp.cli.remote import app as remote
 from flexcomp.cli.run import run
 from flexcomp.cli.tune import tune
 
@@ -46,6 +47,7 @@ def _options(
 
 for command in (build, tune, run, inspect, package, plan, profile, bench, demo):
     app.command()(command)
+app.add_typer(remote, name="remote")
 
 
 def main() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flexcomp.cli.common import CANNOT_RUN, exit_on_error
 from flexcomp.cli.progress import BuildProgress
+
+if TYPE_CHECKING:
+    from flexcomp.device import DeviceProfile
+    from flexcomp.profiling import Observations
 
 
 def profile(
@@ -19,12 +23,17 @@ def profile(
 ) -> None:
     """Measure kernels and storage by running LIBRARIES in several budgets."""
     with exit_on_error(CANNOT_RUN):
-        from flexcomp.profiling import fit, observe
+        from flexcomp.profiling import Library, fit, observe
 
         with BuildProgress(output.name) as progress:
-            seen = observe(libraries, threads, repeat, progress)
+            seen = observe([Library(path) for path in libraries], threads, repeat, progress)
         found = fit(seen)
         found.save(output)
+    show(seen, found, output)
+
+
+def show(seen: Observations, found: DeviceProfile, output: Path) -> None:
+    """Print what was found."""
     from flexcomp.tables import load_table, stdout_console
 
     console = stdout_console()

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flexcomp.errors import InputError, TuningError
+from flexcomp.errors import DeviceError, TuningError
+from flexcomp.remote.address import open_tracker, tracked_devices
 from flexcomp.tuning.clock import seconds_of_call
 from flexcomp.tuning.local import Measurement
 from flexcomp.tuning.trial import TrialLibrary
@@ -26,14 +27,6 @@ _MOST_SESSIONS = 3  # that one trial may break
 _SESSION_S = 600  # after which a server ends a session, whatever it does
 _RENEW_S = _SESSION_S / 2
 _RETRY_S = 0.5  # between attempts to get a session
-
-
-def parse_tracker(text: str) -> tuple[str, int]:
-    """Host and port of "host:port". Raises InputError."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InputError(f'"{text}" is not HOST:PORT of a tracker')
-    return host, int(port)
 
 
 @dataclass
@@ -49,7 +42,7 @@ class RemoteDevices:
     """All devices that a tracker knows under a key when the tuner starts."""
 
     def __init__(self, tracker: str, key: str, data: Path, threads: int, timeout_s: float) -> None:
-        self._address, self._key, self._data = parse_tracker(tracker), key, data
+        self._tracker, self._key, self._data = tracker, key, data
         self._threads, self._timeout_s = threads, timeout_s
         self.count = self._devices_known()
         if not self.count:
@@ -95,20 +88,14 @@ class RemoteDevices:
 
     def _devices_known(self) -> int:
         try:
-            servers = self._tracker().summary()["server_info"]
-        except (OSError, RuntimeError) as error:
-            raise TuningError(f"no tracker answers at {self._address[0]}:{self._address[1]}: {one_line(error)}") from error
-        return sum(server["key"] == f"server:{self._key}" for server in servers)
-
-    def _tracker(self):
-        from tvm import rpc
-
-        return rpc.connect_tracker(*self._address)
+            return len(tracked_devices(self._tracker, self._key))
+        except DeviceError as error:
+            raise TuningError(str(error)) from error
 
     def _serve(self, number: int) -> None:
         while not self._closing.is_set():
             try:
-                session = self._tracker().request(self._key, session_timeout=_SESSION_S, max_retry=1)
+                session = open_tracker(self._tracker).request(self._key, session_timeout=_SESSION_S, max_retry=1)
                 session.upload(str(self._data))
             except Exception as error:  # devices and networks fail in every way
                 self._last_loss = one_line(error)

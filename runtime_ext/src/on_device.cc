@@ -1,7 +1,6 @@
 #include "on_device.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/utsname.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/json.h>
@@ -16,6 +15,7 @@
 #include <span>
 
 #include "cpu_features.h"
+#include "cpu_set.h"
 #include "describe.h"
 #include "error.h"
 #include "unique_fd.h"
@@ -58,9 +58,8 @@ void FillInputs(std::span<DLTensor> inputs) {
 }
 
 int64_t AllowedCpus() {
-  cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return ::sysconf(_SC_NPROCESSORS_ONLN);
-  return CPU_COUNT(&allowed);
+  const auto allowed = CpuSet::OfThisThread();
+  return allowed ? allowed->count() : ::sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 }  // namespace

@@ -1,0 +1,227 @@
+"""`flexcomp remote`: run, time and measure compiled networks on devices behind TVM's RPC."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from flexcomp.cli.common import CANNOT_BUILD, CANNOT_RUN, budget_value, checked_budget, exit_on_error, parse_files
+from flexcomp.cli.profile import show
+from flexcomp.cli.progress import BuildProgress
+from flexcomp.tables import human_bytes, stdout_console
+
+if TYPE_CHECKING:
+    from flexcomp.remote import Device, Measurement, RemoteNetwork
+
+app = typer.Typer(no_args_is_help=True, help="Run, time and measure libraries on devices behind TVM's RPC.")
+
+Library = Annotated[Path, typer.Argument(help="A library written by `flexcomp build`, its weights beside it.")]
+Rpc = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The device's RPC server.")]
+Tracker = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Or: a tracker that knows the device.")]
+Key = Annotated[str | None, typer.Option(metavar="KEY", help="What the device is called there.")]
+Wait = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a device that is busy.")]
+Budget = Annotated[str | None, typer.Option(callback=checked_budget, help="Memory; without it, everything resident.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Compute threads; without it, as built.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command()
+def devices(rpc_tracker: Annotated[str, typer.Option(metavar="HOST:PORT", help="The tracker.")]) -> None:
+    """List the devices that a tracker knows."""
+    with exit_on_error(CANNOT_RUN):
+        from flexcomp.remote import tracked_devices
+
+        found = tracked_devices(rpc_tracker)
+    for device in found:
+        typer.echo(f"{device.key}  {device.address}")
+
+
+@app.command()
+def run(
+    library: Library,
+    rpc: Rpc = None,
+    rpc_tracker: Tracker = None,
+    rpc_key: Key = None,
+    rpc_wait: Wait = 30.0,
+    budget: Budget = None,
+    threads: Threads = None,
+    repeat: Annotated[int, typer.Option(min=1, help="How many inferences.")] = 1,
+    input: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input; those not given are random.")
+    ] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Write each output here as NAME.npy.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run LIBRARY on a device."""
+    files = parse_files(input or [])
+    with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
+        network = _upload(device, library)
+        arrays = _inputs(network, files)
+        states = []
+        with network.open(budget_value(budget), threads) as session:
+            for _ in range(repeat):
+                outputs = session.run(arrays)
+                states.append(session.stats())
+        if output_dir is not None:
+            from flexcomp.runner import output_file
+
+            output_dir.mkdir(parents=True, exist_ok=True)
+            for name, array in outputs.items():
+                np.save(output_file(output_dir, name), array)
+    facts = _facts(network, states)
+    typer.echo(json.dumps(facts)) if as_json else stdout_console().print(_run_table(str(library), facts))
+
+
+@app.command()
+def measure(
+    library: Library,
+    rpc: Rpc = None,
+    rpc_tracker: Tracker = None,
+    rpc_key: Key = None,
+    rpc_wait: Wait = 30.0,
+    budget: Annotated[
+        list[str] | None, typer.Option(help="A budget to measure; several are allowed. Without it, all of the library.")
+    ] = None,
+    threads: Threads = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Time LIBRARY on a device in one or all of its budgets, without the network in between."""
+    wanted = [checked_budget(text) for text in budget or []]
+    with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
+        network = _upload(device, library)
+        budgets = [budget_value(text) for text in wanted] or [rung.budget_bytes for rung in network.ladder]
+        found = []
+        with BuildProgress(library.name) as progress:
+            for done, one in enumerate(budgets):
+                progress("measure", done, len(budgets))
+                with network.open(one, threads) as session:
+                    found.append(session.measure(repeat))
+    predicted = {rung.budget_bytes: rung.predicted_ms for rung in network.ladder}
+    if as_json:
+        typer.echo(json.dumps([{**vars(one), "predicted_ms": predicted[one.budget_bytes]} for one in found]))
+    else:
+        stdout_console().print(_measured_table(str(library), found, predicted))
+
+
+@app.command()
+def profile(
+    libraries: Annotated[list[Path], typer.Argument(help="Libraries written by `flexcomp build`, to be run.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The profile to write, for `build --device`.")],
+    rpc: Rpc = None,
+    rpc_tracker: Tracker = None,
+    rpc_key: Key = None,
+    rpc_wait: Wait = 30.0,
+    threads: Threads = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget that is run.")] = 7,
+) -> None:
+    """Measure a device's kernels and storage by running LIBRARIES there in several budgets."""
+    with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
+        from flexcomp.profiling import fit
+        from flexcomp.remote.profile import observe_device
+
+        with BuildProgress(output.name) as progress:
+            seen = observe_device(device, libraries, threads, repeat, progress)
+        found = fit(seen)
+        found.save(output)
+    show(seen, found, output)
+
+
+@app.command()
+def server(
+    output: Annotated[Path, typer.Option("--output", "-o", help="A new folder, or an archive NAME.tar.gz.")],
+    target: Annotated[str, typer.Option(help="The device, as for build.")] = "aarch64",
+    cxx: Annotated[
+        str | None, typer.Option(help="The C++ compiler for the device; otherwise e.g. aarch64-linux-gnu-g++.")
+    ] = None,
+) -> None:
+    """Make an RPC server for devices that have no TVM: a folder or archive to copy there."""
+    with exit_on_error(CANNOT_BUILD):
+        from flexcomp.remote.server import package_server
+
+        names = package_server(output, target, cxx)
+    typer.echo(f"{output}: {', '.join(names)}")
+
+
+@contextmanager
+def _connected(rpc: str | None, tracker: str | None, key: str | None, wait_s: float) -> Iterator[Device]:
+    if (rpc is None) == (tracker is None):
+        raise typer.BadParameter("give --rpc, or --rpc-tracker and --rpc-key", param_hint="'--rpc'")
+    if tracker is not None and key is None:
+        raise typer.BadParameter("--rpc-tracker needs --rpc-key", param_hint="'--rpc-key'")
+    from flexcomp.remote import connect
+
+    with connect(rpc, tracker=tracker, key=key, wait_s=wait_s) as device:
+        yield device
+
+
+def _upload(device: Device, library: Path) -> RemoteNetwork:
+    with BuildProgress(library.name) as progress:
+        return device.upload(library, progress=progress)
+
+
+def _inputs(network: RemoteNetwork, files: dict[str, str]) -> dict[str, np.ndarray]:
+    """Arrays from files, and random ones (integers: zero) for the other inputs."""
+    from flexcomp.errors import InputError
+
+    if unknown := set(files) - {port.name for port in network.inputs}:
+        raise InputError(f'the network has no input "{min(unknown)}"; it has {[port.name for port in network.inputs]}')
+    random = np.random.default_rng(0)
+    arrays = {}
+    for port in network.inputs:
+        if port.name in files:
+            try:
+                arrays[port.name] = np.load(files[port.name], allow_pickle=False)
+            except ValueError as error:
+                raise InputError(f"{files[port.name]} is no .npy file: {error}") from None
+        elif np.issubdtype(np.dtype(port.dtype), np.floating):
+            arrays[port.name] = random.standard_normal(port.shape).astype(port.dtype)
+        else:
+            arrays[port.name] = np.zeros(port.shape, port.dtype)
+    return arrays
+
+
+def _facts(network: RemoteNetwork, states: list[dict]) -> dict:
+    """As `flexcomp run --json` prints them, but for the memory of the process, which is the server's."""
+    latencies = [state["latency_ms"] for state in states]
+    same = {key: states[-1][key] for key in ("budget_bytes", "arena_bytes", "threads", "direct_io")}
+    medians = {key: statistics.median_high([state[key] for state in states]) for key in ("bytes_read", "stall_ms")}
+    return {
+        "machine": network.machine["machine"], "latency_ms": latencies, "median_ms": statistics.median(latencies),
+        **same, **medians,
+    }  # fmt: skip
+
+
+def _run_table(title: str, facts: dict) -> Table:
+    table = Table(title=title, show_header=False)
+    for label, value in (
+        ("median latency", f"{facts['median_ms']:.2f} ms of {len(facts['latency_ms'])}"),
+        ("machine", f"{facts['machine']}, {facts['threads']} threads"),
+        ("budget", human_bytes(facts["budget_bytes"])),
+        ("arena", human_bytes(facts["arena_bytes"])),
+        ("read from storage", human_bytes(facts["bytes_read"])),
+        ("waited for storage", f"{facts['stall_ms']:.2f} ms"),
+    ):
+        table.add_row(label, value)
+    return table
+
+
+def _measured_table(title: str, found: list[Measurement], predicted: dict[int, float]) -> Table:
+    table = Table(title=title)
+    for name in ("budget", "arena", "median", "predicted", "waited for storage", "read"):
+        table.add_column(name, justify="right")
+    for one in found:
+        table.add_row(
+            human_bytes(one.budget_bytes), human_bytes(one.arena_bytes), f"{one.median_ms:.2f} ms",
+            f"{predicted[one.budget_bytes]:.2f} ms", f"{statistics.median(one.stall_ms):.2f} ms",
+            human_bytes(statistics.median_high(one.bytes_read)),
+        )  # fmt: skip
+    return table

@@ -1,0 +1,27 @@
+"""Compiled networks on devices behind TVM's RPC: upload them, run them, time them, and measure the device.
+
+    with flexcomp.remote.connect("pi5.local:9090") as device:  # or connect(tracker="host:9190", key="pi5")
+        network = device.upload("resnet50.so")
+        with network.open(budget="16MB", threads=4) as session:
+            outputs = session.run({"x": x})
+            print(session.measure(repeat=20).median_ms)
+
+The device runs a stock TVM RPC server, or the small one that `flexcomp remote server` makes. The library brings
+flexcomp's runtime along, and what is measured is measured there: no network lies between two inferences.
+"""
+
+from .address import TrackedDevice, tracked_devices
+from .device import Device, connect
+from .network import Measurement, RemoteNetwork, RemoteSession
+from .profile import profile
+
+__all__ = [
+    "connect",
+    "profile",
+    "tracked_devices",
+    "Device",
+    "Measurement",
+    "RemoteNetwork",
+    "RemoteSession",
+    "TrackedDevice",
+]

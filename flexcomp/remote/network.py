@@ -1,0 +1,199 @@
+"""A compiled network on a device, and sessions that run it there."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flexcomp.artifact import decode_program
+from flexcomp.budget import Budget, resolve
+from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, FlexcompError
+from flexcomp.program import Program
+from flexcomp.session import RungInfo, TensorInfo, checked_inputs, checked_threads
+from flexcomp.trace import Traces, parse_trace
+
+if TYPE_CHECKING:
+    from flexcomp.remote.device import Device
+
+
+class RemoteNetwork:
+    """A library and its weights on a device; `Device.upload` makes one."""
+
+    def __init__(self, device: Device, module: Any, library: Path, weights_name: str) -> None:
+        self._device, self._module, self._library = device, module, library
+        self.weights_name = weights_name
+        self.info: dict = json.loads(self._text("info"))
+        self.machine: dict = json.loads(self._text("machine"))  # keys: runtime_ext/src/on_device.h
+        self.inputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in self.info["inputs"])
+        self.outputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in self.info["outputs"])
+        self.ladder = tuple(RungInfo(**rung) for rung in self.info["ladder"])
+
+    @cached_property
+    def program(self) -> Program:
+        """The program inside the library."""
+        with self._device.calls(ArtifactError):
+            return decode_program(bytes(self.function("blob")()))
+
+    def open(
+        self,
+        budget: int | float | str | Budget | None = None,
+        threads: int | None = None,
+        *,
+        trace: bool = False,
+        direct: bool = True,
+    ) -> RemoteSession:
+        """Map the arena of the largest plan within `budget`, and make ready to run; arguments as of `flexcomp.load`.
+
+        Raises BudgetError, also if the device has not that much memory available, InputError, ArtifactError, DeviceError.
+        """
+        nbytes = resolve(budget, self.info["min_budget_bytes"], self.info["resident_bytes"])
+        self._require_memory(max(rung.arena_bytes for rung in self.ladder if rung.budget_bytes <= nbytes))
+        options = {
+            "budget_bytes": nbytes,
+            "threads": None if threads is None else checked_threads(threads),
+            "trace": trace,
+            "direct": direct,
+        }
+        with self._device.calls(ArtifactError):
+            opened = self.function("open")(self._device.path(self.weights_name), json.dumps(options))
+        return RemoteSession(self, self._device, opened)
+
+    def traces(self, budget: int, threads: int | None, repeat: int, **options: Any) -> Traces:
+        """Traces of inferences in a row, after two that are not counted; options as of `open`."""
+        with self.open(budget, threads, trace=True, **options) as session:
+            session.repeat(2)
+            taken = session.repeat(repeat)
+            state = taken["runs"][-1]
+            return Traces(state["rung"], state["threads"], tuple(parse_trace(json.dumps(t)) for t in taken["traces"]))
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """A function of the runtime inside the library, which may be older than this file. Raises ArtifactError."""
+        return function_of(self._module, name, str(self._library))
+
+    def _text(self, name: str) -> str:
+        with self._device.calls(ArtifactError):
+            return str(self.function(name)())
+
+    def _require_memory(self, nbytes: int) -> None:
+        available = json.loads(self._text("machine"))["memory_available_bytes"]
+        if available is not None and nbytes > available:
+            raise BudgetError(
+                f"a plan with an arena of {nbytes} bytes was asked for, {self._device.name} has {available} bytes of "
+                f"memory available: give a budget below that; the smallest is {self.info['min_budget_bytes']} bytes"
+            )
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Inferences one right after the other, timed on the device, and the plan that they followed."""
+
+    budget_bytes: int
+    arena_bytes: int
+    threads: int
+    direct_io: bool
+    latency_ms: tuple[float, ...]
+    stall_ms: tuple[float, ...]
+    bytes_read: tuple[int, ...]
+
+    @property
+    def median_ms(self) -> float:
+        """The median latency."""
+        return statistics.median(self.latency_ms)
+
+
+class RemoteSession:
+    """An open network on a device, like `flexcomp.Session`."""
+
+    def __init__(self, network: RemoteNetwork, device: Device, opened: Any) -> None:
+        self._network, self._device, self._opened = network, device, opened
+        self._tensors: list[Any] | None = None  # on the device: inputs, outputs
+        self._closed = False
+
+    def run(self, inputs: Mapping[str, Any] | None = None, *args: Any) -> dict[str, np.ndarray]:
+        """One inference: `run({"x": x})`, or `run(x, …)` in the order of the inputs. Returns the outputs by name.
+
+        The device holds the inputs and outputs besides the arena. Raises InputError, ExecutionError, DeviceError.
+        """
+        given = checked_inputs(self._network.inputs, inputs, args)
+        with self._device.calls(ExecutionError):
+            tensors = self._tensors or self._new_tensors()
+            for tensor, array in zip(tensors, given, strict=False):
+                tensor.copyfrom(array)
+            self._call("run", *tensors)
+            results = [tensor.numpy() for tensor in tensors[len(given) :]]
+        return {port.name: result for port, result in zip(self._network.outputs, results, strict=True)}
+
+    def measure(self, repeat: int = 10, warmup: int = 1) -> Measurement:
+        """Time inferences from inputs in the arena to outputs in the arena, on random floats, after `warmup` others.
+
+        Raises ExecutionError, DeviceError.
+        """
+        if warmup:
+            self.repeat(warmup)
+        runs = self.repeat(repeat)["runs"]
+        facts = (tuple(run[key] for run in runs) for key in ("latency_ms", "stall_ms", "bytes_read"))
+        last = runs[-1]
+        return Measurement(last["budget_bytes"], last["arena_bytes"], last["threads"], last["direct_io"], *facts)
+
+    def repeat(self, count: int) -> dict:
+        """`count` inferences in a row: {"runs": [state after each], "traces": [of each, if the session traces]}."""
+        with self._device.calls(ExecutionError):
+            return json.loads(str(self._call("repeat", count, count, 0.0)))
+
+    def set_budget(self, budget: int | float | str | Budget | None) -> RungInfo:
+        """Switch to the largest plan within `budget`. Raises BudgetError, DeviceError."""
+        info = self._network.info
+        nbytes = resolve(budget, info["min_budget_bytes"], info["resident_bytes"])
+        with self._device.calls(BudgetError):
+            return RungInfo(**json.loads(str(self._call("set_budget", nbytes))))
+
+    def stats(self) -> dict[str, Any]:
+        """As `flexcomp.Session.stats`."""
+        with self._device.calls(ExecutionError):
+            return json.loads(str(self._call("stats")))
+
+    def close(self) -> None:
+        """Give memory, threads and files on the device back. Closing twice is harmless."""
+        if not self._closed:
+            self._closed = True
+            self._tensors = None
+            with self._device.calls(ExecutionError):
+                self._call("close")
+
+    def __enter__(self) -> RemoteSession:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.close()
+        except FlexcompError:
+            if error is None:  # otherwise it says more, for example that the device is lost
+                raise
+
+    def _call(self, name: str, *args: Any) -> Any:
+        return function_of(self._opened, name, self._network.info["model"])(*args)
+
+    def _new_tensors(self) -> list[Any]:
+        from tvm import runtime
+
+        ports = (*self._network.inputs, *self._network.outputs)
+        self._tensors = [runtime.empty(port.shape, port.dtype, device=self._device.memory()) for port in ports]
+        return self._tensors
+
+
+def function_of(module: Any, name: str, library: str) -> Callable[..., Any]:
+    """A function of a module on a device. Raises ArtifactError if it has none of that name."""
+    try:
+        return module.get_function(name)
+    except AttributeError:
+        raise ArtifactError(
+            f'{library} is no compiled network, or one by another version of flexcomp: it has no "{name}"; build it again'
+        ) from None

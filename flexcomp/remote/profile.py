@@ -1,0 +1,31 @@
+"""The device profile of a device behind RPC, measured there as `flexcomp profile` measures this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from flexcomp.device import DeviceProfile
+from flexcomp.profiling import Observations, fit, observe
+from flexcomp.remote.device import Device
+
+
+def observe_device(
+    device: Device,
+    libraries: Sequence[str | os.PathLike[str]],
+    threads: int | None = None,
+    repeat: int = 7,
+    report: Callable[[str, int, int], None] = lambda name, done, total: None,
+) -> Observations:
+    """Upload every library to a device and run it there in several of its budgets. Errors as of `Device.upload`."""
+    return observe([device.upload(library, progress=report) for library in libraries], threads, repeat, report)
+
+
+def profile(
+    device: Device, libraries: Sequence[str | os.PathLike[str]], threads: int | None = None, repeat: int = 7
+) -> DeviceProfile:
+    """Kernels, storage and delays of a device, for `flexcomp.build(device=…)`, from running compiled networks on it.
+
+    Raises ArtifactError if none of the plans loads anything; errors as of `Device.upload`.
+    """
+    return fit(observe_device(device, libraries, threads, repeat))
