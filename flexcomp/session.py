@@ -85,8 +85,7 @@ def load(
     (tests: fail the n-th read; another folder than /sys/devices/system/cpu). Raises ArtifactError, BudgetError,
     TargetError, InputError.
     """
-    if unknown := [option for option in options if option not in _OPTIONS]:
-        raise InputError(f"load has no option {_listed(unknown)}; there are {_listed(_OPTIONS)}")
+    check_options(options)
     if threads is not None:
         threads = checked_threads(threads)
     path = Path(path).resolve()
@@ -202,6 +201,12 @@ class Session:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise InputError for an option that `load` does not know."""
+    if unknown := [option for option in options if option not in _OPTIONS]:
+        raise InputError(f"load has no option {_listed(unknown)}; there are {_listed(_OPTIONS)}")
 
 
 def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any]) -> list[np.ndarray]:

@@ -17,7 +17,7 @@ from flexcomp.artifact import decode_program
 from flexcomp.budget import Budget, resolve
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, FlexcompError
 from flexcomp.program import Program
-from flexcomp.session import RungInfo, TensorInfo, checked_inputs, checked_threads
+from flexcomp.session import RungInfo, TensorInfo, check_options, checked_inputs, checked_threads
 from flexcomp.trace import Traces, parse_trace
 
 if TYPE_CHECKING:
@@ -43,25 +43,16 @@ class RemoteNetwork:
             return decode_program(bytes(self.function("blob")()))
 
     def open(
-        self,
-        budget: int | float | str | Budget | None = None,
-        threads: int | None = None,
-        *,
-        trace: bool = False,
-        direct: bool = True,
+        self, budget: int | float | str | Budget | None = None, threads: int | None = None, **options: Any
     ) -> RemoteSession:
-        """Map the arena of the largest plan within `budget`, and make ready to run; arguments as of `flexcomp.load`.
+        """Map the arena of the largest plan within `budget`, and make ready to run; options as of `flexcomp.load`.
 
         Raises BudgetError, also if the device has not that much memory available, InputError, ArtifactError, DeviceError.
         """
+        check_options(options)
         nbytes = resolve(budget, self.info["min_budget_bytes"], self.info["resident_bytes"])
         self._require_memory(max(rung.arena_bytes for rung in self.ladder if rung.budget_bytes <= nbytes))
-        options = {
-            "budget_bytes": nbytes,
-            "threads": None if threads is None else checked_threads(threads),
-            "trace": trace,
-            "direct": direct,
-        }
+        options |= {"budget_bytes": nbytes, "threads": None if threads is None else checked_threads(threads)}
         with self._device.calls(ArtifactError):
             opened = self.function("open")(self._device.path(self.weights_name), json.dumps(options))
         return RemoteSession(self, self._device, opened)

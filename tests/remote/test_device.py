@@ -85,6 +85,8 @@ def test_wrong_inputs_and_budgets(network, image):
         network.open(10)
     with pytest.raises(flexcomp.InputError, match="threads"):
         network.open(threads=0)
+    with pytest.raises(flexcomp.InputError, match='no option "cores"'):
+        network.open(cores=3)
 
 
 def test_more_memory_than_the_device_has(network, monkeypatch):
