@@ -24,7 +24,7 @@ from .split_rows import Band
 Choice = frozenset[int]  # indices of alternatives, at most one for each layer
 
 # How many different sets of alternatives the planner is offered, besides none and all.
-_CHOICES = 5
+_CHOICES = 4
 # An alternative that saves less than this part of a layer's work is not worth its storage.
 _WORTHWHILE = 0.97
 

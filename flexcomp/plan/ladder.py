@@ -107,7 +107,7 @@ def ladder_of(
 
 
 def _fastest(problems: Sequence[Problem], tried: Sequence[int], budget: int, strategy: str) -> Choice:
-    bounds = {index: latency_bound(problems[index], budget) for index in tried}
+    bounds = {index: _least_score(problems[index], budget) for index in tried}
     best: Choice | None = None
     failure: InfeasibleError | None = None
     for index in sorted(tried, key=lambda index: (bounds[index], index)):
@@ -126,6 +126,12 @@ def _fastest(problems: Sequence[Problem], tried: Sequence[int], budget: int, str
         assert failure is not None
         raise failure
     return best
+
+
+def _least_score(problem: Problem, budget: int) -> float:
+    """No plan scores less: no more than the budget can stay, so the rest of the weights is loaded."""
+    weights = sum(layer.weights.nbytes for layer in problem.layers if layer.weights)
+    return latency_bound(problem, budget) + problem.storage.disturbance * max(0, weights - budget)
 
 
 def _last(problems: Sequence[Problem], tried: Sequence[int], budget: int, strategy: str) -> Choice:
