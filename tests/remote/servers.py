@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import queue
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -31,9 +33,10 @@ emulated = pytest.mark.skipif(
 
 
 @contextmanager
-def running_tracker() -> Iterator[str]:
-    """The address of a tracker."""
-    tracker = Tracker(host="127.0.0.1", port=9190, port_end=9890, silent=True)
+def running_tracker(port: int | None = None) -> Iterator[str]:
+    """The address of a tracker, on any port or the one given."""
+    with _alone():
+        tracker = Tracker(host="127.0.0.1", port=port or 9190, port_end=port + 1 if port else 9890, silent=True)
     try:
         yield f"127.0.0.1:{tracker.port}"
     finally:
@@ -47,11 +50,11 @@ def python_servers(tracker: str, count: int = 1, key: str = KEY) -> Iterator[lis
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     running = []
     try:
-        # One after the other: two that start at once both bind the first free port, and one of them dies.
         for _ in range(count):
             known = len(tracked_devices(tracker, key))
-            running.append(subprocess.Popen(command, **quiet, start_new_session=True))
-            wait_until_registered(tracker, key, known + 1)
+            with _alone():
+                running.append(subprocess.Popen(command, **quiet, start_new_session=True))
+                wait_until_registered(tracker, key, known + 1)
         yield running
     finally:
         for server in running:
@@ -75,6 +78,17 @@ def own_server(folder: Path, *options: str, prefix: Sequence[str] = ()) -> Itera
         kill(server)
         server.wait()
         server.stdout.close()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """TVM's trackers and servers that start at once both bind the first free port, and one of them dies.
+
+    So they start one after the other, in whatever process of this user's tests.
+    """
+    with open(Path(tempfile.gettempdir()) / f"flexcomp-tests-{os.getuid()}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def wait_until_registered(tracker: str, key: str, count: int) -> None:

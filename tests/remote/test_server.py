@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from flexcomp.prediction import from_program
 from flexcomp.remote.server import SERVER, package_server
 from flexcomp.tuning.records import Database
 from tests.cli.conftest import tiny_network
-from tests.remote.servers import EMULATOR, KEY, SYSROOT, emulated, own_server, wait_until_registered
+from tests.remote.servers import EMULATOR, KEY, SYSROOT, emulated, own_server, running_tracker, wait_until_registered
 
 TARGET = "raspberry-pi-5"
 
@@ -164,20 +165,14 @@ def test_a_session_may_be_limited_in_time(native, tiny):
 
 
 def test_it_returns_to_a_tracker_that_was_away(native):
-    from tests.remote.servers import running_tracker
-
-    with running_tracker() as tracker:
-        port = tracker.rpartition(":")[2]
-    with own_server(native, "--tracker", tracker, "--key", KEY):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with own_server(native, "--tracker", f"127.0.0.1:{port}", "--key", KEY):
         time.sleep(0.5)  # it finds nobody
-        from tvm.rpc.tracker import Tracker
-
-        again = Tracker(host="127.0.0.1", port=int(port), port_end=int(port) + 1, silent=True)
-        try:
-            wait_until_registered(tracker, KEY, 1)
-            remote.connect(tracker=tracker, key=KEY).close()
-        finally:
-            again.terminate()
+        for _ in range(2):
+            with running_tracker(port) as tracker:
+                wait_until_registered(tracker, KEY, 1)
+                remote.connect(tracker=tracker, key=KEY).close()
 
 
 def test_options(native):
