@@ -67,7 +67,7 @@ def test_the_checker_finds_every_corruption_that_goes_wrong_at_run_time() -> Non
 def test_the_checker_finds_every_alias_that_goes_wrong_at_run_time() -> None:
     conflicts = accepted = 0
 
-    @settings(deadline=None, max_examples=160, derandomize=True, database=None)
+    @settings(deadline=None, max_examples=240, derandomize=True, database=None)
     @given(plans(), st.data())
     def corrupt(planned: tuple[Problem, Plan], data: st.DataObject) -> None:
         nonlocal conflicts, accepted
