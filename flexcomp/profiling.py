@@ -25,6 +25,7 @@ from .session import read_program
 from .trace import Trace, Traces
 
 _ROUNDS = 4
+_MOST_DELAYED = 0.5  # of the time that loading takes, what computing beside it can lose
 RUNGS = 6  # budgets of each library that are run, from the smallest to the largest
 
 
@@ -37,13 +38,22 @@ class LoadTime:
     seconds: float
 
 
+@dataclass(frozen=True)
+class StepTime:
+    """One step of a plan: means over inferences."""
+
+    share: float  # of its layer
+    seconds: float
+    nbytes: float  # loaded while it ran
+
+
 @dataclass
 class Observations:
     """What was seen of a device."""
 
     threads: int = 0
     layers: dict[str, Layer] = field(default_factory=dict)  # by kernel key
-    steps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # by kernel key: (share, seconds)
+    steps: dict[str, list[StepTime]] = field(default_factory=dict)  # by kernel key
     loads: list[LoadTime] = field(default_factory=list)
     releases: list[float] = field(default_factory=list)  # seconds from the end of a step to the load that waited for it
     arrivals: list[float] = field(default_factory=list)  # seconds from the end of a load to the step that waited for it
@@ -107,12 +117,16 @@ def fit(seen: Observations) -> DeviceProfile:
     """The profile that explains the observations best. Raises ArtifactError if nothing was loaded."""
     if not seen.loads:
         raise ArtifactError("none of the plans that were run loads anything: profile a larger network")
-    kernels = {key: _kernel_time(points) for key, points in seen.steps.items()}
+    per_byte, per_load = _storage(seen.loads)
+    delay = min(_delay(seen.steps.values()), _MOST_DELAYED * per_byte)
+    kernels = {
+        key: _kernel_time((step.share, step.seconds - delay * step.nbytes) for step in steps)
+        for key, steps in seen.steps.items()
+    }
     groups: dict[str, list[str]] = {}
     for key in kernels:
         groups.setdefault(family(seen.layers[key]), []).append(key)
     families = {name: _family_rate(seen, kernels, keys) for name, keys in groups.items()}
-    per_byte, per_load = _storage(seen.loads)
     flops = max(seen.layers[key].flops / time.seconds for key, time in kernels.items())
     moved = max(operand_bytes(seen.layers[key]) / time.seconds for key, time in kernels.items())
     return DeviceProfile(
@@ -120,6 +134,7 @@ def fit(seen: Observations) -> DeviceProfile:
         memory_bytes_per_s=moved,
         storage_bytes_per_s=1 / max(per_byte, 1e-15),
         load_overhead_s=per_load,
+        load_disturbance=delay / (1 - delay / per_byte) if delay else 0.0,
         wake_s=statistics.median(waits) if (waits := [*seen.arrivals, *seen.releases]) else 0.0,
         threads=seen.threads,
         kernels=MappingProxyType(kernels),
@@ -140,12 +155,15 @@ def _spread(rungs: Sequence[Rung]) -> list[Rung]:
 
 
 def _note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trace]) -> None:
+    loaded = _bytes_between(rung, traces)
     for index, step in enumerate(rung.steps):
         layer = program.layers[step.layer]
         key = kernel_key(layer)
         seconds = _mean((t.steps[index][1] - t.steps[index][0]) * 1e-9 for t in traces)
         seen.layers[key] = layer
-        seen.steps.setdefault(key, []).append((step.count / (layer.weights.blocks if layer.weights else 1), seconds))
+        share = step.count / (layer.weights.blocks if layer.weights else 1)
+        nbytes = statistics.fmean(loaded(*trace.steps[index]) for trace in traces)
+        seen.steps.setdefault(key, []).append(StepTime(share, seconds, nbytes))
     for index, load in enumerate(rung.loads):
         spans = [t.loads[index] for t in traces if t.loads[index][1]]
         if not load.pinned and spans:
@@ -164,6 +182,33 @@ def _note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Tra
             freed, begin = trace.steps[load.after - 1][1], trace.loads[index][0]
             if trace.loads[index - 1][1] < freed:  # the loader had nothing else to do
                 seen.releases.append((begin - freed) * 1e-9)
+
+
+def _bytes_between(rung: Rung, traces: Sequence[Trace]) -> Callable[[int, int], float]:
+    """Bytes that were loaded from one nanosecond to another, in inferences in a row."""
+    loads = [
+        (*span, load.nbytes) for trace in traces for load, span in zip(rung.loads, trace.loads, strict=True) if span[1]
+    ]
+    loads.sort()
+    times = [time for begin, end, _ in loads for time in (begin, end)]
+    sums = [total for end in np.cumsum([0, *(nbytes for *_, nbytes in loads)]) for total in (end, end)][1:-1]
+    return lambda begin, end: float(np.diff(np.interp((begin, end), times, sums))[0]) if times else 0.0
+
+
+def _delay(kernels: Iterable[Sequence[StepTime]]) -> float:
+    """Seconds that a step takes longer for each byte that is loaded while it runs.
+
+    Steps of the same kernel and share are compared with each other: they do the same. Between inferences that load and
+    others that do not, chance differences are as large as this one, so it is fitted to all together, by least squares.
+    """
+    product = square = 0.0
+    for steps in kernels:
+        for share in {step.share for step in steps}:
+            same = np.array([(step.nbytes, step.seconds) for step in steps if step.share == share])
+            nbytes, seconds = (same - same.mean(axis=0)).T
+            product += float(nbytes @ seconds)
+            square += float(nbytes @ nbytes)
+    return max(0.0, product / square) if square else 0.0
 
 
 def _mean(values: Iterable[float]) -> float:

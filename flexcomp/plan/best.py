@@ -24,6 +24,7 @@ from math import inf
 
 from .ahead import begin_ahead
 from .assemble import Place, assemble
+from .bound import latency_bound
 from .errors import Unplaceable
 from .flexnn import flexnn
 from .layout import Layout, compact_layout, settling_layout, smallest_layout
@@ -50,7 +51,7 @@ ROUNDS = 2  # of a descent, at most
 EFFORT = 120_000  # steps planned in all candidates together, some 30 µs each; bounds the planning time of huge networks
 LARGE_ARENA = 2**15  # pages at which planning a step takes twice as long
 CHOOSERS = {"ring": Ring, "lowest": lambda: choose_lowest, "highest": lambda: choose_highest}
-GOOD_ENOUGH = 1.001  # stop at this multiple of the pure compute time
+GOOD_ENOUGH = 1.001  # stop at this multiple of the lower bound
 NO_SLOWER = 1.001  # fewer bytes to load are worth this
 PIN_MORE = 4  # halvings of the core, in search of fewer bytes
 
@@ -132,7 +133,7 @@ def _search(problem: Problem, budget: int, core_shares: Sequence[float]) -> Plan
     ]
     seen: dict[Choice, tuple[Cost, Plan | None]] = {}
     made: dict[tuple, tuple[Cost, Plan | None]] = {}  # different choices may come to the same
-    enough = GOOD_ENOUGH * sum(layer.seconds for layer in problem.layers)
+    enough = GOOD_ENOUGH * latency_bound(problem, budget)
     step_effort = 1 + arena / LARGE_ARENA
     spent = 0.0
 

@@ -17,6 +17,8 @@ def latency_bound(problem: Problem, budget: int) -> float:
     each other, so the layers may be those of two inferences, all of them once at the most: in the steady state an
     inference takes as long as the time from a moment of it to the same moment of the next.
     The bound is the largest over all i and j; it knows nothing of pages, overheads and fragmentation.
+
+    What is loaded and does not fit runs beside computing, and slows it down, or takes longer than that while computing waits.
     """
     count = len(problem.layers)
     if not count:
@@ -32,4 +34,6 @@ def latency_bound(problem: Problem, budget: int) -> float:
         upto = slice(i, i + count + 1)
         read = np.maximum(0, nbytes[upto] - nbytes[i] - held) / problem.storage.bandwidth
         bound = max(bound, float(np.max(read + compute - (seconds[upto] - seconds[i]))))
-    return float(bound)
+    storage = problem.storage
+    delay = storage.disturbance / (1 + storage.disturbance * storage.bandwidth)  # by a byte that is loaded beside computing
+    return max(float(bound), float(compute + delay * max(0, nbytes[count] - budget)))

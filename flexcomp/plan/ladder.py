@@ -56,12 +56,6 @@ class Choice:
     index: int
     plan: Plan
     latency: float  # predicted, seconds
-    disturbance: float = 0.0  # seconds by which its loads delay computing besides, for comparison
-
-    @property
-    def score(self) -> float:
-        """What the choice among problems goes by: faster kernels may have to load several times as much."""
-        return self.latency + self.disturbance
 
 
 def ladder_of(
@@ -98,7 +92,7 @@ def ladder_of(
             if budget in extra or budget == wanted[-1]:
                 raise
             continue
-        if result and result[-1].score < best.score and not last_that_fits:
+        if result and result[-1].latency < best.latency and not last_that_fits:
             best = replace(result[-1], plan=replace(result[-1].plan, budget=budget))
         verify(problems[best.index], best.plan)
         result.append(best)
@@ -107,31 +101,24 @@ def ladder_of(
 
 
 def _fastest(problems: Sequence[Problem], tried: Sequence[int], budget: int, strategy: str) -> Choice:
-    bounds = {index: _least_score(problems[index], budget) for index in tried}
+    bounds = {index: latency_bound(problems[index], budget) for index in tried}
     best: Choice | None = None
     failure: InfeasibleError | None = None
     for index in sorted(tried, key=lambda index: (bounds[index], index)):
-        if best is not None and bounds[index] >= best.score:
+        if best is not None and bounds[index] >= best.latency:
             break
         try:
             found = plan(problems[index], budget, strategy)
         except InfeasibleError as error:
             failure = error if index == min(tried) or failure is None else failure
             continue
-        disturbance = problems[index].storage.disturbance * found.streamed_nbytes
-        choice = Choice(index, found, simulate(problems[index], found).latency, disturbance)
-        if best is None or choice.score < best.score:
+        choice = Choice(index, found, simulate(problems[index], found).latency)
+        if best is None or choice.latency < best.latency:
             best = choice
     if best is None:
         assert failure is not None
         raise failure
     return best
-
-
-def _least_score(problem: Problem, budget: int) -> float:
-    """No plan scores less: no more than the budget can stay, so the rest of the weights is loaded."""
-    weights = sum(layer.weights.nbytes for layer in problem.layers if layer.weights)
-    return latency_bound(problem, budget) + problem.storage.disturbance * max(0, weights - budget)
 
 
 def _last(problems: Sequence[Problem], tried: Sequence[int], budget: int, strategy: str) -> Choice:

@@ -78,7 +78,7 @@ class Storage:
     bandwidth: float  # bytes per second, sequential
     overhead_s: float  # seconds per load, independent of its size
     wake_s: float = 0.0  # seconds until a step that waited for a load, or a load that waited for a step, begins
-    disturbance: float = 0.0  # seconds by which each loaded byte delays computing; counts where kernels are chosen
+    disturbance: float = 0.0  # beside loads of B bytes per second computing takes 1 + disturbance * B times as long
 
     def __post_init__(self) -> None:
         possible = self.bandwidth > 0 and self.overhead_s >= 0 and self.wake_s >= 0 and self.disturbance >= 0

@@ -3,8 +3,8 @@
 Two workers, two counters (DESIGN: loads run in one fixed order, steps in another): step i waits until
 `need[i]` loads are complete, load j until `after[j]` steps are computed. A load takes the storage's
 overhead plus bytes over bandwidth (the delay model of SwapNet, section 6.1, without its assembly
-terms: a load is ready when it has been read). A slice takes its share of the layer's time. Whoever has waited
-begins a little later, when it has woken up.
+terms: a load is ready when it has been read). A slice takes its share of the layer's time, and longer while a load
+runs, for both use the memory. Whoever has waited begins a little later, when it has woken up.
 
 Inferences follow each other without a pause. Where loads begin in the inference before, several are played,
 until each is as long as the one before it.
@@ -12,11 +12,10 @@ until each is as long as the one before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .errors import PlanError
-from .problem import Plan, Problem
+from .problem import Plan, Problem, Segment
 
 MOST_LAPS = 8  # inferences played to reach the steady state
 SAME_S = 1e-9  # seconds
@@ -29,6 +28,7 @@ class Timeline:
     latency: float  # to the end of the last step
     compute: float  # sum of the steps' own times
     stall: float  # time during which computing waits for loads
+    disturbed: float  # time that steps take longer because loads run beside them
     loading: float  # sum of the loads' own times
     nbytes: int  # loaded for it
     bound: float  # max(compute, nbytes / bandwidth): no plan of these steps and loads is faster
@@ -39,7 +39,7 @@ class Timeline:
     def __str__(self) -> str:
         return (
             f"{self.latency * 1e3:.2f} ms (bound {self.bound * 1e3:.2f}): "
-            f"computing {self.compute * 1e3:.2f}, stalled {self.stall * 1e3:.2f}, "
+            f"computing {self.compute * 1e3:.2f}, disturbed {self.disturbed * 1e3:.2f}, stalled {self.stall * 1e3:.2f}, "
             f"{self.nbytes:,} B loaded in {self.loading * 1e3:.2f}"
         )
 
@@ -59,64 +59,120 @@ def simulate(problem: Problem, plan: Plan, *, cold: bool = False) -> Timeline:
 
     Raises PlanError if the waits can never end.
     """
-    seconds = step_seconds(problem, plan)
-    storage, segments = problem.storage, plan.segments
-    durations = [storage.seconds(segment.nbytes) if cold or not segment.pinned else 0.0 for segment in segments]
-    lap = _play(plan, seconds, durations, storage.wake_s, None)
-    if not cold and any(segment.ahead for segment in segments):
+    work = _work_of(problem, plan, cold)
+    lap = _play(work, None)
+    if not cold and any(segment.ahead for segment in plan.segments):
         for _ in range(MOST_LAPS):
-            before, lap = lap, _play(plan, seconds, durations, storage.wake_s, lap)
+            before, lap = lap, _play(work, lap)
             if abs(lap.end - before.end) < SAME_S:
                 break
-    compute = sum(seconds)
-    nbytes = sum(segment.nbytes for segment in segments if cold or not segment.pinned)
+    compute = sum(work.seconds)
+    busy = sum(end - start for start, end in lap.steps)
+    nbytes = sum(segment.nbytes for segment in plan.segments if cold or not segment.pinned)
+    count = len(plan.segments)
     return Timeline(
         latency=lap.end,
         compute=compute,
-        stall=max(0.0, lap.end - compute),
-        loading=sum(durations),
+        stall=max(0.0, lap.end - busy),
+        disturbed=max(0.0, busy - compute),
+        loading=sum(work.durations[:count]),
         nbytes=nbytes,
-        bound=max(compute, nbytes / storage.bandwidth),
+        bound=max(compute, nbytes / problem.storage.bandwidth),
         steps=tuple(lap.steps),
-        loads=tuple(lap.loads),
+        loads=tuple(lap.loads[:count]),
     )
 
 
 @dataclass(frozen=True)
+class _Work:
+    """What is played: the times of steps and loads. Behind the loads of an inference follow those of the next that it begins."""
+
+    plan: Plan
+    seconds: list[float]  # of each step, undisturbed
+    segments: tuple[Segment, ...]
+    durations: list[float]  # of each load
+    paces: list[float]  # seconds that a second of computing takes while the load runs
+    wake: float
+    disturbing: bool  # whether any pace is not 1
+
+
+def _work_of(problem: Problem, plan: Plan, cold: bool) -> _Work:
+    storage, own = problem.storage, plan.segments
+    ahead = own[: max((number + 1 for number, segment in enumerate(own) if segment.ahead), default=0)]
+    segments = (*own, *ahead)
+    durations = [storage.seconds(segment.nbytes) for segment in segments]
+    paces = [1 + storage.disturbance * one.nbytes / time for one, time in zip(segments, durations, strict=True)]
+    for number, segment in enumerate(segments):
+        if segment.pinned and not (cold and number < len(own)):
+            durations[number] = 0.0
+    seconds = step_seconds(problem, plan)
+    return _Work(plan, seconds, segments, durations, paces, storage.wake_s, storage.disturbance > 0)
+
+
 class _Lap:
-    """One inference; times from its start."""
+    """One inference as it is played; times from its start."""
 
-    end: float
-    steps: list[tuple[float, float]]
-    loads: list[tuple[float, float]]
+    def __init__(self, work: _Work, before: _Lap | None) -> None:
+        self.work, self.before = work, before
+        self.own = len(work.plan.segments)
+        self.loads: list[tuple[float, float]] = []
+        self.steps: list[tuple[float, float]] = []
+        self.end = 0.0  # of the last step
+        self.loaded_at = before.loads[self.own - 1][1] - before.end if before and self.own else 0.0
+        self.over = 0  # loads that ended before the step that runs
+
+    def load(self) -> bool:
+        """Run the next load; False if there is none, or if it waits for a step that has not been computed."""
+        number, work, before = len(self.loads), self.work, self.before
+        if number == len(work.segments):
+            return False
+        segment, duration = work.segments[number], work.durations[number]
+        start = self.loaded_at
+        if segment.ahead and number < self.own:
+            if before:
+                start = _begin(start, before.steps[segment.after - 1][1] - before.end, work.wake)
+        elif duration:
+            if segment.after > len(self.steps):
+                return False
+            start = _begin(start, self.steps[segment.after - 1][1], work.wake) if segment.after else max(start, 0.0)
+        self.loaded_at = start + duration
+        self.loads.append((start, self.loaded_at))
+        return True
+
+    def compute(self, seconds: float, need: int) -> None:
+        """Run the next step, behind the first `need` loads."""
+        start = _begin(self.end, self.loads[need - 1][1], self.work.wake) if need else self.end
+        self.end = self._disturbed(start, start + seconds) if self.work.disturbing else start + seconds
+        self.steps.append((start, self.end))
+
+    def _disturbed(self, start: float, end: float) -> float:
+        """When a step ends that would end at `end` if no load ran meanwhile."""
+        while self.over < len(self.loads) or self.load():
+            begin, finish = self.loads[self.over]
+            begin = max(begin, start)
+            if begin >= end:
+                break
+            if finish > begin:
+                pace = self.work.paces[self.over]
+                if (end - begin) * pace <= finish - begin:
+                    return begin + (end - begin) * pace
+                end += (finish - begin) * (1 - 1 / pace)
+                start = finish
+            self.over += 1
+        return end
 
 
-def _play(plan: Plan, seconds: Sequence[float], durations: Sequence[float], wake: float, before: _Lap | None) -> _Lap:
+def _play(work: _Work, before: _Lap | None) -> _Lap:
     """The inference behind `before`, or the first."""
-    segments = plan.segments
-    loads: list[tuple[float, float]] = []
-    steps: list[tuple[float, float]] = []
-    loaded_at = computed_at = 0.0  # when the last load, the last step ended
-    if before is not None and before.loads:
-        loaded_at = before.loads[-1][1] - before.end
-    for index, need in enumerate([*plan.need, len(segments)]):
-        for number in range(len(loads), need):
-            after, ahead = segments[number].after, segments[number].ahead
-            if ahead:
-                start = _begin(loaded_at, before.steps[after - 1][1] - before.end, wake) if before else loaded_at
-            elif not durations[number]:
-                start = loaded_at  # nothing to do
-            elif after > len(steps):
+    lap = _Lap(work, before)
+    for index, need in enumerate([*work.plan.need, lap.own]):
+        while len(lap.loads) < need:
+            if not lap.load():
+                after = work.segments[len(lap.loads)].after
                 raise PlanError(f"step {index} waits for a load that waits for {after} steps")
-            else:
-                start = _begin(loaded_at, steps[after - 1][1], wake) if after else max(loaded_at, 0.0)
-            loaded_at = start + durations[number]
-            loads.append((start, loaded_at))
-        if index < len(seconds):
-            start = _begin(computed_at, loads[need - 1][1], wake) if need else computed_at
-            computed_at = start + seconds[index]
-            steps.append((start, computed_at))
-    return _Lap(computed_at, steps, loads)
+        if index < len(work.seconds):
+            lap.compute(work.seconds[index], need)
+    return lap
 
 
 def _begin(free: float, awaited: float, wake: float) -> float:

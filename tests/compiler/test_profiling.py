@@ -14,7 +14,7 @@ from flexcomp.profiling import Observations, _note, fit
 from flexcomp.trace import Trace
 from tests.cli.conftest import tiny_network
 
-STORAGE = Storage(4e8, 80e-6, 15e-6)
+STORAGE = Storage(4e8, 80e-6, 15e-6, disturbance=5e-10)
 
 
 @pytest.fixture(scope="module")
@@ -28,24 +28,27 @@ def truth(program):
     return Prediction(tuple(LayerTime(2e-5 + layer.flops * 1e-10, 7e-6) for layer in program.layers), STORAGE)
 
 
-def traced(program, truth, index):
+def traced(program, truth, index, number=0):
+    """Inference number `number` of several in a row."""
     timeline = truth.timeline(program, program.rungs[index])
 
-    def nanoseconds(spans):
-        return tuple(
-            (round(1e9 * (1 + start)), round(1e9 * (1 + end))) if end > start else (0, 0) for start, end in spans
-        )
+    begin = 1 + number * timeline.latency
 
-    return Trace(
-        index, 10**9, round(1e9 * (1 + timeline.latency)), nanoseconds(timeline.steps), nanoseconds(timeline.loads)
-    )
+    def nanosecond(time):
+        return round(1e9 * (begin + time))
+
+    def nanoseconds(spans):
+        return tuple((nanosecond(start), nanosecond(end)) if end > start else (0, 0) for start, end in spans)
+
+    whole = nanosecond(0), nanosecond(timeline.latency)
+    return Trace(index, *whole, nanoseconds(timeline.steps), nanoseconds(timeline.loads))
 
 
 @pytest.fixture(scope="module")
 def profile(program, truth):
     seen = Observations(threads=1)
     for index, rung in enumerate(program.rungs):
-        _note(seen, program, rung, [traced(program, truth, index)] * 3)
+        _note(seen, program, rung, [traced(program, truth, index, number) for number in range(3)])
     return fit(seen)
 
 
@@ -55,6 +58,10 @@ def test_storage_is_found(profile):
     assert profile.wake_s == pytest.approx(STORAGE.wake_s, rel=0.01)
     assert profile.delays.alpha == pytest.approx(1 / STORAGE.bandwidth, rel=0.2)
     assert profile.delays.eta == pytest.approx(STORAGE.wake_s, rel=0.01)
+
+
+def test_what_loads_take_from_computing_is_found(profile):
+    assert profile.load_disturbance == pytest.approx(STORAGE.disturbance, rel=0.2)
 
 
 def test_kernels_are_found(program, truth, profile):

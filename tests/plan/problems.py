@@ -24,7 +24,9 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
     for index, start in enumerate(starts):
         end = draw(st.one_of(st.just(min(start + 2, count)), st.integers(start + 1, count)))
         tensors.append(Tensor(f"tensor{index}", ALIGN * draw(st.integers(0, 300)), start, end))
-    storage = Storage(draw(st.sampled_from([1e7, 1e8, 1e9])), draw(st.sampled_from([0.0, 1e-4])))
+    bandwidth = draw(st.sampled_from([1e7, 1e8, 1e9]))
+    disturbance = draw(st.sampled_from([0.0, 0.3, 2.0])) / bandwidth
+    storage = Storage(bandwidth, draw(st.sampled_from([0.0, 1e-4])), disturbance=disturbance)
     contents = draw(aliases(tensors, count)) if draw(st.booleans()) else ()
     return Problem(tuple(layers), tuple(tensors), storage, contents)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +30,8 @@ from .problems import problems
 def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
     """Latency of the last of so many inferences by advancing a clock from one completion to the next.
 
-    Pinned segments are there from the start, unless it is one inference.
+    Pinned segments are there from the start, unless it is one inference. While a load runs, its bytes take their time from
+    computing.
     """
     seconds = step_seconds(problem, planned)
     steps, loads = len(seconds), len(planned.segments)
@@ -37,24 +39,29 @@ def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
         return 0.0
     clock = begin = 0.0
     loaded = computed = 0  # in all inferences together
-    load_done: float | None = None
-    step_done: float | None = None
+    load_left: float | None = None  # seconds of the load and of the step that run
+    step_left: float | None = None
     while computed < inferences * steps:
-        if load_done is None and loaded < inferences * loads:
-            lap, segment = loaded // loads, planned.segments[loaded % loads]
+        lap, segment = loaded // loads if loads else 0, planned.segments[loaded % loads] if loads else None
+        if load_left is None and segment and lap <= inferences:
             after = 0 if segment.ahead and not lap else segment.after + (lap - segment.ahead) * steps
-            free = segment.pinned and inferences > 1
+            free = segment.pinned and (inferences > 1 or lap > 0)
             if computed >= after or free:
-                duration = problem.storage.overhead_s + segment.nbytes / problem.storage.bandwidth
-                load_done = clock + (0.0 if free else duration)
-        if step_done is None and computed // steps * loads + planned.need[computed % steps] <= loaded:
-            step_done = clock + seconds[computed % steps]
-        clock = min(time for time in (load_done, step_done) if time is not None)
-        if load_done is not None and load_done <= clock:
-            loaded, load_done = loaded + 1, None
-        if step_done is not None and step_done <= clock:
-            computed, step_done = computed + 1, None
-            if computed == (inferences - 1) * steps:
+                load_left = 0.0 if free else problem.storage.seconds(segment.nbytes)
+        if step_left is None and computed // steps * loads + planned.need[computed % steps] <= loaded:
+            step_left = seconds[computed % steps]
+        pace = 1.0
+        if load_left:
+            pace += problem.storage.disturbance * segment.nbytes / problem.storage.seconds(segment.nbytes)
+        passing = min(inf if load_left is None else load_left, inf if step_left is None else step_left * pace)
+        clock += passing
+        if load_left is not None:
+            load_left = None if load_left <= passing else load_left - passing
+            loaded += load_left is None
+        if step_left is not None:
+            step_left = None if step_left * pace <= passing else step_left - passing / pace
+            computed += step_left is None
+            if step_left is None and computed == (inferences - 1) * steps:
                 begin = clock
     return clock - begin
 
@@ -68,7 +75,7 @@ def test_agrees_with_an_event_simulation(problem: Problem, factor: float, strate
         return
     timeline = simulate(problem, planned, cold=cold)
     assert timeline.latency == pytest.approx(by_events(problem, planned, 1 if cold else 12), abs=1e-9)
-    assert timeline.latency == pytest.approx(timeline.compute + timeline.stall, abs=1e-12)
+    assert timeline.latency == pytest.approx(timeline.compute + timeline.disturbed + timeline.stall, abs=1e-12)
     assert timeline.latency >= timeline.bound - 1e-12
     for (_, end), (start, _) in zip(timeline.steps, timeline.steps[1:], strict=False):
         assert end <= start + 1e-15
@@ -121,3 +128,25 @@ def test_sleepers_need_time_to_wake_up():
     planned = Plan("", PAGE, PAGE, (Step(0, 0, 1), Step(1, 0, 1)), (), (-1, -1), segments, (1, 2))
     plain, slow = (simulate(Problem(layers, (), Storage(PAGE, 0.0, wake)), planned).latency for wake in (0.0, 0.25))
     assert plain == 4.0 and slow == 4.0 + 3 * 0.25
+
+
+def test_loads_slow_down_the_steps_beside_them():
+    """Three pages of 1 s take 0.5 s of computing each, where they do not run in a wait."""
+    layers = tuple(Layer(str(i), 0, Weights(i * PAGE, 1, PAGE), 2.0) for i in range(3))
+    segments = tuple(Segment(i, i * PAGE, PAGE, i * PAGE, 0, False) for i in range(3))
+    planned = Plan("", 3 * PAGE, 3 * PAGE, tuple(Step(i, 0, 1) for i in range(3)), (), (-1,) * 3, segments, (1, 2, 3))
+    timeline = simulate(Problem(layers, (), Storage(PAGE, 0.0, disturbance=0.5 / PAGE)), planned)
+    # From 1 s on a step runs beside two loads: in 2 s it is done for 2 / 1.5 s.
+    assert timeline.steps[0] == pytest.approx((1, 3 + (2 - 2 / 1.5)))
+    assert timeline.disturbed == pytest.approx(2 - 2 / 1.5)
+    assert timeline.latency == pytest.approx(1 + 6 + timeline.disturbed)
+    assert timeline.stall == pytest.approx(1)
+
+
+def test_loads_of_the_next_inference_slow_down_the_last_steps():
+    layers = (Layer("a", 0, Weights(0, 1, PAGE), 4.0), Layer("b", 0, None, 4.0))
+    segments = (Segment(0, 0, PAGE, 0, 1, False, ahead=True),)
+    planned = Plan("", PAGE, PAGE, (Step(0, 0, 1), Step(1, 0, 1)), (), (-1, -1), segments, (1, 1))
+    timeline = simulate(Problem(layers, (), Storage(PAGE, 0.0, disturbance=0.5 / PAGE)), planned)
+    assert timeline.latency == pytest.approx(8 + 1 - 1 / 1.5)
+    assert timeline.stall == pytest.approx(0)
