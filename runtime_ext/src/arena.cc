@@ -38,6 +38,8 @@ Arena::Arena(uint64_t nbytes) : nbytes_(nbytes) {
 #endif
 }
 
+bool Arena::Discard() noexcept { return ::madvise(base_, nbytes_, MADV_DONTNEED) == 0; }
+
 Arena::~Arena() {
   if (base_ != nullptr) ::munmap(base_, nbytes_);
 }

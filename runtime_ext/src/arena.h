@@ -24,6 +24,10 @@ class Arena {
   std::byte* base() const noexcept { return base_; }
   uint64_t nbytes() const noexcept { return nbytes_; }
 
+  // Gives the memory back to the system and keeps the addresses: what is there counts for nothing from now on. Direct
+  // reads that are running hold their own pages until they end. False: the system refused, nothing has changed.
+  bool Discard() noexcept;
+
  private:
   std::byte* base_ = nullptr;
   uint64_t nbytes_ = 0;

@@ -30,6 +30,8 @@ class ByteSource {
 
   // Whether reads bypass the page cache.
   virtual bool direct() const noexcept = 0;
+  // Whether reads in flight are the device's business alone: no thread of this process touches their targets.
+  virtual bool queued() const noexcept = 0;
 };
 
 // What is known of the reads in flight, oldest first.

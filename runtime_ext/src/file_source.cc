@@ -37,9 +37,9 @@ bool FileSource::ProbeDirect() noexcept {
 
 void FileSource::Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
   // Through the page cache the kernel would read at once, and so keep the caller from what has arrived already.
-  const bool queued = direct_ && aio_.available() && offset < file_nbytes_ &&
-                      aio_.Submit(fd_.get(), requests_.next_slot(), offset, target, nbytes) == 0;
-  requests_.Push({offset, target, nbytes, queued});
+  const bool submitted = queued() && offset < file_nbytes_ &&
+                         aio_.Submit(fd_.get(), requests_.next_slot(), offset, target, nbytes) == 0;
+  requests_.Push({offset, target, nbytes, submitted});
 }
 
 bool FileSource::Ready() noexcept {

@@ -21,6 +21,7 @@ class FileSource final : public ByteSource {
   bool Ready() noexcept override;
   int End() noexcept override;
   bool direct() const noexcept override { return direct_; }
+  bool queued() const noexcept override { return direct_ && aio_.available(); }
   uint64_t file_nbytes() const noexcept { return file_nbytes_; }
 
  private:

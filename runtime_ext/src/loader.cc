@@ -164,7 +164,9 @@ bool Loader::BeginLoad(uint32_t j, Turn& turn, Span* span) noexcept {
   for (uint64_t at = 0; at < load.nbytes; at += kChunk) {
     const uint64_t nbytes = std::min(kChunk, load.nbytes - at);
     // What has arrived is said before more is begun: some file systems read while a read is begun.
-    while (reads_.size() > 0 && (reads_.full() || in_flight_nbytes_ + nbytes > kMostBytesInFlight || file_.Ready()))
+    // Nor is more begun once loading is given up: the arena's memory may be gone, and should not come back.
+    const auto end_one = [&] { return reads_.full() || in_flight_nbytes_ + nbytes > kMostBytesInFlight || interrupted(); };
+    while (reads_.size() > 0 && (end_one() || file_.Ready()))
       if (!EndRead()) return false;
     // Before the first inference has ended the arena may be fresh.
     if (!resident_) Touch(arena_ + load.target + at, nbytes);

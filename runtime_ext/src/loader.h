@@ -54,6 +54,9 @@ class Loader {
   // Says that the first `steps` steps are computed.
   void Computed(uint32_t steps) noexcept { turn_->computed.Set(steps); }
 
+  // Whether it may be reading. Only while no inference runs.
+  bool Busy() const noexcept { return finished_.Get() != started_count_; }
+
   // Gives up loading soon: after the read that runs. Any thread may call it.
   void Interrupt() noexcept { interrupted_.store(true, std::memory_order_relaxed); }
 

@@ -122,14 +122,24 @@ void Session::Activate() {
 void Session::Deactivate() noexcept {
   if (loader_) loader_->Abort();  // it may be reading for the next inference
   calls_ = {};
+  abandoned_ = false;
   { Arena gone(std::move(arena_)); }
 }
 
 void Session::SwitchToWanted() {
-  if (wanted_ == rung_ && arena_.base() != nullptr) return;  // no memory may have been found earlier
+  if (wanted_ == rung_ && arena_.base() != nullptr && !abandoned_) return;  // no memory may have been found earlier
   Deactivate();
   rung_ = wanted_;
   Activate();
+}
+
+bool Session::Abandon() noexcept {
+  // A thread that copies what it reads would ask for the memory again.
+  if (!file_->queued() || !arena_.Discard()) return false;
+  loader_->Interrupt();
+  rung_ = wanted_;
+  abandoned_ = true;
+  return true;
 }
 
 class Session::ArenaUse {
@@ -173,13 +183,14 @@ const Rung& Session::SetBudget(uint64_t budget) {
   std::unique_lock lock(state_mutex_);
   RequireOpen();
   wanted_ = chosen;
+  if (abandoned_) rung_ = chosen;
   if (running_ && chosen < rung_) {
     interrupt_ = true;
     loader_->Interrupt();
   }
   // Until the memory is back, or another call wants something else.
   state_changed_.wait(lock, [&] { return !running_ || rung_ <= chosen || wanted_ != chosen; });
-  if (!running_ && loader_) SwitchToWanted();
+  if (!running_ && loader_ && !abandoned_ && (wanted_ == rung_ || !loader_->Busy() || !Abandon())) SwitchToWanted();
   return program_->rungs[chosen];
 }
 
@@ -308,6 +319,10 @@ bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_ou
     take_inputs();
     done = trace_ ? RunSteps<true>(calls_.calls(), stall_s) : RunSteps<false>(calls_.calls(), stall_s);
     if (done) give_outputs();
+    if (!done) {
+      const std::lock_guard lock(state_mutex_);
+      if (wanted_ < rung_ && Abandon()) state_changed_.notify_all();
+    }
     if (!done || !loader_->Finish()) loader_->Abort();
   } catch (...) {
     // Which weights arrived is not worth knowing: the next inference reads them again.

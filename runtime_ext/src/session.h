@@ -110,7 +110,9 @@ class Session {
   size_t ChooseRung(uint64_t budget) const;
   void Activate();    // maps the arena and prepares the calls of the chosen rung
   void Deactivate() noexcept;
-  void SwitchToWanted();  // state_mutex_ is held, and nobody uses the arena
+  // Both while state_mutex_ is held and no kernel runs.
+  void SwitchToWanted();
+  bool Abandon() noexcept;  // the arena's memory, without waiting for reads into it; false: they must be waited for
 
   [[noreturn]] void ThrowKernelError(const Call& call) const;
 
@@ -129,6 +131,7 @@ class Session {
   SessionStats stats_;
   size_t wanted_;  // the rung to be used as soon as possible
   size_t rung_;    // the rung in use
+  bool abandoned_ = false;  // the rung in use has no arena yet, and that of the one before no memory any more
   Arena arena_;
   CallTable calls_;
   std::optional<Trace> trace_;

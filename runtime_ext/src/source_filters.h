@@ -18,6 +18,7 @@ class ThrottledSource final : public ByteSource {
   bool Ready() noexcept override;
   int End() noexcept override;
   bool direct() const noexcept override { return inner_->direct(); }
+  bool queued() const noexcept override { return inner_->queued(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -36,6 +37,7 @@ class FaultySource final : public ByteSource {
   bool Ready() noexcept override { return inner_->Ready(); }
   int End() noexcept override;
   bool direct() const noexcept override { return inner_->direct(); }
+  bool queued() const noexcept override { return inner_->queued(); }
 
  private:
   std::unique_ptr<ByteSource> inner_;

@@ -30,6 +30,7 @@ class WeightsFile {
   bool Ready() noexcept { return source_->Ready(); }
   int End() noexcept { return source_->End(); }
   bool direct() const noexcept { return source_->direct(); }
+  bool queued() const noexcept { return source_->queued(); }
   const std::string& path() const noexcept { return path_; }
 
  private:

@@ -7,6 +7,7 @@ import threading
 import time
 
 import numpy as np
+import pytest
 
 import flexcomp
 from flexcomp.errors import ExecutionError
@@ -39,6 +40,33 @@ def test_a_smaller_budget_stops_the_inference_in_progress(tiny, x, budgets):
         assert session.stats()["restarts"] == 1 and session.stats()["runs"] == 1
         assert session.trace().rung == 0
         np.testing.assert_allclose(results[0], tiny.reference(x), rtol=1e-4, atol=1e-5)
+
+
+def test_memory_goes_back_before_reads_into_it_end(tiny, x, budgets):
+    """Direct reads hold their own pages: nobody waits for slow storage."""
+    with flexcomp.load(tiny.library, read_bandwidth=SLOW / 20) as session:
+        if not session.stats()["direct_io"]:
+            pytest.skip(f"{tiny.library} lies on a file system without O_DIRECT: set TMPDIR to one that has it")
+        before = resident_bytes()
+        results = []
+        worker = start(lambda: results.append(session(x)))
+        time.sleep(0.05)
+        switched = time.monotonic()
+        session.set_budget("min")
+        assert time.monotonic() - switched < 0.5  # eight reads of 128 KiB are in flight, and take a second
+        assert resident_bytes() - before < tiny.program.rungs[0].arena + 4 * 2**20
+        worker.join()
+        np.testing.assert_allclose(results[0], tiny.reference(x), rtol=1e-4, atol=1e-5)
+
+
+def test_switches_between_inferences_wait_for_no_read_ahead(tiny, x, budgets):
+    with flexcomp.load(tiny.library, "min", read_bandwidth=SLOW) as session:
+        for budget in [*budgets, *reversed(budgets)]:
+            session(x)
+            assert session.set_budget(budget).budget_bytes == session.budget == budget
+            session.set_budget("min")
+            session.set_budget(budget)
+            np.testing.assert_allclose(session(x), tiny.reference(x), rtol=1e-4, atol=1e-5)
 
 
 def test_a_larger_budget_waits_for_the_next_inference(tiny, x, budgets):
