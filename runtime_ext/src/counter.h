@@ -32,6 +32,12 @@ class Counter {
     value_.store(value, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) != 0) value_.notify_all();
   }
+  // The same, unless the value is `last`: that stays, whoever set it.
+  void SetUnless(uint32_t last, uint32_t value) noexcept {
+    uint32_t seen = Get();
+    while (seen != last && !value_.compare_exchange_weak(seen, value, std::memory_order_seq_cst)) continue;
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) value_.notify_all();
+  }
 
   // Both return the first value seen that fits. They spin for a moment, since most waits are short, then sleep.
   uint32_t WaitAtLeast(uint32_t bound) const noexcept {

@@ -70,15 +70,16 @@ void Loader::Reset() noexcept {
   for (Turn& turn : turns_) {
     turn.loaded.Set(0);
     turn.computed.Set(0);
-    if (&turn != turn_) turn.counts = {};
+    turn.failure = {};
+    if (&turn != &this->turn()) turn.counts = {};
   }
 }
 
 void Loader::Start(std::span<Span> spans) {
   spans_ = spans;
   interrupted_ = false;
-  if (all_pinned_ && finished_once_) {  // the thread need not wake up
-    turn_->counts = {};
+  if (all_pinned_ && finished_once_ && turn().loaded.Get() != kFailed) {  // the thread need not wake up
+    turn().counts = {};
     return;
   }
   turn_ = &TurnOf(++started_count_);
@@ -90,28 +91,28 @@ void Loader::Start(std::span<Span> spans) {
   started_.Set(started_count_);
 }
 
-bool Loader::AwaitSlow(uint32_t need) { return turn_->loaded.WaitAtLeast(need) != kFailed || CheckFailure(); }
+bool Loader::AwaitSlow(uint32_t need) { return turn().loaded.WaitAtLeast(need) != kFailed || CheckFailure(); }
 
 bool Loader::Finish() {
   if (!Await(static_cast<uint32_t>(loads_.size()))) return false;
   if (!spans_.empty())
     for (uint32_t j = 0; j < ahead_end_; ++j)
-      if (loads_[j].ahead) spans_[j] = turn_->ahead[j];
+      if (loads_[j].ahead) spans_[j] = turn().ahead[j];
   finished_once_ = true;
   return true;
 }
 
 void Loader::Abort() noexcept {
   abort_ = true;
-  turn_->computed.Set(kAborted);
+  turn().computed.Set(kAborted);
   AwaitIdle();
   abort_ = false;
   Reset();
 }
 
 bool Loader::CheckFailure() const {
-  const Failure& failure = turn_->failure;
-  if (failure.error == ECANCELED) return false;
+  const Failure& failure = turn().failure;
+  if (interrupted() || failure.error == 0 || failure.error == ECANCELED) return false;
   RaiseError("StorageError", "reading the weights file ", file_.path(), " failed at byte ", failure.offset,
              " of the data section (load ", failure.load, "): ", ErrnoText(failure.error));
 }
@@ -220,7 +221,7 @@ bool Loader::Drain() noexcept {
 
 void Loader::Loaded(Turn& turn, uint32_t count) noexcept {
   while (count < loads_.size() && Resident(count)) ++count;
-  turn.loaded.Set(count);
+  turn.loaded.SetUnless(kFailed, count);
 }
 
 }  // namespace flexcomp

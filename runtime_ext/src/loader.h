@@ -45,20 +45,24 @@ class Loader {
 
   // Waits until `need` loads are complete; false: the loads were interrupted. Throws StorageError if one failed.
   bool Await(uint32_t need) {
-    const uint32_t loaded = turn_->loaded.Get();
+    const uint32_t loaded = turn().loaded.Get();
     return (loaded >= need && loaded != kFailed) || AwaitSlow(need);
   }
   // Whether Await(need) would have to wait.
-  bool Ready(uint32_t need) const noexcept { return turn_->loaded.Get() >= need; }
+  bool Ready(uint32_t need) const noexcept { return turn().loaded.Get() >= need; }
 
   // Says that the first `steps` steps are computed.
-  void Computed(uint32_t steps) noexcept { turn_->computed.Set(steps); }
+  void Computed(uint32_t steps) noexcept { turn().computed.Set(steps); }
 
   // Whether it may be reading. Only while no inference runs.
   bool Busy() const noexcept { return finished_.Get() != started_count_; }
 
-  // Gives up loading soon: after the read that runs. Any thread may call it.
-  void Interrupt() noexcept { interrupted_.store(true, std::memory_order_relaxed); }
+  // Gives up loading: whoever waits for loads is told at once, the loader stops after the read that runs. Any thread
+  // may call it.
+  void Interrupt() noexcept {
+    interrupted_.store(true, std::memory_order_relaxed);
+    turn().loaded.Set(kFailed);
+  }
 
   // Waits for the rest of the loads of this inference; false: interrupted. Throws StorageError if one failed.
   bool Finish();
@@ -67,7 +71,7 @@ class Loader {
   void Abort() noexcept;
 
   // For the inference that was finished last, including what was read ahead for it.
-  const Counts& counts() const noexcept { return turn_->counts; }
+  const Counts& counts() const noexcept { return turn().counts; }
   // Since the loader came to life, whatever for.
   uint64_t total_bytes() const noexcept { return total_bytes_.load(std::memory_order_relaxed); }
 
@@ -75,7 +79,7 @@ class Loader {
   static constexpr uint32_t kFailed = UINT32_MAX;   // value of Turn::loaded
   static constexpr uint32_t kAborted = UINT32_MAX;  // value of Turn::computed
 
-  // What went wrong; written by the loader thread before Turn::loaded says kFailed.
+  // What went wrong; written by the loader thread before Turn::loaded says kFailed, unless that was an interruption.
   struct Failure {
     int error = 0;
     uint64_t load = 0;
@@ -91,6 +95,7 @@ class Loader {
     std::vector<Span> ahead;  // when the loads that are read ahead ran
   };
   static constexpr uint32_t kTurns = 4;  // a power of two: inferences are counted modulo 2^32
+  Turn& turn() const noexcept { return *turn_.load(std::memory_order_relaxed); }
   Turn& TurnOf(uint32_t inference) noexcept { return turns_[inference % kTurns]; }
 
   // A part of a load that is being read.
@@ -145,7 +150,7 @@ class Loader {
 
   // Of the thread that computes.
   Turn turns_[kTurns];
-  Turn* turn_ = &turns_[0];  // of the current or the last inference
+  std::atomic<Turn*> turn_ = &turns_[0];  // of the current or the last inference; others may only interrupt it
   bool finished_once_ = false;
   uint32_t started_count_ = 0;
 
