@@ -92,7 +92,8 @@ def build(
     prepared = prepare(network.model, input_shapes=network.input_shapes, threads=threads, device=profile)
     names, wishes = [], []
     for medium in storages:
-        storage = plan.Storage(medium.bandwidth, medium.overhead_s, profile.wake_s, profile.storage.disturbance)
+        disturbance = profile.storage.disturbance
+        storage = plan.Storage(medium.bandwidth, medium.overhead_s, profile.wake_s, disturbance, medium.cache)
         for strategy in strategies:
             names.append(f"{medium.name}.{strategy}")
             wishes.append(Wish(parse_budget(None), strategy, storage))

@@ -21,6 +21,7 @@ class Medium:
     name: str
     bandwidth: float  # bytes per second
     overhead_s: float  # seconds per load
+    cache: int = 0  # as plan.Storage.cache
 
     def __post_init__(self) -> None:
         if self.name not in ("disk", "tmpfs"):
@@ -28,12 +29,15 @@ class Medium:
 
 
 def media(names: Sequence[str], folder: Path, rates: str = "") -> list[Medium]:
-    """The storages of these names; `folder` lies on the disk. `rates` is NAME=BYTES_PER_S:SECONDS_PER_LOAD,…"""
+    """The storages of these names; `folder` lies on the disk. `rates` is NAME=BYTES_PER_S:SECONDS_PER_LOAD,…
+
+    Loads from tmpfs are copies, which stay in the caches if they go round in 3/4 of the last one.
+    """
     known = {}
     for item in filter(None, rates.split(",")):
         name, _, numbers = item.partition("=")
         bandwidth, _, overhead = numbers.partition(":")
-        known[name] = Medium(name, float(bandwidth), float(overhead))
+        known[name] = Medium(name, float(bandwidth), float(overhead), _cache(name))
     return [known.get(name) or _measured(name, folder) for name in names]
 
 
@@ -45,7 +49,12 @@ def _measured(name: str, folder: Path) -> Medium:
         os.fsync(file.fileno())
         large, small = (sequential_bandwidth(Path(file.name), size) for size in (_LARGE, _SMALL))
     overhead = max(0.0, _SMALL / small - _SMALL / large)
-    return Medium(name, large if name in ("disk", "tmpfs") else min(large, float(name)), overhead)
+    return Medium(name, large if name in ("disk", "tmpfs") else min(large, float(name)), overhead, _cache(name))
+
+
+def _cache(name: str) -> int:
+    sizes = [os.sysconf(f"SC_LEVEL{level}_CACHE_SIZE") for level in (2, 3)] if name == "tmpfs" else []
+    return max(sizes, default=0) * 3 // 4
 
 
 def sequential_bandwidth(path: Path, request: int = _LARGE) -> float:

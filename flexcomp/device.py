@@ -55,6 +55,7 @@ class DeviceProfile:
     storage_bytes_per_s: float = 1.0e9  # sequential reads past the page cache
     load_overhead_s: float = 60e-6  # of one read, whatever its size
     load_disturbance: float = 0.0  # beside loads of B bytes per second computing takes 1 + load_disturbance * B times as long
+    load_cache_bytes: float = 0.0  # loads that go round in so many bytes disturb nothing: copies in memory that stay in caches
     step_overhead_s: float = 1e-6  # of one kernel call
     wake_s: float = 0.0  # until a step that waited for a load, or a load that waited for a step, begins
     threads: int = 0  # compute threads that kernels and families were measured with; 0: not measured
@@ -65,7 +66,9 @@ class DeviceProfile:
     @property
     def storage(self) -> Storage:
         """What the planner knows of loading."""
-        return Storage(self.storage_bytes_per_s, self.load_overhead_s, self.wake_s, self.load_disturbance)
+        return Storage(
+            self.storage_bytes_per_s, self.load_overhead_s, self.wake_s, self.load_disturbance, int(self.load_cache_bytes)
+        )
 
     def seconds(self, flops: float, nbytes: int, threads: int) -> float:
         """Predicted time of a kernel that does `flops` operations on `nbytes` bytes of operands."""
@@ -172,7 +175,8 @@ def _table(document: dict, name: str) -> list[tuple[str, object]]:
 
 
 _MAY_BE_ZERO = (
-    "slice_s", "load_overhead_s", "load_disturbance", "wake_s", "step_overhead_s", "seconds_per_flop", "seconds_per_byte",
+    "slice_s", "load_overhead_s", "load_disturbance", "load_cache_bytes", "wake_s", "step_overhead_s",
+    "seconds_per_flop", "seconds_per_byte",
     "alpha", "beta", "gamma", "eta",
 )  # fmt: skip
 

@@ -46,7 +46,8 @@ def from_program(program: Program) -> Prediction | None:
     try:
         fields = json.loads(program.metadata.get(_KEY, "null"))
         layers = tuple(LayerTime(float(seconds), float(more)) for seconds, more in fields["layers"])
-        storage = plan.Storage(*map(float, fields["storage"]))
+        bandwidth, overhead_s, wake_s, disturbance, cache = fields["storage"]
+        storage = plan.Storage(float(bandwidth), float(overhead_s), float(wake_s), float(disturbance), int(cache))
     except (ValueError, TypeError, KeyError):
         return None
     finite = all(0 <= time.seconds < math.inf and 0 <= time.slice_s < math.inf for time in layers)

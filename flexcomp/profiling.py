@@ -7,7 +7,7 @@ loader's way while kernels compute.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -19,13 +19,14 @@ from . import runner
 from .artifact import decode_program
 from .device import DelayModel, DeviceProfile, FamilyRate, KernelTime, family, kernel_key
 from .errors import ArtifactError
-from .plan import SLICE_S
+from .plan import SLICE_S, Storage, extent
 from .program import Layer, Program, Rung, ValueArg, WeightArg
 from .session import read_program
 from .trace import Trace, Traces
 
 _ROUNDS = 4
 _MOST_DELAYED = 0.5  # of the time that loading takes, what computing beside it can lose
+_CLEARLY = 1.1  # times as much
 RUNGS = 6  # budgets of each library that are run, from the smallest to the largest
 
 
@@ -45,6 +46,7 @@ class StepTime:
     share: float  # of its layer
     seconds: float
     nbytes: float  # loaded while it ran
+    extent: int  # bytes of the arena that loads of its plan write in every inference
 
 
 @dataclass
@@ -118,9 +120,10 @@ def fit(seen: Observations) -> DeviceProfile:
     if not seen.loads:
         raise ArtifactError("none of the plans that were run loads anything: profile a larger network")
     per_byte, per_load = _storage(seen.loads)
-    delay = min(_delay(seen.steps.values()), _MOST_DELAYED * per_byte)
+    delay, cache = _disturbance(seen.steps.values(), _MOST_DELAYED * per_byte)
+    undisturbed = Storage(1.0, 0.0, disturbance=delay, cache=cache)
     kernels = {
-        key: _kernel_time((step.share, step.seconds - delay * step.nbytes) for step in steps)
+        key: _kernel_time((one.share, one.seconds - undisturbed.disturbance_of(one.extent) * one.nbytes) for one in steps)
         for key, steps in seen.steps.items()
     }
     groups: dict[str, list[str]] = {}
@@ -135,6 +138,7 @@ def fit(seen: Observations) -> DeviceProfile:
         storage_bytes_per_s=1 / max(per_byte, 1e-15),
         load_overhead_s=per_load,
         load_disturbance=delay / (1 - delay / per_byte) if delay else 0.0,
+        load_cache_bytes=cache,
         wake_s=statistics.median(waits) if (waits := [*seen.arrivals, *seen.releases]) else 0.0,
         threads=seen.threads,
         kernels=MappingProxyType(kernels),
@@ -156,6 +160,7 @@ def _spread(rungs: Sequence[Rung]) -> list[Rung]:
 
 def _note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trace]) -> None:
     loaded = _bytes_between(rung, traces)
+    written = extent((load.target, load.nbytes) for load in rung.loads if not load.pinned)
     for index, step in enumerate(rung.steps):
         layer = program.layers[step.layer]
         key = kernel_key(layer)
@@ -163,7 +168,7 @@ def _note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Tra
         seen.layers[key] = layer
         share = step.count / (layer.weights.blocks if layer.weights else 1)
         nbytes = statistics.fmean(loaded(*trace.steps[index]) for trace in traces)
-        seen.steps.setdefault(key, []).append(StepTime(share, seconds, nbytes))
+        seen.steps.setdefault(key, []).append(StepTime(share, seconds, nbytes, written))
     for index, load in enumerate(rung.loads):
         spans = [t.loads[index] for t in traces if t.loads[index][1]]
         if not load.pinned and spans:
@@ -195,20 +200,29 @@ def _bytes_between(rung: Rung, traces: Sequence[Trace]) -> Callable[[int, int], 
     return lambda begin, end: float(np.diff(np.interp((begin, end), times, sums))[0]) if times else 0.0
 
 
-def _delay(kernels: Iterable[Sequence[StepTime]]) -> float:
-    """Seconds that a step takes longer for each byte that is loaded while it runs.
+def _disturbance(kernels: Collection[Sequence[StepTime]], most: float) -> tuple[float, int]:
+    """Seconds, at most so many, that a step takes longer for each byte loaded while it runs, and the cache that spares it.
 
-    Steps of the same kernel and share are compared with each other: they do the same. Between inferences that load and
-    others that do not, chance differences are as large as this one, so it is fitted to all together, by least squares.
+    Steps of the same kernel and share are compared with each other: they do the same. Chance differences between runs are as
+    large as this one, so it is fitted to all together, by least squares. The cache is one of the extents that were seen, if
+    that explains clearly more than none.
     """
-    product = square = 0.0
-    for steps in kernels:
-        for share in {step.share for step in steps}:
-            same = np.array([(step.nbytes, step.seconds) for step in steps if step.share == share])
-            nbytes, seconds = (same - same.mean(axis=0)).T
+    groups: dict[tuple[int, float], list[StepTime]] = {}
+    for number, steps in enumerate(kernels):
+        for step in steps:
+            groups.setdefault((number, step.share), []).append(step)
+    found, explained = (0.0, 0), 0.0
+    for cache in sorted({0, *(step.extent for steps in kernels for step in steps)}):
+        counted = Storage(1.0, 0.0, disturbance=1.0, cache=cache).disturbance_of
+        product = square = 0.0
+        for steps in groups.values():
+            facts = np.array([(counted(step.extent) * step.nbytes, step.seconds) for step in steps])
+            nbytes, seconds = (facts - facts.mean(axis=0)).T
             product += float(nbytes @ seconds)
             square += float(nbytes @ nbytes)
-    return max(0.0, product / square) if square else 0.0
+        if product > 0 and product**2 / square > explained * _CLEARLY:
+            found, explained = (min(product / square, most), cache), product**2 / square
+    return found
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -9,7 +9,21 @@ from .check import check, verify
 from .errors import InfeasibleError, PlanError
 from .ladder import Choice, budgets_between, ladder, ladder_of, resident_budget
 from .minimum import Minimum, layer_bounds, minimum_budget
-from .problem import ALIGN, PAGE, SLICE_S, Content, Layer, Plan, Problem, Segment, Step, Storage, Tensor, Weights
+from .problem import (
+    ALIGN,
+    PAGE,
+    SLICE_S,
+    Content,
+    Layer,
+    Plan,
+    Problem,
+    Segment,
+    Step,
+    Storage,
+    Tensor,
+    Weights,
+    extent,
+)
 from .simulate import Timeline, simulate
 from .slicing import slice_layers
 from .strategies import STRATEGIES, plan
@@ -37,6 +51,7 @@ __all__ = [
     "check",
     "ladder",
     "ladder_of",
+    "extent",
     "latency_bound",
     "layer_bounds",
     "minimum_budget",

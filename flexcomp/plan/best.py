@@ -131,6 +131,8 @@ def _search(problem: Problem, budget: int, core_shares: Sequence[float]) -> Plan
         for layout in (smallest_layout(problem), settling_layout(problem), compact_layout(problem))
         if layout.nbytes <= arena * PAGE
     ]
+    if len(core_shares) > 1:
+        core_shares = [*_in_cache(layouts, arena, problem.storage.cache), *core_shares]
     seen: dict[Choice, tuple[Cost, Plan | None]] = {}
     made: dict[tuple, tuple[Cost, Plan | None]] = {}  # different choices may come to the same
     enough = GOOD_ENOUGH * latency_bound(problem, budget)
@@ -215,6 +217,12 @@ def _search(problem: Problem, budget: int, core_shares: Sequence[float]) -> Plan
     found = min(frugal, key=lambda one: (one[0][2], one[0]))[1]
     assert found is not None
     return found
+
+
+def _in_cache(layouts: Sequence[Layout], arena: int, cache: int) -> list[float]:
+    """The share at which the core of the first layout is as large as the cache in which loads disturb nothing."""
+    minimum = layouts[0].nbytes // PAGE
+    return [(cache // PAGE - minimum) / (arena - minimum)] if minimum <= cache // PAGE < arena else []
 
 
 def _core_pages(layout: Layout, arena: int, share: float) -> int:

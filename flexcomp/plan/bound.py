@@ -18,7 +18,8 @@ def latency_bound(problem: Problem, budget: int) -> float:
     inference takes as long as the time from a moment of it to the same moment of the next.
     The bound is the largest over all i and j; it knows nothing of pages, overheads and fragmentation.
 
-    What is loaded and does not fit runs beside computing, and slows it down, or takes longer than that while computing waits.
+    Without a cache that hides it, what does not fit is loaded beside computing, and slows that down, or takes longer than
+    that while computing waits.
     """
     count = len(problem.layers)
     if not count:
@@ -35,5 +36,7 @@ def latency_bound(problem: Problem, budget: int) -> float:
         read = np.maximum(0, nbytes[upto] - nbytes[i] - held) / problem.storage.bandwidth
         bound = max(bound, float(np.max(read + compute - (seconds[upto] - seconds[i]))))
     storage = problem.storage
+    if storage.cache:
+        return float(bound)
     delay = storage.disturbance / (1 + storage.disturbance * storage.bandwidth)  # by a byte that is loaded beside computing
     return max(float(bound), float(compute + delay * max(0, nbytes[count] - budget)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 PAGE = 4096  # bytes; unit of loads: file ranges and arena targets of segments are multiples of it
@@ -79,14 +80,19 @@ class Storage:
     overhead_s: float  # seconds per load, independent of its size
     wake_s: float = 0.0  # seconds until a step that waited for a load, or a load that waited for a step, begins
     disturbance: float = 0.0  # beside loads of B bytes per second computing takes 1 + disturbance * B times as long
+    cache: int = 0  # bytes; loads that go round in a part of the arena of this size stay in the CPU's caches: no disturbance
 
     def __post_init__(self) -> None:
-        possible = self.bandwidth > 0 and self.overhead_s >= 0 and self.wake_s >= 0 and self.disturbance >= 0
+        possible = self.bandwidth > 0 and min(self.overhead_s, self.wake_s, self.disturbance, self.cache) >= 0
         _require(possible, f"storage of {self.bandwidth} B/s, {self.overhead_s} s per load")
 
     def seconds(self, nbytes: int) -> float:
         """Time of one load of `nbytes`."""
         return self.overhead_s + nbytes / self.bandwidth
+
+    def disturbance_of(self, extent: int) -> float:
+        """The disturbance by loads that go round in so many bytes: from 0 within the cache to all of it at twice its size."""
+        return self.disturbance * (min(1.0, max(0.0, extent / self.cache - 1)) if self.cache else 1.0)
 
 
 @dataclass(frozen=True)
@@ -153,6 +159,15 @@ class Segment:
     ahead: bool = False  # `after` counts the steps of the inference before; the first one loads it at its start
 
 
+def extent(ranges: Iterable[tuple[int, int]]) -> int:
+    """Bytes that ranges (address, nbytes) cover together."""
+    covered = end = 0
+    for address, nbytes in sorted(ranges):
+        covered += max(0, address + nbytes - max(address, end))
+        end = max(end, address + nbytes)
+    return covered
+
+
 @dataclass(frozen=True)
 class Plan:
     """Addresses and load order for one budget."""
@@ -175,6 +190,11 @@ class Plan:
     def streamed_nbytes(self) -> int:
         """Bytes read for every inference but the first, which also reads the pinned ones."""
         return sum(segment.nbytes for segment in self.segments if not segment.pinned)
+
+    @property
+    def streamed_extent(self) -> int:
+        """Bytes of the arena that loads write in every inference."""
+        return extent((one.address, one.nbytes) for one in self.segments if not one.pinned)
 
     def __str__(self) -> str:
         return (

@@ -4,7 +4,8 @@ Two workers, two counters (DESIGN: loads run in one fixed order, steps in anothe
 `need[i]` loads are complete, load j until `after[j]` steps are computed. A load takes the storage's
 overhead plus bytes over bandwidth (the delay model of SwapNet, section 6.1, without its assembly
 terms: a load is ready when it has been read). A slice takes its share of the layer's time, and longer while a load
-runs, for both use the memory. Whoever has waited begins a little later, when it has woken up.
+runs, for both use the memory, unless loads go round in a part of the arena that stays in the CPU's caches. Whoever has
+waited begins a little later, when it has woken up.
 
 Inferences follow each other without a pause. Where loads begin in the inference before, several are played,
 until each is as long as the one before it.
@@ -101,12 +102,13 @@ def _work_of(problem: Problem, plan: Plan, cold: bool) -> _Work:
     ahead = own[: max((number + 1 for number, segment in enumerate(own) if segment.ahead), default=0)]
     segments = (*own, *ahead)
     durations = [storage.seconds(segment.nbytes) for segment in segments]
-    paces = [1 + storage.disturbance * one.nbytes / time for one, time in zip(segments, durations, strict=True)]
+    disturbance = storage.disturbance_of(plan.streamed_extent) if storage.disturbance else 0.0
+    paces = [1 + disturbance * one.nbytes / time for one, time in zip(segments, durations, strict=True)]
     for number, segment in enumerate(segments):
         if segment.pinned and not (cold and number < len(own)):
             durations[number] = 0.0
     seconds = step_seconds(problem, plan)
-    return _Work(plan, seconds, segments, durations, paces, storage.wake_s, storage.disturbance > 0)
+    return _Work(plan, seconds, segments, durations, paces, storage.wake_s, disturbance > 0)
 
 
 class _Lap:

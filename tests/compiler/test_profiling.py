@@ -10,7 +10,7 @@ from flexcomp.device import family, kernel_key
 from flexcomp.errors import ArtifactError
 from flexcomp.plan import Storage
 from flexcomp.prediction import LayerTime, Prediction
-from flexcomp.profiling import Observations, _note, fit
+from flexcomp.profiling import Observations, StepTime, _disturbance, _note, fit
 from flexcomp.trace import Trace
 from tests.cli.conftest import tiny_network
 
@@ -87,3 +87,15 @@ def test_nothing_loaded_is_an_error(program, truth):
     _note(seen, program, program.rungs[-1], [traced(program, truth, len(program.rungs) - 1)])
     with pytest.raises(ArtifactError, match="profile a larger network"):
         fit(seen)
+
+
+def test_a_cache_is_found():
+    """Loads into 8 MiB add nothing to steps of 1 ms, those into 32 MiB 2 ns for each byte."""
+    rungs = [(8 << 20, 0.0), (32 << 20, 2e-9), (100 << 20, 2e-9)]
+    seen = [[StepTime(1.0, 1e-3 + delay * nbytes, nbytes, extent) for extent, delay in rungs for nbytes in (0, 1e5, 3e5)]]
+    delay, cache = _disturbance(seen, 1.0)
+    assert (delay, cache) == (pytest.approx(2e-9), 8 << 20)
+    steady = [[StepTime(1.0, 1e-3 + 2e-9 * nbytes, nbytes, extent) for extent, _ in rungs for nbytes in (0, 1e5, 3e5)]]
+    assert _disturbance(steady, 1.0) == (pytest.approx(2e-9), 0)
+    assert _disturbance(steady, 1e-9) == (1e-9, 0)
+    assert _disturbance([[StepTime(1.0, 1e-3, 0.0, 0)]], 1.0) == (0.0, 0)

@@ -26,7 +26,8 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
         tensors.append(Tensor(f"tensor{index}", ALIGN * draw(st.integers(0, 300)), start, end))
     bandwidth = draw(st.sampled_from([1e7, 1e8, 1e9]))
     disturbance = draw(st.sampled_from([0.0, 0.3, 2.0])) / bandwidth
-    storage = Storage(bandwidth, draw(st.sampled_from([0.0, 1e-4])), disturbance=disturbance)
+    overhead_s, cache = draw(st.sampled_from([0.0, 1e-4])), draw(st.sampled_from([0, 4 * PAGE]))
+    storage = Storage(bandwidth, overhead_s, disturbance=disturbance, cache=cache)
     contents = draw(aliases(tensors, count)) if draw(st.booleans()) else ()
     return Problem(tuple(layers), tuple(tensors), storage, contents)
 

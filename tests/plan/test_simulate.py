@@ -52,7 +52,8 @@ def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
             step_left = seconds[computed % steps]
         pace = 1.0
         if load_left:
-            pace += problem.storage.disturbance * segment.nbytes / problem.storage.seconds(segment.nbytes)
+            disturbance = problem.storage.disturbance_of(planned.streamed_extent)
+            pace += disturbance * segment.nbytes / problem.storage.seconds(segment.nbytes)
         passing = min(inf if load_left is None else load_left, inf if step_left is None else step_left * pace)
         clock += passing
         if load_left is not None:
@@ -150,3 +151,16 @@ def test_loads_of_the_next_inference_slow_down_the_last_steps():
     timeline = simulate(Problem(layers, (), Storage(PAGE, 0.0, disturbance=0.5 / PAGE)), planned)
     assert timeline.latency == pytest.approx(8 + 1 - 1 / 1.5)
     assert timeline.stall == pytest.approx(0)
+
+
+def test_loads_that_stay_in_the_cache_disturb_nothing():
+    storage = Storage(PAGE, 0.0, disturbance=1.0, cache=4 * PAGE)
+    assert [storage.disturbance_of(pages * PAGE) for pages in (1, 4, 6, 8, 9)] == [0, 0, 0.5, 1, 1]
+    assert replace(storage, cache=0).disturbance_of(1) == 1
+
+
+def test_what_loads_write_in_every_inference():
+    _, planned = chain()
+    assert planned.streamed_extent == 2 * PAGE
+    pinned = replace(planned, segments=(planned.segments[0], replace(planned.segments[1], pinned=True), planned.segments[2]))
+    assert pinned.streamed_extent == PAGE

@@ -1,0 +1,34 @@
+"""Where loads disturb computing unless they stay in a cache, plans stream through a small part of the arena."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flexcomp.plan import PAGE, Layer, Problem, Storage, Tensor, Weights, plan, simulate
+
+MEMORY = Storage(1e3 * PAGE, 0.0, disturbance=2e-4 / PAGE)  # a page takes 1 ms, and 0.2 ms from computing
+CACHE = 40 * PAGE
+
+
+@pytest.fixture(scope="module")
+def network() -> Problem:
+    """A hundred layers of 20 pages each, which take longer to compute than to load."""
+    layers = tuple(Layer(f"l{i}", 0, Weights(20 * PAGE * i, 20, PAGE), 30e-3) for i in range(100))
+    return Problem(layers, (Tensor("x", PAGE, 0, 100),), replace(MEMORY, cache=CACHE))
+
+
+def test_loads_stay_in_the_cache(network):
+    budget = 400 * PAGE
+    found = plan(network, budget)
+    assert found.streamed_extent <= CACHE
+    assert found.pinned_nbytes > budget / 2
+    assert simulate(network, found).latency < 1.005 * 3.0
+    assert simulate(network, plan(network, budget, "flexnn")).latency > 1.05 * 3.0
+
+
+def test_without_a_cache_as_little_as_possible_is_loaded(network):
+    open_memory = replace(network, storage=MEMORY)
+    found = plan(open_memory, 400 * PAGE)
+    assert found.streamed_nbytes < 1700 * PAGE
