@@ -53,8 +53,10 @@ def _measured(name: str, folder: Path) -> Medium:
 
 
 def _cache(name: str) -> int:
-    sizes = [os.sysconf(f"SC_LEVEL{level}_CACHE_SIZE") for level in (2, 3)] if name == "tmpfs" else []
-    return max(sizes, default=0) * 3 // 4
+    if name != "tmpfs":
+        return 0
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    return max((int(size.read_text().strip().removesuffix("K")) << 10 for size in sizes), default=0) * 3 // 4
 
 
 def sequential_bandwidth(path: Path, request: int = _LARGE) -> float:
