@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from . import plan
+from .band_kernels import other_kernels
 from .choose_bands import Split, splits
 from .device import DeviceProfile
+from .forms import Planning, costs_of, form_of
 from .split_rows import BandBook
-from .variants import Network, Planning, form_of, layer_seconds
+from .variants import Network
 
 
 def in_bands(planning: Planning, profile: DeviceProfile, threads: int) -> Planning:
@@ -25,15 +27,19 @@ def in_bands(planning: Planning, profile: DeviceProfile, threads: int) -> Planni
         return planning
     book = BandBook(network.base)
     orders = [_order(network, book, split, choice) for split in found for choice in _choices(planning, split)]
+    others = list(other_kernels(network.base, network.alternatives, book.bands))
     network = replace(
-        network, bands=tuple(book.bands), band_values=tuple(book.values), band_kernels=dict(book.kernels)
+        network,
+        bands=(*book.bands, *(band for band, _ in others)),
+        band_values=tuple(book.values),
+        band_kernels=book.kernels | {band.layer.kernel: kernel for band, kernel in others},
     )
-    seconds = layer_seconds(network, profile, threads)
-    forms = [form_of(network, order, seconds, profile) for order in dict.fromkeys(orders)]
+    costs = costs_of(network, profile, threads)
+    forms = [form_of(network, order, costs) for order in dict.fromkeys(orders)]
     minimum = plan.minimum_budget(smallest.problem).nbytes
     needs = {form: plan.minimum_budget(form.problem).nbytes for form in forms}
     useful = sorted((form for form in forms if needs[form] < minimum), key=needs.__getitem__)
-    return Planning(network, planning.whole, tuple(useful))
+    return Planning(network, costs, planning.whole, tuple(useful))
 
 
 def _choices(planning: Planning, split: Split) -> list[Sequence[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,26 +12,26 @@ import numpy as np
 import onnx
 import tvm
 
-from . import fixed_order, pipeline, plan, variants
+from . import fixed_order, kernel_sets, pipeline, plan
 from .bands import in_bands
 from .budget import parse_budget
 from .compiled import Artifact
 from .device import DeviceProfile, default_profile, load_profile
 from .errors import InputError, UnsupportedModelError
 from .frontend import Imported, load_model
-from .lower import lower
-from .passes.choose_kernels import Measured
+from .lower import Lowered, lower
+from .passes.choose_kernels import Measured, chosen_kernels
 from .prepared import Prepared, Progress, Wish
 from .schedules.tile import VectorUnit
 from .target import CompileTarget, require_supported, resolve_target
 from .tuning.lookup import Measurements
 from .tuning.records import Database
-from .variants import Network, alone, merge
+from .variants import Network, merge
 from .weights import evaluate
 
 # Choices of kernels by name, and the strategies of ChooseKernels whose kernels an artifact then holds.
 KERNELS = {
-    "auto": ("smallest", "fastest"),
+    "auto": ("smallest", "balanced", "fastest"),
     "smallest": ("smallest",),
     "fastest": ("fastest",),
     "flexnn": fixed_order.ORDER,
@@ -57,9 +57,10 @@ def build(
     `model` is a path to an ONNX file, an `onnx.ModelProto`, or a Relax module (its weights as constants, or as
     `params`). `budget` is in bytes, `"64MB"`, `"64MiB"`, a fraction of the fully resident size, `"min"`, or None
     for everything resident; the artifact holds a ladder of budgets besides. `threads` is the number of compute
-    threads that plans are made for. `kernels` says which kernels the artifact holds: "smallest", "fastest", or both,
-    "auto", so that every rung uses what is fastest within it; both take more storage, not more memory. "flexnn" is
-    FlexNN's fixed order, to compare with: of Winograd, im2col and direct the first that fits the memory.
+    threads that plans are made for. `kernels` says which kernels the artifact holds: "smallest", "fastest", or "auto",
+    both and one between them, so that every rung uses what is fastest within it; that takes more storage, not more
+    memory. "flexnn" is FlexNN's fixed order, to compare with: of Winograd, im2col and direct the first that fits the
+    memory.
     `device` is a profile of the machine that will run it, or the file that `flexcomp profile` wrote; without one,
     plans are made for rates guessed from the target.
     `tuning` is a database that `flexcomp.tune` wrote: where it has times of a layer for this target and number of
@@ -120,7 +121,7 @@ def prepare(
     if kernels == "flexnn":
         planned = fixed_order.planning(network, profile, threads)
     else:
-        planned = in_bands(variants.planning(network, profile, threads), profile, threads)
+        planned = in_bands(kernel_sets.planning(network, profile, threads), profile, threads)
     return Prepared(imported.name, resolved, threads, kernels, profile, planned)
 
 
@@ -143,28 +144,29 @@ def _compile_graph(
     on_weights = partial(evaluate, weights=imported.weights)
     simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights), "transformers")
     report("passes", 1, total)
-    lowered = []
-    for done, strategy in enumerate(strategies):
-        mod, weights = _choose_kernels(simple, imported.weights, target, unit, strategy, measured)
-        report("passes", 2 + 2 * done, total)
-        lowered.append(lower(mod, weights, target, imported.input_names, imported.output_names))
-        report("passes", 3 + 2 * done, total)
-    if len(lowered) == 1:
-        return alone(lowered[0])
+
+    def lowerings() -> Iterator[Lowered]:
+        """One at a time, as each holds a copy of the weights; none that has nothing new."""
+        seen: set[tuple[str, str]] = set()
+        for done, strategy in enumerate(strategies):
+            mod = pipeline.run(simple, pipeline.choose(unit, strategy, measured), "choose")
+            chosen = {(gv.name_hint, kernel) for gv, kernel in chosen_kernels(mod).items()}
+            if not done or chosen - seen:
+                seen |= chosen
+                mod, weights = _pack_weights(mod, imported.weights, target, unit)
+                report("passes", 2 + 2 * done, total)
+                yield lower(mod, weights, target, imported.input_names, imported.output_names)
+            report("passes", 3 + 2 * done, total)
+
     # A fixed order takes a kernel because of its family, fast or not.
-    return merge(*lowered, worthwhile=math.inf) if kernels == "flexnn" else merge(*lowered)
+    return merge(lowerings(), worthwhile=math.inf) if kernels == "flexnn" else merge(lowerings())
 
 
-def _choose_kernels(
-    mod: tvm.IRModule,
-    weights: Sequence[np.ndarray],
-    target: CompileTarget,
-    unit: VectorUnit,
-    strategy: str,
-    measured: Measured | None,
+def _pack_weights(
+    mod: tvm.IRModule, weights: Sequence[np.ndarray], target: CompileTarget, unit: VectorUnit
 ) -> tuple[tvm.IRModule, list[np.ndarray]]:
-    """A module of kernel calls, and the values of its weights."""
-    mod = pipeline.run(mod, pipeline.layers(unit, strategy, measured), "layers")
+    """A module of kernel calls, of one with chosen kernels, and the values of its weights."""
+    mod = pipeline.run(mod, pipeline.pack(unit), "pack")
     mod = pipeline.run(mod, pipeline.separate_weights(), "separate_weights")
     transform = [gv for gv in mod.get_global_vars() if gv.name_hint == "main_transform_params"]
     transformed = evaluate(mod[transform[0]], weights) if transform else list(weights)

@@ -3,14 +3,15 @@
 Li et al., "FlexNN: Efficient and Adaptive DNN Inference on Memory-Constrained Edge Devices" (MobiCom 2024), section
 3.2: Winograd with weights slicing; if that does not meet the memory constraint, im2col and GEMM with input slicing;
 if that does not either, the direct kernel. Latency is not predicted, and weights have no price: it is the baseline
-for `variants.planning`.
+for `kernel_sets.planning`.
 """
 
 from __future__ import annotations
 
 from . import plan
 from .device import DeviceProfile
-from .variants import Choice, Network, Planning, layer_seconds, planning_of
+from .forms import Planning, costs_of, planning_of
+from .variants import Choice, Network
 
 # The strategies of ChooseKernels whose kernels are tried, from the last resort to the first choice.
 ORDER = ("smallest", "im2col_gemm", "winograd")
@@ -22,9 +23,9 @@ def planning(network: Network, profile: DeviceProfile, threads: int) -> Planning
     The alternatives of `network` are those of the lowerings in ORDER. The memory that a layer needs is counted after
     slicing: what is live, the scratch, and one block of weights.
     """
-    seconds = layer_seconds(network, profile, threads)
+    costs = costs_of(network, profile, threads)
     first = [frozenset({index}) for index in range(len(network.alternatives))]
-    single = planning_of(network, first, seconds, profile).whole
+    single = planning_of(network, first, costs).whole
     needs = [
         plan.layer_bounds(form.problem)[alternative.base]
         for form, alternative in zip(single, network.alternatives, strict=True)
@@ -33,4 +34,4 @@ def planning(network: Network, profile: DeviceProfile, threads: int) -> Planning
     for limit in sorted(set(needs)):
         taken = {network.alternatives[i].base: i for i, need in enumerate(needs) if need <= limit}  # later ones win
         choices.append(frozenset(taken.values()))
-    return planning_of(network, choices, seconds, profile, fixed_order=True)
+    return planning_of(network, choices, costs, fixed_order=True)

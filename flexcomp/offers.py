@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from .choices import Offer, worth_recording
 from .device import DeviceProfile
+from .forms import layer_seconds
 from .passes.attributes import CANDIDATES
 from .program import ValueArg
-from .variants import Network, layer_seconds
+from .variants import Network
 
 
 def layer_offers(network: Network, profile: DeviceProfile, threads: int) -> dict[str, list[Offer]]:

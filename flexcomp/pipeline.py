@@ -36,15 +36,19 @@ def transformers(unit: VectorUnit, evaluate: Evaluate) -> list[Pass]:
     return [FuseAttention(unit, evaluate), SliceEmbeddings(unit)]
 
 
+def choose(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
+    """Anchors and their epilogues are functions with a chosen kernel; `kernels` is a strategy of the choice."""
+    return [FuseLayers(), PlaceParts(), ChooseKernels(unit, kernels, measured)]
+
+
+def pack(unit: VectorUnit) -> list[Pass]:
+    """Layers are calls of their kernels on packed weights."""
+    return [SliceLayers(unit), PretransformWeights(unit)]
+
+
 def layers(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
-    """Anchors and their epilogues are calls of chosen kernels on packed weights; `kernels` is a strategy of the choice."""
-    return [
-        FuseLayers(),
-        PlaceParts(),
-        ChooseKernels(unit, kernels, measured),
-        SliceLayers(unit),
-        PretransformWeights(unit),
-    ]
+    """Both of these."""
+    return [*choose(unit, kernels, measured), *pack(unit)]
 
 
 def separate_weights() -> list[Pass]:

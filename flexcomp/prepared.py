@@ -16,6 +16,7 @@ from .budget import Budget
 from .compact import drop_unused
 from .compiled import Artifact
 from .device import DeviceProfile
+from .forms import Planning
 from .kernels import compile_kernels
 from .offers import layer_offers
 from .prediction import LayerTime, Prediction, to_metadata
@@ -23,7 +24,7 @@ from .program import PAGE, Layer, Port, Program, Rung, Value
 from .rungs import plan_rungs, resident_rungs
 from .target import CompileTarget
 from .used import used
-from .variants import Network, Planning, layer_seconds
+from .variants import Network
 
 Progress = Callable[[str, int, int], None]  # phase, done, total
 
@@ -76,9 +77,10 @@ class Prepared:
         layers = tuple(replace(layer, kernel=prefix + layer.kernel) for layer in layers)
         offers = layer_offers(network, self.profile, self.threads)
         record = choices.record(self.kernels, [offers[layer.name] for layer in layers])
+        costs = self.planning.costs
         seconds = {
-            layer.name: LayerTime(time, self.profile.slice_seconds(layer))
-            for layer, time in zip(network.layers, layer_seconds(network, self.profile, self.threads), strict=True)
+            layer.name: LayerTime(time, slice_s)
+            for layer, time, slice_s in zip(network.layers, costs.seconds, costs.slice_s, strict=True)
         }
         times = tuple(seconds[layer.name] for layer in layers)
         module = compile_kernels(functions, self.target, report)

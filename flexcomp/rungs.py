@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from . import plan
 from .budget import Budget, resolve
 from .errors import BudgetError
+from .forms import Form, Planning, form_of
+from .kernel_sets import tailored
 from .program import Load, Rung, Step
-from .variants import Planning
 
 # Forms in bands of rows are tried for budgets up to this multiple of what whole layers need at least.
 _BANDED_UP_TO = 1.5
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """A form and the budgets for which it is tried, in bytes, both included."""
+
+    form: Form
+    least: float = 0
+    most: float = math.inf
 
 
 def plan_rungs(
@@ -24,36 +34,48 @@ def plan_rungs(
 
     Raises BudgetError, naming the layer that sets the smallest feasible budget, if less was asked for.
     """
-    problems = [form.problem for form in planning.forms]
-    minimum = plan.minimum_budget(problems[0])
+    minimum = plan.minimum_budget(planning.forms[0].problem)
     resident = max(minimum.nbytes, *(plan.resident_budget(form.problem) for form in planning.whole))
     # More memory than everything takes is of no use: the rung would be the last one again.
     asked = minimum.nbytes if budget.smallest else min(resolve(budget, 0, resident), resident)
     if asked < minimum.nbytes:
         raise BudgetError(f"a budget of {asked:,} B is too small: {minimum}")
+    budgets = plan.budgets_between(minimum.nbytes, resident)
+    offers = _offers(planning, sorted({*budgets, asked}))
     try:
         chosen = plan.ladder_of(
-            problems,
-            plan.budgets_between(minimum.nbytes, resident),
+            [offer.form.problem for offer in offers],
+            budgets,
             extra=(asked,),
             strategy=strategy,
             report=report,
             last_that_fits=planning.fixed_order,
-            limits=_limits(planning),
+            between=[(offer.least, offer.most) for offer in offers],
         )
     except plan.InfeasibleError as error:
         raise BudgetError(str(error)) from error
-    return tuple(_rung(planning, choice) for choice in chosen)
+    return tuple(_rung(planning, offers[choice.index].form, choice) for choice in chosen)
 
 
-def _limits(planning: Planning) -> list[float]:
-    """Budgets above which a form is not tried: bands repeat work, which pays only where whole layers hardly fit."""
-    whole = plan.minimum_budget(planning.whole[0].problem).nbytes
-    return [_BANDED_UP_TO * whole] * len(planning.banded) + [math.inf] * len(planning.whole)
+def _offers(planning: Planning, budgets: Sequence[int]) -> list[_Offer]:
+    """The forms of a planning, and those made for a budget."""
+    # Bands repeat work, which pays only where whole layers hardly fit.
+    most = _BANDED_UP_TO * plan.minimum_budget(planning.whole[0].problem).nbytes
+    offers = [_Offer(form, most=most) for form in planning.banded] + [_Offer(form) for form in planning.whole]
+    if planning.fixed_order or not planning.network.alternatives:
+        return offers
+    for offer in [*offers[: len(planning.banded)], offers[len(planning.banded)]]:
+        least = plan.minimum_budget(offer.form.problem).nbytes
+        for budget in budgets:
+            if least <= budget <= offer.most:
+                form = tailored(planning, offer.form, budget)
+                if form is not None:
+                    offers.append(_Offer(form, budget, budget))
+    return offers
 
 
-def _rung(planning: Planning, choice: plan.Choice) -> Rung:
-    form, planned = planning.forms[choice.index], choice.plan
+def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
+    planned = choice.plan
     problem = form.problem
     value_at = [-1] * len(planning.network.values)
     for value, tensor in zip(form.values, form.tensors, strict=True):
@@ -79,19 +101,18 @@ def _rung(planning: Planning, choice: plan.Choice) -> Rung:
 
 
 def resident_rungs(planning: Planning, like: Iterable[Rung]) -> tuple[Rung, ...]:
-    """The forms that the rungs `like` compute, once each, with everything resident: what computing alone takes."""
-    wanted = {layers_of(rung) for rung in like}
+    """What the rungs `like` compute, once each, with everything resident: what computing alone takes."""
     chosen = []
-    for index, form in enumerate(planning.forms):
-        if tuple(form.layers) in wanted:
-            planned = plan.resident_plan(form.problem)
-            chosen.append(plan.Choice(index, planned, plan.simulate(form.problem, planned).latency))
-    chosen.sort(key=lambda choice: choice.plan.arena)
+    for layers in dict.fromkeys(map(layers_of, like)):
+        form = form_of(planning.network, layers, planning.costs)
+        planned = plan.resident_plan(form.problem)
+        chosen.append((form, plan.Choice(0, planned, plan.simulate(form.problem, planned).latency)))
+    chosen.sort(key=lambda one: one[1].plan.arena)
     result, budget = [], 0
-    for choice in chosen:
+    for form, choice in chosen:
         budget = max(choice.plan.arena, budget + plan.PAGE)  # budgets of a program ascend
-        plan.verify(planning.forms[choice.index].problem, choice.plan)
-        result.append(_rung(planning, replace(choice, plan=replace(choice.plan, budget=budget))))
+        plan.verify(form.problem, choice.plan)
+        result.append(_rung(planning, form, replace(choice, plan=replace(choice.plan, budget=budget))))
     return tuple(result)
 
 

@@ -37,6 +37,8 @@ class Band:
     rows: Rows
     layer: Layer
     work: float  # as Lowered.work
+    whole: int  # of all layers and alternatives the one of which it computes rows
+    instead_of: int | None = None  # the band of the same rows by the layer's own kernel, if this one has another
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,7 @@ class BandBook:
             )
             work = self.lowered.work[link.layer] * (kernel.flops / base.flops if base.flops else 0.0)
             self._band_at[key] = len(self.bands)
-            self.bands.append(Band(link.layer, own, layer, work))
+            self.bands.append(Band(link.layer, own, layer, work, link.layer))
         return self._band_at[key]
 
     def _inner(self, chain: Chain, rows: Sequence[Rows], position: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import tvm
 from tvm import relax
@@ -19,20 +19,60 @@ from .layers import is_layer, read
 # Seconds of a layer's kernels, by name, as far as they were measured.
 Measured = Callable[[ConvSpec | MatmulSpec], Mapping[str, float]]
 
+# A corner that lies nearer to the line from the smallest to the fastest is not worth another copy of the weights.
+_LEAST_BEND = 0.05
+
 
 def _smallest(candidate: Candidate) -> tuple:
     return (candidate.scratch_nbytes, candidate.weight_nbytes, candidate.work)
 
 
-# What a strategy wants little of, most important first; then the first offer wins.
-STRATEGIES: dict[str, Callable[[Candidate], tuple]] = {
-    "smallest": _smallest,
-    "fastest": lambda candidate: (candidate.work,),
+def hull(offers: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates between the smallest and the fastest that are worth their weights, fewest bytes first.
+
+    Corners of the lower convex hull of (bytes of weights, work), both ends included: whatever a byte costs next to an
+    operation, one of them costs least. Scratch has no price here.
+    """
+    corners = [min(offers, key=_smallest)]
+    for candidate in sorted(offers, key=lambda offer: (offer.weight_nbytes, offer.work)):
+        if candidate.work >= corners[-1].work or candidate.weight_nbytes <= corners[-1].weight_nbytes:
+            continue
+        while len(corners) > 1 and _bend(corners[-2], corners[-1], candidate) <= 0:
+            corners.pop()
+        corners.append(candidate)
+    return corners
+
+
+def _bend(first: Candidate, middle: Candidate, last: Candidate) -> float:
+    """How far the middle candidate lies below the line between the others, as a part of the triangle's rectangle."""
+    part = (middle.weight_nbytes - first.weight_nbytes) / (last.weight_nbytes - first.weight_nbytes)
+    return (first.work - middle.work) / (first.work - last.work) - part
+
+
+def _balanced(offers: Sequence[Candidate]) -> Candidate:
+    """The corner that bends the hull most; the fastest where there is none."""
+    first, *between = hull(offers)
+    last = between.pop() if between else first
+    middle = max(between, key=lambda corner: _bend(first, corner, last), default=last)
+    return middle if middle is last or _bend(first, middle, last) >= _LEAST_BEND else last
+
+
+def _winograd_or_smallest(candidate: Candidate) -> tuple:
+    return (False, candidate.work) if candidate.family == "winograd" else (True, _smallest(candidate))
+
+
+def _im2col_or_smallest(candidate: Candidate) -> tuple:
+    return candidate.family != "im2col_gemm", _smallest(candidate)
+
+
+# What a strategy takes of the candidates of a layer; of equal ones the first.
+STRATEGIES: dict[str, Callable[[Sequence[Candidate]], Candidate]] = {
+    "smallest": lambda offers: min(offers, key=_smallest),
+    "balanced": _balanced,
+    "fastest": lambda offers: min(offers, key=lambda candidate: candidate.work),
     # One family where it is on offer, elsewhere as "smallest": FlexNN's input slicing takes the finest slices.
-    "im2col_gemm": lambda candidate: (candidate.family != "im2col_gemm", _smallest(candidate)),
-    "winograd": lambda candidate: (
-        (False, candidate.work) if candidate.family == "winograd" else (True, _smallest(candidate))
-    ),
+    "im2col_gemm": lambda offers: min(offers, key=_im2col_or_smallest),
+    "winograd": lambda offers: min(offers, key=_winograd_or_smallest),
 }
 
 
@@ -43,9 +83,10 @@ class ChooseKernels:
     flexcomp.layer = "conv2d"   →   flexcomp.layer = "conv2d", flexcomp.kernel = "direct 14×32"
 
     The kernel families offer candidates for the layer's spec. Strategy "smallest" takes the one with the least scratch
-    and weights, "fastest" the one with the least predicted work, whatever memory it needs; "im2col_gemm" and "winograd"
-    take that family where it can compute the layer. Where the fastest by prediction was `measured`, "fastest" is what
-    the measured times speak for, of all that the tuner may have tried (flexcomp/tuning/decide.py).
+    and weights, "fastest" the one with the least predicted work, whatever memory it needs, "balanced" one between them
+    that saves much work for few more weights; "im2col_gemm" and "winograd" take that family where it can compute the
+    layer. Where the fastest by prediction was `measured`, "fastest" is what the measured times speak for, of all that
+    the tuner may have tried (flexcomp/tuning/decide.py).
     """
 
     def __init__(self, unit: VectorUnit, strategy: str = "smallest", measured: Measured | None = None) -> None:
@@ -67,7 +108,7 @@ class ChooseKernels:
 
 def default_kernel(spec: ConvSpec | MatmulSpec, unit: VectorUnit, strategy: str) -> str:
     """What a strategy chooses where nothing was measured."""
-    return str(min(candidates(spec, unit), key=STRATEGIES[strategy]))
+    return str(STRATEGIES[strategy](candidates(spec, unit)))
 
 
 def layer_spec(func: relax.Function) -> ConvSpec | MatmulSpec:
@@ -80,6 +121,11 @@ def chosen(func: relax.Function, unit: VectorUnit) -> Candidate:
     candidate = named(layer_spec(func), unit, str(func.attrs[KERNEL]))
     assert candidate is not None, f"no kernel is called {func.attrs[KERNEL]}"
     return candidate
+
+
+def chosen_kernels(mod: tvm.IRModule) -> dict[tvm.ir.GlobalVar, str]:
+    """The names of the kernels that ChooseKernels marked, by layer function."""
+    return {gv: str(func.attrs[KERNEL]) for gv, func in mod.functions_items() if is_layer(func)}
 
 
 def annotate(mod: tvm.IRModule, attributes) -> tvm.IRModule:

@@ -130,7 +130,7 @@ class _Mutator(relax.PyExprMutator):
             described = names.kernel_attributes(
                 operator_of(layer), str(candidate), str(spec), spec.flops, int(layer.attrs[names.BLOCKS]),
                 candidate.scratch, candidate.work,
-                row_kernel(spec, self.unit.width, candidate.family, candidate.tile),
+                candidate.rows,
                 layer.attrs.get(names.SECONDS),
             )  # fmt: skip
             offers = {str(c): c for c in (*candidates(spec, self.unit), candidate)}  # a tuner knows more than is on offer

@@ -11,6 +11,7 @@ from tvm import tirx
 
 from . import conv, depthwise, im2col, im2col_kernel, matmul, strassen, strassen_kernel, winograd, winograd_kernel
 from .panel import Panel, panel_of
+from .row_bands import RowKernel, row_kernel
 from .spec import ConvSpec, MatmulSpec
 from .strassen import HalvesTransform
 from .tile import Tile, VectorUnit, choose
@@ -45,6 +46,7 @@ class Candidate:
     weight_transform: WeightTransform | None = None  # of the weights, before they are packed
     block_transform: HalvesTransform | None = None  # of the weights of every block
     scratch: tuple[tuple[int, ...], ...] = ()  # shapes of the kernel's trailing parameters, float32
+    rows: RowKernel | None = None  # how it computes bands of rows, if it can
     in_place: bool = False  # y may be a tensor of the epilogue: a result is written once, just after the same element is read
 
     @property
@@ -93,7 +95,8 @@ def direct_candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     code = lambda: build(spec, tile, unit.width, unit.threads)  # noqa: E731
     # Blocks that overlap compute some results twice.
     disjoint = not spec.depthwise and panel.group_channels % panel.block == 0
-    return Candidate(family, tile, panel, 0, work, code, in_place=disjoint)
+    rows = row_kernel(spec, unit.width, family, tile)
+    return Candidate(family, tile, panel, 0, work, code, rows=rows, in_place=disjoint)
 
 
 def _depthwise_rows(spec: ConvSpec, unit: VectorUnit) -> int:
@@ -141,6 +144,7 @@ def winograd_candidate(way: winograd.Winograd, unit: VectorUnit) -> Candidate:
         variant=str(way),
         weight_transform=way.weight_transform,
         scratch=way.scratch,
+        rows=row_kernel(way.spec, unit.width, "winograd", way.tile, way),
     )
 
 

@@ -3,7 +3,8 @@
 In NHWC and with one image a band of rows is one contiguous range of bytes. So a band of a layer is computed by the
 layer's own kernel, made for an image of fewer rows: the first band keeps the padding at the top, the last the
 padding at the bottom, and the rows that neighbouring bands share (the halo) are read twice. Weights are packed as for
-the whole layer, and every output is the sum of the same products in the same order.
+the whole layer, and every output is the sum of the same products in the same order; not so for Winograd kernels, whose
+tiles begin at the first row of the band: their outputs differ from the whole layer's by rounding.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from dataclasses import asdict, dataclass, replace
 
 from tvm import tirx
 
-from . import concat, conv, depthwise, pool
+from . import concat, conv, depthwise, pool, winograd_kernel
 from .concat import ConcatSpec
 from .place import Place
 from .pool import PoolSpec
 from .spec import ConvSpec
 from .tile import Tile
+from .winograd import Winograd
 
 _SPECS = {cls.__name__: cls for cls in (ConvSpec, PoolSpec, ConcatSpec)}
 _CONVOLUTIONS = {"direct": conv.kernel, "depthwise": depthwise.kernel}
@@ -51,6 +53,25 @@ class RowKernel:
     vector_width: int
     family: str = ""  # of a convolution's kernel
     tile: Tile | None = None  # of a convolution's kernel
+    blocking: tuple[int, ...] = ()  # of a Winograd kernel: m, groups, chunk, slots, threads of Winograd
+
+    @property
+    def way(self) -> Winograd | None:
+        """What a Winograd kernel is made from."""
+        if self.family != "winograd":
+            return None
+        m, *blocking = self.blocking
+        return _shrunk(Winograd(self.spec, m, self.tile, *blocking))
+
+    @property
+    def scratch(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the kernel's scratch, float32."""
+        return self.way.scratch if self.way else ()
+
+    @property
+    def work(self) -> float | None:
+        """As Candidate.work; None if it is in proportion to the operations."""
+        return self.way.work if self.way else None
 
     @property
     def out_rows(self) -> int:
@@ -84,6 +105,8 @@ class RowKernel:
 
     def build(self) -> tirx.PrimFunc:
         """The kernel's code, with the parameters of the kernel for the whole layer."""
+        if self.way is not None:
+            return winograd_kernel.kernel(self.way, self.vector_width)
         if isinstance(self.spec, ConvSpec):
             return _CONVOLUTIONS[self.family](self.spec, self.tile, self.vector_width)
         family = pool if isinstance(self.spec, PoolSpec) else concat
@@ -101,8 +124,8 @@ class RowKernel:
         if place := described.get("place"):
             described["place"] = Place(**{key: _tuples(value) for key, value in place.items()})
         spec = _SPECS[name](**described)
-        tile = fields.pop("tile")
-        return RowKernel(spec, tile=Tile(**tile) if tile else None, **fields)
+        tile, blocking = fields.pop("tile"), fields.pop("blocking")
+        return RowKernel(spec, tile=Tile(**tile) if tile else None, blocking=tuple(blocking), **fields)
 
     def _clipped(self, out: Rows) -> tuple[Rows, int, int]:
         """The input rows under the windows of `out`, and how many rows of padding lie above and below them."""
@@ -118,10 +141,15 @@ class RowKernel:
         return Rows(max(0, start), min(extent, stop)), max(0, -start), max(0, below)
 
 
-def row_kernel(spec: object, vector_width: int, family: str = "", tile: Tile | None = None) -> RowKernel | None:
-    """How a kernel computes bands of rows; None if it cannot: other families, several images, a single row."""
+def row_kernel(
+    spec: object, vector_width: int, family: str = "", tile: Tile | None = None, way: Winograd | None = None
+) -> RowKernel | None:
+    """How a kernel computes bands of rows; None if it cannot: other families, several images, a single row.
+
+    `way` is what a Winograd kernel is made from; pairs of pixels, which it may take, are cut from the first row on.
+    """
     if isinstance(spec, ConvSpec):
-        able = spec.batch == 1 and family in _CONVOLUTIONS
+        able = spec.batch == 1 and (family in _CONVOLUTIONS or (way is not None and way.stride == 1))
         # The rows of what it writes to must be those of the result.
         able = able and spec.y_shape[:3] == spec.out_shape[:3] and len(spec.y_shape) == 4
     elif isinstance(spec, PoolSpec):
@@ -132,8 +160,16 @@ def row_kernel(spec: object, vector_width: int, family: str = "", tile: Tile | N
         able = False
     if not able:
         return None
-    kernel = RowKernel(spec, vector_width, family, tile)
+    blocking = (way.m, way.groups, way.chunk, way.slots, way.threads) if way else ()
+    kernel = RowKernel(spec, vector_width, family, tile, blocking)
     return kernel if kernel.out_rows > 1 else None
+
+
+def _shrunk(way: Winograd) -> Winograd:
+    """A way whose blocks of tiles are no larger than the image, or than what every slot can have one of."""
+    way = replace(way, tile=replace(way.tile, rows=min(way.tile.rows, way.tiles)))
+    slots = min(way.slots, way.all_groups)
+    return replace(way, slots=slots, groups=max(1, min(way.groups, way.all_groups // slots)))
 
 
 def _tuples(value):

@@ -9,6 +9,7 @@ from .check import check, verify
 from .errors import InfeasibleError, PlanError
 from .ladder import Choice, budgets_between, ladder, ladder_of, resident_budget
 from .minimum import Minimum, layer_bounds, minimum_budget
+from .mixture import mix
 from .problem import (
     ALIGN,
     PAGE,
@@ -55,6 +56,7 @@ __all__ = [
     "latency_bound",
     "layer_bounds",
     "minimum_budget",
+    "mix",
     "plan",
     "resident_budget",
     "resident_plan",

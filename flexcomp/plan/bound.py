@@ -2,41 +2,69 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from .problem import Problem
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from .problem import Problem, Storage
 from .slicing import live_bytes
 
 
 def latency_bound(problem: Problem, budget: int) -> float:
     """Seconds below which no plan for `budget` bytes gets, in the steady state, on the predicted times.
 
-    A cut argument. When the last step of layer i ends, the weights in the arena, pinned or preloaded,
-    are at most the budget less the tensors live in layer i. Of the weights of the layers behind it, up to j, the
-    rest must be read after that, and the remaining layers are computed before or after that. Inferences follow
-    each other, so the layers may be those of two inferences, all of them once at the most: in the steady state an
-    inference takes as long as the time from a moment of it to the same moment of the next.
-    The bound is the largest over all i and j; it knows nothing of pages, overheads and fragmentation.
-
-    Without a cache that hides it, what does not fit is loaded beside computing, and slows that down, or takes longer than
-    that while computing waits.
+    It is the largest of the cuts of `Cuts`; it knows nothing of pages, overheads and fragmentation.
     """
-    count = len(problem.layers)
-    if not count:
+    if not problem.layers:
         return 0.0
-    live = np.array(live_bytes(problem), dtype=np.int64)
-    seconds = np.concatenate([[0.0], np.cumsum([layer.seconds for layer in problem.layers] * 2)])
-    sizes = [layer.weights.nbytes if layer.weights else 0 for layer in problem.layers] * 2
-    nbytes = np.concatenate([[0], np.cumsum(np.array(sizes, dtype=np.int64))])
-    compute = seconds[count]
-    bound = compute
-    for i in range(count):  # the layers [i, j) follow the cut, which is in the layer before
-        held = max(0, budget - live[i - 1])
-        upto = slice(i, i + count + 1)
-        read = np.maximum(0, nbytes[upto] - nbytes[i] - held) / problem.storage.bandwidth
-        bound = max(bound, float(np.max(read + compute - (seconds[upto] - seconds[i]))))
-    storage = problem.storage
-    if storage.cache:
-        return float(bound)
-    delay = storage.disturbance / (1 + storage.disturbance * storage.bandwidth)  # by a byte that is loaded beside computing
-    return max(float(bound), float(compute + delay * max(0, nbytes[count] - budget)))
+    seconds = np.array([layer.seconds for layer in problem.layers])
+    nbytes = np.array([layer.weights.nbytes if layer.weights else 0 for layer in problem.layers], dtype=float)
+    return float(Cuts(live_bytes(problem), budget, problem.storage).values(seconds, nbytes).max())
+
+
+class Cuts:
+    """Lower bounds on the latency of an inference, of layers that may have other kernels, for one budget.
+
+    When the last step of layer i - 1 ends, the weights in the arena, pinned or preloaded, are at most the budget less
+    the tensors live in it. Of the weights of the layers [i, j) behind it, the rest must be read after that, and the
+    remaining layers are computed before or after that. Inferences follow each other, so the layers may be those of
+    two inferences, all of them once at the most: in the steady state an inference takes as long as the time from a
+    moment of it to the same moment of the next.
+
+    Where no layers are behind the cut, all of them are computed. Without a cache that hides it, what does not fit is
+    loaded beside that, and slows it down, or takes longer than that while computing waits.
+    """
+
+    def __init__(self, live: Sequence[int], budget: int, storage: Storage) -> None:
+        """`live` has the bytes of the tensors live in each layer."""
+        self.count, self.budget, self.bandwidth = len(live), budget, storage.bandwidth
+        self.held = np.maximum(0.0, budget - np.roll(np.array(live, dtype=float), 1))
+        # by a byte that is loaded beside computing
+        self.delay = 0.0 if storage.cache else storage.disturbance / (1 + storage.disturbance * storage.bandwidth)
+
+    def values(self, seconds: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
+        """float64[layers, layers + 1], in seconds: [i, k] is the bound of the cut before layer i with k layers behind it."""
+        read = np.maximum(0.0, self._behind(nbytes) - self.held[:, None]) / self.bandwidth
+        values = read + (seconds.sum() - self._behind(seconds))
+        values[:, 0] += self.delay * max(0.0, nbytes.sum() - self.budget)
+        return values
+
+    def prices(self, weights: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What a second and a byte more of each layer add to the cuts' weighted sum (`weights` add up to one)."""
+        reading = self._behind(nbytes) > self.held[:, None]
+        delay = self.delay * weights[:, 0].sum() if nbytes.sum() > self.budget else 0.0
+        return 1.0 - self._covered(weights), self._covered(weights * reading) / self.bandwidth + delay
+
+    def _behind(self, amounts: np.ndarray) -> np.ndarray:
+        """Sums over the layers behind every cut."""
+        upto = np.concatenate([[0.0], np.cumsum(np.concatenate([amounts, amounts]))])
+        return sliding_window_view(upto, self.count + 1)[: self.count] - upto[: self.count, None]
+
+    def _covered(self, weights: np.ndarray) -> np.ndarray:
+        """Per layer the weights of the cuts that it is behind."""
+        ends = np.add.outer(np.arange(self.count), np.arange(self.count + 1))
+        change = np.bincount(ends.ravel(), weights=-weights.ravel(), minlength=2 * self.count + 1)
+        change[: self.count] += weights.sum(axis=1)
+        covered = np.cumsum(change)
+        return covered[: self.count] + covered[self.count : 2 * self.count]

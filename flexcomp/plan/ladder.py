@@ -17,6 +17,7 @@ from .strategies import plan
 
 RUNGS = 14
 CLOSEST = 1.03  # neighbouring rungs differ at least by this factor
+FRACTIONS = (0.5, 0.25, 0.1)  # of everything resident: rungs for budgets that are likely to be asked for
 
 
 def resident_budget(problem: Problem) -> int:
@@ -25,15 +26,22 @@ def resident_budget(problem: Problem) -> int:
 
 
 def budgets_between(smallest: int, largest: int, rungs: int = RUNGS) -> list[int]:
-    """At most `rungs` budgets in geometric progression, whole pages, both ends included."""
+    """At most `rungs` budgets in geometric progression, whole pages, both ends included.
+
+    The nearest one to each of FRACTIONS of the largest is moved there: budgets are asked for as such.
+    """
     if not 0 < smallest < largest:
         return [smallest]
     ratio = max((largest / smallest) ** (1 / (rungs - 1)), CLOSEST)
-    result, budget = [smallest], smallest * ratio
+    between, budget = [], smallest * ratio
     while budget * CLOSEST**0.5 < largest:
-        result.append(int(budget) // PAGE * PAGE)
+        between.append(budget)
         budget *= ratio
-    return [*result, largest]
+    for wanted in (part * largest for part in FRACTIONS):
+        for index, budget in enumerate(between):
+            if budget / ratio**0.5 <= wanted < budget * ratio**0.5:
+                between[index] = wanted
+    return [smallest, *(int(budget) // PAGE * PAGE for budget in between), largest]
 
 
 def ladder(
@@ -65,17 +73,17 @@ def ladder_of(
     strategy: str = "best",
     report: Callable[[int, int], None] = lambda done, total: None,
     last_that_fits: bool = False,
-    limits: Sequence[float] = (),
+    between: Sequence[tuple[float, float]] = (),
 ) -> tuple[Choice, ...]:
     """As `ladder`, where a rung may solve any of several problems: one network with other kernels.
 
     The first problem sets the smallest budget; it should be the one with the smallest kernels. For every
     budget problems are tried in the order of their lower bounds, until no bound is below the best plan; or,
     with `last_that_fits`, the last problem that can be planned is taken whatever its latency. A budget that was
-    not asked for is left out if the strategy finds no plan. `limits`, one per problem, are budgets in bytes above
-    which a problem is not tried.
+    not asked for is left out if the strategy finds no plan. `between`, one pair per problem, are the
+    smallest and the largest budget, in bytes, for which a problem is tried.
     """
-    limits = limits or [inf] * len(problems)
+    between = between or [(0, inf)] * len(problems)
     if budgets is None:
         largest = max(resident_budget(problem) for problem in problems)
         budgets = budgets_between(minimum_budget(problems[0]).nbytes, largest)
@@ -85,7 +93,7 @@ def ladder_of(
     result: list[Choice] = []
     for done, budget in enumerate(wanted):
         report(done, len(wanted))
-        tried = [index for index, limit in enumerate(limits) if budget <= limit]
+        tried = [index for index, (least, most) in enumerate(between) if least <= budget <= most]
         try:
             best = pick(problems, tried, budget, strategy)
         except InfeasibleError:

@@ -81,3 +81,25 @@ def test_every_rung_computes_the_same(artifact, tmp_path):
 def test_a_budget_below_the_minimum_names_the_band_that_sets_it(artifact):
     with pytest.raises(flexcomp.BudgetError, match=r"set by layer \S+\[\d+:\d+\]: [\d,]+ B of activations"):
         flexcomp.build(network(), threads=2, kernels="smallest", budget=artifact.program.rungs[0].budget - 1)
+
+
+def test_bands_take_faster_kernels_where_their_scratch_fits(tmp_path):
+    """Three convolutions of a large image, then weights that are loaded: the first rungs have time for neither."""
+    g = Graph("fast_bands", seed=2)
+    x = g.relu(g.conv(g.input("x", (1, 3, 64, 64)), 64, 3))
+    for _ in range(3):
+        x = g.relu(g.conv(x, 64, 3))
+    model = g.model(g.dense(g.op("Flatten", g.op("GlobalAveragePool", x)), 64), (1, 64))
+    artifact = flexcomp.build(model, threads=1)
+    program = artifact.program
+    used = [{program.layers[step.layer] for step in rung.steps} for rung in program.rungs]
+    banded = [{layer.implementation.split()[0] for layer in layers if is_band(layer)} for layers in used]
+    assert any("winograd" in families for families in banded)
+    assert max(rung.budget for rung, families in zip(program.rungs, banded, strict=True) if families) < 2 * 64 * 64 * 64 * 4
+    artifact.export_library(tmp_path / "network.so")
+    x = np.random.default_rng(0).standard_normal((1, 3, 64, 64)).astype("f4")
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    with flexcomp.load(tmp_path / "network.so") as session:
+        for rung in program.rungs:
+            session.set_budget(rung.budget)
+            np.testing.assert_allclose(session(x), expected, atol=1e-5 * abs(expected).max())

@@ -10,13 +10,14 @@ from benchmarks.graph import Graph
 from flexcomp import pipeline, plan
 from flexcomp.choose_bands import splits
 from flexcomp.device import default_profile
+from flexcomp.forms import costs_of, form_of
 from flexcomp.frontend import load_model
 from flexcomp.lower import Lowered, lower
 from flexcomp.program import ALIGN, ValueArg
 from flexcomp.schedules.row_bands import Rows
 from flexcomp.split_rows import BandBook, Region, chain_of
 from flexcomp.target import resolve_target
-from flexcomp.variants import alone, form_of, layer_seconds
+from flexcomp.variants import merge
 from flexcomp.weights import evaluate
 
 
@@ -133,8 +134,8 @@ def seconds_of(work: float, nbytes: int) -> float:
 
 
 def problem_of(network: Lowered) -> plan.Problem:
-    whole, profile = alone(network), default_profile(8)
-    return form_of(whole, range(len(network.layers)), layer_seconds(whole, profile, 1), profile).problem
+    whole = merge([network])
+    return form_of(whole, range(len(network.layers)), costs_of(whole, default_profile(8), 1)).problem
 
 
 def test_splits_keep_what_they_promise(stem):
@@ -151,9 +152,8 @@ def test_splits_keep_what_they_promise(stem):
             order += [*range(at, region.start), *(len(stem.layers) + i for i in book.add(region))]
             at = region.stop
         order += range(at, len(stem.layers))
-        network = replace(alone(stem), bands=tuple(book.bands), band_values=tuple(book.values))
-        seconds = layer_seconds(network, default_profile(8), 1)
-        form = form_of(network, order, seconds, default_profile(8))
+        network = replace(merge([stem]), bands=tuple(book.bands), band_values=tuple(book.values))
+        form = form_of(network, order, costs_of(network, default_profile(8), 1))
         assert max(plan.layer_bounds(form.problem)) <= split.peak
 
 

@@ -1,4 +1,4 @@
-"""Bands of rows: the rows they need, and that together they compute what the whole layer computes, to the last bit."""
+"""Bands of rows: the rows they need, and that together they compute what the whole layer computes, most to the last bit."""
 
 import itertools
 from dataclasses import replace
@@ -13,10 +13,11 @@ from flexcomp.schedules.pool import PoolSpec
 from flexcomp.schedules.registry import conv_candidates
 from flexcomp.schedules.row_bands import RowKernel, Rows, row_kernel
 from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tile import Tile, VectorUnit
+from flexcomp.schedules.winograd import Winograd
 
 from .kernels import call, library
-from .reference import pack
+from .reference import conv2d, pack
 
 UNIT = VectorUnit(8, 16)
 RESIDUAL = ("relu", ("add", ("acc",), ("tensor", 0)))
@@ -77,13 +78,52 @@ def test_convolutions_in_bands(count):
             np.testing.assert_array_equal(band, whole[:, rows.start : rows.stop], str(spec))
 
 
-def _convolve(function, x, tensors, packed, out):
+def _convolve(function, x, tensors, packed, out, scratch=()):
     import tvm
 
     result = tvm.runtime.tensor(np.full(out, np.nan, "f4"))
     operands = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in (x, *tensors, packed)]
-    function(*operands, 0, packed.shape[0], result)
+    function(*operands, 0, packed.shape[0], result, *map(tvm.runtime.tensor, scratch))
     return result.numpy()
+
+
+def test_winograd_in_bands_differs_from_the_whole_by_rounding():
+    rng = np.random.default_rng(4)
+    functions, cases = {}, []
+    for i, (spec, m, slots) in enumerate(
+        itertools.product(
+            (
+                ConvSpec(1, 23, 17, 12, 24, kernel=(3, 3), padding=(1, 1, 1, 1), epilogue=RESIDUAL),
+                ConvSpec(1, 14, 9, 8, 8, kernel=(3, 3), padding=(2, 0, 0, 1)),
+            ),
+            (2, 4),
+            (1, 2),
+        )
+    ):
+        way = Winograd(spec, m, Tile(3, 8), groups=3, slots=slots, threads=slots)
+        kernel = row_kernel(spec, UNIT.width, "winograd", way.tile, way)
+        assert kernel.way == way and RowKernel.decode(kernel.encode()) == kernel
+        parts = bands(kernel, 4)
+        functions |= {f"band_{i}_{rows.start}": kernel.band(rows).build() for rows in parts}
+        cases.append((i, spec, kernel, parts))
+    compiled = library(functions)
+    for i, spec, kernel, parts in cases:
+        x = rng.standard_normal((1, spec.height, spec.width, spec.in_channels)).astype("f4")
+        w = rng.standard_normal((spec.out_channels, *spec.kernel, spec.group_in)).astype("f4")
+        bias = rng.standard_normal(spec.out_channels).astype("f4")
+        tensors = [rng.standard_normal(spec.out_shape).astype("f4") for _ in range(spec.tensors)]
+        packed = pack(kernel.way.panel, kernel.way.weight_transform.apply(w), bias)
+        expected = conv2d(spec, x, w, bias)
+        expected = np.maximum(expected + tensors[0], 0) if tensors else expected
+        for rows in parts:
+            band, needed = kernel.band(rows), kernel.needed(rows, 0)
+            assert band.way.panel == kernel.way.panel and band.way.tile_blocks >= band.way.slots
+            scratch = [np.full(shape, np.nan, "f4") for shape in band.scratch]
+            inputs = [x[:, needed.start : needed.stop], *(tensor[:, rows.start : rows.stop] for tensor in tensors), packed]
+            out = (1, rows.count, *spec.out_shape[2:])
+            found = _convolve(compiled[f"band_{i}_{rows.start}"], inputs[0], inputs[1:-1], packed, out, scratch)
+            error = abs(found - expected[:, rows.start : rows.stop]).max()
+            assert error < 1e-5 * abs(expected).max(), f"{spec} {band.way} {rows}"
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -6,7 +6,6 @@ import tvm
 
 import flexcomp
 from benchmarks.graph import Graph
-from flexcomp import pipeline
 from flexcomp.schedules.spec import ConvSpec
 from flexcomp.schedules.tile import Tile
 from flexcomp.schedules.winograd import Winograd
@@ -168,15 +167,12 @@ def _residual_network():
     return g.model(g.relu(g.op("Add", g.conv(x, 40, 3), x)), (1, 40, 29, 31))
 
 
-def test_a_network_computes_the_same_with_the_fastest_kernels(monkeypatch, tmp_path):
+def test_a_network_computes_the_same_with_the_fastest_kernels(tmp_path):
     """From ONNX to a session: weights are transformed at build time, scratch lies in the arena, slices compute all."""
     model = _residual_network()
     x = np.random.default_rng(0).standard_normal((1, 16, 29, 31)).astype("f4")
-    layers = pipeline.layers
-    monkeypatch.setattr(pipeline, "layers", lambda unit, *_: layers(unit, "smallest"))
-    reference = flexcomp.build(model)
-    monkeypatch.setattr(pipeline, "layers", lambda unit, *_: layers(unit, "fastest"))
-    fastest = flexcomp.build(model)
+    reference = flexcomp.build(model, kernels="smallest")
+    fastest = flexcomp.build(model, kernels="fastest")
     assert all(not layer.scratch_nbytes for layer in reference.program.layers)
     chosen = [layer for layer in fastest.program.layers if layer.implementation.startswith("winograd")]
     assert len(chosen) == 2 and all(layer.scratch_nbytes for layer in chosen)

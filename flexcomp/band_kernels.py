@@ -1,0 +1,53 @@
+"""Bands of rows by other kernels than the smallest: what a layer's alternatives make of the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from .lower import Lowered, align
+from .program import Layer, ScratchArg, TensorType, ValueArg
+from .schedules.row_bands import RowKernel
+from .split_rows import Band
+from .variants import Alternative
+
+# A kernel that saves less than this part of a band's work is not worth its weights and scratch.
+_WORTHWHILE = 0.97
+
+
+def other_kernels(
+    lowered: Lowered, alternatives: Sequence[Alternative], bands: Sequence[Band]
+) -> Iterator[tuple[Band, RowKernel]]:
+    """For every band those of the same rows by the alternatives that can, with the kernel that computes them.
+
+    They read and write what the band reads and writes, and have weights and scratch of their own.
+    """
+    symbols: dict[tuple[str, RowKernel], str] = {}
+    for at, band in enumerate(bands):
+        for index, other in enumerate(alternatives):
+            if other.base != band.base or other.rows is None:
+                continue
+            kernel = other.rows.band(band.rows)
+            work = other.work * kernel.flops / other.layer.flops if kernel.work is None else kernel.work
+            if work > _WORTHWHILE * band.work:
+                continue
+            symbol = symbols.setdefault((other.layer.kernel, kernel), f"{other.layer.kernel}_rows_{len(symbols)}")
+            name = other.layer.name + band.layer.name.removeprefix(lowered.layers[band.base].name)
+            layer = _on_rows(replace(other.layer, name=name, kernel=symbol), band.layer, kernel)
+            yield Band(band.base, band.rows, layer, work, len(lowered.layers) + index, at), kernel
+
+
+def _on_rows(layer: Layer, band: Layer, kernel: RowKernel) -> Layer:
+    """A layer with the values of a band of it, and the scratch of the kernel."""
+    values = iter(arg for arg in band.args if isinstance(arg, ValueArg))
+    scratch = iter(TensorType(shape, "float32") for shape in kernel.scratch)
+    args, end = [], 0
+    for arg in layer.args:
+        if isinstance(arg, ValueArg):
+            args.append(next(values))
+        elif isinstance(arg, ScratchArg):
+            args.append(ScratchArg(end, next(scratch)))
+            end += align(args[-1].type.nbytes)
+        else:
+            args.append(arg)
+    return replace(layer, description=band.description, args=tuple(args), scratch_nbytes=end, flops=band.flops)

@@ -1,0 +1,114 @@
+"""The forms of a network between which plans choose: which kernels compute it, with whole layers or in bands of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from . import plan
+from .contents import contents_of
+from .device import DeviceProfile
+from .in_place import lives_of_places, shared_places
+from .lower import operand_bytes
+from .program import Layer
+from .variants import Choice, Network
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What planning a network goes by; times in seconds, in the order of `Network.layers`."""
+
+    seconds: tuple[float, ...]  # as by `layer_seconds`
+    slice_s: tuple[float, ...]  # that each further slice adds
+    storage: plan.Storage
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to compute the network."""
+
+    layers: tuple[int, ...]  # indices into Network.layers, in the order of computing
+    values: tuple[int, ...]  # indices into Network.values, those in use
+    tensors: tuple[int, ...]  # for each of them the tensor of the problem that it is, alone or with others
+    problem: plan.Problem  # its layers in the order above
+
+
+@dataclass(frozen=True)
+class Planning:
+    """A network in all its forms: first with whole layers, one form per choice of alternatives, then in bands of rows."""
+
+    network: Network
+    costs: Costs
+    whole: tuple[Form, ...]  # the smallest kernels first
+    banded: tuple[Form, ...] = ()  # the smallest memory first; only where they need less than the whole ones
+    fixed_order: bool = False  # a rung takes the last form that can be planned, not the fastest plan
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """All forms, the one with the smallest memory first."""
+        return (*self.banded, *self.whole)
+
+    def on(self, storage: plan.Storage) -> Planning:
+        """The same, to be loaded from `storage`."""
+
+        def moved(form: Form) -> Form:
+            return replace(form, problem=replace(form.problem, storage=storage))
+
+        return replace(
+            self,
+            costs=replace(self.costs, storage=storage),
+            whole=tuple(map(moved, self.whole)),
+            banded=tuple(map(moved, self.banded)),
+        )
+
+
+def planning_of(network: Network, choices: Sequence[Choice], costs: Costs, fixed_order: bool = False) -> Planning:
+    """The forms of the given choices."""
+    forms = tuple(form_of(network, network.indices(choice), costs) for choice in choices)
+    return Planning(network, costs, forms, fixed_order=fixed_order)
+
+
+def costs_of(network: Network, profile: DeviceProfile, threads: int) -> Costs:
+    """What a device profile says of the layers of a network."""
+    slices = tuple(profile.slice_seconds(layer) for layer in network.layers)
+    return Costs(tuple(layer_seconds(network, profile, threads)), slices, profile.storage)
+
+
+def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> list[float]:
+    """The time of every layer, alternative and band, measured or else predicted, in the order of `network.layers`."""
+    work = [*network.base.work, *(other.work for other in (*network.alternatives, *network.bands))]
+    predicted = [
+        profile.layer_seconds(layer, operations, operand_bytes(layer), threads)
+        for layer, operations in zip(network.layers, work, strict=True)
+    ]
+    measured = [*network.base.seconds, *(alternative.seconds for alternative in network.alternatives)]
+    # A band does what its layer does, on fewer rows.
+    measured += [
+        None if (whole := measured[band.whole]) is None else time * whole / predicted[band.whole]
+        for band, time in zip(network.bands, predicted[len(measured) :], strict=True)
+    ]
+    return [time if known is None else known for time, known in zip(predicted, measured, strict=True)]
+
+
+def form_of(network: Network, indices: Sequence[int], costs: Costs) -> Form:
+    """The form that computes these layers."""
+    layers = [network.layers[index] for index in indices]
+    lives = network.base.lifetimes(layers)
+    values = network.values
+    place = shared_places(values, layers, lives, network.in_place, {port.value for port in network.base.outputs})
+    tensors = lives_of_places(lives, place)
+    position = {value: index for index, value in enumerate(tensors)}
+    problem = plan.Problem(
+        tuple(planned_layer(layer, index, costs) for layer, index in zip(layers, indices, strict=True)),
+        tuple(plan.Tensor(values[value].name, values[value].nbytes, *live) for value, live in tensors.items()),
+        costs.storage,
+        contents_of(network.base, layers, values, network.in_place, {v: position[place[v]] for v in lives}),
+    )
+    return Form(tuple(indices), tuple(lives), tuple(position[place[value]] for value in lives), problem)
+
+
+def planned_layer(layer: Layer, index: int, costs: Costs) -> plan.Layer:
+    """What the planner knows of `layer`, which is `Network.layers[index]`."""
+    weights = layer.weights
+    packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
+    return plan.Layer(layer.name, layer.scratch_nbytes, packed, costs.seconds[index], costs.slice_s[index])

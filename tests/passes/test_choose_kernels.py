@@ -1,0 +1,43 @@
+"""Which of a layer's candidates the strategies take."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flexcomp.passes.choose_kernels import STRATEGIES, hull
+from flexcomp.schedules.registry import candidates
+from flexcomp.schedules.spec import ConvSpec
+from flexcomp.schedules.tile import VectorUnit
+
+UNIT = VectorUnit(16, 32)
+
+
+def conv(side: int, channels: int) -> ConvSpec:
+    return ConvSpec(1, side, side, channels, channels, (3, 3), padding=(1, 1, 1, 1))
+
+
+@pytest.mark.parametrize(("shape", "fastest"), [((14, 512), "F(5)"), ((28, 512), "F(4)"), ((7, 512), "F(4)")])
+def test_balanced_saves_most_of_the_work_for_few_weights(shape, fastest):
+    offers = candidates(conv(*shape), UNIT)
+    small, balanced, fast = (STRATEGIES[name](offers) for name in ("smallest", "balanced", "fastest"))
+    assert (small.family, balanced.variant[:4], fast.variant[:4]) == ("direct", "F(2)", fastest)
+    part = (balanced.weight_nbytes - small.weight_nbytes) / (fast.weight_nbytes - small.weight_nbytes)
+    assert small.work - balanced.work > 2 * part * (small.work - fast.work)
+
+
+@given(st.floats(1e-3, 1e4), st.sampled_from([(7, 512), (14, 256), (28, 128), (56, 64)]))
+def test_at_every_price_of_a_byte_a_corner_of_the_hull_costs_least(price, shape):
+    offers = candidates(conv(*shape), UNIT)
+    corners = hull(offers)
+
+    def cost(candidate):
+        return candidate.work + price * candidate.weight_nbytes
+
+    assert min(map(cost, corners)) <= min(cost(one) for one in offers if one.weight_nbytes >= corners[0].weight_nbytes)
+    assert [one.weight_nbytes for one in corners] == sorted({one.weight_nbytes for one in corners})
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_takes_the_only_candidate(strategy):
+    only = candidates(conv(14, 256), UNIT)[:1]
+    assert STRATEGIES[strategy](only) is only[0]
