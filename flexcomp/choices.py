@@ -100,7 +100,7 @@ def _reason(program: Program, choices: Choices, index: int, needs: Mapping[int, 
             return "first in the fixed order"
         return "fastest" if own.seconds <= min(o.seconds for o in choices.offers[index]) else "fastest that is kept"
     first = min(preferred, key=lambda i: _rank(choices, offers[i]))
-    family = offers[first].kernel.split()[0]
+    family = _told_from(own.kernel, offers[first].kernel)
     if needs[first] > rung.budget:
         return f"{family} does not fit"
     if fixed:
@@ -108,6 +108,12 @@ def _reason(program: Program, choices: Choices, index: int, needs: Mapping[int, 
     if offers[first].weights_nbytes > layer.weights.nbytes and any(not load.pinned for load in rung.loads):
         return f"fewer bytes to load than {family}"
     return f"less memory than {family}"
+
+
+def _told_from(own: str, other: str) -> str:
+    """The other kernel's family; more of its name where both are of one family."""
+    family, *words = other.split()
+    return " ".join([family, *words[:-1]]) if own.split()[0] == family else family
 
 
 def _rank(choices: Choices, offer: Offer) -> float:

@@ -10,6 +10,7 @@ tiles begin at the first row of the band: their outputs differ from the whole la
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 
 from tvm import tirx
@@ -166,10 +167,10 @@ def row_kernel(
 
 
 def _shrunk(way: Winograd) -> Winograd:
-    """A way whose blocks of tiles are no larger than the image, or than what every slot can have one of."""
+    """A way whose register tiles, blocks and slots are no more than there is work for."""
     way = replace(way, tile=replace(way.tile, rows=min(way.tile.rows, way.tiles)))
-    slots = min(way.slots, way.all_groups)
-    return replace(way, slots=slots, groups=max(1, min(way.groups, way.all_groups // slots)))
+    way = replace(way, groups=min(way.groups, math.ceil(way.all_groups / way.slots)))
+    return replace(way, slots=min(way.slots, way.tile_blocks))
 
 
 def _tuples(value):
