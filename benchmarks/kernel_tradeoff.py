@@ -1,11 +1,13 @@
 """Three kernels of one 3×3 convolution: latency, weights and scratch (FlexNN's Figure 2), and im2col over its slices.
 
-    python -m benchmarks.kernel_tradeoff [--kernels FOLDER] [--build-only] [--json FILE]
+    python -m benchmarks.kernel_tradeoff [--only kernels|slices] [--kernels FOLDER] [--build-only] [--json FILE]
 
-Compiling takes longer than measuring: with --kernels the compiled kernels are kept in FOLDER, --build-only stops
-there. Float32, batch 1, stride 1, padding 1, ReLU, one thread. The kernels of one shape run in turns; shown are
-minima, so that other work on the machine disturbs little. "cold" is after 96 MiB were written, so that weights,
-input and scratch come from memory.
+Both tables are made, or `--only` one. Compiling takes longer than measuring: with --kernels the compiled kernels are
+kept in FOLDER, --build-only stops there.
+
+Float32, batch 1, stride 1, padding 1, ReLU, one thread. The kernels of one shape run in turns; shown are minima, so
+that other work on the machine disturbs little. "cold" is after 96 MiB were written, so that weights, input and scratch
+come from memory.
 """
 
 from __future__ import annotations
@@ -75,6 +77,9 @@ def curve(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
         counts.append(2 ** (len(counts) - 1))
     ways = sorted({im2col.in_slices(spec, unit, count) for count in counts}, key=lambda way: way.count)
     return list({str(way): im2col_candidate(way, unit) for way in ways}.values())
+
+
+_TABLES = {"kernels": trade_off, "slices": curve}
 
 
 def compiled(name: str, offered: list[Candidate], folder: Path, target) -> tvm.runtime.Module:
@@ -156,23 +161,24 @@ def table(title: str, rows: list[dict]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=_TABLES, help="one of the tables")
     parser.add_argument("--kernels", type=Path, help="where compiled kernels are kept")
     parser.add_argument("--build-only", action="store_true")
     parser.add_argument("--json", type=Path, help="write the results there as well")
     parser.add_argument("--repeat", type=int, default=12)
     arguments = parser.parse_args()
     target = resolve_target("native")
-    unit = VectorUnit(target.vector_width, target.vector_registers)
+    unit = target.vector_unit
     results: dict[str, list] = {"kernels": [], "slices": []}
     with tempfile.TemporaryDirectory() as temporary, pool(1):
         folder = arguments.kernels or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        for part, offer in (("kernels", trade_off), ("slices", curve)):
+        for part in [arguments.only] if arguments.only else _TABLES:
             if not arguments.build_only:
                 print(_HEADS[part])
             for image, channels in SHAPES:
                 spec = spec_of(image, channels)
-                offered = offer(spec, unit)
+                offered = _TABLES[part](spec, unit)
                 module = compiled(f"{part}_{image}_{channels}", offered, folder, target)
                 if arguments.build_only:
                     continue

@@ -41,6 +41,8 @@ _ARM_FEATURES = {"neon": "neon", "vfp4": "vfpv4", "vfp3": "vfpv3", "hwdiv": "idi
 _FEATURE_NAMES = {"x86": _X86_FEATURES, "aarch64": _AARCH64_FEATURES, "arm": _ARM_FEATURES}
 
 
+# x86 cores that compute 512 bits in two halves: one multiply-add in each cycle, in which two operands can be loaded.
+_HALVES = ("znver4",)
 # Sums in flight where the CPU is not known: as many as the widest of AArch64 wants.
 _IN_FLIGHT = 16
 
@@ -62,7 +64,8 @@ class CompileTarget:
     def vector_unit(self) -> VectorUnit:
         """What the tiles of kernels depend on."""
         if self.arch != "aarch64":
-            return VectorUnit(self.vector_width, self.vector_registers)
+            spare_loads = self.vector_width == 16 and self.tvm_target.attrs.get("mcpu") in _HALVES
+            return VectorUnit(self.vector_width, self.vector_registers, spare_loads=spare_loads)
         core = CORES.get(self.tvm_target.attrs.get("mcpu"))
         in_flight = core.in_flight if core else _IN_FLIGHT
         return VectorUnit(self.vector_width, self.vector_registers, by_lane=True, in_flight=in_flight)

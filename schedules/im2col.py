@@ -74,15 +74,24 @@ class Im2col:
         return tiles * small + min(tiles, larger)
 
     @property
-    def slice(self) -> int:
-        """Products of a slice, the last of which may be shorter: whole cache lines where there are enough of them."""
-        each = math.ceil(self.spec.taps / self.slices)
-        return math.ceil(each / _LINE) * _LINE if each >= _LINE and self.slices > 1 else each
+    def step(self) -> int:
+        """Products that a slice is a multiple of: a cache line of them, where there are enough of those."""
+        return _LINE if math.ceil(self.spec.taps / self.slices) >= _LINE else 1
+
+    @property
+    def steps(self) -> int:
+        """Steps of all products, the last of which may be incomplete."""
+        return math.ceil(self.spec.taps / self.step)
 
     @property
     def count(self) -> int:
-        """Slices that there are, of that many products."""
-        return math.ceil(self.spec.taps / self.slice)
+        """Slices that there are, the fewest of that length: the first `steps % count` have a step more than the others."""
+        return math.ceil(self.steps / math.ceil(self.steps / self.slices))
+
+    @property
+    def slice(self) -> int:
+        """Products of the first slice, which no other has more than."""
+        return min(math.ceil(self.steps / self.count) * self.step, self.spec.taps)
 
     @property
     def row(self) -> int:

@@ -13,12 +13,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from . import epilogue as ep
-from .emit import Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
+from .emit import CACHE_LINE, Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
 from .im2col import Im2col, eligible
 from .layer_function import Operands, layer_function
 from .tile import pieces
@@ -86,8 +87,8 @@ class _Emitter:
                 high = T.bind(tirx.min(first + count, (group + 1) * per_group)) if spec.groups > 1 else first + count
                 with maybe_serial(0, way.count) as index:
                     self.index = index
-                    self.start = _bind(index * way.slice)
-                    self.stop = T.bind(tirx.min(self.start + way.slice, spec.taps)) if way.count > 1 else spec.taps
+                    self.start = _bind(self._product(index))
+                    self.stop = T.bind(tirx.min(self._product(index + 1), spec.taps)) if way.count > 1 else spec.taps
                     self._flatten()
                     self._multiply(first, low, high - low)
 
@@ -99,6 +100,11 @@ class _Emitter:
         self.first_pixel = _bind(self._pixel(self.top))
         self.stretch_pixels = _bind(self._pixel(self.bottom) - self.first_pixel)
 
+    def _product(self, index):
+        """The first product of a slice."""
+        each, larger = divmod(self.way.steps, self.way.count)
+        return (index * each + _least(index, larger)) * self.way.step
+
     def _pixel(self, tile):
         """The first pixel of a tile."""
         return tile * self.small + _least(tile, self.larger)
@@ -106,46 +112,89 @@ class _Emitter:
     # -- flattening --------------------------------------------------------------------------------
 
     def _flatten(self) -> None:
-        """Write the slice's products of every output pixel of the stretch."""
+        """Write the slice's products of every output pixel of the stretch, by rows of the output."""
         spec, way = self.spec, self.way
-        with loop(self.stretch_pixels, 4 * way.flattened_pixels * way.slice) as pixel:
-            row = T.bind((self.first_pixel + pixel) // spec.out_width)
-            column = T.bind((self.first_pixel + pixel) % spec.out_width)
-            place = T.bind(pixel * way.row - self.start)  # of product 0, which may lie before
-            # Taps that lie side by side in the image are one run, if all channels are wanted.
-            joined = spec.groups == 1 and (spec.dilation[1] == 1 or spec.kernel[1] == 1)
-            taps = 1 if joined else spec.kernel[1]
-            run = spec.taps // spec.kernel[0] // taps
+        # Taps that lie side by side in the image are one run, if all channels are wanted.
+        joined = spec.groups == 1 and (spec.dilation[1] == 1 or spec.kernel[1] == 1)
+        taps = 1 if joined else spec.kernel[1]
+        run = spec.taps // spec.kernel[0] // taps
+        end = self.first_pixel + self.stretch_pixels
+        top, bottom = self.first_pixel // spec.out_width, -(-end // spec.out_width)
+        with loop(bottom - top, 4 * way.flattened_pixels * way.slice) as index:
+            row = T.bind(top + index)
+            self.row_at = T.bind(row * spec.out_width - self.first_pixel)
+            left, right = _bind(tirx.max(0 - self.row_at, 0)), _bind(tirx.min(end - row * spec.out_width, spec.out_width))
             with T.serial(self.start // run, (self.stop + (run - 1)) // run) as line:
-                in_row = T.bind(row * spec.stride[0] - spec.padding[0] + line // taps * spec.dilation[0])
-                in_column = T.bind(column * spec.stride[1] - spec.padding[1] + line % taps * spec.dilation[1])
                 low = T.bind(tirx.max(self.start, line * run))
                 high = T.bind(tirx.min(self.stop, (line + 1) * run))
-                source = T.bind(in_column * spec.in_channels - line * run)  # in its row, of product 0
-                ends = spec.width * spec.in_channels
-                inside = tirx.all(in_row >= 0, in_row < spec.height)
-                if not joined:
-                    # One tap, of one group: inside the row or not.
-                    inside = tirx.all(inside, in_column >= 0, in_column < spec.width)
-                    known = (low, tirx.if_then_else(inside, high, low))
-                else:
-                    known = (
-                        tirx.min(tirx.max(0 - source, low), high),
-                        tirx.if_then_else(inside, tirx.max(tirx.min(ends - source, high), low), low),
-                    )
-                begin, end = T.bind(tirx.if_then_else(inside, known[0], low)), T.bind(known[1])
-                base = T.bind(
-                    ((self.image * spec.height + in_row) * spec.width) * spec.in_channels
-                    + source + self.group * spec.group_in
-                )  # fmt: skip
-                self._fill(place, low, begin, None)
-                self._fill(place, begin, end, base)
-                self._fill(place, end, high, None)
+                in_row = T.bind(row * spec.stride[0] - spec.padding[0] + line // taps * spec.dilation[0])
+                in_column = T.bind(line % taps * spec.dilation[1] - spec.padding[1])  # of output column 0
+                with T.If(tirx.all(in_row >= 0, in_row < spec.height)):
+                    with T.Then():
+                        source = T.bind(self._source(in_row, in_column) - line * run)
+                        offset = T.bind(in_column * spec.in_channels - line * run)
+                        self._row_inside(left, right, (low, high), source, offset, joined)
+                    with T.Else():
+                        self._columns(left, right, lambda column: self._fill(column, low, high, None))
 
-    def _fill(self, place, low, high, source) -> None:
-        """Products [low, high) of a pixel: copied, or zero without a source. LLVM makes vectors of these loops."""
-        with T.serial(low, high) as at:
-            T.buffer_store(self.a, zero(1) if source is None else self.x[source + at], [place + at])
+    def _source(self, row, column):
+        """Where the group's channels of a pixel of the image begin."""
+        spec = self.spec
+        return ((self.image * spec.height + row) * spec.width + column) * spec.in_channels + self.group * spec.group_in
+
+    def _row_inside(self, left, right, products: tuple, source, offset, joined: bool) -> None:
+        """A run of products of output columns [left, right), from a row of the image.
+
+        Product p of column c lies at `source` + c · stride + p, in the row at `offset` + c · stride + p. Columns that
+        see no padding are a loop of their own, in which all copies are equally long.
+        """
+        spec, (low, high) = self.spec, products
+        reach = (spec.kernel[1] - 1) * spec.dilation[1]
+        whole = (
+            min(-(-spec.padding[1] // spec.stride[1]), spec.out_width),
+            (spec.width - 1 - reach + spec.padding[1]) // spec.stride[1] + 1,
+        )
+        step, ends = spec.stride[1] * spec.in_channels, spec.width * spec.in_channels
+
+        def border(column) -> None:
+            at = T.bind(offset + column * step)  # of product 0 in the row
+            first, last = (tirx.max(0 - at, low), tirx.min(ends - at, high))
+            if not joined:
+                # One tap, of one group: inside the row or not.
+                inside = tirx.all(at + low >= 0, at + low < ends)
+                first, last = low, tirx.if_then_else(inside, high, low)
+            begin, end = T.bind(tirx.min(first, high)), T.bind(tirx.max(last, low))
+            self._fill(column, low, begin, None)
+            self._fill(column, begin, end, source + column * step)
+            self._fill(column, end, high, None)
+
+        first, last = whole[0], max(whole)
+        if first > 0:
+            self._columns(left, tirx.min(right, first), border)
+        self._columns(
+            tirx.max(left, first), tirx.min(right, last), lambda column: self._fill(column, low, high, source + column * step)
+        )
+        if last < spec.out_width:
+            self._columns(tirx.max(left, last), right, border)
+
+    def _columns(self, left, right, emit: Callable) -> None:
+        """`emit(column)` for output columns [left, right), which may be none."""
+        with T.serial(tirx.max(right - left, 0)) as index:
+            emit(T.bind(left + index))
+
+    def _fill(self, column, low, high, source) -> None:
+        """Products [low, high) of an output column: copied, or zero without a source."""
+        lanes = self._lanes
+        place = T.bind((self.row_at + column) * self.way.row - self.start)  # of product 0, which may lie before
+        with T.serial(low // lanes, high // lanes) as i:
+            at = i * lanes
+            value = zero(lanes) if source is None else self.x[vector(source + at, lanes)]
+            T.buffer_store(self.a, value, [vector(place + at, lanes)])
+
+    @property
+    def _lanes(self) -> int:
+        """Products that are copied together: cache lines, where slices and pixels are made of whole ones."""
+        return CACHE_LINE if self.spec.group_in % CACHE_LINE == self.way.step % CACHE_LINE == 0 else 1
 
     # -- multiplying -------------------------------------------------------------------------------
 

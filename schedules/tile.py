@@ -17,6 +17,7 @@ class VectorUnit:
     by_lane: bool = False  # a multiply-add can take a factor from a lane of a register (AArch64)
     in_flight: int = 8  # cycles a multiply-add's result takes to arrive, times those issued in a cycle
     threads: int = 1
+    spare_loads: bool = False  # every multiply-add can load its broadcast factor itself and delays no other load
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,12 @@ _PREFETCH_ROWS = 8
 # The predicted time, in operations at the speed of a direct convolution. Measured on one Zen 4 core (118 GFLOP/s).
 _TRANSFORM_FLOPS = {4: 8.0, 6: 8.0, 7: 9.5, 8: 11.0}  # by a, per value of V and M: transform, store, load
 _PIXEL_FLOPS = 5.0  # per byte of input and output, which tiles touch in short pieces
-WEIGHT_FLOPS = 0.3  # per byte of weights, which wait in memory: what does not hide behind products
+_WEIGHT_FLOPS = 0.3  # per byte of weights, which wait in memory: what does not hide behind products
 _READ_FLOPS = 3.6  # per byte of weights read from memory; a layer takes at least as long as that, however many threads
 _STORE_STEPS = 3.0  # steps of a product that starting and storing a register tile costs
 _TILE_OVERHEAD = 0.4  # rows of Winograd tiles that loading a row of weights costs
+_WAIT = 1.07  # what waiting for weights multiplies products by
+_BUSY_ROWS = 12  # of a register tile, so many cycles with a line of weights, are enough not to wait for the next one
 _LAST_LEVEL_NBYTES = 16 * 2**20  # weights up to here are still cached when the next block of tiles wants them
 _LAUNCH_FLOPS = 200_000.0  # per loop that is handed to several threads, of each of them
 # Wider register tiles gain nothing here, and make M larger; but a few rows of tiles need them to keep the units busy.
@@ -190,17 +192,26 @@ class Winograd:
         return nbytes > _SECOND_LEVEL_NBYTES and self.tile.channels % _LINE == 0 and self.tile.rows >= _PREFETCH_ROWS
 
     @property
+    def waits(self) -> bool:
+        """Whether a line of weights is wanted more often than one arrives, and vectors side by side delay it further.
+
+        With one vector a multiply-add takes its factor from memory. With several the factor is loaded once for all of
+        them, into a register, and a core that runs out of those looks less far ahead.
+        """
+        return self.prefetches and self.tile.channels > _LINE and self.tile.rows < _BUSY_ROWS
+
+    @property
     def work(self) -> float:
         """Predicted time, in operations of direct convolutions that take all threads as long."""
         spec, panel, threads = self.spec, self.panel, self.threads
         size, weights = panel.blocks * panel.block, panel.blocks * panel.block_nbytes
-        overhead = 1 + _TILE_OVERHEAD * self.all_groups / self.tiles
+        overhead = (1 + _TILE_OVERHEAD * self.all_groups / self.tiles) * (_WAIT if self.waits else 1.0)
         products = 2.0 * self.tiles * self.positions * (self.depth + _STORE_STEPS) * size * overhead
         transforms = _TRANSFORM_FLOPS[self.a] * self.tiles * self.positions * (self.depth + size)
         pixels = _PIXEL_FLOPS * 4 * spec.batch * (
             spec.height * spec.width * spec.in_channels + spec.out_height * spec.out_width * spec.out_channels
         )  # fmt: skip
-        computed = products + transforms + pixels + WEIGHT_FLOPS * weights
+        computed = products + transforms + pixels + _WEIGHT_FLOPS * weights
         if self.slots > 1:
             computed *= _imbalance(self.tile_blocks, self.slots) * max(1.0, threads / self.slots)
         elif threads > 1:
@@ -247,10 +258,17 @@ def _fitting(spec: ConvSpec, m: int, unit: VectorUnit, limit: int, slots: int) -
         unit = replace(unit, registers=unit.registers - _FAR_ROWS)
     few = tiles * _MOST_VECTORS < max(unit.in_flight, _FEW_ACCUMULATORS)  # then only wider tiles keep the unit busy
     best = choose(tiles, spec.out_channels, unit, most_vectors=MOST_VECTORS if few else _MOST_VECTORS)
+    found = _of_height(spec, m, unit, best, limit, slots)
+    if unit.spare_loads and any(way.waits for way in found):
+        found += _of_height(spec, m, unit, replace(best, channels=unit.width), limit, slots)
+    return found
+
+
+def _of_height(spec: ConvSpec, m: int, unit: VectorUnit, best: Tile, limit: int, slots: int) -> list[Winograd]:
+    """What `_fitting` says, of register tiles as high as `best` or less."""
     blocks = math.ceil(spec.out_channels / best.channels)
-    chunk = max(
-        1, min(_MOST_CHUNK, blocks, Winograd(spec, m, best, 1).depth // (2 * best.channels))
-    )  # M at most half of V
+    # M is at most a quarter of V: less scratch stays cached.
+    chunk = max(1, min(_MOST_CHUNK, blocks, Winograd(spec, m, best, 1).depth // (4 * best.channels)))
     for rows in range(best.rows, 0, -1):
         way = Winograd(spec, m, replace(best, rows=rows), 1, chunk, slots, unit.threads)
         if way.scratch_nbytes > limit:

@@ -96,6 +96,11 @@ def test_tiles_know_the_core():
     assert large.in_flight == resolve_target("aarch64").vector_unit.in_flight == 16
 
 
+def test_a_core_that_halves_vectors_has_spare_loads():
+    zen, intel = (resolve_target(f"llvm -mtriple=x86_64-linux-gnu -mcpu={name}") for name in ("znver4", "sapphirerapids"))
+    assert zen.vector_unit.spare_loads and not intel.vector_unit.spare_loads
+
+
 def test_32_bit_arm_is_refused_by_build():
     with pytest.raises(TargetError, match=r"32-bit ARM .* libtvm_ffi"):
         require_supported(resolve_target("llvm -mtriple=armv7l-linux-gnueabihf -mcpu=cortex-a7"))

@@ -7,8 +7,9 @@ import tvm
 import flexcomp
 from benchmarks.graph import Graph
 from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import Tile
+from flexcomp.schedules.tile import Tile, VectorUnit
 from flexcomp.schedules.winograd import Winograd
+from flexcomp.schedules.winograd import ways as offers
 from flexcomp.schedules.winograd_kernel import kernel as winograd_kernel
 from flexcomp.schedules.winograd_transforms import KINDS, WeightTransform
 
@@ -147,6 +148,23 @@ def test_no_memory_besides_the_operands():
         f"kernel_{m}_{slots}": winograd_kernel(Winograd(spec, m, Tile(5, 16), 1, slots=slots), 8)
         for m, slots in ((2, 1), (4, 2), (5, 1), (6, 1))
     })  # fmt: skip
+
+
+def test_tiles_that_wait_for_weights_are_half_as_wide_where_loads_are_spare():
+    wide, half = VectorUnit(16, 32), VectorUnit(16, 32, spare_loads=True)
+    few_rows, rows = (ConvSpec(1, n, n, c, c, (3, 3), padding=(1, 1, 1, 1)) for n, c in ((14, 256), (28, 128)))
+    fastest = [min(offers(spec, unit), key=lambda way: way.work) for spec in (few_rows, rows) for unit in (wide, half)]
+    assert [way.tile.channels for way in fastest] == [32, 16, 32, 32]
+    assert fastest[0].waits and fastest[1].tile.rows == fastest[0].tile.rows < fastest[2].tile.rows
+    assert all(way.tile.channels == 32 for way in offers(few_rows, wide))
+
+
+def test_products_take_little_scratch_beside_the_transformed_input():
+    for image, channels in ((56, 128), (28, 128), (14, 256)):
+        spec = ConvSpec(1, image, image, channels, channels, (3, 3), padding=(1, 1, 1, 1))
+        for way in offers(spec, VectorUnit(16, 32)):
+            v, m = map(np.prod, way.scratch)
+            assert m < 0.3 * v
 
 
 def test_weight_transform_is_exact_for_one():

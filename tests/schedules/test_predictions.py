@@ -1,0 +1,34 @@
+"""Predicted times of 1×1 kernels beside measured ones: a choice between families is as good as these."""
+
+import pytest
+
+from flexcomp.schedules.epilogue import IDENTITY
+from flexcomp.schedules.registry import conv_candidates
+from flexcomp.schedules.spec import ConvSpec
+from flexcomp.schedules.tile import VectorUnit
+
+PEAK = 118e3  # operations in a microsecond of the Zen 4 core that the times below come from
+ADD = ("relu", ("add", ("acc",), ("tensor", 0)))
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "out", "epilogue", "direct", "pairs", "quadruples"),
+    [  # medians in µs of `flexcomp tune` over ResNet-50, one thread, of the best kernel of each kind
+        (56, 64, 256, ADD, 951, 890, None),
+        (56, 256, 64, IDENTITY, 896, 922, 961),
+        (28, 128, 512, ADD, 930, 853, None),
+        (28, 512, 256, IDENTITY, 1781, 1743, 1559),
+        (14, 256, 1024, ADD, 931, 837, 810),
+        (14, 1024, 256, IDENTITY, 898, 822, 765),
+        (7, 2048, 512, IDENTITY, 950, 848, 792),
+    ],
+)
+def test_predictions_are_near_what_was_measured(size, channels, out, epilogue, direct, pairs, quadruples):
+    offers = conv_candidates(ConvSpec(1, size, size, channels, out, epilogue=epilogue), VectorUnit(16, 32))
+    measured = {"direct": direct, "pairs": pairs, "quadruples": quadruples}
+    measured = {kind: time for kind, time in measured.items() if time is not None}
+    for kind, time in measured.items():
+        predicted = min((offer.work / PEAK for offer in offers if kind in str(offer)), default=time)
+        assert predicted == pytest.approx(time, rel=0.05), kind
+    fastest = min(offers, key=lambda offer: offer.work)
+    assert min(measured, key=measured.__getitem__) in str(fastest)
