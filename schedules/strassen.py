@@ -56,6 +56,7 @@ COPIES = 3  # of a register tile: P1, U2, U3
 _LINE = 16  # floats of a cache line
 _ALIAS_NBYTES = 1024  # operands of one row this many bytes apart would share a few sets of the first-level cache
 _BAND_NBYTES = 400 * 1024  # of V: it stays in the second-level cache together with the weights of a block
+_CACHED_NBYTES = 512 * 1024  # of weights, which stay in the second-level cache
 _LEAST_CHANNELS = {1: 64, 2: 256}  # by levels; below, moving register tiles costs what the eighth product does
 _LEAST_ROWS = 12  # of a register tile, if vectors are as wide: fewer use a weight too seldom
 _VECTORS = (2, 1)  # of a register tile at most: one, where tall tiles read large weights fewer times
@@ -231,6 +232,8 @@ def _on_levels(spec: ConvSpec, unit: VectorUnit, levels: int, vectors: int) -> l
         if levels > 1:
             found[way] = None
             continue
+        if way.panel.blocks * way.panel.block_nbytes <= _CACHED_NBYTES:
+            found[way] = None  # tile by tile: weights stay cached, and results are written as whole pixels
         most = max(1, _BAND_NBYTES // (4 * way.rows * way.v_row))
         bands = math.ceil(way.tiles / most)
         for count in {bands, math.ceil(bands / unit.threads) * unit.threads}:

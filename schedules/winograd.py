@@ -38,6 +38,7 @@ _ALIAS_NBYTES = 1024
 # past, and what reads weights that do not fit the last level fewer times.
 _SCRATCH_NBYTES = (160 * 1024, 600 * 1024, 1200 * 1024, 4096 * 1024)
 _MOST_CHUNK = 4
+_FIRST_LEVEL_NBYTES = 32 * 1024
 _SECOND_LEVEL_NBYTES = 512 * 1024  # weights up to here stay in a core's own cache
 # Asking for weights ahead pays where a cache line of them meets this many rows of a register tile.
 _PREFETCH_ROWS = 8
@@ -192,6 +193,11 @@ class Winograd:
         return nbytes > _SECOND_LEVEL_NBYTES and self.tile.channels % _LINE == 0 and self.tile.rows >= _PREFETCH_ROWS
 
     @property
+    def prefetches_v(self) -> bool:
+        """Whether the lines of V are asked for before they are written: a store that misses holds up those behind it."""
+        return 4 * self.v_tile > _FIRST_LEVEL_NBYTES
+
+    @property
     def waits(self) -> bool:
         """Whether a line of weights is wanted more often than one arrives, and vectors side by side delay it further.
 
@@ -259,7 +265,7 @@ def _fitting(spec: ConvSpec, m: int, unit: VectorUnit, limit: int, slots: int) -
     few = tiles * _MOST_VECTORS < max(unit.in_flight, _FEW_ACCUMULATORS)  # then only wider tiles keep the unit busy
     best = choose(tiles, spec.out_channels, unit, most_vectors=MOST_VECTORS if few else _MOST_VECTORS)
     found = _of_height(spec, m, unit, best, limit, slots)
-    if unit.spare_loads and any(way.waits for way in found):
+    if unit.spare_loads and Winograd(spec, m, best, 1).waits:
         found += _of_height(spec, m, unit, replace(best, channels=unit.width), limit, slots)
     return found
 

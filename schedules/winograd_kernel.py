@@ -149,8 +149,7 @@ class _Emitter:
 
         def emit(rows: _Span, columns: _Span) -> None:
             def vectors(offset, place_at, lanes: int) -> None:
-                for position in range(a * a):
-                    # A store that misses the first-level cache would wait for the second, and the next ones behind it.
+                for position in range(a * a if way.prefetches_v else 0):
                     prefetch(self.v, v_at + position * way.v_position + place_at, lanes, write=True)
                 done = []
                 for j in range(a):
