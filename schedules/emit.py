@@ -12,6 +12,10 @@ from tvm.script.ir_builder import tirx as T
 # Work below which handing it to other threads costs more than it gains: a launch takes some microseconds.
 PARALLEL_FLOPS = 400_000
 CACHE_LINE = 16  # floats
+# Floats that weights are asked for ahead of their use: in the second-level cache more than memory's latency takes to
+# read, in the first more than the second's.
+_FAR_AHEAD = 2048
+_NEAR_AHEAD = 512
 
 
 def vector(index: tirx.Expr | int, lanes: int):
@@ -42,6 +46,12 @@ def prefetch(buffer, index, floats: int, *, write: bool = False, level: int = 1)
         address = tirx.address_of(buffer[index + line * CACHE_LINE])
         arguments = [tirx.const(number, "int32") for number in (int(write), 4 - level, 1)]
         T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, *arguments))
+
+
+def prefetch_ahead(buffer, index, floats: int) -> None:
+    """Ask for weights that a loop reads in order, of which it is at `index` and reads `floats` in each step."""
+    prefetch(buffer, index + _FAR_AHEAD, floats, level=2)
+    prefetch(buffer, index + _NEAR_AHEAD, floats)
 
 
 def maybe_serial(start, stop) -> AbstractContextManager:

@@ -10,13 +10,11 @@ from tvm.script.ir_builder import tirx as T
 
 from . import epilogue as ep
 from . import lane
-from .emit import Accumulators, maybe_serial, prefetch, vector, zero
+from .emit import Accumulators, maybe_serial, prefetch, prefetch_ahead, vector, zero
 from .layer_function import Operands
 from .strassen import Strassen
 from .tile import pieces
 
-# Floats of weights asked for ahead of their use: more than memory's latency takes to read.
-_AHEAD = 2048
 # Floats of V asked for ahead of their being written: otherwise each store waits for the second-level cache.
 _STORE_AHEAD = 64
 Value = Callable[[int, int, int], tirx.Expr]  # of a register tile, at (row, start, lanes)
@@ -152,7 +150,7 @@ class LevelEmitter:
             lambda row, k, lanes: self.v[vector(left + row * way.v_row + k, lanes)],
             lambda k, start, lanes: self.w[vector(right + k * channels + start, lanes)],
             way.tile.depth,
-            fetch=lambda k: prefetch(self.w, right + k * channels + _AHEAD, channels, level=2),
+            fetch=lambda k: prefetch_ahead(self.w, right + k * channels, channels),
         )
 
     def _copy(self, at, row: int, start: int, lanes: int):

@@ -12,7 +12,7 @@ from tvm.script.ir_builder import tirx as T
 
 from . import epilogue as ep
 from . import lane
-from .emit import Accumulators, loop, maybe_serial, prefetch, vector, zero
+from .emit import Accumulators, loop, maybe_serial, prefetch, prefetch_ahead, vector, zero
 from .layer_function import Operands, layer_function
 from .tile import pieces
 from .winograd import Winograd, eligible
@@ -33,10 +33,6 @@ def kernel(way: Winograd, vector_width: int) -> tirx.PrimFunc:
 def bind(value):
     """A name for a value that several expressions use."""
     return T.bind(value)
-
-
-# Floats of weights asked for ahead of their use: more than memory's latency takes to read.
-_AHEAD = 2048
 
 
 class _Span(NamedTuple):
@@ -218,7 +214,7 @@ class _Emitter:
         acc = Accumulators(self.small + (1 if self.larger else 0), self.pieces)
 
         def fetch(step) -> None:
-            prefetch(self.w, u_at + step * size + _AHEAD, size, level=2)
+            prefetch_ahead(self.w, u_at + step * size, size)
 
         def tile(rows: int, group) -> None:
             at = T.bind(self._start(group) - first_tile)
