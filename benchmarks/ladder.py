@@ -33,6 +33,7 @@ from flexcomp import plan, runner
 from flexcomp.artifact import decode_program
 from flexcomp.budget import parse_budget
 from flexcomp.build import prepare
+from flexcomp.copies import cache_of_copies
 from flexcomp.device import DeviceProfile, default_profile, load_profile
 from flexcomp.errors import BudgetError
 from flexcomp.prepared import Wish
@@ -45,7 +46,7 @@ from flexcomp.target import resolve_target
 STRATEGIES = ("best", "flexnn", "swapnet")
 YARDSTICK = "resident"  # the library with everything resident, one rung for each set of kernels
 _REQUEST = 1 << 20  # bytes of a read when bandwidth is measured
-_ROUNDS = 2
+_ROUNDS = 4  # a burst of others' work lasts about as long as one round of a rung
 _LEAST, _MOST = 2, 15  # inferences of a rung in a round
 
 
@@ -123,7 +124,8 @@ def measure(
                 "threads": threads,
             }
             libraries = {strategy: _Library(folder / f"{name}.{storage}.{strategy}.so") for strategy in strategies}
-            profile = fit(observe([Library(libraries[strategies[0]].path)], **options))
+            cache = cache_of_copies(options["weights"]) if storage == "tmpfs" else 0
+            profile = fit(observe([Library(libraries[strategies[0]].path)], **options), cache)
             predictions = {
                 strategy: prediction_of(library.program, profile, threads) for strategy, library in libraries.items()
             }

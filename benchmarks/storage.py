@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flexcomp.copies import cache_of_copies
+
 _PROBE_NBYTES = 128 << 20
 _LARGE, _SMALL = 4 << 20, 64 << 10  # bytes of a read; larger ones than the first are not faster
 
@@ -29,10 +31,7 @@ class Medium:
 
 
 def media(names: Sequence[str], folder: Path, rates: str = "") -> list[Medium]:
-    """The storages of these names; `folder` lies on the disk. `rates` is NAME=BYTES_PER_S:SECONDS_PER_LOAD,…
-
-    Loads from tmpfs are copies, which stay in the caches if they go round in 3/4 of the last one.
-    """
+    """The storages of these names; `folder` lies on the disk. `rates` is NAME=BYTES_PER_S:SECONDS_PER_LOAD,…"""
     known = {}
     for item in filter(None, rates.split(",")):
         name, _, numbers = item.partition("=")
@@ -53,10 +52,7 @@ def _measured(name: str, folder: Path) -> Medium:
 
 
 def _cache(name: str) -> int:
-    if name != "tmpfs":
-        return 0
-    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
-    return max((int(size.read_text().strip().removesuffix("K")) << 10 for size in sizes), default=0) * 3 // 4
+    return cache_of_copies("/dev/shm") if name == "tmpfs" else 0
 
 
 def sequential_bandwidth(path: Path, request: int = _LARGE) -> float:

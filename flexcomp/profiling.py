@@ -26,7 +26,6 @@ from .trace import Trace, Traces
 
 _ROUNDS = 4
 _MOST_DELAYED = 0.5  # of the time that loading takes, what computing beside it can lose
-_CLEARLY = 1.1  # times as much
 RUNGS = 6  # budgets of each library that are run, from the smallest to the largest
 
 
@@ -46,7 +45,8 @@ class StepTime:
     share: float  # of its layer
     seconds: float
     nbytes: float  # loaded while it ran
-    extent: int  # bytes of the arena that loads of its plan write in every inference
+    plan: int  # which of those observed it is of
+    extent: int  # bytes of the arena that loads of that plan write in every inference
 
 
 @dataclass
@@ -54,6 +54,7 @@ class Observations:
     """What was seen of a device."""
 
     threads: int = 0
+    plans: int = 0  # that were run
     layers: dict[str, Layer] = field(default_factory=dict)  # by kernel key
     steps: dict[str, list[StepTime]] = field(default_factory=dict)  # by kernel key
     loads: list[LoadTime] = field(default_factory=list)
@@ -115,12 +116,15 @@ def observe(
     return seen
 
 
-def fit(seen: Observations) -> DeviceProfile:
-    """The profile that explains the observations best. Raises ArtifactError if nothing was loaded."""
+def fit(seen: Observations, cache: int = 0) -> DeviceProfile:
+    """The profile that explains the observations best. Raises ArtifactError if nothing was loaded.
+
+    `cache`: as Storage.cache, where it is known.
+    """
     if not seen.loads:
         raise ArtifactError("none of the plans that were run loads anything: profile a larger network")
     per_byte, per_load = _storage(seen.loads)
-    delay, cache = _disturbance(seen.steps.values(), _MOST_DELAYED * per_byte)
+    delay = min(_delay(seen.steps.values()), _MOST_DELAYED * per_byte)
     undisturbed = Storage(1.0, 0.0, disturbance=delay, cache=cache)
     kernels = {
         key: _kernel_time((one.share, one.seconds - undisturbed.disturbance_of(one.extent) * one.nbytes) for one in steps)
@@ -159,6 +163,7 @@ def _spread(rungs: Sequence[Rung]) -> list[Rung]:
 
 
 def _note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trace]) -> None:
+    seen.plans += 1
     loaded = _bytes_between(rung, traces)
     written = extent((load.target, load.nbytes) for load in rung.loads if not load.pinned)
     for index, step in enumerate(rung.steps):
@@ -168,7 +173,7 @@ def _note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Tra
         seen.layers[key] = layer
         share = step.count / (layer.weights.blocks if layer.weights else 1)
         nbytes = statistics.fmean(loaded(*trace.steps[index]) for trace in traces)
-        seen.steps.setdefault(key, []).append(StepTime(share, seconds, nbytes, written))
+        seen.steps.setdefault(key, []).append(StepTime(share, seconds, nbytes, seen.plans, written))
     for index, load in enumerate(rung.loads):
         spans = [t.loads[index] for t in traces if t.loads[index][1]]
         if not load.pinned and spans:
@@ -200,29 +205,33 @@ def _bytes_between(rung: Rung, traces: Sequence[Trace]) -> Callable[[int, int], 
     return lambda begin, end: float(np.diff(np.interp((begin, end), times, sums))[0]) if times else 0.0
 
 
-def _disturbance(kernels: Collection[Sequence[StepTime]], most: float) -> tuple[float, int]:
-    """Seconds, at most so many, that a step takes longer for each byte loaded while it runs, and the cache that spares it.
+def _delay(kernels: Collection[Sequence[StepTime]]) -> float:
+    """Seconds that a step takes longer for each byte that is loaded while it runs.
 
-    Steps of the same kernel and share are compared with each other: they do the same. Chance differences between runs are as
-    large as this one, so it is fitted to all together, by least squares. The cache is one of the extents that were seen, if
-    that explains clearly more than none.
+    Steps that do the same are compared with each other: whole layers with the same kernel in one plan, which ran at about the
+    same time, because chance differences between runs are larger than what is looked for. Where there are none, steps of
+    the same kernel and share in all plans.
     """
-    groups: dict[tuple[int, float], list[StepTime]] = {}
+    of_plan: dict[tuple[int, int], list[StepTime]] = {}
+    of_all: dict[tuple[int, float], list[StepTime]] = {}
     for number, steps in enumerate(kernels):
         for step in steps:
-            groups.setdefault((number, step.share), []).append(step)
-    found, explained = (0.0, 0), 0.0
-    for cache in sorted({0, *(step.extent for steps in kernels for step in steps)}):
-        counted = Storage(1.0, 0.0, disturbance=1.0, cache=cache).disturbance_of
-        product = square = 0.0
-        for steps in groups.values():
-            facts = np.array([(counted(step.extent) * step.nbytes, step.seconds) for step in steps])
-            nbytes, seconds = (facts - facts.mean(axis=0)).T
-            product += float(nbytes @ seconds)
-            square += float(nbytes @ nbytes)
-        if product > 0 and product**2 / square > explained * _CLEARLY:
-            found, explained = (min(product / square, most), cache), product**2 / square
-    return found
+            of_all.setdefault((number, step.share), []).append(step)
+            if step.share == 1:
+                of_plan.setdefault((number, step.plan), []).append(step)
+    repeated = any(len(same) > 1 for same in of_plan.values())
+    return _slope(of_plan.values() if repeated else of_all.values())
+
+
+def _slope(groups: Iterable[Sequence[StepTime]]) -> float:
+    """Seconds per byte within groups, the same in all of them, by least squares; not negative."""
+    product = square = 0.0
+    for steps in groups:
+        same = np.array([(step.nbytes, step.seconds) for step in steps])
+        nbytes, seconds = (same - same.mean(axis=0)).T
+        product += float(nbytes @ seconds)
+        square += float(nbytes @ nbytes)
+    return max(0.0, product / square) if square else 0.0
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -23,11 +23,12 @@ def profile(
 ) -> None:
     """Measure kernels and storage by running LIBRARIES in several budgets."""
     with exit_on_error(CANNOT_RUN):
+        from flexcomp.copies import cache_of_copies
         from flexcomp.profiling import Library, fit, observe
 
         with BuildProgress(output.name) as progress:
             seen = observe([Library(path) for path in libraries], threads, repeat, progress)
-        found = fit(seen)
+        found = fit(seen, min(cache_of_copies(path.with_suffix(".weights")) for path in libraries))
         found.save(output)
     show(seen, found, output)
 

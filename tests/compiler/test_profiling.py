@@ -10,7 +10,7 @@ from flexcomp.device import family, kernel_key
 from flexcomp.errors import ArtifactError
 from flexcomp.plan import Storage
 from flexcomp.prediction import LayerTime, Prediction
-from flexcomp.profiling import Observations, StepTime, _disturbance, _note, fit
+from flexcomp.profiling import Observations, StepTime, _delay, _note, fit
 from flexcomp.trace import Trace
 from tests.cli.conftest import tiny_network
 
@@ -89,13 +89,22 @@ def test_nothing_loaded_is_an_error(program, truth):
         fit(seen)
 
 
-def test_a_cache_is_found():
-    """Loads into 8 MiB add nothing to steps of 1 ms, those into 32 MiB 2 ns for each byte."""
-    rungs = [(8 << 20, 0.0), (32 << 20, 2e-9), (100 << 20, 2e-9)]
-    seen = [[StepTime(1.0, 1e-3 + delay * nbytes, nbytes, extent) for extent, delay in rungs for nbytes in (0, 1e5, 3e5)]]
-    delay, cache = _disturbance(seen, 1.0)
-    assert (delay, cache) == (pytest.approx(2e-9), 8 << 20)
-    steady = [[StepTime(1.0, 1e-3 + 2e-9 * nbytes, nbytes, extent) for extent, _ in rungs for nbytes in (0, 1e5, 3e5)]]
-    assert _disturbance(steady, 1.0) == (pytest.approx(2e-9), 0)
-    assert _disturbance(steady, 1e-9) == (1e-9, 0)
-    assert _disturbance([[StepTime(1.0, 1e-3, 0.0, 0)]], 1.0) == (0.0, 0)
+def test_runs_of_different_speed_are_not_compared():
+    """Every plan at a speed of its own, and in each of them 2 ns for each byte."""
+    steps = [StepTime(1.0, 1e-3 * plan + 2e-9 * nbytes, nbytes, plan, 0) for plan in (3, 1, 2) for nbytes in (0, 1e5, 3e5)]
+    assert _delay([steps]) == pytest.approx(2e-9)
+    assert _delay([[StepTime(1.0, 1e-3, 1e5, 0, 0), StepTime(1.0, 2e-3, 0.0, 0, 0)]]) == 0.0
+
+
+def test_where_no_plan_repeats_a_kernel_plans_are_compared():
+    steps = [StepTime(1.0, 1e-3 + 2e-9 * nbytes, nbytes, plan, 0) for plan, nbytes in enumerate((0, 1e5, 3e5))]
+    assert _delay([steps]) == pytest.approx(2e-9)
+
+
+def test_loads_that_stay_in_the_cache_are_not_taken_for_disturbing(program, truth):
+    seen = Observations(threads=1)
+    for index, rung in enumerate(program.rungs):
+        _note(seen, program, rung, [traced(program, truth, index, number) for number in range(3)])
+    key = kernel_key(program.layers[0])
+    assert fit(seen, cache=1 << 30).kernels[key].seconds >= fit(seen).kernels[key].seconds
+    assert fit(seen, cache=1 << 30).storage.cache == 1 << 30

@@ -1,0 +1,22 @@
+"""Storage that is memory: its loads are copies by a core, which leaves them in its caches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_MOUNTS = Path("/proc/self/mounts")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_PART = 0.75  # of the last cache: with loads that go round in 23 of 32 MiB nothing was lost, with 49 what can be
+
+
+def cache_of_copies(file: str | Path) -> int:
+    """Bytes within which loads of a file stay in the caches, as `plan.Storage.cache`; 0 unless it lies in a tmpfs."""
+    path = Path(file).resolve()
+    mounted = {}
+    if _MOUNTS.exists():
+        mounted = {line.split()[1]: line.split()[2] for line in _MOUNTS.read_text().splitlines()}
+    kind = next((mounted[str(folder)] for folder in (path, *path.parents) if str(folder) in mounted), "")
+    if kind != "tmpfs":
+        return 0
+    sizes = [int(size.read_text().strip().removesuffix("K")) << 10 for size in _CACHES.glob("index*/size")]
+    return int(max(sizes, default=0) * _PART)
