@@ -15,7 +15,7 @@ from .kernel_sets import tailored
 from .program import Load, Rung, Step
 
 # Forms in bands of rows are tried for budgets up to this multiple of what whole layers need at least.
-_BANDED_UP_TO = 1.5
+_BANDED_UP_TO = 2.5
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def plan_rungs(
 
 def _offers(planning: Planning, budgets: Sequence[int]) -> list[_Offer]:
     """The forms of a planning, and those made for a budget."""
-    # Bands repeat work, which pays only where whole layers hardly fit.
+    # Bands repeat work, which pays only where whole layers leave little room for weights.
     most = _BANDED_UP_TO * plan.minimum_budget(planning.whole[0].problem).nbytes
     offers = [_Offer(form, most=most) for form in planning.banded] + [_Offer(form) for form in planning.whole]
     if planning.fixed_order or not planning.network.alternatives:

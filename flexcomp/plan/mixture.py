@@ -11,11 +11,11 @@ from .problem import PAGE, Layer, Problem
 from .slicing import finest_segment, live_bytes
 
 # Temperatures of the descent, as parts of the bound: cuts that far below the largest still count.
-_TEMPERATURES = (0.03, 0.01, 0.003, 0.001)
+_TEMPERATURES = (0.1, 0.03, 0.01, 0.003, 0.001)
 _ROUNDS = 60  # at one temperature, at most
-_STARTS = 2  # from the best of: each option everywhere, or the last before it
+_STARTS = 3  # from the best of: each option everywhere, or the last before it
 _NEGLIGIBLE = 1e-9  # seconds
-_SINGLES = 6  # layers that are tried alone, where no larger step helps
+_SINGLES = 12  # layers that are tried alone, where no larger step helps
 
 
 def mix(problem: Problem, options: Sequence[Sequence[Layer]], budget: int, limit: int | None = None) -> list[int]:
