@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import plan
 from .device import DeviceProfile
@@ -12,6 +12,8 @@ from .variants import Choice, Network
 
 # How many different sets of alternatives the planner is offered on every budget, besides none and all.
 _SETS = 4
+# By which part plans are taken to fall short of the storage's bandwidth: they come within a few percent of the bound.
+_SHORT = 0.03
 # Attempts to fit a set that was made for a budget into it.
 _ATTEMPTS = 4
 
@@ -77,9 +79,11 @@ def tailored(planning: Planning, skeleton: Form, budget: int) -> Form | None:
     indices = [[index, *rivals.get(index, ())] for index in skeleton.layers]
     layers = network.layers
     options = [[planned_layer(layers[i], i, costs) for i in same] for same in indices]
+    storage = replace(costs.storage, bandwidth=(1 - _SHORT) * costs.storage.bandwidth)
+    problem = replace(skeleton.problem, storage=storage)
     limit = budget
     for _ in range(_ATTEMPTS):
-        picks = plan.mix(skeleton.problem, options, budget, limit)
+        picks = plan.mix(problem, options, budget, limit)
         if not any(picks):
             return None
         form = form_of(network, [same[pick] for same, pick in zip(indices, picks, strict=True)], costs)
