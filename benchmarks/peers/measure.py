@@ -73,9 +73,12 @@ class Workplace:
         return Run(said["latency_ms"], said["cold_ms"], said["memory_bytes"], error, said["version"], conditions)
 
     def _call(self, name: str, task: str, *args: str | Path) -> str:
-        command = [str(python_of(ENGINES[name])), "-m", f"benchmarks.peers.{name}", task, *map(str, args)]
+        python = python_of(ENGINES[name])
+        command = [str(python), "-m", f"benchmarks.peers.{name}", task, *map(str, args)]
         command += ["--threads", str(self.threads)]
         environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "PYTHONPATH": str(ROOT)}
+        # MNN's converter runs `pip install` for its telemetry: in its own environment, not in the one that PATH begins with.
+        environment["PATH"] = os.pathsep.join([str(python.parent), *os.environ.get("PATH", os.defpath).split(os.pathsep)])
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=TIMEOUT
