@@ -135,8 +135,9 @@ void Session::SwitchToWanted() {
 
 bool Session::Abandon() noexcept {
   // A thread that copies what it reads would ask for the memory again.
-  if (!file_->queued() || !arena_.Discard()) return false;
-  loader_->Interrupt();
+  if (!file_->queued()) return false;
+  loader_->Interrupt();  // before the memory goes: what it begins later would bring some back
+  if (!arena_.Discard()) return false;
   rung_ = wanted_;
   abandoned_ = true;
   return true;
