@@ -12,6 +12,7 @@ from pathlib import Path
 
 from flexcomp.copies import cache_of_copies
 
+TMPFS = Path("/dev/shm")
 _PROBE_NBYTES = 128 << 20
 _LARGE, _SMALL = 4 << 20, 64 << 10  # bytes of a read; larger ones than the first are not faster
 
@@ -30,29 +31,32 @@ class Medium:
             float(self.name)
 
 
-def media(names: Sequence[str], folder: Path, rates: str = "") -> list[Medium]:
-    """The storages of these names; `folder` lies on the disk. `rates` is NAME=BYTES_PER_S:SECONDS_PER_LOAD,…"""
+def media(names: Sequence[str], folder: Path, rates: str = "", tmpfs: Path = TMPFS) -> list[Medium]:
+    """The storages of these names; `folder` lies on the disk, `tmpfs` in memory.
+
+    `rates` is NAME=BYTES_PER_S:SECONDS_PER_LOAD,… for those that are not to be measured.
+    """
     known = {}
     for item in filter(None, rates.split(",")):
         name, _, numbers = item.partition("=")
         bandwidth, _, overhead = numbers.partition(":")
-        known[name] = Medium(name, float(bandwidth), float(overhead), _cache(name))
-    return [known.get(name) or _measured(name, folder) for name in names]
+        known[name] = Medium(name, float(bandwidth), float(overhead), _cache(name, tmpfs))
+    return [known.get(name) or _measured(name, tmpfs if name == "tmpfs" else folder) for name in names]
 
 
 def _measured(name: str, folder: Path) -> Medium:
-    with tempfile.NamedTemporaryFile(dir="/dev/shm" if name == "tmpfs" else folder) as file:
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
         for _ in range(_PROBE_NBYTES >> 20):
             file.write(os.urandom(1 << 20))
         file.flush()
         os.fsync(file.fileno())
         large, small = (sequential_bandwidth(Path(file.name), size) for size in (_LARGE, _SMALL))
     overhead = max(0.0, _SMALL / small - _SMALL / large)
-    return Medium(name, large if name in ("disk", "tmpfs") else min(large, float(name)), overhead, _cache(name))
+    return Medium(name, large if name in ("disk", "tmpfs") else min(large, float(name)), overhead, _cache(name, folder))
 
 
-def _cache(name: str) -> int:
-    return cache_of_copies("/dev/shm") if name == "tmpfs" else 0
+def _cache(name: str, folder: Path) -> int:
+    return cache_of_copies(folder) if name == "tmpfs" else 0
 
 
 def sequential_bandwidth(path: Path, request: int = _LARGE) -> float:
