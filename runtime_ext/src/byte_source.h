@@ -21,6 +21,9 @@ class ByteSource {
   virtual bool Ready() noexcept = 0;
   // Waits for the oldest read in flight. Returns 0 or an errno value.
   virtual int End() noexcept = 0;
+  // Where reads are copies by whoever ends them: copies a part of what another thread is reading. Any thread may call it;
+  // false: there is nothing to do.
+  virtual bool Help() noexcept { return false; }
 
   // One read from beginning to end. Only with none in flight.
   int Read(uint64_t offset, std::byte* target, size_t nbytes) noexcept {

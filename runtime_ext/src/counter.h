@@ -43,6 +43,11 @@ class Counter {
   uint32_t WaitAtLeast(uint32_t bound) const noexcept {
     return WaitFor([bound](uint32_t value) { return value >= bound; });
   }
+  // Does meanwhile() again and again while it spins, and spins on as long as that returns true.
+  template <typename Meanwhile>
+  uint32_t WaitAtLeast(uint32_t bound, const Meanwhile& meanwhile) const noexcept {
+    return WaitFor([bound](uint32_t value) { return value >= bound; }, meanwhile);
+  }
   uint32_t WaitOther(uint32_t old) const noexcept {
     return WaitFor([old](uint32_t value) { return value != old; });
   }
@@ -53,9 +58,16 @@ class Counter {
  private:
   template <typename Fits>
   uint32_t WaitFor(Fits fits) const noexcept {
+    return WaitFor(fits, [] { return false; });
+  }
+  template <typename Fits, typename Meanwhile>
+  uint32_t WaitFor(Fits fits, const Meanwhile& meanwhile) const noexcept {
     for (int spin = 0, spins = spins_.load(std::memory_order_relaxed); spin < spins; ++spin) {
       if (const uint32_t value = Get(); fits(value)) return value;
-      CpuRelax();
+      if (meanwhile())
+        spin = 0;
+      else
+        CpuRelax();
     }
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     for (;;) {

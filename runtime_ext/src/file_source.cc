@@ -1,7 +1,9 @@
 #include "file_source.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -23,6 +25,8 @@ FileSource::FileSource(const std::string& path, bool direct) {
     RaiseError("ArtifactError", "cannot open the weights file ", path, ": ", ErrnoText(errno));
   if (!S_ISREG(status.st_mode)) RaiseError("ArtifactError", "the weights file ", path, " is not a regular file");
   file_nbytes_ = static_cast<uint64_t>(status.st_size);
+  struct statfs system;
+  in_memory_ = ::fstatfs(fd_.get(), &system) == 0 && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC);
 }
 
 FileSource::~FileSource() {
@@ -51,15 +55,19 @@ int FileSource::End() noexcept {
   const Request request = requests_.Oldest();
   const uint32_t slot = requests_.oldest_slot();
   requests_.Pop();
-  if (!request.queued) return ReadRest(request, 0);
+  const auto& [offset, target, nbytes, queued] = request;
+  if (!queued && in_memory_ && offset < file_nbytes_)
+    return copy_.Run(offset, target, std::min<uint64_t>(nbytes, RoundUp(file_nbytes_ - offset, kPage)), Reader());
+  if (!queued) return ReadRange(offset, target, nbytes);
   int64_t result = 0;
   if (!aio_.Ended(slot, true, &result)) return EIO;
   if (result < 0) return static_cast<int>(-result);
-  return result == 0 ? ENODATA : ReadRest(request, static_cast<size_t>(result));
+  return result == 0 ? ENODATA : ReadRange(offset, target, nbytes, static_cast<size_t>(result));
 }
 
-int FileSource::ReadRest(const Request& request, size_t got) noexcept {
-  const auto& [offset, target, nbytes, queued] = request;
+bool FileSource::Help() noexcept { return in_memory_ && copy_.Help(Reader()); }
+
+int FileSource::ReadRange(uint64_t offset, std::byte* target, size_t nbytes, size_t got) const noexcept {
   if (offset >= file_nbytes_) return EINVAL;
   const size_t wanted = std::min<uint64_t>(nbytes, file_nbytes_ - offset);
   while (got < wanted) {
@@ -76,7 +84,7 @@ int FileSource::ReadRest(const Request& request, size_t got) noexcept {
     if (direct_ && static_cast<size_t>(n) < kPage && got + static_cast<size_t>(n) < wanted) return EIO;
     got += static_cast<size_t>(n);
   }
-  if (!direct_) ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(nbytes), POSIX_FADV_DONTNEED);
+  if (!direct_ && !in_memory_) ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(nbytes), POSIX_FADV_DONTNEED);
   return 0;
 }
 

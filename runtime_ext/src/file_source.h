@@ -6,6 +6,7 @@
 
 #include "byte_source.h"
 #include "kernel_aio.h"
+#include "shared_copy.h"
 #include "unique_fd.h"
 
 namespace flexcomp {
@@ -20,8 +21,9 @@ class FileSource final : public ByteSource {
   void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept override;
   bool Ready() noexcept override;
   int End() noexcept override;
+  bool Help() noexcept override;
   bool direct() const noexcept override { return direct_; }
-  bool queued() const noexcept override { return direct_ && aio_.available(); }
+  bool queued() const noexcept override { return direct_ && !in_memory_ && aio_.available(); }
   uint64_t file_nbytes() const noexcept { return file_nbytes_; }
 
  private:
@@ -33,12 +35,17 @@ class FileSource final : public ByteSource {
   };
 
   bool ProbeDirect() noexcept;
-  // Reads what is missing behind the first `got` bytes.
-  int ReadRest(const Request& request, size_t got) noexcept;
+  // Reads a range that may reach beyond the end of the file, of which `got` bytes are there.
+  int ReadRange(uint64_t offset, std::byte* target, size_t nbytes, size_t got = 0) const noexcept;
+  auto Reader() const noexcept {
+    return [this](uint64_t offset, std::byte* target, size_t nbytes) { return ReadRange(offset, target, nbytes); };
+  }
 
   UniqueFd fd_;
   uint64_t file_nbytes_ = 0;
   bool direct_ = false;
+  bool in_memory_ = false;  // the file system: reads are copies by the calling thread, queued or not
+  SharedCopy copy_;
   KernelAio aio_;
   InFlight<Request> requests_;
 };

@@ -91,10 +91,12 @@ void Loader::Start(std::span<Span> spans) {
   started_.Set(started_count_);
 }
 
-bool Loader::AwaitSlow(uint32_t need) { return turn().loaded.WaitAtLeast(need) != kFailed || CheckFailure(); }
+bool Loader::AwaitSlow(uint32_t need) {
+  return turn().loaded.WaitAtLeast(need, [this] { return file_.Help(); }) != kFailed || CheckFailure();
+}
 
 bool Loader::Finish() {
-  if (!Await(static_cast<uint32_t>(loads_.size()))) return false;
+  if (turn().loaded.WaitAtLeast(static_cast<uint32_t>(loads_.size())) == kFailed && !CheckFailure()) return false;
   if (!spans_.empty())
     for (uint32_t j = 0; j < ahead_end_; ++j)
       if (loads_[j].ahead) spans_[j] = turn().ahead[j];

@@ -43,7 +43,8 @@ class Loader {
   // every load, where it is noted when it ran; those of the loads read ahead are there after Finish.
   void Start(std::span<Span> spans);
 
-  // Waits until `need` loads are complete; false: the loads were interrupted. Throws StorageError if one failed.
+  // Waits until `need` loads are complete, and reads a part of them where reads are copies; false: the loads were
+  // interrupted. Throws StorageError if one failed.
   bool Await(uint32_t need) {
     const uint32_t loaded = turn().loaded.Get();
     return (loaded >= need && loaded != kFailed) || AwaitSlow(need);

@@ -36,6 +36,7 @@ class FaultySource final : public ByteSource {
   void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept override;
   bool Ready() noexcept override { return inner_->Ready(); }
   int End() noexcept override;
+  bool Help() noexcept override { return inner_->Help(); }
   bool direct() const noexcept override { return inner_->direct(); }
   bool queued() const noexcept override { return inner_->queued(); }
 

@@ -29,6 +29,7 @@ class WeightsFile {
   }
   bool Ready() noexcept { return source_->Ready(); }
   int End() noexcept { return source_->End(); }
+  bool Help() noexcept { return source_->Help(); }
   bool direct() const noexcept { return source_->direct(); }
   bool queued() const noexcept { return source_->queued(); }
   const std::string& path() const noexcept { return path_; }
