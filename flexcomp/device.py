@@ -56,6 +56,7 @@ class DeviceProfile:
     load_overhead_s: float = 60e-6  # of one read, whatever its size
     load_disturbance: float = 0.0  # beside loads of B bytes per second computing takes 1 + load_disturbance * B times as long
     load_cache_bytes: float = 0.0  # loads that go round in so many bytes disturb nothing: copies in memory that stay in caches
+    load_together: float = 1.0  # how many times as fast loads are while computing waits for them, and its core copies too
     step_overhead_s: float = 1e-6  # of one kernel call
     wake_s: float = 0.0  # until a step that waited for a load, or a load that waited for a step, begins
     threads: int = 0  # compute threads that kernels and families were measured with; 0: not measured
@@ -67,7 +68,12 @@ class DeviceProfile:
     def storage(self) -> Storage:
         """What the planner knows of loading."""
         return Storage(
-            self.storage_bytes_per_s, self.load_overhead_s, self.wake_s, self.load_disturbance, int(self.load_cache_bytes)
+            self.storage_bytes_per_s,
+            self.load_overhead_s,
+            self.wake_s,
+            self.load_disturbance,
+            int(self.load_cache_bytes),
+            self.load_together,
         )
 
     def seconds(self, flops: float, nbytes: int, threads: int) -> float:
@@ -156,7 +162,7 @@ def _profile(document: dict) -> DeviceProfile:
         raise ValueError(f"threads is {threads!r}")
     kernels = {key: _record(KernelTime, value, f'kernel "{key}"') for key, value in _table(document, "kernels")}
     families = {key: _record(FamilyRate, value, f'family "{key}"') for key, value in _table(document, "families")}
-    return _record(
+    profile = _record(
         DeviceProfile,
         document,
         "the profile",
@@ -165,6 +171,9 @@ def _profile(document: dict) -> DeviceProfile:
         families=MappingProxyType(families),
         delays=None if delays is None else _record(DelayModel, delays, "delays"),
     )
+    if profile.load_together < 1:
+        raise ValueError(f"the profile has load_together = {profile.load_together!r}, less than 1")
+    return profile
 
 
 def _table(document: dict, name: str) -> list[tuple[str, object]]:

@@ -46,8 +46,9 @@ def from_program(program: Program) -> Prediction | None:
     try:
         fields = json.loads(program.metadata.get(_KEY, "null"))
         layers = tuple(LayerTime(float(seconds), float(more)) for seconds, more in fields["layers"])
-        bandwidth, overhead_s, wake_s, disturbance, cache = fields["storage"]
-        storage = plan.Storage(float(bandwidth), float(overhead_s), float(wake_s), float(disturbance), int(cache))
+        bandwidth, overhead_s, wake_s, disturbance, cache, together = fields["storage"]
+        rates = map(float, (bandwidth, overhead_s, wake_s, disturbance))
+        storage = plan.Storage(*rates, int(cache), float(together))
     except (ValueError, TypeError, KeyError):
         return None
     finite = all(0 <= time.seconds < math.inf and 0 <= time.slice_s < math.inf for time in layers)
@@ -63,8 +64,7 @@ def _as_plan(prediction: Prediction, program: Program, rung: Rung) -> tuple[plan
         layers.append(plan.Layer(layer.name, layer.scratch_nbytes, packed, time.seconds, time.slice_s))
     steps = tuple(plan.Step(step.layer, step.first, step.count) for step in rung.steps)
     segments = tuple(
-        plan.Segment(0, load.source, load.nbytes, load.target, load.after, load.pinned, ahead=load.ahead)
-        for load in rung.loads
+        plan.Segment(0, load.source, load.nbytes, load.target, load.after, load.pinned, ahead=load.ahead) for load in rung.loads
     )
     need = tuple(step.need for step in rung.steps)
     scratch_at = tuple(step.scratch_at for step in rung.steps)

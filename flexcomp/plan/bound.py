@@ -32,6 +32,8 @@ class Cuts:
     two inferences, all of them once at the most: in the steady state an inference takes as long as the time from a
     moment of it to the same moment of the next.
 
+    Where computing that waits helps to load, it does not do so while it computes the layers behind the cut.
+
     Where no layers are behind the cut, all of them are computed. Without a cache that hides it, what does not fit is
     loaded beside that, and slows it down, or takes longer than that while computing waits.
     """
@@ -39,22 +41,30 @@ class Cuts:
     def __init__(self, live: Sequence[int], budget: int, storage: Storage) -> None:
         """`live` has the bytes of the tensors live in each layer."""
         self.count, self.budget, self.bandwidth = len(live), budget, storage.bandwidth
+        self.helped = 1 - 1 / storage.together  # the part of a wait for loads that is saved by helping with them
         self.held = np.maximum(0.0, budget - np.roll(np.array(live, dtype=float), 1))
-        # by a byte that is loaded beside computing
-        self.delay = 0.0 if storage.cache else storage.disturbance / (1 + storage.disturbance * storage.bandwidth)
+        # by a byte that is loaded beside computing, or in a wait
+        beside = storage.disturbance / (1 + storage.disturbance * storage.bandwidth)
+        self.delay = 0.0 if storage.cache else min(beside, 1 / (storage.bandwidth * storage.together))
 
     def values(self, seconds: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
         """float64[layers, layers + 1], in seconds: [i, k] is the bound of the cut before layer i with k layers behind it."""
-        read = np.maximum(0.0, self._behind(nbytes) - self.held[:, None]) / self.bandwidth
-        values = read + (seconds.sum() - self._behind(seconds))
+        read, computed = self._read(nbytes), self._behind(seconds)
+        values = read - self.helped * np.maximum(0.0, read - computed) + (seconds.sum() - computed)
         values[:, 0] += self.delay * max(0.0, nbytes.sum() - self.budget)
         return values
 
-    def prices(self, weights: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def prices(self, weights: np.ndarray, seconds: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What a second and a byte more of each layer add to the cuts' weighted sum (`weights` add up to one)."""
-        reading = self._behind(nbytes) > self.held[:, None]
+        read = self._read(nbytes)
+        helped = self.helped * (read > self._behind(seconds))
         delay = self.delay * weights[:, 0].sum() if nbytes.sum() > self.budget else 0.0
-        return 1.0 - self._covered(weights), self._covered(weights * reading) / self.bandwidth + delay
+        per_byte = self._covered(weights * (read > 0) * (1 - helped)) / self.bandwidth + delay
+        return 1.0 - self._covered(weights * (1 - helped)), per_byte
+
+    def _read(self, nbytes: np.ndarray) -> np.ndarray:
+        """Seconds in which one core reads what must be read behind every cut."""
+        return np.maximum(0.0, self._behind(nbytes) - self.held[:, None]) / self.bandwidth
 
     def _behind(self, amounts: np.ndarray) -> np.ndarray:
         """Sums over the layers behind every cut."""

@@ -94,7 +94,8 @@ class _Descent:
         values = self._values(picks)
         cost = self._cost(picks, heat, values)
         weights = np.exp((values - values.max()) / heat)
-        per_second, per_byte = self.cuts.prices(weights / weights.sum(), self.nbytes[self.rows, picks])
+        now = self.seconds[self.rows, picks], self.nbytes[self.rows, picks]
+        per_second, per_byte = self.cuts.prices(weights / weights.sum(), *now)
         prices = per_second[:, None] * self.seconds + per_byte[:, None] * self.nbytes
         prices[~self.allowed] = np.inf
         cheapest = prices.argmin(axis=1)

@@ -81,14 +81,21 @@ class Storage:
     wake_s: float = 0.0  # seconds until a step that waited for a load, or a load that waited for a step, begins
     disturbance: float = 0.0  # beside loads of B bytes per second computing takes 1 + disturbance * B times as long
     cache: int = 0  # bytes; loads that go round in a part of the arena of this size stay in the CPU's caches: no disturbance
+    together: float = 1.0  # how many times the bandwidth there is while computing waits for loads, and its core copies too
 
     def __post_init__(self) -> None:
         possible = self.bandwidth > 0 and min(self.overhead_s, self.wake_s, self.disturbance, self.cache) >= 0
         _require(possible, f"storage of {self.bandwidth} B/s, {self.overhead_s} s per load")
+        _require(self.together >= 1, f"storage that is {self.together} times as fast while computing waits")
 
     def seconds(self, nbytes: int) -> float:
         """Time of one load of `nbytes`."""
         return self.overhead_s + nbytes / self.bandwidth
+
+    def least_seconds(self, nbytes: float, computing: float) -> float:
+        """Time in which so many bytes can be loaded, and so many seconds be computed beside that."""
+        reading = nbytes / self.bandwidth
+        return max(computing, min(reading, (reading + (self.together - 1) * computing) / self.together))
 
     def disturbance_of(self, extent: int) -> float:
         """The disturbance by loads that go round in so many bytes: from 0 within the cache to all of it at twice its size."""

@@ -3,9 +3,9 @@
 Two workers, two counters (DESIGN: loads run in one fixed order, steps in another): step i waits until
 `need[i]` loads are complete, load j until `after[j]` steps are computed. A load takes the storage's
 overhead plus bytes over bandwidth (the delay model of SwapNet, section 6.1, without its assembly
-terms: a load is ready when it has been read). A slice takes its share of the layer's time, and longer while a load
-runs, for both use the memory, unless loads go round in a part of the arena that stays in the CPU's caches. Whoever has
-waited begins a little later, when it has woken up.
+terms: a load is ready when it has been read), and less while computing waits for it and its core copies too. A slice
+takes its share of the layer's time, and longer while a load runs, for both use the memory, unless loads go round in a
+part of the arena that stays in the CPU's caches. Whoever has waited begins a little later, when it has woken up.
 
 Inferences follow each other without a pause. Where loads begin in the inference before, several are played,
 until each is as long as the one before it.
@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .errors import PlanError
-from .problem import Plan, Problem, Segment
+from .problem import Plan, Problem, Segment, Storage
 
 MOST_LAPS = 8  # inferences played to reach the steady state
 SAME_S = 1e-9  # seconds
@@ -32,7 +32,7 @@ class Timeline:
     disturbed: float  # time that steps take longer because loads run beside them
     loading: float  # sum of the loads' own times
     nbytes: int  # loaded for it
-    bound: float  # max(compute, nbytes / bandwidth): no plan of these steps and loads is faster
+    bound: float  # max(compute, nbytes / bandwidth), or what helping makes of it: no plan of these steps and loads is faster
     steps: tuple[tuple[float, float], ...]  # (start, end) of each step
     # (start, end) of each load: before 0 if it began ahead, empty for pinned ones in the steady state
     loads: tuple[tuple[float, float], ...]
@@ -78,7 +78,7 @@ def simulate(problem: Problem, plan: Plan, *, cold: bool = False) -> Timeline:
         disturbed=max(0.0, busy - compute),
         loading=sum(work.durations[:count]),
         nbytes=nbytes,
-        bound=max(compute, nbytes / problem.storage.bandwidth),
+        bound=problem.storage.least_seconds(nbytes, compute),
         steps=tuple(lap.steps),
         loads=tuple(lap.loads[:count]),
     )
@@ -93,7 +93,7 @@ class _Work:
     segments: tuple[Segment, ...]
     durations: list[float]  # of each load
     paces: list[float]  # seconds that a second of computing takes while the load runs
-    wake: float
+    storage: Storage
     disturbing: bool  # whether any pace is not 1
 
 
@@ -108,7 +108,7 @@ def _work_of(problem: Problem, plan: Plan, cold: bool) -> _Work:
         if segment.pinned and not (cold and number < len(own)):
             durations[number] = 0.0
     seconds = step_seconds(problem, plan)
-    return _Work(plan, seconds, segments, durations, paces, storage.wake_s, disturbance > 0)
+    return _Work(plan, seconds, segments, durations, paces, storage, disturbance > 0)
 
 
 class _Lap:
@@ -123,6 +123,25 @@ class _Lap:
         self.loaded_at = before.loads[self.own - 1][1] - before.end if before and self.own else 0.0
         self.over = 0  # loads that ended before the step that runs
 
+    def wait(self, need: int) -> bool:
+        """Run the first `need` loads, while computing waits; False if one waits for a step that has not been computed."""
+        if self.loads and need >= len(self.loads):
+            self._help()
+        while len(self.loads) < need:
+            if not self.load():
+                return False
+            self._help()
+        return True
+
+    def _help(self) -> None:
+        """Make the last load shorter by what is read by the thread that has waited for it since the last step."""
+        start, end = self.loads[-1]
+        storage = self.work.storage
+        copying = min(end - max(start, self.end), end - start - storage.overhead_s)
+        if copying > 0 and storage.together > 1:
+            self.loaded_at = end - copying * (1 - 1 / storage.together)
+            self.loads[-1] = start, self.loaded_at
+
     def load(self) -> bool:
         """Run the next load; False if there is none, or if it waits for a step that has not been computed."""
         number, work, before = len(self.loads), self.work, self.before
@@ -132,18 +151,18 @@ class _Lap:
         start = self.loaded_at
         if segment.ahead and number < self.own:
             if before:
-                start = _begin(start, before.steps[segment.after - 1][1] - before.end, work.wake)
+                start = _begin(start, before.steps[segment.after - 1][1] - before.end, work.storage.wake_s)
         elif duration:
             if segment.after > len(self.steps):
                 return False
-            start = _begin(start, self.steps[segment.after - 1][1], work.wake) if segment.after else max(start, 0.0)
+            start = _begin(start, self.steps[segment.after - 1][1], work.storage.wake_s) if segment.after else max(start, 0.0)
         self.loaded_at = start + duration
         self.loads.append((start, self.loaded_at))
         return True
 
     def compute(self, seconds: float, need: int) -> None:
         """Run the next step, behind the first `need` loads."""
-        start = _begin(self.end, self.loads[need - 1][1], self.work.wake) if need else self.end
+        start = _begin(self.end, self.loads[need - 1][1], self.work.storage.wake_s) if need else self.end
         self.end = self._disturbed(start, start + seconds) if self.work.disturbing else start + seconds
         self.steps.append((start, self.end))
 
@@ -168,10 +187,9 @@ def _play(work: _Work, before: _Lap | None) -> _Lap:
     """The inference behind `before`, or the first."""
     lap = _Lap(work, before)
     for index, need in enumerate([*work.plan.need, lap.own]):
-        while len(lap.loads) < need:
-            if not lap.load():
-                after = work.segments[len(lap.loads)].after
-                raise PlanError(f"step {index} waits for a load that waits for {after} steps")
+        if not lap.wait(need):
+            after = work.segments[len(lap.loads)].after
+            raise PlanError(f"step {index} waits for a load that waits for {after} steps")
         if index < len(work.seconds):
             lap.compute(work.seconds[index], need)
     return lap

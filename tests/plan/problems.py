@@ -27,7 +27,8 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
     bandwidth = draw(st.sampled_from([1e7, 1e8, 1e9]))
     disturbance = draw(st.sampled_from([0.0, 0.3, 2.0])) / bandwidth
     overhead_s, cache = draw(st.sampled_from([0.0, 1e-4])), draw(st.sampled_from([0, 4 * PAGE]))
-    storage = Storage(bandwidth, overhead_s, disturbance=disturbance, cache=cache)
+    together = draw(st.sampled_from([1.0, 1.0, 1.8]))
+    storage = Storage(bandwidth, overhead_s, disturbance=disturbance, cache=cache, together=together)
     contents = draw(aliases(tensors, count)) if draw(st.booleans()) else ()
     return Problem(tuple(layers), tuple(tensors), storage, contents)
 
@@ -106,9 +107,7 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
                 return False
         return all(write(content.name, place[contents.index(content)], content.nbytes) for content in last)
 
-    segment_of = {
-        step: segment for segment in plan.segments for step in range(segment.step, segment.step + segment.count)
-    }
+    segment_of = {step: segment for segment in plan.segments for step in range(segment.step, segment.step + segment.count)}
     ahead = max((i + 1 for i, segment in enumerate(plan.segments) if segment.ahead), default=0)
     begun = 0  # loads that were done in the inference before
     for inference in range(3):

@@ -31,15 +31,16 @@ def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
     """Latency of the last of so many inferences by advancing a clock from one completion to the next.
 
     Pinned segments are there from the start, unless it is one inference. While a load runs, its bytes take their time from
-    computing.
+    computing; while computing waits, bytes (not what a load costs besides) come faster.
     """
+    storage = problem.storage
     seconds = step_seconds(problem, planned)
     steps, loads = len(seconds), len(planned.segments)
     if not steps:
         return 0.0
     clock = begin = 0.0
     loaded = computed = 0  # in all inferences together
-    load_left: float | None = None  # seconds of the load and of the step that run
+    load_left: list[float] | None = None  # of the load that runs: seconds besides its bytes, and for them
     step_left: float | None = None
     while computed < inferences * steps:
         lap, segment = loaded // loads if loads else 0, planned.segments[loaded % loads] if loads else None
@@ -47,18 +48,20 @@ def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
             after = 0 if segment.ahead and not lap else segment.after + (lap - segment.ahead) * steps
             free = segment.pinned and (inferences > 1 or lap > 0)
             if computed >= after or free:
-                load_left = 0.0 if free else problem.storage.seconds(segment.nbytes)
+                load_left = [0.0, 0.0] if free else [storage.overhead_s, segment.nbytes / storage.bandwidth]
         if step_left is None and computed // steps * loads + planned.need[computed % steps] <= loaded:
             step_left = seconds[computed % steps]
-        pace = 1.0
-        if load_left:
-            disturbance = problem.storage.disturbance_of(planned.streamed_extent)
-            pace += disturbance * segment.nbytes / problem.storage.seconds(segment.nbytes)
-        passing = min(inf if load_left is None else load_left, inf if step_left is None else step_left * pace)
+        pace, speed = 1.0, storage.together if step_left is None and load_left and not load_left[0] else 1.0
+        if load_left and any(load_left):
+            pace += storage.disturbance_of(planned.streamed_extent) * segment.nbytes / storage.seconds(segment.nbytes)
+        loading = inf if load_left is None else (load_left[0] or load_left[1] / speed)
+        passing = min(loading, inf if step_left is None else step_left * pace)
         clock += passing
         if load_left is not None:
-            load_left = None if load_left <= passing else load_left - passing
-            loaded += load_left is None
+            part = 0 if load_left[0] else 1
+            load_left[part] = 0.0 if loading <= passing else load_left[part] - passing * speed
+            if not any(load_left):
+                load_left, loaded = None, loaded + 1
         if step_left is not None:
             step_left = None if step_left * pace <= passing else step_left - passing / pace
             computed += step_left is None
@@ -142,6 +145,17 @@ def test_loads_slow_down_the_steps_beside_them():
     assert timeline.disturbed == pytest.approx(2 - 2 / 1.5)
     assert timeline.latency == pytest.approx(1 + 6 + timeline.disturbed)
     assert timeline.stall == pytest.approx(1)
+
+
+def test_who_waits_for_a_load_reads_too():
+    """Two loads of 2 s and 1 s besides their bytes; who waits reads half of the bytes that are left."""
+    layers = tuple(Layer(str(i), 0, Weights(2 * i * PAGE, 2, PAGE), 2.0) for i in range(2))
+    segments = tuple(Segment(i, 2 * i * PAGE, 2 * PAGE, 2 * i * PAGE, 0, False) for i in range(2))
+    planned = Plan("", 4 * PAGE, 4 * PAGE, (Step(0, 0, 2), Step(1, 0, 2)), (), (-1, -1), segments, (1, 2))
+    timeline = simulate(Problem(layers, (), Storage(PAGE, 1.0, together=2.0)), planned)
+    assert timeline.loads == ((0, 2), (2, 2 + 1 + 1 + 0.5))
+    assert timeline.steps == ((2, 4), (4.5, 6.5))
+    assert timeline.bound == (4 + 4) / 2
 
 
 def test_loads_of_the_next_inference_slow_down_the_last_steps():
