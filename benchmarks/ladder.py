@@ -95,7 +95,8 @@ def build(
     names, wishes = [], []
     for medium in storages:
         disturbance = profile.storage.disturbance
-        storage = plan.Storage(medium.bandwidth, medium.overhead_s, profile.wake_s, disturbance, medium.cache)
+        rates = medium.bandwidth, medium.overhead_s, profile.wake_s, disturbance, medium.cache, medium.together
+        storage = plan.Storage(*rates)
         for strategy in strategies:
             names.append(f"{medium.name}.{strategy}")
             wishes.append(Wish(parse_budget(None), strategy, storage))

@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ class Medium:
     bandwidth: float  # bytes per second
     overhead_s: float  # seconds per load
     cache: int = 0  # as plan.Storage.cache
+    together: float = 1.0  # as plan.Storage.together
 
     def __post_init__(self) -> None:
         if self.name not in ("disk", "tmpfs"):
@@ -34,13 +36,14 @@ class Medium:
 def media(names: Sequence[str], folder: Path, rates: str = "", tmpfs: Path = TMPFS) -> list[Medium]:
     """The storages of these names; `folder` lies on the disk, `tmpfs` in memory.
 
-    `rates` is NAME=BYTES_PER_S:SECONDS_PER_LOAD,… for those that are not to be measured.
+    `rates` is NAME=BYTES_PER_S:SECONDS_PER_LOAD,… for those that are not to be measured; of a tmpfs a third number may say
+    how many times as fast two cores read.
     """
     known = {}
     for item in filter(None, rates.split(",")):
         name, _, numbers = item.partition("=")
-        bandwidth, _, overhead = numbers.partition(":")
-        known[name] = Medium(name, float(bandwidth), float(overhead), _cache(name, tmpfs))
+        bandwidth, overhead, *together = map(float, numbers.split(":"))
+        known[name] = Medium(name, bandwidth, overhead, _cache(name, tmpfs), *together)
     return [known.get(name) or _measured(name, tmpfs if name == "tmpfs" else folder) for name in names]
 
 
@@ -51,8 +54,23 @@ def _measured(name: str, folder: Path) -> Medium:
         file.flush()
         os.fsync(file.fileno())
         large, small = (sequential_bandwidth(Path(file.name), size) for size in (_LARGE, _SMALL))
-    overhead = max(0.0, _SMALL / small - _SMALL / large)
-    return Medium(name, large if name in ("disk", "tmpfs") else min(large, float(name)), overhead, _cache(name, folder))
+        if name == "tmpfs":
+            together = max(1.0, _bandwidth_of_two(Path(file.name)) / large)
+            return Medium(name, large, _overhead(large, small), _cache(name, folder), together)
+    return Medium(name, large if name == "disk" else min(large, float(name)), _overhead(large, small))
+
+
+def _overhead(large: float, small: float) -> float:
+    """Seconds per load, of the bandwidths with large and with small reads."""
+    return max(0.0, _SMALL / small - _SMALL / large)
+
+
+def _bandwidth_of_two(path: Path) -> float:
+    """Bytes per second that two threads read together, each the whole file."""
+    start = time.perf_counter()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(sequential_bandwidth, (path, path)))
+    return 2 * path.stat().st_size / (time.perf_counter() - start)
 
 
 def _cache(name: str, folder: Path) -> int:
