@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from .best import resident_plan
+from .best import NO_SLOWER, resident_plan
 from .bound import latency_bound
 from .check import verify
 from .errors import InfeasibleError
@@ -49,10 +49,10 @@ def ladder(
 ) -> tuple[Plan, ...]:
     """Checked plans in ascending order of budget, in bytes.
 
-    Without `budgets`: a geometric progression from the minimum to everything resident. `extra` budgets
-    are planned exactly as asked. A larger budget is never predicted to be slower: where the search
-    finds nothing better, the plan of the rung below is used. Raises InfeasibleError if a budget that
-    was asked for is too small.
+    Without `budgets`: a geometric progression from the minimum to everything resident. `extra` budgets are planned
+    exactly as asked. A larger budget is never predicted to be slower, but for 0.1 % of the fastest so far if it loads
+    less: where the search finds neither, the plan of the rung below is used. Raises InfeasibleError if a budget
+    that was asked for is too small.
     """
     return tuple(choice.plan for choice in ladder_of([problem], budgets, extra, strategy))
 
@@ -91,6 +91,7 @@ def ladder_of(
     wanted = sorted({*budgets, *extra})
     pick = _last if last_that_fits else _fastest
     result: list[Choice] = []
+    fastest = inf
     for done, budget in enumerate(wanted):
         report(done, len(wanted))
         tried = [index for index, (least, most) in enumerate(between) if least <= budget <= most]
@@ -100,12 +101,19 @@ def ladder_of(
             if budget in extra or budget == wanted[-1]:
                 raise
             continue
-        if result and result[-1].latency < best.latency and not last_that_fits:
+        fastest = min(fastest, best.latency)
+        if result and not last_that_fits and _cost(result[-1], fastest) <= _cost(best, fastest):
             best = replace(result[-1], plan=replace(result[-1].plan, budget=budget))
         verify(problems[best.index], best.plan)
         result.append(best)
     report(len(wanted), len(wanted))
     return tuple(result)
+
+
+def _cost(choice: Choice, fastest: float) -> tuple[float, int]:
+    """Of those nearly as fast as the fastest that which loads least: what is predicted is not all that loads cost."""
+    near = choice.latency <= NO_SLOWER * fastest
+    return (fastest if near else choice.latency, choice.plan.streamed_nbytes if near else 0)
 
 
 def _fastest(problems: Sequence[Problem], tried: Sequence[int], budget: int, strategy: str) -> Choice:
