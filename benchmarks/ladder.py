@@ -94,9 +94,7 @@ def build(
     prepared = prepare(network.model, input_shapes=network.input_shapes, threads=threads, device=profile)
     names, wishes = [], []
     for medium in storages:
-        disturbance = profile.storage.disturbance
-        rates = medium.bandwidth, medium.overhead_s, profile.wake_s, disturbance, medium.cache, medium.together
-        storage = plan.Storage(*rates)
+        storage = medium.storage(profile.wake_s, profile.storage.disturbance)
         for strategy in strategies:
             names.append(f"{medium.name}.{strategy}")
             wishes.append(Wish(parse_budget(None), strategy, storage))

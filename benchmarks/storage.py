@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flexcomp.copies import cache_of_copies
+from flexcomp.plan import Storage
 
 TMPFS = Path("/dev/shm")
 _PROBE_NBYTES = 128 << 20
@@ -27,6 +28,11 @@ class Medium:
     overhead_s: float  # seconds per load
     cache: int = 0  # as plan.Storage.cache
     together: float = 1.0  # as plan.Storage.together
+
+    def storage(self, wake_s: float, disturbance: float) -> Storage:
+        """As planners know it. A device serves what is in its queue without a pause: there the overhead is the latency of the first."""
+        overhead, latency = (self.overhead_s, 0.0) if self.name == "tmpfs" else (0.0, self.overhead_s)
+        return Storage(self.bandwidth, overhead, wake_s, disturbance, self.cache, self.together, latency)
 
     def __post_init__(self) -> None:
         if self.name not in ("disk", "tmpfs"):

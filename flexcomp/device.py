@@ -54,6 +54,7 @@ class DeviceProfile:
     memory_bytes_per_s: float  # read and written by memory-bound kernels
     storage_bytes_per_s: float = 1.0e9  # sequential reads past the page cache
     load_overhead_s: float = 60e-6  # of one read, whatever its size
+    load_latency_s: float = 0.0  # of one read where none is in flight; others are served without a pause
     load_disturbance: float = 0.0  # beside loads of B bytes per second computing takes 1 + load_disturbance * B times as long
     load_cache_bytes: float = 0.0  # loads that go round in so many bytes disturb nothing: copies in memory that stay in caches
     load_together: float = 1.0  # how many times as fast loads are while computing waits for them, and its core copies too
@@ -74,6 +75,7 @@ class DeviceProfile:
             self.load_disturbance,
             int(self.load_cache_bytes),
             self.load_together,
+            self.load_latency_s,
         )
 
     def seconds(self, flops: float, nbytes: int, threads: int) -> float:
@@ -117,12 +119,19 @@ def default_profile(vector_width: int, preset: Preset | None = None) -> DevicePr
         flops = 2.0 * vector_width * 3.0e9
         # Machines with wide vectors have memory to match: one with AVX-512 read a byte in the time of 3.6 operations.
         memory = max(15e9, flops / 3.6)
-        return DeviceProfile(flops_per_s=flops, memory_bytes_per_s=memory, load_disturbance=_DELAY / memory)
+        return DeviceProfile(
+            flops_per_s=flops,
+            memory_bytes_per_s=memory,
+            load_overhead_s=0.0,
+            load_latency_s=Preset.load_latency_s,
+            load_disturbance=_DELAY / memory,
+        )
     return DeviceProfile(
         flops_per_s=2.0 * vector_width * preset.core.fmas * preset.ghz * 1e9,
         memory_bytes_per_s=preset.memory_bytes_per_s,
         storage_bytes_per_s=preset.storage_bytes_per_s,
-        load_overhead_s=preset.load_overhead_s,
+        load_overhead_s=0.0,
+        load_latency_s=preset.load_latency_s,
         load_disturbance=_DELAY / preset.memory_bytes_per_s,
     )
 
@@ -184,7 +193,7 @@ def _table(document: dict, name: str) -> list[tuple[str, object]]:
 
 
 _MAY_BE_ZERO = (
-    "slice_s", "load_overhead_s", "load_disturbance", "load_cache_bytes", "wake_s", "step_overhead_s",
+    "slice_s", "load_overhead_s", "load_latency_s", "load_disturbance", "load_cache_bytes", "wake_s", "step_overhead_s",
     "seconds_per_flop", "seconds_per_byte",
     "alpha", "beta", "gamma", "eta",
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 
 from . import plan
 from .program import Program, Rung
@@ -36,7 +36,7 @@ def to_metadata(prediction: Prediction) -> dict[str, str]:
     """For `Program.metadata`."""
     fields = {
         "layers": [[time.seconds, time.slice_s] for time in prediction.layers],
-        "storage": list(astuple(prediction.storage)),
+        "storage": asdict(prediction.storage),
     }
     return {_KEY: json.dumps(fields)}
 
@@ -46,9 +46,7 @@ def from_program(program: Program) -> Prediction | None:
     try:
         fields = json.loads(program.metadata.get(_KEY, "null"))
         layers = tuple(LayerTime(float(seconds), float(more)) for seconds, more in fields["layers"])
-        bandwidth, overhead_s, wake_s, disturbance, cache, together = fields["storage"]
-        rates = map(float, (bandwidth, overhead_s, wake_s, disturbance))
-        storage = plan.Storage(*rates, int(cache), float(together))
+        storage = plan.Storage(**fields["storage"])
     except (ValueError, TypeError, KeyError):
         return None
     finite = all(0 <= time.seconds < math.inf and 0 <= time.slice_s < math.inf for time in layers)

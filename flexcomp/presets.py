@@ -51,7 +51,7 @@ class Preset:
     others: int = 0  # middle and little cores
     memory_bytes_per_s: float = 0.0
     storage_bytes_per_s: float = 0.0
-    load_overhead_s: float = 60e-6
+    load_latency_s: float = 60e-6
 
     @property
     def core(self) -> Core | None:
@@ -66,19 +66,19 @@ def _device(mcpu: str, cores: int, **facts) -> Preset:
 PRESETS: dict[str, Preset] = {
     # A card on a bus of 50 MHz and four bits.
     "raspberry-pi-3b": _device("cortex-a53", 4, ghz=1.2, memory_bytes_per_s=2.0e9, storage_bytes_per_s=22e6,
-                               load_overhead_s=500e-6),
+                               load_latency_s=500e-6),
     "raspberry-pi-4b": _device("cortex-a72", 4, ghz=1.8, memory_bytes_per_s=4.0e9, storage_bytes_per_s=257e6,
-                               load_overhead_s=200e-6),
+                               load_latency_s=200e-6),
     # A card; an SSD behind one lane of PCI Express reads five times as fast: measure it.
     "raspberry-pi-5": _device("cortex-a76", 4, ghz=2.4, memory_bytes_per_s=9.0e9, storage_bytes_per_s=90e6,
-                              load_overhead_s=300e-6),
+                              load_latency_s=300e-6),
     "mi-mix-2s": _device("cortex-a75", 4, ghz=2.8, others=4, memory_bytes_per_s=12e9, storage_bytes_per_s=718e6,
-                         load_overhead_s=100e-6),
+                         load_latency_s=100e-6),
     # FlexNN does not say how fast it reads: taken for no slower than the older telephone.
     "pixel-6-pro": _device("cortex-x1", 2, ghz=2.8, others=6, memory_bytes_per_s=20e9, storage_bytes_per_s=718e6,
-                           load_overhead_s=100e-6),
+                           load_latency_s=100e-6),
     # The CPU only. SwapNet does not say how fast it reads.
     "jetson-nx": _device("carmel", 6, ghz=1.9, memory_bytes_per_s=20e9, storage_bytes_per_s=500e6,
-                         load_overhead_s=100e-6),
+                         load_latency_s=100e-6),
     "aarch64": Preset({"mtriple": _TRIPLE}),
 }  # fmt: skip

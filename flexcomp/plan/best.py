@@ -248,7 +248,7 @@ def _candidate(problem: Problem, budget: int, layout: Layout, core: int, choice:
     steps, pinned = merge_pinned(steps, pinned)
     pieces = pieces_of(problem, steps)
     if choice.joined:
-        most = int(choice.joined * problem.storage.overhead_s * problem.storage.bandwidth)
+        most = int(choice.joined * problem.storage.single_s * problem.storage.bandwidth)
         pieces = join(pieces, [limits[step.layer] for step in steps], most, pinned)
 
     # pinned segments lie at the top of the arena, in step order

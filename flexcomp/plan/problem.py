@@ -82,14 +82,20 @@ class Storage:
     disturbance: float = 0.0  # beside loads of B bytes per second computing takes 1 + disturbance * B times as long
     cache: int = 0  # bytes; loads that go round in a part of the arena of this size stay in the CPU's caches: no disturbance
     together: float = 1.0  # how many times the bandwidth there is while computing waits for loads, and its core copies too
+    latency_s: float = 0.0  # seconds until an idle device begins what it is asked for; what waits in its queue begins at once
 
     def __post_init__(self) -> None:
-        possible = self.bandwidth > 0 and min(self.overhead_s, self.wake_s, self.disturbance, self.cache) >= 0
+        possible = self.bandwidth > 0 and min(self.overhead_s, self.wake_s, self.disturbance, self.cache, self.latency_s) >= 0
         _require(possible, f"storage of {self.bandwidth} B/s, {self.overhead_s} s per load")
         _require(self.together >= 1, f"storage that is {self.together} times as fast while computing waits")
 
+    @property
+    def single_s(self) -> float:
+        """Seconds that a load costs besides its bytes if the storage has nothing else to do."""
+        return self.latency_s + self.overhead_s
+
     def seconds(self, nbytes: int) -> float:
-        """Time of one load of `nbytes`."""
+        """Time of one load of `nbytes`, from its beginning."""
         return self.overhead_s + nbytes / self.bandwidth
 
     def least_seconds(self, nbytes: float, computing: float) -> float:

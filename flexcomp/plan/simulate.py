@@ -3,9 +3,11 @@
 Two workers, two counters (DESIGN: loads run in one fixed order, steps in another): step i waits until
 `need[i]` loads are complete, load j until `after[j]` steps are computed. A load takes the storage's
 overhead plus bytes over bandwidth (the delay model of SwapNet, section 6.1, without its assembly
-terms: a load is ready when it has been read), and less while computing waits for it and its core copies too. A slice
-takes its share of the layer's time, and longer while a load runs, for both use the memory, unless loads go round in a
-part of the arena that stays in the CPU's caches. Whoever has waited begins a little later, when it has woken up.
+terms: a load is ready when it has been read), and less while computing waits for it and its core copies too. A device that
+is idle begins after its latency; loads are asked for as soon as the steps are computed that they wait for, so that of
+several in a row only the first waits for that. A slice takes its share of the layer's time, and longer while a load
+runs, for both use the memory, unless loads go round in a part of the arena that stays in the CPU's caches. Whoever has
+waited begins a little later, when it has woken up.
 
 Inferences follow each other without a pause. Where loads begin in the inference before, several are played,
 until each is as long as the one before it.
@@ -96,6 +98,11 @@ class _Work:
     storage: Storage
     disturbing: bool  # whether any pace is not 1
 
+    def served(self, free: float, asked: float) -> float:
+        """When a storage that is free at one time begins what is asked of it at another."""
+        wake = self.storage.wake_s if asked > free else 0.0
+        return max(free, asked + wake + self.storage.latency_s)
+
 
 def _work_of(problem: Problem, plan: Plan, cold: bool) -> _Work:
     storage, own = problem.storage, plan.segments
@@ -151,11 +158,12 @@ class _Lap:
         start = self.loaded_at
         if segment.ahead and number < self.own:
             if before:
-                start = _begin(start, before.steps[segment.after - 1][1] - before.end, work.storage.wake_s)
+                start = work.served(start, before.steps[segment.after - 1][1] - before.end)
         elif duration:
             if segment.after > len(self.steps):
                 return False
-            start = _begin(start, self.steps[segment.after - 1][1], work.storage.wake_s) if segment.after else max(start, 0.0)
+            asked = self.steps[segment.after - 1][1] if segment.after else 0.0
+            start = work.served(start, asked) if asked else max(start, work.storage.latency_s)
         self.loaded_at = start + duration
         self.loads.append((start, self.loaded_at))
         return True

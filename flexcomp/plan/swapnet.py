@@ -74,7 +74,7 @@ def partition(problem: Problem, sizes: list[int], room: int) -> list[Block]:
 
     def swap_in(start: int, stops: np.ndarray) -> np.ndarray:
         nbytes = at[stops] - at[start]
-        return np.where(nbytes > 0, storage.overhead_s + nbytes / storage.bandwidth, 0.0)
+        return np.where(nbytes > 0, storage.single_s + nbytes / storage.bandwidth, 0.0)
 
     # latency[a, b]: until the computing of block [a, b) starts; previous[a, b]: where the block before it starts
     latency = np.full((count + 1, count + 1), np.inf)
