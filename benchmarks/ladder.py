@@ -30,7 +30,7 @@ from pathlib import Path
 from benchmarks import models
 from benchmarks.prediction import prediction_of
 from benchmarks.storage import TMPFS, Medium, media
-from flexcomp import plan, runner
+from flexcomp import runner
 from flexcomp.artifact import decode_program
 from flexcomp.budget import parse_budget
 from flexcomp.build import prepare

@@ -30,7 +30,7 @@ class Medium:
     together: float = 1.0  # as plan.Storage.together
 
     def storage(self, wake_s: float, disturbance: float) -> Storage:
-        """As planners know it. A device serves what is in its queue without a pause: there the overhead is the latency of the first."""
+        """As planners know it. A device serves its queue without a pause: there overhead is the latency of the first load."""
         overhead, latency = (self.overhead_s, 0.0) if self.name == "tmpfs" else (0.0, self.overhead_s)
         return Storage(self.bandwidth, overhead, wake_s, disturbance, self.cache, self.together, latency)
 

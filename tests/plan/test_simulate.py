@@ -158,6 +158,18 @@ def test_who_waits_for_a_load_reads_too():
     assert timeline.bound == (4 + 4) / 2
 
 
+def test_only_an_idle_device_has_latency():
+    """Loads 0 and 1 are asked for together, load 2 after the first step, while load 1 runs or when nothing runs."""
+    layers = tuple(Layer(str(i), 0, Weights(i * PAGE, 1, PAGE), 1.0) for i in range(3))
+    segments = tuple(Segment(i, i * PAGE, PAGE, i * PAGE, after, False) for i, after in enumerate((0, 0, 1)))
+    planned = Plan("", 3 * PAGE, 3 * PAGE, tuple(Step(i, 0, 1) for i in range(3)), (), (-1,) * 3, segments, (1, 2, 3))
+    long = simulate(Problem(layers, (), Storage(PAGE / 2, 0.0, latency_s=0.5)), planned)
+    assert long.loads == ((0.5, 2.5), (2.5, 4.5), (4.5, 6.5))
+    short = simulate(Problem(layers, (), Storage(4 * PAGE, 0.0, latency_s=0.5, wake_s=0.125)), planned)
+    assert short.loads == ((0.5, 0.75), (0.75, 1.0), (2.5, 2.75))
+    assert short.latency == 2.75 + 0.125 + 1
+
+
 def test_loads_of_the_next_inference_slow_down_the_last_steps():
     layers = (Layer("a", 0, Weights(0, 1, PAGE), 4.0), Layer("b", 0, None, 4.0))
     segments = (Segment(0, 0, PAGE, 0, 1, False, ahead=True),)
