@@ -34,7 +34,7 @@ from .pieces import join, pieces_of
 from .pin import pin_evenly, pin_in_order, pin_small
 from .preload import Ring, choose_highest, choose_lowest, preload
 from .problem import PAGE, Plan, Problem, Step
-from .simulate import simulate
+from .simulate import brisk, simulate
 from .slicing import finest_segment, slice_to_room
 from .swapnet import swapnet
 
@@ -54,6 +54,7 @@ CHOOSERS = {"ring": Ring, "lowest": lambda: choose_lowest, "highest": lambda: ch
 GOOD_ENOUGH = 1.001  # stop at this multiple of the lower bound
 NO_SLOWER = 1.001  # fewer bytes to load are worth this
 PIN_MORE = 4  # halvings of the core, in search of fewer bytes
+BRISK_EFFORT = EFFORT // 4  # of which the search for a steady plan may use what the first has left
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class Choice:
 def best(problem: Problem, budget: int) -> Plan:
     """The plan of smallest predicted latency for a budget in bytes; of those within 0.1 %, the one that loads least.
 
-    It is never slower than the plan of another named strategy, to the microsecond.
+    It is never slower than the plan of another named strategy, to the microsecond. Of plans that are equally fast those
+    come first that stay so if computing is faster than predicted: then loads that would have been in time are late.
     Raises Unplaceable below the minimum.
     """
     arena = budget // PAGE * PAGE
@@ -81,13 +83,21 @@ def best(problem: Problem, budget: int) -> Plan:
     resident = resident_plan(problem)
     if resident.arena <= arena:
         return replace(resident, budget=budget)
-    plans = [_search(problem, budget, CORE_SHARES)]
+    faster = brisk(problem)
+    layouts = _layouts(problem, arena)
+    found, spent = _search(problem, budget, CORE_SHARES, layouts, EFFORT)
+    own, rivals = [found], []
+    if spent < BRISK_EFFORT and simulate(faster, found).latency > GOOD_ENOUGH * latency_bound(faster, budget):
+        own.append(_search(faster, budget, CORE_SHARES, layouts, BRISK_EFFORT - spent)[0])
     for strategy in (flexnn, swapnet, on_demand):
         with suppress(Unplaceable):
-            plans.append(replace(strategy(problem, budget), strategy="best"))
+            rivals.append(replace(strategy(problem, budget), strategy="best"))
+    plans = [*own, *rivals]
     costs = [_cost(problem, one) for one in plans]
-    allowed = min([NO_SLOWER * min(costs)[0], *(latency for latency, *_ in costs[1:])])
-    return min(zip(costs, plans, strict=True), key=lambda one: (one[0][0] > allowed, one[0][2], one[0]))[1]
+    allowed = min([NO_SLOWER * min(costs)[0], *(latency for latency, *_ in costs[len(own) :])])
+    fast = [(cost, one, simulate(faster, one).latency) for cost, one in zip(costs, plans, strict=True) if cost[0] <= allowed]
+    steady = NO_SLOWER * min(latency for *_, latency in fast)
+    return min(fast, key=lambda one: (one[2] > steady, one[0][2], one[0]))[1]
 
 
 def search_without_pinning(problem: Problem, budget: int) -> Plan:
@@ -95,7 +105,7 @@ def search_without_pinning(problem: Problem, budget: int) -> Plan:
     smallest = smallest_layout(problem)
     if smallest.nbytes > budget:
         raise Unplaceable(f"the smallest arena is {smallest.nbytes:,} B")
-    return _search(problem, budget, (1.0,))
+    return _search(problem, budget, (1.0,), _layouts(problem, budget), EFFORT)[0]
 
 
 def resident_plan(problem: Problem) -> Plan:
@@ -123,14 +133,17 @@ def _cost(problem: Problem, plan: Plan) -> Cost:
     )
 
 
-def _search(problem: Problem, budget: int, core_shares: Sequence[float]) -> Plan:
-    """Coarse grid, then one coordinate after the other from the best few points."""
+def _layouts(problem: Problem, arena: int) -> list[Layout]:
+    """Those that fit, the smallest first."""
+    every = smallest_layout(problem), settling_layout(problem), compact_layout(problem)
+    return [layout for layout in every if layout.nbytes <= arena // PAGE * PAGE]
+
+
+def _search(
+    problem: Problem, budget: int, core_shares: Sequence[float], layouts: Sequence[Layout], effort: float
+) -> tuple[Plan, float]:
+    """Coarse grid, then one coordinate after the other from the best few points; and the effort that it took."""
     arena = budget // PAGE
-    layouts = [
-        layout
-        for layout in (smallest_layout(problem), settling_layout(problem), compact_layout(problem))
-        if layout.nbytes <= arena * PAGE
-    ]
     if len(core_shares) > 1:
         core_shares = [*_in_cache(layouts, arena, problem.storage.cache), *core_shares]
     seen: dict[Choice, tuple[Cost, Plan | None]] = {}
@@ -145,7 +158,7 @@ def _search(problem: Problem, budget: int, core_shares: Sequence[float]) -> Plan
         tried: list[Choice] = []
         for choice in choices:
             if choice not in seen:
-                if spent > EFFORT and tried:
+                if spent > effort and tried:
                     break
                 layout = layouts[choice.layout]
                 core = _core_pages(layout, arena, choice.share)
@@ -159,11 +172,11 @@ def _search(problem: Problem, budget: int, core_shares: Sequence[float]) -> Plan
                 )
                 if same not in made:
                     try:
-                        plan, effort = _candidate(problem, budget, layout, core, choice)
+                        plan, cost = _candidate(problem, budget, layout, core, choice)
                     except Unplaceable:
                         made[same] = ((inf, inf, 0, 0), None)
                     else:
-                        spent += effort * step_effort
+                        spent += cost * step_effort
                         made[same] = (_cost(problem, plan), plan)
                 seen[choice] = made[same]
             tried.append(choice)
@@ -184,7 +197,7 @@ def _search(problem: Problem, budget: int, core_shares: Sequence[float]) -> Plan
             near = shares[max(0, at - 1) : at + 2]
             between = [(one + other) / 2 for one, other in pairwise(near)]
             point = winner(replace(point, share=share) for share in [point.share, *between])
-            if point == before or seen[point][0][0] <= enough or spent > EFFORT:
+            if point == before or seen[point][0][0] <= enough or spent > effort:
                 return
 
     first = winner(Choice(layout, share) for layout in range(len(layouts)) for share in core_shares)
@@ -196,18 +209,19 @@ def _search(problem: Problem, budget: int, core_shares: Sequence[float]) -> Plan
     grid = [
         Choice(first.layout, share, count, joined=first.joined) for share in core_shares for count in GRID_IN_FLIGHT
     ]
-    if seen[first][0][0] > enough and spent <= EFFORT:
+    if seen[first][0][0] > enough and spent <= effort:
         winner(grid)
         for start in sorted(grid, key=lambda choice: seen[choice][0] if choice in seen else (inf, inf, 0, 0))[:STARTS]:
-            if spent <= EFFORT:
+            if spent <= effort:
                 descend(start)
     best = min(seen, key=lambda choice: seen[choice][0])
     allowed = max(enough, NO_SLOWER * seen[best][0][0])
     # What is loaded disturbs computing, for it takes memory bandwidth: as little of it as costs no time.
+    searched = spent
     low, high = 0.0, best.share
     for _ in range(PIN_MORE if len(core_shares) > 1 else 0):
         choices = [replace(best, share=(low + high) / 2, pins=name) for name in PINS]
-        spent = min(spent, EFFORT)  # whatever it costs
+        spent = min(spent, effort)  # whatever it costs
         fitting = [choice for choice in choices if winner([choice]) == choice and seen[choice][0][0] <= allowed]
         if fitting:
             high = fitting[0].share
@@ -216,7 +230,7 @@ def _search(problem: Problem, budget: int, core_shares: Sequence[float]) -> Plan
     frugal = [one for one in seen.values() if one[0][0] <= allowed]
     found = min(frugal, key=lambda one: (one[0][2], one[0]))[1]
     assert found is not None
-    return found
+    return found, searched
 
 
 def _in_cache(layouts: Sequence[Layout], arena: int, cache: int) -> list[float]:

@@ -12,11 +12,12 @@ from .check import verify
 from .errors import InfeasibleError
 from .minimum import layer_bounds, minimum_budget
 from .problem import PAGE, Plan, Problem
-from .simulate import simulate
+from .simulate import brisk, simulate
 from .strategies import plan
 
 RUNGS = 14
 CLOSEST = 1.03  # neighbouring rungs differ at least by this factor
+ABOUT = 1.005  # problems whose plans differ by no more than this in latency are equally good
 FRACTIONS = (0.5, 0.25, 0.1)  # of everything resident: rungs for budgets that are likely to be asked for
 
 
@@ -78,7 +79,8 @@ def ladder_of(
     """As `ladder`, where a rung may solve any of several problems: one network with other kernels.
 
     The first problem sets the smallest budget; it should be the one with the smallest kernels. For every
-    budget problems are tried in the order of their lower bounds, until no bound is below the best plan; or,
+    budget problems are tried in the order of their lower bounds, until no bound is below the best plan; of those about
+    as good as that one, the plan is taken that is fastest if computing is faster than predicted. Or,
     with `last_that_fits`, the last problem that can be planned is taken whatever its latency. A budget that was
     not asked for is left out if the strategy finds no plan. `between`, one pair per problem, are the
     smallest and the largest budget, in bytes, for which a problem is tried.
@@ -118,23 +120,23 @@ def _cost(choice: Choice, fastest: float) -> tuple[float, int]:
 
 def _fastest(problems: Sequence[Problem], tried: Sequence[int], budget: int, strategy: str) -> Choice:
     bounds = {index: latency_bound(problems[index], budget) for index in tried}
-    best: Choice | None = None
+    made: list[Choice] = []
     failure: InfeasibleError | None = None
     for index in sorted(tried, key=lambda index: (bounds[index], index)):
-        if best is not None and bounds[index] >= best.latency:
+        if made and bounds[index] >= min(choice.latency for choice in made):
             break
         try:
             found = plan(problems[index], budget, strategy)
         except InfeasibleError as error:
             failure = error if index == min(tried) or failure is None else failure
             continue
-        choice = Choice(index, found, simulate(problems[index], found).latency)
-        if best is None or choice.latency < best.latency:
-            best = choice
-    if best is None:
+        made.append(Choice(index, found, simulate(problems[index], found).latency))
+    if not made:
         assert failure is not None
         raise failure
-    return best
+    best = min(choice.latency for choice in made)
+    near = [choice for choice in made if choice.latency <= ABOUT * best]
+    return min(near, key=lambda choice: simulate(brisk(problems[choice.index]), choice.plan).latency)
 
 
 def _last(problems: Sequence[Problem], tried: Sequence[int], budget: int, strategy: str) -> Choice:

@@ -15,11 +15,12 @@ until each is as long as the one before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import PlanError
 from .problem import Plan, Problem, Segment, Storage
 
+BRISK = 0.85  # of a layer's predicted time: where nothing was measured, kernels have been that much faster
 MOST_LAPS = 8  # inferences played to reach the steady state
 SAME_S = 1e-9  # seconds
 
@@ -84,6 +85,11 @@ def simulate(problem: Problem, plan: Plan, *, cold: bool = False) -> Timeline:
         steps=tuple(lap.steps),
         loads=tuple(lap.loads[:count]),
     )
+
+
+def brisk(problem: Problem) -> Problem:
+    """The same with faster kernels. A plan should be good for both, as predictions are no better than that."""
+    return replace(problem, layers=tuple(replace(layer, seconds=BRISK * layer.seconds) for layer in problem.layers))
 
 
 @dataclass(frozen=True)
