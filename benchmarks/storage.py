@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flexcomp.copies import cache_of_copies
+from flexcomp.device import QUEUED
 from flexcomp.plan import Storage
 
 TMPFS = Path("/dev/shm")
@@ -30,8 +31,8 @@ class Medium:
     together: float = 1.0  # as plan.Storage.together
 
     def storage(self, wake_s: float, disturbance: float) -> Storage:
-        """As planners know it. A device serves its queue without a pause: there overhead is the latency of the first load."""
-        overhead, latency = (self.overhead_s, 0.0) if self.name == "tmpfs" else (0.0, self.overhead_s)
+        """As planners know it. A device serves its queue with hardly a pause: there overhead is the latency of the first load."""
+        overhead, latency = (self.overhead_s, 0.0) if self.name == "tmpfs" else (QUEUED * self.overhead_s, self.overhead_s)
         return Storage(self.bandwidth, overhead, wake_s, disturbance, self.cache, self.together, latency)
 
     def __post_init__(self) -> None:
