@@ -65,6 +65,7 @@ class Point:
     compute_ms: float | None  # None: these kernels were not run alone
     bytes_read: int
     bandwidth: float  # bytes per second
+    rounds_ms: tuple[float, ...]  # the median of each round; strategies take turns in rounds
 
     @property
     def bound_ms(self) -> float:
@@ -80,6 +81,10 @@ class Point:
     def error(self) -> float:
         """Of the prediction, as a part of what was measured."""
         return self.predicted_ms / self.measured_ms - 1
+
+    def part_of(self, other: Point) -> float:
+        """Its time as a part of another's: the median over rounds, between which the machine's speed drifts."""
+        return statistics.median(mine / its for mine, its in zip(self.rounds_ms, other.rounds_ms, strict=True))
 
 
 def build(
@@ -165,6 +170,7 @@ def measure(
                         _median(own, "latency_ms") if own else None,
                         runs[strategy][0]["bytes_read"],
                         statistics.fmean(report["read_bytes_per_s"] for report in runs[strategy]),
+                        tuple(statistics.median(report["latency_ms"]) for report in runs[strategy]),
                     )
 
 
@@ -229,9 +235,10 @@ def conclude(points: Sequence[Point]) -> None:
         )
         for strategy in dict.fromkeys(point.strategy for point in here if point.strategy != "best"):
             others = [point for point in here if point.strategy == strategy and point.budget_bytes in mine]
-            parts = [mine[point.budget_bytes].measured_ms / point.measured_ms for point in others]
+            parts = [mine[point.budget_bytes].part_of(point) for point in others]
             if parts:
-                print(f"    best takes {min(parts):.2f} to {max(parts):.2f} of the time of {strategy}")
+                middle = statistics.median(parts)
+                print(f"    best takes {min(parts):.2f} to {max(parts):.2f}, in the median {middle:.3f}, of the time of {strategy}")
 
 
 def main() -> None:
