@@ -237,8 +237,8 @@ def conclude(points: Sequence[Point]) -> None:
             others = [point for point in here if point.strategy == strategy and point.budget_bytes in mine]
             parts = [mine[point.budget_bytes].part_of(point) for point in others]
             if parts:
-                middle = statistics.median(parts)
-                print(f"    best takes {min(parts):.2f} to {max(parts):.2f}, in the median {middle:.3f}, of the time of {strategy}")
+                low, middle, high = min(parts), statistics.median(parts), max(parts)
+                print(f"    best takes {low:.3f} to {high:.3f} of the time of {strategy}, in the median {middle:.3f}")
 
 
 def main() -> None:
