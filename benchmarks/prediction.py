@@ -27,7 +27,7 @@ def prediction_of(program: Program, profile: DeviceProfile, threads: int) -> Pre
     layers = tuple(
         LayerTime(
             profile.layer_seconds(layer, float(layer.flops), operand_bytes(layer), threads),
-            profile.slice_seconds(layer),
+            profile.slice_seconds(layer, threads),
         )
         for layer in program.layers
     )

@@ -70,7 +70,7 @@ def planning_of(network: Network, choices: Sequence[Choice], costs: Costs, fixed
 
 def costs_of(network: Network, profile: DeviceProfile, threads: int) -> Costs:
     """What a device profile says of the layers of a network."""
-    slices = tuple(profile.slice_seconds(layer) for layer in network.layers)
+    slices = tuple(profile.slice_seconds(layer, threads) for layer in network.layers)
     return Costs(tuple(layer_seconds(network, profile, threads)), slices, profile.storage)
 
 

@@ -73,7 +73,8 @@ def test_kernels_are_found(program, truth, profile):
 
 def test_the_profile_predicts_what_was_observed(program, truth, profile):
     times = tuple(
-        LayerTime(profile.kernels[kernel_key(layer)].seconds, profile.slice_seconds(layer)) for layer in program.layers
+        LayerTime(profile.kernels[kernel_key(layer)].seconds, profile.slice_seconds(layer, profile.threads))
+        for layer in program.layers
     )
     predicted = Prediction(times, profile.storage)
     errors = [
