@@ -12,7 +12,12 @@ by --rates, in bytes per second and seconds per load, or else for what the stora
 
 *Computing* is the measured latency of the rung's own kernels with everything resident; *bandwidth* is what the storage
 gives to the runtime's loader, alone, reading in order, measured in the same process as the rung. Predictions are
-those of the simulator with times profiled in runs of six rungs on the same storage.
+those of the simulator with times profiled in other runs, of six rungs on the same storage. *Possible* is the latency that
+no plan of the rung's kernels falls below, with the same times (`plan.latency_bound`): weights that are not computed for long
+cannot be read ahead where memory is short.
+
+Everything runs in turns: all rungs a few inferences each, profiled and measured, and all over again. Slow seconds of a machine
+that others use then strike all of them.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import argparse
 import json
 import shutil
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -28,27 +34,21 @@ from math import nan
 from pathlib import Path
 
 from benchmarks import models
+from benchmarks.possible import possible_seconds
 from benchmarks.prediction import prediction_of
 from benchmarks.storage import TMPFS, Medium, media
-from flexcomp import runner
-from flexcomp.artifact import decode_program
+from benchmarks.turns import ALONE, ROUNDS, Compiled, Turns
 from flexcomp.budget import parse_budget
 from flexcomp.build import prepare
 from flexcomp.copies import cache_of_copies
 from flexcomp.device import DeviceProfile, default_profile, load_profile
 from flexcomp.errors import BudgetError
 from flexcomp.prepared import Wish
-from flexcomp.profiling import Library, fit, observe
-from flexcomp.program import Rung
-from flexcomp.rungs import layers_of
-from flexcomp.session import read_program
+from flexcomp.profiling import fit
 from flexcomp.target import resolve_target
 
 STRATEGIES = ("best", "flexnn", "swapnet")
 YARDSTICK = "resident"  # the library with everything resident, one rung for each set of kernels
-_REQUEST = 1 << 20  # bytes of a read when bandwidth is measured
-_ROUNDS = 4  # a burst of others' work lasts about as long as one round of a rung
-_LEAST, _MOST = 2, 15  # inferences of a rung in a round
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class Point:
     predicted_ms: float  # by the simulator, with times measured in other runs
     measured_ms: float
     stall_ms: float
+    possible_ms: float  # by the same times: no plan of these kernels is faster
     compute_ms: float | None  # None: these kernels were not run alone
     bytes_read: int
     bandwidth: float  # bytes per second
@@ -120,11 +121,10 @@ def measure(
 ) -> Iterator[Point]:
     """Run every rung of what `build` wrote, for about that many seconds each.
 
-    What is compared runs in turns: the first strategy's kernels alone, and all strategies with the same budget.
+    The first strategy is profiled, and its kernels run alone.
     """
     weights = folder / f"{name}.weights"
-    resident = _Library(folder / f"{name}.{YARDSTICK}.so")
-    alone = {resident.kernels(rung): rung for rung in resident.program.rungs}
+    resident = Compiled(folder / f"{name}.{YARDSTICK}.so")
     for storage in storages:
         with tempfile.TemporaryDirectory(dir=tmpfs) as fast:
             if storage == "tmpfs":
@@ -134,51 +134,46 @@ def measure(
                 "read_bandwidth": None if storage in ("disk", "tmpfs") else float(storage),
                 "threads": threads,
             }
-            libraries = {strategy: _Library(folder / f"{name}.{storage}.{strategy}.so") for strategy in strategies}
+            libraries = {strategy: Compiled(folder / f"{name}.{storage}.{strategy}.so") for strategy in strategies}
+            turns = Turns(resident, libraries, seconds, options)
+            for turn in range(ROUNDS):
+                print(f"{storage}: turn {turn + 1} of {ROUNDS}", file=sys.stderr, flush=True)
+                turns.take()
             cache = cache_of_copies(options["weights"]) if storage == "tmpfs" else 0
-            profile = fit(observe([Library(libraries[strategies[0]].path)], **options), cache)
-            predictions = {
-                strategy: prediction_of(library.program, profile, threads) for strategy, library in libraries.items()
-            }
-            budgets = sorted({rung.budget for library in libraries.values() for rung in library.program.rungs})
-            for budget in budgets:
-                rungs = {
-                    strategy: rung
-                    for strategy, library in libraries.items()
-                    for rung in library.program.rungs
-                    if rung.budget == budget
-                }
-                runs: dict[str | tuple[str, ...], list[dict]] = {}
-                for _ in range(_ROUNDS):
-                    if strategies[0] in rungs:
-                        kernels = libraries[strategies[0]].kernels(rungs[strategies[0]])
-                        runs.setdefault(kernels, []).append(resident.run(alone[kernels], seconds, **options))
-                    for strategy, rung in rungs.items():
-                        library = libraries[strategy]
-                        report = library.run(rung, seconds, read_rate=min(_REQUEST, rung.arena), **options)
-                        runs.setdefault(strategy, []).append(report)
-                for strategy, rung in rungs.items():
-                    own = runs.get(libraries[strategy].kernels(rung))
-                    yield Point(
-                        storage,
-                        strategy,
-                        budget,
-                        rung.predicted_s * 1e3,
-                        predictions[strategy].timeline(libraries[strategy].program, rung).latency * 1e3,
-                        _median(runs[strategy], "latency_ms"),
-                        _median(runs[strategy], "stall_ms_each"),
-                        _median(own, "latency_ms") if own else None,
-                        runs[strategy][0]["bytes_read"],
-                        statistics.fmean(report["read_bytes_per_s"] for report in runs[strategy]),
-                        tuple(statistics.median(report["latency_ms"]) for report in runs[strategy]),
-                    )
+            yield from _points(turns, storage, fit(turns.profiled.observations(), cache), threads)
+
+
+def _points(turns: Turns, storage: str, profile: DeviceProfile, threads: int) -> Iterator[Point]:
+    """What was measured, and what the profile predicts."""
+    first = turns.libraries[turns.first]
+    predictions = {
+        strategy: prediction_of(library.program, profile, threads) for strategy, library in turns.libraries.items()
+    }
+    for budget, rungs in sorted(turns.rungs.items()):
+        for strategy, rung in rungs.items():
+            library, prediction, reports = turns.libraries[strategy], predictions[strategy], turns.reports[budget, strategy]
+            own = turns.first in rungs and library.kernels(rung) == first.kernels(rungs[turns.first])
+            yield Point(
+                storage,
+                strategy,
+                budget,
+                rung.predicted_s * 1e3,
+                prediction.timeline(library.program, rung).latency * 1e3,
+                _median(reports, "latency_ms"),
+                _median(reports, "stall_ms_each"),
+                possible_seconds(library.program, rung, prediction) * 1e3,
+                _median(turns.reports[budget, ALONE], "latency_ms") if own else None,
+                reports[0]["bytes_read"],
+                statistics.fmean(report["read_bytes_per_s"] for report in reports),
+                tuple(statistics.median(report["latency_ms"]) for report in reports),
+            )
 
 
 def latencies(
     name: str, folder: Path, storage: str, strategy: str, threads: int, seconds: float, buffered: bool = False
 ) -> dict[int, float]:
     """Median milliseconds by budget, of one library that `build` wrote for the disk or the disk slowed down."""
-    library = _Library(folder / f"{name}.{storage}.{strategy}.so")
+    library = Compiled(folder / f"{name}.{storage}.{strategy}.so")
     limit = None if storage == "disk" else float(storage)
     weights = folder / f"{name}.weights"
     return {
@@ -187,23 +182,6 @@ def latencies(
         )["median_ms"]
         for rung in library.program.rungs
     }
-
-
-class _Library:
-    """A library and its program."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.program = decode_program(read_program(path))
-
-    def kernels(self, rung: Rung) -> tuple[str, ...]:
-        """What a rung computes, whichever library it is of."""
-        return tuple(self.program.layers[layer].name for layer in layers_of(rung))
-
-    def run(self, rung: Rung, seconds: float, **options) -> dict:
-        """What the runner reports of one of the rounds that take `seconds` together."""
-        repeat = max(_LEAST, min(_MOST, round(seconds / _ROUNDS / rung.predicted_s)))
-        return runner.run(self.path, budget=rung.budget, repeat=repeat, warmup=1, **options)
 
 
 def _median(reports: Sequence[dict], key: str) -> float:
@@ -216,7 +194,8 @@ def show(point: Point) -> None:
         f"{point.storage:>6} {point.strategy:8} {point.budget_bytes / 2**20:7.2f} MiB  planned {point.planned_ms:7.2f}"
         f"  predicted {point.predicted_ms:7.2f} ({point.error:+6.1%})  measured {point.measured_ms:7.2f}"
         f"  stalled {point.stall_ms:7.2f}  computing {point.compute_ms or nan:7.2f}  read {point.bytes_read / 1e6:6.1f} MB"
-        f" at {point.bandwidth / 1e6:5.0f} MB/s  bound {point.bound_ms:7.2f}  ratio {point.ratio:5.3f}",
+        f" at {point.bandwidth / 1e6:5.0f} MB/s  bound {point.bound_ms:7.2f}  ratio {point.ratio:5.3f}"
+        f"  possible {point.possible_ms:7.2f}  ratio {point.measured_ms / point.possible_ms:5.3f}",
         flush=True,
     )
 

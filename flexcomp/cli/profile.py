@@ -12,19 +12,20 @@ from flexcomp.cli.progress import BuildProgress
 
 if TYPE_CHECKING:
     from flexcomp.device import DeviceProfile
-    from flexcomp.profiling import Observations
+    from flexcomp.observing import Observations
 
 
 def profile(
     libraries: Annotated[list[Path], typer.Argument(help="Libraries written by `flexcomp build`, to be run.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The profile to write, for `build --device`.")],
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; without it, as built.")] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget that is run.")] = 7,
+    repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget that is run.")] = 8,
 ) -> None:
     """Measure kernels and storage by running LIBRARIES in several budgets."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp.copies import cache_of_copies
-        from flexcomp.profiling import Library, fit, observe
+        from flexcomp.observing import Library, observe
+        from flexcomp.profiling import fit
 
         with BuildProgress(output.name) as progress:
             seen = observe([Library(path) for path in libraries], threads, repeat, progress)

@@ -121,7 +121,7 @@ def profile(
     rpc_key: Key = None,
     rpc_wait: Wait = 30.0,
     threads: Threads = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget that is run.")] = 7,
+    repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget that is run.")] = 8,
 ) -> None:
     """Measure a device's kernels and storage by running LIBRARIES there in several budgets."""
     with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:

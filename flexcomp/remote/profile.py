@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 
 from flexcomp.device import DeviceProfile
-from flexcomp.profiling import Observations, fit, observe
+from flexcomp.observing import Observations, observe
+from flexcomp.profiling import fit
 from flexcomp.remote.device import Device
 
 
@@ -14,7 +15,7 @@ def observe_device(
     device: Device,
     libraries: Sequence[str | os.PathLike[str]],
     threads: int | None = None,
-    repeat: int = 7,
+    repeat: int = 8,
     report: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> Observations:
     """Upload every library to a device and run it there in several of its budgets. Errors as of `Device.upload`."""
@@ -22,7 +23,7 @@ def observe_device(
 
 
 def profile(
-    device: Device, libraries: Sequence[str | os.PathLike[str]], threads: int | None = None, repeat: int = 7
+    device: Device, libraries: Sequence[str | os.PathLike[str]], threads: int | None = None, repeat: int = 8
 ) -> DeviceProfile:
     """Kernels, storage and delays of a device, for `flexcomp.build(device=…)`, from running compiled networks on it.
 

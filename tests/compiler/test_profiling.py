@@ -8,9 +8,10 @@ import pytest
 import flexcomp
 from flexcomp.device import family, kernel_key
 from flexcomp.errors import ArtifactError
+from flexcomp.observing import Observations, note
 from flexcomp.plan import Storage
 from flexcomp.prediction import LayerTime, Prediction
-from flexcomp.profiling import Observations, StepTime, _delay, _note, fit
+from flexcomp.profiling import fit
 from flexcomp.trace import Trace
 from tests.cli.conftest import tiny_network
 
@@ -48,7 +49,7 @@ def traced(program, truth, index, number=0):
 def profile(program, truth):
     seen = Observations(threads=1)
     for index, rung in enumerate(program.rungs):
-        _note(seen, program, rung, [traced(program, truth, index, number) for number in range(3)])
+        note(seen, program, rung, [traced(program, truth, index, number) for number in range(3)])
     return fit(seen)
 
 
@@ -85,27 +86,15 @@ def test_the_profile_predicts_what_was_observed(program, truth, profile):
 
 def test_nothing_loaded_is_an_error(program, truth):
     seen = Observations(threads=1)
-    _note(seen, program, program.rungs[-1], [traced(program, truth, len(program.rungs) - 1)])
+    note(seen, program, program.rungs[-1], [traced(program, truth, len(program.rungs) - 1)])
     with pytest.raises(ArtifactError, match="profile a larger network"):
         fit(seen)
-
-
-def test_runs_of_different_speed_are_not_compared():
-    """Every plan at a speed of its own, and in each of them 2 ns for each byte."""
-    steps = [StepTime(1.0, 1e-3 * plan + 2e-9 * nbytes, nbytes, plan, 0) for plan in (3, 1, 2) for nbytes in (0, 1e5, 3e5)]
-    assert _delay([steps]) == pytest.approx(2e-9)
-    assert _delay([[StepTime(1.0, 1e-3, 1e5, 0, 0), StepTime(1.0, 2e-3, 0.0, 0, 0)]]) == 0.0
-
-
-def test_where_no_plan_repeats_a_kernel_plans_are_compared():
-    steps = [StepTime(1.0, 1e-3 + 2e-9 * nbytes, nbytes, plan, 0) for plan, nbytes in enumerate((0, 1e5, 3e5))]
-    assert _delay([steps]) == pytest.approx(2e-9)
 
 
 def test_loads_that_stay_in_the_cache_are_not_taken_for_disturbing(program, truth):
     seen = Observations(threads=1)
     for index, rung in enumerate(program.rungs):
-        _note(seen, program, rung, [traced(program, truth, index, number) for number in range(3)])
+        note(seen, program, rung, [traced(program, truth, index, number) for number in range(3)])
     key = kernel_key(program.layers[0])
     assert fit(seen, cache=1 << 30).kernels[key].seconds >= fit(seen).kernels[key].seconds
     assert fit(seen, cache=1 << 30).storage.cache == 1 << 30

@@ -1,0 +1,41 @@
+"""What latency is possible for the kernels of a rung, whatever the plan."""
+
+from __future__ import annotations
+
+from flexcomp import plan
+from flexcomp.plan import extent
+from flexcomp.prediction import Prediction
+from flexcomp.program import ALIGN, Program, Rung, ValueArg
+from flexcomp.rungs import layers_of
+
+
+def possible_seconds(program: Program, rung: Rung, prediction: Prediction) -> float:
+    """`plan.latency_bound` of what the rung computes, in its budget, with predicted times."""
+    order = layers_of(rung)
+    layers = []
+    for index in order:
+        layer, time = program.layers[index], prediction.layers[index]
+        weights = layer.weights
+        packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
+        layers.append(plan.Layer(layer.name, layer.scratch_nbytes, packed, time.seconds, time.slice_s))
+    tensors = tuple(
+        plan.Tensor("", nbytes // ALIGN * ALIGN, at, at + 1) for at, nbytes in enumerate(live_bytes(program, rung))
+    )
+    return plan.latency_bound(plan.Problem(tuple(layers), tensors, prediction.storage), rung.budget)
+
+
+def live_bytes(program: Program, rung: Rung) -> list[int]:
+    """Per layer of a rung, in its order: the bytes of the arena that values take which are needed in it or kept for later."""
+    order = layers_of(rung)
+    first = {port.value: 0 for port in program.inputs}
+    last = {port.value: len(order) - 1 for port in program.outputs}
+    for at, index in enumerate(order):
+        for arg in program.layers[index].args:
+            if isinstance(arg, ValueArg):
+                first.setdefault(arg.value, at)
+                last[arg.value] = max(at, last.get(arg.value, at))
+    places = {value: (rung.value_at[value], program.values[value].nbytes) for value in first}
+    return [
+        extent(place for value, place in places.items() if first[value] <= at <= last.get(value, 0))
+        for at in range(len(order))
+    ]

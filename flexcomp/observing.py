@@ -1,0 +1,227 @@
+"""Runs compiled networks to see how a device computes and loads: the runtime's own traces become `Observations`.
+
+Everything is taken from whole inferences, so kernels find their weights as cold as they are in use, and loads go the
+loader's way while kernels compute.
+
+A machine that others use too has faster and slower seconds. So plans run in turns, a few inferences of each at a time:
+slow seconds then strike all of them, and not one.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from . import runner
+from .artifact import decode_program
+from .device import kernel_key
+from .errors import ArtifactError
+from .plan import extent
+from .program import Layer, Program, Rung
+from .session import read_program
+from .trace import Trace, Traces
+
+RUNGS = 6  # budgets of each library that are run, from the smallest to the largest
+_TURNS = 4
+
+
+@dataclass(frozen=True)
+class LoadTime:
+    """One load of a plan: the mean over inferences, since latencies are sums, and sums of medians are too small."""
+
+    nbytes: int
+    tensors: int
+    seconds: float
+    waited: float = 0.0  # of the seconds: the part in which computing waited, for this load or another
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step of a plan: means over inferences."""
+
+    share: float  # of its layer
+    seconds: float
+    nbytes: float  # loaded while it ran
+    plan: int  # which of those observed it is of
+    extent: int  # bytes of the arena that loads of that plan write in every inference
+
+
+@dataclass
+class Observations:
+    """What was seen of a device."""
+
+    threads: int = 0
+    plans: int = 0  # that were run
+    layers: dict[str, Layer] = field(default_factory=dict)  # by kernel key
+    steps: dict[str, list[StepTime]] = field(default_factory=dict)  # by kernel key
+    loads: list[LoadTime] = field(default_factory=list)
+    releases: list[float] = field(default_factory=list)  # seconds from the end of a step to the load that waited for it
+    arrivals: list[float] = field(default_factory=list)  # seconds from the end of a load to the step that waited for it
+
+
+class Runnable(Protocol):
+    """A compiled network where it is to be measured."""
+
+    @property
+    def program(self) -> Program:
+        """The program inside the library."""
+
+    def traces(self, budget: int, threads: int | None, repeat: int, **options: Any) -> Traces:
+        """Traces of `repeat` inferences in a row."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library on this machine, run by the C++ runner."""
+
+    path: Path
+
+    @property
+    def program(self) -> Program:
+        return decode_program(read_program(self.path))
+
+    def traces(self, budget: int, threads: int | None, repeat: int, **options: Any) -> Traces:
+        """`options` are further ones of `runner.run`, such as `weights` and `read_bandwidth`."""
+        return runner.traces(self.path, budget=budget, threads=threads, repeat=repeat, **options)
+
+
+class Runs:
+    """Inferences of several plans, gathered in any order."""
+
+    def __init__(self) -> None:
+        self._threads = 0
+        self._traces: dict[tuple[int, int], tuple[Program, list[Trace]]] = {}  # by program and rung
+
+    def add(self, program: Program, traces: Traces) -> None:
+        """More inferences of a plan of `program`. Raises ArtifactError if they ran with another number of threads."""
+        if self._threads not in (0, traces.threads):
+            raise ArtifactError(f"{program.model} runs on {traces.threads} threads, others on {self._threads}: give --threads")
+        self._threads = traces.threads
+        self._traces.setdefault((id(program), traces.rung), (program, []))[1].extend(traces.inferences)
+
+    def observations(self) -> Observations:
+        """What was seen in all of them."""
+        seen = Observations(self._threads)
+        for (_, rung), (program, traces) in self._traces.items():
+            note(seen, program, program.rungs[rung], traces)
+        return seen
+
+
+def observe(
+    networks: Sequence[Runnable],
+    threads: int | None = None,
+    repeat: int = 8,
+    report: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    **options,
+) -> Observations:
+    """Run every network in several of its budgets, `repeat` inferences of each or a few more, in turns.
+
+    All must be run with the same number of threads. `options` are further ones of the networks' `traces`.
+    """
+    programs = [network.program for network in networks]
+    plans = [
+        (network, program, rung)
+        for network, program in zip(networks, programs, strict=True)
+        for rung in spread(program.rungs)
+    ]
+    runs, turns = Runs(), min(_TURNS, repeat)
+    for turn in range(turns):
+        for done, (network, program, rung) in enumerate(plans):
+            report(f"turn {turn + 1} of {turns}", done, len(plans))
+            runs.add(program, network.traces(rung.budget, threads, -(-repeat // turns), **options))
+        report(f"turn {turn + 1} of {turns}", len(plans), len(plans))
+    return runs.observations()
+
+
+def spread(rungs: Sequence[Rung]) -> list[Rung]:
+    """Some of the rungs, both ends included."""
+    places = np.linspace(0, len(rungs) - 1, min(RUNGS, len(rungs)))
+    return [rungs[round(place)] for place in places]
+
+
+def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trace]) -> None:
+    """Add what inferences of one plan show."""
+    seen.plans += 1
+    loaded, waited = _bytes_between(rung, traces), _waiting_between(traces)
+    written = extent((load.target, load.nbytes) for load in rung.loads if not load.pinned)
+    for index, step in enumerate(rung.steps):
+        layer = program.layers[step.layer]
+        key = kernel_key(layer)
+        seconds = mean((t.steps[index][1] - t.steps[index][0]) * 1e-9 for t in traces)
+        seen.layers[key] = layer
+        share = step.count / (layer.weights.blocks if layer.weights else 1)
+        nbytes = statistics.fmean(loaded(*trace.steps[index]) for trace in traces)
+        seen.steps.setdefault(key, []).append(StepTime(share, seconds, nbytes, seen.plans, written))
+    for index, load in enumerate(rung.loads):
+        spans = [t.loads[index] for t in traces if t.loads[index][1]]
+        if not load.pinned and spans:
+            # All of them: a load that ends late makes the one behind it seem short.
+            seconds = statistics.fmean((end - begin) * 1e-9 for begin, end in spans)
+            waits = statistics.fmean(waited(*span) * 1e-9 for span in spans)
+            tensors = _tensors(program, load.source, load.nbytes)
+            seen.loads.append(LoadTime(load.nbytes, tensors, seconds, waits / seconds if seconds else 0.0))
+    _note_waking(seen, rung, traces)
+
+
+def mean(values: Iterable[float]) -> float:
+    """Without the slowest tenth, which others on the machine may have caused."""
+    ordered = sorted(values)
+    return statistics.fmean(ordered[: max(1, len(ordered) - len(ordered) // 10)])
+
+
+def _note_waking(seen: Observations, rung: Rung, traces: Sequence[Trace]) -> None:
+    for index, step in enumerate(rung.steps):
+        for trace in traces if step.need and index else ():
+            loaded, begin = trace.loads[step.need - 1][1], trace.steps[index][0]
+            if loaded > trace.steps[index - 1][1]:  # the step had to wait
+                seen.arrivals.append((begin - loaded) * 1e-9)
+    before = None  # the load that the loader did last
+    for index, load in enumerate(rung.loads):
+        if load.pinned:
+            continue
+        if not load.ahead and load.after and before is not None:
+            for trace in traces:
+                freed, begin = trace.steps[load.after - 1][1], trace.loads[index][0]
+                if trace.loads[before][1] < freed:  # the loader had nothing else to do
+                    seen.releases.append((begin - freed) * 1e-9)
+        before = index
+
+
+def _bytes_between(rung: Rung, traces: Sequence[Trace]) -> Callable[[int, int], float]:
+    """Bytes that were loaded from one nanosecond to another."""
+    loads = [(*span, load.nbytes) for trace in traces for load, span in zip(rung.loads, trace.loads, strict=True) if span[1]]
+    return _between(sorted(loads))
+
+
+def _waiting_between(traces: Sequence[Trace]) -> Callable[[int, int], float]:
+    """Nanoseconds in which computing waited, from one to another."""
+    waits = []
+    for trace in traces:
+        at = trace.begin_ns
+        for begin, end in trace.steps:
+            if begin > at:
+                waits.append((at, begin, begin - at))
+            at = end
+    return _between(sorted(waits))
+
+
+def _between(amounts: Sequence[tuple[int, int, float]]) -> Callable[[int, int], float]:
+    """How much there is from one time to another of amounts that come evenly from their (begin, end), in order."""
+    times = [time for begin, end, _ in amounts for time in (begin, end)]
+    sums = [total for end in np.cumsum([0, *(amount for *_, amount in amounts)]) for total in (end, end)][1:-1]
+    return lambda begin, end: float(np.diff(np.interp((begin, end), times, sums))[0]) if times else 0.0
+
+
+def _tensors(program: Program, source: int, nbytes: int) -> int:
+    """Weights, whole or in part, that a load brings."""
+    return sum(
+        layer.weights is not None
+        and layer.weights.offset < source + nbytes
+        and source < layer.weights.offset + layer.weights.nbytes
+        for layer in program.layers
+    )

@@ -1,0 +1,84 @@
+"""Who is run, when, and what traces are taken for."""
+
+from __future__ import annotations
+
+import pytest
+
+from flexcomp.errors import ArtifactError
+from flexcomp.observing import RUNGS, Observations, Runs, note, observe
+from flexcomp.program import Layer, Load, Program, Rung, Step, Weights
+from flexcomp.trace import Trace, Traces
+
+PAGE = 4096
+
+
+def program_of(rungs: int, pinned: tuple[bool, ...] = (False, False)) -> Program:
+    """Two layers of one page each; computing the first frees the place of the second's weights."""
+    layers = tuple(
+        Layer(name, "conv2d", name, "direct", name, (), Weights(at * PAGE, 1, PAGE), 0, 1) for at, name in enumerate("ab")
+    )
+    loads = tuple(Load(at * PAGE, PAGE, at * PAGE, at, keep) for at, keep in enumerate(pinned))
+    steps = tuple(Step(at, 0, 1, at + 1, 0, -1) for at in range(2))
+    ladder = tuple(Rung((2 + one) * PAGE, 2 * PAGE, (), steps, loads, 1e-3) for one in range(rungs))
+    return Program("net", "llvm", (), 1, (), (), (), layers, ladder, 2 * PAGE)
+
+
+class Network:
+    """Notes who asks for what."""
+
+    def __init__(self, program: Program, threads: int = 1) -> None:
+        self.program, self.threads, self.asked = program, threads, []
+
+    def traces(self, budget: int, threads: int | None, repeat: int, **options) -> Traces:
+        rung = [rung.budget for rung in self.program.rungs].index(budget)
+        self.asked.append((rung, repeat))
+        spans = (100, 200), (250, 350)
+        return Traces(rung, self.threads, (Trace(rung, 0, 400, spans, ((0, 90), (210, 240))),) * repeat)
+
+
+def test_plans_run_in_turns():
+    networks = Network(program_of(8)), Network(program_of(2))
+    seen = observe(networks, repeat=6)
+    assert seen.plans == RUNGS + 2
+    for network, rungs in zip(networks, ([0, 1, 3, 4, 6, 7], [0, 1]), strict=True):
+        turn = [(rung, 2) for rung in rungs]
+        assert network.asked == turn * (len(network.asked) // len(turn))
+        assert sum(repeat for rung, repeat in network.asked if rung == 0) >= 6
+    assert len(seen.steps) == 2 and all(len(steps) == seen.plans for steps in seen.steps.values())
+
+
+def test_few_inferences_make_few_turns():
+    network = Network(program_of(1))
+    observe([network], repeat=1)
+    assert network.asked == [(0, 1)]
+
+
+def test_different_threads_are_refused():
+    with pytest.raises(ArtifactError, match="give --threads"):
+        observe([Network(program_of(1)), Network(program_of(1), threads=2)])
+
+
+def test_inferences_of_a_plan_belong_together():
+    program, runs = program_of(2), Runs()
+    for rung in (0, 1, 0):
+        runs.add(program, Network(program).traces(program.rungs[rung].budget, 1, 3))
+    assert runs.observations().plans == 2
+    assert len(runs.observations().releases) == 9
+
+
+def test_what_waited():
+    """Step a waits for its load, the load of b for step a, and step b for its load; times in nanoseconds."""
+    seen, program = Observations(), program_of(1)
+    note(seen, program, program.rungs[0], [Trace(0, 0, 400, ((100, 200), (250, 350)), ((10, 90), (210, 260)))])
+    assert seen.releases == [pytest.approx(10e-9)]
+    assert [load.waited for load in seen.loads] == [1.0, pytest.approx(40 / 50)]
+    (a,), (b,) = seen.steps.values()
+    assert (a.nbytes, b.nbytes) == (0.0, pytest.approx(PAGE / 5))
+
+
+def test_pinned_loads_are_nobody_s_predecessor():
+    """The load of a was read long ago: nobody knows whether the loader was free when b's could begin."""
+    seen, program = Observations(), program_of(1, (True, False))
+    note(seen, program, program.rungs[0], [Trace(0, 0, 400, ((100, 200), (360, 390)), ((0, 0), (310, 350)))])
+    assert seen.releases == []
+    assert len(seen.loads) == 1
