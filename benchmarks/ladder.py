@@ -208,8 +208,10 @@ def conclude(points: Sequence[Point]) -> None:
         if not mine:
             continue
         ratios, errors = [point.ratio for point in mine.values()], [abs(point.error) for point in mine.values()]
+        possible = [point.measured_ms / point.possible_ms for point in mine.values()]
         print(
             f"{storage}: over the bound, median {statistics.median(ratios):.3f}, largest {max(ratios):.3f};"
+            f" over what is possible, median {statistics.median(possible):.3f}, largest {max(possible):.3f};"
             f" prediction, median error {statistics.median(errors):.1%}, worst {max(errors):.1%}"
         )
         for strategy in dict.fromkeys(point.strategy for point in here if point.strategy != "best"):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import flexcomp
 from flexcomp.device import family, kernel_key
 from flexcomp.errors import ArtifactError
-from flexcomp.observing import Observations, note
+from flexcomp.observing import LoadTime, Observations, note
 from flexcomp.plan import Storage
 from flexcomp.prediction import LayerTime, Prediction
-from flexcomp.profiling import fit
+from flexcomp.profiling import fit, storage_rates
 from flexcomp.trace import Trace
 from tests.cli.conftest import tiny_network
 
@@ -98,3 +100,20 @@ def test_loads_that_stay_in_the_cache_are_not_taken_for_disturbing(program, trut
     key = kernel_key(program.layers[0])
     assert fit(seen, cache=1 << 30).kernels[key].seconds >= fit(seen).kernels[key].seconds
     assert fit(seen, cache=1 << 30).storage.cache == 1 << 30
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 30), st.floats(1e9, 1e10), st.floats(0.0, 1e-4), st.integers(0, 1000))
+def test_help_with_loads_is_found(steps, bandwidth, overhead, seed):
+    """Loads of which computing waited for all, for some part, or for nothing; help makes them faster in that part."""
+    random, together = np.random.default_rng(seed), 1 + steps / 20
+    loads = []
+    for waited in (0.0, 1.0, *random.uniform(0, 1, 20)):
+        nbytes = int(random.integers(1, 2000)) * 4096
+        alone = overhead + nbytes / bandwidth
+        loads.append(LoadTime(nbytes, 1, alone / (1 + (together - 1) * waited), waited))
+    per_byte, per_load, found = storage_rates(loads, helped=True)
+    assert found == pytest.approx(together, abs=0.026)
+    assert per_byte == pytest.approx(1 / bandwidth, rel=0.05)
+    assert per_load == pytest.approx(overhead, abs=0.05 * (overhead + 1e-5 + 1e6 / bandwidth))
+    assert storage_rates(loads, helped=False)[2] == 1
