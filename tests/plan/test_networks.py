@@ -43,7 +43,8 @@ def test_every_rung_is_right_and_no_slower_than_flexnn(name: str) -> None:
         except PlanError:
             continue
     for smaller, larger in pairwise(rungs):
-        assert simulate(problem, larger).latency <= 1.001 * simulate(problem, smaller).latency
+        fast, slow = simulate(problem, larger).latency, simulate(problem, smaller).latency
+        assert fast <= slow or (fast <= 1.001 * slow and larger.streamed_nbytes < smaller.streamed_nbytes)
 
 
 def test_half_the_memory_hides_most_loading_of_resnet152() -> None:
