@@ -38,7 +38,7 @@ from .simulate import brisk, simulate
 from .slicing import finest_segment, slice_to_room
 from .swapnet import swapnet
 
-Cost = tuple[float, float, int, int]  # what is minimised, see _cost
+Cost = tuple[float, int, int]  # what is minimised, see _cost
 
 # of the arena beyond the layout's minimum: first grid, the likeliest and the cheapest to try first
 CORE_SHARES = (0.3, 0.15, 0.6, 0.06, 1.0, 0.8, 0.0)
@@ -55,6 +55,7 @@ GOOD_ENOUGH = 1.001  # stop at this multiple of the lower bound
 NO_SLOWER = 1.001  # fewer bytes to load are worth this
 PIN_MORE = 4  # halvings of the core, in search of fewer bytes
 BRISK_EFFORT = EFFORT // 4  # of which the search for a steady plan may use what the first has left
+SKETCH_EFFORT = EFFORT // 28  # a dozen candidates of a large network
 
 
 @dataclass(frozen=True)
@@ -77,35 +78,48 @@ def best(problem: Problem, budget: int) -> Plan:
     Raises Unplaceable below the minimum.
     """
     arena = budget // PAGE * PAGE
-    smallest = smallest_layout(problem)
-    if smallest.nbytes > arena:
-        raise Unplaceable(f"the smallest arena is {smallest.nbytes:,} B")
+    layouts = _layouts(problem, arena)
     resident = resident_plan(problem)
     if resident.arena <= arena:
         return replace(resident, budget=budget)
     faster = brisk(problem)
-    layouts = _layouts(problem, arena)
-    found, spent = _search(problem, budget, CORE_SHARES, layouts, EFFORT)
-    own, rivals = [found], []
+    found, spent = _search(problem, budget, CORE_SHARES, layouts, EFFORT, PIN_MORE)
+    own = [found]
     if spent < BRISK_EFFORT and simulate(faster, found).latency > GOOD_ENOUGH * latency_bound(faster, budget):
-        own.append(_search(faster, budget, CORE_SHARES, layouts, BRISK_EFFORT - spent)[0])
-    for strategy in (flexnn, swapnet, on_demand):
-        with suppress(Unplaceable):
-            rivals.append(replace(strategy(problem, budget), strategy="best"))
-    plans = [*own, *rivals]
+        own.append(_search(faster, budget, CORE_SHARES, layouts, BRISK_EFFORT - spent, PIN_MORE)[0])
+    plans = [*own, *_rivals(problem, budget)]
     costs = [_cost(problem, one) for one in plans]
     allowed = min([NO_SLOWER * min(costs)[0], *(latency for latency, *_ in costs[len(own) :])])
     fast = [(cost, one, simulate(faster, one).latency) for cost, one in zip(costs, plans, strict=True) if cost[0] <= allowed]
     steady = NO_SLOWER * min(latency for *_, latency in fast)
-    return min(fast, key=lambda one: (one[2] > steady, one[0][2], one[0]))[1]
+    return min(fast, key=lambda one: (one[2] > steady, one[0][1], one[0]))[1]
 
 
 def search_without_pinning(problem: Problem, budget: int) -> Plan:
     """The best plan that keeps nothing between inferences. Raises Unplaceable below the minimum."""
-    smallest = smallest_layout(problem)
-    if smallest.nbytes > budget:
-        raise Unplaceable(f"the smallest arena is {smallest.nbytes:,} B")
     return _search(problem, budget, (1.0,), _layouts(problem, budget), EFFORT)[0]
+
+
+def sketch(problem: Problem, budget: int) -> Plan:
+    """What the search for the best plan finds first, which is hardly slower, nor slower than the other named strategies.
+
+    Raises Unplaceable below the minimum.
+    """
+    layouts = _layouts(problem, budget)
+    resident = resident_plan(problem)
+    if resident.arena <= budget:
+        return replace(resident, budget=budget)
+    found, _ = _search(problem, budget, CORE_SHARES, layouts, SKETCH_EFFORT)
+    return min(found, *_rivals(problem, budget), key=lambda plan: _cost(problem, plan))
+
+
+def _rivals(problem: Problem, budget: int) -> list[Plan]:
+    """The plans of the other named strategies, of those that find one."""
+    plans = []
+    for strategy in (flexnn, swapnet, on_demand):
+        with suppress(Unplaceable):
+            plans.append(replace(strategy(problem, budget), strategy="best"))
+    return plans
 
 
 def resident_plan(problem: Problem) -> Plan:
@@ -123,26 +137,32 @@ def resident_plan(problem: Problem) -> Plan:
 
 
 def _cost(problem: Problem, plan: Plan) -> Cost:
-    """What is minimised: latency in the steady state (to the microsecond), of the first inference, bytes."""
+    """What is minimised: latency in the steady state (to the microsecond), bytes to load, bytes of memory."""
     steady = simulate(problem, plan)
-    return (
-        round(steady.latency, 6),
-        round(simulate(problem, plan, cold=True).latency, 6),
-        steady.nbytes,
-        plan.arena,
-    )
+    return round(steady.latency, 6), steady.nbytes, plan.arena
 
 
 def _layouts(problem: Problem, arena: int) -> list[Layout]:
-    """Those that fit, the smallest first."""
+    """Those that fit, the smallest first. Raises Unplaceable if none does."""
     every = smallest_layout(problem), settling_layout(problem), compact_layout(problem)
-    return [layout for layout in every if layout.nbytes <= arena // PAGE * PAGE]
+    fitting = [layout for layout in every if layout.nbytes <= arena // PAGE * PAGE]
+    if not fitting:
+        raise Unplaceable(f"the smallest arena is {every[0].nbytes:,} B")
+    return fitting
 
 
 def _search(
-    problem: Problem, budget: int, core_shares: Sequence[float], layouts: Sequence[Layout], effort: float
+    problem: Problem,
+    budget: int,
+    core_shares: Sequence[float],
+    layouts: Sequence[Layout],
+    effort: float,
+    pin_more: int = 0,
 ) -> tuple[Plan, float]:
-    """Coarse grid, then one coordinate after the other from the best few points; and the effort that it took."""
+    """Coarse grid, then one coordinate after the other from the best few points; and the effort that it took.
+
+    With `pin_more`, the core is halved so many times in search of a plan that is as fast and loads less.
+    """
     arena = budget // PAGE
     if len(core_shares) > 1:
         core_shares = [*_in_cache(layouts, arena, problem.storage.cache), *core_shares]
@@ -174,7 +194,7 @@ def _search(
                     try:
                         plan, cost = _candidate(problem, budget, layout, core, choice)
                     except Unplaceable:
-                        made[same] = ((inf, inf, 0, 0), None)
+                        made[same] = ((inf, 0, 0), None)
                     else:
                         spent += cost * step_effort
                         made[same] = (_cost(problem, plan), plan)
@@ -211,7 +231,7 @@ def _search(
     ]
     if seen[first][0][0] > enough and spent <= effort:
         winner(grid)
-        for start in sorted(grid, key=lambda choice: seen[choice][0] if choice in seen else (inf, inf, 0, 0))[:STARTS]:
+        for start in sorted(grid, key=lambda choice: seen[choice][0] if choice in seen else (inf, 0, 0))[:STARTS]:
             if spent <= effort:
                 descend(start)
     best = min(seen, key=lambda choice: seen[choice][0])
@@ -219,7 +239,7 @@ def _search(
     # What is loaded disturbs computing, for it takes memory bandwidth: as little of it as costs no time.
     searched = spent
     low, high = 0.0, best.share
-    for _ in range(PIN_MORE if len(core_shares) > 1 else 0):
+    for _ in range(pin_more):
         choices = [replace(best, share=(low + high) / 2, pins=name) for name in PINS]
         spent = min(spent, effort)  # whatever it costs
         fitting = [choice for choice in choices if winner([choice]) == choice and seen[choice][0][0] <= allowed]
@@ -228,7 +248,7 @@ def _search(
         else:
             low = choices[0].share
     frugal = [one for one in seen.values() if one[0][0] <= allowed]
-    found = min(frugal, key=lambda one: (one[0][2], one[0]))[1]
+    found = min(frugal, key=lambda one: (one[0][1], one[0]))[1]
     assert found is not None
     return found, searched
 

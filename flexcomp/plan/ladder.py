@@ -19,6 +19,8 @@ RUNGS = 14
 CLOSEST = 1.03  # neighbouring rungs differ at least by this factor
 ABOUT = 1.005  # problems whose plans differ by no more than this in latency are equally good
 FRACTIONS = (0.5, 0.25, 0.1)  # of everything resident: rungs for budgets that are likely to be asked for
+FINALISTS = 2  # problems that are planned with all effort, at most
+CLOSE = 1.02  # what the sketch of one of them may lack
 
 
 def resident_budget(problem: Problem) -> int:
@@ -120,20 +122,31 @@ def _cost(choice: Choice, fastest: float) -> tuple[float, int]:
 
 def _fastest(problems: Sequence[Problem], tried: Sequence[int], budget: int, strategy: str) -> Choice:
     bounds = {index: latency_bound(problems[index], budget) for index in tried}
-    made: list[Choice] = []
     failure: InfeasibleError | None = None
-    for index in sorted(tried, key=lambda index: (bounds[index], index)):
-        if made and bounds[index] >= min(choice.latency for choice in made):
-            break
-        try:
-            found = plan(problems[index], budget, strategy)
-        except InfeasibleError as error:
-            failure = error if index == min(tried) or failure is None else failure
-            continue
-        made.append(Choice(index, found, simulate(problems[index], found).latency))
+
+    def plans(candidates: Sequence[int], quick: bool) -> list[Choice]:
+        """Of those whose bounds are below the fastest plan."""
+        nonlocal failure
+        made: list[Choice] = []
+        for index in candidates:
+            if made and bounds[index] >= min(choice.latency for choice in made):
+                break
+            try:
+                found = plan(problems[index], budget, strategy, quick=quick)
+            except InfeasibleError as error:
+                failure = error if index == min(tried) or failure is None else failure
+                continue
+            made.append(Choice(index, found, simulate(problems[index], found).latency))
+        return made
+
+    made = plans(sorted(tried, key=lambda index: (bounds[index], index)), quick=len(tried) > 1)
     if not made:
         assert failure is not None
         raise failure
+    made.sort(key=lambda choice: choice.latency)
+    close = [choice.index for choice in made[:FINALISTS] if choice.latency <= CLOSE * made[0].latency]
+    if len(tried) > 1:
+        made += plans(close, quick=False)
     best = min(choice.latency for choice in made)
     near = [choice for choice in made if choice.latency <= ABOUT * best]
     return min(near, key=lambda choice: simulate(brisk(problems[choice.index]), choice.plan).latency)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from .ablation import without_pinning, without_preloading, without_static_planning
-from .best import best
+from .best import best, sketch
 from .check import verify
 from .errors import InfeasibleError, PlanError, Unplaceable
 from .flexnn import flexnn
@@ -27,18 +27,20 @@ STRATEGIES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType(
         "without_static_planning": without_static_planning,
     }
 )
+SKETCHES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType({"best": sketch})
 
 
-def plan(problem: Problem, budget: int, strategy: str = "best") -> Plan:
-    """A checked plan for `budget` bytes.
+def plan(problem: Problem, budget: int, strategy: str = "best", *, quick: bool = False) -> Plan:
+    """A checked plan for `budget` bytes; if `quick`, a sketch where the strategy would search for long.
 
     Raises InfeasibleError, with the smallest feasible budget and what sets it, if the strategy finds
     no plan, and PlanError for an unknown strategy.
     """
     if strategy not in STRATEGIES:
         raise PlanError(f"unknown strategy {strategy!r}; there are {', '.join(sorted(STRATEGIES))}")
+    make = SKETCHES.get(strategy, STRATEGIES[strategy]) if quick else STRATEGIES[strategy]
     try:
-        found = STRATEGIES[strategy](problem, budget)
+        found = make(problem, budget)
     except Unplaceable as error:
         minimum = minimum_budget(problem)
         reason = "" if budget < minimum.nbytes else str(error)
