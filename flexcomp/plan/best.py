@@ -30,7 +30,7 @@ from .flexnn import flexnn
 from .layout import Layout, compact_layout, settling_layout, smallest_layout
 from .on_demand import on_demand
 from .pages import pages
-from .pieces import join, pieces_of
+from .pieces import Piece, join, pieces_of
 from .pin import pin_evenly, pin_in_order, pin_small
 from .preload import Ring, choose_highest, choose_lowest, preload
 from .problem import PAGE, Plan, Problem, Step
@@ -168,6 +168,7 @@ def _search(
         core_shares = [*_in_cache(layouts, arena, problem.storage.cache), *core_shares]
     seen: dict[Choice, tuple[Cost, Plan | None]] = {}
     made: dict[tuple, tuple[Cost, Plan | None]] = {}  # different choices may come to the same
+    sliced: dict[tuple, _Sliced] = {}  # and more of them to the same slices
     enough = GOOD_ENOUGH * latency_bound(problem, budget)
     step_effort = 1 + arena / LARGE_ARENA
     spent = 0.0
@@ -182,21 +183,17 @@ def _search(
                     break
                 layout = layouts[choice.layout]
                 core = _core_pages(layout, arena, choice.share)
-                same = (
-                    choice.layout,
-                    core,
-                    choice.in_flight,
-                    choice.chooser,
-                    choice.joined,
-                    choice.pins if core < arena else "",
-                )
+                slices = (choice.layout, core, choice.in_flight, choice.pins if core < arena else "")
+                same = (*slices, choice.chooser, choice.joined)
                 if same not in made:
                     try:
-                        plan, cost = _candidate(problem, budget, layout, core, choice)
+                        if slices not in sliced:
+                            sliced[slices] = _sliced(problem, layout, arena, core, choice)
+                        plan = _candidate(problem, budget, layout, sliced[slices], choice)
                     except Unplaceable:
                         made[same] = ((inf, 0, 0), None)
                     else:
-                        spent += cost * step_effort
+                        spent += sliced[slices].effort * step_effort
                         made[same] = (_cost(problem, plan), plan)
                 seen[choice] = made[same]
             tried.append(choice)
@@ -265,12 +262,19 @@ def _core_pages(layout: Layout, arena: int, share: float) -> int:
     return minimum + int((arena - minimum) * share)
 
 
-def _candidate(problem: Problem, budget: int, layout: Layout, core: int, choice: Choice) -> tuple[Plan, int]:
-    """The plan of one point of the search, with a core of that many pages, and how many steps it had before merging.
+@dataclass(frozen=True)
+class _Sliced:
+    """What acts 2 and 3 make of a point of the search, and which steps act 4 pins."""
 
-    Raises Unplaceable only if segments are joined.
-    """
-    arena = budget // PAGE
+    limits: list[int]  # bytes of a segment, per layer
+    steps: tuple[Step, ...]
+    pinned: set[int]  # steps
+    pieces: list[Piece]  # before joining
+    effort: int  # steps before neighbouring pinned ones were merged
+
+
+def _sliced(problem: Problem, layout: Layout, arena: int, core: int, choice: Choice) -> _Sliced:
+    """The slices and the pins of one point of the search, in an arena of so many pages of which `core` are the core."""
     room = layout.room(core * PAGE)
     limits = [
         min(gap, max(finest_segment(layer), gap // choice.in_flight))
@@ -280,7 +284,13 @@ def _candidate(problem: Problem, budget: int, layout: Layout, core: int, choice:
     effort = len(steps)
     pinned = _pinned(problem, steps, room, arena - core, choice)
     steps, pinned = merge_pinned(steps, pinned)
-    pieces = pieces_of(problem, steps)
+    return _Sliced(limits, steps, pinned, pieces_of(problem, steps), effort)
+
+
+def _candidate(problem: Problem, budget: int, layout: Layout, sliced: _Sliced, choice: Choice) -> Plan:
+    """The plan of one point of the search. Raises Unplaceable only if segments are joined."""
+    arena = budget // PAGE
+    limits, steps, pinned, pieces = sliced.limits, sliced.steps, sliced.pinned, sliced.pieces
     if choice.joined:
         most = int(choice.joined * problem.storage.single_s * problem.storage.bandwidth)
         pieces = join(pieces, [limits[step.layer] for step in steps], most, pinned)
@@ -299,8 +309,7 @@ def _candidate(problem: Problem, budget: int, layout: Layout, core: int, choice:
     found = iter(begin_ahead(free, streamed, preload(free, streamed, chooser), chooser))
     places = [pinned_at[piece.step] if piece.step in pinned else next(found) for piece in pieces]
     scratch_at = [layout.scratch_at[step.layer] for step in steps]
-    plan = assemble(problem, "best", budget, steps, layout.tensor_at, scratch_at, pieces, places, pinned)
-    return plan, effort
+    return assemble(problem, "best", budget, steps, layout.tensor_at, scratch_at, pieces, places, pinned)
 
 
 def _pinned(problem: Problem, steps: tuple[Step, ...], room: list[int], capacity: int, choice: Choice) -> set[int]:

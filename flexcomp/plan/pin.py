@@ -46,12 +46,13 @@ def pin_evenly(
     if not any(nbytes) or capacity <= 0:
         return set()
     low, high = 0.0, 64 * max(bandwidth, sum(nbytes) / max(sum(seconds), 1e-9))
-    best = _late(nbytes, seconds, room, high, overhead)
+    costs = [size + overhead if size else 0 for size in nbytes]
+    best = _late(costs, seconds, room, high)
     if sum(nbytes[step] for step in best) > capacity:
         return pin_in_order(nbytes, capacity)
     for _ in range(18):
         rate = (low + high) / 2
-        pinned = _late(nbytes, seconds, room, rate, overhead)
+        pinned = _late(costs, seconds, room, rate)
         if sum(nbytes[step] for step in pinned) <= capacity:
             best, high = pinned, rate
         else:
@@ -60,9 +61,7 @@ def pin_evenly(
     return best | pin_in_order([0 if step in best else size for step, size in enumerate(nbytes)], rest)
 
 
-def _late(
-    nbytes: Sequence[int], seconds: Sequence[float], room: Sequence[int], rate: float, overhead: float
-) -> set[int]:
+def _late(costs: Sequence[float], seconds: Sequence[float], room: Sequence[int], rate: float) -> set[int]:
     """The steps whose segments cost more than a loader of `rate` bytes per second has earned.
 
     What is left at the end of an inference counts at the start of the next, as far as it has room there.
@@ -70,10 +69,12 @@ def _late(
     earned, late = 0.0, set()
     for _ in range(2):
         late = set()
-        for step, (size, duration, limit) in enumerate(zip(nbytes, seconds, room, strict=True)):
-            if size and size + overhead > earned:
+        for step, (cost, duration, limit) in enumerate(zip(costs, seconds, room, strict=True)):
+            if cost > earned:
                 late.add(step)
-            elif size:
-                earned -= size + overhead
-            earned = min(earned + rate * duration, limit)
+            else:
+                earned -= cost
+            earned += rate * duration
+            if earned > limit:
+                earned = limit
     return late
