@@ -165,6 +165,8 @@ class _Lap:
         if segment.ahead and number < self.own:
             if before:
                 start = work.served(start, before.steps[segment.after - 1][1] - before.end)
+            else:
+                start = max(start, work.storage.latency_s)
         elif duration:
             if segment.after > len(self.steps):
                 return False

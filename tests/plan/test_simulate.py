@@ -30,8 +30,9 @@ from .problems import problems
 def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
     """Latency of the last of so many inferences by advancing a clock from one completion to the next.
 
-    Pinned segments are there from the start, unless it is one inference. While a load runs, its bytes take their time from
-    computing; while computing waits, bytes (not what a load costs besides) come faster.
+    Pinned segments are there from the start, unless it is one inference. A load is asked for when the step is computed that
+    it waits for, and begins after the storage's latency, unless the one before it ends later. While a load runs, its bytes take
+    their time from computing; while computing waits, bytes (not what a load costs besides) come faster.
     """
     storage = problem.storage
     seconds = step_seconds(problem, planned)
@@ -39,34 +40,38 @@ def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
     if not steps:
         return 0.0
     clock = begin = 0.0
-    loaded = computed = 0  # in all inferences together
-    load_left: list[float] | None = None  # of the load that runs: seconds besides its bytes, and for them
+    loaded = 0  # in all inferences together, as steps are counted
+    computed_at = [0.0]  # when so many steps were computed
+    load_left: list[float] | None = None  # of the load that runs: seconds until it begins, besides its bytes, and for them
     step_left: float | None = None
-    while computed < inferences * steps:
+    while (computed := len(computed_at) - 1) < inferences * steps:
         lap, segment = loaded // loads if loads else 0, planned.segments[loaded % loads] if loads else None
         if load_left is None and segment and lap <= inferences:
             after = 0 if segment.ahead and not lap else segment.after + (lap - segment.ahead) * steps
-            free = segment.pinned and (inferences > 1 or lap > 0)
-            if computed >= after or free:
-                load_left = [0.0, 0.0] if free else [storage.overhead_s, segment.nbytes / storage.bandwidth]
+            if segment.pinned and (inferences > 1 or lap > 0):
+                load_left = [0.0, 0.0, 0.0]
+            elif computed >= after:
+                idle = max(0.0, computed_at[after] + storage.latency_s - clock)
+                load_left = [idle, storage.overhead_s, segment.nbytes / storage.bandwidth]
         if step_left is None and computed // steps * loads + planned.need[computed % steps] <= loaded:
             step_left = seconds[computed % steps]
-        pace, speed = 1.0, storage.together if step_left is None and load_left and not load_left[0] else 1.0
-        if load_left and any(load_left):
+        part = next((i for i, left in enumerate(load_left) if left), 2) if load_left else 0
+        pace, speed = 1.0, storage.together if step_left is None and part == 2 else 1.0
+        if load_left and not load_left[0] and any(load_left):
             pace += storage.disturbance_of(planned.streamed_extent) * segment.nbytes / storage.seconds(segment.nbytes)
-        loading = inf if load_left is None else (load_left[0] or load_left[1] / speed)
+        loading = inf if load_left is None else load_left[part] / speed
         passing = min(loading, inf if step_left is None else step_left * pace)
         clock += passing
         if load_left is not None:
-            part = 0 if load_left[0] else 1
             load_left[part] = 0.0 if loading <= passing else load_left[part] - passing * speed
             if not any(load_left):
                 load_left, loaded = None, loaded + 1
         if step_left is not None:
             step_left = None if step_left * pace <= passing else step_left - passing / pace
-            computed += step_left is None
-            if step_left is None and computed == (inferences - 1) * steps:
-                begin = clock
+            if step_left is None:
+                computed_at.append(clock)
+                if len(computed_at) - 1 == (inferences - 1) * steps:
+                    begin = clock
     return clock - begin
 
 
@@ -85,6 +90,28 @@ def test_agrees_with_an_event_simulation(problem: Problem, factor: float, strate
         assert end <= start + 1e-15
     streamed = sum(segment.nbytes for segment in planned.segments if cold or not segment.pinned)
     assert timeline.nbytes == streamed
+
+
+@settings(deadline=None, max_examples=40)
+@given(problems(), st.floats(1, 3), st.sampled_from(["best", "flexnn"]), st.sampled_from([1e-5, 1e-4, 3e-3]))
+def test_a_slower_device_delays_each_load_by_no_more_than_its_latency(
+    problem: Problem, factor: float, strategy: str, more: float
+) -> None:
+    """Where loads do not slow down computing: there a load that comes later may fall into a wait, and disturb less."""
+    problem = replace(problem, storage=replace(problem.storage, disturbance=0.0))
+    try:
+        planned = plan(problem, int(minimum_budget(problem).nbytes * factor), strategy)
+    except PlanError:
+        return
+    slow = replace(problem, storage=replace(problem.storage, latency_s=problem.storage.latency_s + more))
+    soon, late = (simulate(one, planned, cold=True) for one in (problem, slow))
+    asked = len({0 if segment.ahead else segment.after for segment in planned.segments})
+    assert soon.latency - 1e-12 <= late.latency <= soon.latency + asked * more + 1e-12
+    for early, delayed in zip(soon.loads + soon.steps, late.loads + late.steps, strict=True):
+        assert early[0] <= delayed[0] + 1e-12 and early[1] <= delayed[1] + 1e-12
+    for segment, (start, _) in zip(planned.segments, late.loads, strict=True):
+        after = 0 if segment.ahead else segment.after
+        assert start >= (late.steps[after - 1][1] if after else 0.0) + slow.storage.latency_s - 1e-12
 
 
 def chain() -> tuple[Problem, Plan]:
