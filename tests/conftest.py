@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import flexcomp.passes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -12,3 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 assert Path(flexcomp.passes.__file__).is_relative_to(ROOT), (
     f"flexcomp.passes comes from {flexcomp.passes.__file__}, not from {ROOT}: run `make test`"
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole networks first: one worker takes them, and the other steals small tests from behind them, to the end."""
+    items.sort(key=lambda item: not item.path.is_relative_to(ROOT / "tests" / "networks"))

@@ -31,19 +31,24 @@ def network() -> onnx.ModelProto:
     return g.model(g.dense(x, 256), (1, 256))
 
 
+@pytest.fixture(scope="module")
+def artifact():
+    return flexcomp.build(network())
+
+
 def test_the_asked_budget_is_a_rung():
     artifact = flexcomp.build(network(), budget="450kB")
     assert 450_000 in [rung.budget for rung in artifact.program.rungs]
     assert all(rung.arena <= rung.budget for rung in artifact.program.rungs)
 
 
-def test_more_memory_than_everything_adds_no_rung():
-    ladder = [rung.budget for rung in flexcomp.build(network()).program.rungs]
+def test_more_memory_than_everything_adds_no_rung(artifact):
+    ladder = [rung.budget for rung in artifact.program.rungs]
     assert [rung.budget for rung in flexcomp.build(network(), budget="1GB").program.rungs] == ladder
 
 
-def test_a_budget_below_the_minimum_says_what_sets_it():
-    smallest = flexcomp.build(network()).program.rungs[0].budget
+def test_a_budget_below_the_minimum_says_what_sets_it(artifact):
+    smallest = artifact.program.rungs[0].budget
     with pytest.raises(flexcomp.BudgetError) as caught:
         flexcomp.build(network(), budget=smallest - 1)
     text = str(caught.value)
@@ -155,11 +160,6 @@ def test_instruments_see_every_pass():
         report = timing.render()
     for name in ("FuseLayers", "ChooseKernels", "SliceLayers", "PretransformWeights", "LowerOperators", "ToNHWC"):
         assert name in report
-
-
-@pytest.fixture(scope="module")
-def artifact():
-    return flexcomp.build(network())
 
 
 def test_what_cannot_be_linked_leaves_nothing(artifact, tmp_path, monkeypatch):

@@ -5,19 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-import flexcomp
 from flexcomp.artifact import decode_program, encode_program, write_weights
 from flexcomp.choices import KEY, Offer, read, reasons, record
 from flexcomp.errors import ArtifactError
 from flexcomp.report import describe
 from flexcomp.tables import as_text, choice_table
 
-from .test_variants import network
-
 
 @pytest.fixture(scope="module")
-def program():
-    return flexcomp.build(network(), threads=1).program
+def program(variants):
+    return variants.program
 
 
 def layer(program, name: str) -> int:

@@ -9,8 +9,6 @@ import flexcomp
 from flexcomp.compact import drop_unused
 from flexcomp.program import PAGE
 
-from .test_variants import network
-
 
 def image(program, weights) -> np.ndarray:
     """The data section of the weights file."""
@@ -29,8 +27,8 @@ def only(program, number: int):
 
 
 @pytest.fixture(scope="module")
-def artifact() -> flexcomp.Artifact:
-    return flexcomp.build(network(), threads=1)
+def artifact(variants) -> flexcomp.Artifact:
+    return variants
 
 
 @pytest.mark.parametrize("rung", [0, -1])

@@ -20,8 +20,8 @@ def network() -> onnx.ModelProto:
 
 
 @pytest.fixture(scope="module")
-def artifact() -> flexcomp.Artifact:
-    return flexcomp.build(network(), threads=1)
+def artifact(variants) -> flexcomp.Artifact:
+    return variants
 
 
 def families(artifact: flexcomp.Artifact, rung: int) -> list[str]:

@@ -8,9 +8,10 @@ TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 
 
 def library(functions: dict[str, tirx.PrimFunc]):
-    """One compiled module of all `functions`."""
+    """One compiled module of all `functions`, without TVM's search for common subexpressions, as `flexcomp.kernels` has it."""
     named = {name: function.with_attr("global_symbol", name) for name, function in functions.items()}
-    return tvm.tirx.build(tvm.IRModule(named), target=TARGET)
+    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
+        return tvm.tirx.build(tvm.IRModule(named), target=TARGET)
 
 
 def call(function, *inputs: np.ndarray, out: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
