@@ -17,7 +17,8 @@ no plan of the rung's kernels falls below, with the same times (`plan.latency_bo
 cannot be read ahead where memory is short.
 
 Everything runs in turns: all rungs a few inferences each, profiled and measured, and all over again. Slow seconds of a machine
-that others use then strike all of them.
+that others use then strike all of them. What is compared, latency and bound, or two strategies, is compared within every
+round, and of the rounds the median counts.
 """
 
 from __future__ import annotations
@@ -63,20 +64,38 @@ class Point:
     measured_ms: float
     stall_ms: float
     possible_ms: float  # by the same times: no plan of these kernels is faster
-    compute_ms: float | None  # None: these kernels were not run alone
     bytes_read: int
-    bandwidth: float  # bytes per second
-    rounds_ms: tuple[float, ...]  # the median of each round; strategies take turns in rounds
+    # of each round
+    rounds_ms: tuple[float, ...]  # the median latency
+    alone_ms: tuple[float, ...]  # of the same kernels with everything resident; empty if they were not run alone
+    bandwidths: tuple[float, ...]  # bytes per second
+
+    @property
+    def compute_ms(self) -> float:
+        """Latency with everything resident; nan if that was not run."""
+        return statistics.median(self.alone_ms or (nan,))
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second."""
+        return statistics.median(self.bandwidths)
+
+    @property
+    def bounds_ms(self) -> tuple[float, ...]:
+        """max(computing, loading), of each round."""
+        loading = (self.bytes_read / bandwidth * 1e3 for bandwidth in self.bandwidths)
+        return tuple(max(pair) for pair in zip(self.alone_ms, loading, strict=True)) if self.alone_ms else ()
 
     @property
     def bound_ms(self) -> float:
-        """max(computing, loading)."""
-        return max(self.compute_ms or 0.0, self.bytes_read / self.bandwidth * 1e3)
+        """The same, in the median."""
+        return statistics.median(self.bounds_ms or (nan,))
 
     @property
     def ratio(self) -> float:
-        """Measured latency over the bound."""
-        return self.measured_ms / self.bound_ms
+        """Measured latency over the bound: the median over rounds."""
+        parts = [latency / bound for latency, bound in zip(self.rounds_ms, self.bounds_ms, strict=False)]
+        return statistics.median(parts or (nan,))
 
     @property
     def error(self) -> float:
@@ -162,10 +181,10 @@ def _points(turns: Turns, storage: str, profile: DeviceProfile, threads: int) ->
                 _median(reports, "latency_ms"),
                 _median(reports, "stall_ms_each"),
                 possible_seconds(library.program, rung, prediction) * 1e3,
-                _median(turns.reports[budget, ALONE], "latency_ms") if own else None,
                 reports[0]["bytes_read"],
-                statistics.fmean(report["read_bytes_per_s"] for report in reports),
-                tuple(statistics.median(report["latency_ms"]) for report in reports),
+                _rounds(reports),
+                _rounds(turns.reports[budget, ALONE]) if own else (),
+                tuple(report["read_bytes_per_s"] for report in reports),
             )
 
 
@@ -188,12 +207,16 @@ def _median(reports: Sequence[dict], key: str) -> float:
     return statistics.median(value for report in reports for value in report[key])
 
 
+def _rounds(reports: Sequence[dict]) -> tuple[float, ...]:
+    return tuple(statistics.median(report["latency_ms"]) for report in reports)
+
+
 def show(point: Point) -> None:
     """One line of the table."""
     print(
         f"{point.storage:>6} {point.strategy:8} {point.budget_bytes / 2**20:7.2f} MiB  planned {point.planned_ms:7.2f}"
         f"  predicted {point.predicted_ms:7.2f} ({point.error:+6.1%})  measured {point.measured_ms:7.2f}"
-        f"  stalled {point.stall_ms:7.2f}  computing {point.compute_ms or nan:7.2f}  read {point.bytes_read / 1e6:6.1f} MB"
+        f"  stalled {point.stall_ms:7.2f}  computing {point.compute_ms:7.2f}  read {point.bytes_read / 1e6:6.1f} MB"
         f" at {point.bandwidth / 1e6:5.0f} MB/s  bound {point.bound_ms:7.2f}  ratio {point.ratio:5.3f}"
         f"  possible {point.possible_ms:7.2f}  ratio {point.measured_ms / point.possible_ms:5.3f}",
         flush=True,

@@ -51,6 +51,7 @@ class Turns:
 
     def __init__(self, resident: Compiled, libraries: dict[str, Compiled], seconds: float, options: dict) -> None:
         self.resident, self.libraries, self.seconds, self.options = resident, libraries, seconds, options
+        self.alone_options = options | {"read_bandwidth": None}  # it has read everything before it is timed
         self.first = next(iter(libraries))
         self.alone = {resident.kernels(rung): rung for rung in resident.program.rungs}
         self.rungs: dict[int, dict[str, Rung]] = {}  # by budget and strategy
@@ -69,7 +70,7 @@ class Turns:
                 if rung in for_profile:
                     self.profiled.add(first.program, first.traces(rung, self.seconds, **self.options))
                 alone = self.alone[first.kernels(rung)]
-                self._note(budget, ALONE, self.resident.run(alone, self.seconds, **self.options))
+                self._note(budget, ALONE, self.resident.run(alone, self.seconds, **self.alone_options))
             for strategy, rung in rungs.items():
                 request = min(_REQUEST, rung.arena)
                 report = self.libraries[strategy].run(rung, self.seconds, read_rate=request, **self.options)
