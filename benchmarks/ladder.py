@@ -18,7 +18,7 @@ cannot be read ahead where memory is short.
 
 Everything runs in turns: all rungs a few inferences each, profiled and measured, and all over again. Slow seconds of a machine
 that others use then strike all of them. What is compared, latency and bound, or two strategies, is compared within every
-round, and of the rounds the median counts.
+turn, and of the turns the median counts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from benchmarks import models
 from benchmarks.possible import possible_seconds
 from benchmarks.prediction import prediction_of
 from benchmarks.storage import TMPFS, Medium, media
-from benchmarks.turns import ALONE, ROUNDS, Compiled, Turns
+from benchmarks.turns import ALONE, ROUNDS, Compiled, Turn, Turns
 from flexcomp.budget import parse_budget
 from flexcomp.build import prepare
 from flexcomp.copies import cache_of_copies
@@ -65,8 +65,8 @@ class Point:
     stall_ms: float
     possible_ms: float  # by the same times: no plan of these kernels is faster
     bytes_read: int
-    # of each round
-    rounds_ms: tuple[float, ...]  # the median latency
+    # of each turn
+    turns_ms: tuple[float, ...]  # the median latency
     alone_ms: tuple[float, ...]  # of the same kernels with everything resident; empty if they were not run alone
     bandwidths: tuple[float, ...]  # bytes per second
 
@@ -82,7 +82,7 @@ class Point:
 
     @property
     def bounds_ms(self) -> tuple[float, ...]:
-        """max(computing, loading), of each round."""
+        """max(computing, loading), of each turn."""
         loading = (self.bytes_read / bandwidth * 1e3 for bandwidth in self.bandwidths)
         return tuple(max(pair) for pair in zip(self.alone_ms, loading, strict=True)) if self.alone_ms else ()
 
@@ -93,8 +93,8 @@ class Point:
 
     @property
     def ratio(self) -> float:
-        """Measured latency over the bound: the median over rounds."""
-        parts = [latency / bound for latency, bound in zip(self.rounds_ms, self.bounds_ms, strict=False)]
+        """Measured latency over the bound: the median over turns."""
+        parts = [latency / bound for latency, bound in zip(self.turns_ms, self.bounds_ms, strict=False)]
         return statistics.median(parts or (nan,))
 
     @property
@@ -103,8 +103,8 @@ class Point:
         return self.predicted_ms / self.measured_ms - 1
 
     def part_of(self, other: Point) -> float:
-        """Its time as a part of another's: the median over rounds, between which the machine's speed drifts."""
-        return statistics.median(mine / its for mine, its in zip(self.rounds_ms, other.rounds_ms, strict=True))
+        """Its time as a part of another's: the median over turns, between which the machine's speed drifts."""
+        return statistics.median(mine / its for mine, its in zip(self.turns_ms, other.turns_ms, strict=True))
 
 
 def build(
@@ -155,10 +155,11 @@ def measure(
             }
             libraries = {strategy: Compiled(folder / f"{name}.{storage}.{strategy}.so") for strategy in strategies}
             turns = Turns(resident, libraries, seconds, options)
-            for turn in range(ROUNDS):
-                print(f"{storage}: turn {turn + 1} of {ROUNDS}", file=sys.stderr, flush=True)
+            for done in range(ROUNDS):
+                print(f"{storage}: round {done + 1} of {ROUNDS}", file=sys.stderr, flush=True)
                 turns.take()
             cache = cache_of_copies(options["weights"]) if storage == "tmpfs" else 0
+            turns.close()
             yield from _points(turns, storage, fit(turns.profiled.observations(), cache), threads)
 
 
@@ -170,7 +171,8 @@ def _points(turns: Turns, storage: str, profile: DeviceProfile, threads: int) ->
     }
     for budget, rungs in sorted(turns.rungs.items()):
         for strategy, rung in rungs.items():
-            library, prediction, reports = turns.libraries[strategy], predictions[strategy], turns.reports[budget, strategy]
+            library, prediction = turns.libraries[strategy], predictions[strategy]
+            taken, alone = turns.taken[budget, strategy], turns.taken.get((budget, ALONE), [])
             own = turns.first in rungs and library.kernels(rung) == first.kernels(rungs[turns.first])
             yield Point(
                 storage,
@@ -178,14 +180,18 @@ def _points(turns: Turns, storage: str, profile: DeviceProfile, threads: int) ->
                 budget,
                 rung.predicted_s * 1e3,
                 prediction.timeline(library.program, rung).latency * 1e3,
-                _median(reports, "latency_ms"),
-                _median(reports, "stall_ms_each"),
+                statistics.median(latency for turn in taken for latency in turn.latency_ms),
+                statistics.median(turn.stall_ms for turn in taken),
                 possible_seconds(library.program, rung, prediction) * 1e3,
-                reports[0]["bytes_read"],
-                _rounds(reports),
-                _rounds(turns.reports[budget, ALONE]) if own else (),
-                tuple(report["read_bytes_per_s"] for report in reports),
+                taken[0].bytes_read,
+                _medians(taken),
+                _medians(alone) if own else (),
+                tuple(turns.bandwidths[budget, strategy]),
             )
+
+
+def _medians(taken: Sequence[Turn]) -> tuple[float, ...]:
+    return tuple(statistics.median(turn.latency_ms) for turn in taken)
 
 
 def latencies(
@@ -201,14 +207,6 @@ def latencies(
         )["median_ms"]
         for rung in library.program.rungs
     }
-
-
-def _median(reports: Sequence[dict], key: str) -> float:
-    return statistics.median(value for report in reports for value in report[key])
-
-
-def _rounds(reports: Sequence[dict]) -> tuple[float, ...]:
-    return tuple(statistics.median(report["latency_ms"]) for report in reports)
 
 
 def show(point: Point) -> None:

@@ -1,24 +1,29 @@
 """All rungs of a network's libraries, run in turns: a few inferences of each, and all over again.
 
-Slow seconds of a machine that others use then strike all of them, and the runs that are profiled.
+Slow seconds of a machine that others use then strike all of them, and the runs that are profiled. The libraries are open
+in one process, and at every rung they take turns within the second.
 """
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from flexcomp import runner
+import numpy as np
+
+from flexcomp import runner, session
 from flexcomp.artifact import decode_program
 from flexcomp.observing import Runs, spread
 from flexcomp.program import Rung
 from flexcomp.rungs import layers_of
-from flexcomp.session import read_program
 from flexcomp.trace import Traces
 
-ROUNDS = 6
+ROUNDS = 4
+PAIRS = 3  # turns that each library takes at a rung in a round
 ALONE = "alone"  # a rung's kernels with everything resident
 _REQUEST = 1 << 20  # bytes of a read when bandwidth is measured
-_LEAST, _MOST = 2, 15  # inferences of a rung in a round
+_MOST = 10  # inferences of a turn
 
 
 class Compiled:
@@ -26,40 +31,80 @@ class Compiled:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.program = decode_program(read_program(path))
+        self.program = decode_program(session.read_program(path))
 
     def kernels(self, rung: Rung) -> tuple[str, ...]:
         """What a rung computes, whichever library it is of."""
         return tuple(self.program.layers[layer].name for layer in layers_of(rung))
 
     def run(self, rung: Rung, seconds: float, **options) -> dict:
-        """What the runner reports of one of the rounds that take `seconds` together."""
-        return runner.run(self.path, budget=rung.budget, repeat=_inferences(rung, seconds), warmup=1, **options)
+        """What the runner reports, in a process of its own, of about as many seconds."""
+        return runner.run(self.path, budget=rung.budget, repeat=_inferences(rung, seconds / ROUNDS), warmup=1, **options)
 
     def traces(self, rung: Rung, seconds: float, **options) -> Traces:
         """The same, traced."""
-        return runner.traces(self.path, budget=rung.budget, repeat=_inferences(rung, seconds), warmup=1, **options)
+        return runner.traces(self.path, budget=rung.budget, repeat=_inferences(rung, seconds / ROUNDS), warmup=1, **options)
 
 
-def _inferences(rung: Rung, seconds: float) -> int:
-    """How many of a rung are a round, of those that take `seconds` together."""
-    return max(_LEAST, min(_MOST, round(seconds / ROUNDS / rung.predicted_s)))
+@dataclass(frozen=True)
+class Turn:
+    """A few inferences in a row."""
+
+    latency_ms: tuple[float, ...]  # from the end of one to the end of the next
+    stall_ms: float  # of the last
+    bytes_read: int  # by the last
+
+
+class Contender:
+    """A library that is open."""
+
+    def __init__(self, compiled: Compiled, options: dict) -> None:
+        self.session = session.load(compiled.path, "min", **options)
+        random = np.random.default_rng(0)
+        self.inputs = {port.name: _input(random, port) for port in self.session.inputs}
+
+    def prepare(self, rung: Rung) -> None:
+        """Read what a rung keeps between inferences."""
+        self.session.set_budget(rung.budget)
+        self.session.run(self.inputs)
+
+    def take(self, inferences: int) -> Turn:
+        """So many, after one that finds the caches as another library left them, and what could be read ahead meanwhile."""
+        ends = []
+        for _ in range(1 + inferences):
+            self.session.run(self.inputs)
+            ends.append(time.perf_counter() * 1e3)
+        stats = self.session.stats()
+        return Turn(tuple(np.diff(ends)), stats["stall_ms"], stats["bytes_read"])
+
+
+def _input(random: np.random.Generator, port: session.TensorInfo) -> np.ndarray:
+    kind = np.dtype(port.dtype)
+    return random.standard_normal(port.shape).astype(kind) if kind.kind == "f" else np.zeros(port.shape, kind)
+
+
+def _inferences(rung: Rung, seconds: float, least: int = 2) -> int:
+    """How many of a rung take so many seconds, within limits."""
+    return max(least, min(_MOST, round(seconds / rung.predicted_s)))
 
 
 class Turns:
-    """Runs of all rungs on one storage."""
+    """Runs of all rungs on one storage, about `seconds` of each."""
 
     def __init__(self, resident: Compiled, libraries: dict[str, Compiled], seconds: float, options: dict) -> None:
-        self.resident, self.libraries, self.seconds, self.options = resident, libraries, seconds, options
-        self.alone_options = options | {"read_bandwidth": None}  # it has read everything before it is timed
+        self.libraries, self.seconds, self.options = libraries, seconds, options
         self.first = next(iter(libraries))
         self.alone = {resident.kernels(rung): rung for rung in resident.program.rungs}
         self.rungs: dict[int, dict[str, Rung]] = {}  # by budget and strategy
         for strategy, library in libraries.items():
             for rung in library.program.rungs:
                 self.rungs.setdefault(rung.budget, {})[strategy] = rung
+        self.contenders = {strategy: Contender(library, options) for strategy, library in libraries.items()}
+        # it has read everything before it is timed
+        self.contenders[ALONE] = Contender(resident, options | {"read_bandwidth": None})
         self.profiled = Runs()
-        self.reports: dict[tuple[int, str], list[dict]] = {}  # by budget, and strategy or ALONE
+        self.taken: dict[tuple[int, str], list[Turn]] = {}  # by budget, and strategy or ALONE
+        self.bandwidths: dict[tuple[int, str], list[float]] = {}  # bytes per second, one for every turn
 
     def take(self) -> None:
         """Run every rung for a round."""
@@ -69,12 +114,18 @@ class Turns:
             if rung := rungs.get(self.first):
                 if rung in for_profile:
                     self.profiled.add(first.program, first.traces(rung, self.seconds, **self.options))
-                alone = self.alone[first.kernels(rung)]
-                self._note(budget, ALONE, self.resident.run(alone, self.seconds, **self.alone_options))
-            for strategy, rung in rungs.items():
-                request = min(_REQUEST, rung.arena)
-                report = self.libraries[strategy].run(rung, self.seconds, read_rate=request, **self.options)
-                self._note(budget, strategy, report)
+                rungs = {ALONE: self.alone[first.kernels(rung)], **rungs}
+            for name, rung in rungs.items():
+                self.contenders[name].prepare(rung)
+            for _ in range(PAIRS):
+                for name, rung in rungs.items():
+                    turn = self.contenders[name].take(_inferences(rung, self.seconds / ROUNDS / PAIRS, least=1))
+                    self.taken.setdefault((budget, name), []).append(turn)
+            for name, rung in rungs.items():
+                rate = self.contenders[name].session.read_rate(min(_REQUEST, rung.arena))
+                self.bandwidths.setdefault((budget, name), []).extend([rate] * PAIRS)
 
-    def _note(self, budget: int, what: str, report: dict) -> None:
-        self.reports.setdefault((budget, what), []).append(report)
+    def close(self) -> None:
+        """Give all memory back."""
+        for contender in self.contenders.values():
+            contender.session.close()
