@@ -25,7 +25,7 @@ class Disturbance:
     """What loads take from computing."""
 
     delay: float  # seconds for each byte that is loaded beside it
-    cache: int  # bytes; loads that go round in so many take nothing. 0: all count
+    cache: int  # bytes; loads that go round in so many take a fifth of it. 0: all count in full
 
     def counted(self, extent: int) -> float:
         """The part of the delay that loads have which go round in `extent` bytes."""

@@ -34,8 +34,8 @@ class Cuts:
 
     Where computing that waits helps to load, it does not do so while it computes the layers behind the cut.
 
-    Where no layers are behind the cut, all of them are computed. Without a cache that hides it, what does not fit is
-    loaded beside that, and slows it down, or takes longer than that while computing waits.
+    Where no layers are behind the cut, all of them are computed. What does not fit is loaded beside that, and slows it down,
+    be it in a cache, or takes longer than that while computing waits.
     """
 
     def __init__(self, live: Sequence[int], budget: int, storage: Storage) -> None:
@@ -44,8 +44,9 @@ class Cuts:
         self.helped = 1 - 1 / storage.together  # the part of a wait for loads that is saved by helping with them
         self.held = np.maximum(0.0, budget - np.roll(np.array(live, dtype=float), 1))
         # by a byte that is loaded beside computing, or in a wait
-        beside = storage.disturbance / (1 + storage.disturbance * storage.bandwidth)
-        self.delay = 0.0 if storage.cache else min(beside, 1 / (storage.bandwidth * storage.together))
+        disturbance = storage.disturbance_of(0)
+        beside = disturbance / (1 + disturbance * storage.bandwidth)
+        self.delay = min(beside, 1 / (storage.bandwidth * storage.together))
 
     def values(self, seconds: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
         """float64[layers, layers + 1], in seconds: [i, k] is the bound of the cut before layer i with k layers behind it."""

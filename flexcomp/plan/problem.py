@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 PAGE = 4096  # bytes; unit of loads: file ranges and arena targets of segments are multiples of it
 SLICE_S = 3e-6  # seconds of one more call and one more barrier, where nothing better is known
+IN_CACHE = 0.2  # of its disturbance, what a load has that stays in the CPU's caches: where it comes from is memory, too
 ALIGN = 64  # bytes; every tensor and scratch address is a multiple of it
 
 
@@ -80,7 +81,7 @@ class Storage:
     overhead_s: float  # seconds per load, independent of its size
     wake_s: float = 0.0  # seconds until a step that waited for a load, or a load that waited for a step, begins
     disturbance: float = 0.0  # beside loads of B bytes per second computing takes 1 + disturbance * B times as long
-    cache: int = 0  # bytes; loads that go round in a part of the arena of this size stay in the CPU's caches: no disturbance
+    cache: int = 0  # bytes; loads that go round in a part of the arena of this size stay in the CPU's caches: IN_CACHE of it
     together: float = 1.0  # how many times the bandwidth there is while computing waits for loads, and its core copies too
     latency_s: float = 0.0  # seconds until an idle device begins what it is asked for; what waits in its queue begins at once
 
@@ -104,8 +105,8 @@ class Storage:
         return max(computing, min(reading, (reading + (self.together - 1) * computing) / self.together))
 
     def disturbance_of(self, extent: int) -> float:
-        """The disturbance by loads that go round in so many bytes: from 0 within the cache to all of it at twice its size."""
-        return self.disturbance * (min(1.0, max(0.0, extent / self.cache - 1)) if self.cache else 1.0)
+        """The disturbance by loads that go round in so many bytes: from a part within the cache to all at twice its size."""
+        return self.disturbance * (min(1.0, max(IN_CACHE, extent / self.cache - 1)) if self.cache else 1.0)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from flexcomp.disturbance import Disturbance, disturbance_of
 from flexcomp.observing import StepTime
 from flexcomp.plan import Storage
+from flexcomp.plan.problem import IN_CACHE
 
 MIB = 1 << 20
 
@@ -65,14 +66,14 @@ def test_nothing_to_compare_is_no_disturbance():
 
 
 def test_how_much_of_the_cache_loads_have_is_found():
-    within, beyond = kernels(0.0, extent=4 * MIB), kernels(5e-11, extent=16 * MIB)
+    within, beyond = kernels(IN_CACHE * 5e-11, extent=4 * MIB), kernels(5e-11, extent=16 * MIB)
     assert disturbance_of([*within, *beyond], cache=32 * MIB) == Disturbance(pytest.approx(5e-11, rel=1e-6), 8 * MIB)
     assert disturbance_of(beyond).cache == 0
 
 
 def test_what_a_step_lost():
     step = StepTime(1.0, 1e-3, 1e6, 1, 6 * MIB)
-    for cache, part in ((0, 1.0), (8 * MIB, 0.0), (4 * MIB, 0.5), (3 * MIB, 1.0)):
+    for cache, part in ((0, 1.0), (8 * MIB, IN_CACHE), (4 * MIB, 0.5), (3 * MIB, 1.0)):
         found = Disturbance(2e-11, cache)
         assert found.of(step) == pytest.approx(part * 2e-5)
         assert found.counted(6 * MIB) == Storage(1.0, 0.0, disturbance=1.0, cache=cache).disturbance_of(6 * MIB)

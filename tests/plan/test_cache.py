@@ -1,4 +1,4 @@
-"""Where loads disturb computing unless they stay in a cache, plans stream through a small part of the arena."""
+"""Where loads disturb computing, but hardly if they stay in a cache, plans stream through a small part of the arena."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flexcomp.plan import PAGE, Layer, Problem, Storage, Tensor, Weights, plan, simulate
+from flexcomp.plan.problem import IN_CACHE
 
 MEMORY = Storage(1e3 * PAGE, 0.0, disturbance=2e-4 / PAGE)  # a page takes 1 ms, and 0.2 ms from computing
 CACHE = 40 * PAGE
@@ -24,7 +25,8 @@ def test_loads_stay_in_the_cache(network):
     found = plan(network, budget)
     assert found.streamed_extent <= CACHE
     assert found.pinned_nbytes > budget / 2
-    assert simulate(network, found).latency < 1.005 * 3.0
+    lost = IN_CACHE * 0.2e-3 * found.streamed_nbytes / PAGE
+    assert simulate(network, found).latency < 1.005 * 3.0 + lost
     assert simulate(network, plan(network, budget, "flexnn")).latency > 1.05 * 3.0
 
 
