@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from flexcomp.plan import ladder, ladder_of
+from flexcomp.plan.best import NO_SLOWER
 
 from .networks import squeezenet
 
@@ -29,6 +30,9 @@ def test_a_rung_takes_the_problem_that_is_faster_under_its_budget():
     alone = ladder_of([small], budgets=[choice.plan.budget for choice in choices])
     assert choices[0].index == 0 and choices[-1].index == 1
     assert all(both.latency <= one.latency for both, one in zip(choices, alone, strict=True))
+    latency = {choice.plan.budget: choice.latency for choice in choices}
+    for other in ladder_of([small, fast], budgets=sorted(latency)[1:], strategy="flexnn"):
+        assert latency[other.plan.budget] <= NO_SLOWER * other.latency  # by so much it may be slower, to load less
 
 
 def test_one_problem_is_the_plain_ladder():

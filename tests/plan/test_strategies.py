@@ -49,10 +49,10 @@ def test_plans_are_right_and_the_same_every_time(problem: Problem, factor: float
 
 
 @settings(deadline=None)
-@given(problems(), factors)
-def test_best_is_never_slower_than_any_other(problem: Problem, factor: float) -> None:
+@given(problems(), factors, st.booleans())
+def test_best_and_its_sketch_are_never_slower_than_any_other(problem: Problem, factor: float, quick: bool) -> None:
     budget = int(minimum_budget(problem).nbytes * factor)
-    fastest = simulate(problem, plan(problem, budget)).latency
+    fastest = simulate(problem, plan(problem, budget, quick=quick)).latency
     for strategy in ("flexnn", "swapnet", "on_demand"):
         try:
             other = plan(problem, budget, strategy)
