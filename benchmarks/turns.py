@@ -39,11 +39,11 @@ class Compiled:
 
     def run(self, rung: Rung, seconds: float, **options) -> dict:
         """What the runner reports, in a process of its own, of about as many seconds."""
-        return runner.run(self.path, budget=rung.budget, repeat=_inferences(rung, seconds / ROUNDS), warmup=1, **options)
+        return runner.run(self.path, budget=rung.budget, repeat=_inferences(rung, seconds), warmup=1, **options)
 
     def traces(self, rung: Rung, seconds: float, **options) -> Traces:
         """The same, traced."""
-        return runner.traces(self.path, budget=rung.budget, repeat=_inferences(rung, seconds / ROUNDS), warmup=1, **options)
+        return runner.traces(self.path, budget=rung.budget, repeat=_inferences(rung, seconds), warmup=1, **options)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Turns:
         for budget, rungs in sorted(self.rungs.items()):
             if rung := rungs.get(self.first):
                 if rung in for_profile:
-                    self.profiled.add(first.program, first.traces(rung, self.seconds, **self.options))
+                    self.profiled.add(first.program, first.traces(rung, self.seconds / ROUNDS, **self.options))
                 rungs = {ALONE: self.alone[first.kernels(rung)], **rungs}
             for name, rung in rungs.items():
                 self.contenders[name].prepare(rung)
@@ -121,8 +121,8 @@ class Turns:
                 for name, rung in rungs.items():
                     turn = self.contenders[name].take(_inferences(rung, self.seconds / ROUNDS / PAIRS, least=1))
                     self.taken.setdefault((budget, name), []).append(turn)
-            for name, rung in rungs.items():
-                rate = self.contenders[name].session.read_rate(min(_REQUEST, rung.arena))
+            for name in rungs.keys() - {ALONE}:
+                rate = self.contenders[name].session.read_rate(min(_REQUEST, rungs[name].arena))
                 self.bandwidths.setdefault((budget, name), []).extend([rate] * PAIRS)
 
     def close(self) -> None:
