@@ -29,11 +29,12 @@ class Medium:
     overhead_s: float  # seconds per load
     cache: int = 0  # as plan.Storage.cache
     together: float = 1.0  # as plan.Storage.together
+    cached: float = 1.0  # as plan.Storage.cached
 
     def storage(self, wake_s: float, disturbance: float) -> Storage:
         """As planners know it. A device serves its queue with hardly a pause: there overhead is the latency of the first load."""
         overhead, latency = (self.overhead_s, 0.0) if self.name == "tmpfs" else (QUEUED * self.overhead_s, self.overhead_s)
-        return Storage(self.bandwidth, overhead, wake_s, disturbance, self.cache, self.together, latency)
+        return Storage(self.bandwidth, overhead, wake_s, disturbance, self.cache, self.together, latency, self.cached)
 
     def __post_init__(self) -> None:
         if self.name not in ("disk", "tmpfs"):
@@ -44,13 +45,13 @@ def media(names: Sequence[str], folder: Path, rates: str = "", tmpfs: Path = TMP
     """The storages of these names; `folder` lies on the disk, `tmpfs` in memory.
 
     `rates` is NAME=BYTES_PER_S:SECONDS_PER_LOAD,… for those that are not to be measured; of a tmpfs a third number may say
-    how many times as fast two cores read.
+    how many times as fast two cores read, and a fourth how many times as fast one reads into a cache.
     """
     known = {}
     for item in filter(None, rates.split(",")):
         name, _, numbers = item.partition("=")
-        bandwidth, overhead, *together = map(float, numbers.split(":"))
-        known[name] = Medium(name, bandwidth, overhead, _cache(name, tmpfs), *together)
+        bandwidth, overhead, *more = map(float, numbers.split(":"))
+        known[name] = Medium(name, bandwidth, overhead, _cache(name, tmpfs), *more)
     return [known.get(name) or _measured(name, tmpfs if name == "tmpfs" else folder) for name in names]
 
 

@@ -56,8 +56,9 @@ class DeviceProfile:
     load_overhead_s: float = 60e-6  # of one read, whatever its size
     load_latency_s: float = 0.0  # of one read where none is in flight; others are served without a pause
     load_disturbance: float = 0.0  # beside loads of B bytes per second computing takes 1 + load_disturbance * B times as long
-    load_cache_bytes: float = 0.0  # loads that go round in so many bytes disturb nothing: copies in memory that stay in caches
+    load_cache_bytes: float = 0.0  # loads that go round in so many bytes disturb little: copies in memory that stay in caches
     load_together: float = 1.0  # how many times as fast loads are while computing waits for them, and its core copies too
+    load_cached: float = 1.0  # how many times as fast loads are that stay in caches
     step_overhead_s: float = 1e-6  # of one kernel call
     wake_s: float = 0.0  # until a step that waited for a load, or a load that waited for a step, begins
     threads: int = 0  # compute threads that kernels and families were measured with; 0: not measured
@@ -76,6 +77,7 @@ class DeviceProfile:
             int(self.load_cache_bytes),
             self.load_together,
             self.load_latency_s,
+            self.load_cached,
         )
 
     def seconds(self, flops: float, nbytes: int, threads: int) -> float:
@@ -194,8 +196,9 @@ def _profile(document: dict) -> DeviceProfile:
         families=MappingProxyType(families),
         delays=None if delays is None else _record(DelayModel, delays, "delays"),
     )
-    if profile.load_together < 1:
-        raise ValueError(f"the profile has load_together = {profile.load_together!r}, less than 1")
+    for name in ("load_together", "load_cached"):
+        if (value := getattr(profile, name)) < 1:
+            raise ValueError(f"the profile has {name} = {value!r}, less than 1")
     return profile
 
 

@@ -25,15 +25,15 @@ class Disturbance:
     """What loads take from computing."""
 
     delay: float  # seconds for each byte that is loaded beside it
-    cache: int  # bytes; loads that go round in so many take a fifth of it. 0: all count in full
+    cache: int  # bytes; loads that come round in so many take a fifth of it. 0: all count in full
 
-    def counted(self, extent: int) -> float:
-        """The part of the delay that loads have which go round in `extent` bytes."""
-        return Storage(1.0, 0.0, disturbance=1.0, cache=self.cache).disturbance_of(extent)
+    def counted(self, distance: float) -> float:
+        """The part of the delay that loads have which come round in so many bytes."""
+        return float(Storage(1.0, 0.0, disturbance=1.0, cache=self.cache).rates_at(np.array([distance]))[1][0])
 
     def of(self, step: StepTime) -> float:
         """Seconds that a step lost."""
-        return self.delay * self.counted(step.extent) * step.nbytes
+        return self.delay * self.counted(step.distance) * step.nbytes
 
 
 def disturbance_of(kernels: Collection[Sequence[StepTime]], cache: int = 0) -> Disturbance:
@@ -86,7 +86,7 @@ def _lines(number: int, steps: Sequence[StepTime], kind: Disturbance) -> list[_L
         # Layers with the same kernel differ in what is loaded beside them, slices of one layer in nothing that matters.
         for part in [[step] for step in same] if share == 1 else [same]:
             seconds = float(np.mean([step.seconds for step in part]))
-            nbytes = float(np.mean([step.nbytes * kind.counted(step.extent) for step in part]))
+            nbytes = float(np.mean([step.nbytes * kind.counted(step.distance) for step in part]))
             if seconds > 0:
                 lines.append(_Line(number, plan, share, seconds, nbytes, len(part) / seconds))
     return lines

@@ -10,7 +10,7 @@ slow seconds then strike all of them, and not one.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from . import runner
 from .artifact import decode_program
 from .device import kernel_key
 from .errors import ArtifactError
-from .plan import extent
+from .plan import reuse_distances
 from .program import Layer, Program, Rung
 from .session import read_program
 from .trace import Trace, Traces
@@ -38,6 +38,7 @@ class LoadTime:
     tensors: int
     seconds: float
     waited: float = 0.0  # of the seconds: the part in which computing waited, for this load or another
+    distance: float = 0.0  # bytes in which it comes round in the arena
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class StepTime:
     seconds: float
     nbytes: float  # loaded while it ran
     plan: int  # which of those observed it is of
-    extent: int  # bytes of the arena that loads of that plan write in every inference
+    distance: float  # bytes in which these come round in the arena, in the mean
 
 
 @dataclass
@@ -147,8 +148,11 @@ def spread(rungs: Sequence[Rung]) -> list[Rung]:
 def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trace]) -> None:
     """Add what inferences of one plan show."""
     seen.plans += 1
+    streamed = [index for index, load in enumerate(rung.loads) if not load.pinned]
+    places = [(rung.loads[index].target, rung.loads[index].nbytes) for index in streamed]
+    distances = dict(zip(streamed, reuse_distances(places).tolist(), strict=True))
     loaded, waited = _bytes_between(rung, traces), _waiting_between(traces)
-    written = extent((load.target, load.nbytes) for load in rung.loads if not load.pinned)
+    gone = _bytes_between(rung, traces, distances)
     for index, step in enumerate(rung.steps):
         layer = program.layers[step.layer]
         key = kernel_key(layer)
@@ -156,7 +160,8 @@ def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trac
         seen.layers[key] = layer
         share = step.count / (layer.weights.blocks if layer.weights else 1)
         nbytes = statistics.fmean(loaded(*trace.steps[index]) for trace in traces)
-        seen.steps.setdefault(key, []).append(StepTime(share, seconds, nbytes, seen.plans, written))
+        distance = statistics.fmean(gone(*trace.steps[index]) for trace in traces) / nbytes if nbytes else 0.0
+        seen.steps.setdefault(key, []).append(StepTime(share, seconds, nbytes, seen.plans, distance))
     for index, load in enumerate(rung.loads):
         spans = [t.loads[index] for t in traces if t.loads[index][1]]
         if not load.pinned and spans:
@@ -164,7 +169,7 @@ def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trac
             seconds = statistics.fmean((end - begin) * 1e-9 for begin, end in spans)
             waits = statistics.fmean(waited(*span) * 1e-9 for span in spans)
             tensors = _tensors(program, load.source, load.nbytes)
-            seen.loads.append(LoadTime(load.nbytes, tensors, seconds, waits / seconds if seconds else 0.0))
+            seen.loads.append(LoadTime(load.nbytes, tensors, seconds, waits / seconds if seconds else 0.0, distances[index]))
     _note_waking(seen, rung, traces)
 
 
@@ -192,10 +197,12 @@ def _note_waking(seen: Observations, rung: Rung, traces: Sequence[Trace]) -> Non
         before = index
 
 
-def _bytes_between(rung: Rung, traces: Sequence[Trace]) -> Callable[[int, int], float]:
-    """Bytes that were loaded from one nanosecond to another."""
-    loads = [(*span, load.nbytes) for trace in traces for load, span in zip(rung.loads, trace.loads, strict=True) if span[1]]
-    return _between(sorted(loads))
+def _bytes_between(
+    rung: Rung, traces: Sequence[Trace], factors: Mapping[int, float] | None = None
+) -> Callable[[int, int], float]:
+    """Bytes that were loaded from one nanosecond to another, those of each load times its factor."""
+    nbytes = [load.nbytes * (factors.get(index, 0) if factors else 1) for index, load in enumerate(rung.loads)]
+    return _between(sorted((*span, each) for trace in traces for each, span in zip(nbytes, trace.loads, strict=True) if span[1]))
 
 
 def _waiting_between(traces: Sequence[Trace]) -> Callable[[int, int], float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
 
@@ -14,13 +14,14 @@ from .device import DelayModel, DeviceProfile, FamilyRate, KernelTime, family
 from .disturbance import disturbance_of
 from .errors import ArtifactError
 from .observing import LoadTime, Observations, mean
-from .plan import SLICE_S
+from .plan import SLICE_S, Storage
 from .program import Layer, ValueArg, WeightArg
 
 _ROUNDS = 4
 _MOST_DELAYED = 0.5  # of the time that loading takes, what computing beside it can lose
 _LEAST_LEFT = 0.5  # of the time of a step, when what it lost is taken off
 _HELP = np.linspace(1.0, 3.0, 41)  # how many times as fast loads may be while computing waits for them and helps
+_CACHED = np.linspace(1.0, 2.0, 21)  # how many times as fast they may be in a cache
 
 
 def fit(seen: Observations, cache: int = 0) -> DeviceProfile:
@@ -31,8 +32,9 @@ def fit(seen: Observations, cache: int = 0) -> DeviceProfile:
     """
     if not seen.loads:
         raise ArtifactError("none of the plans that were run loads anything: profile a larger network")
-    per_byte, per_load, together = storage_rates(seen.loads, helped=cache > 0)
     disturbance = disturbance_of(seen.steps.values(), cache)
+    rates = storage_rates(seen.loads, cache > 0, disturbance.cache)
+    per_byte = rates.per_byte
     disturbance = replace(disturbance, delay=min(disturbance.delay, _MOST_DELAYED * per_byte))
     kernels = {
         key: _kernel_time((one.share, max(one.seconds - disturbance.of(one), _LEAST_LEFT * one.seconds)) for one in steps)
@@ -48,10 +50,11 @@ def fit(seen: Observations, cache: int = 0) -> DeviceProfile:
         flops_per_s=max(flops / seen.threads, 1.0),
         memory_bytes_per_s=moved,
         storage_bytes_per_s=1 / max(per_byte, 1e-15),
-        load_overhead_s=per_load,
+        load_overhead_s=rates.per_load,
         load_disturbance=disturbance.delay / (1 - disturbance.delay / per_byte) if disturbance.delay else 0.0,
         load_cache_bytes=disturbance.cache,
-        load_together=together,
+        load_together=rates.together,
+        load_cached=rates.cached,
         wake_s=statistics.median(waits) if (waits := [*seen.arrivals, *seen.releases]) else 0.0,
         threads=seen.threads,
         kernels=MappingProxyType(kernels),
@@ -79,22 +82,35 @@ def _kernel_time(points: Iterable[tuple[float, float]]) -> KernelTime:
     return KernelTime(means.get(1.0, base + slope), base)
 
 
-def storage_rates(loads: Sequence[LoadTime], helped: bool) -> tuple[float, float, float]:
-    """Seconds per byte and per load, such that all loads together take what they took, and Storage.together.
+@dataclass(frozen=True)
+class LoadRates:
+    """What loads take."""
 
-    The last is 1 where computing that waits does not help (`helped`), and else what brings the loads that computing
-    waited for and the others into line, with the smallest absolute error of all times.
+    per_byte: float  # seconds
+    per_load: float  # seconds
+    together: float = 1.0  # as plan.Storage.together
+    cached: float = 1.0  # as plan.Storage.cached
+
+
+def storage_rates(loads: Sequence[LoadTime], helped: bool, cache: int = 0) -> LoadRates:
+    """Rates such that all loads together take what they took.
+
+    Where computing that waits helps (`helped`), how much is what brings the loads that computing waited for and the others
+    into line, with the smallest absolute error of all times; likewise how much it helps to go round in a `cache` of so
+    many bytes, found where some loads do and others do not.
     """
-    best, least = (0.0, 0.0, 1.0), inf
+    nbytes, seconds, waited = (np.array([getattr(load, name) for load in loads]) for name in ("nbytes", "seconds", "waited"))
+    inside = Storage(1.0, 0.0, cache=cache, cached=2.0).rates_at(np.array([load.distance for load in loads]))[0] - 1
+    best, least = LoadRates(0.0, 0.0), inf
     for together in _HELP.tolist() if helped else [1.0]:
-        alone = [load.seconds * (1 + (together - 1) * load.waited) for load in loads]
-        per_byte, per_load = _fit([(load.nbytes, 1.0) for load in loads], alone)
-        fitted = np.array([per_byte * load.nbytes + per_load for load in loads])
-        scale = sum(alone) / fitted.sum() if fitted.sum() else 1.0
-        errors = np.abs(np.log(np.maximum(fitted * scale, 1e-12) / np.maximum(alone, 1e-12)))
-        error = float(errors @ [load.seconds for load in loads])
-        if error < least:
-            best, least = (per_byte * scale, per_load * scale, together), error
+        alone = seconds * (1 + (together - 1) * waited)
+        for cached in _CACHED.tolist() if np.ptp(inside) else [1.0]:
+            facts = np.stack([nbytes / (1 + (cached - 1) * inside), np.ones(len(loads))], axis=1)
+            fitted = facts @ (found := _fit(facts, alone))
+            scale = float(alone.sum() / fitted.sum()) if fitted.sum() else 1.0
+            error = float(np.abs(np.log(np.maximum(fitted * scale, 1e-12) / np.maximum(alone, 1e-12))) @ seconds)
+            if error < least:
+                best, least = LoadRates(found[0] * scale, found[1] * scale, together, cached), error
     return best
 
 
@@ -113,7 +129,7 @@ def _delays(seen: Observations, kernels: dict[str, KernelTime]) -> DelayModel:
     return DelayModel(alpha, beta, gamma, eta)
 
 
-def _fit(facts: Sequence[tuple[float, float]], seconds: Sequence[float]) -> tuple[float, float]:
+def _fit(facts: Sequence[tuple[float, float]] | np.ndarray, seconds: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """(p, q), not negative, such that p·x + q·y explains the seconds with the smallest relative squared error.
 
     Errors are relative to what the fit itself says, found in a few rounds: relative to what was measured, times that

@@ -46,7 +46,8 @@ def show(seen: Observations, found: DeviceProfile, output: Path) -> None:
         f"storage: {found.storage_bytes_per_s / 1e6:.0f} MB/s and {found.load_overhead_s * 1e6:.0f} us for each load",
         f"computing takes {found.load_disturbance * found.storage_bytes_per_s:.1%} longer beside loads"
         + (f" into more than {found.load_cache_bytes / 2**20:.1f} MiB" if found.load_cache_bytes else "")
-        + (f"; loads are {found.load_together:.2f} times as fast while it waits and helps" if found.load_together > 1 else ""),
+        + (f"; loads are {found.load_together:.2f} times as fast while it waits and helps" if found.load_together > 1 else "")
+        + (f", and {found.load_cached:.2f} times as fast into less" if found.load_cached > 1 else ""),
         f"SwapNet's delays: alpha {delays.alpha * 1e9:.3f} ns/B, beta {delays.beta * 1e6:.1f} us, "
         f"gamma {delays.gamma * 1e12:.2f} ps/FLOP, eta {delays.eta * 1e6:.1f} us",
         f"wrote {output}",

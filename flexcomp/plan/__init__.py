@@ -25,6 +25,7 @@ from .problem import (
     Weights,
     extent,
 )
+from .reuse import reuse_distances
 from .simulate import Timeline, simulate
 from .slicing import slice_layers
 from .strategies import STRATEGIES, plan
@@ -60,6 +61,7 @@ __all__ = [
     "plan",
     "resident_budget",
     "resident_plan",
+    "reuse_distances",
     "simulate",
     "slice_layers",
     "verify",

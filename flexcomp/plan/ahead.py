@@ -17,19 +17,21 @@ from .pieces import Piece
 from .preload import Chooser, backwards, earliest_place, occupy, release
 
 
-def begin_ahead(free: list[int], pieces: Sequence[Piece], places: Sequence[Place], choose: Chooser) -> list[Place]:
-    """The places, those that are loaded at the start moved so that their loads can begin in the inference before.
+def begin_ahead(
+    free: list[int], pieces: Sequence[Piece], places: Sequence[Place], choose: Chooser, within: int = -1
+) -> list[Place]:
+    """The places, those that are loaded at the start moved, within a set of pages, so that their loads can begin before that.
 
     `free` holds what is free at every step, with all the places taken out, and at its end what is free between
     two inferences.
     """
     early = sum(1 for _ in takewhile(lambda place: place.after == 0, places))
-    moved = _moved(list(free), pieces, places, early, choose)
+    moved = _moved(list(free), pieces, places, early, choose, within)
     return moved if moved is not None else _prolonged(free, pieces, places, early)
 
 
 def _moved(
-    free: list[int], pieces: Sequence[Piece], places: Sequence[Place], early: int, choose: Chooser
+    free: list[int], pieces: Sequence[Piece], places: Sequence[Place], early: int, choose: Chooser, within: int
 ) -> list[Place] | None:
     """The first `early` pieces placed anew, each as early as possible; None if they no longer fit."""
     steps = len(free) - 1
@@ -39,7 +41,7 @@ def _moved(
     ahead, after = True, 0  # no load starts before the one in front of it
     for index, piece in enumerate(pieces[:early]):
         if ahead:
-            window = free[steps]
+            window = free[steps] & within
             for time in range(piece.end):
                 window &= free[time]
             found = backwards(free, window, steps, max(after, piece.end), piece.pages)

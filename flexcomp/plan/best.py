@@ -29,7 +29,7 @@ from .errors import Unplaceable
 from .flexnn import flexnn
 from .layout import Layout, compact_layout, settling_layout, smallest_layout
 from .on_demand import on_demand
-from .pages import pages
+from .pages import pages, span
 from .pieces import Piece, join, pieces_of
 from .pin import pin_evenly, pin_in_order, pin_small
 from .preload import Ring, choose_highest, choose_lowest, preload
@@ -68,6 +68,7 @@ class Choice:
     pins: str = "evenly"  # one of PINS
     joined: int = 12  # bytes up to which segments are joined, in what the storage reads in the time a load costs anyhow
     chooser: str = "ring"
+    within: int = 0  # pages in which loads go round, where there is room for them at their time; 0: the arena
 
 
 def best(problem: Problem, budget: int) -> Plan:
@@ -164,8 +165,10 @@ def _search(
     With `pin_more`, the core is halved so many times in search of a plan that is as fast and loads less.
     """
     arena = budget // PAGE
+    cache = problem.storage.cache // PAGE
+    windows = [cache, 0] if 0 < cache < arena else [0]
     if len(core_shares) > 1:
-        core_shares = [*_in_cache(layouts, arena, problem.storage.cache), *core_shares]
+        core_shares = [*_in_cache(layouts, arena, cache), *core_shares]
     seen: dict[Choice, tuple[Cost, Plan | None]] = {}
     made: dict[tuple, tuple[Cost, Plan | None]] = {}  # different choices may come to the same
     sliced: dict[tuple, _Sliced] = {}  # and more of them to the same slices
@@ -183,7 +186,7 @@ def _search(
                     break
                 layout = layouts[choice.layout]
                 core = _core_pages(layout, arena, choice.share)
-                slices = (choice.layout, core, choice.in_flight, choice.pins if core < arena else "")
+                slices = (choice.layout, core, choice.in_flight, choice.pins if core < arena else "", choice.within)
                 same = (*slices, choice.chooser, choice.joined)
                 if same not in made:
                     try:
@@ -208,6 +211,7 @@ def _search(
             point = winner(replace(point, in_flight=count) for count in IN_FLIGHT)
             point = winner(replace(point, chooser=name) for name in CHOOSERS)
             point = winner(replace(point, pins=name) for name in PINS)
+            point = winner(replace(point, within=window) for window in windows)
             point = winner(replace(point, layout=index) for index in range(len(layouts)))
             shares = sorted({*core_shares, *(choice.share for choice in seen)})
             at = shares.index(point.share)
@@ -217,14 +221,19 @@ def _search(
             if point == before or seen[point][0][0] <= enough or spent > effort:
                 return
 
-    first = winner(Choice(layout, share) for layout in range(len(layouts)) for share in core_shares)
+    first = winner(
+        Choice(layout, share, within=window)
+        for window in windows
+        for layout in range(len(layouts))
+        for share in core_shares
+    )
     if seen[first][1] is None:  # joined segments find no place
         first = winner([replace(first, joined=0)])
     # Whatever it costs: where two slices in flight are thousands of steps, one may be better.
     if seen[first][0][0] > enough:
         first = winner([replace(first, in_flight=1), first])
     grid = [
-        Choice(first.layout, share, count, joined=first.joined) for share in core_shares for count in GRID_IN_FLIGHT
+        replace(first, share=share, in_flight=count) for share in core_shares for count in GRID_IN_FLIGHT
     ]
     if seen[first][0][0] > enough and spent <= effort:
         winner(grid)
@@ -251,9 +260,9 @@ def _search(
 
 
 def _in_cache(layouts: Sequence[Layout], arena: int, cache: int) -> list[float]:
-    """The share at which the core of the first layout is as large as the cache in which loads disturb nothing."""
+    """The share at which the core of the first layout is as large as the cache, in pages."""
     minimum = layouts[0].nbytes // PAGE
-    return [(cache // PAGE - minimum) / (arena - minimum)] if minimum <= cache // PAGE < arena else []
+    return [(cache - minimum) / (arena - minimum)] if minimum <= cache < arena else []
 
 
 def _core_pages(layout: Layout, arena: int, share: float) -> int:
@@ -276,8 +285,9 @@ class _Sliced:
 def _sliced(problem: Problem, layout: Layout, arena: int, core: int, choice: Choice) -> _Sliced:
     """The slices and the pins of one point of the search, in an arena of so many pages of which `core` are the core."""
     room = layout.room(core * PAGE)
+    most = choice.within * PAGE or arena * PAGE
     limits = [
-        min(gap, max(finest_segment(layer), gap // choice.in_flight))
+        min(gap, max(finest_segment(layer), min(gap, most) // choice.in_flight))
         for layer, gap in zip(problem.layers, room, strict=True)
     ]
     steps = slice_to_room(problem, limits)
@@ -306,7 +316,8 @@ def _candidate(problem: Problem, budget: int, layout: Layout, sliced: _Sliced, c
     free = [*(of_layer[step.layer] for step in steps), of_layer[-1]]
     streamed = [piece for piece in pieces if piece.step not in pinned]
     chooser = CHOOSERS[choice.chooser]()
-    found = iter(begin_ahead(free, streamed, preload(free, streamed, chooser), chooser))
+    within = span(0, choice.within) if choice.within else -1
+    found = iter(begin_ahead(free, streamed, preload(free, streamed, chooser, within), chooser, within))
     places = [pinned_at[piece.step] if piece.step in pinned else next(found) for piece in pieces]
     scratch_at = [layout.scratch_at[step.layer] for step in steps]
     return assemble(problem, "best", budget, steps, layout.tensor_at, scratch_at, pieces, places, pinned)

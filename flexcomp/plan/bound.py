@@ -40,12 +40,12 @@ class Cuts:
 
     def __init__(self, live: Sequence[int], budget: int, storage: Storage) -> None:
         """`live` has the bytes of the tensors live in each layer."""
+        storage = storage.in_cache  # all loads may be
         self.count, self.budget, self.bandwidth = len(live), budget, storage.bandwidth
         self.helped = 1 - 1 / storage.together  # the part of a wait for loads that is saved by helping with them
         self.held = np.maximum(0.0, budget - np.roll(np.array(live, dtype=float), 1))
         # by a byte that is loaded beside computing, or in a wait
-        disturbance = storage.disturbance_of(0)
-        beside = disturbance / (1 + disturbance * storage.bandwidth)
+        beside = storage.disturbance / (1 + storage.disturbance * storage.bandwidth)
         self.delay = min(beside, 1 / (storage.bandwidth * storage.together))
 
     def values(self, seconds: np.ndarray, nbytes: np.ndarray) -> np.ndarray:

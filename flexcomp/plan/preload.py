@@ -41,13 +41,15 @@ class Ring:
         return first
 
 
-def earliest_place(free: Sequence[int], start: int, end: int, earliest: int, count: int) -> tuple[int, int] | None:
+def earliest_place(
+    free: Sequence[int], start: int, end: int, earliest: int, count: int, within: int = -1
+) -> tuple[int, int] | None:
     """(after, set of first pages) for `count` pages that are free at all times from `after` to `end`, exclusive.
 
     `free` holds the free pages of every step; `after` is the smallest possible from `earliest` to `start`.
-    None if there is no place even during steps [start, end) alone.
+    None if there is no place among the pages `within` even during steps [start, end) alone.
     """
-    window = free[start]
+    window = free[start] & within
     for time in range(start + 1, end):
         window &= free[time]
     return backwards(free, window, start, earliest, count)
@@ -91,8 +93,8 @@ def release(free: list[int], start: int, end: int, first: int, count: int) -> No
         free[time] |= pageset
 
 
-def preload(free: list[int], pieces: Sequence[Piece], choose: Chooser) -> list[Place]:
-    """A place for every piece.
+def preload(free: list[int], pieces: Sequence[Piece], choose: Chooser, within: int = -1) -> list[Place]:
+    """A place for every piece, within a set of pages if there is one at the time when it is needed.
 
     Takes the places out of `free`, the free pages per step. Raises Unplaceable with the step that has
     no place even without preloading.
@@ -100,7 +102,9 @@ def preload(free: list[int], pieces: Sequence[Piece], choose: Chooser) -> list[P
     result = []
     earliest = 0
     for piece in pieces:
-        found = earliest_place(free, piece.step, piece.end, earliest, piece.pages)
+        found = earliest_place(free, piece.step, piece.end, earliest, piece.pages, within)
+        if found is None and within != -1:
+            found = earliest_place(free, piece.step, piece.end, earliest, piece.pages)
         if found is None:
             raise Unplaceable(f"no {piece.pages} free pages for the weights of step {piece.step}")
         earliest, possible = found

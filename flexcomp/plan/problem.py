@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 PAGE = 4096  # bytes; unit of loads: file ranges and arena targets of segments are multiples of it
 SLICE_S = 3e-6  # seconds of one more call and one more barrier, where nothing better is known
@@ -81,14 +83,16 @@ class Storage:
     overhead_s: float  # seconds per load, independent of its size
     wake_s: float = 0.0  # seconds until a step that waited for a load, or a load that waited for a step, begins
     disturbance: float = 0.0  # beside loads of B bytes per second computing takes 1 + disturbance * B times as long
-    cache: int = 0  # bytes; loads that go round in a part of the arena of this size stay in the CPU's caches: IN_CACHE of it
+    cache: int = 0  # bytes; loads that come round within this size stay in the CPU's caches: there, IN_CACHE of it
     together: float = 1.0  # how many times the bandwidth there is while computing waits for loads, and its core copies too
     latency_s: float = 0.0  # seconds until an idle device begins what it is asked for; what waits in its queue begins at once
+    cached: float = 1.0  # how many times the bandwidth there is for loads that stay in the caches
 
     def __post_init__(self) -> None:
         possible = self.bandwidth > 0 and min(self.overhead_s, self.wake_s, self.disturbance, self.cache, self.latency_s) >= 0
         _require(possible, f"storage of {self.bandwidth} B/s, {self.overhead_s} s per load")
         _require(self.together >= 1, f"storage that is {self.together} times as fast while computing waits")
+        _require(self.cached >= 1, f"storage that is {self.cached} times as fast with loads that stay in the caches")
 
     @property
     def single_s(self) -> float:
@@ -99,14 +103,27 @@ class Storage:
         """Time of one load of `nbytes`, from its beginning."""
         return self.overhead_s + nbytes / self.bandwidth
 
-    def least_seconds(self, nbytes: float, computing: float) -> float:
-        """Time in which so many bytes can be loaded, and so many seconds be computed beside that."""
-        reading = nbytes / self.bandwidth
+    def least_seconds(self, reading: float, computing: float) -> float:
+        """Time in which so many seconds of reading by one core can be done, and so many of computing beside that."""
         return max(computing, min(reading, (reading + (self.together - 1) * computing) / self.together))
 
-    def disturbance_of(self, extent: int) -> float:
-        """The disturbance by loads that go round in so many bytes: from a part within the cache to all at twice its size."""
-        return self.disturbance * (min(1.0, max(IN_CACHE, extent / self.cache - 1)) if self.cache else 1.0)
+    def rates_at(self, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(bandwidth, disturbance) of loads that come round in so many bytes (`reuse_distances`).
+
+        Caches help in full up to their size and no longer at half as much again: what comes round in more is gone
+        by the time it would be needed.
+        """
+        if not self.cache:
+            return np.full(len(distances), self.bandwidth), np.full(len(distances), self.disturbance)
+        beyond = np.clip(2 * (distances / self.cache - 1), 0.0, 1.0)
+        bandwidth = self.bandwidth * (1 + (self.cached - 1) * (1 - beyond))
+        return bandwidth, self.disturbance * np.maximum(IN_CACHE, beyond)
+
+    @property
+    def in_cache(self) -> Storage:
+        """The same where all loads stay in the caches."""
+        (bandwidth,), (disturbance,) = self.rates_at(np.zeros(1))
+        return replace(self, bandwidth=float(bandwidth), disturbance=float(disturbance), cache=0)
 
 
 @dataclass(frozen=True)
@@ -204,11 +221,6 @@ class Plan:
     def streamed_nbytes(self) -> int:
         """Bytes read for every inference but the first, which also reads the pinned ones."""
         return sum(segment.nbytes for segment in self.segments if not segment.pinned)
-
-    @property
-    def streamed_extent(self) -> int:
-        """Bytes of the arena that loads write in every inference."""
-        return extent((one.address, one.nbytes) for one in self.segments if not one.pinned)
 
     def __str__(self) -> str:
         return (

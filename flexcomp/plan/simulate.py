@@ -6,8 +6,8 @@ overhead plus bytes over bandwidth (the delay model of SwapNet, section 6.1, wit
 terms: a load is ready when it has been read), and less while computing waits for it and its core copies too. A device that
 is idle begins after its latency; loads are asked for as soon as the steps are computed that they wait for, so that of
 several in a row only the first waits for that. A slice takes its share of the layer's time, and longer while a load
-runs, for both use the memory, unless loads go round in a part of the arena that stays in the CPU's caches. Whoever has
-waited begins a little later, when it has woken up.
+runs, for both use the memory. Loads that soon write again where they wrote before, so that it is still in the CPU's caches,
+are faster and slow computing down less. Whoever has waited begins a little later, when it has woken up.
 
 Inferences follow each other without a pause. Where loads begin in the inference before, several are played,
 until each is as long as the one before it.
@@ -15,10 +15,14 @@ until each is as long as the one before it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from .errors import PlanError
 from .problem import Plan, Problem, Segment, Storage
+from .reuse import reuse_distances
 
 BRISK = 0.85  # of a layer's predicted time: where nothing was measured, kernels have been that much faster
 MOST_LAPS = 8  # inferences played to reach the steady state
@@ -81,7 +85,7 @@ def simulate(problem: Problem, plan: Plan, *, cold: bool = False) -> Timeline:
         disturbed=max(0.0, busy - compute),
         loading=sum(end - start for start, end in lap.loads[:count]),
         nbytes=nbytes,
-        bound=problem.storage.least_seconds(nbytes, compute),
+        bound=problem.storage.least_seconds(work.reading, compute),
         steps=tuple(lap.steps),
         loads=tuple(lap.loads[:count]),
     )
@@ -101,6 +105,7 @@ class _Work:
     segments: tuple[Segment, ...]
     durations: list[float]  # of each load
     paces: list[float]  # seconds that a second of computing takes while the load runs
+    reading: float  # seconds that the bytes of all loads take
     storage: Storage
     disturbing: bool  # whether any pace is not 1
 
@@ -113,15 +118,26 @@ class _Work:
 def _work_of(problem: Problem, plan: Plan, cold: bool) -> _Work:
     storage, own = problem.storage, plan.segments
     ahead = own[: max((number + 1 for number, segment in enumerate(own) if segment.ahead), default=0)]
+    durations, paces = _loading(storage, own)
+    durations, paces = durations + durations[: len(ahead)], paces + paces[: len(ahead)]
+    reading = sum(time - storage.overhead_s for time, one in zip(durations, own, strict=False) if cold or not one.pinned)
     segments = (*own, *ahead)
-    durations = [storage.seconds(segment.nbytes) for segment in segments]
-    disturbance = storage.disturbance_of(plan.streamed_extent) if storage.disturbance else 0.0
-    paces = [1 + disturbance * one.nbytes / time for one, time in zip(segments, durations, strict=True)]
     for number, segment in enumerate(segments):
         if segment.pinned and not (cold and number < len(own)):
             durations[number] = 0.0
-    seconds = step_seconds(problem, plan)
-    return _Work(plan, seconds, segments, durations, paces, storage, disturbance > 0)
+    return _Work(plan, step_seconds(problem, plan), segments, durations, paces, reading, storage, storage.disturbance > 0)
+
+
+def _loading(storage: Storage, segments: Sequence[Segment]) -> tuple[list[float], list[float]]:
+    """Seconds of every load, and what a second of computing takes beside it."""
+    nbytes = np.array([segment.nbytes for segment in segments])
+    distances = np.full(len(segments), 2 * storage.cache)  # of pinned ones: they come once
+    if storage.cache:
+        streamed = [number for number, segment in enumerate(segments) if not segment.pinned]
+        distances[streamed] = reuse_distances([(segments[number].address, segments[number].nbytes) for number in streamed])
+    bandwidth, disturbance = storage.rates_at(distances)
+    durations = storage.overhead_s + nbytes / bandwidth
+    return durations.tolist(), (1 + disturbance * nbytes / durations).tolist()
 
 
 class _Lap:

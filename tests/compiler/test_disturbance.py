@@ -15,7 +15,7 @@ from flexcomp.plan.problem import IN_CACHE
 MIB = 1 << 20
 
 
-def kernels(delay, noise=0.0, seed=0, extent=0, count=8):
+def kernels(delay, noise=0.0, seed=0, distance=0, count=8):
     """Kernels of 1 to 8 ms a layer: whole beside nothing in plan 1, in slices beside loads in plans 2 to 5."""
     random = np.random.default_rng(seed)
     plans = 1 + noise * random.standard_normal(6)
@@ -25,7 +25,7 @@ def kernels(delay, noise=0.0, seed=0, extent=0, count=8):
         for plan, slices in enumerate((2, 4, 8, 16), start=2):
             nbytes = seconds / slices * random.uniform(0.2, 1.0) * 4e9
             each = (2e-6 + seconds / slices + delay * nbytes) * plans[plan]
-            steps += [StepTime(1 / slices, each, nbytes, plan, extent)] * slices
+            steps += [StepTime(1 / slices, each, nbytes, plan, distance)] * slices
         result.append(steps)
     return result
 
@@ -66,14 +66,14 @@ def test_nothing_to_compare_is_no_disturbance():
 
 
 def test_how_much_of_the_cache_loads_have_is_found():
-    within, beyond = kernels(IN_CACHE * 5e-11, extent=4 * MIB), kernels(5e-11, extent=16 * MIB)
+    within, beyond = kernels(IN_CACHE * 5e-11, distance=4 * MIB), kernels(5e-11, distance=16 * MIB)
     assert disturbance_of([*within, *beyond], cache=32 * MIB) == Disturbance(pytest.approx(5e-11, rel=1e-6), 8 * MIB)
     assert disturbance_of(beyond).cache == 0
 
 
 def test_what_a_step_lost():
     step = StepTime(1.0, 1e-3, 1e6, 1, 6 * MIB)
-    for cache, part in ((0, 1.0), (8 * MIB, IN_CACHE), (4 * MIB, 0.5), (3 * MIB, 1.0)):
+    for cache, part in ((0, 1.0), (8 * MIB, IN_CACHE), (4.8 * MIB, 0.5), (4 * MIB, 1.0)):
         found = Disturbance(2e-11, cache)
         assert found.of(step) == pytest.approx(part * 2e-5)
-        assert found.counted(6 * MIB) == Storage(1.0, 0.0, disturbance=1.0, cache=cache).disturbance_of(6 * MIB)
+        assert found.counted(6 * MIB) == Storage(1.0, 0.0, disturbance=1.0, cache=cache).rates_at(np.array([6 * MIB]))[1]

@@ -112,8 +112,24 @@ def test_help_with_loads_is_found(steps, bandwidth, overhead, seed):
         nbytes = int(random.integers(1, 2000)) * 4096
         alone = overhead + nbytes / bandwidth
         loads.append(LoadTime(nbytes, 1, alone / (1 + (together - 1) * waited), waited))
-    per_byte, per_load, found = storage_rates(loads, helped=True)
-    assert found == pytest.approx(together, abs=0.026)
-    assert per_byte == pytest.approx(1 / bandwidth, rel=0.05)
-    assert per_load == pytest.approx(overhead, abs=0.05 * (overhead + 1e-5 + 1e6 / bandwidth))
-    assert storage_rates(loads, helped=False)[2] == 1
+    found = storage_rates(loads, helped=True)
+    assert found.together == pytest.approx(together, abs=0.026)
+    assert found.per_byte == pytest.approx(1 / bandwidth, rel=0.05)
+    assert found.per_load == pytest.approx(overhead, abs=0.05 * (overhead + 1e-5 + 1e6 / bandwidth))
+    assert storage_rates(loads, helped=False).together == 1
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 20), st.integers(0, 10), st.floats(1e9, 1e10), st.integers(0, 1000))
+def test_faster_loads_in_a_cache_are_found(faster, helped, bandwidth, seed):
+    random, together, cached = np.random.default_rng(seed), 1 + helped / 20, 1 + faster / 20
+    loads = []
+    for distance in (1.0, 2e7, *random.uniform(0, 2e7, 60)):
+        nbytes, waited = int(random.integers(1, 2000)) * 4096, float(random.uniform())
+        (rate,), _ = Storage(bandwidth, 0.0, cache=10**7, cached=cached).rates_at(np.array([distance]))
+        loads.append(LoadTime(nbytes, 1, nbytes / rate / (1 + (together - 1) * waited), waited, distance))
+    found = storage_rates(loads, helped=True, cache=10**7)
+    assert found.cached == pytest.approx(cached, abs=0.026)
+    assert found.together == pytest.approx(together, abs=0.026)
+    assert found.per_byte == pytest.approx(1 / bandwidth, rel=0.05)
+    assert storage_rates(loads, helped=True).cached == 1

@@ -29,7 +29,13 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
     overhead_s, cache = draw(st.sampled_from([0.0, 1e-4])), draw(st.sampled_from([0, 4 * PAGE]))
     together, latency_s = draw(st.sampled_from([1.0, 1.0, 1.8])), draw(st.sampled_from([0.0, 2e-5, 1e-3]))
     storage = Storage(
-        bandwidth, overhead_s, disturbance=disturbance, cache=cache, together=together, latency_s=latency_s
+        bandwidth,
+        overhead_s,
+        disturbance=disturbance,
+        cache=cache,
+        together=together,
+        latency_s=latency_s,
+        cached=draw(st.sampled_from([1.0, 1.5])),
     )
     contents = draw(aliases(tensors, count)) if draw(st.booleans()) else ()
     return Problem(tuple(layers), tuple(tensors), storage, contents)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,12 +20,37 @@ from flexcomp.plan import (
     Weights,
     minimum_budget,
     plan,
+    reuse_distances,
     simulate,
 )
 from flexcomp.plan.problem import IN_CACHE, SLICE_S
 from flexcomp.plan.simulate import step_seconds
 
 from .problems import problems
+
+
+def rates(problem: Problem, planned: Plan) -> list[tuple[float, float]]:
+    """(bandwidth, disturbance) of every load, by the pages that are written between two times of writing one of its own."""
+    storage = problem.storage
+    written = [
+        (number, page)
+        for number, segment in enumerate(planned.segments)
+        for page in range(segment.address, segment.address + segment.nbytes, PAGE)
+        if not segment.pinned
+    ]
+    before, distances = {}, {number: [] for number in range(len(planned.segments))}
+    for index, (number, page) in enumerate([*written, *written]):
+        if index >= len(written):
+            distances[number].append((index - before[page]) * PAGE)
+        before[page] = index
+    result = []
+    for times in distances.values():
+        hidden = 0.0
+        if storage.cache and times:
+            hidden = min(1.0, max(0.0, 3 - 2 * sum(times) / len(times) / storage.cache))
+        bandwidth = storage.bandwidth * ((1 - hidden) + storage.cached * hidden)
+        result.append((bandwidth, storage.disturbance * max(1 - hidden, IN_CACHE if storage.cache else 0.0)))
+    return result
 
 
 def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
@@ -34,7 +60,7 @@ def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
     it waits for, and begins after the storage's latency, unless the one before it ends later. While a load runs, its bytes take
     their time from computing; while computing waits, bytes (not what a load costs besides) come faster.
     """
-    storage = problem.storage
+    storage, of_load = problem.storage, rates(problem, planned)
     seconds = step_seconds(problem, planned)
     steps, loads = len(seconds), len(planned.segments)
     if not steps:
@@ -43,6 +69,7 @@ def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
     loaded = 0  # in all inferences together, as steps are counted
     computed_at = [0.0]  # when so many steps were computed
     load_left: list[float] | None = None  # of the load that runs: seconds until it begins, besides its bytes, and for them
+    slower = 1.0  # what a second of computing takes beside it
     step_left: float | None = None
     while (computed := len(computed_at) - 1) < inferences * steps:
         lap, segment = loaded // loads if loads else 0, planned.segments[loaded % loads] if loads else None
@@ -52,13 +79,15 @@ def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
                 load_left = [0.0, 0.0, 0.0]
             elif computed >= after:
                 idle = max(0.0, computed_at[after] + storage.latency_s - clock)
-                load_left = [idle, storage.overhead_s, segment.nbytes / storage.bandwidth]
+                bandwidth, disturbance = of_load[loaded % loads]
+                load_left = [idle, storage.overhead_s, segment.nbytes / bandwidth]
+                slower = 1 + disturbance * segment.nbytes / (storage.overhead_s + segment.nbytes / bandwidth)
         if step_left is None and computed // steps * loads + planned.need[computed % steps] <= loaded:
             step_left = seconds[computed % steps]
         part = next((i for i, left in enumerate(load_left) if left), 2) if load_left else 0
         pace, speed = 1.0, storage.together if step_left is None and part == 2 else 1.0
         if load_left and not load_left[0] and any(load_left):
-            pace += storage.disturbance_of(planned.streamed_extent) * segment.nbytes / storage.seconds(segment.nbytes)
+            pace = slower
         loading = inf if load_left is None else load_left[part] / speed
         passing = min(loading, inf if step_left is None else step_left * pace)
         clock += passing
@@ -207,13 +236,16 @@ def test_loads_of_the_next_inference_slow_down_the_last_steps():
 
 
 def test_loads_that_stay_in_the_cache_disturb_little():
-    storage = Storage(PAGE, 0.0, disturbance=1.0, cache=4 * PAGE)
-    assert [storage.disturbance_of(pages * PAGE) for pages in (1, 4, 6, 8, 9)] == [IN_CACHE, IN_CACHE, 0.5, 1, 1]
-    assert replace(storage, cache=0).disturbance_of(1) == 1
+    storage = Storage(PAGE, 0.0, disturbance=1.0, cache=4 * PAGE, cached=2.0)
+    distances = np.array([1, 4, 5, 6, 9]) * PAGE
+    bandwidth, disturbance = storage.rates_at(distances)
+    assert bandwidth.tolist() == [2 * PAGE, 2 * PAGE, 1.5 * PAGE, PAGE, PAGE]
+    assert disturbance.tolist() == [IN_CACHE, IN_CACHE, 0.5, 1, 1]
+    bandwidth, disturbance = replace(storage, cache=0).rates_at(distances)
+    assert set(bandwidth) == {PAGE} and set(disturbance) == {1}
 
 
-def test_what_loads_write_in_every_inference():
-    _, planned = chain()
-    assert planned.streamed_extent == 2 * PAGE
-    pinned = replace(planned, segments=(planned.segments[0], replace(planned.segments[1], pinned=True), planned.segments[2]))
-    assert pinned.streamed_extent == PAGE
+def test_loads_that_go_round_have_its_size_as_their_distance():
+    assert reuse_distances([]).size == 0
+    assert reuse_distances([(at * PAGE, PAGE) for at in (3, 4, 5, 3, 4, 5, 3, 4, 5)]).tolist() == [3 * PAGE] * 9
+    assert reuse_distances([(0, 2 * PAGE), (2 * PAGE, 2 * PAGE), (PAGE, 2 * PAGE)]).tolist() == [4.5 * PAGE, 4.5 * PAGE, 3 * PAGE]
