@@ -63,8 +63,9 @@ def _measured(name: str, folder: Path) -> Medium:
         os.fsync(file.fileno())
         large, small = (sequential_bandwidth(Path(file.name), size) for size in (_LARGE, _SMALL))
         if name == "tmpfs":
-            together = max(1.0, _bandwidth_of_two(Path(file.name)) / large)
-            return Medium(name, large, _overhead(large, small), _cache(name, folder), together)
+            cache, together = _cache(name, folder), max(1.0, _bandwidth_of_two(Path(file.name)) / large)
+            beyond = min(large, sequential_bandwidth(Path(file.name), extent=max(_LARGE, 2 * cache)))
+            return Medium(name, beyond, _overhead(large, small), cache, together, large / beyond)
     return Medium(name, large if name == "disk" else min(large, float(name)), _overhead(large, small))
 
 
@@ -85,16 +86,25 @@ def _cache(name: str, folder: Path) -> int:
     return cache_of_copies(folder) if name == "tmpfs" else 0
 
 
-def sequential_bandwidth(path: Path, request: int = _LARGE) -> float:
-    """Bytes per second of reading the file at `path` in order, one read at a time, past the page cache."""
+def sequential_bandwidth(path: Path, request: int = _LARGE, extent: int = 0) -> float:
+    """Bytes per second of reading the file at `path` in order, one read at a time, past the page cache.
+
+    Reads go round in `extent` bytes of memory, or in as many as one of them has.
+    """
     file = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
-        with mmap.mmap(-1, request) as buffer:
+        with mmap.mmap(-1, max(extent // request, 1) * request) as memory, memoryview(memory) as buffer:
+            buffer[:] = bytes(len(buffer))
             total, start = 0, time.perf_counter()
-            while (count := os.preadv(file, [buffer], total)) > 0:
+            while (count := _read(file, buffer, total, request)) > 0:
                 total += count
                 if count % 4096:
                     break
             return total / (time.perf_counter() - start)
     finally:
         os.close(file)
+
+
+def _read(file: int, buffer: memoryview, at: int, request: int) -> int:
+    with buffer[at % len(buffer) :][:request] as place:
+        return os.preadv(file, [place], at)
