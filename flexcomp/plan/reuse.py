@@ -15,14 +15,16 @@ def reuse_distances(loads: Sequence[tuple[int, int]]) -> np.ndarray:
     `loads` are (arena address, nbytes) in whole pages, in their order, which is the same in every inference. Loads that go
     round in a part of the arena have its size as their distance; where a place is written once, it is all that is loaded.
     """
-    written = np.zeros(max((at + nbytes for at, nbytes in loads), default=0) // PAGE)  # when, in bytes loaded before it
+    # By page: bytes loaded before it was written, less its address, so that a load leaves one number in all of its pages.
+    written = np.zeros(max((at + nbytes for at, nbytes in loads), default=0) // PAGE)
+    numbers, total = [], 0
+    for at, nbytes in loads:
+        written[at // PAGE : (at + nbytes) // PAGE] = total - at
+        numbers.append(total - at)
+        total += nbytes
     result = np.zeros(len(loads))
-    now = 0
-    for _ in range(2):  # the first lap leaves what the loads of the inference before wrote
-        for number, (at, nbytes) in enumerate(loads):
-            place = written[at // PAGE : (at + nbytes) // PAGE]
-            times = np.arange(now, now + nbytes, PAGE)
-            result[number] = (times - place).mean()
-            place[:] = times
-            now += nbytes
+    for index, ((at, nbytes), number) in enumerate(zip(loads, numbers, strict=True)):
+        place = written[at // PAGE : (at + nbytes) // PAGE]
+        result[index] = total + number - np.add.reduce(place) / place.size
+        place.fill(total + number)
     return result
