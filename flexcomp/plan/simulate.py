@@ -119,8 +119,8 @@ def _work_of(problem: Problem, plan: Plan, cold: bool) -> _Work:
     storage, own = problem.storage, plan.segments
     ahead = own[: max((number + 1 for number, segment in enumerate(own) if segment.ahead), default=0)]
     durations, paces = _loading(storage, own)
+    reading = sum(time - storage.overhead_s for time, one in zip(durations, own, strict=True) if cold or not one.pinned)
     durations, paces = durations + durations[: len(ahead)], paces + paces[: len(ahead)]
-    reading = sum(time - storage.overhead_s for time, one in zip(durations, own, strict=False) if cold or not one.pinned)
     segments = (*own, *ahead)
     for number, segment in enumerate(segments):
         if segment.pinned and not (cold and number < len(own)):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flexcomp.plan import PAGE, Layer, Problem, Storage, Tensor, Weights, plan, reuse_distances, simulate
+from flexcomp.plan import PAGE, Layer, Problem, Storage, Tensor, Weights, extent, plan, reuse_distances, simulate
 from flexcomp.plan.problem import IN_CACHE
 
 MEMORY = Storage(1e3 * PAGE, 0.0, disturbance=2e-4 / PAGE)  # a page takes 1 ms, and 0.2 ms from computing
@@ -24,6 +24,7 @@ def test_loads_stay_in_the_cache(network):
     budget = 400 * PAGE
     found = plan(network, budget)
     streamed = [(one.address, one.nbytes) for one in found.segments if not one.pinned]
+    assert extent(streamed) <= CACHE
     assert (reuse_distances(streamed) <= CACHE).mean() > 0.95  # where inferences meet, some come round later
     assert found.pinned_nbytes > budget / 2
     lost = IN_CACHE * 0.2e-3 * found.streamed_nbytes / PAGE
