@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import tvm
 from tvm import tirx
 
+from .passes import AlignStack
 from .target import CompileTarget
 
 _CONFIG = {
@@ -25,6 +26,7 @@ def compile_kernels(
     functions = {symbol: func.with_attr("global_symbol", symbol) for symbol, func in kernels.items()}
     report("compile", 0, 1)
     with tvm.transform.PassContext(config=_CONFIG):
-        module = tvm.tirx.build(tvm.IRModule(functions), target=target.tvm_target)
+        aligned = AlignStack(4 * target.vector_width)(tvm.IRModule(functions))
+        module = tvm.tirx.build(aligned, target=target.tvm_target)
     report("compile", 1, 1)
     return module

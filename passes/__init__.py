@@ -1,5 +1,6 @@
-"""One IR pass per file, on Relax; `flexcomp.pipeline` puts them in order."""
+"""One IR pass per file, on Relax, put in order by `flexcomp.pipeline`; AlignStack, on TIR, is the last before LLVM."""
 
+from .align_stack import AlignStack
 from .canonicalise import Canonicalise
 from .choose_kernels import ChooseKernels
 from .fold_batch_norm import FoldBatchNorm
@@ -14,6 +15,7 @@ from .slice_embeddings import SliceEmbeddings
 from .slice_layers import SliceLayers
 
 __all__ = [
+    "AlignStack",
     "Canonicalise",
     "ChooseKernels",
     "FoldBatchNorm",
