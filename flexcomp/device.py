@@ -98,10 +98,10 @@ class DeviceProfile:
         """What each further slice of a layer adds to its time: a call, and whatever the kernel makes of its input first."""
         if threads == self.threads and (known := self.kernels.get(kernel_key(layer))):
             return known.slice_s
-        preparing = _PREPARING_FLOPS.get(family(layer), 0.0)
-        read = next((arg for arg in layer.args if isinstance(arg, ValueArg) and not arg.written), None)
-        nbytes = read.touched_nbytes if read else 0
-        return SLICE_S + preparing * nbytes / (self.flops_per_s * threads)
+        if family(layer) not in _PREPARING_FLOPS:
+            return SLICE_S
+        read = next(arg for arg in layer.args if isinstance(arg, ValueArg) and not arg.written)
+        return SLICE_S + _PREPARING_FLOPS[family(layer)] * read.touched_nbytes / (self.flops_per_s * threads)
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON."""

@@ -88,15 +88,19 @@ def test_programs_carry_the_times_their_plans_assume(plain):
     assert from_program(replace(plain, metadata={"prediction": '{"layers": [[1, 2]], "storage": [1, 1]}'})) is None
 
 
-def test_slices_cost_what_kernels_make_of_their_input(plain):
+@pytest.mark.parametrize(
+    "kernel, operations",
+    [("strassen 13 pairs 13×32", 7), ("winograd F(4) 13 tiles 13×32", 20), ("im2col_gemm 2 slices 6×64", 30)],
+)
+def test_slices_cost_what_kernels_make_of_their_input(plain, kernel, operations):
     profile = default_profile(16)
     layer = next(layer for layer in plain.layers if layer.weights)
     image = next(arg for arg in layer.args if isinstance(arg, ValueArg) and not arg.written)
-    direct, strassen = (replace(layer, implementation=name) for name in ("direct 7×48", "strassen 13 pairs 13×32"))
+    direct, preparing = (replace(layer, implementation=name) for name in ("direct 7×48", kernel))
     assert profile.slice_seconds(direct, 1) == SLICE_S
-    more = profile.slice_seconds(strassen, 1) - SLICE_S
-    assert more == pytest.approx(5 * image.type.nbytes / profile.flops_per_s)
-    assert profile.slice_seconds(strassen, 4) - SLICE_S == pytest.approx(more / 4)
+    more = profile.slice_seconds(preparing, 1) - SLICE_S
+    assert more == pytest.approx(operations * image.type.nbytes / profile.flops_per_s)
+    assert profile.slice_seconds(preparing, 4) - SLICE_S == pytest.approx(more / 4)
 
 
 def test_plans_are_made_for_the_measured_device(plain, tmp_path):
