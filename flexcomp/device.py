@@ -115,9 +115,9 @@ class DeviceProfile:
 
 
 # Kernels that combine or copy their input before they multiply, in every call; and what that takes for each byte of it, in
-# operations. Medians on one Zen 4 core (118 GFLOP/s), layers of VGG-19, ResNet-152 and ViT-B/16 called in two to eight slices:
-# 30 to 100 us for a megabyte of input by Strassen's sums, 80 to 340 by Winograd's transform, 130 to 500 where columns are copied.
-_PREPARING_FLOPS = {"strassen": 7.0, "winograd": 20.0, "im2col_gemm": 30.0}
+# operations. Medians on one Zen 4 core, layers of VGG-19, ResNet-152 and ViT-B/16 called in two to eight slices: 30 to 80 us for
+# a megabyte of input by Strassen's sums, 80 to 340 by Winograd's transform, 130 to 500 where columns are copied.
+_PREPARING_FLOPS = {"strassen": 5.0, "winograd": 20.0, "im2col_gemm": 30.0}
 
 # A loaded byte delays computing by this part of the time that memory takes for it, where nothing was measured. Copies from
 # tmpfs took 0.14 from ResNet-152 on a quiet machine, and up to 0.8 where others used the memory too.
