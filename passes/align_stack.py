@@ -12,6 +12,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ..schedules.emit import prefetch_line
+
 _CALLS_ALIGN = 16  # bytes, by the calling conventions of x86-64 and AArch64
 
 
@@ -41,6 +43,4 @@ def _aligned_loop(loop: tirx.For, nbytes: int) -> tirx.For:
 def _after_vector(body: tirx.Stmt, nbytes: int) -> tirx.Stmt:
     """`body`, after a prefetch of a local vector, of a type that kernels do not use: they would get its place after it."""
     kept = tirx.decl_buffer((1,), f"int8x{nbytes}", "kept")
-    options = [tirx.const(number, "int32") for number in (0, 3, 1)]  # a read, into the first level, of data
-    prefetch = tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(kept[0]), *options)
-    return tirx.SeqStmt([tirx.AllocBuffer(kept), tirx.Evaluate(prefetch), body])
+    return tirx.SeqStmt([tirx.AllocBuffer(kept), tirx.Evaluate(prefetch_line(kept, 0)), body])

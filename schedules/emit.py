@@ -43,9 +43,13 @@ def prefetch(buffer, index, floats: int, *, write: bool = False, level: int = 1)
     The index may lie outside of the buffer: nothing is read that a program can see.
     """
     for line in range(math.ceil(floats / CACHE_LINE)):
-        address = tirx.address_of(buffer[index + line * CACHE_LINE])
-        arguments = [tirx.const(number, "int32") for number in (int(write), 4 - level, 1)]
-        T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, *arguments))
+        T.evaluate(prefetch_line(buffer, index + line * CACHE_LINE, write=write, level=level))
+
+
+def prefetch_line(buffer, index, *, write: bool = False, level: int = 1) -> tirx.Expr:
+    """The call that asks for the cache line of one element."""
+    arguments = [tirx.const(number, "int32") for number in (int(write), 4 - level, 1)]
+    return tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(buffer[index]), *arguments)
 
 
 def prefetch_ahead(buffer, index, floats: int) -> None:

@@ -142,9 +142,9 @@ def _alias_rows(unit: VectorUnit) -> int:
 def _most_rows(vectors: int, unit: VectorUnit) -> int:
     """Rows whose accumulators fit the registers, with the operands of a step: their scalars, or one right vector.
 
-    LLVM takes two steps of a broadcasting reduction at a time, and the right vectors of both. A tile that leaves no room
-    for them has all its accumulators stored and loaded in every turn of the loop: 9 × 48 in 32 registers took 1.7 times
-    as long as 8 × 48.
+    Where LLVM knows the core it takes two steps of a broadcasting reduction at a time, and the right vectors of both. A tile
+    that leaves no room for them has all its accumulators stored and loaded in every turn of the loop: 9 × 48 in 32
+    registers took 1.7 times as long as 8 × 48.
     """
     if unit.by_lane:
         return (unit.registers - 1) // (vectors + 1)
