@@ -1,7 +1,7 @@
 """ONNX graph to Relax, on TVM's importer.
 
-The importer is taken as it is, except that operators which it translates into slow code go through
-`flexcomp.frontend.onnx_operators`, scalars become constants, and what it cannot do is reported as
+The importer is taken as it is, except that operators which it translates into slow or wrong code go through
+`flexcomp.frontend.operators`, scalars become constants, and what it cannot do is reported as
 the node it happened at.
 """
 
@@ -20,7 +20,8 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.onnx_model import graph_inputs
-from flexcomp.frontend.onnx_operators import CONVERTERS, resolve_auto_pad
+from flexcomp.frontend.operators import CONVERTERS, Node
+from flexcomp.frontend.operators.pads import resolve_auto_pad
 from flexcomp.frontend.relax_model import is_static, require_static
 
 # The importer has no errors of its own: these are what its converters raise on what they cannot do.
@@ -74,7 +75,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         known = onnx_frontend._get_convert_map()
         unknown: dict[str, str] = {}
         for node in graph.node:
-            if node.op_type not in known and node.op_type != "Constant":
+            if node.op_type not in known and node.op_type not in CONVERTERS and node.op_type != "Constant":
                 unknown.setdefault(node.op_type, node.name)
         if unknown:
             listed = ", ".join(f"{op} (node {name!r})" for op, name in unknown.items())
@@ -84,16 +85,18 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             )
 
     def _convert_operator(self, op_name: str, inputs: list, attrs: dict, opset: int) -> relax.Expr:
-        self.place = f"node {attrs['tvm_custom']['name']!r} ({op_name})"
-        resolve_auto_pad(op_name, inputs, attrs)
+        custom = attrs["tvm_custom"]
+        node = Node(op_name, custom["name"], inputs, attrs, opset, custom["num_outputs"], self.bb, self._value_of)
+        self.place = f"node {node.name!r} ({op_name})"
+        resolve_auto_pad(node)
         own = CONVERTERS.get(op_name)
-        result = own(self.bb, inputs, attrs, self._value_of) if own else None
+        result = own(node) if own else None
         if result is None:
             result = super()._convert_operator(op_name, inputs, attrs, opset)
         elif not isinstance(result, relax.Var):
             result = self.bb.normalize(result)
-        if attrs["tvm_custom"]["name"] not in self.last_nodes:
-            result = self._named(result, attrs["tvm_custom"]["name"], op_name)
+        if node.name not in self.last_nodes:
+            result = self._named(result, node.name, op_name)
         if self.first_dynamic is None and isinstance(result, relax.Expr) and not is_static(result.ty):
             self.first_dynamic = self.place
         return result

@@ -1,0 +1,16 @@
+"""ONNX operators translated here, because TVM's importer makes slow, opaque or wrong code of them.
+
+A converter takes a `Node` and returns a Relax expression (a relax.Tuple for several results), or None where the importer's own
+translation is right and as good. What it cannot translate exactly it refuses with `Node.refuse`. Every file ends with its table.
+"""
+
+from flexcomp.frontend.operators import elementwise, normalisation, pads
+from flexcomp.frontend.operators.node import Converter, Node
+
+__all__ = ["CONVERTERS", "Converter", "Node"]
+
+CONVERTERS: dict[str, Converter] = {
+    **elementwise.CONVERTERS,
+    **normalisation.CONVERTERS,
+    **pads.CONVERTERS,
+}
