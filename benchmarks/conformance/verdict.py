@@ -1,0 +1,92 @@
+"""One node test through one engine."""
+
+from __future__ import annotations
+
+import enum
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from benchmarks.conformance.cases import Case
+
+
+class Outcome(enum.Enum):
+    """How a test ended."""
+
+    RIGHT = "right"
+    REFUSED = "refused"  # with an error that is meant for users
+    WRONG = "wrong"
+    CRASHED = "crashed"  # any other error, the end of the process, or of the time
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a test ended, and why if not well."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+def by_flexcomp(case: Case) -> Verdict:
+    """Build, export, load and run, with everything resident and in the smallest budget."""
+    import flexcomp
+    from flexcomp.errors import FlexcompError
+
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        library = Path(folder) / "test.so"
+        try:
+            flexcomp.build(onnx.load_model_from_string(case.model), threads=1).export_library(str(library))
+            for budget in (None, "min"):
+                with flexcomp.load(library, budget=budget) as session:
+                    difference = _difference(case, session.run(case.inputs))
+                if difference:
+                    return Verdict(Outcome.WRONG, difference)
+        except FlexcompError as error:
+            return Verdict(Outcome.REFUSED, str(error))
+        except Exception as error:  # what users must never see: seen and counted here
+            return Verdict(Outcome.CRASHED, _last_line(error))
+    return Verdict(Outcome.RIGHT)
+
+
+def by_onnxruntime(case: Case) -> Verdict:
+    """ONNX Runtime on the CPU, with its default options."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)
+    try:
+        session = onnxruntime.InferenceSession(case.model, providers=["CPUExecutionProvider"])
+        values = session.run(None, case.inputs)
+    except Exception as error:  # its errors have no common base
+        return Verdict(Outcome.REFUSED, _last_line(error))
+    difference = _difference(case, dict(zip([o.name for o in session.get_outputs()], values, strict=True)))
+    return Verdict(Outcome.WRONG, difference) if difference else Verdict(Outcome.RIGHT)
+
+
+ENGINES: dict[str, Callable[[Case], Verdict]] = {"flexcomp": by_flexcomp, "onnxruntime": by_onnxruntime}
+
+
+def _difference(case: Case, found: dict[str, np.ndarray]) -> str:
+    """Where outputs differ from the test's by more than its tolerances; empty if they do not."""
+    if list(found) != list(case.outputs):
+        return f"outputs {', '.join(found)} instead of {', '.join(case.outputs)}"
+    for name, want in case.outputs.items():
+        got = np.asarray(found[name])
+        if got.dtype != want.dtype or got.shape != want.shape:
+            return f"{name} is {got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+        exact = want.dtype.kind in "biu"
+        wide = (got, want) if exact else (got.astype("f8"), want.astype("f8"))
+        with np.errstate(invalid="ignore", over="ignore"):
+            same = got == want if exact else np.isclose(*wide, rtol=case.rtol, atol=case.atol, equal_nan=True)
+        if not same.all():
+            at = tuple(int(i) for i in np.argwhere(~same)[0])
+            return f"{name}{list(at)} is {got[at]} instead of {want[at]} ({np.count_nonzero(~same)} of {same.size} differ)"
+    return ""
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else ''}"
