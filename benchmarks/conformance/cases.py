@@ -58,8 +58,11 @@ def _case(test, base) -> Case:
     model = onnx.ModelProto()
     model.CopyFrom(test.model)
     ((given, expected),) = test.data_sets
-    inputs = {i.name: _array(v) for i, v in zip(model.graph.input, given, strict=True) if i.type.HasField("tensor_type")}
-    outputs = {o.name: _array(v) for o, v in zip(model.graph.output, expected, strict=True)} if not outside or outside.startswith("type") else {}
+    tensors = zip(model.graph.input, given, strict=True)
+    inputs = {i.name: _array(value) for i, value in tensors if i.type.HasField("tensor_type")}
+    outputs = {}
+    if not outside or outside.startswith("type"):
+        outputs = {o.name: _array(value) for o, value in zip(model.graph.output, expected, strict=True)}
     opset = next((o.version for o in base.model.opset_import if o.domain == node.domain), 1)
     for name in sorted(inputs.keys() & parameters_of(node, opset)):
         model.graph.initializer.append(numpy_helper.from_array(inputs.pop(name), name))
