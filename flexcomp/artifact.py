@@ -3,9 +3,9 @@
 This module is the authority for both. The reader on the device is `runtime_ext/src/program_reader.cc`
 (program) and `runtime_ext/src/weights_file.cc` (weights).
 
-Program, format 2. Everything is little-endian and unpadded; counts and indices are u32:
+Program, format 3. Everything is little-endian and unpadded; counts and indices are u32:
 
-    program  = "FLEXPROG" version:u32=2 crc:u32 size:u64 body
+    program  = "FLEXPROG" version:u32=3 crc:u32 size:u64 body
                size counts all bytes of the program, crc is the CRC-32 (zlib) of all bytes from `size` on
     body     = model:str target:str features:list<str> threads:u32 metadata:list<key:str value:str>
                weights spaces:list<str> values:list<value> inputs:list<port> outputs:list<port>
@@ -17,11 +17,12 @@ Program, format 2. Everything is little-endian and unpadded; counts and indices 
     type     = code:u8 bits:u8 lanes:u16=1 shape:list<i64>                 code as in DLPack
     layer    = name:str op:str kernel:str implementation:str description:str flops:u64 scratch_nbytes:u64
                has_weights:u8 offset:u64 blocks:u32 block_nbytes:u64 args:list<arg>
-    arg      = 0:u8 value:u32 offset:u64 written:u8 type   activation, from byte `offset` of the value on
+    arg      = 0:u8 value:u32 offset:u64 written:u8 type bounds:list<bound>   activation, from byte `offset` of the value on
              | 1:u8 offset:u64 type                   weight
              | 2:u8 offset:u64 type                   scratch
              | 3:u8                                   first block of the step, int32
              | 4:u8                                   number of blocks of the step, int32
+    bound    = low:i64 high:i64                       element i lies in [low, high) of bound i modulo their number
     rung     = budget:u64 arena:u64 predicted_s:f64 value_at:i64[len(values)] steps:list<step> loads:list<load>
     step     = layer:u32 first:u32 count:u32 need:u32 weights_at:i64 scratch_at:i64
     load     = source:u64 nbytes:u64 target:u64 after:u32 flags:u32 space:u32 follow_up:u32=0
@@ -75,8 +76,8 @@ from .program import (
     Weights,
 )
 
-PROGRAM_VERSION = 2
-PROGRAM_KIND = "flexcomp.program.2"  # kind of the module in the library: the version is part of it
+PROGRAM_VERSION = 3
+PROGRAM_KIND = "flexcomp.program.3"  # kind of the module in the library: the version is part of it
 WEIGHTS_FORMAT = "flexcomp.weights.1"
 
 _MAGIC = b"FLEXPROG"
@@ -294,6 +295,7 @@ class _Writer:
             case ValueArg():
                 self.put("BIQB", _VALUE, arg.value, arg.offset, arg.written)
                 self.type(arg.type)
+                self.items(arg.bounds, lambda bound: self.put("qq", *bound))
             case WeightArg():
                 self.put("BQ", _WEIGHT, arg.offset)
                 self.type(arg.type)
@@ -374,7 +376,8 @@ class _Reader:
         (tag,) = self.get("B")
         if tag == _VALUE:
             value, offset, written = self.get("IQB")
-            return ValueArg(value, self.type(), bool(written), offset)
+            type_ = self.type()
+            return ValueArg(value, type_, bool(written), offset, bounds=self.items(lambda: self.get("qq")))
         if tag in (_WEIGHT, _SCRATCH):
             (offset,) = self.get("Q")
             return (WeightArg if tag == _WEIGHT else ScratchArg)(offset, self.type())

@@ -54,6 +54,9 @@ class ValueArg:
     written: bool = False
     offset: int = 0  # bytes from the start of the value; multiple of ALIGN
     part: float = 1.0  # of the bytes of `type` that the kernel touches; for predictions, not in the artifact
+    # (low, high) of the integers that may stand in it, high excluded: one for all, or one for each place of the last axis.
+    # They are looked at before the step runs; others are an InputError, which begins with the layer's description.
+    bounds: tuple[tuple[int, int], ...] = ()
 
     @property
     def touched_nbytes(self) -> int:

@@ -1,5 +1,7 @@
 #include "call_table.h"
 
+#include <algorithm>
+
 namespace flexcomp {
 namespace {
 
@@ -35,15 +37,21 @@ DLTensor MakeTensor(const TensorType& type, std::byte* data) {
 }
 
 CallTable::CallTable(const Program& program, const Rung& rung, std::byte* arena, std::span<const Kernel> kernels) {
-  size_t args = 0;
-  for (const Step& step : rung.steps) args += program.layers[step.layer].args.size();
-  tensors_.reserve(args);  // exact or more: pointers into both must stay valid
+  size_t args = 0, checks = 0;
+  for (const Step& step : rung.steps) {
+    const std::vector<Arg>& taken = program.layers[step.layer].args;
+    args += taken.size();
+    checks += std::ranges::count_if(taken, [](const Arg& arg) { return !arg.bounds.empty(); });
+  }
+  tensors_.reserve(args);  // exact or more: pointers into these must stay valid
   args_.reserve(args);
+  checks_.reserve(checks);
   calls_.reserve(rung.steps.size());
 
   for (const Step& step : rung.steps) {
     const Layer& layer = program.layers[step.layer];
     const TVMFFIAny* first_arg = args_.data() + args_.size();
+    const BoundsCheck* first_check = checks_.data() + checks_.size();
     for (const Arg& arg : layer.args) {
       std::byte* data = nullptr;
       switch (arg.kind) {
@@ -55,6 +63,8 @@ CallTable::CallTable(const Program& program, const Rung& rung, std::byte* arena,
           continue;
         case ArgKind::kValue:
           data = arena + rung.value_at[arg.value] + arg.offset;
+          if (!arg.bounds.empty())
+            checks_.push_back({data, arg.type.nbytes / (arg.type.dtype.bits / 8), arg.type.dtype.bits == 64, arg.bounds});
           break;
         case ArgKind::kWeight:
           data = arena + step.weights_at + arg.offset;
@@ -66,7 +76,9 @@ CallTable::CallTable(const Program& program, const Rung& rung, std::byte* arena,
       tensors_.push_back(MakeTensor(arg.type, data));
       args_.push_back(TensorArg(&tensors_.back()));
     }
-    calls_.push_back({kernels[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.need, step.layer});
+    const auto check_count = static_cast<uint32_t>(checks_.data() + checks_.size() - first_check);
+    calls_.push_back({kernels[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.need, step.layer,
+                      check_count, first_check});
   }
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "bounds_check.h"
 #include "processor.h"
 #include "program.h"
 
@@ -19,6 +20,8 @@ struct Call {
   int32_t count;
   uint32_t need;  // loads that must be complete
   uint32_t layer;
+  uint32_t checks;            // of what it reads, before it runs
+  const BoundsCheck* check;
 };
 
 // A compact tensor of `type` at `data`. Both must outlive it.
@@ -35,7 +38,8 @@ class CallTable {
  private:
   std::vector<DLTensor> tensors_;
   std::vector<TVMFFIAny> args_;  // point into tensors_
-  std::vector<Call> calls_;      // point into args_
+  std::vector<BoundsCheck> checks_;
+  std::vector<Call> calls_;  // point into args_ and checks_
 };
 
 }  // namespace flexcomp

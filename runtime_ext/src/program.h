@@ -36,6 +36,11 @@ struct Port {
   TensorType type;
 };
 
+// Of the integers in a tensor: low <= value < high.
+struct Bound {
+  int64_t low, high;
+};
+
 enum class ArgKind : uint8_t { kValue = 0, kWeight = 1, kScratch = 2, kFirst = 3, kCount = 4 };
 
 struct Arg {
@@ -44,6 +49,7 @@ struct Arg {
   bool written = false;  // kValue
   uint64_t offset = 0;   // kValue, kWeight, kScratch
   TensorType type;       // all but kFirst, kCount
+  std::vector<Bound> bounds;  // kValue: of element i the one at i modulo their number; none: anything may stand in it
 };
 
 struct LayerWeights {

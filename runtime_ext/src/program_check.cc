@@ -24,6 +24,16 @@ void CheckPorts(const std::vector<Port>& ports, const std::vector<Value>& values
   }
 }
 
+// Bounds are for integers of 32 or 64 bits that the kernel reads, and come round evenly.
+void CheckBounds(const Arg& arg, const Layer& layer) {
+  if (arg.bounds.empty()) return;
+  const bool integers = arg.type.dtype.code == kDLInt && (arg.type.dtype.bits == 32 || arg.type.dtype.bits == 64);
+  const uint64_t elements = integers ? arg.type.nbytes / (arg.type.dtype.bits / 8) : 0;
+  Require(integers && !arg.written && elements % arg.bounds.size() == 0, "the bounds of an argument of layer ", layer.name,
+          " do not fit it");
+  for (const Bound& bound : arg.bounds) Require(bound.low < bound.high, "layer ", layer.name, " has empty bounds");
+}
+
 void CheckLayer(const Layer& layer, const Program& program) {
   if (layer.weights) {
     const LayerWeights& weights = *layer.weights;
@@ -39,6 +49,7 @@ void CheckLayer(const Layer& layer, const Program& program) {
         Require(arg.value < program.values.size() && arg.offset % kAlign == 0 &&
                     Inside(arg.offset, arg.type.nbytes, program.values[arg.value].nbytes),
                 "layer ", layer.name, " looks at more than a value");
+        CheckBounds(arg, layer);
         break;
       case ArgKind::kWeight:
         Require(layer.weights && arg.offset % kAlign == 0 && Inside(arg.offset, arg.type.nbytes, layer.weights->nbytes()),

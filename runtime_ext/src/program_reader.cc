@@ -1,4 +1,4 @@
-// Reads program format 2. The grammar stands in flexcomp/artifact.py, the authority.
+// Reads program format 3. The grammar stands in flexcomp/artifact.py, the authority.
 #include <cstring>
 
 #include "crc32.h"
@@ -9,7 +9,7 @@ namespace flexcomp {
 namespace {
 
 constexpr std::string_view kMagic = "FLEXPROG";
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size` on
 constexpr size_t kBodyStart = 24;
 constexpr uint32_t kPinned = 1;
@@ -113,6 +113,10 @@ Arg ReadArg(Cursor& in) {
       arg.offset = in.Get<uint64_t>();
       arg.written = in.Get<uint8_t>() != 0;
       arg.type = ReadType(in);
+      arg.bounds = in.List(16, [&] {
+        const int64_t low = in.Get<int64_t>();
+        return Bound{low, in.Get<int64_t>()};
+      });
       return arg;
     case ArgKind::kWeight:
     case ArgKind::kScratch:

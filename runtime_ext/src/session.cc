@@ -347,12 +347,19 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
     } else if (!loader_->Await(call.need)) {
       return false;
     }
+    if (call.checks != 0) [[unlikely]] RequireInside(call);
     if constexpr (kTraced) trace_->steps[i].begin = MonotonicNs();
     if (processor_->Call(call.kernel, call.args, call.count) != 0) ThrowKernelError(call);
     if constexpr (kTraced) trace_->steps[i].end = MonotonicNs();
     loader_->Computed(i + 1);
   }
   return true;
+}
+
+void Session::RequireInside(const Call& call) const {
+  for (uint32_t i = 0; i < call.checks; ++i)
+    if (const std::string fault = FindOutside(call.check[i]); !fault.empty())
+      RaiseError("InputError", program_->layers[call.layer].description, ": ", fault);
 }
 
 void Session::ThrowKernelError(const Call& call) const {

@@ -114,6 +114,7 @@ class Session {
   void SwitchToWanted();
   bool Abandon() noexcept;  // the arena's memory, without waiting for reads into it; false: they must be waited for
 
+  void RequireInside(const Call& call) const;  // throws InputError for an index that the call must not see
   [[noreturn]] void ThrowKernelError(const Call& call) const;
 
   ProcessMark process_;

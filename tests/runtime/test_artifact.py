@@ -19,7 +19,7 @@ from flexcomp.artifact import (
     write_weights,
 )
 from flexcomp.errors import ArtifactError
-from flexcomp.program import PAGE, Load, Step, Value
+from flexcomp.program import PAGE, Load, Step, TensorType, Value
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_cut_and_extended_programs_are_refused(tiny, create):
 def test_another_version_is_refused(tiny, create):
     blob = bytearray(encode_program(tiny.program, tiny.digest))
     blob[8] = 1
-    refuse(create, bytes(blob), "has format 1, this runtime reads format 2")
+    refuse(create, bytes(blob), "has format 1, this runtime reads format 3")
     with pytest.raises(ArtifactError, match="has format 1"):
         decode_program(bytes(blob))
 
@@ -249,3 +249,28 @@ def test_unknown_kinds_of_loads_are_refused(tiny, create):
         refuse(create, reseal(damaged), "does not know")
         with pytest.raises(ArtifactError, match="does not know"):
             decode_program(reseal(damaged))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "written", "bounds", "match"),
+    [
+        ("float32", False, ((0, 5),), "the bounds of an argument of layer add do not fit it"),
+        ("int16", False, ((0, 5),), "do not fit it"),
+        ("uint32", False, ((0, 5),), "do not fit it"),
+        ("int32", True, ((0, 5),), "do not fit it"),
+        ("int32", False, ((0, 5), (0, 5), (0, 5)), "do not fit it"),
+        ("int32", False, ((5, 5),), "empty bounds"),
+        ("int64", False, ((-(2**63), 2**63 - 1), (-1, 1)), None),
+    ],
+)
+def test_bounds_of_arguments(tiny, create, dtype, written, bounds, match):
+    program = tiny.program
+    *layers, last = program.layers
+    args = with_first(last.args, type=TensorType((64,), dtype), written=written, bounds=bounds)
+    program = dataclasses.replace(program, layers=(*layers, dataclasses.replace(last, args=args)))
+    blob = encode_program(program, tiny.digest)
+    assert decode_program(blob) == program
+    if match is None:
+        create(blob)
+    else:
+        refuse(create, blob, match)
