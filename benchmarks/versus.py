@@ -1,0 +1,155 @@
+"""Latency beside another checkout of flexcomp, as `git worktree` makes one: does a change cost anything?
+
+    python -m benchmarks.versus OTHER build DIR [NETWORK …]
+    python -m benchmarks.versus OTHER measure DIR [NETWORK …] [--budgets 1.0,0.1] [--rounds 40]
+
+OTHER is a checkout with a `.venv` of its own (`make test` there makes one). `build` builds each network with both; `measure`,
+which wants a quiet machine, opens both libraries in processes of their own, each with its checkout's runtime, and lets
+them take turns within the second, a few inferences each; who begins changes from turn to turn. Reported is the median
+over turns of the ratio, this checkout over the other, with quartiles, and the largest difference of outputs. The exit
+status is 1 if the median over all networks and budgets exceeds `--limit`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent.parent
+NETWORKS = ("mobilenet_v2", "squeezenet1_1", "resnet152", "gpt2", "vit_b16", "vgg19_torch")
+TURN_S = 0.15  # of inferences in a row
+
+
+class Contender:
+    """A process with a checkout's runtime and one of its libraries open."""
+
+    def __init__(self, checkout: Path, library: Path, budget: float, bandwidth: float | None) -> None:
+        self.process = subprocess.Popen(
+            [checkout / ".venv/bin/python", __file__, checkout, "serve", library, "--budgets", str(budget)]
+            + (["--read-bandwidth", str(bandwidth)] if bandwidth else []),
+            cwd=checkout, env=os.environ | {"PYTHONPATH": str(checkout)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.ready = self._answer()
+
+    def take(self, inferences: int) -> float:
+        """Median milliseconds of so many inferences."""
+        print(inferences, file=self.process.stdin, flush=True)
+        return self._answer()["median_ms"]
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _answer(self) -> dict:
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{' '.join(map(str, self.process.args))} ended with status {self.process.wait()}")
+        return json.loads(line)
+
+
+def serve(library: Path, budget: float, bandwidth: float | None) -> None:
+    """Run as many inferences as each line of standard input says."""
+    import flexcomp
+
+    random = np.random.default_rng(0)
+    with flexcomp.load(library, budget, threads=1, read_bandwidth=bandwidth) as session:
+        inputs = {port.name: _drawn(random, port.shape, np.dtype(port.dtype)) for port in session.inputs}
+        outputs = session.run(inputs)
+        saved = library.with_name(f"{library.name}.{os.getpid()}.npz")
+        np.savez(saved, **outputs)
+        print(json.dumps({"outputs": str(saved), "bytes_read": session.stats()["bytes_read"]}), flush=True)
+        for line in sys.stdin:
+            ends = [time.perf_counter()]
+            for _ in range(int(line)):
+                session.run(inputs)
+                ends.append(time.perf_counter())
+            print(json.dumps({"median_ms": statistics.median(np.diff(ends)) * 1e3}), flush=True)
+
+
+def _drawn(random: np.random.Generator, shape: tuple[int, ...], kind: np.dtype) -> np.ndarray:
+    return random.standard_normal(shape).astype(kind) if kind.kind == "f" else random.integers(0, 100, shape).astype(kind)
+
+
+def build(checkout: Path, folder: Path, names: list[str]) -> None:
+    """Build networks with the flexcomp of a checkout, by its own interpreter."""
+    code = (
+        "import sys; import flexcomp; from benchmarks import models\n"
+        "for name in sys.argv[2:]:\n"
+        "    network = models.load(name)\n"
+        "    built = flexcomp.build(network.model, input_shapes=network.input_shapes, threads=1, budget=0.1)\n"
+        "    built.export_library(f'{sys.argv[1]}/{name}.so')\n"
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run([checkout / ".venv/bin/python", "-c", code, folder, *names], cwd=checkout, check=True)
+
+
+def measure(other: Path, folder: Path, name: str, budget: float, rounds: int, bandwidth: float | None) -> float:
+    """The median ratio of one network in one budget; prints a line."""
+    mine = Contender(HERE, folder / "this" / f"{name}.so", budget, bandwidth)
+    theirs = Contender(other, folder / "other" / f"{name}.so", budget, bandwidth)
+    outputs = []
+    for contender in (mine, theirs):
+        with np.load(contender.ready["outputs"]) as file:
+            outputs.append(dict(file))
+        Path(contender.ready["outputs"]).unlink()
+    difference = max(float(np.max(np.abs(outputs[0][key] - outputs[1][key]))) for key in outputs[0])
+    inferences = max(1, round(TURN_S * 1e3 / max(theirs.take(2), mine.take(2))))
+    ratios, latencies = [], []
+    for turn in range(rounds):
+        pair = (mine, theirs) if turn % 2 else (theirs, mine)
+        taken = {contender: contender.take(inferences) for contender in pair}
+        ratios.append(taken[mine] / taken[theirs])
+        latencies.append(taken[theirs])
+    mine.close()
+    theirs.close()
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(
+        f"| {name} | {budget:g} | {statistics.median(latencies):.2f} | {middle:.3f} | {low:.3f} to {high:.3f} | "
+        f"{mine.ready['bytes_read'] / 1e6:.1f}, {theirs.ready['bytes_read'] / 1e6:.1f} | {difference:.1e} |",
+        flush=True,
+    )
+    return middle
+
+
+def main() -> int:
+    """Build or measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("other", type=Path, help="another checkout")
+    parser.add_argument("action", choices=("build", "measure", "serve"))
+    parser.add_argument("dir", type=Path, help="where libraries lie, on the storage to measure")
+    parser.add_argument("names", nargs="*", metavar="NETWORK", default=list(NETWORKS))
+    parser.add_argument("--budgets", default="1.0,0.1", help="fractions of the size with everything resident")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--read-bandwidth", type=float, help="imitate storage of so many bytes per second")
+    parser.add_argument("--limit", type=float, default=1.01)
+    args = parser.parse_args()
+    budgets = [float(budget) for budget in args.budgets.split(",")]
+    if args.action == "serve":
+        serve(args.dir, budgets[0], args.read_bandwidth)
+        return 0
+    other, folder = args.other.resolve(), args.dir.resolve()
+    if args.action == "build":
+        build(other, folder / "other", args.names)
+        build(HERE, folder / "this", args.names)
+        return 0
+    print("| network | budget | other, ms | ratio | quartiles | MB read | outputs differ by |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    ratios = [
+        measure(other, folder, name, budget, args.rounds, args.read_bandwidth) for name in args.names for budget in budgets
+    ]
+    print(f"in the median {statistics.median(ratios):.3f}, at most {max(ratios):.3f}")
+    return int(statistics.median(ratios) > args.limit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
