@@ -1,7 +1,6 @@
 #include "loader.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "error.h"
@@ -114,19 +113,20 @@ void Loader::Abort() noexcept {
 
 bool Loader::CheckFailure() const {
   const Failure& failure = turn().failure;
-  if (interrupted() || failure.error == 0 || failure.error == ECANCELED) return false;
+  if (interrupted() || failure.error == 0) return false;
   RaiseError("StorageError", "reading the weights file ", file_.path(), " failed at byte ", failure.offset,
              " of the data section (load ", failure.load, "): ", ErrnoText(failure.error));
 }
 
 void Loader::Main(const CpuSet& cpus) noexcept {
   if (!cpus.empty()) cpus.ApplyToThisThread();
-  for (uint32_t seen = 0;;) {
-    // The count may have risen before this thread came to life; it is a state, not an event.
-    seen = started_.WaitOther(seen);
+  // One by one: where all is read ahead, an inference may begin and end, and the next one begin, before this thread
+  // wakes up. What it left out would count as read ahead for the one behind.
+  for (uint32_t inference = 1;; ++inference) {
+    started_.WaitOther(inference - 1);
     if (stop_) return;
-    RunLoads(TurnOf(seen), TurnOf(seen + 1));
-    finished_.Set(seen);
+    RunLoads(TurnOf(inference), TurnOf(inference + 1));
+    finished_.Set(inference);
   }
 }
 
@@ -192,7 +192,7 @@ bool Loader::EndRead() noexcept {
   const Read read = reads_.Oldest();
   reads_.Pop();
   in_flight_nbytes_ -= read.nbytes;
-  int error = file_.End();
+  const int error = file_.End();
   if (read.span != nullptr) {
     // The device turned to it when it had served the one before.
     if (read.at == 0) read.span->begin = std::max(read.begin, read_end_);
@@ -202,11 +202,10 @@ bool Loader::EndRead() noexcept {
     read.turn->counts.bytes += read.nbytes;
     ++read.turn->counts.reads;
     total_bytes_.fetch_add(read.nbytes, std::memory_order_relaxed);
-    if (interrupted() || abort_) error = ECANCELED;
-  }
-  if (error == 0) {
-    if (read.last) Loaded(*read.turn, read.load + 1);
-    return true;
+    if (!interrupted() && !abort_) {
+      if (read.last) Loaded(*read.turn, read.load + 1);
+      return true;
+    }
   }
   read.turn->failure = {error, read.load, loads_[read.load].source + read.at};
   read.turn->loaded.Set(kFailed);

@@ -82,7 +82,7 @@ class Loader {
 
   // What went wrong; written by the loader thread before Turn::loaded says kFailed, unless that was an interruption.
   struct Failure {
-    int error = 0;
+    int error = 0;  // of the source; 0: loading was given up
     uint64_t load = 0;
     uint64_t offset = 0;
   };

@@ -80,3 +80,20 @@ def test_an_error_of_reading_ahead_belongs_to_the_inference_it_was_for(tiny, x, 
                 session(x)
             close_to(session(x), tiny.reference(x))
             assert session.stats()["bytes_read"] == nbytes(planned.loads)
+
+
+def test_no_inference_is_skipped(tmp_path, x):
+    """Where all is read ahead an inference may end before the loader knows of it; the next one is read all the same."""
+    import tiny as builder
+
+    tiny = builder.export(tmp_path / "ahead.so", "ahead_", layers=2, plan=builder.all_ahead)
+    assert all(load.ahead or load.pinned for load in tiny.program.rungs[0].loads)
+    streamed = nbytes(load for load in tiny.program.rungs[0].loads if load.ahead)
+    random = np.random.default_rng(2)
+    with flexcomp.load(tiny.library, threads=1) as session:
+        first = session(x)
+        close_to(first, tiny.reference(x))
+        for _ in range(2000):
+            time.sleep(random.choice((0, 0, 2e-5, 2e-4, 5e-4, 1e-3)))
+            np.testing.assert_array_equal(session(x), first)
+            assert session.stats()["bytes_read"] == streamed

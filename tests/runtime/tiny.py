@@ -8,7 +8,7 @@ weights that neither start nor end at a page; the last layer has scratch and no 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -201,12 +201,42 @@ def make_program(layers: int, prefix: str, metadata: dict[str, str] | None = Non
     )  # fmt: skip
 
 
-def export(library: Path, prefix: str, layers: int = 6, seed: int = 0, *, compiled=None) -> Tiny:
-    """Write `library` and its weights file. `compiled` saves compiling the same kernels twice."""
+def all_ahead(program: Program) -> Program:
+    """The same network with one rung, whose loads are all pinned or read ahead: inferences may end without the loader.
+
+    Streamed are the two slices of the first layer; the last step's scratch overwrites the first of them.
+    """
+    count = len(program.layers) - 2
+    streamed = RING + (count - 1) * SLICES * SLICE_NBYTES
+    page = streamed + SLICES * SLICE_NBYTES
+    loads = [
+        Load(0, SLICE_NBYTES, streamed, len(program.rungs[0].steps), False, True),
+        Load(SLICE_NBYTES, SLICE_NBYTES, streamed + SLICE_NBYTES, 2, False, True),
+    ]
+    loads += [
+        Load(at, SLICE_NBYTES, RING + at - SLICES * SLICE_NBYTES, 0, True)
+        for at in range(SLICES * SLICE_NBYTES, count * SLICES * SLICE_NBYTES, SLICE_NBYTES)
+    ]
+    scale_at = program.layers[count].weights.offset
+    loads.append(Load(scale_at // PAGE * PAGE, PAGE, page, 0, True))
+    steps = [
+        replace(step, need=i + 1, weights_at=load.target) if i < count * SLICES
+        else replace(step, need=i + 1, weights_at=page + scale_at % PAGE) if i == count * SLICES
+        else step
+        for i, (step, load) in enumerate(zip(program.rungs[0].steps, [*loads, None], strict=True))
+    ]  # fmt: skip
+    steps[-1] = replace(steps[-1], scratch_at=streamed)
+    arena = page + PAGE
+    rung = Rung(arena, arena, (X, A, B, OUT), tuple(steps), tuple(loads), 1e-3)
+    return replace(program, rungs=(rung,))
+
+
+def export(library: Path, prefix: str, layers: int = 6, seed: int = 0, *, compiled=None, plan=lambda program: program) -> Tiny:
+    """Write `library` and its weights file. `compiled` saves compiling the same kernels twice; `plan` changes the rungs."""
     rng = np.random.default_rng(seed)
     matrices = (rng.standard_normal((layers, N, N)) * np.sqrt(2 / N)).astype("f4")
     scale = rng.standard_normal(N).astype("f4")
-    program = make_program(layers, prefix)
+    program = plan(make_program(layers, prefix))
     digest = write_weights(library.with_suffix(".weights"), weight_entries(matrices, scale), model="tiny")
     runtime_ext.register()
     module = tvm_ffi.get_global_func(PROGRAM_KIND + ".create")(encode_program(program, digest))
