@@ -62,12 +62,12 @@ def _row(operator: str, tests: list[Case], results: Results) -> str:
     for case in tests:
         types[case.type].add(results[case.name].outcome)
     right = ", ".join(sorted(t for t, outcomes in types.items() if outcomes == {Outcome.RIGHT})) or "-"
-    reasons = Counter(_short(results[c.name].reason) for c in tests if results[c.name].outcome == Outcome.REFUSED)
+    reasons = Counter(short(results[c.name].reason) for c in tests if results[c.name].outcome == Outcome.REFUSED)
     shown = "; ".join(reason for reason, _ in reasons.most_common(2)) + ("; …" if len(reasons) > 2 else "")
     return f"| {operator} | {found[Outcome.RIGHT]} | {found[Outcome.REFUSED]} | {wrong} | {right} | {shown} |\n"
 
 
-def _short(reason: str) -> str:
+def short(reason: str) -> str:
     """A refusal without the node's name, short enough for a table."""
     text = _NODE.sub("", " ".join(reason.split())).replace("|", "\\|")
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1].rstrip() + "…"

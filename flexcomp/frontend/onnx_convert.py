@@ -19,6 +19,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from flexcomp.errors import UnsupportedModelError
+from flexcomp.frontend.domains import require_converters
 from flexcomp.frontend.onnx_model import graph_inputs
 from flexcomp.frontend.operators import CONVERTERS, Node
 from flexcomp.frontend.operators.pads import resolve_auto_pad
@@ -72,17 +73,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
                 self._nodes[tensor.name] = relax.const(array)
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        known = onnx_frontend._get_convert_map()
-        unknown: dict[str, str] = {}
-        for node in graph.node:
-            if node.op_type not in known and node.op_type not in CONVERTERS and node.op_type != "Constant":
-                unknown.setdefault(node.op_type, node.name)
-        if unknown:
-            listed = ", ".join(f"{op} (node {name!r})" for op, name in unknown.items())
-            raise UnsupportedModelError(
-                f"operators that cannot be compiled: {listed}; export the network without them, or cut it "
-                "before them, for example with onnx.utils.extract_model"
-            )
+        require_converters(graph)
 
     def _convert_operator(self, op_name: str, inputs: list, attrs: dict, opset: int) -> relax.Expr:
         custom = attrs["tvm_custom"]

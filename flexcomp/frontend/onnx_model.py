@@ -12,6 +12,8 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
+from flexcomp.frontend.domains import require_own_domain
+from flexcomp.frontend.functions import expand_functions, inline_local_functions
 from flexcomp.frontend.large_weights import put_back, set_aside
 
 logger = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ def read_onnx(source: str | Path | onnx.ModelProto) -> tuple[onnx.ModelProto, st
         raise ModelError(f"{where} is not an ONNX model: it holds no graph")
     _load_external_data(model, where, folder)
     _check(model, where)
-    return (onnx.inliner.inline_local_functions(model) if model.functions else model), name
+    return inline_local_functions(model), name
 
 
 def _parse(path: Path) -> onnx.ModelProto:
@@ -94,6 +96,8 @@ def simplify_onnx(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[in
     declared = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in inputs]
     _fix_shapes(model.graph, inputs, input_shapes)
     fixed = {i.name: i for i in inputs}
+    model = expand_functions(model)
+    require_own_domain(model.graph)
     model = _slim(model)
 
     # Simplification drops inputs that nothing reads; callers still pass them.

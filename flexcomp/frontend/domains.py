@@ -1,0 +1,65 @@
+"""Whose an operator is: ONNX's own, which converters are for, or another domain's, which only a local function defines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from flexcomp.errors import UnsupportedModelError
+from flexcomp.frontend.operators import CONVERTERS
+
+DEFAULT = ("", "ai.onnx")
+
+# TVM's importer goes by names alone; under this one it has an operator of com.microsoft.
+_NAMESAKES = ("Attention",)
+
+
+def is_converted(node: onnx.NodeProto) -> bool:
+    """Whether there is a converter for the node's operator."""
+    kind = node.op_type
+    if node.domain not in DEFAULT:
+        return False
+    return kind in CONVERTERS or (kind in onnx_frontend._get_convert_map() and kind not in _NAMESAKES and is_onnx(kind))
+
+
+def is_onnx(kind: str) -> bool:
+    """Whether ONNX itself has an operator of this name."""
+    return onnx.defs.has(kind)
+
+
+def title(node: onnx.NodeProto) -> str:
+    """The operator as messages name it: with its domain, if that is not ONNX's."""
+    return node.op_type if node.domain in DEFAULT else f"{node.domain}.{node.op_type}"
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and of the graphs in their attributes."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from all_nodes(inner)
+
+
+def require_own_domain(graph: onnx.GraphProto) -> None:
+    """Raise UnsupportedModelError that names the operators of other domains: names may be ONNX's, meanings are not."""
+    _refuse(node for node in all_nodes(graph) if node.domain not in DEFAULT)
+
+
+def require_converters(graph: onnx.GraphProto) -> None:
+    """Raise UnsupportedModelError that names the operators which cannot be compiled, each with its first node."""
+    _refuse(node for node in all_nodes(graph) if not is_converted(node))
+
+
+def _refuse(nodes: Iterator[onnx.NodeProto]) -> None:
+    first: dict[str, str] = {}
+    for node in nodes:
+        first.setdefault(title(node), node.name or next((o for o in node.output if o), "?"))
+    if first:
+        listed = ", ".join(f"{op} (node {name!r})" for op, name in first.items())
+        raise UnsupportedModelError(
+            f"operators that cannot be compiled: {listed}; export the network without them, or cut it "
+            "before them, for example with onnx.utils.extract_model"
+        )

@@ -1,0 +1,128 @@
+"""Functions are replaced by their bodies: the model's local ones, and those by which ONNX defines an operator.
+
+Of ONNX's operators only those without a converter are expanded: a converter makes better code than the many small operators
+of a body. Bodies may hold such operators again, so this goes on until nothing more can be expanded.
+"""
+
+from __future__ import annotations
+
+import onnx
+import onnx.inliner
+
+from flexcomp.errors import UnsupportedModelError
+from flexcomp.frontend.domains import DEFAULT, is_converted, title
+from flexcomp.frontend.large_weights import put_back, set_aside
+
+_DOMAIN = "flexcomp.bodies"  # of functions made here, until they are inlined
+_DEEPEST = 8  # bodies within bodies; ONNX's are three deep
+
+
+def inline_local_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Inline the model's own functions, converted to its opset where they are of another. Changes `model`."""
+    if not model.functions:
+        return model
+    names = ", ".join(f"{f.domain}.{f.name}" for f in model.functions)
+    large = set_aside(model.graph)
+    try:
+        inlined = onnx.inliner.inline_local_functions(model, convert_version=True)
+    except (RuntimeError, ValueError) as error:  # ONNX's version converter asserts
+        raise UnsupportedModelError(
+            f"the model's functions ({names}) cannot be inlined: {' '.join(str(error).split())}; export them for the "
+            "model's opset"
+        ) from None
+    put_back(inlined.graph, large)
+    return inlined
+
+
+def expand_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Replace nodes without a converter by the body that ONNX defines for their operator, if it does. Changes `model`.
+
+    Shapes of inputs must be known: some bodies depend on types and shapes of a node's inputs.
+    """
+    if not any(_is_candidate(node) for node in model.graph.node):
+        return model
+    large = set_aside(model.graph)
+    for _ in range(_DEEPEST):
+        if not _call_bodies(model):
+            break
+        model = onnx.inliner.inline_local_functions(model)
+    put_back(model.graph, large)
+    return model
+
+
+def _is_candidate(node: onnx.NodeProto) -> bool:
+    return not is_converted(node) and onnx.defs.has(node.op_type, "" if node.domain in DEFAULT else node.domain)
+
+
+def _call_bodies(model: onnx.ModelProto) -> bool:
+    """Turn nodes without a converter into calls of local functions; whether there were any."""
+    versions = {"" if o.domain in DEFAULT else o.domain: o.version for o in model.opset_import}
+    types = None
+    for node in model.graph.node:
+        if not _is_candidate(node):
+            continue
+        domain = "" if node.domain in DEFAULT else node.domain
+        schema = onnx.defs.get_schema(node.op_type, versions[domain], domain)
+        if schema.has_context_dependent_function and types is None:
+            types = _types(model)
+        body = _body(schema, versions[domain], node, types)
+        if body is None:
+            continue
+        for operator in body.opset_import:
+            inside = "" if operator.domain in DEFAULT else operator.domain
+            operator.version = versions.setdefault(inside, operator.version)
+        _require_valid(body, node)
+        given = {a.name for a in node.attribute}
+        node.attribute.extend(
+            a.default_value for a in schema.attributes.values() if a.name not in given and a.default_value.name
+        )
+        for i, inner in enumerate(body.node):
+            inner.name = f"{node.name or node.output[0]}/{inner.name or f'{inner.op_type}_{i}'}"
+        body.domain, body.name = _DOMAIN, f"{node.op_type}_{len(model.functions)}"
+        model.functions.append(body)
+        node.domain, node.op_type = body.domain, body.name
+    if not model.functions:
+        return False
+    del model.opset_import[:]
+    model.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in {**versions, _DOMAIN: 1}.items())
+    return True
+
+
+def _body(
+    schema: onnx.defs.OpSchema, version: int, node: onnx.NodeProto, types: dict[str, onnx.TypeProto] | None
+) -> onnx.FunctionProto | None:
+    """The latest body that is not newer than the model's opset."""
+    fixed = [v for v in schema.function_opset_versions if v <= version]
+    if fixed:
+        return onnx.FunctionProto.FromString(schema.get_function_with_opset_version(max(fixed)))
+    dependent = [v for v in schema.context_dependent_function_opset_versions if v <= version]
+    if not dependent:
+        return None
+    given = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
+    text = schema.get_context_dependent_function_with_opset_version(max(dependent), node.SerializeToString(), given)
+    return onnx.FunctionProto.FromString(text) if text else None
+
+
+def _types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        inferred = model.graph  # what cannot be inferred is reported by the import, at its node
+    types = {info.name: info.type for info in (*inferred.input, *inferred.value_info, *inferred.output)}
+    for tensor in inferred.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    return types
+
+
+def _require_valid(body: onnx.FunctionProto, node: onnx.NodeProto) -> None:
+    """A body may be older than the model's opset, in which its operators may have changed."""
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = onnx.IR_VERSION
+    context.opset_imports = {o.domain: o.version for o in body.opset_import}
+    try:
+        onnx.checker.check_function(body, context)
+    except onnx.checker.ValidationError as error:
+        raise UnsupportedModelError(
+            f"node {node.name!r} ({title(node)}): ONNX's definition does not fit the model's opset; convert the model with "
+            f"onnx.version_converter: {' '.join(str(error).split())}"
+        ) from None
