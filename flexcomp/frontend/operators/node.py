@@ -47,6 +47,8 @@ class Node:
     def value(self, i: int) -> np.ndarray | None:
         """The value of input `i` if it is known; None if it is left out or computed."""
         given = self.input(i)
+        if isinstance(given, relax.ShapeExpr):
+            return np.array([int(d) for d in given.values], "int64")
         return None if given is None else self.value_of(given)
 
     def text(self, attribute: str, default: str) -> str:
