@@ -56,6 +56,7 @@ from pathlib import Path
 import numpy as np
 
 from .errors import ArtifactError
+from .files import replacing
 from .program import (
     ALIGN,
     PAGE,
@@ -149,22 +150,17 @@ def write_weights(
     metadata = {"format": WEIGHTS_FORMAT, "model": model, "content": hashlib.sha256().hexdigest()}
     header_nbytes = len(_weights_header(tensors, metadata))  # the same with any digest
     checksums: list[Checksum] = []
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with open(partial, "wb") as out:
-            out.truncate(header_nbytes + end)  # gaps are holes, which read as zeros
-            for (_, array, *_), offset in zip(entries, offsets, strict=True):
-                raw = memoryview(np.ascontiguousarray(array).reshape(-1)).cast("B")
-                out.seek(header_nbytes + offset)
-                out.write(raw)
-                checksums.append(Checksum(offset, raw.nbytes, zlib.crc32(raw)))
-            content = b"".join(struct.pack("<QQI", c.offset, c.nbytes, c.crc) for c in checksums)
-            header = _weights_header(tensors, metadata | {"content": hashlib.sha256(content).hexdigest()})
-            out.seek(0)
-            out.write(header)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as partial, open(partial, "wb") as out:
+        out.truncate(header_nbytes + end)  # gaps are holes, which read as zeros
+        for (_, array, *_), offset in zip(entries, offsets, strict=True):
+            raw = memoryview(np.ascontiguousarray(array).reshape(-1)).cast("B")
+            out.seek(header_nbytes + offset)
+            out.write(raw)
+            checksums.append(Checksum(offset, raw.nbytes, zlib.crc32(raw)))
+        content = b"".join(struct.pack("<QQI", c.offset, c.nbytes, c.crc) for c in checksums)
+        header = _weights_header(tensors, metadata | {"content": hashlib.sha256(content).hexdigest()})
+        out.seek(0)
+        out.write(header)
     return WeightsDigest(len(header), zlib.crc32(header), end, tuple(checksums))
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from .files import replacing
 from .memory_map import KINDS, boxes
 from .program import Program, Rung
 from .timeline import Bar, Lanes
@@ -36,7 +37,8 @@ def trace_events(program: Program, rung: Rung, timelines: Iterable[Lanes]) -> di
 
 def write_trace(program: Program, rung: Rung, timelines: Iterable[Lanes], path: str | Path) -> None:
     """Write `trace_events` to a file."""
-    Path(path).write_text(json.dumps(trace_events(program, rung, timelines)), encoding="utf-8")
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(trace_events(program, rung, timelines)), encoding="utf-8")
 
 
 def _label(what: str, process: int, thread: int, name: str) -> dict:

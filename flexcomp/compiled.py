@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import tvm
 from . import runtime_ext
 from .artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
 from .errors import InputError, TargetError
+from .files import beside
 from .linker import Linker, linker_for
 from .program import Program
 from .target import CompileTarget
@@ -42,8 +42,8 @@ class Artifact:
         """
         path = Path(path)
         linker = self._linker(path, compiler)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            library, weights = Path(folder) / path.name, Path(folder) / path.with_suffix(".weights").name
+        with beside(path) as folder:
+            library, weights = folder / path.name, folder / path.with_suffix(".weights").name
             self._link(library, self.write_weights(weights), linker)
             weights.replace(path.with_suffix(".weights"))
             library.replace(path)
@@ -59,17 +59,15 @@ class Artifact:
         """
         path = Path(path)
         linker = self._linker(path, compiler)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            library = Path(folder) / path.name
+        with beside(path) as folder:
+            library = folder / path.name
             self._link(library, weights, linker)
             library.replace(path)
 
     def _linker(self, path: Path, compiler: str | None) -> Linker:
         if path.suffix != ".so":
             raise InputError(f"a library is called NAME.so, not {path.name}")
-        linker = linker_for(self.target, compiler)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return linker
+        return linker_for(self.target, compiler)
 
     def _link(self, library: Path, weights: WeightsDigest, linker: Linker) -> None:
         runtime_ext.register()

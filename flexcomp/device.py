@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from .errors import InputError
+from .files import replacing
 from .plan import SLICE_S, Storage
 from .presets import Preset
 from .program import CountArg, FirstArg, Layer, ValueArg
@@ -111,7 +112,8 @@ class DeviceProfile:
             "delays": asdict(self.delays) if self.delays else None,
         }
         document = {"format": FORMAT, **{f.name: tables.get(f.name, getattr(self, f.name)) for f in fields(self)}}
-        Path(path).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        with replacing(path) as partial:
+            partial.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 # Kernels that combine or copy their input before they multiply, in every call; and what that takes for each byte of it, in

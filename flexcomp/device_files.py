@@ -7,13 +7,13 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from . import runtime_ext
 from .errors import TargetError
+from .files import beside
 from .linker import cache_for, cache_root, cross_compiler
 
 LIBRARY = "libtvm_ffi.so"
@@ -44,9 +44,8 @@ def library_for(distribution: str, library: str, machine: str) -> Path:
     version = importlib.metadata.version(distribution)
     path = cache_root() / f"{distribution}-{version}-{machine}" / library
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            _fetch(f"{distribution}=={version}", library, machine, Path(scratch)).replace(path)
+        with beside(path) as scratch:
+            _fetch(f"{distribution}=={version}", library, machine, scratch).replace(path)
     return path
 
 
@@ -59,10 +58,9 @@ def program_for(name: str, program: str, compiler: str, libraries: Sequence[Path
     sources = sorted([*folder.glob("*.cc"), *folder.glob("*.h")])
     path = cache_for(name, " ".join([compiler, *options]), [*sources, *libraries]) / program
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        with beside(path) as scratch:
             units = [source for source in sources if source.suffix == ".cc"]
-            _compile(compiler, name, units, libraries, options, Path(scratch) / program).replace(path)
+            _compile(compiler, name, units, libraries, options, scratch / program).replace(path)
     return path
 
 

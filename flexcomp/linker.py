@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from tvm.support import cc
 
 from . import runtime_ext
 from .errors import TargetError
+from .files import beside
 from .target import CompileTarget
 
 _SAME_MACHINE = {"arm64": "aarch64", "amd64": "x86_64"}  # other names of an architecture
@@ -44,11 +44,9 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
     folder = runtime_cache(compiler)
     runtime, stub = folder / "flexcomp_runtime.o", folder / "libtvm_ffi.so"
     if not stub.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            fresh = runtime_ext.build_runtime_object(compiler, Path(scratch) / runtime.name)
-            fresh.replace(runtime)
-            _name_only_library(compiler, Path(scratch) / stub.name).replace(stub)
+        with beside(stub) as scratch:
+            runtime_ext.build_runtime_object(compiler, scratch / runtime.name).replace(runtime)
+            _name_only_library(compiler, scratch / stub.name).replace(stub)
     # The stand-in for libtvm_ffi defines nothing, so the linker would think that it is not needed.
     return Linker(cc.cross_compiler(compiler), runtime, ("-Wl,--no-as-needed", *runtime_ext.link_options(folder)))
 

@@ -6,12 +6,12 @@ import mmap
 import os
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from .device_files import LIBRARY, RUNNER, device_files
 from .errors import ArtifactError, InputError
+from .files import beside
 
 ELF_MACHINES = {183: "aarch64", 62: "x86_64"}  # e_machine of 64-bit ELF files
 _KIND = b"flexcomp.program"
@@ -59,16 +59,15 @@ def require_new(output: Path) -> None:
 
 def write_package(output: Path, files: Mapping[str, Path], readme: str) -> list[str]:
     """Copy files, under the names that are their keys, and a README into a folder or archive; returns all names."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent) as scratch:
-        folder = Path(scratch) / output.name.removesuffix(_ARCHIVE)
+    with beside(output) as scratch:
+        folder = scratch / output.name.removesuffix(_ARCHIVE)
         folder.mkdir()
         for name, source in files.items():
             shutil.copy(source, folder / name)
         (folder / "README").write_text(readme, encoding="utf-8")
         names = sorted(path.name for path in folder.iterdir())
         if _is_archive(output):
-            archive = Path(scratch) / "archive"
+            archive = scratch / "archive"
             with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
                 tar.add(folder, folder.name)
             archive.replace(output)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flexcomp.errors import InputError
+from flexcomp.files import replacing
 from flexcomp.memory_map import KINDS, boxes
 from flexcomp.program import Program, Rung
 from flexcomp.timeline import Bar, Lanes
@@ -28,24 +29,31 @@ def draw_plan(program: Program, rung: Rung, path: str | Path, timelines: Sequenc
     Raises InputError for a format that matplotlib does not write.
     """
     import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    kind = picture_format(path)
     steps = len(rung.steps)
     width = min(24.0, max(10.0, 4.0 + steps / 20))
     heights = [5.5, *([0.9 + 0.85 * len(timelines)] if timelines else [])]
     figure = Figure(figsize=(width, sum(heights) + 1.0), layout="constrained")
-    formats = sorted(FigureCanvasAgg(figure).get_supported_filetypes())
-    if Path(path).suffix.removeprefix(".").lower() not in formats:
-        raise InputError(f"pictures are written as {', '.join(formats)}; {path} ends in none of them")
     above, *below = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     _memory(above, program, rung)
     if below:
         _timelines(below[0], timelines)
     # The same plan gives the same file.
-    plain = {".png": {"Software": None}, ".svg": {"Date": None}}.get(Path(path).suffix.lower())
-    with matplotlib.rc_context({"svg.hashsalt": "flexcomp"}):
-        figure.savefig(path, dpi=130, metadata=plain)
+    plain = {"png": {"Software": None}, "svg": {"Date": None}}.get(kind)
+    with matplotlib.rc_context({"svg.hashsalt": "flexcomp"}), replacing(path) as partial:
+        figure.savefig(partial, format=kind, dpi=130, metadata=plain)
+
+
+def picture_format(path: str | Path) -> str:
+    """How a picture of this name is written. Raises InputError for a format that matplotlib does not write."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    kind, known = Path(path).suffix.removeprefix(".").lower(), sorted(FigureCanvasBase.get_supported_filetypes())
+    if kind not in known:
+        raise InputError(f"pictures are written as {', '.join(known)}; {path} ends in none of them")
+    return kind
 
 
 def _memory(axes, program: Program, rung: Rung) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 
@@ -24,6 +25,9 @@ from .passes import (
 from .passes.choose_kernels import Measured
 from .passes.fuse_attention import Evaluate
 from .schedules.tile import VectorUnit
+
+# Ctrl-C in a pass, which C++ calls, comes out of C++ as what it is, not as one of TVM's errors.
+tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
 
 
 def simplify() -> list[Pass]:

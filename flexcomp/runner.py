@@ -14,6 +14,7 @@ from pathlib import Path
 
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError, InputError
+from flexcomp.files import beside
 from flexcomp.trace import Trace, Traces, read_traces
 
 _USAGE = 2  # the runner's exit code
@@ -90,15 +91,13 @@ def run(
         command += ["--read-rate", str(read_rate)]
     if weights is not None:
         command += ["--weights", str(weights)]
-    if output_dir is not None:
-        Path(output_dir).mkdir(parents=True, exist_ok=True)
-        command += ["--output-dir", str(output_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
-    if done.returncode:
-        reason = done.stderr.strip().splitlines()[-1:] or [f"the runner ended with code {done.returncode}"]
-        kind = InputError if done.returncode == _USAGE else ArtifactError
-        raise kind(reason[0].removeprefix("error: "))
-    report = json.loads(done.stdout)
+    if output_dir is None:
+        report = _report_of(command)
+    else:
+        with beside(Path(output_dir) / "outputs") as folder:
+            report = _report_of([*command, "--output-dir", str(folder)])
+            for file in folder.iterdir():
+                file.replace(Path(output_dir) / file.name)
     for key in ("bytes_read", "stall_ms"):
         each = report[key]
         report |= {key: statistics.median_high(each), f"{key}_each": each}
@@ -117,6 +116,16 @@ def median_trace(library: str | Path, **options) -> Trace:
     """The trace of the inference with the median latency; `options` as of `run`."""
     inferences = traces(library, **options).inferences
     return sorted(inferences, key=lambda trace: trace.latency_s)[len(inferences) // 2]
+
+
+def _report_of(command: Sequence[str]) -> dict:
+    """What the runner prints. Raises InputError or ArtifactError."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+    if done.returncode:
+        reason = done.stderr.strip().splitlines()[-1:] or [f"the runner ended with code {done.returncode}"]
+        kind = InputError if done.returncode == _USAGE else ArtifactError
+        raise kind(reason[0].removeprefix("error: "))
+    return json.loads(done.stdout)
 
 
 def output_file(folder: str | Path, name: str) -> Path:

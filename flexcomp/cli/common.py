@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import typer
@@ -10,9 +12,31 @@ import typer
 from flexcomp.budget import parse_budget
 from flexcomp.errors import BudgetError, FlexcompError, InputError
 
+FAILED = 1  # printing, or an answer that is wrong
 USAGE = 2
 CANNOT_BUILD = 3
 CANNOT_RUN = 4
+
+
+def call(app: Callable[[], None]) -> None:
+    """Run the command line. What goes wrong in printing is one line, too, and a reader that went away is none."""
+    for argument in sys.argv:
+        if not _is_text(argument):
+            typer.echo(f"error: the argument {argument!r} is not UTF-8: rename the file", err=True)
+            sys.exit(USAGE)
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack our ×
+    try:
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still in the buffer
+        if not isinstance(error, BrokenPipeError):
+            typer.echo(f"error: cannot print the result: {_words(error)}", err=True)
+        sys.exit(FAILED)
 
 
 @contextmanager
@@ -20,12 +44,40 @@ def exit_on_error(code: int) -> Iterator[None]:
     """Turn the user's errors into one line on stderr and the exit code `code`."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except InputError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(USAGE) from None
+        raise _exit(_words(error), USAGE) from None
     except (FlexcompError, OSError) as error:
-        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(code) from None
+        raise _exit(_words(error), code) from None
+    except UnicodeEncodeError as error:
+        if _is_text(str(error.object)):
+            raise
+        raise _exit(f"the path {error.object!r} is not UTF-8: rename it", USAGE) from None
+    except MemoryError:
+        raise _exit("memory ran out", code) from None
+
+
+def _exit(words: str, code: int) -> typer.Exit:
+    typer.echo(f"error: {words}", err=True)
+    return typer.Exit(code)
+
+
+def _words(error: Exception) -> str:
+    """One line; the system's errors without their numbers."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split())
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # a byte that the system could not decode
+        return False
+    return True
 
 
 def checked_budget(text: str | None) -> str | None:

@@ -12,8 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from flexcomp.cli.common import CANNOT_BUILD, exit_on_error, parse_shapes
-
-_INTERRUPTED = 130
+from flexcomp.cli.supervise import last_words
 
 
 def tune(
@@ -43,22 +42,19 @@ def tune(
         from flexcomp import tune as tune_model
 
         with _Display(model.name, trials) as display:
-            try:
-                report = tune_model(
-                    str(model),
-                    target,
-                    database=output,
-                    trials=trials,
-                    input_shapes=shapes or None,
-                    threads=threads,
-                    tracker=rpc_tracker,
-                    key=rpc_key,
-                    timeout_s=timeout,
-                    progress=display,
-                )
-            except KeyboardInterrupt:
-                typer.echo(f"interrupted: what was measured is in {output}; the same command continues", err=True)
-                raise typer.Exit(_INTERRUPTED) from None
+            last_words(f"interrupted: what was measured is in {output}; the same command continues")
+            report = tune_model(
+                str(model),
+                target,
+                database=output,
+                trials=trials,
+                input_shapes=shapes or None,
+                threads=threads,
+                tracker=rpc_tracker,
+                key=rpc_key,
+                timeout_s=timeout,
+                progress=display,
+            )
     from flexcomp.tables import stdout_console
 
     console = stdout_console()

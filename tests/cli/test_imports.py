@@ -22,7 +22,7 @@ def imported_by(code: str) -> set[str]:
     [
         "import flexcomp",
         "import flexcomp; flexcomp.load, flexcomp.Session",
-        "import flexcomp.cli",
+        "import flexcomp.cli.app",
         "import flexcomp.runner",
     ],
 )

@@ -1,0 +1,47 @@
+"""The commands, together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flexcomp import __version__
+from flexcomp.cli.bench import bench
+from flexcomp.cli.build import build
+from flexcomp.cli.demo import demo
+from flexcomp.cli.inspect import inspect
+from flexcomp.cli.package import package
+from flexcomp.cli.plan import plan
+from flexcomp.cli.profile import profile
+from flexcomp.cli.remote import app as remote
+from flexcomp.cli.run import run
+from flexcomp.cli.tune import tune
+
+app = typer.Typer(
+    name="flexcomp",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"flexcomp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Compile neural networks to run in a small memory budget."""
+
+
+for command in (build, tune, run, inspect, package, plan, profile, bench, demo):
+    app.command()(command)
+app.add_typer(remote, name="remote")
