@@ -1,0 +1,68 @@
+"""Builds the networks of a soak and finds out what they must compute. A process of its own: it needs the compiler.
+
+    python -m benchmarks.soaking.prepare DIR
+
+DIR gets NETWORK-VERSION.so and .weights, and expected.json: for every network its inputs' files, and for every version
+the hashes of the outputs, by threads, rung and input. An output that is hashed here came from a session of its own that
+had run nothing before, with everything read by plain reads, and lies within TOLERANCE of ONNX Runtime's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+import flexcomp
+from benchmarks.soaking.files import digest
+from benchmarks.soaking.networks import VERSIONS, Network, networks
+from flexcomp.session import read_info
+
+# Of the largest output. Both add up float32 products in an order of their own: after the two or three hundred thousand
+# of these networks, whose sums hold up to 4,096 terms, they are 1e-6 to 1e-5 apart (Winograd kernels err most).
+TOLERANCE = 5e-5
+THREADS = (1, 2, 3)
+BUILT_FOR = 2  # threads
+
+
+def prepare(folder: Path) -> None:
+    """Everything into `folder`."""
+    expected: dict[str, dict] = {}
+    for version in VERSIONS:
+        for network in networks(version):
+            library = folder / f"{network.name}-{version}.so"
+            flexcomp.build(network.model, threads=BUILT_FOR).export_library(library)
+            inputs = folder / f"{network.name}.npz"
+            np.savez(inputs, **{f"{i}:{key}": value for i, given in enumerate(network.inputs) for key, value in given.items()})
+            entry = expected.setdefault(network.name, {"inputs": inputs.name, "outputs": {}, "largest_budget": 0})
+            entry["outputs"][version] = _outputs(library, network)
+            entry["largest_budget"] = max(entry["largest_budget"], read_info(library)["resident_bytes"])
+    (folder / "expected.json").write_text(json.dumps(expected))
+
+
+def _outputs(library: Path, network: Network) -> dict[str, list[list[str]]]:
+    """Of every rung, for every input; by threads."""
+    judge = onnxruntime.InferenceSession(network.model.SerializeToString(), providers=["CPUExecutionProvider"])
+    right = [judge.run(None, given)[0] for given in network.inputs]
+    hashes: dict[str, list[list[str]]] = {}
+    for threads in THREADS:
+        with flexcomp.load(library, threads=threads) as session:
+            budgets = [rung.budget_bytes for rung in session.ladder]
+        hashes[str(threads)] = []
+        for budget in budgets:
+            outputs = []
+            for given, want in zip(network.inputs, right, strict=True):
+                with flexcomp.load(library, budget, threads, direct=False) as session:
+                    outputs.append(session.run(given)["y"])
+                apart = float(np.abs(outputs[-1] - want).max() / np.abs(want).max())
+                if not apart <= TOLERANCE:
+                    raise SystemExit(f"{library.name} at {budget} bytes, {threads} threads: {apart:.1e} from ONNX Runtime")
+            hashes[str(threads)].append([digest(output) for output in outputs])
+    return hashes
+
+
+if __name__ == "__main__":
+    prepare(Path(sys.argv[1]))
