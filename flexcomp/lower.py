@@ -193,7 +193,8 @@ class _Lowering:
                 arrays.append(found)
                 offset += align(found.nbytes)
             else:
-                args.append(ValueArg(found.value, found.type))
+                bounds = attrs.get(names.BOUNDS, ()) if not args else ()
+                args.append(ValueArg(found.value, found.type, bounds=tuple((int(low), int(high)) for low, high in bounds)))
         outputs = call.ty_args[0]
         types = list(outputs.fields) if isinstance(outputs, relax.TupleType) else [outputs]
         if taken is None:

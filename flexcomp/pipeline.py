@@ -10,6 +10,7 @@ from tvm.ir.transform import Pass, Sequential
 from .lower import VIEWS
 from .passes import (
     Canonicalise,
+    CheckIndices,
     ChooseKernels,
     FoldBatchNorm,
     FuseAttention,
@@ -36,8 +37,11 @@ def simplify() -> list[Pass]:
 
 
 def transformers(unit: VectorUnit, evaluate: Evaluate) -> list[Pass]:
-    """Attention and large embeddings are calls of kernels; `evaluate` gives the result of a function of the weights."""
-    return [FuseAttention(unit, evaluate), SliceEmbeddings(unit)]
+    """Indices are checked; attention and large embeddings are calls of kernels.
+
+    `evaluate` gives the result of a function of the weights.
+    """
+    return [CheckIndices(evaluate), FuseAttention(unit, evaluate), SliceEmbeddings(unit)]
 
 
 def choose(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:

@@ -2,6 +2,7 @@
 
 from .align_stack import AlignStack
 from .canonicalise import Canonicalise
+from .check_indices import CheckIndices
 from .choose_kernels import ChooseKernels
 from .fold_batch_norm import FoldBatchNorm
 from .fuse_attention import FuseAttention
@@ -17,6 +18,7 @@ from .slice_layers import SliceLayers
 __all__ = [
     "AlignStack",
     "Canonicalise",
+    "CheckIndices",
     "ChooseKernels",
     "FoldBatchNorm",
     "FuseAttention",

@@ -30,6 +30,8 @@ WORK = "flexcomp.work"  # float: operations, weighted by how fast this kernel do
 SLICES = "flexcomp.slices"  # int: blocks of the panel; the kernel takes (first, count) before its output
 CANDIDATES = "flexcomp.candidates"  # list of (implementation, scratch bytes, weight bytes, work): what was on offer
 ROWS = "flexcomp.rows"  # str, where the kernel can be made for a band of rows: RowKernel.encode of schedules/row_bands.py
+# On a kernel PrimFunc: (low, high) of the integers that may stand in the first operand, high excluded; see ValueArg.bounds.
+BOUNDS = "flexcomp.bounds"  # list of pairs of int
 IN_PLACE = "flexcomp.in_place"  # list of int: the operands that the result may be written over
 PART = "flexcomp.part"  # float, below 1: the part of the tensor it writes to that the kernel touches
 SCRATCH = "flexcomp.scratch"  # list of shapes: float32 buffers that the kernel takes after its output

@@ -1,4 +1,4 @@
-"""Give operators without weights their own kernels: pooling, softmax and norms, concatenation, sorting, sums."""
+"""Give operators without weights their own kernels: pooling, softmax and norms, concatenation, sorting, sums, scattering."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import module_pass
 
-from ..schedules import concat, pool, rowwise, scan, sort
+from ..schedules import concat, pool, rowwise, scan, scatter, sort
 from ..schedules.concat import ConcatSpec
 from ..schedules.pool import PoolSpec
 from ..schedules.row_bands import row_kernel
 from ..schedules.rowwise import RowSpec
 from ..schedules.scan import ScanSpec
+from ..schedules.scatter import ScatterSpec
 from ..schedules.sort import SortSpec
 from ..schedules.tile import VectorUnit
 from .attributes import kernel_attributes
@@ -194,6 +195,17 @@ def _cumsum(call: relax.Call):
     return spec, scan.kernel, [data]
 
 
+def _scatter(call: relax.Call):
+    if not all(isinstance(arg, relax.Var) and static_tensor(arg) and math.prod(shape(arg)) for arg in call.args):
+        return None
+    data, indices, updates = call.args
+    axis = int(call.attrs.axis) % len(shape(data)) if operator(call) == "scatter_elements" else -1
+    spec = ScatterSpec(shape(data), shape(indices), axis, dtype(data), dtype(indices), str(call.attrs.reduction))
+    if spec.reduction not in scatter.REDUCTIONS or spec.updates != shape(updates) or dtype(indices) not in ("int32", "int64"):
+        return None
+    return spec, scatter.kernel, [data, indices, updates]
+
+
 _RULES: dict[str, Rule] = {
     "max_pool2d": _pool,
     "avg_pool2d": _pool,
@@ -207,4 +219,6 @@ _RULES: dict[str, Rule] = {
     "argsort": _sort,
     "topk": _topk,
     "cumsum": _cumsum,
+    "scatter_elements": _scatter,
+    "scatter_nd": _scatter,
 }

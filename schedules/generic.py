@@ -7,7 +7,8 @@ as legalised and fused PrimFuncs. Rules are tried in order:
     blocks   blocks of any form, such as an arg-max: the outer loops run in parallel where TVM allows it
     as it is
 
-In all of them exponentials and the like become vectorisable arithmetic, and intermediate tensors scratch.
+In all of them exponentials and the like become vectorisable arithmetic, and intermediate tensors scratch; indices that depend
+on values are clamped (`guard.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from . import nests, scratch, stages, vector_math
+from . import guard, nests, scratch, stages, vector_math
 from .scratch import Scratch
 
 # Iterations of a block below which it stays serial.
@@ -63,10 +64,11 @@ def schedule(func: tirx.PrimFunc, target: Target) -> Scheduled:
     packed = packed_calls(func)
     if packed:
         raise UnsupportedKernelError(f"the kernel calls {', '.join(packed)}, which only TVM's own runtime has")
+    func = guard.clamp_indices(func)
     for rule in RULES:
         scheduled = rule(func, target)
         if scheduled is not None:
-            return Scheduled(vector_math.expand(vector_math.keep_nan(scheduled.func)), scheduled.scratch)
+            return Scheduled(guard.define(vector_math.expand(vector_math.keep_nan(scheduled.func))), scheduled.scratch)
     raise AssertionError("the last rule takes every function")
 
 

@@ -22,6 +22,7 @@ from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.domains import require_converters
 from flexcomp.frontend.onnx_model import graph_inputs
 from flexcomp.frontend.operators import CONVERTERS, Node
+from flexcomp.frontend.operators.indexing import check_indices
 from flexcomp.frontend.operators.pads import resolve_auto_pad
 from flexcomp.frontend.relax_model import is_static, require_static
 
@@ -80,6 +81,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         node = Node(op_name, custom["name"], inputs, attrs, opset, custom["num_outputs"], self.bb, self._value_of)
         self.place = f"node {node.name!r} ({op_name})"
         resolve_auto_pad(node)
+        check_indices(node)
         own = CONVERTERS.get(op_name)
         result = own(node) if own else None
         if result is None:

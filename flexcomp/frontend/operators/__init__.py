@@ -4,13 +4,14 @@ A converter takes a `Node` and returns a Relax expression (a relax.Tuple for sev
 translation is right and as good. What it cannot translate exactly it refuses with `Node.refuse`. Every file ends with its table.
 """
 
-from flexcomp.frontend.operators import elementwise, normalisation, pads, resize
+from flexcomp.frontend.operators import elementwise, indexing, normalisation, pads, resize
 from flexcomp.frontend.operators.node import Converter, Node
 
 __all__ = ["CONVERTERS", "Converter", "Node"]
 
 CONVERTERS: dict[str, Converter] = {
     **elementwise.CONVERTERS,
+    **indexing.CONVERTERS,
     **normalisation.CONVERTERS,
     **pads.CONVERTERS,
     **resize.CONVERTERS,

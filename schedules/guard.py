@@ -1,0 +1,144 @@
+"""Whatever stands in its inputs, a generic kernel stays inside its tensors and does nothing undefined.
+
+Kernels of the importer and the legaliser index by values (gathers, boxes of a suppression, coordinates of a sampler) and
+trust them. `clamp_indices` makes every index that depends on a value one of its axis:
+
+    data[ids[i], j]   →   data[max(min(ids[i], n - 1), 0), j]
+
+Which values are right is not decided here: indices that a user gives are checked before (`indices.py`). `define` gives
+conversions of floats to integers and quotients of integers a result where the machine has none, or every processor another.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+
+from .vector_math import let
+
+_MANTISSA = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # bits, the implied one included
+
+
+def clamp_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with every index that depends on a value clamped to its axis."""
+    depends = _Dependence(func)
+
+    def clamped(buffer: tirx.Buffer, indices) -> list[ir.Expr] | None:
+        if not any(depends.on_values(index) for index in indices):
+            return None
+        return [
+            _clamp(index, extent) if depends.on_values(index) else index
+            for index, extent in zip(indices, buffer.shape, strict=True)
+        ]
+
+    def load(node: ir.TensorLoad) -> ir.Expr:
+        indices = clamped(node.source, node.indices)
+        return node if indices is None else tirx.BufferLoad(node.source, indices)
+
+    def store(node: tirx.BufferStore) -> tirx.Stmt:
+        indices = clamped(node.buffer, node.indices)
+        return node if indices is None else tirx.BufferStore(node.buffer, node.value, indices)
+
+    return tvm_ffi.structural_map(func, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+
+
+class _Dependence:
+    """Which expressions of a function depend on what stands in its tensors."""
+
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self.variables: set[tirx.Var] = set()
+        before = -1
+        while before != len(self.variables):  # a variable may be bound before one that it depends on is found
+            before = len(self.variables)
+            tvm_ffi.structural_walk(
+                func.body,
+                [
+                    ((tirx.stmt.Bind, tirx.Let), lambda node: self._bind(node.var, node.value)),
+                    (tirx.For, lambda node: self._bind(node.loop_var, node.min, node.extent)),
+                    (s_tir.SBlockRealize, self._bind_block),
+                ],
+            )
+
+    def _bind(self, variable: tirx.Var, *values: ir.Expr) -> None:
+        if any(self.on_values(value) for value in values):
+            self.variables.add(variable)
+
+    def _bind_block(self, node: s_tir.SBlockRealize) -> None:
+        for axis, value in zip(node.block.iter_vars, node.iter_values, strict=True):
+            self._bind(axis.var, value)
+
+    def on_values(self, expr: ir.Expr) -> bool:
+        """Whether `expr` holds a load, or a variable that depends on one."""
+        found = []
+        tvm_ffi.structural_walk(
+            expr,
+            [
+                (ir.TensorLoad, lambda _: found.append(True)),
+                (ir.Var, lambda var: found.append(True) if var in self.variables else None),
+            ],
+        )
+        return bool(found)
+
+
+def _clamp(index: ir.Expr, extent: ir.Expr) -> ir.Expr:
+    dtype = index.ty.dtype
+    assert dtype.lanes == 1, "indices are clamped before anything is a vector"
+    return tirx.max(tirx.min(index, tirx.const(int(extent) - 1, dtype)), tirx.const(0, dtype))
+
+
+def define(node: tvm_ffi.Object) -> tvm_ffi.Object:
+    """`node` without undefined arithmetic.
+
+    A float that no integer of the wanted type is near becomes the nearest there is, NaN becomes 0. Quotient and remainder of a
+    division by 0 are 0; the least integer divided by -1 is itself.
+    """
+    return tvm_ffi.structural_map(
+        node, [(tirx.Cast, _saturate), ((tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod), _divide)]
+    )
+
+
+def _saturate(cast: tirx.Cast) -> ir.Expr:
+    source, wanted = cast.value.ty.dtype, cast.ty.dtype
+    base = str(source.with_lanes(1))
+    integer = str(wanted.with_lanes(1))
+    if base not in _MANTISSA or not integer.startswith(("int", "uint")):
+        return cast
+    bits = wanted.bits
+    low, high = (0, 2**bits) if integer.startswith("uint") else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+    number = lambda value: tirx.const(value, source)  # noqa: E731
+    largest = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}.get(base, math.inf)
+    # The greatest float below `high`; below 2^mantissa all integers are floats.
+    limit = min(float(high - max(1, high >> _MANTISSA[base])), largest)
+    lowest = max(float(low), -largest)
+
+    def bounded(value: ir.Expr) -> ir.Expr:
+        # Comparisons with NaN are false.
+        inside = tirx.Select(value >= number(lowest), value, tirx.Select(value < number(lowest), number(lowest), number(0.0)))
+        return tirx.Cast(wanted, tirx.Select(value > number(limit), number(limit), inside))
+
+    return let(cast.value, bounded)
+
+
+def _divide(quotient: tirx.Div | tirx.Mod | tirx.FloorDiv | tirx.FloorMod) -> ir.Expr:
+    dtype = quotient.ty.dtype
+    kind, divisor = str(dtype.with_lanes(1)), quotient.b
+    plain = divisor.value if isinstance(divisor, tirx.Broadcast) else divisor
+    if not kind.startswith(("int", "uint")) or (isinstance(plain, tirx.IntImm) and plain.value not in (0, -1)):
+        return quotient
+    zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
+
+    def of(value: ir.Expr, by: ir.Expr) -> ir.Expr:
+        if kind.startswith("uint"):
+            return tirx.Select(tirx.EQ(by, zero), zero, type(quotient)(value, tirx.max(by, one)))
+        minus = tirx.const(-1, dtype)
+        special = tirx.And(by >= minus, by <= zero)
+        negated = zero - value if isinstance(quotient, tirx.Div | tirx.FloorDiv) else zero
+        result = type(quotient)(value, tirx.Select(special, one, by))
+        return tirx.Select(tirx.EQ(by, zero), zero, tirx.Select(tirx.EQ(by, minus), negated, result))
+
+    return let(quotient.a, lambda value: let(divisor, lambda by: of(value, by)))
+
+
+__all__ = ["clamp_indices", "define"]
