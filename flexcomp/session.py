@@ -36,7 +36,9 @@ _ERRORS = {c.__name__: c for c in (ArtifactError, BudgetError, ExecutionError, I
 _OPTIONS = (  # see `load`
     "direct", "read_bandwidth", "compute_cpus", "loader_cpu", "affinity", "trace", "fail_read_at", "sysfs_cpus",
 )  # fmt: skip
-_loaded: dict[Path, list[tuple[int, int]]] = {}  # device and inode of each file that was loaded from a path
+_loaded: dict[Path, list[tuple[int, int] | None]] = {}  # device and inode of each file that was loaded from a path
+_programs: dict[str, tvm_ffi.Module] = {}  # by the name of their library: tvm_ffi keeps for good whatever it loads
+_MOST_TRIES = 10  # to load a library whose file is being replaced
 _ELF_MACHINES = {3: "i686", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 
@@ -234,28 +236,43 @@ def read_info(path: str | os.PathLike[str]) -> dict:
 
 
 def _load_program(path: Path) -> tuple[tvm_ffi.Module, str]:
-    """The program, and the name its library was loaded by."""
+    """The program, and the name its library was loaded by. Loaded once for each file."""
     _check_elf(path)
-    name = _name_of_its_own(path)
+    for _ in range(_MOST_TRIES):
+        file = _file_at(path)
+        name = _name_of_its_own(path, file)
+        if (program := _programs.get(name)) is not None:
+            return program, name
+        try:
+            with _translated():
+                program = tvm_ffi.load_module(name)
+        except RuntimeError as error:
+            raise ArtifactError(f"cannot load {path}: {str(error).strip().splitlines()[-1]}") from None
+        if _file_at(path) != file:  # replaced meanwhile: which of the two was loaded by this name, nobody knows
+            _loaded[path][_loaded[path].index(file)] = None
+            continue
+        if not program.kind.startswith(_KIND):
+            raise ArtifactError(f"{path} is a library, but not a compiled network")
+        return _programs.setdefault(name, program), name
+    raise ArtifactError(f"{path} was replaced each of the {_MOST_TRIES} times that it was opened: try again")
+
+
+def _file_at(path: Path) -> tuple[int, int]:
     try:
-        with _translated():
-            program = tvm_ffi.load_module(name)
-    except RuntimeError as error:
-        raise ArtifactError(f"cannot load {path}: {str(error).strip().splitlines()[-1]}") from None
-    if not program.kind.startswith(_KIND):
-        raise ArtifactError(f"{path} is a library, but not a compiled network")
-    return program, name
+        status = path.stat()
+    except OSError as error:
+        raise ArtifactError(f"cannot open {path}: {error.strerror}") from None
+    return status.st_dev, status.st_ino
 
 
-def _name_of_its_own(path: Path) -> str:
+def _name_of_its_own(path: Path, file: tuple[int, int]) -> str:
     """A spelling of `path` under which no other file was loaded.
 
     Libraries stay in the process, and the dynamic loader takes a name that it knows for the file it knows: a
     network that was built again under the same name would go on running as it was.
     """
-    status = path.stat()
     files = _loaded.setdefault(path, [])
-    if (file := (status.st_dev, status.st_ino)) not in files:
+    if file not in files:
         files.append(file)
     return f"{path.parent}/{'./' * files.index(file)}{path.name}"
 

@@ -10,6 +10,7 @@ import textwrap
 import threading
 
 import numpy as np
+import tvm_ffi
 from tiny import close_to
 
 import flexcomp
@@ -70,6 +71,46 @@ def test_a_library_that_was_replaced_is_loaded_anew(tiny, other, x, tmp_path):
     close_to(sessions[0](x), tiny.reference(x))
 
 
+def test_a_library_that_is_replaced_while_it_is_loaded_is_loaded_again(tiny, other, x, tmp_path, monkeypatch):
+    """The name that a file was found by may have loaded the file that took its place."""
+    library = tmp_path / "net.so"
+
+    def place(network):  # the same two files again and again
+        for source, target in ((network.library, library), (network.weights, library.with_suffix(".weights"))):
+            (tmp_path / "fresh").hardlink_to(source)
+            (tmp_path / "fresh").replace(target)
+
+    def replaced_at_the_last_moment(name):
+        monkeypatch.undo()
+        place(other)
+        return tvm_ffi.load_module(name)
+
+    place(tiny)
+    monkeypatch.setattr(tvm_ffi, "load_module", replaced_at_the_last_moment)
+    with flexcomp.load(library) as session:
+        close_to(session(x), other.reference(x))
+    place(tiny)
+    with flexcomp.load(library) as session:
+        close_to(session(x), tiny.reference(x))
+
+
+def test_loading_a_network_again_takes_no_memory(tiny, x):
+    """tvm_ffi keeps what it loads for as long as the process lives: a program is loaded once."""
+    def growth_of(times):
+        before = resident_bytes()
+        for _ in range(times):
+            read_info(tiny.library)
+        return resident_bytes() - before
+
+    growth_of(1000)  # the heap takes its size
+    assert growth_of(1000) < 1 << 20
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
 def test_the_runtime_stays_its_own_beside_tvm(tiny, x):
     """In a process with TVM, opening a library gives it TVM's backend; sessions take theirs back."""
     import tvm  # noqa: F401
@@ -77,7 +118,7 @@ def test_the_runtime_stays_its_own_beside_tvm(tiny, x):
     backend = ctypes.c_void_p.in_dll(ctypes.CDLL(str(tiny.library)), "__TVMBackendParallelLaunch")
     with flexcomp.load(tiny.library, threads=2) as session:
         ours = backend.value
-        read_info(tiny.library)
+        tvm_ffi.load_module(str(tiny.library))
         assert backend.value != ours
         close_to(session(x), tiny.reference(x))
         assert backend.value == ours
