@@ -36,7 +36,7 @@ class DeviceError(FlexcompError):
 
 
 class StorageError(FlexcompError):
-    """Reading weights failed in the middle of an inference. The session stays usable."""
+    """Reading weights failed in the middle of an inference: the session stays usable. Or they were changed: load again."""
 
 
 class ExecutionError(FlexcompError):

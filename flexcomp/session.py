@@ -78,7 +78,8 @@ def load(
 
     `budget` is what `flexcomp.budget.parse_budget` understands; the largest plan within it is used. `threads`
     defaults to what the network was built for, or the cores for them if they are fewer. `verify` checks every byte
-    of the weights first.
+    of the weights first, and again whenever it is read: that takes a thousandth of the weights file's size in memory beyond the
+    budget, and the loader computes a checksum of what it reads.
     Where cores differ (big.LITTLE), kernels run on the big ones and weights are loaded on little ones; otherwise
     the system places threads. `compute_cpus` and `loader_cpu` name cores instead, as a number, a sequence or a list such
     as "4-7"; `affinity=False` leaves all to the system.
@@ -96,7 +97,7 @@ def load(
     nbytes = resolve(budget, info["min_budget_bytes"], info["resident_bytes"])
     if weights is None:
         weights = path.with_suffix(".weights")
-    if not Path(weights).is_file():
+    if not Path(weights).exists():
         raise ArtifactError(f"the weights file {weights} is missing")
     options |= {"library_path": name, "budget_bytes": nbytes, "threads": threads, "verify": verify}
     with _translated():
@@ -121,7 +122,8 @@ class Session:
     def run(self, inputs: Mapping[str, Any] | None = None, *args: Any) -> dict[str, np.ndarray]:
         """One inference: `run({"x": x})`, or `run(x, …)` in the order of `inputs`. Returns the outputs by name.
 
-        Raises InputError (a ValueError), StorageError, ExecutionError; afterwards the session works on.
+        Raises InputError (a ValueError), StorageError, ExecutionError; afterwards the session works on, unless the weights
+        file was changed in place: whatever has to be read then is refused, until the network is loaded again.
         """
         given = checked_inputs(self.inputs, inputs, args)
         results = [np.empty(port.shape, np.dtype(port.dtype)) for port in self.outputs]
@@ -181,7 +183,7 @@ class Session:
             return parse_trace(_function(self._opened, "trace")())
 
     def read_rate(self, request_nbytes: int = 1 << 20, nbytes: int = 64 << 20) -> float:
-        """Bytes per second that the storage gives to the loader alone, by reads of `request_nbytes`, `nbytes` in all."""
+        """Bytes per second that the storage gives to the loader alone, by reads of `request_nbytes`, `nbytes` or more in all."""
         with _translated():
             return float(_function(self._opened, "read_rate")(request_nbytes, nbytes))
 

@@ -23,7 +23,7 @@ const char kUsage[] =
   --input NAME=FILE.npy   an input tensor; inputs not given are random (integers: zero)
   --output-dir DIR        write each output to DIR/NAME.npy ("/" in names becomes "_")
   --seed N                of the random inputs (default 0)
-  --verify                check every byte of the weights first
+  --verify                check every byte of the weights first, and whenever it is read
   --buffered              read through the page cache instead of O_DIRECT
   --read-bandwidth N      imitate storage of N bytes per second
   --read-rate N           afterwards measure the storage alone, by reads of N bytes

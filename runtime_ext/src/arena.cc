@@ -1,6 +1,7 @@
 #include "arena.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -27,12 +28,13 @@ Arena::Arena(uint64_t nbytes) : nbytes_(nbytes) {
   }
   // Huge pages need an aligned start: map more, give back both ends. A huge page never reaches beyond the
   // mapping, so the advice cannot make the arena larger than its size.
-  std::byte* wide = Map(nbytes + kHugePage);
+  const uint64_t whole = RoundUp(nbytes, static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)));  // the system's, which may be larger
+  std::byte* wide = Map(whole + kHugePage);
   const uint64_t address = reinterpret_cast<uintptr_t>(wide);
   const uint64_t head = RoundUp(address, kHugePage) - address;
   base_ = wide + head;
   if (head > 0) ::munmap(wide, head);
-  if (head < kHugePage) ::munmap(base_ + nbytes, kHugePage - head);
+  if (head < kHugePage) ::munmap(base_ + whole, kHugePage - head);
 #ifdef MADV_HUGEPAGE
   ::madvise(base_, nbytes, MADV_HUGEPAGE);
 #endif

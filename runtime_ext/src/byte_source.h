@@ -11,6 +11,7 @@ namespace flexcomp {
 class ByteSource {
  public:
   static constexpr uint32_t kMostInFlight = 8;
+  static constexpr int kChanged = -1;  // where an errno value is returned: the source is not what it was when it was opened
 
   virtual ~ByteSource() = default;
 
@@ -19,7 +20,7 @@ class ByteSource {
   virtual void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept = 0;
   // Whether End would not have to wait. Only with reads in flight.
   virtual bool Ready() noexcept = 0;
-  // Waits for the oldest read in flight. Returns 0 or an errno value.
+  // Waits for the oldest read in flight. Returns 0, an errno value, or kChanged.
   virtual int End() noexcept = 0;
   // Where reads are copies by whoever ends them: copies a part of what another thread is reading. Any thread may call it;
   // false: there is nothing to do.
@@ -31,6 +32,9 @@ class ByteSource {
     return End();
   }
 
+  // Whether something has been written to the source since it was opened: 0, kChanged, or the errno value of asking. A 0
+  // behind reads says that they brought what was there. Any thread may call it.
+  virtual int Check() const noexcept = 0;
   // Whether reads bypass the page cache.
   virtual bool direct() const noexcept = 0;
   // Whether reads in flight are the device's business alone: no thread of this process touches their targets.

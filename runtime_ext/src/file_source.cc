@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <sys/stat.h>
 #include <sys/vfs.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <thread>
 
 #include "error.h"
 #include "program.h"
@@ -15,22 +18,49 @@
 namespace flexcomp {
 
 FileSource::FileSource(const std::string& path, bool direct) {
-  if (direct) {
-    fd_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
-    direct_ = fd_.get() >= 0 && ProbeDirect();
-  }
-  if (!direct_) fd_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status;
-  if (fd_.get() < 0 || ::fstat(fd_.get(), &status) != 0)
-    RaiseError("ArtifactError", "cannot open the weights file ", path, ": ", ErrnoText(errno));
-  if (!S_ISREG(status.st_mode)) RaiseError("ArtifactError", "the weights file ", path, " is not a regular file");
-  file_nbytes_ = static_cast<uint64_t>(status.st_size);
+  const auto open = [&](int flags) {
+    // Without waiting: a pipe would have to be opened for writing, too.
+    fd_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags));
+    if (fd_.get() < 0 || ::fstat(fd_.get(), &status) != 0) return false;
+    if (!S_ISREG(status.st_mode)) RaiseError("ArtifactError", "the weights file ", path, " is not a regular file");
+    return true;
+  };
+  direct_ = direct && open(O_DIRECT) && ProbeDirect();
+  if (!direct_ && !open(0)) RaiseError("ArtifactError", "cannot open the weights file ", path, ": ", ErrnoText(errno));
+  version_ = VersionOf(status);
+  Settle(path);
   struct statfs system;
   in_memory_ = ::fstatfs(fd_.get(), &system) == 0 && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC);
 }
 
 FileSource::~FileSource() {
   while (requests_.size() > 0) End();  // the device would go on writing
+}
+
+FileSource::Version FileSource::VersionOf(const struct stat& status) {
+  return {static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+}
+
+// File systems stamp changes with a clock that stands still between its ticks, and some with whole seconds: a second change
+// in the same tick leaves the time as it was. So what is opened has to be older than that.
+void FileSource::Settle(const std::string& path) {
+  constexpr int64_t kSecond = 1'000'000'000, kCoarsest = 2 * kSecond;  // FAT's
+  const auto nanoseconds = [](const timespec& time) { return time.tv_sec * kSecond + time.tv_nsec; };
+  timespec time;
+  ::clock_getres(CLOCK_REALTIME_COARSE, &time);
+  const int64_t tick = version_.changed_ns == 0 ? kCoarsest : nanoseconds(time);
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &time);
+  const int64_t age = nanoseconds(time) - (version_.changed_s * kSecond + version_.changed_ns);
+  if (age < 0 || age >= tick) return;  // in the future: a change would bring another time
+  std::this_thread::sleep_for(std::chrono::nanoseconds(tick - age));
+  if (Check() != 0) RaiseError("ArtifactError", "the weights file ", path, " is being written to");
+}
+
+int FileSource::Check() const noexcept {
+  struct stat status;
+  if (::fstat(fd_.get(), &status) != 0) return errno;
+  return VersionOf(status) == version_ ? 0 : kChanged;
 }
 
 // Some file systems accept the flag and refuse the read.
@@ -41,7 +71,7 @@ bool FileSource::ProbeDirect() noexcept {
 
 void FileSource::Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
   // Through the page cache the kernel would read at once, and so keep the caller from what has arrived already.
-  const bool submitted = queued() && offset < file_nbytes_ &&
+  const bool submitted = queued() && offset < version_.nbytes &&
                          aio_.Submit(fd_.get(), requests_.next_slot(), offset, target, nbytes) == 0;
   requests_.Push({offset, target, nbytes, submitted});
 }
@@ -56,11 +86,11 @@ int FileSource::End() noexcept {
   const uint32_t slot = requests_.oldest_slot();
   requests_.Pop();
   const auto& [offset, target, nbytes, queued] = request;
-  if (!queued && in_memory_ && offset < file_nbytes_)
-    return copy_.Run(offset, target, std::min<uint64_t>(nbytes, RoundUp(file_nbytes_ - offset, kPage)), Reader());
+  if (!queued && in_memory_ && offset < version_.nbytes)
+    return copy_.Run(offset, target, std::min<uint64_t>(nbytes, RoundUp(version_.nbytes - offset, kPage)), Reader());
   if (!queued) return ReadRange(offset, target, nbytes);
   int64_t result = 0;
-  if (!aio_.Ended(slot, true, &result)) return EIO;
+  if (!aio_.Ended(slot, true, &result)) return ReadRange(offset, target, nbytes);
   if (result < 0) return static_cast<int>(-result);
   return result == 0 ? ENODATA : ReadRange(offset, target, nbytes, static_cast<size_t>(result));
 }
@@ -68,8 +98,8 @@ int FileSource::End() noexcept {
 bool FileSource::Help() noexcept { return in_memory_ && copy_.Help(Reader()); }
 
 int FileSource::ReadRange(uint64_t offset, std::byte* target, size_t nbytes, size_t got) const noexcept {
-  if (offset >= file_nbytes_) return EINVAL;
-  const size_t wanted = std::min<uint64_t>(nbytes, file_nbytes_ - offset);
+  if (offset >= version_.nbytes) return EINVAL;
+  const size_t wanted = std::min<uint64_t>(nbytes, version_.nbytes - offset);
   while (got < wanted) {
     // A direct read that was cut short inside a page goes on from the start of that page.
     if (direct_ && got % kPage != 0) {

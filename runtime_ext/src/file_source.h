@@ -1,7 +1,9 @@
 // Bytes of a local file, past the page cache where the file system allows it.
 #pragma once
 
-#include <memory>
+#include <sys/stat.h>
+
+#include <cstdint>
 #include <string>
 
 #include "byte_source.h"
@@ -14,7 +16,7 @@ namespace flexcomp {
 class FileSource final : public ByteSource {
  public:
   // Opens `path` with O_DIRECT if `direct` is wanted and possible; otherwise reads through the page cache
-  // and drops the pages again. Throws ArtifactError.
+  // and drops the pages again. Waits for a tick of the clock if the file was written in this one. Throws ArtifactError.
   FileSource(const std::string& path, bool direct);
   ~FileSource() override;
 
@@ -22,9 +24,10 @@ class FileSource final : public ByteSource {
   bool Ready() noexcept override;
   int End() noexcept override;
   bool Help() noexcept override;
+  int Check() const noexcept override;
   bool direct() const noexcept override { return direct_; }
   bool queued() const noexcept override { return direct_ && !in_memory_ && aio_.available(); }
-  uint64_t file_nbytes() const noexcept { return file_nbytes_; }
+  uint64_t file_nbytes() const noexcept { return version_.nbytes; }
 
  private:
   struct Request {
@@ -34,6 +37,15 @@ class FileSource final : public ByteSource {
     bool queued = false;  // by the kernel; otherwise it is read when it is waited for
   };
 
+  // What every change of the file changes. The descriptor holds one file, whatever its name comes to stand for.
+  struct Version {
+    uint64_t nbytes = 0;
+    int64_t changed_s = 0, changed_ns = 0;  // when it was last written to, on the file system's clock
+    bool operator==(const Version&) const = default;
+  };
+  static Version VersionOf(const struct stat& status);
+
+  void Settle(const std::string& path);
   bool ProbeDirect() noexcept;
   // Reads a range that may reach beyond the end of the file, of which `got` bytes are there.
   int ReadRange(uint64_t offset, std::byte* target, size_t nbytes, size_t got = 0) const noexcept;
@@ -42,7 +54,7 @@ class FileSource final : public ByteSource {
   }
 
   UniqueFd fd_;
-  uint64_t file_nbytes_ = 0;
+  Version version_;
   bool direct_ = false;
   bool in_memory_ = false;  // the file system: reads are copies by the calling thread, queued or not
   SharedCopy copy_;

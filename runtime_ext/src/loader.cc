@@ -95,7 +95,10 @@ bool Loader::AwaitSlow(uint32_t need) {
 }
 
 bool Loader::Finish() {
-  if (turn().loaded.WaitAtLeast(static_cast<uint32_t>(loads_.size())) == kFailed && !CheckFailure()) return false;
+  const bool complete = turn().loaded.WaitAtLeast(static_cast<uint32_t>(loads_.size())) != kFailed || CheckFailure();
+  // One look behind all reads is enough: nobody has used the outputs yet. Where it was interrupted they may be there, too.
+  if (!complete || turn().counts.bytes > 0) CheckUnchanged();
+  if (!complete) return false;
   if (!spans_.empty())
     for (uint32_t j = 0; j < ahead_end_; ++j)
       if (loads_[j].ahead) spans_[j] = turn().ahead[j];
@@ -114,8 +117,19 @@ void Loader::Abort() noexcept {
 bool Loader::CheckFailure() const {
   const Failure& failure = turn().failure;
   if (interrupted() || failure.error == 0) return false;
+  CheckUnchanged();  // the better reason
+  if (failure.error == ByteSource::kChanged)
+    RaiseError("StorageError", "the weights file ", file_.path(), " no longer holds what was verified when it was opened, at byte ",
+               failure.offset, " of the data section or behind it (load ", failure.load, "): open the model again");
   RaiseError("StorageError", "reading the weights file ", file_.path(), " failed at byte ", failure.offset,
              " of the data section (load ", failure.load, "): ", ErrnoText(failure.error));
+}
+
+void Loader::CheckUnchanged() const {
+  const int error = file_.Check();
+  if (error == ByteSource::kChanged)
+    RaiseError("StorageError", "the weights file ", file_.path(), " was changed while the session had it open: open the model again");
+  if (error != 0) RaiseError("StorageError", "cannot look at the weights file ", file_.path(), ": ", ErrnoText(error));
 }
 
 void Loader::Main(const CpuSet& cpus) noexcept {

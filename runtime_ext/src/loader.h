@@ -65,7 +65,8 @@ class Loader {
     turn().loaded.Set(kFailed);
   }
 
-  // Waits for the rest of the loads of this inference; false: interrupted. Throws StorageError if one failed.
+  // Waits for the rest of the loads of this inference; false: interrupted. Throws StorageError if one failed, or if the
+  // file was changed since it was opened and anything was read: what was computed may be wrong.
   bool Finish();
   // Gives up the loads that have not started and waits for the one that has. The next inference starts afresh:
   // what is in the arena counts for nothing.
@@ -114,6 +115,7 @@ class Loader {
   bool interrupted() const noexcept { return interrupted_.load(std::memory_order_relaxed); }
   void AwaitIdle() noexcept { finished_.WaitEqual(started_count_); }
   bool CheckFailure() const;  // false: interrupted; throws otherwise
+  void CheckUnchanged() const;
   void Main(const CpuSet& cpus) noexcept;
   // One inference, and what is read ahead for the next. Errors are left in the turns.
   void RunLoads(Turn& turn, Turn& next) noexcept;

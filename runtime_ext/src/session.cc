@@ -268,22 +268,25 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   const uint64_t arena = program_->rungs[rung_].arena, data = RoundUp(program_->weights.data_nbytes, kPage);
   if (data == 0) Raise("InputError", "the network has no weights to read");
   const uint64_t request = std::min({RoundUp(request_nbytes, kPage), arena, data});
+  // Much is read as many times a little.
+  constexpr uint64_t kMostLoads = 1 << 14;
+  const uint64_t count = RoundUp(std::max(nbytes, request), request) / request;
   std::vector<Load> loads;
-  for (uint64_t at = 0; at < std::max(nbytes, request); at += request) {
-    const uint64_t number = at / request;
+  for (uint64_t number = 0; number < std::min(count, kMostLoads); ++number)
     loads.push_back({number % (data / request) * request, request, number % (arena / request) * request, 0, false, false});
-  }
+  const uint64_t passes = RoundUp(count, loads.size()) / loads.size();
   double seconds = 0;
   bool done = true;
   loader_->Abort();  // it may be reading for the next inference
   try {
     loader_->Open(loads, arena_.base());
-    for (int pass = 0; pass < 2 && done; ++pass) {  // in the first one the arena may be fresh
-      const auto start = Clock::now();
+    Clock::time_point start;
+    for (uint64_t pass = 0; pass <= passes && done; ++pass) {
+      if (pass <= 1) start = Clock::now();  // before the first pass the arena may be fresh: it does not count
       loader_->Start({});
       done = loader_->Finish();
-      seconds = SecondsSince(start);
     }
+    seconds = SecondsSince(start);
   } catch (...) {
     loader_->Abort();
     loader_->Open(program_->rungs[rung_].loads, arena_.base());
@@ -292,7 +295,7 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   loader_->Abort();
   loader_->Open(program_->rungs[rung_].loads, arena_.base());
   if (!done) Raise("ExecutionError", "the budget became smaller while the storage was measured");
-  return static_cast<double>(loads.size() * request) / seconds;
+  return static_cast<double>(passes * loads.size() * request) / seconds;
 }
 
 template <typename TakeInputs, typename GiveOutputs>

@@ -4,6 +4,9 @@
 #include <cerrno>
 #include <thread>
 
+#include "crc32.h"
+#include "program.h"
+
 namespace flexcomp {
 
 void ThrottledSource::Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
@@ -33,6 +36,21 @@ int FaultySource::End() noexcept {
   fails_.Pop();
   const int error = inner_->End();
   return fails ? EIO : error;
+}
+
+void VerifiedSource::Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
+  requests_.Push({offset, target, nbytes});
+  inner_->Begin(offset, target, nbytes);
+}
+
+int VerifiedSource::End() noexcept {
+  const Request request = requests_.Oldest();
+  requests_.Pop();
+  if (const int error = inner_->End()) return error;
+  const uint64_t nbytes = std::min<uint64_t>(request.nbytes, end_ - request.offset);
+  for (uint64_t at = 0; at < nbytes; at += kPage)
+    if (Crc32(0, request.target + at, std::min(kPage, nbytes - at)) != sums_[(request.offset - begin_ + at) / kPage]) return kChanged;
+  return 0;
 }
 
 }  // namespace flexcomp

@@ -1,8 +1,10 @@
-// Sources that change how another source behaves: slower, or failing on purpose.
+// Sources that change how another source behaves: slower, failing on purpose, or distrusted.
 #pragma once
 
 #include <chrono>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "byte_source.h"
 
@@ -17,6 +19,7 @@ class ThrottledSource final : public ByteSource {
   void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept override;
   bool Ready() noexcept override;
   int End() noexcept override;
+  int Check() const noexcept override { return inner_->Check(); }
   bool direct() const noexcept override { return inner_->direct(); }
   bool queued() const noexcept override { return inner_->queued(); }
 
@@ -37,6 +40,7 @@ class FaultySource final : public ByteSource {
   bool Ready() noexcept override { return inner_->Ready(); }
   int End() noexcept override;
   bool Help() noexcept override { return inner_->Help(); }
+  int Check() const noexcept override { return inner_->Check(); }
   bool direct() const noexcept override { return inner_->direct(); }
   bool queued() const noexcept override { return inner_->queued(); }
 
@@ -44,6 +48,33 @@ class FaultySource final : public ByteSource {
   std::unique_ptr<ByteSource> inner_;
   uint64_t left_;
   InFlight<bool> fails_;
+};
+
+// Holds what is read against the CRC-32 of each page. Such a read is over when the last byte has been looked at.
+class VerifiedSource final : public ByteSource {
+ public:
+  // `sums` are of the pages from `begin` to `end`, within which reads begin; the last page may be a part of one.
+  VerifiedSource(std::unique_ptr<ByteSource> inner, uint64_t begin, uint64_t end, std::vector<uint32_t> sums)
+      : inner_(std::move(inner)), begin_(begin), end_(end), sums_(std::move(sums)) {}
+  void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept override;
+  bool Ready() noexcept override { return inner_->Ready(); }
+  int End() noexcept override;
+  bool Help() noexcept override { return inner_->Help(); }
+  int Check() const noexcept override { return inner_->Check(); }
+  bool direct() const noexcept override { return inner_->direct(); }
+  bool queued() const noexcept override { return inner_->queued(); }
+
+ private:
+  struct Request {
+    uint64_t offset = 0;
+    const std::byte* target = nullptr;
+    size_t nbytes = 0;
+  };
+
+  std::unique_ptr<ByteSource> inner_;
+  uint64_t begin_, end_;
+  std::vector<uint32_t> sums_;
+  InFlight<Request> requests_;
 };
 
 }  // namespace flexcomp

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <vector>
 
 #include "crc32.h"
 #include "error.h"
@@ -53,12 +54,16 @@ void CheckHeader(ByteSource& source, const std::string& path, const WeightsDiges
                " is damaged or belongs to another model: its header is not the one this library was built with");
 }
 
-// One sequential pass; the checksums are ascending and disjoint.
-void CheckData(ByteSource& source, const std::string& path, const Program& program) {
+// One sequential pass; the checksums are ascending and disjoint. Returns the CRC-32 of each page: what is loaded is no
+// whole tensor.
+std::vector<uint32_t> CheckData(ByteSource& source, const std::string& path, const Program& program) {
   const WeightsDigest& digest = program.weights;
+  std::vector<uint32_t> pages;
+  pages.reserve(RoundUp(digest.data_nbytes, kPage) / kPage);
   auto sum = digest.checksums.begin();
   uint32_t crc = 0;
   Scan(source, path, digest.header_nbytes, digest.data_nbytes, [&](uint64_t at, const std::byte* data, uint64_t nbytes) {
+    for (uint64_t page = 0; page < nbytes; page += kPage) pages.push_back(Crc32(0, data + page, std::min(kPage, nbytes - page)));
     while (sum != digest.checksums.end() && sum->offset < at + nbytes) {
       const uint64_t begin = std::max(sum->offset, at);
       const uint64_t end = std::min(sum->offset + sum->nbytes, at + nbytes);
@@ -71,6 +76,7 @@ void CheckData(ByteSource& source, const std::string& path, const Program& progr
       ++sum;
     }
   });
+  return pages;
 }
 
 }  // namespace
@@ -83,8 +89,11 @@ WeightsFile::WeightsFile(const std::string& path, const Program& program, const 
     RaiseError("ArtifactError", "the weights file ", path, " has ", file->file_nbytes(), " bytes, this library was built with one of ",
                digest.file_nbytes, ": it is cut short or belongs to another model");
   CheckHeader(*file, path, digest);
-  if (options.verify) CheckData(*file, path, program);
+  std::vector<uint32_t> pages;
+  if (options.verify) pages = CheckData(*file, path, program);
   source_ = std::move(file);
+  if (options.verify)
+    source_ = std::make_unique<VerifiedSource>(std::move(source_), header_nbytes_, digest.file_nbytes, std::move(pages));
   if (options.fail_read_at > 0) source_ = std::make_unique<FaultySource>(std::move(source_), options.fail_read_at);
   if (options.read_bandwidth > 0) source_ = std::make_unique<ThrottledSource>(std::move(source_), options.read_bandwidth);
 }

@@ -13,7 +13,7 @@ namespace flexcomp {
 
 struct StorageOptions {
   bool direct = true;           // try O_DIRECT
-  bool verify = false;          // check every byte at opening
+  bool verify = false;          // check every byte at opening, and again when it is read
   double read_bandwidth = 0;    // bytes per second; 0: as fast as it goes
   uint64_t fail_read_at = 0;    // tests: the load's n-th read fails once; 0: never
 };
@@ -30,6 +30,7 @@ class WeightsFile {
   bool Ready() noexcept { return source_->Ready(); }
   int End() noexcept { return source_->End(); }
   bool Help() noexcept { return source_->Help(); }
+  int Check() const noexcept { return source_->Check(); }
   bool direct() const noexcept { return source_->direct(); }
   bool queued() const noexcept { return source_->queued(); }
   const std::string& path() const noexcept { return path_; }

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import threading
+import time
+
+import native
 import pytest
 from tiny import close_to
 
 import flexcomp
-from flexcomp.errors import StorageError
+from flexcomp import runtime_ext
+from flexcomp.errors import ArtifactError, ExecutionError, StorageError
 
 
 def test_reads_bypass_the_page_cache(tiny, x):
@@ -46,3 +54,59 @@ def test_a_read_error_at_any_place_leaves_the_session_usable(tiny, x, budgets, r
                 else:
                     close_to(result, expected)
             assert failed == (nth <= len(tiny.program.rungs[rung].loads) or rung < 2)
+
+
+def test_a_weights_file_is_a_file(tiny, tmp_path):
+    """Nobody waits for somebody to write into a pipe."""
+    pipe, folder, listener = tmp_path / "pipe", tmp_path / "folder", socket.socket(socket.AF_UNIX)
+    os.mkfifo(pipe)
+    folder.mkdir()
+    listener.bind(str(tmp_path / "socket"))
+    for weights, reason in [
+        (pipe, "is not a regular file"), (folder, "is not a regular file"), ("/dev/zero", "is not a regular file"),
+        (tmp_path / "socket", "No such device or address"),
+    ]:  # fmt: skip
+        for direct in (True, False):
+            with pytest.raises(ArtifactError, match=reason):
+                flexcomp.load(tiny.library, weights=weights, direct=direct)
+        command = [str(runtime_ext.runner()), str(tiny.library), "--weights", str(weights)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode != 0 and reason in done.stderr
+    listener.close()
+
+
+def test_the_rate_of_the_storage_takes_no_memory_to_measure(tiny, budgets):
+    def resident_nbytes():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    with flexcomp.load(tiny.library, budgets[1]) as session:
+        session.read_rate(4096, 1 << 20)
+        before, errors = resident_nbytes(), []
+
+        def measure():
+            try:
+                session.read_rate(4096, 20 << 30)
+            except ExecutionError as error:
+                errors.append(str(error))
+
+        worker = threading.Thread(target=measure)
+        worker.start()
+        read = session.stats()["total_bytes_read"]
+        while session.stats()["total_bytes_read"] < read + (1 << 20):
+            time.sleep(0.001)
+        assert resident_nbytes() - before < 8 << 20
+        session.set_budget("min")
+        worker.join()
+        assert errors == ["the budget became smaller while the storage was measured"]
+
+
+def test_reads_are_over_before_their_memory_is_used_again(tmp_path, tiny):
+    """Where waiting for the kernel's queue fails; the program has a queue of its own, which writes as late as it may."""
+    native.run(native.compile(tmp_path, "kernel_queue.cc", ["kernel_aio.cc", "file_source.cc"]), tiny.weights)
+
+
+@pytest.mark.parametrize("page", [4096, 16384, 65536])
+def test_arenas_are_made_of_whole_pages(tmp_path, page):
+    """Whatever the system's: the program stands between the arena and the system calls, and refuses what such a kernel would."""
+    native.run(native.compile(tmp_path, "arena_pages.cc", ["arena.cc"]), page)
