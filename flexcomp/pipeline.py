@@ -25,6 +25,7 @@ from .passes import (
 )
 from .passes.choose_kernels import Measured
 from .passes.fuse_attention import Evaluate
+from .passes.legalise import LEGALISATIONS
 from .schedules.tile import VectorUnit
 
 # Ctrl-C in a pass, which C++ calls, comes out of C++ as what it is, not as one of TVM's errors.
@@ -68,7 +69,7 @@ def operators(unit: VectorUnit) -> list[Pass]:
     """Every operator is a kernel call or a view; what no family takes is fused and legalised by TVM."""
     return [
         LowerOperators(unit),
-        relax.transform.LegalizeOps(skip_ops=[f"relax.{view}" for view in VIEWS]),
+        relax.transform.LegalizeOps(LEGALISATIONS, skip_ops=[f"relax.{view}" for view in VIEWS]),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),

@@ -87,6 +87,10 @@ def _take(attrs, data, indices):
     return np.take(data, indices, axis=None if attrs.axis is None else int(attrs.axis))
 
 
+def _argument(function, attrs, data):
+    return function(data, axis=None if attrs.axis is None else int(attrs.axis), keepdims=bool(attrs.keepdims))
+
+
 _RULES: dict[str, Callable[..., _Array]] = {
     "reshape": lambda _, x, shape: x.reshape(shape),
     "expand_dims": lambda attrs, x: np.expand_dims(x, _axes(attrs.axis)),
@@ -104,6 +108,12 @@ _RULES: dict[str, Callable[..., _Array]] = {
     "divide": lambda _, a, b: a / b,
     "matmul": lambda _, a, b: np.matmul(a, b),
     "negative": lambda _, a: -a,
+    "maximum": lambda _, a, b: np.maximum(a, b),
+    "minimum": lambda _, a, b: np.minimum(a, b),
+    "max": lambda attrs, a: np.max(a, axis=_axes(attrs.axis), keepdims=bool(attrs.keepdims)),
+    "min": lambda attrs, a: np.min(a, axis=_axes(attrs.axis), keepdims=bool(attrs.keepdims)),
+    "argmax": lambda attrs, a: _argument(np.argmax, attrs, a),
+    "argmin": lambda attrs, a: _argument(np.argmin, attrs, a),
     "sqrt": lambda _, a: np.sqrt(a),
     "rsqrt": lambda _, a: np.float32(1) / np.sqrt(a),
     "astype": lambda attrs, a: a.astype(str(attrs.dtype)),

@@ -44,8 +44,13 @@ def _leaky(x, slope):
     return tirx.max(_like(x, 0.0), x) + slope * tirx.min(_like(x, 0.0), x)
 
 
-def _bound_first(function: Callable) -> Callable:
-    return lambda a, b: function(b, a) if vector_math.is_constant(b) else function(a, b)
+def _bound_first(function: Callable, of_two: Callable) -> Callable:
+    def of(a, b):
+        if vector_math.is_constant(b):
+            return function(b, a)
+        return function(a, b) if vector_math.is_constant(a) else of_two(a, b)
+
+    return of
 
 
 OPERATORS: dict[str, Callable[..., tirx.Expr]] = {
@@ -53,8 +58,8 @@ OPERATORS: dict[str, Callable[..., tirx.Expr]] = {
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,
     "divide": lambda a, b: a / b,
-    "maximum": _bound_first(tirx.max),
-    "minimum": _bound_first(tirx.min),
+    "maximum": _bound_first(tirx.max, vector_math.largest),
+    "minimum": _bound_first(tirx.min, vector_math.smallest),
     "negative": lambda x: _like(x, 0.0) - x,
     "abs": lambda x: tirx.max(x, _like(x, 0.0) - x),
     "relu": lambda x: tirx.max(_like(x, 0.0), x),

@@ -19,6 +19,7 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from . import vector_math
 from .emit import flat, loop, maybe_serial, spread, vector
 from .rows import cover
 
@@ -137,8 +138,9 @@ def kernel(spec: PoolSpec, width: int) -> tirx.PrimFunc:
                 pixel = (row + columns.at(x, dx)) * spec.c + first_channel
                 for slot, offset in zip(slots, vectors, strict=True):
                     value = source[vector(pixel + offset, lanes)]
-                    old = accumulators[slot]
-                    T.buffer_store(accumulators, tirx.max(old, value) if spec.kind == "max" else old + value, [slot])
+                    old = T.bind(accumulators[slot])
+                    new = vector_math.largest(old, value) if spec.kind == "max" else old + value
+                    T.buffer_store(accumulators, new, [slot])
 
             y_first, y_last = rows.taps(y)
             x_first, x_last = (0, spec.kw) if is_interior else columns.taps(x)

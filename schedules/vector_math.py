@@ -98,11 +98,17 @@ def _polynomial(x: ir.Expr, coefficients: Sequence[float]) -> ir.Expr:
     return result
 
 
+# Of every float type: the integer type of its size, and the representation of infinity. NaN lies above.
+_BITS = {"float16": ("int16", 0x7C00), "float32": ("int32", 0x7F800000), "float64": ("int64", 0x7FF << 52)}
+
+
 def _keep_nan(x: ir.Expr, result: ir.Expr) -> ir.Expr:
-    """`x` where it is NaN, else `result`. Compares bits: TVM simplifies `x == x` to true."""
-    int32 = _dtype("int32", x)
-    magnitude = tirx.bitwise_and(tirx.reinterpret(int32, x), tirx.const(0x7FFFFFFF, int32))
-    return tirx.Select(magnitude <= tirx.const(0x7F800000, int32), result, x)
+    """`x` where it is NaN, else `result`. Compares bits: TVM simplifies `x == x` to true, and does not vectorise isnan."""
+    integer, infinity = _BITS[str(x.ty.dtype.with_lanes(1))]
+    integer = _dtype(integer, x)
+    sign = -1 << (8 * tvm_ffi.dtype(str(x.ty.dtype.with_lanes(1))).itemsize - 1)
+    magnitude = tirx.bitwise_and(tirx.reinterpret(integer, x), tirx.const(~sign, integer))
+    return tirx.Select(magnitude <= tirx.const(infinity, integer), result, x)
 
 
 def _clamp(x: ir.Expr, low: float, high: float) -> ir.Expr:
@@ -260,17 +266,37 @@ def is_constant(expr: ir.Expr) -> bool:
     return isinstance(expr.value if isinstance(expr, tirx.Broadcast) else expr, tirx.FloatImm | tirx.IntImm)
 
 
-def keep_nan(node: tvm_ffi.Object) -> tvm_ffi.Object:
-    """`node` with max(c, x) for max(x, c) where c is constant, and min alike: then NaN stays NaN, at no cost.
+def largest(a: ir.Expr, b: ir.Expr) -> ir.Expr:
+    """The larger of two float32 expressions or vectors, NaN if one is: of max(a, b) that is b, unless only a is NaN."""
+    return _unless_nan(a, lambda a: tirx.max(a, b))
 
-    TVM's max(a, b) is `a > b ? a : b`.
+
+def smallest(a: ir.Expr, b: ir.Expr) -> ir.Expr:
+    """The smaller of two float32 expressions or vectors, NaN if one is."""
+    return _unless_nan(a, lambda a: tirx.min(a, b))
+
+
+def _unless_nan(a: ir.Expr, otherwise: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
+    is_nan = lambda a: ir.Call(ir.Op.get("tirx.isnan"), [a], ret_ty=ir.PrimType(_dtype("bool", a)))  # noqa: E731
+    return let(a, lambda a: tirx.Select(is_nan(a), a, otherwise(a)))
+
+
+def keep_nan(node: tvm_ffi.Object) -> tvm_ffi.Object:
+    """`node` with maxima and minima of floats that are NaN if an operand is.
+
+    TVM's max(a, b) is `a > b ? a : b`, which is b if either is NaN. So a constant comes first, at no cost; where neither
+    is one, `a` is looked at.
     """
 
-    def swap(pair: tirx.Max | tirx.Min) -> ir.Expr:
-        is_last = str(pair.ty.dtype).startswith("float") and is_constant(pair.b) and not is_constant(pair.a)
-        return type(pair)(pair.b, pair.a) if is_last else pair
+    def kept(pair: tirx.Max | tirx.Min) -> ir.Expr:
+        kind = str(pair.ty.dtype)
+        if kind not in _BITS or is_constant(pair.a):
+            return pair
+        if is_constant(pair.b):
+            return type(pair)(pair.b, pair.a)
+        return let(pair.a, lambda a: _keep_nan(a, type(pair)(a, pair.b)))
 
-    return tvm_ffi.structural_map(node, [((tirx.Max, tirx.Min), swap)])
+    return tvm_ffi.structural_map(node, [((tirx.Max, tirx.Min), kept)])
 
 
 EXPANSIONS = {"tirx.exp": exp, "tirx.sigmoid": sigmoid, "tirx.tanh": tanh, "tirx.erf": erf, "tirx.log": log}
