@@ -17,7 +17,7 @@ from .bands import in_bands
 from .budget import parse_budget
 from .compiled import Artifact
 from .device import DeviceProfile, default_profile, load_profile
-from .errors import InputError, UnsupportedModelError
+from .errors import InputError
 from .frontend import Imported, load_model
 from .lower import Lowered, lower
 from .passes.choose_kernels import Measured, chosen_kernels
@@ -116,8 +116,6 @@ def prepare(
     network = _compile_graph(imported, resolved, unit, kernels, measured, report)
     if measured is not None:
         report(f"tuning: {measured.note()}", 1, 1)
-    if not network.layers:
-        raise UnsupportedModelError("the network computes nothing: its outputs are its inputs")
     if kernels == "flexnn":
         planned = fixed_order.planning(network, profile, threads)
     else:

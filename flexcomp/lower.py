@@ -122,6 +122,8 @@ class _Lowering:
                 if not seen.size:
                     raise UnsupportedModelError(f'output "{name}" has no elements: remove it from the model')
                 seen = self._copy(seen)
+            elif not result.layers:  # all outputs are inputs so far; a network has at least one step
+                seen = self._copy(seen)
             result.outputs.append(Port(name, seen.value, seen.type))
         return result
 
@@ -229,11 +231,12 @@ class _Lowering:
         result.rows.append(RowKernel.decode(str(attrs[names.ROWS])) if names.ROWS in attrs else None)
         result.seconds.append(attrs.get(names.SECONDS))
 
-    def _copy(self, array: np.ndarray) -> _Seen:
-        """A layer that copies a weight, for outputs that no input decides."""
-        result, type_ = self.result, TensorType(array.shape, str(array.dtype))
+    def _copy(self, source: np.ndarray | _Seen) -> _Seen:
+        """A layer that copies a weight, for outputs that no input decides, or a tensor."""
+        result, is_weight = self.result, isinstance(source, np.ndarray)
+        type_ = TensorType(source.shape, str(source.dtype)) if is_weight else source.type
         name = f"copy.{len(result.layers)}"
-        kernel = f"constant_output_{len(result.layers)}"
+        kernel = f"{'constant_output' if is_weight else 'copy'}_{len(result.layers)}"
         result.kernels[kernel] = concat.copy_kernel(type_.shape, type_.dtype, self.target.vector_width)
         written = self._new_value(name, type_)
         result.layers.append(
@@ -243,8 +246,11 @@ class _Lowering:
                 kernel=kernel,
                 implementation="vector",
                 description=f"copy {'×'.join(map(str, type_.shape))}",
-                args=(WeightArg(0, type_), ValueArg(written.value, type_, written=True)),
-                weights=self._store(name, [array], 1),
+                args=(
+                    WeightArg(0, type_) if is_weight else ValueArg(source.value, type_),
+                    ValueArg(written.value, type_, written=True),
+                ),
+                weights=self._store(name, [source] if is_weight else [], 1),
                 scratch_nbytes=0,
                 flops=0,
             )

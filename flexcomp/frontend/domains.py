@@ -54,12 +54,18 @@ def require_converters(graph: onnx.GraphProto) -> None:
 
 
 def _refuse(nodes: Iterator[onnx.NodeProto]) -> None:
-    first: dict[str, str] = {}
+    first: dict[str, onnx.NodeProto] = {}
     for node in nodes:
-        first.setdefault(title(node), node.name or next((o for o in node.output if o), "?"))
+        first.setdefault(title(node), node)
     if first:
-        listed = ", ".join(f"{op} (node {name!r})" for op, name in first.items())
+        listed = ", ".join(f"{op} (node {_name(node)!r})" for op, node in first.items())
+        tensors = ", ".join(repr(next(name for name in node.input if name)) for node in first.values() if any(node.input))
         raise UnsupportedModelError(
-            f"operators that cannot be compiled: {listed}; export the network without them, or cut it "
-            "before them, for example with onnx.utils.extract_model"
+            f"operators that cannot be compiled: {listed}; export the network without them, or cut it before them"
+            + (f", by the names of tensors: {tensors}" if tensors else "")
+            + ", for example with onnx.utils.extract_model"
         )
+
+
+def _name(node: onnx.NodeProto) -> str:
+    return node.name or next((o for o in node.output if o), "?")

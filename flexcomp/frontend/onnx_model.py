@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -12,13 +13,14 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
-from flexcomp.frontend.domains import require_own_domain
+from flexcomp.frontend.domains import DEFAULT, require_own_domain
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
 from flexcomp.frontend.large_weights import put_back, set_aside
 
 logger = logging.getLogger(__name__)
 
 _PROTOBUF_LIMIT = 2**31  # bytes: larger models cannot be serialised, which the checker and slimming do
+_OLDEST_SLIMMED = 7  # opset
 # Foreign code with no errors of its own: what malformed input makes it raise.
 _SLIMMING_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
@@ -41,8 +43,9 @@ def read_onnx(source: str | Path | onnx.ModelProto) -> tuple[onnx.ModelProto, st
             f"a model is a path, an onnx.ModelProto or a tvm.IRModule, not {type(source).__module__}."
             f"{type(source).__name__}"
         )
-    if not model.ir_version or not model.graph.node:
+    if not model.graph.node and not model.graph.output:
         raise ModelError(f"{where} is not an ONNX model: it holds no graph")
+    _require_versions(model, where)
     _load_external_data(model, where, folder)
     _check(model, where)
     return inline_local_functions(model), name
@@ -55,6 +58,26 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise ModelError(f"{path} is not an ONNX model, or it is damaged: {error}") from None
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _require_versions(model: onnx.ModelProto, where: str) -> None:
+    """Refuse what is newer than the installed onnx, whose operators TVM's importer would take for older ones."""
+    if not 0 < model.ir_version <= onnx.IR_VERSION:
+        said = f"ir_version {model.ir_version}" if model.HasField("ir_version") else "no ir_version"
+        raise ModelError(
+            f"{where} says {said}: onnx {onnx.__version__} knows 1 to {onnx.IR_VERSION}; export the model again, "
+            "for an older version of ONNX if it is too new"
+        )
+    versions = {imported.version for imported in model.opset_import if imported.domain in DEFAULT}
+    newest = onnx.defs.onnx_opset_version()
+    for version in versions:
+        if not 0 < version <= newest:
+            raise ModelError(
+                f"{where} is of opset {version}: the newest that onnx {onnx.__version__} knows is {newest}; export it for "
+                f"opset {newest} or an older one"
+            )
+    if len(versions) > 1:
+        raise ModelError(f"{where} is of several opsets at once, {', '.join(map(str, sorted(versions)))}: export it again")
 
 
 def _load_external_data(model: onnx.ModelProto, where: str, folder: Path | None) -> None:
@@ -82,12 +105,31 @@ def _check(model: onnx.ModelProto, where: str) -> None:
     twice = next((name for name in outputs if outputs.count(name) > 1), None)
     if twice is not None:
         raise ModelError(f"{where} lists the output {twice!r} more than once: every output needs a name of its own")
+    if not outputs:
+        raise ModelError(f"{where} has no outputs: there is nothing to compute")
     if model.ByteSize() >= _PROTOBUF_LIMIT:
         return
     try:
-        onnx.checker.check_model(model)
+        with _outputs_declared(model.graph):
+            onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
         raise ModelError(f"{where} is not a valid ONNX model: {_one_line(error)}") from None
+
+
+@contextmanager
+def _outputs_declared(graph: onnx.GraphProto) -> Iterator[None]:
+    """Outputs with some type and shape, which the checker asks for; exporters and tools that cut models leave them out."""
+    declared = [onnx.TypeProto.FromString(output.type.SerializeToString()) for output in graph.output]
+    for output in graph.output:
+        if not output.type.WhichOneof("value"):
+            output.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.shape.SetInParent()
+    try:
+        yield
+    finally:
+        for output, type_ in zip(graph.output, declared, strict=True):
+            output.type.CopyFrom(type_)
 
 
 def simplify_onnx(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
@@ -96,6 +138,7 @@ def simplify_onnx(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[in
     declared = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in inputs]
     _fix_shapes(model.graph, inputs, input_shapes)
     fixed = {i.name: i for i in inputs}
+    _complete_outputs(model)
     model = expand_functions(model)
     require_own_domain(model.graph)
     model = _slim(model)
@@ -155,20 +198,49 @@ def _fix_shapes(
                 d.Clear()
 
 
-def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
+def _complete_outputs(model: onnx.ModelProto) -> None:
+    """Give outputs that lack a type or shape what follows from the inputs, where that can be told."""
+    if all(_is_complete(output) for output in model.graph.output):
+        return
     large = set_aside(model.graph)
     try:
-        slim = onnxslim.slim(model)
-    except _SLIMMING_ERRORS as error:
-        logger.warning("onnxslim cannot simplify the model, importing it as it is: %s", _one_line(error))
-    else:
-        put_back(slim.graph, large)
-        return slim
-    put_back(model.graph, large)
+        inferred = {output.name: output for output in _inferred(model).graph.output}
+    finally:
+        put_back(model.graph, large)
+    for output in model.graph.output:
+        if not _is_complete(output):
+            output.type.CopyFrom(inferred[output.name].type)
+
+
+def _is_complete(info: onnx.ValueInfoProto) -> bool:
+    type_ = info.type.tensor_type
+    return info.type.HasField("tensor_type") and type_.elem_type != 0 and type_.HasField("shape")
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """With inferred shapes. Raises ModelError."""
     try:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelError(f"the shapes in the model contradict each other: {_one_line(error)}") from None
+
+
+def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
+    # onnxslim's own inference of shapes answers None for older opsets.
+    old = any(o.version < _OLDEST_SLIMMED for o in model.opset_import if o.domain in DEFAULT)
+    large = set_aside(model.graph)
+    try:
+        slim = onnxslim.slim(_inferred(model) if old else model, no_shape_infer=old)
+    except _SLIMMING_ERRORS as error:
+        logger.warning(
+            "the model is imported as it is, and shapes that it computes may be refused: onnxslim cannot simplify it: %s",
+            _one_line(error),
+        )
+    else:
+        put_back(slim.graph, large)
+        return slim
+    put_back(model.graph, large)
+    return _inferred(model)
 
 
 def _example(dims: Sequence[int | str]) -> list[int]:
