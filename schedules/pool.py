@@ -7,6 +7,10 @@ A window is reduced in registers, several vectors of channels at a time:
             for group of channels:
                 for tap of the window that lies inside the image: combine
 
+Windows that hold NaN have a maximum of NaN. The maximum instruction forgets one as soon as it meets a number, so squares are
+added up beside it: that sum is NaN if an element is, and only then, as infinities are positive in it. It costs a
+multiply-add per tap, which runs beside the load; comparisons into a mask took two instructions more.
+
 At a border the bounds of the tap loops are clamped; there are no predicates and no padded copy. Channels
 that are no multiple of the vector end with an overlapping vector; fewer than a vector take narrower ones.
 """
@@ -20,12 +24,13 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from . import vector_math
-from .emit import flat, loop, maybe_serial, spread, vector
+from .emit import flat, loop, maybe_serial, spread, vector, zero
 from .rows import cover
 
 KINDS = ("max", "avg")
-# Vectors of channels reduced together: enough independent chains to hide the latency of an addition.
-_VECTORS = 8
+# Vectors of channels reduced together: enough independent chains to hide the latency of an addition. For maxima every
+# vector has two, see above.
+_VECTORS = {"max": 4, "avg": 8}
 # Taps of a window row that are unrolled.
 _UNROLLED_TAPS = 7
 # With fewer output rows than this, groups of channels become tasks too.
@@ -111,7 +116,7 @@ def kernel(spec: PoolSpec, width: int) -> tirx.PrimFunc:
     rows = _Axis(spec.h, spec.out_h, spec.kh, spec.stride[0], spec.pad[::2], spec.dilation[0])
     columns = _Axis(spec.w, spec.out_w, spec.kw, spec.stride[1], spec.pad[1::2], spec.dilation[1])
     channels = cover(spec.c, width)
-    lanes, in_group = channels.lanes, min(_VECTORS, channels.full)
+    lanes, in_group = channels.lanes, min(_VECTORS[spec.kind], channels.full)
     groups, rest = divmod(channels.full, in_group)
     starts = [*range(0, rest * lanes, lanes)]  # of the vectors behind the last group, relative to it
     if channels.overlap:
@@ -133,14 +138,20 @@ def kernel(spec: PoolSpec, width: int) -> tirx.PrimFunc:
             start = float("-inf") if spec.kind == "max" else 0.0
             for slot in slots:
                 T.buffer_store(accumulators, spread(tirx.const(start, "float32"), lanes), [slot])
+            squares = T.alloc_buffer((lanes * len(vectors),), "float32", scope="global") if spec.kind == "max" else None
+            for slot in slots if squares is not None else ():
+                T.buffer_store(squares, zero(lanes), [slot])
 
             def tap(row, dx) -> None:
                 pixel = (row + columns.at(x, dx)) * spec.c + first_channel
                 for slot, offset in zip(slots, vectors, strict=True):
                     value = source[vector(pixel + offset, lanes)]
-                    old = T.bind(accumulators[slot])
-                    new = vector_math.largest(old, value) if spec.kind == "max" else old + value
-                    T.buffer_store(accumulators, new, [slot])
+                    if squares is None:
+                        T.buffer_store(accumulators, accumulators[slot] + value, [slot])
+                        continue
+                    value = T.bind(value)
+                    T.buffer_store(accumulators, tirx.max(accumulators[slot], value), [slot])
+                    T.buffer_store(squares, squares[slot] + value * value, [slot])
 
             y_first, y_last = rows.taps(y)
             x_first, x_last = (0, spec.kw) if is_interior else columns.taps(x)
@@ -165,6 +176,8 @@ def kernel(spec: PoolSpec, width: int) -> tirx.PrimFunc:
                 value = accumulators[slot]
                 if count is not None:
                     value = value / spread(count, lanes)
+                if squares is not None:
+                    value = vector_math.unless_nan(squares[slot], value)
                 T.buffer_store(target, value, [vector(pixel + offset, lanes)])
 
         first, last = columns.interior()

@@ -266,19 +266,19 @@ def is_constant(expr: ir.Expr) -> bool:
     return isinstance(expr.value if isinstance(expr, tirx.Broadcast) else expr, tirx.FloatImm | tirx.IntImm)
 
 
+def unless_nan(x: ir.Expr, value: ir.Expr) -> ir.Expr:
+    """`value`, but `x` where that is NaN."""
+    return let(x, lambda x: _keep_nan(x, value))
+
+
 def largest(a: ir.Expr, b: ir.Expr) -> ir.Expr:
     """The larger of two float32 expressions or vectors, NaN if one is: of max(a, b) that is b, unless only a is NaN."""
-    return _unless_nan(a, lambda a: tirx.max(a, b))
+    return let(a, lambda a: _keep_nan(a, tirx.max(a, b)))
 
 
 def smallest(a: ir.Expr, b: ir.Expr) -> ir.Expr:
     """The smaller of two float32 expressions or vectors, NaN if one is."""
-    return _unless_nan(a, lambda a: tirx.min(a, b))
-
-
-def _unless_nan(a: ir.Expr, otherwise: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
-    is_nan = lambda a: ir.Call(ir.Op.get("tirx.isnan"), [a], ret_ty=ir.PrimType(_dtype("bool", a)))  # noqa: E731
-    return let(a, lambda a: tirx.Select(is_nan(a), a, otherwise(a)))
+    return let(a, lambda a: _keep_nan(a, tirx.min(a, b)))
 
 
 def keep_nan(node: tvm_ffi.Object) -> tvm_ffi.Object:
