@@ -71,8 +71,9 @@ class Lowered:
             for arg in layer.args:
                 if isinstance(arg, ValueArg):
                     lives[arg.value] = (lives.get(arg.value, (index, 0))[0], index + 1)
-        for port in self.outputs:
-            lives[port.value] = (lives[port.value][0], max(len(layers), 1))
+        end = max(len(layers), 1)
+        for port in self.outputs:  # no layer writes one without elements
+            lives[port.value] = (lives.get(port.value, (end - 1, end))[0], end)
         return dict(sorted(lives.items()))
 
 
@@ -119,12 +120,13 @@ class _Lowering:
         returned = self._look_up(self.main.body.body)
         for name, seen in zip(output_names, returned if isinstance(returned, list) else [returned], strict=True):
             if isinstance(seen, np.ndarray):
-                if not seen.size:
-                    raise UnsupportedModelError(f'output "{name}" has no elements: remove it from the model')
-                seen = self._copy(seen)
+                empty = not seen.size  # nothing to write, so no layer
+                seen = self._new_value(name, TensorType(seen.shape, str(seen.dtype))) if empty else self._copy(seen)
             elif not result.layers:  # all outputs are inputs so far; a network has at least one step
                 seen = self._copy(seen)
             result.outputs.append(Port(name, seen.value, seen.type))
+        if not result.layers:
+            raise UnsupportedModelError("the network computes nothing: none of its outputs has an element")
         return result
 
     def _new_value(self, name: str, type_: TensorType) -> _Seen:

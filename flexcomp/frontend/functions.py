@@ -11,6 +11,7 @@ import onnx.inliner
 
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.domains import DEFAULT, is_converted, title
+from flexcomp.frontend.inference import infer, types
 from flexcomp.frontend.large_weights import put_back, set_aside
 
 _DOMAIN = "flexcomp.bodies"  # of functions made here, until they are inlined
@@ -41,12 +42,10 @@ def expand_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     if not any(_is_candidate(node) for node in model.graph.node):
         return model
-    large = set_aside(model.graph)
     for _ in range(_DEEPEST):
         if not _call_bodies(model):
             break
         model = onnx.inliner.inline_local_functions(model)
-    put_back(model.graph, large)
     return model
 
 
@@ -57,15 +56,15 @@ def _is_candidate(node: onnx.NodeProto) -> bool:
 def _call_bodies(model: onnx.ModelProto) -> bool:
     """Turn nodes without a converter into calls of local functions; whether there were any."""
     versions = {"" if o.domain in DEFAULT else o.domain: o.version for o in model.opset_import}
-    types = None
+    found = None
     for node in model.graph.node:
         if not _is_candidate(node):
             continue
         domain = "" if node.domain in DEFAULT else node.domain
         schema = onnx.defs.get_schema(node.op_type, versions[domain], domain)
-        if schema.has_context_dependent_function and types is None:
-            types = _types(model)
-        body = _body(schema, versions[domain], node, types)
+        if schema.has_context_dependent_function and found is None:
+            found = types(infer(model))
+        body = _body(schema, versions[domain], node, found)
         if body is None:
             continue
         for operator in body.opset_import:
@@ -89,7 +88,7 @@ def _call_bodies(model: onnx.ModelProto) -> bool:
 
 
 def _body(
-    schema: onnx.defs.OpSchema, version: int, node: onnx.NodeProto, types: dict[str, onnx.TypeProto] | None
+    schema: onnx.defs.OpSchema, version: int, node: onnx.NodeProto, found: dict[str, onnx.TypeProto] | None
 ) -> onnx.FunctionProto | None:
     """The latest body that is not newer than the model's opset."""
     fixed = [v for v in schema.function_opset_versions if v <= version]
@@ -98,20 +97,9 @@ def _body(
     dependent = [v for v in schema.context_dependent_function_opset_versions if v <= version]
     if not dependent:
         return None
-    given = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
+    given = [found.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
     text = schema.get_context_dependent_function_with_opset_version(max(dependent), node.SerializeToString(), given)
     return onnx.FunctionProto.FromString(text) if text else None
-
-
-def _types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        inferred = model.graph  # what cannot be inferred is reported by the import, at its node
-    types = {info.name: info.type for info in (*inferred.input, *inferred.value_info, *inferred.output)}
-    for tensor in inferred.initializer:
-        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-    return types
 
 
 def _require_valid(body: onnx.FunctionProto, node: onnx.NodeProto) -> None:

@@ -39,7 +39,7 @@ def convert_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, tuple[str, ...],
     output_names = tuple(o.name for o in model.graph.output)
     _name_nodes(model.graph)
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
-    importer = _Importer()
+    importer = _Importer(model.graph)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # it prints what it raises
         warnings.simplefilter("ignore")
         try:
@@ -56,8 +56,10 @@ def convert_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, tuple[str, ...],
 class _Importer(onnx_frontend.ONNXGraphImporter):
     """TVM's importer, with better translations and errors that name the node."""
 
-    def __init__(self):
-        super().__init__(shape_dict={}, dtype_dict="float32", keep_params_in_input=True)
+    def __init__(self, graph: onnx.GraphProto):
+        # told, for it takes an axis without elements for one of unknown length
+        shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in graph_inputs(graph)}
+        super().__init__(shape_dict=shapes, dtype_dict="float32", keep_params_in_input=True)
         self.place = "graph"  # what is being translated
         self.last_nodes: set[str] = set()  # names of nodes whose results are outputs, which get variables of their own
         self.first_dynamic: str | None = None  # where the first dynamic shape comes from

@@ -14,6 +14,8 @@ from onnx.external_data_helper import load_external_data_for_model, uses_externa
 
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
 from flexcomp.frontend.domains import DEFAULT, require_own_domain
+from flexcomp.frontend.element_types import require_known_types
+from flexcomp.frontend.fold import fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
 from flexcomp.frontend.large_weights import put_back, set_aside
 
@@ -138,10 +140,14 @@ def simplify_onnx(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[in
     declared = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in inputs]
     _fix_shapes(model.graph, inputs, input_shapes)
     fixed = {i.name: i for i in inputs}
+    large = set_aside(model.graph)
     _complete_outputs(model)
     model = expand_functions(model)
     require_own_domain(model.graph)
+    fold_constants(model)
+    require_known_types(model)
     model = _slim(model)
+    put_back(model.graph, large)
 
     # Simplification drops inputs that nothing reads; callers still pass them.
     kept = {i.name: i for i in graph_inputs(model.graph)}
@@ -172,7 +178,7 @@ def _fix_shapes(
         tensor = info.type.tensor_type
         if tensor.elem_type == onnx.TensorProto.STRING:
             raise UnsupportedModelError(f"input {info.name!r} holds strings, not numbers")
-        dims = [d.dim_value if d.dim_value > 0 else d.dim_param or "?" for d in tensor.shape.dim]
+        dims = [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?" for d in tensor.shape.dim]
         if info.name in input_shapes:
             shape = [int(d) for d in input_shapes[info.name]]
             if tensor.HasField("shape") and len(shape) != len(dims):
@@ -202,11 +208,7 @@ def _complete_outputs(model: onnx.ModelProto) -> None:
     """Give outputs that lack a type or shape what follows from the inputs, where that can be told."""
     if all(_is_complete(output) for output in model.graph.output):
         return
-    large = set_aside(model.graph)
-    try:
-        inferred = {output.name: output for output in _inferred(model).graph.output}
-    finally:
-        put_back(model.graph, large)
+    inferred = {output.name: output for output in _inferred(model).graph.output}
     for output in model.graph.output:
         if not _is_complete(output):
             output.type.CopyFrom(inferred[output.name].type)
@@ -228,18 +230,13 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
     # onnxslim's own inference of shapes answers None for older opsets.
     old = any(o.version < _OLDEST_SLIMMED for o in model.opset_import if o.domain in DEFAULT)
-    large = set_aside(model.graph)
     try:
-        slim = onnxslim.slim(_inferred(model) if old else model, no_shape_infer=old)
+        return onnxslim.slim(_inferred(model) if old else model, no_shape_infer=old)
     except _SLIMMING_ERRORS as error:
         logger.warning(
             "the model is imported as it is, and shapes that it computes may be refused: onnxslim cannot simplify it: %s",
             _one_line(error),
         )
-    else:
-        put_back(slim.graph, large)
-        return slim
-    put_back(model.graph, large)
     return _inferred(model)
 
 

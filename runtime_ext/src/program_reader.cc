@@ -96,7 +96,7 @@ TensorType ReadType(Cursor& in) {
   uint64_t elements = 1;
   for (size_t i = type.shape.size(); i-- > 0;) {
     type.strides[i] = static_cast<int64_t>(elements);
-    if (type.shape[i] <= 0 || __builtin_mul_overflow(elements, static_cast<uint64_t>(type.shape[i]), &elements) ||
+    if (type.shape[i] < 0 || __builtin_mul_overflow(elements, static_cast<uint64_t>(type.shape[i]), &elements) ||
         elements > (uint64_t{1} << 56))
       Raise("ArtifactError", "the program is malformed: a tensor has an impossible shape");
   }

@@ -33,7 +33,7 @@ void CheckTensor(const Port& port, const DLTensor& tensor) {
     RaiseError("InputError", "tensor \"", port.name, "\" must be ", ToString(want), ", not ", ToString(given));
   }
   if (tensor.device.device_type != kDLCPU) RaiseError("InputError", "tensor \"", port.name, "\" must lie in CPU memory");
-  if (tensor.strides == nullptr) return;
+  if (tensor.strides == nullptr || want.nbytes == 0) return;
   for (int32_t i = 0; i < tensor.ndim; ++i)
     if (tensor.shape[i] != 1 && tensor.strides[i] != want.strides[i])
       RaiseError("InputError", "tensor \"", port.name, "\" must be contiguous");

@@ -4,7 +4,7 @@ A converter takes a `Node` and returns a Relax expression (a relax.Tuple for sev
 translation is right and as good. What it cannot translate exactly it refuses with `Node.refuse`. Every file ends with its table.
 """
 
-from flexcomp.frontend.operators import elementwise, indexing, normalisation, pads, resize
+from flexcomp.frontend.operators import elementwise, indexing, normalisation, pads, resize, shapes, training
 from flexcomp.frontend.operators.node import Converter, Node
 
 __all__ = ["CONVERTERS", "Converter", "Node"]
@@ -15,4 +15,6 @@ CONVERTERS: dict[str, Converter] = {
     **normalisation.CONVERTERS,
     **pads.CONVERTERS,
     **resize.CONVERTERS,
+    **shapes.CONVERTERS,
+    **training.CONVERTERS,
 }

@@ -1,0 +1,136 @@
+"""What is known before an inference is computed before it: shapes, what is made of constants, and tensors without elements.
+
+    Shape(x), x: (1, 3, 224, 224)     →  [1, 3, 224, 224]
+    Concat([2], Mul([3], [4]))        →  [2, 12]
+    ReduceSum(x, [0]), x: (0, 4)      →  [0, 0, 0, 0]
+
+Values are those of ONNX's reference implementation. Large ones are left to `flexcomp.weights`, which computes them as well, and
+need not be written into the model.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from flexcomp.frontend.domains import DEFAULT
+from flexcomp.frontend.element_types import KNOWN
+from flexcomp.frontend.inference import StaticType, infer, static_types
+
+LARGEST = 1 << 14  # elements: shapes, indices, tables; the weights of a layer are larger
+_ROUNDS = 6  # each can make shapes known that the next one folds
+_RANDOM = ("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+_ONLY_TYPE_READ = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}  # operator → an input whose values are not read
+_ANY_SIZE = ("ConstantOfShape", "Expand", "Range", "Tile")  # few constants in, many out
+
+# The reference implementation has no errors of its own: what it raises on what it does not do.
+_REFERENCE_ERRORS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+
+
+def fold_constants(model: onnx.ModelProto) -> None:
+    """Replace nodes whose results are known by initialisers. Changes `model`; shapes of inputs must be static."""
+    for _ in range(_ROUNDS):
+        if not _fold(model):
+            break
+
+
+def _fold(model: onnx.ModelProto) -> bool:
+    """One pass over the graph; whether anything was folded."""
+    types = static_types(infer(model))
+    known: dict[str, np.ndarray] = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in model.graph.initializer
+        if math.prod(tensor.dims) <= LARGEST and tensor.data_type in KNOWN
+    }
+    for name, (element, shape) in types.items():
+        if math.prod(shape) == 0 and element in KNOWN:
+            known.setdefault(name, np.empty(shape, onnx.helper.tensor_dtype_to_np_dtype(element)))
+    kept, folded = [], {}
+    for node in model.graph.node:
+        values = _values(node, known, types, model)
+        if values is None:
+            kept.append(node)
+        else:
+            known.update(values)
+            folded.update(values)
+    read = {name for node in kept for name in node.input} | {output.name for output in model.graph.output}
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    read |= _read_inside(kept)
+    model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in folded.items() if n in read)
+    return bool(folded)
+
+
+def _values(
+    node: onnx.NodeProto, known: Mapping[str, np.ndarray], types: Mapping[str, StaticType], model: onnx.ModelProto
+) -> dict[str, np.ndarray] | None:
+    """The node's results if they are known and small."""
+    if node.domain not in DEFAULT or node.op_type in _RANDOM or any(_holds_graph(a) for a in node.attribute):
+        return None
+    named = [name for name in node.output if name]
+    if named and all(name in known for name in named):  # without elements: no one knows their values, or needs to
+        return {name: known[name] for name in named}
+    given = {}
+    for i, name in enumerate(node.input):
+        if name in known:
+            given[name] = known[name]
+        elif name in types and i == _ONLY_TYPE_READ.get(node.op_type):
+            element, shape = types[name]
+            given[name] = np.broadcast_to(np.zeros((), onnx.helper.tensor_dtype_to_np_dtype(element)), shape)
+        elif name:
+            return None
+    if any(math.prod(types[name][1]) > LARGEST for name in named if name in types):
+        return None
+    if node.op_type in _ANY_SIZE and any(name not in types for name in named):
+        return None
+    return _evaluate(node, given, types, model)
+
+
+def _evaluate(
+    node: onnx.NodeProto, given: Mapping[str, np.ndarray], types: Mapping[str, StaticType], model: onnx.ModelProto
+) -> dict[str, np.ndarray] | None:
+    named = [name for name in node.output if name]
+    graph = onnx.helper.make_graph(
+        [node],
+        "folded",
+        [onnx.helper.make_tensor_value_info(n, types[n][0] if n in types else _element(v), v.shape) for n, v in given.items()],
+        [onnx.helper.make_empty_tensor_value_info(name) for name in named],
+    )
+    single = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            found = ReferenceEvaluator(single).run(None, dict(given))
+    except _REFERENCE_ERRORS:
+        return None
+    values = {name: np.asarray(value) for name, value in zip(named, found, strict=True)}
+    for name, value in values.items():
+        if name in types and (_element(value), value.shape) != types[name]:
+            return None  # the reference implementation departs from ONNX's own inference
+    return values
+
+
+def _element(value: np.ndarray) -> int:
+    return onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+
+
+def _holds_graph(attribute: onnx.AttributeProto) -> bool:
+    return attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+
+
+def _read_inside(nodes: list[onnx.NodeProto]) -> set[str]:
+    """Names that graphs in attributes read, theirs and the outer graph's."""
+    graphs = [g for node in nodes for a in node.attribute for g in (a.g, *a.graphs) if _holds_graph(a)]
+    names = {output.name for graph in graphs for output in graph.output}
+    for graph in graphs:
+        names |= {name for node in graph.node for name in node.input} | _read_inside(list(graph.node))
+    return names

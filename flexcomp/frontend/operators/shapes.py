@@ -1,0 +1,21 @@
+"""Operators that change a tensor's shape."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+from tvm.relax import op
+
+from flexcomp.frontend.operators.node import Converter, Node
+
+
+def _expand(node: Node) -> relax.Expr:
+    """The importer takes a shape that is a weight for one that is computed."""
+    target = node.value(1)
+    if target is None:
+        raise node.refuse("the shape is computed from the network's inputs; make it a constant")
+    shape = np.broadcast_shapes(node.shape, tuple(int(d) for d in target))
+    return node.data if shape == node.shape else op.broadcast_to(node.data, shape)
+
+
+CONVERTERS: dict[str, Converter] = {"Expand": _expand}
