@@ -101,6 +101,7 @@ _SAFETENSORS = {
     "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
     "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
     "float16": "F16", "float32": "F32", "float64": "F64", "bool": "BOOL",
+    "bfloat16": "BF16",
 }  # fmt: skip
 
 
@@ -153,7 +154,7 @@ def write_weights(
     with replacing(path) as partial, open(partial, "wb") as out:
         out.truncate(header_nbytes + end)  # gaps are holes, which read as zeros
         for (_, array, *_), offset in zip(entries, offsets, strict=True):
-            raw = memoryview(np.ascontiguousarray(array).reshape(-1)).cast("B")
+            raw = memoryview(np.ascontiguousarray(array).reshape(-1).view("u1"))
             out.seek(header_nbytes + offset)
             out.write(raw)
             checksums.append(Checksum(offset, raw.nbytes, zlib.crc32(raw)))

@@ -22,6 +22,7 @@ from .passes import (
     SliceEmbeddings,
     SliceLayers,
     ToNHWC,
+    Widen,
 )
 from .passes.choose_kernels import Measured
 from .passes.fuse_attention import Evaluate
@@ -33,8 +34,8 @@ tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
 
 
 def simplify() -> list[Pass]:
-    """One dataflow block in A-normal form; batch norms folded; images in NHWC."""
-    return [Canonicalise(), FoldBatchNorm(), ToNHWC(), Canonicalise()]
+    """Floats of 32 bits or more; one dataflow block in A-normal form; batch norms folded; images in NHWC."""
+    return [Widen(), Canonicalise(), FoldBatchNorm(), ToNHWC(), Canonicalise()]
 
 
 def transformers(unit: VectorUnit, evaluate: Evaluate) -> list[Pass]:

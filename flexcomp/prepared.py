@@ -100,7 +100,7 @@ class Prepared:
         kernels = {layer.kernel: network.kernel(layer.kernel) for layer in layers}
         identity = hashlib.sha256(repr((str(self.target), layers)).encode())
         for label, array, _ in network.weights:
-            identity.update(f"{label}:{zlib.crc32(memoryview(array.reshape(-1)).cast('B'))}".encode())
+            identity.update(f"{label}:{zlib.crc32(array.reshape(-1).view('u1'))}".encode())
         # Symbols name the code: libraries of one model from two versions of flexcomp may meet in a process.
         for kernel in sorted(kernels):
             identity.update(f"{kernel}:{tvm_ffi.structural_hash(kernels[kernel])}".encode())

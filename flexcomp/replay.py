@@ -97,9 +97,9 @@ def _data_section(path: Path) -> np.ndarray:
 
 def _example(port: Port, rng: np.random.Generator) -> np.ndarray:
     """Random values, or zeros for integers, which may be indices."""
-    if np.dtype(port.type.dtype).kind == "f":
+    if port.type.dtype.startswith("float"):
         return rng.standard_normal(port.type.shape).astype(port.type.dtype)
-    return np.zeros(port.type.shape, port.type.dtype)
+    return np.zeros(port.type.shape, "uint16" if port.type.dtype == "bfloat16" else port.type.dtype)
 
 
 @contextmanager

@@ -50,6 +50,11 @@ class TensorInfo:
     shape: tuple[int, ...]
     dtype: str
 
+    @property
+    def array_dtype(self) -> np.dtype:
+        """Of the arrays in which it comes and goes: NumPy has no bfloat16, whose bits are held as uint16."""
+        return np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype)
+
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
 
@@ -122,14 +127,17 @@ class Session:
     def run(self, inputs: Mapping[str, Any] | None = None, *args: Any) -> dict[str, np.ndarray]:
         """One inference: `run({"x": x})`, or `run(x, …)` in the order of `inputs`. Returns the outputs by name.
 
+        A bfloat16 input may be an array of ml_dtypes.bfloat16, or its bits as uint16; outputs are the former where
+        ml_dtypes is installed.
+
         Raises InputError (a ValueError), StorageError, ExecutionError; afterwards the session works on, unless the weights
         file was changed in place: whatever has to be read then is refused, until the network is loaded again.
         """
         given = checked_inputs(self.inputs, inputs, args)
-        results = [np.empty(port.shape, np.dtype(port.dtype)) for port in self.outputs]
+        results = [np.empty(port.shape, port.array_dtype) for port in self.outputs]
         with _translated():
             self._run(*map(tvm_ffi.from_dlpack, given), *map(tvm_ffi.from_dlpack, results))
-        return {port.name: result for port, result in zip(self.outputs, results, strict=True)}
+        return named_outputs(self.outputs, results)
 
     def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
         """One inference with inputs in order or by name; a network with several outputs returns a tuple."""
@@ -227,6 +235,19 @@ def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any])
     return [_checked(port, value) for port, value in zip(ports, values, strict=True)]
 
 
+def named_outputs(ports: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Outputs by name, those of bfloat16 as such if there is a type for it."""
+    if any(port.dtype == "bfloat16" for port in ports):
+        try:
+            from ml_dtypes import bfloat16
+        except ImportError:
+            bfloat16 = np.uint16
+        arrays = [
+            array.view(bfloat16) if port.dtype == "bfloat16" else array for port, array in zip(ports, arrays, strict=True)
+        ]
+    return {port.name: array for port, array in zip(ports, arrays, strict=True)}
+
+
 def read_program(path: str | os.PathLike[str]) -> bytes:
     """The encoded program inside a compiled library, for `flexcomp.artifact.decode_program`."""
     return bytes(_load_program(Path(path).resolve())[0].get_function("blob")())
@@ -322,7 +343,9 @@ def _checked(port: TensorInfo, value: Any) -> np.ndarray:
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         value = np.from_dlpack(value)  # tensors of tvm_ffi
     array = np.asarray(value, order="C")
-    if array.dtype != np.dtype(port.dtype) or array.shape != port.shape:
+    if port.dtype == array.dtype.name == "bfloat16":
+        array = array.view(port.array_dtype)
+    if array.dtype != port.array_dtype or array.shape != port.shape:
         raise InputError(f'input "{port.name}" must be {port}, not {array.dtype}{list(array.shape)}')
     # DLPack cannot say that memory is read-only, so NumPy refuses to hand it out.
     return array if array.flags.writeable else array.copy()

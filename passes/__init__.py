@@ -14,6 +14,7 @@ from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
 from .slice_embeddings import SliceEmbeddings
 from .slice_layers import SliceLayers
+from .widen import Widen
 
 __all__ = [
     "AlignStack",
@@ -30,4 +31,5 @@ __all__ = [
     "SliceEmbeddings",
     "SliceLayers",
     "ToNHWC",
+    "Widen",
 ]

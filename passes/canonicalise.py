@@ -140,6 +140,22 @@ def _convolution(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
     )  # fmt: skip
 
 
+def _layer_norm(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
+    """TVM has the operator for float32 and float16 only; what it consists of, for all."""
+    data, scale, bias = call.args
+    kind, axes = dtype(data), [int(axis) for axis in call.attrs.axes]
+    if kind in ("float32", "float16"):
+        return call
+    emit = rewriter.emit
+    centred = emit(op.subtract(data, emit(op.mean(data, axes, keepdims=True))))
+    variance = emit(op.mean(emit(op.multiply(centred, centred)), axes, keepdims=True))
+    deviation = emit(op.sqrt(emit(op.add(variance, relax.const(float(call.attrs.epsilon), kind)))))
+    result = op.divide(centred, deviation)
+    if call.attrs.scale:
+        result = op.multiply(emit(result), scale)
+    return op.add(emit(result), bias) if call.attrs.center else result
+
+
 def _dropout(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
     return relax.Tuple([call.args[0], call.args[0]])  # the mask is never read
 
@@ -192,5 +208,6 @@ _RULES: dict[str, Rule] = {
     "adaptive_avg_pool2d": _adaptive_average,
     "conv2d": _convolution,
     "dropout": _dropout,
+    "layer_norm": _layer_norm,
     "builtin.stop_lift_params": _argument,
 }

@@ -9,8 +9,9 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import module_pass
 
-from ..schedules import concat, pool, rowwise, scan, scatter, sort
+from ..schedules import concat, narrow, pool, rowwise, scan, scatter, sort
 from ..schedules.concat import ConcatSpec
+from ..schedules.narrow import NarrowSpec
 from ..schedules.pool import PoolSpec
 from ..schedules.row_bands import row_kernel
 from ..schedules.rowwise import RowSpec
@@ -195,6 +196,16 @@ def _cumsum(call: relax.Call):
     return spec, scan.kernel, [data]
 
 
+def _astype(call: relax.Call):
+    data = call.args[0]
+    pair = (dtype(data), dtype(call))
+    if not isinstance(data, relax.Var) or not static_tensor(data) or not math.prod(shape(data)):
+        return None
+    if "float32" not in pair or not set(pair) & set(narrow.NARROW):
+        return None
+    return NarrowSpec(shape(data), *pair), narrow.kernel, [data]
+
+
 def _scatter(call: relax.Call):
     if not all(isinstance(arg, relax.Var) and static_tensor(arg) and math.prod(shape(arg)) for arg in call.args):
         return None
@@ -207,6 +218,7 @@ def _scatter(call: relax.Call):
 
 
 _RULES: dict[str, Rule] = {
+    "astype": _astype,
     "max_pool2d": _pool,
     "avg_pool2d": _pool,
     "adaptive_avg_pool2d": _adaptive,

@@ -182,10 +182,10 @@ def _inputs(network: RemoteNetwork, files: dict[str, str]) -> dict[str, np.ndarr
                 arrays[port.name] = np.load(files[port.name], allow_pickle=False)
             except ValueError as error:
                 raise InputError(f"{files[port.name]} is no .npy file: {error}") from None
-        elif np.issubdtype(np.dtype(port.dtype), np.floating):
+        elif np.issubdtype(port.array_dtype, np.floating):
             arrays[port.name] = random.standard_normal(port.shape).astype(port.dtype)
         else:
-            arrays[port.name] = np.zeros(port.shape, port.dtype)
+            arrays[port.name] = np.zeros(port.shape, port.array_dtype)
     return arrays
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import tvm
+from tvm import relax
 
 from flexcomp.errors import InputError
-from flexcomp.frontend.onnx_convert import convert_onnx
+from flexcomp.frontend.onnx_convert import convert_onnx, node_of
 from flexcomp.frontend.onnx_model import read_onnx, simplify_onnx
 from flexcomp.frontend.relax_model import detach_weights, require_static
+from flexcomp.passes.ir import bindings, operator
+from flexcomp.passes.weights import weight_vars
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,10 +50,26 @@ def load_model(
     if isinstance(model, tvm.IRModule):
         if input_shapes:
             raise InputError("input_shapes is for ONNX models; a Relax module carries its shapes in main's parameters")
-        return _load_relax(model, params)
-    if params is not None:
+        imported = _load_relax(model, params)
+    elif params is not None:
         raise InputError("params is for Relax modules; an ONNX model carries its weights itself")
-    return _load_onnx(model, input_shapes or {})
+    else:
+        imported = _load_onnx(model, input_shapes or {})
+    _say_what_is_slow(imported.mod)
+    return imported
+
+
+def _say_what_is_slow(mod: tvm.IRModule) -> None:
+    """Name the first operator that computes in float64."""
+    main = mod["main"]
+    from_weights = weight_vars(main)
+    for binding in bindings(main):
+        var, kind = binding.var, operator(binding.value)
+        wide = isinstance(var.ty, relax.TensorType) and str(var.ty.dtype) == "float64"
+        if wide and var not in from_weights and kind not in ("", "astype"):
+            where = node_of(var.name) or f"operator {kind}"
+            logger.warning("%s computes in float64, for which there are only slow kernels: use float32 if that is enough", where)
+            return
 
 
 def _load_onnx(source: str | Path | onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> Imported:

@@ -18,6 +18,7 @@ from flexcomp.frontend.element_types import require_known_types
 from flexcomp.frontend.fold import fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
 from flexcomp.frontend.large_weights import put_back, set_aside
+from flexcomp.frontend.precision import widen
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ def simplify_onnx(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[in
     fixed = {i.name: i for i in inputs}
     large = set_aside(model.graph)
     _complete_outputs(model)
-    model = expand_functions(model)
+    model = expand_functions(widen(model))
     require_own_domain(model.graph)
     fold_constants(model)
     require_known_types(model)

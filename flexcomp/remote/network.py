@@ -17,7 +17,7 @@ from flexcomp.artifact import decode_program
 from flexcomp.budget import Budget, resolve
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, FlexcompError
 from flexcomp.program import Program
-from flexcomp.session import RungInfo, TensorInfo, check_options, checked_inputs, checked_threads
+from flexcomp.session import RungInfo, TensorInfo, check_options, checked_inputs, checked_threads, named_outputs
 from flexcomp.trace import Traces, parse_trace
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class RemoteSession:
                 tensor.copyfrom(array)
             self._call("run", *tensors)
             results = [tensor.numpy() for tensor in tensors[len(given) :]]
-        return {port.name: result for port, result in zip(self._network.outputs, results, strict=True)}
+        return named_outputs(self._network.outputs, results)
 
     def measure(self, repeat: int = 10, warmup: int = 1) -> Measurement:
         """Time inferences from inputs in the arena to outputs in the arena, on random floats, after `warmup` others.
@@ -176,7 +176,7 @@ class RemoteSession:
         from tvm import runtime
 
         ports = (*self._network.inputs, *self._network.outputs)
-        self._tensors = [runtime.empty(port.shape, port.dtype, device=self._device.memory()) for port in ports]
+        self._tensors = [runtime.empty(port.shape, str(port.array_dtype), device=self._device.memory()) for port in ports]
         return self._tensors
 
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "arguments.h"
+#include "narrow.h"
 
 namespace flexcomp::runner {
 namespace {
@@ -64,6 +65,10 @@ void Inputs::Fill(tvm::ffi::PackedArgs places) const {
       FillNormal<float>(data, port.nbytes, random);
     else if (port.is_float64())
       FillNormal<double>(data, port.nbytes, random);
+    else if (port.is_float16())
+      FillNormal<Float16>(data, port.nbytes, random);
+    else if (port.is_bfloat16())
+      FillNormal<Bfloat16>(data, port.nbytes, random);
     else
       std::memset(data, 0, port.nbytes);
   }

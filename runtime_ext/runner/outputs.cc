@@ -7,23 +7,33 @@
 #include <stdexcept>
 #include <utility>
 
+#include "narrow.h"
 #include "npy.h"
 
 namespace flexcomp::runner {
 namespace {
 
-constexpr float kTolerance = 1e-4f;  // of the largest output, as between two implementations
+// Of the largest output, as between two implementations; where outputs are rounded to fewer bits, of that rounding.
+constexpr float kTolerance = 1e-4f, kFloat16Tolerance = 0x1p-10f, kBfloat16Tolerance = 0x1p-7f;
+
+template <typename T>
+bool Close(const std::byte* expected, const std::byte* given, size_t nbytes, float tolerance) {
+  const auto* a = reinterpret_cast<const T*>(expected);
+  const auto* b = reinterpret_cast<const T*>(given);
+  const size_t count = nbytes / sizeof(T);
+  const auto at = [](const T& value) { return static_cast<float>(value); };
+  float largest = 0;
+  for (size_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(at(a[i])));
+  for (size_t i = 0; i < count; ++i)
+    if (!(std::abs(at(a[i]) - at(b[i])) <= tolerance * largest)) return false;
+  return true;
+}
 
 bool Agree(const Port& port, const std::byte* expected, const std::byte* given) {
-  if (!port.is_float32()) return std::memcmp(expected, given, port.nbytes) == 0;
-  const auto* a = reinterpret_cast<const float*>(expected);
-  const auto* b = reinterpret_cast<const float*>(given);
-  const size_t count = port.nbytes / sizeof(float);
-  float largest = 0;
-  for (size_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(a[i]));
-  for (size_t i = 0; i < count; ++i)
-    if (!(std::abs(a[i] - b[i]) <= kTolerance * largest)) return false;
-  return true;
+  if (port.is_float32()) return Close<float>(expected, given, port.nbytes, kTolerance);
+  if (port.is_float16()) return Close<Float16>(expected, given, port.nbytes, kFloat16Tolerance);
+  if (port.is_bfloat16()) return Close<Bfloat16>(expected, given, port.nbytes, kBfloat16Tolerance);
+  return std::memcmp(expected, given, port.nbytes) == 0;
 }
 
 }  // namespace

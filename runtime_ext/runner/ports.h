@@ -18,6 +18,8 @@ struct Port {
   size_t nbytes;
 
   bool is_float32() const { return dtype.code == kDLFloat && dtype.bits == 32; }
+  bool is_float16() const { return dtype.code == kDLFloat && dtype.bits == 16; }
+  bool is_bfloat16() const { return dtype.code == kDLBfloat && dtype.bits == 16; }
   bool is_float64() const { return dtype.code == kDLFloat && dtype.bits == 64; }
 };
 

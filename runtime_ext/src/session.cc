@@ -25,8 +25,10 @@ double SecondsSince(Clock::time_point start) { return std::chrono::duration<doub
 
 void CheckTensor(const Port& port, const DLTensor& tensor) {
   const TensorType& want = port.type;
-  bool fits = tensor.dtype.code == want.dtype.code && tensor.dtype.bits == want.dtype.bits && tensor.dtype.lanes == 1 &&
-              tensor.ndim == static_cast<int32_t>(want.shape.size());
+  // Not everyone has a bfloat16: its bits may come as uint16.
+  const bool bits = want.dtype.code == kDLBfloat && tensor.dtype.code == kDLUInt;
+  bool fits = (tensor.dtype.code == want.dtype.code || bits) && tensor.dtype.bits == want.dtype.bits &&
+              tensor.dtype.lanes == 1 && tensor.ndim == static_cast<int32_t>(want.shape.size());
   for (int32_t i = 0; fits && i < tensor.ndim; ++i) fits = tensor.shape[i] == want.shape[i];
   if (!fits) {
     TensorType given{tensor.dtype, {tensor.shape, tensor.shape + tensor.ndim}, {}, 0};

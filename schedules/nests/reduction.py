@@ -27,6 +27,9 @@ _CHAINS = 4
 def emit_reduction(nest: Nest, machine: Machine) -> tirx.Stmt:
     """Lanes along the store, along a reduce axis, or scalars, in this order."""
     operations = count_operations(nest)
+    # Tiles are fitted to floats: of wider numbers a vector holds fewer.
+    itemsize = nest.reduction.accumulator.ty.dtype.itemsize
+    machine = replace(machine, lanes=max(1, machine.lanes * 4 // max(itemsize, 4)))
     nest = collapse(nest)
     if nest.axes:
         nest = contiguous_last(nest)
