@@ -39,6 +39,7 @@ _OPTIONS = (  # see `load`
 _loaded: dict[Path, list[tuple[int, int] | None]] = {}  # device and inode of each file that was loaded from a path
 _programs: dict[str, tvm_ffi.Module] = {}  # by the name of their library: tvm_ffi keeps for good whatever it loads
 _MOST_TRIES = 10  # to load a library whose file is being replaced
+_PT_LOAD = 1  # a part of an ELF file that is mapped
 _ELF_MACHINES = {3: "i686", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 
@@ -190,6 +191,11 @@ class Session:
         with _translated():
             return parse_trace(_function(self._opened, "trace")())
 
+    def resident_arena(self) -> int:
+        """Bytes of the arena that are in memory now; those that no inference has touched yet are not."""
+        with _translated():
+            return int(_function(self._opened, "resident_arena")())
+
     def read_rate(self, request_nbytes: int = 1 << 20, nbytes: int = 64 << 20) -> float:
         """Bytes per second that the storage gives to the loader alone, by reads of `request_nbytes`, `nbytes` or more in all."""
         with _translated():
@@ -205,8 +211,9 @@ class Session:
         return bytes(self._program.get_function("blob")())
 
     def close(self) -> None:
-        """Give memory, threads and files back. Closing twice is harmless."""
-        self._close()
+        """Give memory, threads and files back. Closing twice is harmless, and so is closing in a forked process."""
+        with _translated():
+            self._close()
 
     def __enter__(self) -> Session:
         return self
@@ -301,29 +308,43 @@ def _name_of_its_own(path: Path, file: tuple[int, int]) -> str:
 
 
 def _check_elf(path: Path) -> None:
-    """Refuse what the dynamic loader would report misleadingly (another machine) or crash on (a file cut short)."""
+    """Refuse what the dynamic loader would report misleadingly (another machine) or crash on (a file cut short).
+
+    `runtime_ext/runner/library_check.cc` does the same where there is no Python.
+    """
     try:
         with open(path, "rb") as file:
-            head = file.read(64).ljust(64, b"\0")
             nbytes = os.fstat(file.fileno()).st_size
+            head = file.read(64).ljust(64, b"\0")
+            if head[:4] != b"\x7fELF":
+                raise ArtifactError(f"{path} is not a shared library")
+            machine = _ELF_MACHINES.get(struct.unpack_from("<H", head, 18)[0], "another machine")
+            here = platform.machine()
+            if here in _ELF_MACHINES.values() and machine != here:
+                raise TargetError(f"{path} was compiled for {machine}, this machine is {here}")
+            entry = struct.Struct("<I4xQ16xQ" if head[4] == 2 else "<II8xI")  # of a segment: kind, offset, size
+            segments_at, sections_at, nbytes_each, segments, section, sections = struct.unpack_from(
+                "<32xQQ6xHHHH" if head[4] == 2 else "<28xII6xHHHH", head
+            )
+            # Linkers write the table of sections at the end; tools that take it away leave the segments.
+            ends = [64 if head[4] == 2 else 52, segments_at + nbytes_each * segments, sections_at + section * sections]
+            if max(ends) <= nbytes and nbytes_each >= entry.size:
+                file.seek(segments_at)
+                table = file.read(nbytes_each * segments)
+                for at in range(0, len(table), nbytes_each):
+                    kind, offset, size = entry.unpack_from(table, at)
+                    ends += [offset + size] if kind == _PT_LOAD else []
     except OSError as error:
         raise ArtifactError(f"cannot open {path}: {error.strerror}") from None
-    if head[:4] != b"\x7fELF":
-        raise ArtifactError(f"{path} is not a shared library")
-    machine = _ELF_MACHINES.get(struct.unpack_from("<H", head, 18)[0], "another machine")
-    here = platform.machine()
-    if here in _ELF_MACHINES.values() and machine != here:
-        raise TargetError(f"{path} was compiled for {machine}, this machine is {here}")
-    # The table of sections stands at the end of what linkers write.
-    table_at, entry, count = struct.unpack_from("<40xQ10xHH" if head[4] == 2 else "<32xI10xHH", head)
-    if table_at + entry * count > nbytes:
-        raise ArtifactError(f"{path} is cut short: {nbytes} bytes instead of {table_at + entry * count}")
+    if max(ends) > nbytes:
+        raise ArtifactError(f"{path} is cut short: {nbytes} bytes instead of {max(ends)}")
 
 
 def _function(module: tvm_ffi.Module, name: str) -> tvm_ffi.Function:
     """A function of the runtime inside a library, which may be older than this file."""
     try:
-        return module.get_function(name)
+        with _translated():
+            return module.get_function(name)
     except AttributeError:
         raise ArtifactError(
             f'the library was built by another version of flexcomp, whose runtime has no "{name}": build it again'

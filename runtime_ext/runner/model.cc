@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "library_check.h"
+
 namespace flexcomp::runner {
 namespace {
 
@@ -54,6 +56,7 @@ std::string Options(const Arguments& arguments, const std::string& library, cons
 
 Model::Model(const Arguments& arguments) {
   const std::string library = PathOf(arguments.model);
+  CheckLibrary(library);
   const ffi::Module program = ffi::Module::LoadFromFile(library);
   if (!std::string_view(program->kind()).starts_with("flexcomp.program."))
     throw std::runtime_error(arguments.model + " is not a compiled network");

@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -118,6 +119,8 @@ int main(int argc, char** argv) {
     return Fail(error.what(), kUsageError);
   } catch (const tvm::ffi::Error& error) {
     return Fail(error.message(), error.kind() == "InputError" ? kUsageError : kCannotRun);
+  } catch (const std::bad_alloc&) {
+    return Fail("the process is out of memory", kCannotRun);
   } catch (const std::exception& error) {
     return Fail(error.what(), kCannotRun);
   }

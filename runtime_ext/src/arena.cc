@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "error.h"
@@ -13,37 +14,81 @@ namespace {
 
 constexpr uint64_t kHugePage = 2 << 20;
 
-std::byte* Map(uint64_t nbytes) {
-  void* base = ::mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+// Of this system, 4 to 64 KiB; plans and files know kPage.
+uint64_t SystemPage() noexcept { return static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)); }
+
+// For an arena of `nbytes`, and `more` of which both ends are given back.
+std::byte* Map(uint64_t nbytes, uint64_t more) {
+  void* base = ::mmap(nullptr, nbytes + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) RaiseError("BudgetError", "cannot map an arena of ", nbytes, " bytes: ", ErrnoText(errno));
   return static_cast<std::byte*>(base);
 }
 
+// Where the system refuses to unmap (it would need to note two ranges instead of one), the memory goes back all the same.
+bool Unmap(std::byte* base, uint64_t nbytes) noexcept {
+  if (nbytes == 0 || ::munmap(base, nbytes) == 0) return true;
+  ::madvise(base, nbytes, MADV_DONTNEED);
+  return false;
+}
+
 }  // namespace
 
-Arena::Arena(uint64_t nbytes) : nbytes_(nbytes) {
+Arena::Arena(uint64_t asked) : nbytes_(RoundUp(asked, SystemPage())) {
+  const uint64_t nbytes = nbytes_;
   if (nbytes < kHugePage) {
-    base_ = Map(nbytes);
-    return;
-  }
-  // Huge pages need an aligned start: map more, give back both ends. A huge page never reaches beyond the
-  // mapping, so the advice cannot make the arena larger than its size.
-  const uint64_t whole = RoundUp(nbytes, static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)));  // the system's, which may be larger
-  std::byte* wide = Map(whole + kHugePage);
-  const uint64_t address = reinterpret_cast<uintptr_t>(wide);
-  const uint64_t head = RoundUp(address, kHugePage) - address;
-  base_ = wide + head;
-  if (head > 0) ::munmap(wide, head);
-  if (head < kHugePage) ::munmap(base_ + whole, kHugePage - head);
+    base_ = Map(nbytes, 0);
+  } else {
+    // Huge pages need an aligned start: map more, give back both ends. A huge page never reaches beyond the
+    // mapping, so the advice cannot make the arena larger than its size.
+    std::byte* wide = Map(nbytes, kHugePage);
+    const uint64_t address = reinterpret_cast<uintptr_t>(wide);
+    const uint64_t head = RoundUp(address, kHugePage) - address;
+    base_ = wide + head;
+    Unmap(wide, head);
+    Unmap(base_ + nbytes, kHugePage - head);
 #ifdef MADV_HUGEPAGE
-  ::madvise(base_, nbytes, MADV_HUGEPAGE);
+    ::madvise(base_, nbytes, MADV_HUGEPAGE);
 #endif
+  }
+  // A forked process cannot use it, but would hold the pages when they are given back here; and direct reads that are
+  // running at a fork may, on older systems, end in the other process's copy of a page.
+  ::madvise(base_, nbytes, MADV_DONTFORK);
+}
+
+uint64_t Arena::Resident() const {
+  const uint64_t page = SystemPage();
+  uint64_t pages = 0;
+  unsigned char present[4096];
+  for (uint64_t at = 0; at < nbytes_; at += sizeof(present) * page) {
+    const uint64_t nbytes = std::min(sizeof(present) * page, nbytes_ - at);
+    if (::mincore(base_ + at, nbytes, present) != 0)
+      RaiseError("ExecutionError", "cannot count the pages of the arena: ", ErrnoText(errno));
+    pages += static_cast<uint64_t>(std::count_if(present, present + nbytes / page, [](unsigned char p) { return p & 1; }));
+  }
+  return pages * page;
 }
 
 bool Arena::Discard() noexcept { return ::madvise(base_, nbytes_, MADV_DONTNEED) == 0; }
 
+void Arena::Shrink(uint64_t nbytes) noexcept {
+  nbytes = RoundUp(nbytes, SystemPage());
+  // All of it: of a huge page that is unmapped in part, nothing would go back.
+  Discard();
+  if (nbytes < nbytes_ && Unmap(base_ + nbytes, nbytes_ - nbytes)) nbytes_ = nbytes;
+}
+
+bool Arena::Grow(uint64_t nbytes) noexcept {
+  nbytes = RoundUp(nbytes, SystemPage());
+  void* base = ::mremap(base_, nbytes_, nbytes, MREMAP_MAYMOVE);
+  if (base == MAP_FAILED) return false;
+  base_ = static_cast<std::byte*>(base);
+  nbytes_ = nbytes;
+  Discard();
+  return true;
+}
+
 Arena::~Arena() {
-  if (base_ != nullptr) ::munmap(base_, nbytes_);
+  if (base_ != nullptr) Unmap(base_, nbytes_);
 }
 
 }  // namespace flexcomp

@@ -10,7 +10,7 @@ namespace flexcomp {
 class Arena {
  public:
   Arena() = default;
-  // Maps `nbytes`, a multiple of kPage, of untouched memory. Throws BudgetError.
+  // Maps `nbytes`, rounded up to whole pages of the system, of untouched memory. It does not follow into forked processes. Throws BudgetError.
   explicit Arena(uint64_t nbytes);
   Arena(Arena&& other) noexcept
       : base_(std::exchange(other.base_, nullptr)), nbytes_(std::exchange(other.nbytes_, 0)) {}
@@ -24,13 +24,23 @@ class Arena {
   std::byte* base() const noexcept { return base_; }
   uint64_t nbytes() const noexcept { return nbytes_; }
 
+  // Bytes of it that are in memory. Walks page tables: a millisecond or two for a gigabyte of small pages. Throws
+  // ExecutionError.
+  uint64_t Resident() const;
+
   // Gives the memory back to the system and keeps the addresses: what is there counts for nothing from now on. Direct
   // reads that are running hold their own pages until they end. False: the system refused, nothing has changed.
   bool Discard() noexcept;
 
+  // Gives all memory back, and the addresses behind `nbytes`; what the system refuses is kept. Nobody reads into it.
+  void Shrink(uint64_t nbytes) noexcept;
+  // Makes room for `nbytes`, perhaps at other addresses, and gives all memory back; old and new size need not both find
+  // room. Nobody reads into it. False: there is no room, nothing has changed.
+  bool Grow(uint64_t nbytes) noexcept;
+
  private:
   std::byte* base_ = nullptr;
-  uint64_t nbytes_ = 0;
+  uint64_t nbytes_ = 0;  // that are mapped
 };
 
 }  // namespace flexcomp

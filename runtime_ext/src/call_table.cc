@@ -1,6 +1,7 @@
 #include "call_table.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace flexcomp {
 namespace {
@@ -36,18 +37,30 @@ DLTensor MakeTensor(const TensorType& type, std::byte* data) {
                   0};
 }
 
-CallTable::CallTable(const Program& program, const Rung& rung, std::byte* arena, std::span<const Kernel> kernels) {
-  size_t args = 0, checks = 0;
-  for (const Step& step : rung.steps) {
-    const std::vector<Arg>& taken = program.layers[step.layer].args;
-    args += taken.size();
-    checks += std::ranges::count_if(taken, [](const Arg& arg) { return !arg.bounds.empty(); });
+CallTable::CallTable(const Program& program, std::vector<Kernel> kernels) : kernels_(std::move(kernels)) {
+  size_t most_args = 0, most_checks = 0, most_steps = 0;
+  for (const Rung& rung : program.rungs) {
+    size_t args = 0, checks = 0;
+    for (const Step& step : rung.steps) {
+      const std::vector<Arg>& taken = program.layers[step.layer].args;
+      args += taken.size();
+      checks += std::ranges::count_if(taken, [](const Arg& arg) { return !arg.bounds.empty(); });
+    }
+    most_args = std::max(most_args, args);
+    most_checks = std::max(most_checks, checks);
+    most_steps = std::max(most_steps, rung.steps.size());
   }
-  tensors_.reserve(args);  // exact or more: pointers into these must stay valid
-  args_.reserve(args);
-  checks_.reserve(checks);
-  calls_.reserve(rung.steps.size());
+  tensors_.reserve(most_args);  // exact or more: pointers into these must stay valid
+  args_.reserve(most_args);
+  checks_.reserve(most_checks);
+  calls_.reserve(most_steps);
+}
 
+void CallTable::Prepare(const Program& program, const Rung& rung, std::byte* arena) noexcept {
+  tensors_.clear();
+  args_.clear();
+  checks_.clear();
+  calls_.clear();
   for (const Step& step : rung.steps) {
     const Layer& layer = program.layers[step.layer];
     const TVMFFIAny* first_arg = args_.data() + args_.size();
@@ -77,7 +90,7 @@ CallTable::CallTable(const Program& program, const Rung& rung, std::byte* arena,
       args_.push_back(TensorArg(&tensors_.back()));
     }
     const auto check_count = static_cast<uint32_t>(checks_.data() + checks_.size() - first_check);
-    calls_.push_back({kernels[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.need, step.layer,
+    calls_.push_back({kernels_[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.need, step.layer,
                       check_count, first_check});
   }
 }

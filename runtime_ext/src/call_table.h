@@ -1,4 +1,5 @@
-// The kernel calls of one rung with every argument in place, so that a step costs one call.
+// The kernel calls of one rung with every argument in place, so that a step costs one call. Another rung's take their
+// place without asking for memory, which may be short when budgets change.
 #pragma once
 
 #include <dlpack/dlpack.h>
@@ -30,12 +31,16 @@ DLTensor MakeTensor(const TensorType& type, std::byte* data);
 class CallTable {
  public:
   CallTable() = default;
-  // `kernels` holds one kernel for each layer. `program`, `rung` and the arena must outlive the table.
-  CallTable(const Program& program, const Rung& rung, std::byte* arena, std::span<const Kernel> kernels);
+  // Finds room for any rung of the program. `kernels` holds one kernel for each layer.
+  CallTable(const Program& program, std::vector<Kernel> kernels);
+
+  // From now on the calls are those of `rung`, in this arena. `program`, `rung` and the arena must outlive the table.
+  void Prepare(const Program& program, const Rung& rung, std::byte* arena) noexcept;
 
   std::span<const Call> calls() const noexcept { return calls_; }
 
  private:
+  std::vector<Kernel> kernels_;
   std::vector<DLTensor> tensors_;
   std::vector<TVMFFIAny> args_;  // point into tensors_
   std::vector<BoundsCheck> checks_;

@@ -4,8 +4,8 @@
 
 #include <atomic>
 
+#include "backend.h"
 #include "error.h"
-#include "workspace.h"
 
 namespace flexcomp {
 namespace {
@@ -19,19 +19,14 @@ CpuProcessor::CpuProcessor(const std::string& marker, const std::string& library
     : library_(SymbolOf(marker), library_path),
       cpus_(cpus),
       pool_(threads, cpus) {
-  // The library calls its backend through pointers that it exports; one that is absent is not used.
-  const auto hook = [this](const char* pointer, void* function) {
-    if (void* at = library_.Find(pointer)) hooks_.emplace_back(static_cast<void**>(at), function);
-  };
-  hook("__TVMBackendParallelLaunch", reinterpret_cast<void*>(&ParallelLaunch));
-  hook("__TVMBackendAllocWorkspace", reinterpret_cast<void*>(&AllocWorkspace));
-  hook("__TVMBackendFreeWorkspace", reinterpret_cast<void*>(&FreeWorkspace));
-  InstallHooks();
-}
-
-// Sessions of the same model store the same values, so a race between them is harmless.
-void CpuProcessor::InstallHooks() noexcept {
-  for (const auto& [at, function] : hooks_) std::atomic_ref(*at).store(function);
+  // Whichever library's runtime serves this one, its kernels shall find the contexts that are set here. All sessions
+  // store the same values.
+  for (const auto& [name, function] : BackendPointers()) {
+    void* pointer = library_.Find(name);
+    if (pointer == nullptr)
+      RaiseError("ArtifactError", "the library was built by another version of flexcomp, without ", name, ": build it again");
+    std::atomic_ref(*static_cast<void**>(pointer)).store(function);
+  }
 }
 
 Kernel CpuProcessor::Find(const std::string& kernel) {
@@ -41,16 +36,13 @@ Kernel CpuProcessor::Find(const std::string& kernel) {
 }
 
 void CpuProcessor::Enter() {
-  // Where TVM is loaded too, whoever opens the library once more gets TVM's backend into it.
-  InstallHooks();
-  ResetWorkspace();
+  scope_.emplace(pool_);
   affinity_.emplace(cpus_);
-  scope_.emplace(&pool_);
 }
 
 void CpuProcessor::Leave() noexcept {
-  scope_.reset();
   affinity_.reset();
+  scope_.reset();
 }
 
 }  // namespace flexcomp

@@ -3,8 +3,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "cpu_set.h"
 #include "model_library.h"
@@ -27,10 +25,7 @@ class CpuProcessor final : public Processor {
   }
 
  private:
-  void InstallHooks() noexcept;
-
   ModelLibrary library_;
-  std::vector<std::pair<void**, void*>> hooks_;  // pointers of the library to its backend, and what they shall be
   CpuSet cpus_;
   ThreadPool pool_;
   std::optional<ScopedAffinity> affinity_;

@@ -27,6 +27,13 @@ void Touch(std::byte* data, uint64_t nbytes) noexcept {
   for (uint64_t at = 0; at < nbytes; at += kPage) *static_cast<volatile std::byte*>(data + at) = std::byte{0};
 }
 
+// The loads before it are read ahead, or pinned.
+uint32_t AheadEnd(std::span<const Load> loads) noexcept {
+  auto end = static_cast<uint32_t>(loads.size());
+  while (end > 0 && !loads[end - 1].ahead) --end;
+  return end;
+}
+
 }  // namespace
 
 Loader::Loader(WeightsFile& file, const CpuSet& cpus, bool own_core)
@@ -39,25 +46,21 @@ Loader::Loader(WeightsFile& file, const CpuSet& cpus, bool own_core)
 }
 
 Loader::~Loader() {
-  if (!process_.IsThisProcess()) {
-    new std::thread(std::move(thread_));  // forgotten: its handle may be another thread's by now
-    return;
-  }
   Abort();
   stop_ = true;  // not before: the thread may not have seen yet that an inference began, and Abort waits for its end
   started_.Set(started_count_ + 1);
   thread_.join();
 }
 
-void Loader::Open(std::span<const Load> loads, std::byte* arena) {
+void Loader::Reserve(std::span<const Load> loads) {
+  for (Turn& turn : turns_) turn.ahead.reserve(AheadEnd(loads));
+}
+
+void Loader::Open(std::span<const Load> loads, std::byte* arena) noexcept {
   loads_ = loads;
   arena_ = arena;
-  ahead_end_ = 0;
-  all_pinned_ = true;
-  for (uint32_t j = 0; j < loads.size(); ++j) {
-    if (loads[j].ahead) ahead_end_ = j + 1;
-    all_pinned_ &= loads[j].pinned;
-  }
+  ahead_end_ = AheadEnd(loads);
+  all_pinned_ = std::ranges::all_of(loads, &Load::pinned);
   for (Turn& turn : turns_) turn.ahead.assign(ahead_end_, {});
   Reset();
 }

@@ -16,7 +16,6 @@
 #include "byte_source.h"
 #include "counter.h"
 #include "cpu_set.h"
-#include "process_mark.h"
 #include "program.h"
 #include "trace.h"
 #include "weights_file.h"
@@ -36,8 +35,11 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // From now on these are the loads, into this arena, which holds nothing yet. Not while anything is read.
-  void Open(std::span<const Load> loads, std::byte* arena);
+  // Finds the memory that opening these loads takes.
+  void Reserve(std::span<const Load> loads);
+  // From now on these are the loads, into this arena, which holds nothing yet. Not while anything is read. There must be
+  // room for them; those of which none is read ahead need none.
+  void Open(std::span<const Load> loads, std::byte* arena) noexcept;
 
   // Begins the loads of one inference, as far as they were not read ahead. `spans` is empty, or has a place for
   // every load, where it is noted when it ran; those of the loads read ahead are there after Finish.
@@ -162,7 +164,6 @@ class Loader {
   std::atomic<bool> abort_{false};
   std::atomic<uint64_t> total_bytes_{0};
   std::atomic<bool> stop_{false}, interrupted_{false};
-  ProcessMark process_;
   std::thread thread_;  // last: it uses everything above
 };
 

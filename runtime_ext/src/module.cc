@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "cores.h"
@@ -26,15 +28,62 @@ namespace ffi = tvm::ffi;
 #define FLEXCOMP_PROGRAM_KIND "flexcomp.program.3"
 #define FLEXCOMP_SESSION_KIND "flexcomp.session.1"
 
-class SessionModule final : public ffi::ModuleObj {
+ffi::Error OutOfMemory() {
+  return {"ExecutionError", "the process is out of memory: beside the budget it needs some for itself", ""};
+}
+
+// For when there is no memory even for the error: made while there is.
+const ffi::Error& KeptOutOfMemory() {
+  static const ffi::Error error = OutOfMemory();
+  return error;
+}
+
+[[noreturn]] void ThrowOutOfMemory() {
+  try {
+    throw OutOfMemory();
+  } catch (const std::bad_alloc&) {
+    throw KeptOutOfMemory();
+  }
+}
+
+// Does what `function` does; what the system refuses in it becomes an error of ours.
+template <typename Function>
+auto Translated(const Function& function) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    ThrowOutOfMemory();
+  } catch (const std::system_error& error) {
+    RaiseError("ExecutionError", "the system refuses a thread: ", error.code().message());
+  }
+}
+
+// A module that throws nothing but errors of ours, whichever way it is called.
+class TranslatedModule : public ffi::ModuleObj {
+ public:
+  ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
+    return Translated([&]() -> ffi::Optional<ffi::Function> {
+      const ffi::Optional<ffi::Function> found = Find(name);
+      if (!found.has_value()) return std::nullopt;
+      return ffi::Function::FromPacked([function = *found](ffi::PackedArgs args, ffi::Any* result) {
+        Translated([&] { function.CallPacked(args, result); });
+      });
+    });
+  }
+
+ private:
+  virtual ffi::Optional<ffi::Function> Find(const ffi::String& name) = 0;
+};
+
+class SessionModule final : public TranslatedModule {
  public:
   SessionModule(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options)
-      : session_(std::move(program), weights_path, options) {}
+      : owner_(new Session(std::move(program), weights_path, options)), session_(*owner_) {}
 
   const char* kind() const final { return FLEXCOMP_SESSION_KIND; }
   int GetPropertyMask() const final { return ffi::Module::kRunnable; }
 
-  ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
+  ffi::Optional<ffi::Function> Find(const ffi::String& name) final {
     const ffi::Module self = ffi::GetRef<ffi::Module>(this);  // functions keep the session alive
     if (name == "run")
       return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any*) { Run(args); });
@@ -61,6 +110,8 @@ class SessionModule final : public ffi::ModuleObj {
         return session_.ReadRate(static_cast<uint64_t>(request_nbytes), static_cast<uint64_t>(nbytes));
       });
     if (name == "trace") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeTrace(session_.trace())); });
+    if (name == "resident_arena")
+      return ffi::Function::FromTyped([self, this] { return static_cast<int64_t>(session_.ResidentArena()); });
     if (name == "close") return ffi::Function::FromTyped([self, this] { session_.Close(); });
     return std::nullopt;
   }
@@ -92,10 +143,11 @@ class SessionModule final : public ffi::ModuleObj {
     };
   }
 
-  Session session_;
+  Session::Owner owner_;
+  Session& session_;
 };
 
-class ProgramModule final : public ffi::ModuleObj {
+class ProgramModule final : public TranslatedModule {
  public:
   explicit ProgramModule(ffi::Bytes blob)
       : blob_(std::move(blob)),
@@ -105,7 +157,7 @@ class ProgramModule final : public ffi::ModuleObj {
   int GetPropertyMask() const final { return ffi::Module::kBinarySerializable | ffi::Module::kRunnable; }
   ffi::Bytes SaveToBytes() const final { return blob_; }
 
-  ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
+  ffi::Optional<ffi::Function> Find(const ffi::String& name) final {
     const ffi::Module self = ffi::GetRef<ffi::Module>(this);
     if (name == "info") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeProgram(*program_)); });
     if (name == "blob") return ffi::Function::FromTyped([self, this] { return blob_; });
@@ -128,7 +180,12 @@ class ProgramModule final : public ffi::ModuleObj {
   std::shared_ptr<const Program> program_;
 };
 
-ffi::Module CreateProgram(const ffi::Bytes& blob) { return ffi::Module(ffi::make_object<ProgramModule>(blob)); }
+ffi::Module CreateProgram(const ffi::Bytes& blob) {
+  return Translated([&] {
+    KeptOutOfMemory();
+    return ffi::Module(ffi::make_object<ProgramModule>(blob));
+  });
+}
 
 // What a session would choose on a machine with these cores (Linux's list format) under `sysfs`, empty: on this one.
 ffi::String ChooseCoresOf(const ffi::String& sysfs, const ffi::String& cpus, int64_t threads, bool asked) {

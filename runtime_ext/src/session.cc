@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "cpu_features.h"
 #include "cpu_processor.h"
@@ -71,6 +72,13 @@ std::unique_ptr<Processor> MakeProcessor(const Program& program, const std::stri
   return std::make_unique<CpuProcessor>(program.layers[0].kernel, library, placement.threads, placement.compute);
 }
 
+std::vector<Kernel> FindKernels(const Program& program, Processor& processor) {
+  std::vector<Kernel> kernels;
+  kernels.reserve(program.layers.size());
+  for (const Layer& layer : program.layers) kernels.push_back(processor.Find(layer.kernel));
+  return kernels;
+}
+
 }  // namespace
 
 Session::Session(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options)
@@ -79,14 +87,15 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
       processor_(MakeProcessor(*program_, options.library_path, placement_)),
       file_(std::make_unique<WeightsFile>(weights_path, *program_, options.storage)),
       wanted_(ChooseRung(options.budget)),
-      rung_(wanted_) {
-  kernels_.reserve(program_->layers.size());
-  for (const Layer& layer : program_->layers) kernels_.push_back(processor_->Find(layer.kernel));
+      rung_(wanted_),
+      arena_(program_->rungs[rung_].arena),
+      calls_(*program_, FindKernels(*program_, *processor_)) {
   if (options.trace) trace_.emplace();
   const auto cores = CpuSet::Available();
   const bool own_core = cores && placement_.threads < cores->count();
   loader_ = std::make_unique<Loader>(*file_, placement_.loader, own_core);
-  Activate();
+  for (const Rung& rung : program_->rungs) loader_->Reserve(rung.loads);
+  Use(rung_);
 }
 
 void Session::RequireOpen() const {
@@ -112,27 +121,47 @@ size_t Session::ChooseRung(uint64_t budget) const {
   return chosen;
 }
 
-void Session::Activate() {
-  const Rung& rung = program_->rungs[rung_];
-  // The arena goes in last: a session that has one has the calls for it.
-  Arena arena(rung.arena);
-  calls_ = CallTable(*program_, rung, arena.base(), kernels_);
-  arena_ = std::move(arena);
-  loader_->Open(rung.loads, arena_.base());
-}
-
-void Session::Deactivate() noexcept {
-  if (loader_) loader_->Abort();  // it may be reading for the next inference
-  calls_ = {};
+void Session::Use(size_t rung) noexcept {
+  rung_ = wanted_ = rung;
   abandoned_ = false;
-  { Arena gone(std::move(arena_)); }
+  calls_.Prepare(*program_, program_->rungs[rung], arena_.base());
+  loader_->Open(program_->rungs[rung].loads, arena_.base());
 }
 
-void Session::SwitchToWanted() {
-  if (wanted_ == rung_ && arena_.base() != nullptr && !abandoned_) return;  // no memory may have been found earlier
-  Deactivate();
-  rung_ = wanted_;
-  Activate();
+bool Session::MakeRoom(size_t rung) {
+  const uint64_t nbytes = program_->rungs[rung].arena;
+  bool has_room = true;
+  Arena next;
+  if (nbytes > arena_.nbytes()) {
+    try {
+      next = Arena(nbytes);
+    } catch (const tvm::ffi::Error&) {
+      // Where address space is short, there may be room for one of them.
+      has_room = !running_;
+      if (has_room) {
+        loader_->Abort();  // it may be reading for the next inference
+        if (!arena_.Grow(nbytes)) throw;
+        Use(rung);
+      }
+    }
+  }
+  next_arena_ = std::move(next);
+  return has_room;
+}
+
+void Session::SwitchToWanted() noexcept {
+  if (wanted_ == rung_ && !abandoned_) return;
+  loader_->Abort();  // it may be reading for the next inference
+  const uint64_t nbytes = program_->rungs[wanted_].arena;
+  if (nbytes <= arena_.nbytes()) {
+    arena_.Shrink(nbytes);
+  } else if (nbytes <= next_arena_.nbytes()) {
+    arena_ = std::exchange(next_arena_, {});
+  } else if (!arena_.Grow(nbytes)) {
+    wanted_ = rung_;
+    arena_.Shrink(program_->rungs[rung_].arena);
+  }
+  Use(wanted_);
 }
 
 bool Session::Abandon() noexcept {
@@ -157,11 +186,7 @@ class Session::ArenaUse {
   ~ArenaUse() {
     const std::lock_guard lock(session_.state_mutex_);
     session_.running_ = false;
-    try {
-      session_.SwitchToWanted();
-    } catch (const tvm::ffi::Error&) {
-      // The next one to use the arena tries again, and is told.
-    }
+    session_.SwitchToWanted();
     session_.state_changed_.notify_all();
   }
   ArenaUse(const ArenaUse&) = delete;
@@ -185,8 +210,9 @@ const Rung& Session::SetBudget(uint64_t budget) {
   const size_t chosen = ChooseRung(budget);
   std::unique_lock lock(state_mutex_);
   RequireOpen();
+  const bool has_room = MakeRoom(chosen);
   wanted_ = chosen;
-  if (abandoned_) rung_ = chosen;
+  if (abandoned_ && has_room) rung_ = chosen;
   if (running_ && chosen < rung_) {
     interrupt_ = true;
     loader_->Interrupt();
@@ -197,16 +223,27 @@ const Rung& Session::SetBudget(uint64_t budget) {
   return program_->rungs[chosen];
 }
 
+uint64_t Session::ResidentArena() {
+  RequireThisProcess();
+  const std::lock_guard lock(state_mutex_);
+  RequireOpen();
+  return arena_.Resident();
+}
+
 void Session::Close() {
+  if (!process_.IsThisProcess()) return;
   const std::lock_guard lock(mutex_);
   const std::lock_guard state_lock(state_mutex_);
   loader_.reset();
-  Deactivate();
+  calls_ = {};
+  arena_ = {};
+  next_arena_ = {};
   file_.reset();
   processor_.reset();
 }
 
 Session::State Session::state() {
+  RequireThisProcess();
   const std::lock_guard lock(state_mutex_);
   RequireOpen();
   stats_.total_bytes_read = loader_->total_bytes();
@@ -214,6 +251,7 @@ Session::State Session::state() {
 }
 
 Trace Session::trace() {
+  RequireThisProcess();
   const std::lock_guard lock(mutex_);
   RequireOpen();
   if (!trace_) Raise("InputError", "the session was opened without tracing");

@@ -50,8 +50,20 @@ struct SessionStats {
 
 class Session {
  public:
-  // Throws ArtifactError, TargetError, BudgetError, InputError.
+  // A forked process leaves its copy as it is: neither the threads nor the reads in flight that it would wait for have
+  // followed, and locks may be held for ever.
+  struct Deleter {
+    void operator()(Session* session) const noexcept {
+      if (session->process_.IsThisProcess()) delete session;
+    }
+  };
+  using Owner = std::unique_ptr<Session, Deleter>;
+
+  // Throws ArtifactError, TargetError, BudgetError, InputError, ExecutionError; what every function here may throw besides
+  // are std::bad_alloc and std::system_error. None of them leaves anything half done.
   Session(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
 
   // Runs one inference on tensors in the order of the program's ports: inputs are copied into the arena,
   // outputs out of it. After any error the next call starts afresh.
@@ -63,19 +75,24 @@ class Session {
   using PortsCallback = std::function<void(std::span<DLTensor>)>;
   void RunInPlace(const PortsCallback& fill, const PortsCallback& drain);
 
-  // Switches to the largest rung within `budget`; any thread may call it at any time. The old arena is given back
-  // before the new one is mapped. An inference in progress ends before the budget grows: the call does not wait for
+  // Switches to the largest rung within `budget`; any thread may call it at any time. The old arena's memory is given back
+  // before the new one's is touched. An inference in progress ends before the budget grows: the call does not wait for
   // it. When the budget shrinks the inference stops after the kernel that is running and begins anew on the new rung,
   // with its inputs: when the call returns, the memory has been given back. A budget can shrink only so often without
-  // growing, so inferences end.
+  // growing, so inferences end. Shrinking needs nothing that the system could refuse. Throws BudgetError if a larger arena
+  // cannot be mapped: then the rung in use goes on. Where it can only be mapped in the place of the one that is in use, and
+  // not even so when the inference has ended, the rung in use goes on, too, and `state` tells.
   const Rung& SetBudget(uint64_t budget);
+
+  // Bytes of the arena that are in memory now; does not wait for the inference in progress.
+  uint64_t ResidentArena();
 
   // Bytes per second that the storage gives to the loader alone: reads of `request_nbytes`, or as many as arena and file
   // hold, `nbytes` in all, in the order of the file, into the arena, whose contents are lost. Throws as Run does, and
   // InputError if there are no weights.
   double ReadRate(uint64_t request_nbytes, uint64_t nbytes);
 
-  // Gives everything back, after the inference in progress; later calls throw.
+  // Gives everything back, after the inference in progress; later calls throw. In a forked process it does nothing.
   void Close();
 
   const Program& program() const noexcept { return *program_; }
@@ -108,10 +125,13 @@ class Session {
   template <bool kTraced>
   bool RunSteps(std::span<const Call> calls, double& stall_s);  // false: interrupted
   size_t ChooseRung(uint64_t budget) const;
-  void Activate();    // maps the arena and prepares the calls of the chosen rung
-  void Deactivate() noexcept;
+  // Uses a rung for which the arena has room; the loader is idle.
+  void Use(size_t rung) noexcept;
+  // While state_mutex_ is held: so that a switch to this rung cannot fail. False: that is only known when the inference in
+  // progress has ended. Throws BudgetError, and changes nothing.
+  bool MakeRoom(size_t rung);
   // Both while state_mutex_ is held and no kernel runs.
-  void SwitchToWanted();
+  void SwitchToWanted() noexcept;
   bool Abandon() noexcept;  // the arena's memory, without waiting for reads into it; false: they must be waited for
 
   void RequireInside(const Call& call) const;  // throws InputError for an index that the call must not see
@@ -125,15 +145,15 @@ class Session {
   Placement placement_;
   std::unique_ptr<Processor> processor_;
   std::unique_ptr<WeightsFile> file_;
-  std::vector<Kernel> kernels_;  // one for each layer
   // Guarded by state_mutex_; while an inference runs, the arena and what belongs to it are the inference's own.
   bool running_ = false;
   std::atomic<bool> interrupt_{false};  // the inference in progress should stop
   SessionStats stats_;
   size_t wanted_;  // the rung to be used as soon as possible
   size_t rung_;    // the rung in use
-  bool abandoned_ = false;  // the rung in use has no arena yet, and that of the one before no memory any more
+  bool abandoned_ = false;  // the arena still has the size of an earlier rung, but no memory
   Arena arena_;
+  Arena next_arena_;  // mapped in advance for a larger rung that is wanted, and untouched
   CallTable calls_;
   std::optional<Trace> trace_;
   std::unique_ptr<Loader> loader_;  // last: its thread uses the file and the arena

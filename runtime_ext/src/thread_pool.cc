@@ -3,16 +3,11 @@
 #include <tvm/ffi/c_api.h>
 
 #include <system_error>
-#include <utility>
 
 #include "error.h"
-#include "workspace.h"
 
 namespace flexcomp {
 namespace {
-
-// The backend's interface carries no context, so the pool in use hangs on the calling thread.
-thread_local ThreadPool* tls_pool = nullptr;
 
 // Between two parallel layers lie serial ones of some ten microseconds, and waking a thread takes as long as they do:
 // a waiting thread keeps its core for a few hundred microseconds. Where there are more threads than cores, the one that
@@ -24,17 +19,18 @@ int Spins(int threads, const CpuSet& cpus) noexcept {
 
 }  // namespace
 
-int ParallelLaunch(ParallelLambda lambda, void* data, int) {
-  if (tls_pool != nullptr) return tls_pool->Launch(lambda, data);
-  ParallelGroupEnv env{nullptr, 1};
-  return lambda(0, &env, data);
+ThreadPool::Scope::Scope(ThreadPool& pool) : before_(GetContext()) {
+  ThreadContext& context = pool.contexts_[0];
+  context.workspace.Reset();
+  if (!SetContext(&context)) throw std::bad_alloc();
 }
 
-ThreadPool::Scope::Scope(ThreadPool* pool) noexcept : before_(tls_pool) { tls_pool = pool; }
-ThreadPool::Scope::~Scope() { tls_pool = before_; }
+ThreadPool::Scope::~Scope() { SetContext(before_); }
 
 ThreadPool::ThreadPool(int threads, const CpuSet& cpus)
-    : env_{nullptr, threads}, generation_(Spins(threads, cpus)), done_(Spins(threads, cpus)) {
+    : env_{nullptr, threads}, generation_(Spins(threads, cpus)), done_(Spins(threads, cpus)), contexts_(threads) {
+  PrepareContexts();
+  contexts_[0].pool = this;  // the others run what is launched inside of a launch by themselves
   workers_.reserve(threads - 1);
   try {
     for (int task = 1; task < threads; ++task) workers_.emplace_back([this, task, cpus] { Main(task, cpus); });
@@ -47,18 +43,14 @@ ThreadPool::ThreadPool(int threads, const CpuSet& cpus)
 ThreadPool::~ThreadPool() { Stop(); }
 
 void ThreadPool::Stop() noexcept {
-  if (!process_.IsThisProcess()) {
-    new std::vector<std::thread>(std::move(workers_));  // forgotten: handles may be other threads' by now
-    return;
-  }
   stop_ = true;
   generation_.Set(generation_.Get() + 1);
   for (std::thread& worker : workers_) worker.join();
 }
 
 int ThreadPool::Launch(ParallelLambda lambda, void* data) {
-  const Scope nested_launches_run_inline(nullptr);
   if (workers_.empty()) return lambda(0, &env_, data);
+  contexts_[0].pool = nullptr;  // launches inside of this one run by themselves
   lambda_ = lambda;
   data_ = data;
   running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
@@ -66,6 +58,7 @@ int ThreadPool::Launch(ParallelLambda lambda, void* data) {
   generation_.Set(generation);
   RunTask(0);
   done_.WaitEqual(generation);
+  contexts_[0].pool = this;
   void* error = error_.exchange(nullptr, std::memory_order_relaxed);
   if (error == nullptr) return 0;
   TVMFFIErrorSetRaised(error);
@@ -86,7 +79,8 @@ void ThreadPool::Main(int task, const CpuSet& cpus) noexcept {
   for (uint32_t seen = 0;;) {
     seen = generation_.WaitOther(seen);
     if (stop_) return;
-    ResetWorkspace();
+    contexts_[task].workspace.Reset();
+    if (GetContext() == nullptr) SetContext(&contexts_[task]);  // if that fails, a kernel that needs it is told
     RunTask(task);
     if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) done_.Set(seen);
   }

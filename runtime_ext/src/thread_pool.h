@@ -1,4 +1,4 @@
-// The compute threads of one session, and the parallel launch that kernels call.
+// The compute threads of one session.
 #pragma once
 
 #include <atomic>
@@ -6,52 +6,41 @@
 #include <thread>
 #include <vector>
 
+#include "backend.h"
 #include "counter.h"
 #include "cpu_set.h"
-#include "process_mark.h"
 
 namespace flexcomp {
-
-// What generated code passes to and expects from a parallel launch (TVMBackendParallelLaunch).
-struct ParallelGroupEnv {
-  void* sync_handle;
-  int32_t num_task;
-};
-using ParallelLambda = int (*)(int task_id, ParallelGroupEnv* env, void* data);
-
-// Function with the signature of TVMBackendParallelLaunch: runs on the pool that the calling thread has
-// entered, else alone in the calling thread. The number of tasks asked for is a hint; generated code
-// reads the real one from its environment.
-int ParallelLaunch(ParallelLambda lambda, void* data, int num_task);
 
 class ThreadPool {
  public:
   // `threads` tasks per launch, the caller's included, on these cores; empty: on any. Where thread 0 runs, the
-  // caller's, is the business of whoever enters the pool. Throws ExecutionError if the system grants no more threads.
+  // caller's, is the business of whoever enters the pool. Throws ExecutionError if the system grants no more threads, and
+  // std::bad_alloc.
   ThreadPool(int threads, const CpuSet& cpus);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // Returns 0, or -1 with the error of one failed task raised in the calling thread.
+  // For the thread that has entered. Returns 0, or -1 with the error of one failed task raised in the calling thread.
   int Launch(ParallelLambda lambda, void* data);
 
-  // Makes launches of the calling thread use a pool.
+  // Makes the kernels of the calling thread use the pool, for as long as it lives. Throws ExecutionError.
   class Scope {
    public:
-    explicit Scope(ThreadPool* pool) noexcept;
+    explicit Scope(ThreadPool& pool);
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
-    ThreadPool* before_;
+    ThreadContext* before_;
   };
 
  private:
   void Main(int task, const CpuSet& cpus) noexcept;
   void RunTask(int task) noexcept;
-  void Stop() noexcept;
+  void Stop() noexcept;  // also if fewer than all have been started
 
   // Set by Launch before generation_ rises.
   ParallelLambda lambda_ = nullptr;
@@ -62,7 +51,7 @@ class ThreadPool {
   std::atomic<int> running_{0};
   std::atomic<void*> error_{nullptr};  // owned ffi error object of the first failed task
   std::atomic<bool> stop_{false};
-  ProcessMark process_;
+  std::vector<ThreadContext> contexts_;  // of each task
   std::vector<std::thread> workers_;
 };
 

@@ -1,22 +1,30 @@
 // Scratch that kernels ask for behind the planner's back: register tiles of a few KiB.
 //
-// Each thread serves them from one small block of fixed size, as a stack. Anything larger should have been
+// Each compute thread serves them from one small block of fixed size, as a stack. Anything larger should have been
 // an argument placed by the planner, and fails.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 
 namespace flexcomp {
 
 inline constexpr size_t kWorkspaceBytes = 64 << 10;
 
-// Functions with the signatures of TVMBackendAllocWorkspace and TVMBackendFreeWorkspace.
-void* AllocWorkspace(int device_type, int device_id, uint64_t nbytes, int dtype_code, int dtype_bits);
-int FreeWorkspace(int device_type, int device_id, void* block);
+class Workspace {
+ public:
+  Workspace();  // throws std::bad_alloc
 
-// Takes back what the calling thread's kernels left: one that fails in between frees nothing. To be called
-// where no kernel of this thread is running.
-void ResetWorkspace() noexcept;
+  void* Push(uint64_t nbytes) noexcept;  // nullptr: there is no room for it
+  bool Pop(void* block) noexcept;        // false: it is not the last one
+  // Takes back what kernels left: one that fails in between frees nothing. Only where no kernel of this thread runs.
+  void Reset() noexcept { top_ = 0; }
+
+ private:
+  std::unique_ptr<std::byte, decltype(&std::free)> base_;
+  uint64_t top_ = 0;
+};
 
 }  // namespace flexcomp

@@ -10,6 +10,7 @@ import textwrap
 import threading
 
 import numpy as np
+import pytest
 import tvm_ffi
 from tiny import close_to
 
@@ -96,6 +97,7 @@ def test_a_library_that_is_replaced_while_it_is_loaded_is_loaded_again(tiny, oth
 
 def test_loading_a_network_again_takes_no_memory(tiny, x):
     """tvm_ffi keeps what it loads for as long as the process lives: a program is loaded once."""
+
     def growth_of(times):
         before = resident_bytes()
         for _ in range(times):
@@ -111,44 +113,125 @@ def resident_bytes():
         return int(file.read().split()[1]) * 4096
 
 
-def test_the_runtime_stays_its_own_beside_tvm(tiny, x):
-    """In a process with TVM, opening a library gives it TVM's backend; sessions take theirs back."""
-    import tvm  # noqa: F401
+def test_the_runtime_stays_its_own_beside_tvm(tiny, x, tmp_path):
+    """Whoever opens a library in a process with TVM would give it TVM's backend, also while its kernels run."""
+    exported = ctypes.CDLL(str(tiny.library))
+    for pointer in ("ParallelLaunch", "AllocWorkspace", "FreeWorkspace"):
+        with pytest.raises(ValueError, match="undefined symbol"):
+            ctypes.c_void_p.in_dll(exported, f"__TVMBackend{pointer}")
+    np.savez(tmp_path / "data.npz", x=x, y=tiny.reference(x))
+    script = f"""
+        import threading
+        import numpy as np
+        import tvm
+        import flexcomp
+        data, library = np.load({str(tmp_path / "data.npz")!r}), {str(tiny.library)!r}
+        x, y, runs, stop = data["x"], data["y"], [], threading.Event()
+        with flexcomp.load(library, threads=2) as session:
+            def use():
+                while not stop.is_set():
+                    np.testing.assert_allclose(session(x), y, rtol=1e-4, atol=1e-5)
+                    runs.append(1)
+            user = threading.Thread(target=use)
+            user.start()
+            while len(runs) < 300 and user.is_alive():
+                tvm.runtime.load_module(library)
+                with flexcomp.load(library, "min", threads=1) as other:
+                    np.testing.assert_allclose(other(x), y, rtol=1e-4, atol=1e-5)
+            stop.set()
+            user.join()
+        assert len(runs) >= 300
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
-    backend = ctypes.c_void_p.in_dll(ctypes.CDLL(str(tiny.library)), "__TVMBackendParallelLaunch")
-    with flexcomp.load(tiny.library, threads=2) as session:
-        ours = backend.value
-        tvm_ffi.load_module(str(tiny.library))
-        assert backend.value != ours
-        close_to(session(x), tiny.reference(x))
-        assert backend.value == ours
+
+def forked(tiny, in_child, meanwhile=""):
+    """Run a script that opens `session`, forks, and executes `in_child` in the child, `meanwhile` beside the fork."""
+    script = f"""
+        import gc, os, signal, threading, time
+        import numpy as np
+        import flexcomp
+        library, x = {str(tiny.library)!r}, np.zeros(256, "f4")
+        session = flexcomp.load(library, threads=2, trace=True, read_bandwidth=20e6)  # an inference takes 0.1 s
+        session(x)
+        session.set_budget("min")
+    """
+    script = textwrap.dedent(script) + textwrap.dedent(meanwhile)
+    script += "if child := os.fork():\n    assert os.waitpid(child, 0)[1] == 0\n    session(x)\n    os._exit(0)\n"
+    script += "signal.alarm(20)\n" + textwrap.dedent(in_child)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_forked_process_is_told(tiny):
     """Its copy of the session has no threads: waiting for them would never end."""
-    script = f"""
-        import gc, os, signal
-        import numpy as np
-        import flexcomp
-        session = flexcomp.load({str(tiny.library)!r}, threads=2)
-        x = np.zeros(256, "f4")
-        session(x)
-        if child := os.fork():
-            assert os.waitpid(child, 0)[1] == 0
-            session(x)
-            os._exit(0)
-        signal.alarm(20)
-        try:
-            session(x)
-        except flexcomp.ExecutionError as error:
-            assert "forked" in str(error)
-        with flexcomp.load({str(tiny.library)!r}, threads=2) as own:
-            del session
+    forked(
+        tiny,
+        """
+        calls = [lambda: session(x), lambda: session.set_budget(None), session.stats, session.trace,
+                 session.resident_arena, session.read_rate]
+        for call in calls:
+            try:
+                call()
+            except flexcomp.ExecutionError as error:
+                assert "forked" in str(error)
+            else:
+                raise AssertionError("no error")
+        with flexcomp.load(library, threads=2) as own:
+            session.close()
+            del session, calls, call
             gc.collect()
             own(x)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+        """,
+    )
+
+
+@pytest.mark.parametrize("busy_with", ["session(x)", "session.set_budget(None), session(x), session.set_budget('min')"])
+def test_a_session_that_was_busy_at_the_fork_can_be_closed(tiny, busy_with):
+    """Its locks are held for ever, by threads that are not there."""
+    forked(
+        tiny,
+        """
+        session.close()
+        del session
+        gc.collect()
+        """,
+        f"""
+        beside = [threading.Thread(target=lambda: ({busy_with},)) for _ in range(2)]
+        for thread in beside:
+            thread.start()
+        time.sleep(0.05)
+        """,
+    )
+
+
+def test_forked_processes_hold_nothing_of_the_arena(tiny):
+    """Else they would keep what the budget gives back, and on older systems catch what is read into it."""
+    forked(
+        tiny,
+        """
+        def arenas():
+            text = open("/proc/self/maps").read()
+            return [line for line in text.splitlines() if line.split()[0] in before]
+        assert not arenas()
+        """,
+        """
+        session.set_budget(None)
+        session(x)
+        nbytes = session.stats()["arena_bytes"]
+        before = []
+        for line in open("/proc/self/smaps"):
+            words = line.split()
+            if "-" in words[0]:
+                at = words[0]
+                first, end = (int(address, 16) for address in at.split("-"))
+            if words[0] == "VmFlags:" and end - first == nbytes:
+                assert "dc" in words, "the arena goes into forked processes"
+                before.append(at)
+        assert before
+        """,
+    )
 
 
 def test_sessions_open_and_close_often(tiny, x):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import flexcomp
+from flexcomp.errors import ArtifactError
 from flexcomp.program import PAGE
 
 COMMAND = [sys.executable, "-m", "flexcomp.runtime_ext"]
@@ -124,6 +125,28 @@ def test_failures(tiny, x, tmp_path):
     assert "cannot open" in run(tiny.library, "--output-dir", tmp_path, code=4)
     assert "is not a shared library" in run(tmp_path, code=4)
     assert "not a .npy file" in run(tiny.library, "--input", f"x={tmp_path / 'text.npy'}", code=4)
+
+
+@pytest.mark.parametrize("stripped", [False, True], ids=["as linked", "without its table of sections"])
+def test_libraries_that_are_cut_short_are_refused(tiny, tmp_path, stripped):
+    """The dynamic linker would map what is missing, and touching it ends the process."""
+    raw = bytearray(tiny.library.read_bytes())
+    sizes = [len(raw) * 3 // 4, len(raw) // 2, 5000, 100, 64, 20, 3, 0]
+    if stripped:
+        raw[40:48], raw[60:62] = bytes(8), bytes(2)  # of a 64-bit file
+    else:
+        sizes.append(len(raw) - 1)
+    cut = tmp_path / "cut.so"
+    for nbytes in sizes:
+        cut.write_bytes(raw[:nbytes])
+        message = run(cut, "--weights", tiny.weights, code=4)
+        assert ("is cut short" if nbytes >= 64 else "is not a shared library") in message
+        with pytest.raises(ArtifactError, match=r"is cut short|is not a shared library"):
+            flexcomp.load(cut, weights=tiny.weights)
+    foreign = bytearray(raw)
+    foreign[18:20] = b"\xb7\0" if foreign[18] != 0xB7 else b"\x3e\0"
+    cut.write_bytes(foreign)
+    assert "compiled for another machine" in run(cut, "--weights", tiny.weights, code=4)
 
 
 def test_the_runtime_builds_with_another_compiler(tmp_path):

@@ -1,0 +1,78 @@
+#include "library_check.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+
+#include "../src/unique_fd.h"
+
+namespace flexcomp::runner {
+namespace {
+
+// Of this program, and so of the libraries that it can map; the linker defines it.
+extern "C" __attribute__((visibility("hidden"))) const ElfW(Ehdr) __ehdr_start;
+
+class File {
+ public:
+  explicit File(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    struct stat status;
+    if (fd_.get() < 0 || ::fstat(fd_.get(), &status) != 0)
+      throw std::runtime_error("cannot open " + path + ": " + std::strerror(errno));
+    nbytes_ = static_cast<uint64_t>(status.st_size);
+  }
+
+  uint64_t nbytes() const { return nbytes_; }
+
+  void RequireRange(uint64_t offset, uint64_t nbytes) const {
+    if (offset <= nbytes_ && nbytes <= nbytes_ - offset) return;
+    const std::string wanted = offset > UINT64_MAX - nbytes ? "more than there can be" : std::to_string(offset + nbytes);
+    throw std::runtime_error(path_ + " is cut short: " + std::to_string(nbytes_) + " bytes instead of " + wanted);
+  }
+
+  template <typename T>
+  T Read(uint64_t offset) const {
+    RequireRange(offset, sizeof(T));
+    T value;
+    for (size_t got = 0; got < sizeof(T);) {
+      const ssize_t n =
+          ::pread(fd_.get(), reinterpret_cast<char*>(&value) + got, sizeof(T) - got, static_cast<off_t>(offset + got));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) throw std::runtime_error("cannot read " + path_ + ": " + std::strerror(errno));
+      if (n == 0) throw std::runtime_error(path_ + " became shorter while it was read");
+      got += static_cast<size_t>(n);
+    }
+    return value;
+  }
+
+ private:
+  const std::string& path_;
+  const UniqueFd fd_;
+  uint64_t nbytes_ = 0;
+};
+
+}  // namespace
+
+void CheckLibrary(const std::string& path) {
+  const File file(path);
+  ElfW(Ehdr) head{};
+  if (file.nbytes() >= sizeof(head)) head = file.Read<ElfW(Ehdr)>(0);
+  if (std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) throw std::runtime_error(path + " is not a shared library");
+  if (head.e_ident[EI_CLASS] != __ehdr_start.e_ident[EI_CLASS] || head.e_machine != __ehdr_start.e_machine)
+    throw std::runtime_error(path + " was compiled for another machine");
+  file.RequireRange(head.e_phoff, uint64_t{head.e_phentsize} * head.e_phnum);
+  for (uint64_t i = 0; i < head.e_phnum; ++i) {
+    const auto segment = file.Read<ElfW(Phdr)>(head.e_phoff + i * head.e_phentsize);
+    if (segment.p_type == PT_LOAD) file.RequireRange(segment.p_offset, segment.p_filesz);
+  }
+  // At the end of what linkers write.
+  file.RequireRange(head.e_shoff, uint64_t{head.e_shentsize} * head.e_shnum);
+}
+
+}  // namespace flexcomp::runner
