@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PRESSURE = Path("/proc/pressure/memory")
 CGROUPS = Path("/sys/fs/cgroup")
+_NO_LIMIT = 1 << 60  # what version 1 writes for none is just below 2^63
 MARGIN = 1.05  # a budget grows only where this much more than it needs is allowed
 _log = logging.getLogger(__name__)
 
@@ -32,13 +33,13 @@ class Source(Protocol):
 class ControlGroup:
     """The limit of a memory control group, version 1 or 2, less what else is in the group.
 
-    `folder` is the group's; its ancestors' limits count too, up to `root`. Page cache that can be dropped counts as
-    free.
+    `folder` is the group's; its ancestors' limits count too, up to `root`. From `memory.high` on the system slows a group
+    down and takes memory from it: that is a limit, too. Page cache that can be dropped counts as free.
     """
 
-    _FILES = (  # limit, usage, name of the droppable page cache in memory.stat
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    _FILES = (  # limits, usage, name of the droppable page cache in memory.stat
+        (("memory.max", "memory.high"), "memory.current", "inactive_file"),
+        (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),
     )
 
     def __init__(self, folder: str | Path, root: Path = CGROUPS) -> None:
@@ -46,7 +47,7 @@ class ControlGroup:
         inside = [parent for parent in folder.parents if parent != root and root in parent.parents]
         self._groups = []
         for group in (folder, *inside):
-            self._groups += [(group, *files) for files in self._FILES if (group / files[0]).is_file()]
+            self._groups += [(group, *files) for files in self._FILES if (group / files[0][0]).is_file()]
         if not self._groups:
             raise InputError(
                 f"{folder} is no memory control group: it has neither memory.max nor memory.limit_in_bytes"
@@ -66,24 +67,25 @@ class ControlGroup:
             raise InputError("this process is in no memory control group")
         return cls(found, root)
 
-    def allowed(self, session: Session) -> int | None:
+    def allowed(self, session: Session) -> int:
         """The tightest of the limits."""
-        stats = session.stats()
-        arena = stats["arena_bytes"] if stats["runs"] else 0  # nothing was touched before
-        bytes_left = [self._left(*group, arena) for group in self._groups]
-        return min((left for left in bytes_left if left is not None), default=None)
+        # Of the arena only what is in memory is part of the usage: all of it would make room that is not there. It is looked
+        # at first: what is touched meanwhile then counts as somebody else's, not as free.
+        arena = session.resident_arena()
+        return min(self._left(*group, arena) for group in self._groups)
 
-    def _left(self, group: Path, limit_name: str, usage_name: str, droppable: str, arena: int) -> int | None:
-        limit = (group / limit_name).read_text().strip()
-        if limit == "max" or int(limit) >= 1 << 60:
-            return 1 << 60
+    def _left(self, group: Path, limit_names: Sequence[str], usage_name: str, droppable: str, arena: int) -> int:
+        limits = [(group / name).read_text().strip() for name in limit_names if (group / name).is_file()]
+        limit = min(int(text) if text != "max" else _NO_LIMIT for text in limits)
+        if limit >= _NO_LIMIT:
+            return _NO_LIMIT
         others = 0
         if (group / usage_name).is_file():
             stat = group / "memory.stat"
             table = dict(line.split()[:2] for line in stat.read_text().splitlines()) if stat.is_file() else {}
             used = int((group / usage_name).read_text()) - int(table.get(droppable, 0))
             others = max(0, used - arena)
-        return int(limit) - others
+        return limit - others
 
 
 class Pressure:
@@ -148,6 +150,10 @@ class Hysteresis:
             self._fits_since = at_s
         return roomy if at_s - self._fits_since >= self.patience_s else now_used
 
+    def start_again(self) -> None:
+        """Let whatever fits have to fit for a while once more."""
+        self._fits_since = None
+
 
 class Watch:
     """A thread that sets a session's budget. Made by `Session.watch`; stopped by `stop` or at the end of `with`."""
@@ -177,22 +183,34 @@ class Watch:
             try:
                 self._follow()
                 complained = False
-            except ExecutionError:
-                return  # the session is closed
-            except (BudgetError, OSError, ValueError, KeyError) as error:
+            except Exception as error:  # a function of the caller's may raise anything, and may do better the next time
+                if self._session_is_closed():
+                    return
                 if not complained:
-                    _log.warning("the budget stays as it is: %s", error)
+                    _log.warning("the budget stays as it is: %s", str(error) or type(error).__name__)
                 complained = True
             self._stopped.wait(self._interval_s)
+
+    def _session_is_closed(self) -> bool:
+        try:
+            self._session.stats()
+        except ExecutionError:
+            return True
+        return False
 
     def _follow(self) -> None:
         allowed = self._source.allowed(self._session)
         if allowed is None:
             return
         used = self._session.budget
-        if (chosen := self._hysteresis.next(used, allowed, time.monotonic())) != used:
+        if (chosen := self._hysteresis.next(used, allowed, time.monotonic())) == used:
+            return
+        try:
             self._session.set_budget(chosen)
-            _log.info("%s bytes are allowed: the budget is now %s bytes", allowed, chosen)
+        except BudgetError:
+            self._hysteresis.start_again()  # not at once: trying may cost what lies in the arena
+            raise
+        _log.info("%s bytes are allowed: the budget is now %s bytes", allowed, chosen)
 
 
 def source_of(source: str | Path | Callable[[], int | None] | Source) -> Source:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 import flexcomp
 from benchmarks.cgroup import is_available, memory_group
 from flexcomp.errors import InputError
-from flexcomp.watch import MARGIN, ControlGroup, Hysteresis, Pressure
+from flexcomp.watch import MARGIN, ControlGroup, Hysteresis, Pressure, Watch, source_of
 
 
 @pytest.fixture
@@ -55,6 +57,23 @@ def test_a_function_that_fails_is_reported_once(tiny, budgets, caplog):
         with session.watch(fails, interval_s=0.005):
             time.sleep(0.1)
         assert session.budget == budgets[2]
+    assert [record.getMessage() for record in caplog.records] == ["the budget stays as it is: no sensor"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ZeroDivisionError, flexcomp.ExecutionError, flexcomp.StorageError])
+def test_whatever_a_function_raises_it_is_asked_again(tiny, budgets, caplog, error):
+    failures = 20
+
+    def fails_at_first():
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise error("no sensor")
+        return budgets[1]
+
+    with caplog.at_level(logging.WARNING), flexcomp.load(tiny.library) as session:
+        with session.watch(fails_at_first, interval_s=0.001):
+            until(lambda: session.budget == budgets[1])
     assert [record.getMessage() for record in caplog.records] == ["the budget stays as it is: no sensor"]
 
 
@@ -100,7 +119,7 @@ def test_control_groups_by_their_files(tiny, budgets, tmp_path, version):
         source = ControlGroup(group, root)
         assert source.allowed(session) == 1_000_000_000
         session(np.zeros(256, "f4"))
-        arena = session.stats()["arena_bytes"]
+        arena = session.resident_arena()
         (group / usage).write_text(f"{arena + 3_000_000}\n")
         (group / "memory.stat").write_text(f"anon 5\n{droppable} 1000000\n")
         assert source.allowed(session) == 998_000_000
@@ -110,6 +129,75 @@ def test_control_groups_by_their_files(tiny, budgets, tmp_path, version):
             (group / usage).write_text("0\n")
             (group / limit).write_text(f"{budgets[1]}\n")
             until(lambda: session.budget == budgets[1])
+
+
+def test_what_slows_a_group_down_limits_it(tiny, tmp_path):
+    group = tmp_path / "cgroup" / "group"
+    group.mkdir(parents=True)
+    with flexcomp.load(tiny.library) as session:
+        for most, high, allowed in (
+            ("max", "5000000", 5_000_000),
+            ("4000000", "5000000", 4_000_000),
+            ("6000000", "max", 6_000_000),
+        ):
+            (group / "memory.max").write_text(f"{most}\n")
+            (group / "memory.high").write_text(f"{high}\n")
+            assert ControlGroup(group, tmp_path / "cgroup").allowed(session) == allowed
+
+
+def resident_in_maps_of(nbytes):
+    """Bytes in memory of this process's mappings of that size."""
+    found, size = 0, None
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line.startswith("Size:"):
+            size = int(line.split()[1]) * 1024
+        elif line.startswith("Rss:") and size == nbytes:
+            found += int(line.split()[1]) * 1024
+    return found
+
+
+def test_an_arena_that_nobody_touched_makes_no_room(tiny, x, budgets, tmp_path):
+    """An idle session that grew would take its own empty arena for room, grow again, and be killed when it is used."""
+    others = 20_000_000
+    (tmp_path / "memory.max").write_text(str(others + int(budgets[1] * 1.6)))
+    source, clock = ControlGroup(tmp_path), itertools.count()
+    with flexcomp.load(tiny.library, "min") as session:
+        hysteresis = Hysteresis(budgets, patience_s=3)
+
+        def used():
+            return others + resident_in_maps_of(session.stats()["arena_bytes"])
+
+        def watch(times):
+            for _ in range(times):
+                (tmp_path / "memory.current").write_text(str(used()))
+                session.set_budget(hysteresis.next(session.budget, source.allowed(session), float(next(clock))))
+
+        session(x)
+        watch(20)
+        assert session.budget == budgets[1] and used() == others
+        for _ in range(2):
+            session(x)
+            assert others + budgets[0] < used() <= others + budgets[1]
+            watch(20)
+            assert session.budget == budgets[1]
+
+
+def test_a_budget_that_has_no_room_is_not_tried_all_the_time(tiny, budgets):
+    tried = []
+
+    class Session:
+        ladder, budget = flexcomp.load(tiny.library).ladder, budgets[0]
+
+        def set_budget(self, budget):
+            tried.append(time.monotonic())
+            raise flexcomp.BudgetError("no room")
+
+        def stats(self):
+            return {}
+
+    with Watch(Session(), source_of(lambda: 10**9), interval_s=0.001, patience_s=0.1):
+        until(lambda: len(tried) == 3)
+    assert min(b - a for a, b in itertools.pairwise(tried)) >= 0.1
 
 
 def test_the_group_of_this_process_is_found(tmp_path):
