@@ -3,11 +3,12 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 RESULTS := benchmarks/results
 
-.PHONY: help demo test bench lint clean
+.PHONY: help demo test faults bench lint clean
 
 help:
 	@echo "make demo   build networks, run them in four memory budgets, compare with ONNX Runtime"
 	@echo "make test   run the test suite"
+	@echo "make faults let every system call and allocation of a session fail once (minutes; ARGS='--sample 100' for less)"
 	@echo "make bench  measure flexcomp beside ncnn, ONNX Runtime, MNN and OpenVINO (an hour; ARGS=... for less)"
 	@echo "make lint   check style with ruff"
 	@echo "make clean  remove the virtual environment and everything built"
@@ -20,6 +21,10 @@ demo:
 test:
 	@bash scripts/environment.sh $(VENV) test
 	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
+
+faults:
+	@bash scripts/environment.sh $(VENV) test
+	$(PYTHON) tests/faults/sweep.py $(ARGS)
 
 bench:
 	@bash scripts/environment.sh $(VENV) bench

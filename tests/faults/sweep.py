@@ -1,0 +1,139 @@
+"""Lets each system call and each allocation of a session fail once: right answers, or one clear error and then right answers.
+
+`python tests/faults/sweep.py` tries all of them, on disk, in memory and through the page cache; `--sample N` tries N of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+GOOD = ("right", "error")  # verdicts; "unfired" says that there were fewer calls this time
+MEMORY = Path("/dev/shm")
+STORAGE = {  # where the weights lie, and how they are read
+    "disk": (None, {"direct": True}),
+    "memory": (MEMORY, {"direct": True}),
+    "buffered": (None, {"direct": False}),
+    "verified": (None, {"direct": True, "verify": True}),
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What came of one call that failed."""
+
+    n: int
+    variant: int
+    call: str
+    verdict: str
+    step: str
+    message: str
+
+
+class Harness:
+    """The driver and the library that is preloaded into it, compiled into `folder`, with a network to run."""
+
+    def __init__(self, network, x: np.ndarray, folder: Path) -> None:
+        self._network = network
+        self._driver, self._interposer = folder / "driver", folder / "interposer.so"
+        ffi = Path(find_spec("tvm_ffi").submodule_search_locations[0])
+        compiler = ["g++", "-std=c++20", "-O1", "-Wall", "-Wextra"]
+        for command in (
+            [*compiler, "-fPIC", "-shared", "-o", self._interposer, HERE / "interposer.cc"],
+            [
+                *compiler, "-o", self._driver, HERE / "driver.cc", self._interposer, "-isystem", ffi / "include",
+                f"-L{ffi / 'lib'}", "-ltvm_ffi", f"-Wl,-rpath,{ffi / 'lib'}", f"-Wl,-rpath,{folder}", "-pthread",
+            ],
+        ):  # fmt: skip
+            subprocess.run(command, check=True)
+        self._x, self._y = folder / "x", folder / "y"
+        x.astype("f4").tofile(self._x)
+        network.reference(x).tofile(self._y)
+
+    def calls(self, storage: str) -> int:
+        """How many calls there are that can fail."""
+        return int(self._play(storage, [0])[0])
+
+    def faults(self, storage: str, numbers: Sequence[int]) -> list[Fault]:
+        """Let these calls fail, each in every way it can."""
+        fields = [line.split("\t") for line in self._play(storage, numbers)]
+        return [Fault(int(n), int(variant), *rest) for n, variant, *rest in fields]
+
+    def _play(self, storage: str, numbers: Sequence[int]) -> list[str]:
+        folder, options = STORAGE[storage]
+        options = {**options, "library_path": str(self._network.library), "threads": 2, "trace": True}
+        budgets = [rung.budget for rung in self._network.program.rungs]
+        options["budget_bytes"] = budgets[1]
+        with tempfile.TemporaryDirectory(dir=folder) as weights_folder:
+            weights = Path(weights_folder) / "weights"
+            weights.write_bytes(self._network.weights.read_bytes())
+            files = [self._driver, self._network.library, weights, self._x, self._y]
+            done = subprocess.run(
+                [*files, json.dumps(options), *map(str, budgets)], input="\n".join(map(str, numbers)),
+                capture_output=True, text=True, check=False, env={**os.environ, "LD_PRELOAD": str(self._interposer)},
+            )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"the driver ended with {done.returncode}: {done.stderr.strip()}")
+        return done.stdout.splitlines()
+
+
+def sweep(harness: Harness, storage: str, sample: int | None = None, seed: int = 0, jobs: int = 2) -> Iterator[Fault]:
+    """All faults on one kind of storage, or a random sample of the calls."""
+    numbers = list(range(1, harness.calls(storage) + 1))
+    if sample is not None:
+        numbers = sorted(random.Random(seed).sample(numbers, min(sample, len(numbers))))
+    with ThreadPoolExecutor(jobs) as pool:
+        for faults in pool.map(lambda part: harness.faults(storage, part), [numbers[i::jobs] for i in range(jobs)]):
+            yield from faults
+
+
+def storages() -> list[str]:
+    """The kinds that this machine has."""
+    return [name for name, (folder, _) in STORAGE.items() if folder is None or os.access(folder, os.W_OK)]
+
+
+def main() -> int:
+    """Sweep, print what came of it by call, and list what is not as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sample", type=int, help="so many calls of each kind of storage (default: all)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--storage", choices=STORAGE, action="append", help="default: all that this machine has")
+    arguments = parser.parse_args()
+    sys.path.insert(0, str(HERE.parent / "runtime"))
+    import tiny
+
+    bad = 0
+    with tempfile.TemporaryDirectory() as folder:
+        network = tiny.export(Path(folder) / "tiny.so", "faults_")
+        harness = Harness(network, np.random.default_rng(1).standard_normal(tiny.N).astype("f4"), Path(folder))
+        for storage in arguments.storage or storages():
+            faults = list(sweep(harness, storage, arguments.sample, arguments.seed, arguments.jobs))
+            totals = Counter(fault.verdict for fault in faults)
+            print(f"{storage}: {len(faults)} faults: " + ", ".join(f"{count} {name}" for name, count in totals.items()))
+            by_call = Counter((fault.call, fault.verdict) for fault in faults if fault.call)
+            for call in sorted({call for call, _ in by_call}):
+                print(f"  {call}: " + ", ".join(f"{by_call[call, v]} {v}" for v in totals if by_call[call, v]))
+            for fault in faults:
+                if fault.verdict not in (*GOOD, "unfired"):
+                    print(f"  NOT AS IT SHOULD BE: {fault}")
+                    bad += 1
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""A share of what `make faults` does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "runtime")]  # for the modules `sweep` and `tiny`
+
+import sweep  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory):
+    import tiny
+
+    folder = tmp_path_factory.mktemp("faults")
+    network = tiny.export(folder / "tiny.so", "faults_")
+    return sweep.Harness(network, np.random.default_rng(1).standard_normal(tiny.N).astype("f4"), folder)
+
+
+@pytest.mark.parametrize("storage", sweep.STORAGE)
+def test_a_call_that_fails_is_survived_or_told(harness, storage):
+    """The answer is right, or there is one clear error, and then the answer is right."""
+    if storage not in sweep.storages():
+        pytest.skip(f"there is no {sweep.MEMORY} to write to")
+    faults = list(sweep.sweep(harness, storage, sample=40, seed=len(storage)))
+    assert not [fault for fault in faults if fault.verdict not in (*sweep.GOOD, "unfired")]
+    assert {fault.verdict for fault in faults} >= set(sweep.GOOD)
