@@ -12,6 +12,9 @@ from flexcomp.frontend.operators import CONVERTERS
 
 DEFAULT = ("", "ai.onnx")
 
+# Operators whose results are drawn anew in every inference.
+RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+
 # TVM's importer goes by names alone; under this one it has an operator of com.microsoft.
 _NAMESAKES = ("Attention",)
 

@@ -19,13 +19,12 @@ import onnx
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from flexcomp.frontend.domains import DEFAULT
+from flexcomp.frontend.domains import DEFAULT, RANDOM
 from flexcomp.frontend.element_types import KNOWN
 from flexcomp.frontend.inference import StaticType, infer, static_types
 
 LARGEST = 1 << 14  # elements: shapes, indices, tables; the weights of a layer are larger
 _ROUNDS = 6  # each can make shapes known that the next one folds
-_RANDOM = ("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 _ONLY_TYPE_READ = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}  # operator → an input whose values are not read
 _ANY_SIZE = ("ConstantOfShape", "Expand", "Range", "Tile")  # few constants in, many out
 
@@ -74,7 +73,7 @@ def _values(
     node: onnx.NodeProto, known: Mapping[str, np.ndarray], types: Mapping[str, StaticType], model: onnx.ModelProto
 ) -> dict[str, np.ndarray] | None:
     """The node's results if they are known and small."""
-    if node.domain not in DEFAULT or node.op_type in _RANDOM or any(_holds_graph(a) for a in node.attribute):
+    if node.domain not in DEFAULT or node.op_type in (*RANDOM, "Dropout") or any(_holds_graph(a) for a in node.attribute):
         return None
     named = [name for name in node.output if name]
     if named and all(name in known for name in named):  # without elements: no one knows their values, or needs to

@@ -10,7 +10,7 @@ import onnx
 import onnx.inliner
 
 from flexcomp.errors import UnsupportedModelError
-from flexcomp.frontend.domains import DEFAULT, is_converted, title
+from flexcomp.frontend.domains import DEFAULT, RANDOM, is_converted, title
 from flexcomp.frontend.inference import infer, types
 from flexcomp.frontend.large_weights import put_back, set_aside
 
@@ -50,7 +50,8 @@ def expand_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_candidate(node: onnx.NodeProto) -> bool:
-    return not is_converted(node) and onnx.defs.has(node.op_type, "" if node.domain in DEFAULT else node.domain)
+    domain = "" if node.domain in DEFAULT else node.domain
+    return not is_converted(node) and node.op_type not in RANDOM and onnx.defs.has(node.op_type, domain)
 
 
 def _call_bodies(model: onnx.ModelProto) -> bool:
@@ -68,8 +69,9 @@ def _call_bodies(model: onnx.ModelProto) -> bool:
         if body is None:
             continue
         for operator in body.opset_import:
-            inside = "" if operator.domain in DEFAULT else operator.domain
-            operator.version = versions.setdefault(inside, operator.version)
+            versions.setdefault("" if operator.domain in DEFAULT else operator.domain, operator.version)
+        del body.opset_import[:]
+        body.opset_import.extend(onnx.helper.make_opsetid(*item) for item in versions.items())
         _require_valid(body, node)
         given = {a.name for a in node.attribute}
         node.attribute.extend(
@@ -111,6 +113,6 @@ def _require_valid(body: onnx.FunctionProto, node: onnx.NodeProto) -> None:
         onnx.checker.check_function(body, context)
     except onnx.checker.ValidationError as error:
         raise UnsupportedModelError(
-            f"node {node.name!r} ({title(node)}): ONNX's definition does not fit the model's opset; convert the model with "
-            f"onnx.version_converter: {' '.join(str(error).split())}"
+            f"node {node.name or node.output[0]!r} ({title(node)}): ONNX's definition does not fit the model's opset; "
+            f"convert the model with onnx.version_converter: {' '.join(str(error).split())}"
         ) from None

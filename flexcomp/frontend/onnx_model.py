@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
+from flexcomp.frontend.control_flow import write_out
 from flexcomp.frontend.domains import DEFAULT, require_own_domain
 from flexcomp.frontend.element_types import require_known_types
 from flexcomp.frontend.fold import fold_constants
@@ -144,8 +145,11 @@ def simplify_onnx(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[in
     large = set_aside(model.graph)
     _complete_outputs(model)
     model = expand_functions(widen(model))
-    require_own_domain(model.graph)
     fold_constants(model)
+    while write_out(model):
+        model = expand_functions(model)
+        fold_constants(model)
+    require_own_domain(model.graph)
     require_known_types(model)
     model = _slim(model)
     put_back(model.graph, large)

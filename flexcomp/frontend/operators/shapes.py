@@ -18,4 +18,12 @@ def _expand(node: Node) -> relax.Expr:
     return node.data if shape == node.shape else op.broadcast_to(node.data, shape)
 
 
-CONVERTERS: dict[str, Converter] = {"Expand": _expand}
+def _unsqueeze(node: Node) -> relax.Expr | None:
+    """ONNX's own function bodies give a single axis as a scalar, which the importer does not take."""
+    axes = node.value(1)
+    if axes is None or axes.ndim:
+        return None
+    return op.expand_dims(node.data, int(axes))
+
+
+CONVERTERS: dict[str, Converter] = {"Expand": _expand, "Unsqueeze": _unsqueeze}

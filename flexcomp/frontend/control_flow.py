@@ -1,0 +1,198 @@
+"""Control flow whose course is known before an inference is written out: If, Loop and Scan become the nodes they would run.
+
+    Scan(h, x; body), x: (3, 4)                   →  body(h, x[0]), body(h₁, x[1]), body(h₂, x[2]), Concat
+    Loop(3, true, v; body), which never breaks    →  body(0, v), body(1, v₁), body(2, v₂)
+    If(true; a, b)                                →  a
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from flexcomp.errors import UnsupportedModelError
+from flexcomp.frontend.domains import DEFAULT
+from flexcomp.frontend.inference import StaticType, infer, static_types
+
+MOST_NODES = 4096  # that one loop may become
+
+
+def write_out(model: onnx.ModelProto) -> bool:
+    """Write out control flow of the outermost graph whose course is known; whether there was any. Changes `model`.
+
+    Raises UnsupportedModelError for a loop that would become too large.
+    """
+    if not any(node.domain in DEFAULT and node.op_type in _WRITERS for node in model.graph.node):
+        return False
+    writer = _Writer(model)
+    nodes = [written for node in model.graph.node for written in writer.write(node)]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(writer.constants)
+    return writer.changed
+
+
+class _Writer:
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.opset = next(o.version for o in model.opset_import if o.domain in DEFAULT)
+        self.weights = {tensor.name: tensor for tensor in model.graph.initializer}
+        self.types: Mapping[str, StaticType] = static_types(infer(model))
+        self.constants: list[onnx.TensorProto] = []
+        self.changed = False
+
+    def write(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """What runs in the node's place: itself, if that is not known."""
+        if node.domain not in DEFAULT or node.op_type not in _WRITERS:
+            return [node]
+        written = _WRITERS[node.op_type](self, node, {a.name: helper.get_attribute_value(a) for a in node.attribute})
+        self.changed |= written is not None
+        return [node] if written is None else written
+
+    def _if(self, node: onnx.NodeProto, attributes: dict) -> list[onnx.NodeProto] | None:
+        condition = self._value(node.input[0])
+        if condition is None:
+            return None
+        branch = attributes["then_branch" if condition.item() else "else_branch"]
+        nodes, results = self._copy(branch, [], _label(node))
+        return nodes + [_identity(name, out) for name, out in zip(results, node.output, strict=True) if out]
+
+    def _loop(self, node: onnx.NodeProto, attributes: dict) -> list[onnx.NodeProto] | None:
+        body = attributes["body"]
+        count = self._value(node.input[0])
+        start = self._value(node.input[1]) if len(node.input) > 1 and node.input[1] else np.bool_(True)
+        if count is None or start is None or not start or not _goes_on(body) or count.item() < 1:
+            return None
+        self._require_few(node, count.item(), body)
+        state, collected, nodes = list(node.input[2:]), [], []
+        going = self._constant(f"{_label(node)}/going", np.bool_(True))
+        for i in range(count.item()):
+            at = self._constant(f"{_label(node)}/{i}", np.int64(i))
+            copied, results = self._copy(body, [at, going, *state], f"{_label(node)}/{i}")
+            nodes += copied
+            state = results[1 : 1 + len(state)]
+            collected.append(results[1 + len(state) :])
+        return nodes + self._results(node, state, collected, [0] * len(collected[0]))
+
+    def _scan(self, node: onnx.NodeProto, attributes: dict) -> list[onnx.NodeProto] | None:
+        body, scanned = attributes["body"], attributes["num_scan_inputs"]
+        states = len(node.input) - scanned
+        sources = list(node.input[states:])
+        if self.opset < 9 or not all(name in self.types for name in sources):
+            return None
+        axes = attributes.get("scan_input_axes", [0] * scanned)
+        backwards = attributes.get("scan_input_directions", [0] * scanned)
+        count = self.types[sources[0]][1][axes[0]]
+        if count < 1:
+            return None
+        self._require_few(node, count, body)
+        state, collected, nodes = list(node.input[:states]), [], []
+        for i in range(count):
+            parts = []
+            for source, axis, backward in zip(sources, axes, backwards, strict=True):
+                part = f"{_label(node)}/{i}/part_{len(parts)}"
+                at = self._constant(f"{part}/at", np.int64(count - 1 - i if backward else i))
+                nodes.append(helper.make_node("Gather", [source, at], [part], name=part, axis=axis))
+                parts.append(part)
+            copied, results = self._copy(body, [*state, *parts], f"{_label(node)}/{i}")
+            nodes += copied
+            state = results[:states]
+            collected.append(results[states:])
+        made = len(collected[0])
+        axes = attributes.get("scan_output_axes", [0] * made)
+        order = [[row[k] for row in collected] for k in range(made)]
+        directions = attributes.get("scan_output_directions", [0] * made)
+        turned = [list(reversed(c)) if d else c for c, d in zip(order, directions, strict=True)]
+        return nodes + self._results(node, state, [list(row) for row in zip(*turned, strict=True)] or collected, axes)
+
+    def _results(
+        self, node: onnx.NodeProto, state: Sequence[str], collected: Sequence[Sequence[str]], axes: Sequence[int]
+    ) -> list[onnx.NodeProto]:
+        """The node's outputs: last states, then what the iterations gave, stacked along an axis."""
+        nodes = [_identity(name, out) for name, out in zip(state, node.output, strict=False) if out]
+        for k, out in enumerate(node.output[len(state) :]):
+            if not out:
+                continue
+            parts = []
+            for row in collected:
+                parts.append(f"{out}/{len(parts)}")
+                nodes.append(self._unsqueeze(row[k], parts[-1], axes[k]))
+            nodes.append(helper.make_node("Concat", parts, [out], name=f"{_label(node)}/{out}", axis=axes[k]))
+        return nodes
+
+    def _unsqueeze(self, name: str, out: str, axis: int) -> onnx.NodeProto:
+        if self.opset < 13:
+            return helper.make_node("Unsqueeze", [name], [out], name=out, axes=[axis])
+        return helper.make_node("Unsqueeze", [name, self._constant(f"{out}/axes", np.int64([axis]))], [out], name=out)
+
+    def _copy(
+        self, body: onnx.GraphProto, given: Sequence[str], label: str
+    ) -> tuple[list[onnx.NodeProto], list[str]]:
+        """The body's nodes with names of their own, and the names of its results."""
+        names = dict(zip([i.name for i in body.input], given, strict=True))
+        defined = [tensor.name for tensor in body.initializer] + [o for node in body.node for o in node.output if o]
+        names.update((name, f"{label}/{name}") for name in defined)
+        for tensor in body.initializer:
+            self.constants.append(onnx.TensorProto.FromString(tensor.SerializeToString()))
+            self.constants[-1].name = names[tensor.name]
+        nodes = []
+        for node in body.node:
+            copied = onnx.NodeProto.FromString(node.SerializeToString())
+            copied.name = f"{label}/{node.name or node.op_type}"
+            _rename(copied, names)
+            nodes.append(copied)
+        return nodes, [names.get(output.name, output.name) for output in body.output]
+
+    def _require_few(self, node: onnx.NodeProto, count: int, body: onnx.GraphProto) -> None:
+        if count * len(body.node) > MOST_NODES:
+            raise UnsupportedModelError(
+                f"node {node.name or _label(node)!r} ({node.op_type}): {count} iterations of {len(body.node)} operators are "
+                f"more than the {MOST_NODES} operators that a loop may become; export the network for shorter sequences"
+            )
+
+    def _value(self, name: str) -> np.ndarray | None:
+        return numpy_helper.to_array(self.weights[name]) if name in self.weights else None
+
+    def _constant(self, name: str, value: np.ndarray) -> str:
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+
+_WRITERS = {"If": _Writer._if, "Loop": _Writer._loop, "Scan": _Writer._scan}
+
+
+def _goes_on(body: onnx.GraphProto) -> bool:
+    """Whether the condition that a Loop's body returns is the one it was given, or always true."""
+    name, makers = body.output[0].name, {o: node for node in body.node for o in node.output}
+    while name in makers and makers[name].op_type == "Identity":
+        name = makers[name].input[0]
+    if name == body.input[1].name:
+        return True
+    values = [numpy_helper.to_array(tensor) for tensor in body.initializer if tensor.name == name]
+    if name in makers and makers[name].op_type == "Constant":
+        values += [numpy_helper.to_array(a.t) for a in makers[name].attribute if a.name == "value"]
+    return bool(values) and bool(values[0].all())
+
+
+def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    for field in (node.input, node.output):
+        renamed = [names.get(name, name) for name in field]
+        del field[:]
+        field.extend(renamed)
+    for attribute in node.attribute:
+        for inner in (attribute.g, *attribute.graphs):
+            for nested in inner.node:
+                _rename(nested, names)
+            for output in inner.output:
+                output.name = names.get(output.name, output.name)
+
+
+def _label(node: onnx.NodeProto) -> str:
+    """What the node's copies are called after: names of outputs are unique, those of nodes need not be."""
+    return next(o for o in node.output if o)
+
+
+def _identity(name: str, out: str) -> onnx.NodeProto:
+    return helper.make_node("Identity", [name], [out], name=out)

@@ -1,0 +1,121 @@
+"""Loops and branches whose course is known are written out; others are refused by name."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import flexcomp
+from flexcomp.errors import UnsupportedModelError
+from flexcomp.frontend.control_flow import MOST_NODES, write_out
+
+
+def info(name: str, shape=None, element=TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, element, shape)
+
+
+def network(node: onnx.NodeProto, inputs, outputs, weights=None, opset=17) -> onnx.ModelProto:
+    stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in (weights or {}).items()]
+    graph = helper.make_graph([node], "network", inputs, outputs, stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def check(model: onnx.ModelProto, folder, **inputs: np.ndarray) -> None:
+    """Fail unless flexcomp answers what ONNX Runtime does."""
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
+    flexcomp.build(model, threads=1).export_library(folder / "network.so")
+    with flexcomp.load(folder / "network.so") as session:
+        found = session.run(inputs)
+    for got, want in zip(found.values(), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def scan(**attributes) -> onnx.NodeProto:
+    """h ← 2 h + x, and h itself, for each x."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Mul", ["h", "two"], ["t"]),
+            helper.make_node("Add", ["t", "x"], ["sum"]),
+            helper.make_node("Identity", ["sum"], ["each"]),
+        ],
+        "body", [info("h", (3,)), info("x", (3,))], [info("sum", (3,)), info("each", (3,))],
+        [numpy_helper.from_array(np.float32([2]), "two")],
+    )  # fmt: skip
+    return helper.make_node(
+        "Scan", ["h0", "xs"], ["last", "all"], name="scan", num_scan_inputs=1, body=body, **attributes
+    )
+
+
+@pytest.mark.parametrize(
+    ("attributes", "shape", "opset"),
+    [
+        ({}, (4, 3), 17),
+        ({}, (4, 3), 11),
+        ({"scan_input_directions": [1]}, (4, 3), 17),
+        ({"scan_output_directions": [1]}, (4, 3), 17),
+        ({"scan_input_axes": [1], "scan_output_axes": [1]}, (3, 5), 17),
+    ],
+)
+def test_scan(attributes, shape, opset, tmp_path):
+    inputs, outputs = [info("h0", (3,)), info("xs", shape)], [info("last", (3,)), info("all", (None, None))]
+    model = network(scan(**attributes), inputs, outputs, opset=opset)
+    rng = np.random.default_rng(0)
+    check(model, tmp_path, h0=rng.standard_normal(3).astype("f4"), xs=rng.standard_normal(shape).astype("f4"))
+
+
+def test_a_scan_that_would_become_too_large_is_refused_with_its_numbers():
+    steps = MOST_NODES // 3 + 1
+    model = network(scan(), [info("h0", (3,)), info("xs", (steps, 3))], [info("last", (3,)), info("all", (steps, 3))])
+    with pytest.raises(UnsupportedModelError, match=rf"node 'scan' \(Scan\): {steps} iterations of 3 operators"):
+        flexcomp.build(model, threads=1)
+
+
+def loop(*, breaks: bool) -> onnx.NodeProto:
+    """v ← v + x · i, where x belongs to the graph around the loop."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Cast", ["i"], ["number"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["x", "number"], ["t"]),
+            helper.make_node("Add", ["v", "t"], ["w"]),
+            helper.make_node("ReduceMax", ["w"], ["most"], keepdims=0),
+            helper.make_node("Less", ["most", "limit"], ["small"]),
+            helper.make_node("Identity", ["small" if breaks else "going"], ["on"]),
+        ],
+        "body",
+        [info("i", (), TensorProto.INT64), info("going", (), TensorProto.BOOL), info("v", (3,))],
+        [info("on", (), TensorProto.BOOL), info("w", (3,)), info("t", (3,))],
+        [numpy_helper.from_array(np.float32(100), "limit")],
+    )
+    return helper.make_node("Loop", ["count", "start", "x"], ["last", "all"], name="loop", body=body)
+
+
+def test_loop_with_a_constant_count_and_a_tensor_from_around_it(tmp_path):
+    weights = {"count": np.int64(4), "start": np.bool_(True)}
+    model = network(loop(breaks=False), [info("x", (3,))], [info("last", (3,)), info("all", (4, 3))], weights)
+    check(model, tmp_path, x=np.float32([1, -2, 3]))
+
+
+def test_a_loop_that_can_break_is_refused_by_name():
+    weights = {"count": np.int64(4), "start": np.bool_(True)}
+    model = network(loop(breaks=True), [info("x", (3,))], [info("last", (3,)), info("all", (4, 3))], weights)
+    with pytest.raises(UnsupportedModelError, match=r"Loop \(node 'loop'\)"):
+        flexcomp.build(model, threads=1)
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_if_with_a_constant_condition(condition, tmp_path):
+    branches = {
+        branch: helper.make_graph([helper.make_node(kind, ["x"], ["r"])], branch, [], [info("r", (2, 3))])
+        for branch, kind in (("then_branch", "Relu"), ("else_branch", "Neg"))
+    }
+    node = helper.make_node("If", ["condition"], ["y"], name="if", **branches)
+    model = network(node, [info("x", (2, 3))], [info("y", (2, 3))], {"condition": np.bool_(condition)})
+    check(model, tmp_path, x=np.float32([[1, -2, 3], [-4, 5, -6]]))
+
+
+def test_if_on_an_input_is_left_as_it_is():
+    branch = helper.make_graph([helper.make_node("Relu", ["x"], ["r"])], "branch", [], [info("r", (2,))])
+    node = helper.make_node("If", ["condition"], ["y"], then_branch=branch, else_branch=branch)
+    model = network(node, [info("condition", (), TensorProto.BOOL), info("x", (2,))], [info("y", (2,))])
+    assert not write_out(model) and [n.op_type for n in model.graph.node] == ["If"]
