@@ -13,6 +13,7 @@ _UNITS = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9,
     "kib": 2**10, "mib": 2**20, "gib": 2**30,
 }  # fmt: skip
+_LONGEST = 40  # characters; Python reads no numbers of thousands of digits
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-zA-Z]*)\s*")
 
 
@@ -46,7 +47,7 @@ def parse_budget(text: int | float | str | Budget | None) -> Budget:
     if isinstance(text, str):
         if text.strip().lower() == "min":
             return Budget(smallest=True)
-        match = _AMOUNT.fullmatch(text)
+        match = _AMOUNT.fullmatch(text) if len(text) <= _LONGEST else None
         factor = _UNITS.get(match[2].lower()) if match else None
         if match is None or factor is None:
             raise BudgetError(f'cannot read the budget "{text}": write bytes, "64MB", "64MiB", a fraction such as 0.1, or "min"')

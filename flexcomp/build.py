@@ -23,7 +23,7 @@ from .lower import Lowered, lower
 from .passes.choose_kernels import Measured, chosen_kernels
 from .prepared import Prepared, Progress, Wish
 from .schedules.tile import VectorUnit
-from .target import CompileTarget, require_supported, resolve_target
+from .target import CompileTarget, require_supported, require_threads, resolve_target
 from .tuning.lookup import Measurements
 from .tuning.records import Database
 from .variants import Network, merge
@@ -100,8 +100,7 @@ def prepare(
     report = progress or (lambda phase, done, total: None)
     if kernels not in KERNELS:
         raise InputError(f'kernels="{kernels}" is not known: it is one of {", ".join(KERNELS)}')
-    if threads is not None and threads < 1:
-        raise InputError(f"threads must be at least 1, not {threads}")
+    require_threads(threads)
     resolved = resolve_target(target)
     require_supported(resolved)
     profile = _device(device) or default_profile(resolved.vector_width, resolved.preset)

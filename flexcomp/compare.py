@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +41,17 @@ def budgets(program: Program) -> dict[str, int]:
     return {label: max(smallest, int(part * resident)) for label, part in FRACTIONS.items()}
 
 
+def require_reference() -> None:
+    """Raise FlexcompError if ONNX Runtime is not installed."""
+    if find_spec("onnxruntime") is None:
+        raise FlexcompError("ONNX Runtime is missing: pip install 'flexcomp[demo]'")
+
+
 def reference(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What ONNX Runtime computes. Raises FlexcompError if it is not installed."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise FlexcompError("ONNX Runtime is missing: pip install 'flexcomp[demo]'") from None
+    require_reference()
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(

@@ -108,7 +108,7 @@ def require_folder(folder: str | os.PathLike[str]) -> None:
     folder = Path(folder)
     if _exists(folder) and not folder.is_dir():
         raise NotADirectoryError(f"cannot write into {folder}: it is not a folder")
-    require_writable(folder / f"{_PREFIX}trial")
+    _try_folder(folder, Path(os.path.realpath(folder)))
 
 
 def require_space(output: str | os.PathLike[str], nbytes: int, what: str) -> None:
@@ -121,7 +121,7 @@ def require_space(output: str | os.PathLike[str], nbytes: int, what: str) -> Non
 
 def _try_folder(output: Path, folder: Path) -> None:
     try:
-        while not folder.exists():
+        while not _exists(folder):
             folder = folder.parent
         if not folder.is_dir():
             raise NotADirectoryError(f"cannot write {output}: {folder} is not a folder")

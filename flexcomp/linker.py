@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
     For another machine the runtime is compiled from its sources on first use and kept in the user's cache.
     Raises TargetError if no compiler is there, naming the package to install.
     """
-    machine, here = (_SAME_MACHINE.get(name, name) for name in (target.triple.split("-")[0], platform.machine()))
+    machine, here = _machines(target)
     if machine == here and compiler is None:
         _require(cc.get_cc(), "g++")
         return Linker(None, runtime_ext.runtime_object(), tuple(runtime_ext.link_options()))
@@ -45,10 +46,36 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
     runtime, stub = folder / "flexcomp_runtime.o", folder / "libtvm_ffi.so"
     if not stub.exists():
         with beside(stub) as scratch:
-            runtime_ext.build_runtime_object(compiler, scratch / runtime.name).replace(runtime)
+            try:
+                runtime_ext.build_runtime_object(compiler, scratch / runtime.name).replace(runtime)
+            except RuntimeError as error:  # the command, and all that it printed
+                lines = [line for line in str(error).splitlines() if "error" in line] or str(error).splitlines()
+                raise TargetError(f"cannot compile the runtime with {compiler}: {lines[0].strip()}") from error
             _name_only_library(compiler, scratch / stub.name).replace(stub)
     # The stand-in for libtvm_ffi defines nothing, so the linker would think that it is not needed.
     return Linker(cc.cross_compiler(compiler), runtime, ("-Wl,--no-as-needed", *runtime_ext.link_options(folder)))
+
+
+def require_linker(target: CompileTarget, compiler: str | None = None) -> None:
+    """Raise TargetError if `linker_for` would find no compiler, or one that cannot make a shared library."""
+    machine, here = _machines(target)
+    is_native = machine == here and compiler is None
+    compiler = _require(cc.get_cc(), "g++") if is_native else cross_compiler(machine, compiler)
+    # Another machine's runtime is compiled from its sources, in C++20.
+    source = "int flexcomp_trial;" if is_native else "#include <span>\nint flexcomp_trial;"
+    with tempfile.TemporaryDirectory() as scratch:
+        language = [] if is_native else ["-std=c++20"]
+        command = [*compiler.split(), *language, "-shared", "-fPIC", "-x", "c++", "-", "-o", f"{scratch}/trial.so"]
+        done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["it gives no reason"])[-1]
+        raise TargetError(f"the C++ compiler {compiler} cannot make a shared library: {reason}")
+
+
+def _machines(target: CompileTarget) -> tuple[str, str]:
+    """The target's, and this one."""
+    machine, here = (_SAME_MACHINE.get(name, name) for name in (target.triple.split("-")[0], platform.machine()))
+    return machine, here
 
 
 def cross_compiler(machine: str, compiler: str | None = None) -> str:
@@ -57,7 +84,7 @@ def cross_compiler(machine: str, compiler: str | None = None) -> str:
 
 
 def _require(compiler: str | None, package: str) -> str:
-    if compiler is None or shutil.which(compiler.split()[0]) is None:
+    if compiler is None or not compiler.split() or shutil.which(compiler.split()[0]) is None:
         missing = "no C++ compiler is installed" if compiler is None else f"the C++ compiler {compiler} is missing"
         raise TargetError(f"cannot link a library: {missing}; on Debian: apt-get install {package}, or name another one")
     return compiler
@@ -70,7 +97,10 @@ def runtime_cache(compiler: str) -> Path:
 
 def cache_for(what: str, compiler: str, sources: Iterable[Path]) -> Path:
     """A folder for what this compiler, given with its options, makes of these sources."""
-    version = subprocess.run([compiler.split()[0], "--version"], capture_output=True, text=True, check=True).stdout
+    asked = subprocess.run([compiler.split()[0], "--version"], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        raise TargetError(f"{compiler.split()[0]} is no C++ compiler: it does not understand --version")
+    version = asked.stdout
     identity = hashlib.sha256(f"{compiler}\n{version}".encode())
     for source in sources:
         identity.update(source.read_bytes())

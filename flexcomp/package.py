@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
 import tarfile
@@ -10,11 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .device_files import LIBRARY, RUNNER, device_files
-from .errors import ArtifactError, InputError
-from .files import beside
+from .errors import InputError
+from .files import beside, require_folder, require_writable
+from .machine import require_library
 
-ELF_MACHINES = {183: "aarch64", 62: "x86_64"}  # e_machine of 64-bit ELF files
-_KIND = b"flexcomp.program"
 _ARCHIVE = ".tar.gz"
 
 _README = """{model}, compiled for {machine} Linux. In this folder:
@@ -39,9 +37,7 @@ def package(library: str | os.PathLike[str], output: str | os.PathLike[str], com
     """
     library, output = Path(library), Path(output)
     weights = library.with_suffix(".weights")
-    machine = machine_of(library)
-    if not weights.is_file():
-        raise ArtifactError(f"{weights} is missing: {library.name} cannot run without it")
+    machine = require_library(library, weights)
     require_new(output)
     runner, tvm_ffi = device_files(machine, compiler)
     text = _README.format(
@@ -52,9 +48,10 @@ def package(library: str | os.PathLike[str], output: str | os.PathLike[str], com
 
 
 def require_new(output: Path) -> None:
-    """Raise InputError if something lies where a package shall be written."""
+    """Raise InputError if something lies where a package shall be written, and OSError if none can be written there."""
     if output.exists() and (_is_archive(output) or not output.is_dir() or any(output.iterdir())):
         raise InputError(f"{output} exists already: name another one, or an empty folder")
+    require_folder(output) if output.is_dir() else require_writable(output)
 
 
 def write_package(output: Path, files: Mapping[str, Path], readme: str) -> list[str]:
@@ -78,20 +75,3 @@ def write_package(output: Path, files: Mapping[str, Path], readme: str) -> list[
 
 def _is_archive(output: Path) -> bool:
     return output.name.endswith(_ARCHIVE)
-
-
-def machine_of(library: Path) -> str:
-    """The machine that a compiled network was built for. Raises ArtifactError for other files."""
-    if not library.is_file():
-        raise ArtifactError(f"there is no library {library}")
-    with open(library, "rb") as file:
-        header = file.read(20)
-    if len(header) < 20 or header[:5] != b"\x7fELF\x02":
-        raise ArtifactError(f"{library} is no shared library of a 64-bit Linux")
-    with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if data.find(_KIND) < 0:
-            raise ArtifactError(f"{library} is a library, but not a compiled network")
-    number = int.from_bytes(header[18:20], "little")
-    if number not in ELF_MACHINES:
-        raise ArtifactError(f"{library} is for a machine (ELF number {number}) that flexcomp has no runner for")
-    return ELF_MACHINES[number]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError, InputError
-from flexcomp.files import beside
+from flexcomp.files import beside, require_folder
 from flexcomp.trace import Trace, Traces, read_traces
 
 _USAGE = 2  # the runner's exit code
@@ -65,6 +65,8 @@ def run(
     "_each" list them all. Raises InputError for a wrong option or input name, otherwise ArtifactError
     with the runner's message when it fails.
     """
+    if output_dir is not None:
+        require_folder(output_dir)
     program = [*emulator.command, str(emulator.runner)] if emulator else [str(runtime_ext.runner())]
     command = [*prefix, *program, str(library), "--repeat", str(repeat), "--warmup", str(warmup)]
     if budget is not None:

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm.target import codegen
 
 from flexcomp.cores import compute_cores
-from flexcomp.errors import TargetError
+from flexcomp.errors import InputError, TargetError
 from flexcomp.presets import CORES, PRESETS, Preset
 from flexcomp.schedules.tile import VectorUnit
 
@@ -20,6 +20,8 @@ _ACCEPTED = (
     'accepted are "native", a string such as "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72 -num-cores=4", '
     f"a dict of the same options, a tvm.target.Target, or a preset ({', '.join(PRESETS)})"
 )
+
+MOST_THREADS = 1024  # that the runtime computes with
 
 # LLVM feature -> name in /proc/cpuinfo. Only what changes which instructions LLVM emits for kernels.
 _X86_FEATURES = {
@@ -98,6 +100,16 @@ def resolve_target(target: str | Mapping | tvm.target.Target | CompileTarget | N
         num_cores=config.get("num-cores", 1),
         preset=PRESETS.get(target) if isinstance(target, str) else None,
     )
+
+
+def require_threads(threads: int | None) -> None:
+    """Raise InputError for a number of threads that the runtime cannot compute with."""
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"threads must be {_limit(threads)}, not {threads}")
+
+
+def _limit(threads: int) -> str:
+    return "at least 1" if threads < 1 else f"at most {MOST_THREADS}"
 
 
 def require_supported(target: CompileTarget) -> None:
@@ -214,8 +226,8 @@ def _complete(config: dict) -> dict:
         known = codegen.llvm_get_cpu_features(tvm.target.Target(with_feature)) if name else ()
         if attr[:1] not in ("+", "-") or name not in known:
             raise TargetError(f"unknown CPU feature {attr!r} in mattr for {machine}; write +name or -name, as LLVM does")
-    if config.get("num-cores", 1) < 1:
-        raise TargetError(f"num-cores must be at least 1, not {config['num-cores']}")
+    if not 1 <= config.get("num-cores", 1) <= MOST_THREADS:
+        raise TargetError(f"num-cores must be {_limit(config['num-cores'])}, not {config['num-cores']}")
     return config
 
 
@@ -224,7 +236,7 @@ def _host() -> dict:
     config = {
         "mtriple": codegen.llvm_get_system_triple(),
         "mcpu": codegen.llvm_get_system_cpu(),
-        "num-cores": compute_cores(),
+        "num-cores": min(compute_cores(), MOST_THREADS),
     }
     promised = codegen.llvm_get_cpu_features(tvm.target.Target({"kind": "llvm", **config}))
     present = tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()

@@ -17,13 +17,13 @@ from flexcomp import __version__
 from flexcomp.artifact import WeightsDigest
 from flexcomp.errors import InputError, TuningError
 from flexcomp.frontend import load_model
-from flexcomp.linker import linker_for
-from flexcomp.target import CompileTarget, resolve_target
+from flexcomp.linker import linker_for, require_linker
+from flexcomp.target import CompileTarget, require_supported, require_threads, resolve_target
 from flexcomp.tuning.decide import decide
 from flexcomp.tuning.local import Devices, Measurement, ThisMachine
 from flexcomp.tuning.records import Database, Record
 from flexcomp.tuning.report import TrialDone, TunedLayer, TuningReport
-from flexcomp.tuning.rpc import RemoteDevices
+from flexcomp.tuning.rpc import RemoteDevices, require_devices
 from flexcomp.tuning.search import Search
 from flexcomp.tuning.tasks import Task, tasks_of
 from flexcomp.tuning.trial import Trial, TrialLibrary, build_library, write_data
@@ -66,14 +66,19 @@ def tune(
         raise InputError(f"trials must be at least 1, not {trials}")
     if (tracker is None) != (key is None):
         raise InputError("a tracker and a key go together")
+    require_threads(threads)
     resolved = resolve_target(target)
     threads = threads or resolved.num_cores
+    require_supported(resolved)
+    require_linker(resolved, compiler)  # a missing compiler is no fault of the candidates
+    if tracker is not None and key is not None:
+        require_devices(tracker, key)
     records = Database.open(database)
     unit = replace(resolved.vector_unit, threads=threads)
     tasks = tasks_of(load_model(model, input_shapes, params), unit)
     if not tasks:
         raise InputError("the network has no layer with a choice of kernels")
-    linker_for(resolved, compiler)  # a missing compiler is no fault of the candidates
+    linker_for(resolved, compiler)  # makes the runtime, once and not in every worker
     tuner = _Tuner(tasks, resolved, threads, records, compiler, timeout_s, progress)
     with tempfile.TemporaryDirectory(prefix="flexcomp-tune-") as folder:
         tuner.run(Path(folder), trials, tracker, key)

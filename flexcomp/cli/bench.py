@@ -17,6 +17,7 @@ from flexcomp.cli.common import (
     checked_budget,
     exit_on_error,
     parse_shapes,
+    require_model,
 )
 
 
@@ -68,8 +69,7 @@ def bench(
 
 def _build(model: Path, library: Path, threads: int, budget: str | None, shapes: dict[str, tuple[int, ...]]) -> None:
     with exit_on_error(CANNOT_BUILD):
-        if not model.is_file():
-            raise FileNotFoundError(f"there is no file {model}")
+        require_model(model)
         from flexcomp import build
         from flexcomp.cli.progress import BuildProgress
 

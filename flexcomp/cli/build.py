@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flexcomp.cli.common import CANNOT_BUILD, budget_value, checked_budget, exit_on_error, parse_shapes
+from flexcomp.cli.common import (
+    CANNOT_BUILD,
+    USAGE,
+    budget_value,
+    checked_budget,
+    exit_on_error,
+    parse_shapes,
+    require_model,
+)
 from flexcomp.cli.progress import BuildProgress
+from flexcomp.files import require_space, require_writable
 
 
 def build(
@@ -47,22 +55,38 @@ def build(
     shapes = parse_shapes(input or [])
     if output.suffix != ".so":
         raise typer.BadParameter(f"'{output}' does not end in .so", param_hint="'--output'")
+    # What can be checked is checked first: importing and compiling take minutes.
     with exit_on_error(CANNOT_BUILD):
-        if not model.is_file():
-            raise FileNotFoundError(f"there is no file {model}")
-        _check_writable(output)
+        require_model(model)
+        for path in (output, output.with_suffix(".weights")):
+            require_writable(path, reading=[model])
+        require_space(output, model.stat().st_size, "the model alone")
+    with exit_on_error(USAGE):
+        from flexcomp.device import load_profile
+        from flexcomp.tuning.records import Database
+
+        profile = None if device is None else load_profile(device)
+        if tuning is not None:
+            Database.read(tuning)
+    with exit_on_error(CANNOT_BUILD):
         from flexcomp import build as compile_model
+        from flexcomp.linker import require_linker
+        from flexcomp.target import require_supported, resolve_target
+
+        resolved = resolve_target(target)
+        require_supported(resolved)
+        require_linker(resolved)
 
         with BuildProgress(model.name) as progress:
             artifact = compile_model(
                 str(model),
-                target=target,
+                target=resolved,
                 budget=budget_value(budget),
                 input_shapes=shapes or None,
                 threads=threads,
                 strategy=strategy,
                 kernels=kernels,
-                device=device,
+                device=profile,
                 tuning=tuning,
                 progress=progress,
             )
@@ -71,14 +95,3 @@ def build(
         typer.echo(artifact.summary())
         typer.echo(f"wrote {output} and {output.with_suffix('.weights')}")
 
-
-def _check_writable(output: Path) -> None:
-    """Refuse before the work what could not be written after it. Folders that are missing are made then."""
-    for path in (output, output.with_suffix(".weights")):
-        if path.is_dir():
-            raise IsADirectoryError(f"cannot write {path}: it is a folder")
-    folder = next(folder for folder in output.parents if folder.exists())
-    if not folder.is_dir():
-        raise NotADirectoryError(f"cannot write {output}: {folder} is not a folder")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(f"cannot write {output}: the folder {folder} is not writable")

@@ -6,16 +6,23 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from flexcomp.budget import parse_budget
 from flexcomp.errors import BudgetError, FlexcompError, InputError
+from flexcomp.files import require_writable
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FAILED = 1  # printing, or an answer that is wrong
 USAGE = 2
 CANNOT_BUILD = 3
 CANNOT_RUN = 4
+_LONGEST_S = 1e6
 
 
 def call(app: Callable[[], None]) -> None:
@@ -78,6 +85,51 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:  # a byte that the system could not decode
         return False
     return True
+
+
+def require_model(model: Path) -> None:
+    """Raise OSError for a model that is no file, or that this user cannot read."""
+    if model.exists() and not model.is_file():
+        raise OSError(f"cannot read the model {model}: it is {'a folder' if model.is_dir() else 'no file'}")
+    try:
+        with open(model, "rb") as file:
+            empty = not file.read(1)
+    except OSError as error:
+        raise OSError(f"cannot read the model {model}: {error.strerror}") from None
+    if empty:
+        raise OSError(f"cannot read the model {model}: it is empty")
+
+
+def read_input(path: str) -> np.ndarray:
+    """The array in a .npy file, which stays on disk. Raises InputError for anything else."""
+    import numpy as np
+
+    try:
+        if not Path(path).is_file() and Path(path).exists():
+            raise InputError(f"cannot read the input {path}: it is {'a folder' if Path(path).is_dir() else 'no file'}")
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise InputError(f"the input {path} is no .npy file: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise InputError(f"cannot read the input {path}: {error.strerror}") from None
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"the input {path} is no .npy file, but an archive of several")
+    return array
+
+
+def require_picture(picture: Path, library: Path) -> None:
+    """Raise InputError for a format that is not known, and OSError if the picture could not be written."""
+    from flexcomp.picture import picture_format
+
+    picture_format(picture)
+    require_writable(picture, reading=[library, library.with_suffix(".weights")])
+
+
+def finite(seconds: float) -> float:
+    """Option callback: refuse times that no clock reaches."""
+    if not seconds < _LONGEST_S:
+        raise typer.BadParameter(f"{seconds:g} s is no time to wait for")
+    return seconds
 
 
 def checked_budget(text: str | None) -> str | None:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from flexcomp.cli.common import CANNOT_BUILD, exit_on_error
 from flexcomp.cli.progress import BuildProgress
+from flexcomp.files import require_folder
 from flexcomp.tables import human_bytes, stdout_console
 
 
@@ -20,8 +21,11 @@ def demo(
     """Build networks, run them in four budgets, and compare with ONNX Runtime."""
     rows = []
     with exit_on_error(CANNOT_BUILD):
+        from flexcomp import compare
         from flexcomp import demo as demonstration
 
+        require_folder(dir)
+        compare.require_reference()
         for name in demonstration.ALL if everything else demonstration.DEFAULT:
             with BuildProgress(name) as progress:
                 for row in demonstration.run_network(name, dir, progress):

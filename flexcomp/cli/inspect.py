@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flexcomp.cli.common import CANNOT_RUN, budget_value, checked_budget, exit_on_error
+from flexcomp.cli.common import CANNOT_RUN, budget_value, checked_budget, exit_on_error, require_picture
 
 
 def inspect(
@@ -28,6 +28,8 @@ def inspect(
         from flexcomp.report import describe, select_rung
         from flexcomp.session import read_program
 
+        if picture is not None:
+            require_picture(picture, library)
         program = decode_program(read_program(library))
         facts = describe(program)
         if picture is not None:

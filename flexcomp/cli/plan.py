@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from flexcomp.cli.common import CANNOT_RUN, budget_value, checked_budget, exit_on_error
+from flexcomp.cli.common import CANNOT_RUN, budget_value, checked_budget, exit_on_error, require_picture
+from flexcomp.files import require_writable
 
 
 def plan(
@@ -31,6 +32,10 @@ def plan(
         from flexcomp.report import select_rung
         from flexcomp.session import read_program
 
+        if output is not None:
+            require_picture(output, library)
+        if trace is not None:
+            require_writable(trace, reading=[library, library.with_suffix(".weights")])
         program = decode_program(read_program(library))
         rung = program.rungs[0] if budget is None else select_rung(program, budget_value(budget))
         timelines = [lanes] if (lanes := timeline.predicted(program, rung)) else []

@@ -9,6 +9,7 @@ import typer
 
 from flexcomp.cli.common import CANNOT_RUN, exit_on_error
 from flexcomp.cli.progress import BuildProgress
+from flexcomp.files import require_writable
 
 if TYPE_CHECKING:
     from flexcomp.device import DeviceProfile
@@ -24,9 +25,13 @@ def profile(
     """Measure kernels and storage by running LIBRARIES in several budgets."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp.copies import cache_of_copies
+        from flexcomp.machine import require_library
         from flexcomp.observing import Library, observe
         from flexcomp.profiling import fit
 
+        for library in libraries:
+            require_library(library)
+        require_writable(output, reading=[file for path in libraries for file in (path, path.with_suffix(".weights"))])
         with BuildProgress(output.name) as progress:
             seen = observe([Library(path) for path in libraries], threads, repeat, progress)
         found = fit(seen, min(cache_of_copies(path.with_suffix(".weights")) for path in libraries))

@@ -13,9 +13,21 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from flexcomp.cli.common import CANNOT_BUILD, CANNOT_RUN, budget_value, checked_budget, exit_on_error, parse_files
+from flexcomp.cli.common import (
+    CANNOT_BUILD,
+    CANNOT_RUN,
+    budget_value,
+    checked_budget,
+    exit_on_error,
+    finite,
+    parse_files,
+    read_input,
+)
 from flexcomp.cli.profile import show
 from flexcomp.cli.progress import BuildProgress
+from flexcomp.errors import InputError
+from flexcomp.files import replacing, require_folder, require_writable
+from flexcomp.machine import require_library
 from flexcomp.tables import human_bytes, stdout_console
 
 if TYPE_CHECKING:
@@ -27,7 +39,7 @@ Library = Annotated[Path, typer.Argument(help="A library written by `flexcomp bu
 Rpc = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The device's RPC server.")]
 Tracker = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Or: a tracker that knows the device.")]
 Key = Annotated[str | None, typer.Option(metavar="KEY", help="What the device is called there.")]
-Wait = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a device that is busy.")]
+Wait = Annotated[float, typer.Option(min=0.1, callback=finite, help="Seconds to wait for a device that is busy.")]
 Budget = Annotated[str | None, typer.Option(callback=checked_budget, help="Memory; without it, everything resident.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Compute threads; without it, as built.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -62,9 +74,14 @@ def run(
 ) -> None:
     """Run LIBRARY on a device."""
     files = parse_files(input or [])
+    with exit_on_error(CANNOT_RUN):
+        require_library(library)
+        given = {name: read_input(path) for name, path in files.items()}
+        if output_dir is not None:
+            require_folder(output_dir)
     with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
         network = _upload(device, library)
-        arrays = _inputs(network, files)
+        arrays = _inputs(network, given)
         states = []
         with network.open(budget_value(budget), threads) as session:
             for _ in range(repeat):
@@ -73,9 +90,9 @@ def run(
         if output_dir is not None:
             from flexcomp.runner import output_file
 
-            output_dir.mkdir(parents=True, exist_ok=True)
             for name, array in outputs.items():
-                np.save(output_file(output_dir, name), array)
+                with replacing(output_file(output_dir, name)) as partial:
+                    np.save(partial, array)
     facts = _facts(network, states)
     typer.echo(json.dumps(facts)) if as_json else stdout_console().print(_run_table(str(library), facts))
 
@@ -96,6 +113,8 @@ def measure(
 ) -> None:
     """Time LIBRARY on a device in one or all of its budgets, without the network in between."""
     wanted = [checked_budget(text) for text in budget or []]
+    with exit_on_error(CANNOT_RUN):
+        require_library(library)
     with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
         network = _upload(device, library)
         budgets = [budget_value(text) for text in wanted] or [rung.budget_bytes for rung in network.ladder]
@@ -124,6 +143,10 @@ def profile(
     repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget that is run.")] = 8,
 ) -> None:
     """Measure a device's kernels and storage by running LIBRARIES there in several budgets."""
+    with exit_on_error(CANNOT_RUN):
+        for library in libraries:
+            require_library(library)
+        require_writable(output, reading=[file for path in libraries for file in (path, path.with_suffix(".weights"))])
     with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
         from flexcomp.profiling import fit
         from flexcomp.remote.profile import observe_device
@@ -168,20 +191,15 @@ def _upload(device: Device, library: Path) -> RemoteNetwork:
         return device.upload(library, progress=progress)
 
 
-def _inputs(network: RemoteNetwork, files: dict[str, str]) -> dict[str, np.ndarray]:
-    """Arrays from files, and random ones (integers: zero) for the other inputs."""
-    from flexcomp.errors import InputError
-
-    if unknown := set(files) - {port.name for port in network.inputs}:
+def _inputs(network: RemoteNetwork, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The given arrays, and random ones (integers: zero) for the other inputs."""
+    if unknown := set(given) - {port.name for port in network.inputs}:
         raise InputError(f'the network has no input "{min(unknown)}"; it has {[port.name for port in network.inputs]}')
     random = np.random.default_rng(0)
     arrays = {}
     for port in network.inputs:
-        if port.name in files:
-            try:
-                arrays[port.name] = np.load(files[port.name], allow_pickle=False)
-            except ValueError as error:
-                raise InputError(f"{files[port.name]} is no .npy file: {error}") from None
+        if port.name in given:
+            arrays[port.name] = given[port.name]
         elif np.issubdtype(port.array_dtype, np.floating):
             arrays[port.name] = random.standard_normal(port.shape).astype(port.dtype)
         else:

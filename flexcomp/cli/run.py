@@ -15,6 +15,7 @@ from flexcomp.cli.common import (
     checked_budget,
     exit_on_error,
     parse_files,
+    read_input,
 )
 from flexcomp.tables import human_bytes, stdout_console
 
@@ -38,6 +39,8 @@ def run(
     """Run LIBRARY in a process of its own."""
     files = parse_files(input or [])
     with exit_on_error(CANNOT_RUN):
+        for path in files.values():
+            read_input(path)
         from flexcomp import runner
 
         report = runner.run(

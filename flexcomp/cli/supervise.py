@@ -73,14 +73,11 @@ def supervise() -> None:
         _begin(scratch, foreign_stderr)
         return
     os.close(foreign_stderr)
-    code = 1
     try:
         code = _watch(child, woken, errors, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        with suppress(OSError):
-            sys.stderr.flush()
-        os._exit(code)
+    os._exit(code)
 
 
 def last_words(text: str) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from flexcomp.cli.common import CANNOT_BUILD, exit_on_error, parse_shapes
+from flexcomp.cli.common import CANNOT_BUILD, exit_on_error, finite, parse_shapes, require_model
 from flexcomp.cli.supervise import last_words
 
 
@@ -30,15 +30,16 @@ def tune(
         str | None, typer.Option(metavar="HOST:PORT", help="Measure on devices that this tracker knows.")
     ] = None,
     rpc_key: Annotated[str | None, typer.Option(metavar="KEY", help="The key of those devices.")] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for building, and for measuring, one kernel.")] = 30.0,
+    timeout: Annotated[
+        float, typer.Option(min=1, callback=finite, help="Seconds for building, and for measuring, one kernel.")
+    ] = 30.0,
 ) -> None:
     """Measure kernels of MODEL's layers on a device; `flexcomp build --tuning DATABASE` uses the best."""
     shapes = parse_shapes(input or [])
     if (rpc_tracker is None) != (rpc_key is None):
         raise typer.BadParameter("--rpc-tracker and --rpc-key go together", param_hint="'--rpc-tracker'")
     with exit_on_error(CANNOT_BUILD):
-        if not model.is_file():
-            raise FileNotFoundError(f"there is no file {model}")
+        require_model(model)
         from flexcomp import tune as tune_model
 
         with _Display(model.name, trials) as display:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from flexcomp.frontend.precision import widen
 logger = logging.getLogger(__name__)
 
 _PROTOBUF_LIMIT = 2**31  # bytes: larger models cannot be serialised, which the checker and slimming do
+_MOST_ELEMENTS = 2**31  # from which on kernels cannot count them
 _OLDEST_SLIMMED = 7  # opset
 # Foreign code with no errors of its own: what malformed input makes it raise.
 _SLIMMING_ERRORS = (
@@ -190,6 +192,8 @@ def _fix_shapes(
                 raise InputError(f"input {info.name!r} has {len(dims)} axes {_show(dims)}; given was {_show(shape)}")
             if any(d <= 0 for d in shape):
                 raise InputError(f"the shape of input {info.name!r} must be positive; given was {_show(shape)}")
+            if math.prod(shape) >= _MOST_ELEMENTS:
+                raise InputError(f"input {info.name!r} of shape {_show(shape)} has too many elements: 2^31 or more")
             changed |= shape != dims
             del tensor.shape.dim[:]
             tensor.shape.SetInParent()

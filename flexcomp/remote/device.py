@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from flexcomp.errors import ArtifactError, DeviceError, FlexcompError, InputError, TargetError
-from flexcomp.package import ELF_MACHINES, machine_of
+from flexcomp.machine import ELF_MACHINES, require_library
 from flexcomp.remote.address import last_line, open_direct, open_tracked
 from flexcomp.remote.network import RemoteNetwork
 
@@ -60,9 +60,7 @@ class Device:
         """
         library = Path(library)
         weights = library.with_suffix(".weights") if weights is None else Path(weights)
-        machine = machine_of(library)
-        if not weights.is_file():
-            raise ArtifactError(f"the weights file {weights} is missing")
+        machine = require_library(library, weights)
         name = self._new_name(library.stem)
         with self.calls(ArtifactError):
             self._session.upload(str(library), f"{name}.so")

@@ -49,6 +49,7 @@ class Record:
         return json.dumps({"format": FORMAT, **facts}, ensure_ascii=False)
 
 
+_BEGINNING = '{"format": '  # of every line
 _TEXTS = ("layer", "target", "kernel", "device", "flexcomp", "date")
 
 
@@ -107,7 +108,10 @@ class Database:
         except UnicodeDecodeError as error:
             raise TuningError(f"{path} is no tuning database: it is not text") from error
         result = cls(path)
-        for number, line in enumerate(text.split("\n")[:-1], 1):
+        *lines, unfinished = text.split("\n")
+        if not _BEGINNING.startswith(unfinished[: len(_BEGINNING)]):
+            raise TuningError(f"{path} is no tuning database: its last line is no record that was interrupted")
+        for number, line in enumerate(lines, 1):
             try:
                 result._take(parse(line))
             except ValueError as error:

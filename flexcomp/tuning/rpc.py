@@ -44,9 +44,7 @@ class RemoteDevices:
     def __init__(self, tracker: str, key: str, data: Path, threads: int, timeout_s: float) -> None:
         self._tracker, self._key, self._data = tracker, key, data
         self._threads, self._timeout_s = threads, timeout_s
-        self.count = self._devices_known()
-        if not self.count:
-            raise TuningError(f'the tracker at {tracker} knows no device with the key "{key}": start an RPC server there')
+        self.count = require_devices(tracker, key)
         self._jobs: queue.Queue[_Job] = queue.Queue()
         self._outcomes: queue.Queue[tuple[_Job, Measurement]] = queue.Queue()
         self._closing = threading.Event()
@@ -85,12 +83,6 @@ class RemoteDevices:
 
     def _failed(self, error: str) -> Measurement:
         return Measurement(f"rpc:{self._key}", error=error)
-
-    def _devices_known(self) -> int:
-        try:
-            return len(tracked_devices(self._tracker, self._key))
-        except DeviceError as error:
-            raise TuningError(str(error)) from error
 
     def _serve(self, number: int) -> None:
         while not self._closing.is_set():
@@ -144,6 +136,17 @@ class RemoteDevices:
             return seconds_of_call(session.load_module(name), data, library.calls, self._threads)
         finally:
             session.remove(name)
+
+
+def require_devices(tracker: str, key: str) -> int:
+    """How many devices a tracker knows under a key. Raises InputError for its address, and TuningError if there is none."""
+    try:
+        count = len(tracked_devices(tracker, key))
+    except DeviceError as error:
+        raise TuningError(str(error)) from error
+    if not count:
+        raise TuningError(f'the tracker at {tracker} knows no device with the key "{key}": start an RPC server there')
+    return count
 
 
 def _alive(session) -> bool:
