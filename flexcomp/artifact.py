@@ -15,19 +15,26 @@ Program, format 3. Everything is little-endian and unpadded; counts and indices 
     value    = name:str nbytes:u64 space:u32          an index into `spaces`
     port     = name:str value:u32 type
     type     = code:u8 bits:u8 lanes:u16=1 shape:list<i64>                 code as in DLPack
-    layer    = name:str op:str kernel:str implementation:str description:str flops:u64 scratch_nbytes:u64
-               has_weights:u8 offset:u64 blocks:u32 block_nbytes:u64 args:list<arg>
-    arg      = 0:u8 value:u32 offset:u64 written:u8 type bounds:list<bound>   activation, from byte `offset` of the value on
-             | 1:u8 offset:u64 type                   weight
-             | 2:u8 offset:u64 type                   scratch
-             | 3:u8                                   first block of the step, int32
-             | 4:u8                                   number of blocks of the step, int32
+    layer    = name:str op:str kernel:str implementation:str description:str flops:u64 weights_at:u64 args:list<arg>
+               weights_at: where its weights begin in the data section; 0 if it has none
+    arg      = 0:u8 value:u32 offset:u64 type bounds:list<bound>   activation that is read, from byte `offset` of the value on
+             | 1:u8 value:u32 offset:u64 type bounds:list<bound>   the same, and the layer's result may be written over it
+             | 2:u8 value:u32 offset:u64 type written:u64          activation that is written, so many bytes of it
+             | 3:u8 type                                           weights
+             | 4:u8 type                                           scratch
+             | 5:u8                                                first block of the step, int32
+             | 6:u8                                                number of blocks of the step, int32
     bound    = low:i64 high:i64                       element i lies in [low, high) of bound i modulo their number
     rung     = budget:u64 arena:u64 predicted_s:f64 value_at:i64[len(values)] steps:list<step> loads:list<load>
     step     = layer:u32 first:u32 count:u32 need:u32 weights_at:i64 scratch_at:i64
     load     = source:u64 nbytes:u64 target:u64 after:u32 flags:u32 space:u32 follow_up:u32=0
     str      = nbytes:u32 UTF-8
     list<x>  = count:u32 x*
+
+The weights of a layer follow each other in the order of its arguments, each from a multiple of ALIGN on; likewise its
+scratch. Arguments 5 and 6 come together, behind the only weights of their layer, whose first axis are its blocks; any
+other layer has one block, all its weights. The symbol of a kernel in the library is its name and a hash of what it takes:
+`flexcomp/signature.py`.
 
 Bit 0 of a load's flags says that it is pinned, bit 1 that it is read ahead: `after` then counts the steps of the
 inference before (the first inference reads it at its start); it is not pinned, and all loads before it are read
@@ -50,7 +57,7 @@ import os
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +92,7 @@ _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
 _SPACES = ("host",)
 _PINNED, _AHEAD = 1, 2
-_VALUE, _WEIGHT, _SCRATCH, _FIRST, _COUNT = range(5)
+_READ, _OVER, _WRITTEN, _WEIGHT, _SCRATCH, _FIRST, _COUNT = range(7)
 
 # dtype name → DLPack type code and bits
 _DTYPES = {
@@ -255,6 +262,22 @@ def _decode(blob: bytes) -> tuple[Program, WeightsDigest]:
         raise ArtifactError(f"the program is malformed: {error}") from None
 
 
+def _laid_out(args: Sequence[Arg], weights_at: int) -> tuple[tuple[Arg, ...], Weights | None, int]:
+    """The arguments with the offsets that they must have, the layer's weights, and the bytes of its scratch."""
+    ends = {WeightArg: 0, ScratchArg: 0}
+    placed: list[Arg] = []
+    blocks = 1
+    for arg in args:
+        if isinstance(arg, FirstArg) and placed and isinstance(placed[-1], WeightArg):
+            blocks = max((*placed[-1].type.shape, 1)[0], 1)
+        if isinstance(arg, WeightArg | ScratchArg):
+            arg = replace(arg, offset=ends[type(arg)])
+            ends[type(arg)] += -(-arg.type.nbytes // ALIGN) * ALIGN
+        placed.append(arg)
+    weights = Weights(weights_at, blocks, ends[WeightArg] // blocks) if ends[WeightArg] else None
+    return tuple(placed), weights, ends[ScratchArg]
+
+
 class _Writer:
     """Appends the primitives and records of the grammar."""
 
@@ -282,22 +305,27 @@ class _Writer:
     def layer(self, layer: Layer) -> None:
         for text in (layer.name, layer.op, layer.kernel, layer.implementation, layer.description):
             self.text(text)
-        weights = layer.weights or Weights(0, 0, 0)
-        self.put("QQ", layer.flops, layer.scratch_nbytes)
-        self.put("BQIQ", layer.weights is not None, weights.offset, weights.blocks, weights.block_nbytes)
+        weights_at = layer.weights.offset if layer.weights else 0
+        if _laid_out(layer.args, weights_at) != (layer.args, layer.weights, layer.scratch_nbytes):
+            raise ValueError(f"the weights or the scratch of layer {layer.name} do not follow each other")
+        self.put("QQ", layer.flops, weights_at)
         self.items(layer.args, self.arg)
 
     def arg(self, arg: Arg) -> None:
         match arg:
+            case ValueArg(written=True):
+                self.put("BIQ", _WRITTEN, arg.value, arg.offset)
+                self.type(arg.type)
+                self.put("Q", arg.touched_nbytes)
             case ValueArg():
-                self.put("BIQB", _VALUE, arg.value, arg.offset, arg.written)
+                self.put("BIQ", _OVER if arg.over else _READ, arg.value, arg.offset)
                 self.type(arg.type)
                 self.items(arg.bounds, lambda bound: self.put("qq", *bound))
             case WeightArg():
-                self.put("BQ", _WEIGHT, arg.offset)
+                self.put("B", _WEIGHT)
                 self.type(arg.type)
             case ScratchArg():
-                self.put("BQ", _SCRATCH, arg.offset)
+                self.put("B", _SCRATCH)
                 self.type(arg.type)
             case FirstArg():
                 self.put("B", _FIRST)
@@ -363,21 +391,19 @@ class _Reader:
 
     def layer(self) -> Layer:
         name, op, kernel, implementation, description = (self.text() for _ in range(5))
-        flops, scratch_nbytes = self.get("QQ")
-        has_weights, *weights = self.get("BQIQ")
-        args = self.items(self.arg)
-        stored = Weights(*weights) if has_weights else None
-        return Layer(name, op, kernel, implementation, description, args, stored, scratch_nbytes, flops)
+        flops, weights_at = self.get("QQ")
+        args, weights, scratch_nbytes = _laid_out(self.items(self.arg), weights_at)
+        return Layer(name, op, kernel, implementation, description, args, weights, scratch_nbytes, flops)
 
     def arg(self) -> Arg:
         (tag,) = self.get("B")
-        if tag == _VALUE:
-            value, offset, written = self.get("IQB")
-            type_ = self.type()
-            return ValueArg(value, type_, bool(written), offset, bounds=self.items(lambda: self.get("qq")))
+        if tag in (_READ, _OVER, _WRITTEN):
+            (value, offset), type_ = self.get("IQ"), self.type()
+            if tag == _WRITTEN:
+                return ValueArg(value, type_, True, offset, self.get("Q")[0] / max(type_.nbytes, 1))
+            return ValueArg(value, type_, offset=offset, over=tag == _OVER, bounds=self.items(lambda: self.get("qq")))
         if tag in (_WEIGHT, _SCRATCH):
-            (offset,) = self.get("Q")
-            return (WeightArg if tag == _WEIGHT else ScratchArg)(offset, self.type())
+            return (WeightArg if tag == _WEIGHT else ScratchArg)(0, self.type())
         return {_FIRST: FirstArg, _COUNT: CountArg}[tag]()
 
     def rung(self, values: int) -> Rung:

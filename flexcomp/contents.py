@@ -13,12 +13,11 @@ def contents_of(
     lowered: Lowered,
     layers: Sequence[Layer],
     values: Sequence[Value],
-    in_place: Mapping[str, Sequence[int]],
     tensor_of: Mapping[int, int],
 ) -> tuple[Content, ...]:
     """One content per value of `tensor_of`, which gives the tensor that was chosen for it, in that order.
 
-    `layers` are those to be computed; `in_place` as Lowered.in_place.
+    `layers` are those to be computed.
     """
     index = {value: i for i, value in enumerate(tensor_of)}
     written: dict[int, list[int]] = {value: [] for value in index}
@@ -31,10 +30,8 @@ def contents_of(
             if position not in uses:
                 uses.append(position)
         results = [arg for arg in args if arg.written]
-        for number in in_place.get(layer.kernel, ()) if len(results) == 1 else ():
-            operand = layer.args[number]
-            same = isinstance(operand, ValueArg) and _same_bytes(operand, results[0])
-            if same and sum(arg.value == operand.value for arg in args) == 1:
+        for operand in [arg for arg in args if arg.over] if len(results) == 1 else ():
+            if _same_bytes(operand, results[0]) and sum(arg.value == operand.value for arg in args) == 1:
                 over[results[0].value].add(index[operand.value])
     given = {port.value for port in lowered.inputs}
     kept = {port.value for port in lowered.outputs}

@@ -95,14 +95,14 @@ def form_of(network: Network, indices: Sequence[int], costs: Costs) -> Form:
     layers = [network.layers[index] for index in indices]
     lives = network.base.lifetimes(layers)
     values = network.values
-    place = shared_places(values, layers, lives, network.in_place, {port.value for port in network.base.outputs})
+    place = shared_places(values, layers, lives, {port.value for port in network.base.outputs})
     tensors = lives_of_places(lives, place)
     position = {value: index for index, value in enumerate(tensors)}
     problem = plan.Problem(
         tuple(planned_layer(layer, index, costs) for layer, index in zip(layers, indices, strict=True)),
         tuple(plan.Tensor(values[value].name, values[value].nbytes, *live) for value, live in tensors.items()),
         costs.storage,
-        contents_of(network.base, layers, values, network.in_place, {v: position[place[v]] for v in lives}),
+        contents_of(network.base, layers, values, {v: position[place[v]] for v in lives}),
     )
     return Form(tuple(indices), tuple(lives), tuple(position[place[value]] for value in lives), problem)
 

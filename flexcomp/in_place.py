@@ -18,17 +18,15 @@ def shared_places(
     values: Sequence[Value],
     layers: Sequence[Layer],
     lives: Mapping[int, Life],
-    in_place: Mapping[str, Sequence[int]],
     kept: Collection[int],
 ) -> dict[int, int]:
     """For each live value the one whose place it takes: itself, or one that ends where it begins.
 
-    `in_place` gives, by kernel, the positions of the arguments that its result may be written over; `kept` are
-    values that must stay as they are to the end, the outputs.
+    `kept` are values that must stay as they are to the end, the outputs.
     """
     place = {value: value for value in lives}
     for position, layer in enumerate(layers):
-        candidates = in_place.get(layer.kernel, ())
+        candidates = [i for i, arg in enumerate(layer.args) if isinstance(arg, ValueArg) and arg.over]
         written = [arg for arg in layer.args if isinstance(arg, ValueArg) and arg.written]
         if not candidates or len(written) != 1:
             continue
@@ -37,8 +35,7 @@ def shared_places(
             operand = layer.args[index]
             others = [arg for i, arg in enumerate(layer.args) if i != index and isinstance(arg, ValueArg)]
             if (
-                isinstance(operand, ValueArg)
-                and operand.value not in kept
+                operand.value not in kept
                 and all(arg.value != operand.value for arg in others)
                 and lives[operand.value][1] == position + 1
                 and lives[result.value][0] == position

@@ -17,6 +17,7 @@ from tvm import ir, relax, tirx
 from .errors import UnsupportedModelError
 from .frontend.onnx_convert import node_of
 from .passes import attributes as names
+from .passes.attributes import with_scratch
 from .passes.ir import bindings, dtype, num_inputs, operator, shape
 from .program import (
     ALIGN,
@@ -61,7 +62,6 @@ class Lowered:
     weights: list[tuple[str, np.ndarray, int]] = field(default_factory=list)  # name, array, offset in the file
     weights_nbytes: int = 0
     kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)  # by symbol
-    in_place: dict[str, tuple[int, ...]] = field(default_factory=dict)  # by symbol: arguments to be written over
 
     def lifetimes(self, layers: Sequence[Layer] | None = None) -> dict[int, tuple[int, int]]:
         """For each value in use the layers in which it is live, half-open; positions in `layers`, if they are given."""
@@ -174,11 +174,10 @@ class _Lowering:
         if names.OPERATOR not in attrs:
             if gv not in self.scheduled:
                 self.scheduled[gv] = self._schedule(var, gv, func)
-            func = self.scheduled[gv].func
+            func = with_scratch(self.scheduled[gv].func, [t.shape for t in self.scheduled[gv].scratch])
             scratch = tuple(TensorType(tuple(t.shape), t.dtype) for t in self.scheduled[gv].scratch)
         result.kernels[gv.name_hint] = func
-        if names.IN_PLACE in attrs:
-            result.in_place[gv.name_hint] = tuple(int(position) for position in attrs[names.IN_PLACE])
+        over = {int(position) for position in attrs.get(names.IN_PLACE, ())}
 
         args: list[Arg] = []
         arrays: list[np.ndarray] = []
@@ -198,7 +197,8 @@ class _Lowering:
                 offset += align(found.nbytes)
             else:
                 bounds = attrs.get(names.BOUNDS, ()) if not args else ()
-                args.append(ValueArg(found.value, found.type, bounds=tuple((int(low), int(high)) for low, high in bounds)))
+                pairs = tuple((int(low), int(high)) for low, high in bounds)
+                args.append(ValueArg(found.value, found.type, over=len(args) in over, bounds=pairs))
         outputs = call.ty_args[0]
         types = list(outputs.fields) if isinstance(outputs, relax.TupleType) else [outputs]
         if taken is None:

@@ -17,7 +17,7 @@ from .compact import drop_unused
 from .compiled import Artifact
 from .device import DeviceProfile
 from .forms import Planning
-from .kernels import compile_kernels
+from .kernels import by_symbol, compile_kernels
 from .offers import layer_offers
 from .prediction import LayerTime, Prediction, to_metadata
 from .program import PAGE, Layer, Port, Program, Rung, Value
@@ -73,8 +73,9 @@ class Prepared:
             storages.append(self.profile.storage)
         network = self.planning.network
         layers, values, ports, all_rungs = used(network, [rung for rungs in ladders for rung in rungs])
-        functions, prefix = self._functions(layers)
+        kernels, prefix = self._functions(layers)
         layers = tuple(replace(layer, kernel=prefix + layer.kernel) for layer in layers)
+        functions = by_symbol(kernels, layers)
         offers = layer_offers(network, self.profile, self.threads)
         record = choices.record(self.kernels, [offers[layer.name] for layer in layers])
         costs = self.planning.costs
@@ -95,7 +96,7 @@ class Prepared:
         return tuple(artifacts)
 
     def _functions(self, layers: Sequence[Layer]) -> tuple[Mapping[str, tirx.PrimFunc], str]:
-        """The kernels of these layers by their final symbols, and what was put before their names."""
+        """The kernels of these layers by their final names, and what was put before their names."""
         network = self.planning.network
         kernels = {layer.kernel: network.kernel(layer.kernel) for layer in layers}
         identity = hashlib.sha256(repr((str(self.target), layers)).encode())

@@ -53,7 +53,8 @@ class ValueArg:
     type: TensorType
     written: bool = False
     offset: int = 0  # bytes from the start of the value; multiple of ALIGN
-    part: float = 1.0  # of the bytes of `type` that the kernel touches; for predictions, not in the artifact
+    part: float = 1.0  # of the bytes of `type` that the kernel writes
+    over: bool = False  # is read, and the layer's only result may be written over it
     # (low, high) of the integers that may stand in it, high excluded: one for all, or one for each place of the last axis.
     # They are looked at before the step runs; others are an InputError, which begins with the layer's description.
     bounds: tuple[tuple[int, int], ...] = ()
@@ -66,17 +67,17 @@ class ValueArg:
 
 @dataclass(frozen=True)
 class WeightArg:
-    """A kernel argument inside the layer's weights."""
+    """A kernel argument inside the layer's weights. Those of a layer follow each other, each at a multiple of ALIGN."""
 
-    offset: int  # bytes from the start of the layer's weights; multiple of ALIGN
+    offset: int  # bytes from the start of the layer's weights
     type: TensorType
 
 
 @dataclass(frozen=True)
 class ScratchArg:
-    """A kernel argument inside the layer's scratch."""
+    """A kernel argument inside the layer's scratch. Those of a layer follow each other, each at a multiple of ALIGN."""
 
-    offset: int  # bytes from the start of the layer's scratch; multiple of ALIGN
+    offset: int  # bytes from the start of the layer's scratch
     type: TensorType
 
 
@@ -97,9 +98,9 @@ Arg = ValueArg | WeightArg | ScratchArg | FirstArg | CountArg
 class Weights:
     """The weights of one layer: a contiguous range of the weights file's data section.
 
-    A layer with `blocks` > 1 has one WeightArg (offset 0) and can be computed in slices: the step
-    (first, count) needs only bytes [first, first + count) × block_nbytes, and its WeightArg points
-    at the first of them.
+    A layer with `blocks` > 1 can be computed in slices. It has one WeightArg, whose first axis are the blocks; FirstArg
+    and CountArg follow it. The step (first, count) needs only bytes [first, first + count) × block_nbytes, and its
+    WeightArg points at the first of them.
     """
 
     offset: int  # bytes from the start of the data section; multiple of ALIGN
@@ -117,7 +118,7 @@ class Layer:
 
     name: str  # unique, printable; a band of a layer is called "layer[first row:last row]", maybe with a number behind
     op: str  # e.g. "conv2d"
-    kernel: str  # symbol name
+    kernel: str  # its name; the symbol in the library is signature.symbol(kernel, signature.of_layer(layer))
     implementation: str  # e.g. "direct 14×32"
     description: str  # what is computed, for people, e.g. "3×3 64→64 @ 56×56 +relu"
     args: tuple[Arg, ...]

@@ -25,7 +25,7 @@ def used(
 
     def moved(layer: Layer) -> Layer:
         args = (
-            replace(arg, value=value_at[arg.value], part=1.0) if isinstance(arg, ValueArg) else arg for arg in layer.args
+            replace(arg, value=value_at[arg.value]) if isinstance(arg, ValueArg) else arg for arg in layer.args
         )
         return replace(layer, args=tuple(args))
 

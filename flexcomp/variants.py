@@ -13,6 +13,7 @@ import numpy as np
 from tvm import tirx
 
 from .lower import Lowered
+from .passes.attributes import with_scratch
 from .program import Layer, Value
 from .schedules.row_bands import RowKernel
 from .split_rows import Band
@@ -43,7 +44,6 @@ class Network:
     weights: tuple[tuple[str, np.ndarray, int], ...]  # of all layers and alternatives: name, array, offset
     weights_nbytes: int
     kernels: Mapping[str, tirx.PrimFunc]
-    in_place: Mapping[str, tuple[int, ...]]  # by symbol, as Lowered.in_place
     bands: tuple[Band, ...] = ()
     band_values: tuple[Value, ...] = ()  # between the layers of a band
     band_kernels: Mapping[str, RowKernel] = field(default_factory=dict)  # by symbol
@@ -77,7 +77,8 @@ class Network:
 
     def kernel(self, symbol: str) -> tirx.PrimFunc:
         """A kernel's code; that of bands is made on demand."""
-        return self.band_kernels[symbol].build() if symbol in self.band_kernels else self.kernels[symbol]
+        band = self.band_kernels.get(symbol)
+        return with_scratch(band.build(), band.scratch) if band else self.kernels[symbol]
 
     def indices(self, choice: Choice) -> list[int]:
         """For every layer its index in `layers`, with the alternatives that are chosen."""
@@ -97,7 +98,7 @@ def merge(lowerings: Iterable[Lowered], worthwhile: float = _WORTHWHILE) -> Netw
     lowerings = iter(lowerings)
     small = next(lowerings)
     weights, end = list(small.weights), small.weights_nbytes
-    kernels, in_place = dict(small.kernels), dict(small.in_place)
+    kernels = dict(small.kernels)
     alternatives: list[Alternative] = []
     known = {(index, layer.implementation) for index, layer in enumerate(small.layers)}
     names = {layer.name for layer in small.layers}
@@ -115,7 +116,6 @@ def merge(lowerings: Iterable[Lowered], worthwhile: float = _WORTHWHILE) -> Netw
             symbol, name = f"{layer.kernel}_{number}", _name(layer, names)
             names.add(name)
             kernels[symbol] = lowered.kernels[layer.kernel]
-            in_place[symbol] = lowered.in_place.get(layer.kernel, ())
             assert layer.weights is not None, f"{layer.name}: only layers with weights have alternatives"
             weights.append((f"{name}.panel", arrays[layer.weights.offset], end))
             moved = replace(layer.weights, offset=end)
@@ -123,7 +123,7 @@ def merge(lowerings: Iterable[Lowered], worthwhile: float = _WORTHWHILE) -> Netw
             moved_layer = replace(layer, name=name, kernel=symbol, weights=moved)
             alternatives.append(Alternative(index, moved_layer, work, seconds, lowered.rows[index]))
         del lowered, arrays  # before the next is made
-    return Network(small, tuple(alternatives), tuple(weights), end, kernels, in_place)
+    return Network(small, tuple(alternatives), tuple(weights), end, kernels)
 
 
 def _name(layer: Layer, taken: set[str]) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+from tvm import tirx
+
 from ..schedules.place import Place
 from ..schedules.row_bands import RowKernel
 
@@ -34,7 +38,7 @@ ROWS = "flexcomp.rows"  # str, where the kernel can be made for a band of rows: 
 BOUNDS = "flexcomp.bounds"  # list of pairs of int
 IN_PLACE = "flexcomp.in_place"  # list of int: the operands that the result may be written over
 PART = "flexcomp.part"  # float, below 1: the part of the tensor it writes to that the kernel touches
-SCRATCH = "flexcomp.scratch"  # list of shapes: float32 buffers that the kernel takes after its output
+SCRATCH = "flexcomp.scratch"  # list of shapes: buffers, float32 on kernels with OPERATOR, taken after the outputs
 
 
 def encode_place(concatenation: int, place: Place) -> list[int]:
@@ -46,6 +50,11 @@ def decode_place(value) -> tuple[int, Place]:
     """The number of the concatenation and the place that a value of PLACE says."""
     concatenation, start, stride, *shape = (int(number) for number in value)
     return concatenation, Place(tuple(shape), start, stride)
+
+
+def with_scratch(kernel: tirx.PrimFunc, shapes: Iterable[Sequence[int]]) -> tirx.PrimFunc:
+    """The kernel with SCRATCH."""
+    return kernel.with_attr(SCRATCH, [[int(extent) for extent in shape] for shape in shapes])
 
 
 def kernel_attributes(

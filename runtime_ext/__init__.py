@@ -7,6 +7,7 @@ the runtime compiled by a cross compiler.
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 from collections.abc import Iterable
 from importlib.resources import files
@@ -17,12 +18,12 @@ __all__ = ["build_runtime_object", "link_options", "register", "runner", "runtim
 
 def runtime_object() -> Path:
     """The relocatable object of the runtime for this machine."""
-    return _installed("flexcomp_runtime.o")
+    return _native("flexcomp_runtime.o")
 
 
 def runner() -> Path:
     """The program that runs an exported model: `flexcomp-run`."""
-    return _installed("flexcomp-run")
+    return _native("flexcomp-run")
 
 
 @functools.cache
@@ -30,7 +31,7 @@ def register() -> None:
     """Make the module kind of programs known to this process, as an exported model does when it is loaded."""
     import tvm_ffi
 
-    tvm_ffi.load_module(str(_installed("libflexcomp_runtime.so")))
+    tvm_ffi.load_module(str(_native("libflexcomp_runtime.so")))
 
 
 def tvm_ffi_library() -> Path:
@@ -79,6 +80,12 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
+
+
+def _native(name: str) -> Path:
+    """What was compiled, from the folder that FLEXCOMP_NATIVE names, if it does: other builds, such as with sanitizers."""
+    folder = os.environ.get("FLEXCOMP_NATIVE")
+    return Path(folder) / name if folder else _installed(name)
 
 
 def _installed(name: str) -> Path:

@@ -18,8 +18,9 @@ import tvm_ffi
 
 from flexcomp import runtime_ext
 from flexcomp.artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
-from flexcomp.kernels import compile_kernels
+from flexcomp.kernels import by_symbol, compile_kernels
 from flexcomp.linker import linker_for
+from flexcomp.passes.attributes import with_scratch
 from flexcomp.passes.pretransform_weights import data_shapes, out_shape
 from flexcomp.program import (
     PAGE,
@@ -28,6 +29,7 @@ from flexcomp.program import (
     FirstArg,
     Layer,
     Load,
+    Port,
     Program,
     Rung,
     ScratchArg,
@@ -89,10 +91,11 @@ def build_library(trial: Trial, path: str, compiler: str | None = None) -> Trial
     target = resolve_target(trial.target)
     candidate = named(trial.spec, replace(target.vector_unit, threads=trial.threads), trial.kernel)
     assert candidate is not None, f"no kernel is called {trial.kernel}"
-    kernels = compile_kernels({trial.name: candidate.build()}, target, lambda *_: None)
     linker = linker_for(target, compiler)
     runtime_ext.register()
     program = one_layer_program(trial, candidate, target.features)
+    code = {trial.name: with_scratch(candidate.build(), candidate.scratch)}
+    kernels = compile_kernels(by_symbol(code, program.layers), target, lambda *_: None)
     module = tvm_ffi.get_global_func(f"{PROGRAM_KIND}.create")(encode_program(program, trial.digest))
     module.import_module(kernels)
     module.export_library(path, fcompile=linker.compile, addons=[str(linker.runtime)], options=list(linker.options))
@@ -118,18 +121,19 @@ def one_layer_program(trial: Trial, candidate: Candidate, features: tuple[str, .
     layer = Layer("layer", "layer", trial.name, trial.kernel, str(spec), tuple(args), weights, scratch_nbytes, spec.flops)
 
     scratch_at, end = end, end + _pages(scratch_nbytes)
-    loads = [load for i in range(len(inputs)) for load in _fill(value_at[i], values[i].nbytes, trial.digest.data_nbytes)]
+    ports = tuple(Port(values[i].name, i, type_) for i, type_ in enumerate(types[:-1]))
+    loads = []
     copies_at = [-1] * _copies(None, spec.flops)
     if weights is not None:
         size = _pages(weights.nbytes)
         copies_at = [end + i * size for i in range(_copies(weights.nbytes, spec.flops))]
-        loads += [Load(0, size, at, 0, True) for at in copies_at]
+        loads = [Load(0, size, at, 0, True) for at in copies_at]
         end += len(copies_at) * size
     blocks = weights.blocks if weights is not None else 1
     steps = tuple(Step(0, 0, blocks, len(loads), at, scratch_at if scratch else -1) for at in copies_at)
     rung = Rung(end, end, tuple(value_at), steps, tuple(loads), 1.0)
     data_nbytes = trial.digest.data_nbytes
-    return Program("trial", trial.target, features, trial.threads, values, (), (), (layer,), (rung,), data_nbytes)
+    return Program("trial", trial.target, features, trial.threads, values, ports, (), (layer,), (rung,), data_nbytes)
 
 
 def _shapes(spec: Spec) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
@@ -140,13 +144,6 @@ def _copies(nbytes: int | None, flops: int) -> int:
     """How often to call a layer with `nbytes` of weights in one inference."""
     wanted = _MOST_COPIES if nbytes is None else math.ceil(_COPIES_NBYTES / nbytes)
     return max(min(wanted, _MOST_COPIES, int(_MOST_FLOPS // flops)), min(wanted, 2))
-
-
-def _fill(at: int, nbytes: int, data_nbytes: int) -> list[Load]:
-    """Loads that fill a range of the arena with data; memory that nobody wrote would be read from one page."""
-    return [
-        Load(0, min(data_nbytes, nbytes - done), at + done, 0, True) for done in range(0, nbytes, data_nbytes)
-    ]
 
 
 def _pages(nbytes: int) -> int:

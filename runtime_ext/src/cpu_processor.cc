@@ -1,22 +1,15 @@
 #include "cpu_processor.h"
 
-#include <tvm/ffi/extra/module.h>
-
 #include <atomic>
 
 #include "backend.h"
 #include "error.h"
 
 namespace flexcomp {
-namespace {
 
-std::string SymbolOf(const std::string& kernel) { return tvm::ffi::symbol::tvm_ffi_symbol_prefix + kernel; }
-
-}  // namespace
-
-CpuProcessor::CpuProcessor(const std::string& marker, const std::string& library_path, int threads,
+CpuProcessor::CpuProcessor(const Layer& marker, const std::string& library_path, int threads,
                            const CpuSet& cpus)
-    : library_(SymbolOf(marker), library_path),
+    : library_(marker, library_path),
       cpus_(cpus),
       pool_(threads, cpus) {
   // Whichever library's runtime serves this one, its kernels shall find the contexts that are set here. All sessions
@@ -29,9 +22,10 @@ CpuProcessor::CpuProcessor(const std::string& marker, const std::string& library
   }
 }
 
-Kernel CpuProcessor::Find(const std::string& kernel) {
-  void* function = library_.Find(SymbolOf(kernel));
-  if (function == nullptr) RaiseError("ArtifactError", "the library lacks the kernel ", kernel);
+Kernel CpuProcessor::Find(const Layer& layer) {
+  void* function = library_.FindKernel(layer);
+  if (function == nullptr)
+    RaiseError("ArtifactError", "the library has no kernel ", layer.kernel, " that takes what layer ", layer.name, " gives it");
   return reinterpret_cast<Kernel>(function);
 }
 

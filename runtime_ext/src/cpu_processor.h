@@ -13,10 +13,10 @@ namespace flexcomp {
 
 class CpuProcessor final : public Processor {
  public:
-  // `marker` is the name of one kernel of the model. See ModelLibrary and ThreadPool for the rest.
-  CpuProcessor(const std::string& marker, const std::string& library_path, int threads, const CpuSet& cpus);
+  // `marker` is one layer of the model. See ModelLibrary and ThreadPool for the rest.
+  CpuProcessor(const Layer& marker, const std::string& library_path, int threads, const CpuSet& cpus);
 
-  Kernel Find(const std::string& kernel) override;
+  Kernel Find(const Layer& layer) override;
   void Enter() override;
   void Leave() noexcept override;
   int Call(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept override {

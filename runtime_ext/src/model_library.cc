@@ -2,10 +2,12 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <tvm/ffi/extra/module.h>
 
 #include <vector>
 
 #include "error.h"
+#include "signature.h"
 
 namespace flexcomp {
 namespace {
@@ -27,21 +29,29 @@ std::vector<std::string> LoadedObjects() {
 
 }  // namespace
 
-ModelLibrary::ModelLibrary(const std::string& marker, const std::string& path) {
+ModelLibrary::ModelLibrary(const Layer& marker, const std::string& path) {
   const auto candidates = path.empty() ? LoadedObjects() : std::vector{path};
   for (const std::string& candidate : candidates) {
     // The main program has no name; a model linked into it is found all the same.
     handle_ = ::dlopen(candidate.empty() ? nullptr : candidate.c_str(), kFlags);
     if (handle_ == nullptr) continue;
-    if (Find(marker) != nullptr) return;
+    if (FindKernel(marker) != nullptr) return;
     ::dlclose(handle_);
     handle_ = nullptr;
   }
-  RaiseError("ArtifactError", "no loaded library holds the kernel ", marker, path.empty() ? "" : ": looked into ", path);
+  RaiseError("ArtifactError", "no loaded library holds a kernel ", marker.kernel, " that takes what layer ", marker.name,
+             " gives it", path.empty() ? "" : ": looked into ", path);
 }
 
 ModelLibrary::~ModelLibrary() { ::dlclose(handle_); }
 
-void* ModelLibrary::Find(const std::string& symbol) const noexcept { return ::dlsym(handle_, symbol.c_str()); }
+void* ModelLibrary::FindKernel(const Layer& layer) const {
+  return Find(tvm::ffi::symbol::tvm_ffi_symbol_prefix + SymbolOf(layer));
+}
+
+void* ModelLibrary::Find(const std::string& symbol) const noexcept {
+  // The linker would take what stands before a zero for the whole.
+  return symbol.find('\0') == std::string::npos ? ::dlsym(handle_, symbol.c_str()) : nullptr;
+}
 
 }  // namespace flexcomp

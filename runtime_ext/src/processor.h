@@ -4,7 +4,8 @@
 #include <tvm/ffi/c_api.h>
 
 #include <cstdint>
-#include <string>
+
+#include "program.h"
 
 namespace flexcomp {
 
@@ -15,8 +16,8 @@ class Processor {
  public:
   virtual ~Processor() = default;
 
-  // Throws ArtifactError.
-  virtual Kernel Find(const std::string& kernel) = 0;
+  // The kernel of a layer. Throws ArtifactError if there is none that takes what the layer gives it.
+  virtual Kernel Find(const Layer& layer) = 0;
 
   // Around the steps of one inference, on the thread that makes the calls.
   virtual void Enter() = 0;

@@ -46,10 +46,11 @@ enum class ArgKind : uint8_t { kValue = 0, kWeight = 1, kScratch = 2, kFirst = 3
 struct Arg {
   ArgKind kind;
   uint32_t value = 0;    // kValue
-  bool written = false;  // kValue
+  uint64_t written = 0;  // kValue: bytes that the kernel writes; 0: it reads
+  bool over = false;     // kValue that is read: the layer's only result may be written over it
   uint64_t offset = 0;   // kValue, kWeight, kScratch
-  TensorType type;       // all but kFirst, kCount
-  std::vector<Bound> bounds;  // kValue: of element i the one at i modulo their number; none: anything may stand in it
+  TensorType type{};     // all but kFirst, kCount
+  std::vector<Bound> bounds{};  // kValue that is read: of element i the one at i modulo their number; none: anything may stand in it
 };
 
 struct LayerWeights {
@@ -112,11 +113,15 @@ struct Program {
 };
 
 // Decodes and validates: after this, no index, address or wait of the program can go wrong, whatever the
-// bytes were. Throws ArtifactError.
+// bytes were, if its kernels take what the layers give them: SymbolOf (signature.h) sees to that. Throws ArtifactError.
 Program ReadProgram(std::string_view bytes);
 
 // The part of ReadProgram that looks at meaning; throws ArtifactError with the first fault.
 void ValidateProgram(const Program& program);
+
+// The part of ValidateProgram that looks at what lies in the arena when; the indices of the program and the bounds of the
+// arena are known to be right. Throws ArtifactError.
+void CheckPlan(const Rung& rung, const Program& program);
 
 // "float32[1×3×224×224]", for messages.
 std::string ToString(const TensorType& type);

@@ -1,4 +1,4 @@
-// Memory safety of a program: nothing here judges whether the plan is good, only that it cannot do harm.
+// Safety of a program: nothing here judges whether the plan is good, only that it cannot do harm.
 #include <set>
 
 #include "error.h"
@@ -34,35 +34,42 @@ void CheckBounds(const Arg& arg, const Layer& layer) {
   for (const Bound& bound : arg.bounds) Require(bound.low < bound.high, "layer ", layer.name, " has empty bounds");
 }
 
+// A kernel that takes blocks is told which, once, behind its only weights.
+void CheckBlocks(const Layer& layer) {
+  size_t weights = 0, panels = 0;
+  for (size_t i = 0; i < layer.args.size(); ++i) {
+    const ArgKind kind = layer.args[i].kind, before = i > 0 ? layer.args[i - 1].kind : ArgKind::kValue;
+    weights += kind == ArgKind::kWeight;
+    panels += kind == ArgKind::kFirst;
+    Require((kind != ArgKind::kFirst || (before == ArgKind::kWeight && !layer.args[i - 1].type.shape.empty())) &&
+                (kind == ArgKind::kCount) == (before == ArgKind::kFirst),
+            "layer ", layer.name, " takes blocks of no weights");
+  }
+  Require(layer.args.empty() || layer.args.back().kind != ArgKind::kFirst, "layer ", layer.name, " takes blocks without end");
+  Require(panels == 0 || (panels == 1 && weights == 1), "layer ", layer.name, " takes blocks of several weights");
+}
+
 void CheckLayer(const Layer& layer, const Program& program) {
+  CheckBlocks(layer);
   if (layer.weights) {
     const LayerWeights& weights = *layer.weights;
-    uint64_t nbytes;
-    Require(weights.blocks > 0 && !__builtin_mul_overflow(weights.block_nbytes, uint64_t{weights.blocks}, &nbytes) &&
-                weights.offset % kAlign == 0 && Inside(weights.offset, nbytes, program.weights.data_nbytes),
+    Require(weights.offset % kAlign == 0 && Inside(weights.offset, weights.nbytes(), program.weights.data_nbytes),
             "the weights of layer ", layer.name, " lie outside the file");
     Require(weights.blocks == 1 || weights.block_nbytes % kAlign == 0, "layer ", layer.name, " has unaligned blocks");
   }
-  for (const Arg& arg : layer.args) {
-    switch (arg.kind) {
-      case ArgKind::kValue:
-        Require(arg.value < program.values.size() && arg.offset % kAlign == 0 &&
-                    Inside(arg.offset, arg.type.nbytes, program.values[arg.value].nbytes),
-                "layer ", layer.name, " looks at more than a value");
-        CheckBounds(arg, layer);
-        break;
-      case ArgKind::kWeight:
-        Require(layer.weights && arg.offset % kAlign == 0 && Inside(arg.offset, arg.type.nbytes, layer.weights->nbytes()),
-                "layer ", layer.name, " looks at more than its weights");
-        // A slice moves its only weight argument to its first block; a second one would have no meaning.
-        Require(layer.weights->blocks == 1 || arg.offset == 0, "layer ", layer.name, " is sliced inside its weights");
-        break;
-      case ArgKind::kScratch:
-        Require(arg.offset % kAlign == 0 && Inside(arg.offset, arg.type.nbytes, layer.scratch_nbytes),
-                "layer ", layer.name, " looks at more than its scratch");
-        break;
-      default:
-        break;
+  for (size_t i = 0; i < layer.args.size(); ++i) {
+    const Arg& arg = layer.args[i];
+    if (arg.kind != ArgKind::kValue) continue;
+    Require(arg.value < program.values.size() && arg.offset % kAlign == 0 &&
+                Inside(arg.offset, arg.type.nbytes, program.values[arg.value].nbytes),
+            "layer ", layer.name, " looks at more than a value");
+    Require(arg.written <= arg.type.nbytes, "layer ", layer.name, " writes more than its result");
+    CheckBounds(arg, layer);
+    for (size_t other = 0; other < layer.args.size(); ++other) {
+      const Arg& near = layer.args[other];
+      Require(other == i || arg.written == 0 || near.kind != ArgKind::kValue || near.value != arg.value ||
+                  near.offset >= arg.offset + arg.type.nbytes || arg.offset >= near.offset + near.type.nbytes,
+              "layer ", layer.name, " uses what it writes");
     }
   }
 }
@@ -79,10 +86,13 @@ void CheckStep(const Step& step, size_t index, const Rung& rung, const Program& 
             "the weights of step ", index, " lie outside the arena");
   } else {
     Require(step.first == 0 && step.count == 1, "step ", index, " cuts layer ", layer.name, ", which has no weights");
+    Require(step.weights_at == -1, "step ", index, " has a place for weights that layer ", layer.name, " does not have");
   }
   if (layer.scratch_nbytes > 0) {
     Require(step.scratch_at >= 0 && step.scratch_at % kAlign == 0 && Inside(step.scratch_at, layer.scratch_nbytes, rung.arena),
             "the scratch of step ", index, " lies outside the arena");
+  } else {
+    Require(step.scratch_at == -1, "step ", index, " has a place for scratch that layer ", layer.name, " does not have");
   }
 }
 
@@ -145,6 +155,10 @@ void ValidateProgram(const Program& program) {
   }
   CheckPorts(program.inputs, program.values);
   CheckPorts(program.outputs, program.values);
+  for (size_t i = 0; i < program.inputs.size(); ++i)
+    for (size_t k = 0; k < i; ++k)
+      Require(program.inputs[i].value != program.inputs[k].value, "inputs ", program.inputs[k].name, " and ",
+              program.inputs[i].name, " are one value");
   for (const Layer& layer : program.layers) CheckLayer(layer, program);
 
   Require(!program.rungs.empty(), "it has no plan");
@@ -159,6 +173,7 @@ void ValidateProgram(const Program& program) {
     CheckValues(rung, program);
     for (size_t j = 0; j < rung.loads.size(); ++j) CheckLoad(rung.loads[j], j, rung, program);
     CheckWaitsEnd(rung);
+    CheckPlan(rung, program);
   }
 }
 

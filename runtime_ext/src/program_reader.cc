@@ -104,30 +104,39 @@ TensorType ReadType(Cursor& in) {
   return type;
 }
 
+// Tags of arguments.
+enum : uint8_t { kRead, kOver, kWritten, kWeight, kScratch, kFirst, kCount };
+
 Arg ReadArg(Cursor& in) {
-  Arg arg;
-  arg.kind = static_cast<ArgKind>(in.Get<uint8_t>());
-  switch (arg.kind) {
-    case ArgKind::kValue:
-      arg.value = in.Get<uint32_t>();
-      arg.offset = in.Get<uint64_t>();
-      arg.written = in.Get<uint8_t>() != 0;
-      arg.type = ReadType(in);
-      arg.bounds = in.List(16, [&] {
-        const int64_t low = in.Get<int64_t>();
-        return Bound{low, in.Get<int64_t>()};
-      });
-      return arg;
-    case ArgKind::kWeight:
-    case ArgKind::kScratch:
-      arg.offset = in.Get<uint64_t>();
-      arg.type = ReadType(in);
-      return arg;
-    case ArgKind::kFirst:
-    case ArgKind::kCount:
-      return arg;
+  const uint8_t tag = in.Get<uint8_t>();
+  if (tag == kFirst || tag == kCount) return {tag == kFirst ? ArgKind::kFirst : ArgKind::kCount};
+  if (tag > kCount) RaiseError("ArtifactError", "the program holds a kernel argument of unknown kind ", int{tag});
+  Arg arg{tag == kWeight ? ArgKind::kWeight : tag == kScratch ? ArgKind::kScratch : ArgKind::kValue};
+  if (arg.kind != ArgKind::kValue) {
+    arg.type = ReadType(in);
+    return arg;
   }
-  RaiseError("ArtifactError", "the program holds a kernel argument of unknown kind ", static_cast<int>(arg.kind));
+  arg.value = in.Get<uint32_t>();
+  arg.offset = in.Get<uint64_t>();
+  arg.over = tag == kOver;
+  arg.type = ReadType(in);
+  if (tag == kWritten) {
+    arg.written = in.Get<uint64_t>();
+    if (arg.written == 0) Raise("ArtifactError", "the program is malformed: an argument is written, but no byte of it");
+    return arg;
+  }
+  arg.bounds = in.List(16, [&] {
+    const int64_t low = in.Get<int64_t>();
+    return Bound{low, in.Get<int64_t>()};
+  });
+  return arg;
+}
+
+// Weights, and scratch, of a layer follow each other.
+void Place(Arg& arg, uint64_t& end) {
+  arg.offset = end;
+  if (arg.type.nbytes > (uint64_t{1} << 60) || __builtin_add_overflow(end, RoundUp(arg.type.nbytes, kAlign), &end))
+    Raise("ArtifactError", "the program is malformed: a layer has too many bytes");
 }
 
 Layer ReadLayer(Cursor& in) {
@@ -138,14 +147,21 @@ Layer ReadLayer(Cursor& in) {
   layer.implementation = in.Text();
   layer.description = in.Text();
   layer.flops = in.Get<uint64_t>();
-  layer.scratch_nbytes = in.Get<uint64_t>();
-  const bool has_weights = in.Get<uint8_t>() != 0;
-  LayerWeights weights;
-  weights.offset = in.Get<uint64_t>();
-  weights.blocks = in.Get<uint32_t>();
-  weights.block_nbytes = in.Get<uint64_t>();
-  if (has_weights) layer.weights = weights;
+  const uint64_t weights_at = in.Get<uint64_t>();
   layer.args = in.List(1, [&] { return ReadArg(in); });
+  uint64_t weights_nbytes = 0, scratch_nbytes = 0;
+  int64_t blocks = 1;
+  const Arg* before = nullptr;
+  for (Arg& arg : layer.args) {
+    if (arg.kind == ArgKind::kWeight) Place(arg, weights_nbytes);
+    if (arg.kind == ArgKind::kScratch) Place(arg, scratch_nbytes);
+    if (arg.kind == ArgKind::kFirst && before != nullptr && before->kind == ArgKind::kWeight && !before->type.shape.empty())
+      blocks = before->type.shape[0];
+    before = &arg;
+  }
+  if (blocks > INT32_MAX) RaiseError("ArtifactError", "the program is malformed: layer ", layer.name, " has too many blocks");
+  layer.scratch_nbytes = scratch_nbytes;
+  if (weights_nbytes > 0) layer.weights = {weights_at, static_cast<uint32_t>(blocks), weights_nbytes / blocks};
   return layer;
 }
 
@@ -224,7 +240,7 @@ Program ReadBody(Cursor& in) {
       const uint32_t value = in.Get<uint32_t>();
       return Port{std::move(name), value, ReadType(in)};
     });
-  program.layers = in.List(57, [&] { return ReadLayer(in); });
+  program.layers = in.List(40, [&] { return ReadLayer(in); });
   program.rungs = in.List(32, [&] { return ReadRung(in, program.values.size()); });
   if (in.left() != 0) RaiseError("ArtifactError", "the program is malformed: ", in.left(), " bytes too many");
   return program;

@@ -69,13 +69,13 @@ std::unique_ptr<Processor> MakeProcessor(const Program& program, const std::stri
     RaiseError("TargetError", "the library was compiled for \"", program.target, "\"; this processor lacks ", list);
   }
   if (program.layers.empty()) Raise("ArtifactError", "the program has no layers");
-  return std::make_unique<CpuProcessor>(program.layers[0].kernel, library, placement.threads, placement.compute);
+  return std::make_unique<CpuProcessor>(program.layers[0], library, placement.threads, placement.compute);
 }
 
 std::vector<Kernel> FindKernels(const Program& program, Processor& processor) {
   std::vector<Kernel> kernels;
   kernels.reserve(program.layers.size());
-  for (const Layer& layer : program.layers) kernels.push_back(processor.Find(layer.kernel));
+  for (const Layer& layer : program.layers) kernels.push_back(processor.Find(layer));
   return kernels;
 }
 

@@ -15,13 +15,15 @@ ROW = TensorType((16,))
 
 
 def layer(kernel: str, reads: tuple[int, ...], writes: int) -> Layer:
-    args = (*(ValueArg(value, ROW) for value in reads), ValueArg(writes, ROW, written=True))
+    """The second operand of an "add" may be written over."""
+    read = (ValueArg(value, ROW, over=kernel == "add" and i == 1) for i, value in enumerate(reads))
+    args = (*read, ValueArg(writes, ROW, written=True))
     return Layer(kernel, kernel, kernel, "", "", args, None, 0, 0)
 
 
 def places(layers: list[Layer], lives: dict[int, tuple[int, int]], kept: tuple[int, ...] = ()) -> dict[int, int]:
     values = [Value(f"v{i}", 64) for i in range(8)]
-    return shared_places(values, layers, lives, {"add": (1,)}, kept)
+    return shared_places(values, layers, lives, kept)
 
 
 def test_a_chain_of_blocks_has_one_place() -> None:

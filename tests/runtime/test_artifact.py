@@ -19,7 +19,7 @@ from flexcomp.artifact import (
     write_weights,
 )
 from flexcomp.errors import ArtifactError
-from flexcomp.program import PAGE, Load, Step, TensorType, Value
+from flexcomp.program import PAGE, Load, Step, TensorType, Value, Weights
 
 
 @pytest.fixture(scope="module")
@@ -208,8 +208,13 @@ def test_dangerous_programs_are_refused(tiny, create):
     check(dataclasses.replace(program, rungs=program.rungs[::-1]), "budgets do not ascend")
     check(dataclasses.replace(program, inputs=with_first(program.inputs, value=9)), "port x refers to no value")
     check(dataclasses.replace(program, values=with_first(program.values, nbytes=8)), "larger than its value|more than a value")
-    layer = dataclasses.replace(program.layers[-1], scratch_nbytes=512)
-    check(dataclasses.replace(program, layers=(*program.layers[:-1], layer)), "more than its scratch")
+
+
+@pytest.mark.parametrize("changes", [{"scratch_nbytes": 512}, {"weights": Weights(0, 1, 64)}])
+def test_layers_whose_parts_do_not_follow_each_other_cannot_be_said(tiny, changes):
+    layer = dataclasses.replace(tiny.program.layers[-1], **changes)
+    with pytest.raises(ValueError, match="of layer add do not follow each other"):
+        encode_program(dataclasses.replace(tiny.program, layers=(*tiny.program.layers[:-1], layer)), tiny.digest)
 
 
 @pytest.mark.parametrize("offset", [64, 4, 1 << 40, (1 << 64) - 64])
@@ -225,13 +230,20 @@ def test_parts_of_values_and_values_without_a_place(tiny, create):
     """A value that no step uses needs no place; an argument may be the second half of a value."""
     program = tiny.program
     half = Value("half", 2048)
-    *layers, last = program.layers
+    *layers, mul, last = program.layers
+    *read, result = mul.args
+    mul = dataclasses.replace(mul, args=(*read, dataclasses.replace(result, value=len(program.values), offset=1024)))
     args = with_first(last.args, value=len(program.values), offset=1024)
     program = dataclasses.replace(
         program,
         values=(*program.values, half, Value("unused", 64)),
-        layers=(*layers, dataclasses.replace(last, args=args)),
-        rungs=tuple(dataclasses.replace(rung, value_at=(*rung.value_at, 3072, -1)) for rung in program.rungs),
+        layers=(*layers, mul, dataclasses.replace(last, args=args)),
+        rungs=tuple(
+            dataclasses.replace(
+                rung, value_at=(*rung.value_at, rung.arena, -1), arena=rung.arena + PAGE, budget=rung.budget + PAGE
+            )
+            for rung in program.rungs
+        ),
     )
     blob = encode_program(program, tiny.digest)
     create(blob)
@@ -252,21 +264,20 @@ def test_unknown_kinds_of_loads_are_refused(tiny, create):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "written", "bounds", "match"),
+    ("dtype", "bounds", "match"),
     [
-        ("float32", False, ((0, 5),), "the bounds of an argument of layer add do not fit it"),
-        ("int16", False, ((0, 5),), "do not fit it"),
-        ("uint32", False, ((0, 5),), "do not fit it"),
-        ("int32", True, ((0, 5),), "do not fit it"),
-        ("int32", False, ((0, 5), (0, 5), (0, 5)), "do not fit it"),
-        ("int32", False, ((5, 5),), "empty bounds"),
-        ("int64", False, ((-(2**63), 2**63 - 1), (-1, 1)), None),
+        ("float32", ((0, 5),), "the bounds of an argument of layer add do not fit it"),
+        ("int16", ((0, 5),), "do not fit it"),
+        ("uint32", ((0, 5),), "do not fit it"),
+        ("int32", ((0, 5), (0, 5), (0, 5)), "do not fit it"),
+        ("int32", ((5, 5),), "empty bounds"),
+        ("int64", ((-(2**63), 2**63 - 1), (-1, 1)), None),
     ],
 )
-def test_bounds_of_arguments(tiny, create, dtype, written, bounds, match):
+def test_bounds_of_arguments(tiny, create, dtype, bounds, match):
     program = tiny.program
     *layers, last = program.layers
-    args = with_first(last.args, type=TensorType((64,), dtype), written=written, bounds=bounds)
+    args = with_first(last.args, type=TensorType((64,), dtype), bounds=bounds)
     program = dataclasses.replace(program, layers=(*layers, dataclasses.replace(last, args=args)))
     blob = encode_program(program, tiny.digest)
     assert decode_program(blob) == program

@@ -19,6 +19,8 @@ from tvm.script import tirx as T
 
 from flexcomp import runtime_ext
 from flexcomp.artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
+from flexcomp.kernels import signature_of
+from flexcomp.passes.attributes import with_scratch
 from flexcomp.program import (
     PAGE,
     CountArg,
@@ -36,6 +38,7 @@ from flexcomp.program import (
     WeightArg,
     Weights,
 )
+from flexcomp.signature import symbol
 
 N, NR = 256, 32
 BLOCKS = N // NR
@@ -48,7 +51,7 @@ RING = 2 * PAGE  # where weights start
 
 
 @T.prim_func(s_tir=True)
-def _mv(x: T.handle, w: T.handle, y: T.handle, first: T.int32, count: T.int32) -> None:
+def _mv(x: T.handle, w: T.handle, first: T.int32, count: T.int32, y: T.handle) -> None:
     T.func_attr({"global_symbol": "mv", "tirx.noalias": True})
     X = T.match_buffer(x, (256,))
     W = T.match_buffer(w, (8, 256, 32))
@@ -76,7 +79,7 @@ def _mul(x: T.handle, w: T.handle, y: T.handle) -> None:
 
 
 @T.prim_func(s_tir=True)
-def _halve_add(a: T.handle, b: T.handle, s: T.handle, y: T.handle) -> None:
+def _halve_add(a: T.handle, b: T.handle, y: T.handle, s: T.handle) -> None:
     T.func_attr({"global_symbol": "halve_add", "tirx.noalias": True})
     A = T.match_buffer(a, (256,))
     B = T.match_buffer(b, (256,))
@@ -92,16 +95,22 @@ def _halve_add(a: T.handle, b: T.handle, s: T.handle, y: T.handle) -> None:
             Y[vi] = S[vi] + B[vi]
 
 
-def kernels(prefix: str) -> tvm.runtime.Module:
-    """The three kernels compiled for this machine; `mv` runs in parallel over blocks with a register tile."""
+def functions() -> dict[str, tvm.tirx.PrimFunc]:
+    """The three kernels by name; `mv` runs in parallel over blocks with a register tile."""
     schedule = Schedule(tvm.IRModule({"mv": _mv}))
     block = schedule.get_sblock("mv", func_name="mv")
     outer, _, _ = schedule.get_loops(block)
     tile = schedule.cache_write(block, 0, "local")  # asks the backend for workspace
     schedule.reverse_compute_at(tile, outer)
     schedule.parallel(outer)
-    functions = {"mv": schedule.mod["mv"], "mul": _mul, "halve_add": _halve_add}
-    module = tvm.IRModule({prefix + n: f.with_attr("global_symbol", prefix + n) for n, f in functions.items()})
+    return {"mv": schedule.mod["mv"], "mul": _mul, "halve_add": with_scratch(_halve_add, [(N,)])}
+
+
+def kernels(prefix: str, code: dict[str, tvm.tirx.PrimFunc] | None = None) -> tvm.runtime.Module:
+    """Kernels compiled for this machine, by default the three of the tiny network."""
+    named = {prefix + name: func for name, func in (code or functions()).items()}
+    symbols = {symbol(name, signature_of(func)): func for name, func in named.items()}
+    module = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in symbols.items()})
     return tvm.tirx.build(module, target=tvm.target.Target({"kind": "llvm"}))
 
 
@@ -146,9 +155,9 @@ def make_program(layers: int, prefix: str, metadata: dict[str, str] | None = Non
         args = (
             ValueArg(source, VECTOR),
             WeightArg(0, TensorType((BLOCKS, N, NR))),
-            ValueArg(target, TensorType((BLOCKS, NR)), written=True),
             FirstArg(),
             CountArg(),
+            ValueArg(target, TensorType((BLOCKS, NR)), written=True),
         )
         weights = Weights(i * N * N * 4, BLOCKS, BLOCK_NBYTES)
         program_layers.append(Layer(f"mv{i}", "matmul", f"{prefix}mv", "blocks", "x·W", args, weights, 0, 2 * N * N))
@@ -164,7 +173,7 @@ def make_program(layers: int, prefix: str, metadata: dict[str, str] | None = Non
     program_layers.append(
         Layer(
             "add", "add", f"{prefix}halve_add", "scratch", "x/2 + y",
-            (ValueArg(spare, VECTOR), ValueArg(0, VECTOR), ScratchArg(0, VECTOR), ValueArg(3, VECTOR, True)), None, 1024, 2 * N,
+            (ValueArg(spare, VECTOR), ValueArg(0, VECTOR), ValueArg(3, VECTOR, True), ScratchArg(0, VECTOR)), None, 1024, 2 * N,
         )
     )  # fmt: skip
     steps_of += [(layers, 0, 1), (layers + 1, 0, 1)]

@@ -1,0 +1,272 @@
+"""What the runtime refuses although every address is inside the arena: plans that overwrite what is needed, and layers
+that give their kernels what these were not compiled for. Each case is the tiny network's program with a right checksum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tiny as builder
+import tvm_ffi
+
+from flexcomp import runtime_ext
+from flexcomp.artifact import PROGRAM_KIND, encode_program
+from flexcomp.program import PAGE, Load, Port, ScratchArg, TensorType, Value, ValueArg, WeightArg, Weights
+
+PLACE = builder.SLICE_NBYTES
+
+
+@pytest.fixture(scope="module")
+def create():
+    runtime_ext.register()
+    return tvm_ffi.get_global_func(PROGRAM_KIND + ".create")
+
+
+@pytest.fixture(scope="module")
+def opened(tiny, create):
+    """Opens a session of a program with the tiny network's kernels and weights."""
+    library = tvm_ffi.load_module(str(tiny.library))
+
+    def open_session(program):
+        module = create(encode_program(program, tiny.digest))
+        return module.get_function("open")(str(tiny.weights), f'{{"library_path": "{tiny.library}"}}')
+
+    assert library is not None and open_session(tiny.program)
+    return open_session
+
+
+def changed(items, index, **changes):
+    """The tuple with one item changed."""
+    index %= len(items)
+    return (*items[:index], replace(items[index], **changes), *items[index + 1 :])
+
+
+def with_rung(program, **changes):
+    return replace(program, rungs=(replace(program.rungs[0], **changes), *program.rungs[1:]))
+
+
+def with_args(program, layer, change):
+    """`change(args)` gives other arguments of a layer."""
+    return replace(program, layers=changed(program.layers, layer, args=tuple(change(program.layers[layer].args))))
+
+
+def refused(create, program, digest, match):
+    with pytest.raises(RuntimeError, match=match) as caught:
+        create(encode_program(program, digest))
+    assert caught.value.__tvm_ffi_error__.kind == "ArtifactError"
+
+
+# (part of the first rung, index, changes, what the error says). Steps 0 to 11 are slices of six layers in a ring of three
+# places, step 12 has the weights of a page, step 13 none; loads 0 to 2 are read ahead.
+PLANS = [
+    ("steps", 0, {"weights_at": builder.RING + PAGE}, "no load that step 0 waits for brings its weights .layer mv0"),
+    ("steps", 0, {"need": 0}, "no load that step 0 waits for"),
+    ("steps", 3, {"need": 3}, "no load that step 3 waits for"),
+    ("loads", 3, {"source": 2 * PLACE}, "no load that step 3 waits for"),
+    ("loads", 3, {"source": 3 * PLACE + PAGE}, "no load that step 3 waits for"),
+    ("loads", 3, {"target": builder.RING + PLACE}, "no load that step 3 waits for|in use"),
+    ("loads", 3, {"nbytes": PLACE - PAGE}, "no load that step 3 waits for"),
+    ("loads", 3, {"after": 0}, "are in use when step 0 begins"),
+    ("loads", 4, {"after": 1}, "are in use when step 1 begins"),
+    ("loads", 3, {"pinned": True}, "are in use"),
+    ("loads", 2, {"after": 11}, "load 2 is read ahead while step 11 uses it|in use when step 11"),
+    ("loads", -1, {"target": 0}, "no load that step 12 waits for|in use"),
+    ("steps", 13, {"scratch_at": builder.X}, "are in use when step 13 begins"),
+    ("steps", 13, {"scratch_at": builder.OUT}, "are in use when step 13 begins"),
+    ("steps", 13, {"scratch_at": builder.RING}, "are in use when step 1[123] begins"),  # read ahead again
+    ("steps", 13, {"weights_at": 0}, "has a place for weights that layer add does not have"),
+    ("steps", 12, {"scratch_at": 0}, "has a place for scratch that layer mul does not have"),
+    ("steps", 1, {"first": 0}, "step 1 comes before blocks from 4 of layer mv0"),
+    ("steps", 1, {"count": 3}, "step 2 comes before blocks from 7 of layer mv0"),
+    ("steps", 2, {"layer": 2}, "step 3 comes before|reads of value"),
+]
+
+
+@pytest.mark.parametrize(("part", "index", "changes", "match"), PLANS)
+def test_plans_that_overwrite_what_is_needed_are_refused(tiny, create, part, index, changes, match):
+    items = changed(getattr(tiny.program.rungs[0], part), index, **changes)
+    refused(create, with_rung(tiny.program, **{part: items}), tiny.digest, match)
+
+
+@pytest.mark.parametrize(
+    "value_at", [(0, 1024, 1024, 3072), (0, 64, 2048, 3072), (0, 1024, 2048, 0), (0, 1024, 2048, 4096)]
+)
+def test_values_that_share_bytes_are_refused(tiny, create, value_at):
+    refused(create, with_rung(tiny.program, value_at=value_at), tiny.digest, "are in use when step")
+
+
+def test_values_that_are_not_live_together_may_share_bytes(tiny, create):
+    """The last step, which writes `out`, reads one of `a` and `b`; the other is over."""
+    over = 3 - tiny.program.layers[-1].args[0].value
+    value_at = list(tiny.program.rungs[0].value_at)
+    value_at[3] = value_at[over]
+    create(encode_program(with_rung(tiny.program, value_at=tuple(value_at)), tiny.digest))
+
+
+@pytest.mark.parametrize(
+    ("gone", "match"),
+    [
+        (range(13, 14), "output out is not written"),
+        (range(12, 13), "no step uses load 12"),
+        (range(4, 6), "no step uses load 4"),
+        (range(11, 12), "step 11 comes before blocks from 4 of layer mv5"),
+    ],
+)
+def test_missing_steps_are_refused(tiny, create, gone, match):
+    rung = tiny.program.rungs[0]
+    steps = tuple(step for i, step in enumerate(rung.steps) if i not in gone)
+    loads = tuple(replace(load, after=min(load.after, len(steps))) for load in rung.loads)
+    refused(create, with_rung(tiny.program, steps=steps, loads=loads), tiny.digest, match)
+
+
+def test_loads_that_nobody_uses_are_refused(tiny, create):
+    rung = tiny.program.rungs[2]
+    loads = (*rung.loads, Load(0, PAGE, rung.arena, 0, True))
+    wide = replace(rung, loads=loads, arena=rung.arena + PAGE, budget=rung.budget + PAGE)
+    program = replace(tiny.program, rungs=(*tiny.program.rungs[:2], wide))
+    refused(create, program, tiny.digest, f"no step uses load {len(loads) - 1}")
+
+
+def over(program, *, allowed: bool, also_read: bool = False, kept: bool = False):
+    """The last layer's result in the place of its first operand."""
+
+    def args(given):
+        operand = replace(given[0], over=allowed)
+        return (operand, replace(given[1], value=operand.value) if also_read else given[1], *given[2:])
+
+    program = with_args(program, -1, args)
+    operand = program.layers[-1].args[0].value
+    if kept:
+        program = replace(program, outputs=(*program.outputs, Port("too", operand, builder.VECTOR)))
+    at = lambda rung: (*rung.value_at[:3], rung.value_at[operand])  # noqa: E731
+    return replace(program, rungs=tuple(replace(rung, value_at=at(rung)) for rung in program.rungs))
+
+
+def test_a_result_may_be_written_over_its_operand_only_where_the_kernel_allows_it(tiny, create):
+    create(encode_program(over(tiny.program, allowed=True), tiny.digest))
+    refused(create, over(tiny.program, allowed=False), tiny.digest, "are in use when step 13 begins")
+    refused(create, over(tiny.program, allowed=True, also_read=True), tiny.digest, "are in use when step 13 begins")
+    refused(create, over(tiny.program, allowed=True, kept=True), tiny.digest, "are in use when step 13 begins")
+
+
+def test_what_is_read_was_written(tiny, create):
+    def half(args):
+        return (*args[:-1], replace(args[-1], part=0.5))
+
+    refused(create, with_args(tiny.program, 0, half), tiny.digest, "reads of value a what no layer has written")
+    refused(
+        create,
+        with_args(tiny.program, 6, lambda args: (replace(args[0], value=3), *args[1:])),
+        tiny.digest,
+        "value out",
+    )
+    refused(
+        create,
+        with_args(tiny.program, 6, lambda args: (*args[:2], replace(args[2], value=0))),
+        tiny.digest,
+        "is an input",
+    )
+    refused(
+        create,
+        with_args(tiny.program, 6, lambda args: (*args[:2], replace(args[2], value=args[0].value))),
+        tiny.digest,
+        "uses what it writes",
+    )
+    twice = replace(tiny.program, inputs=(*tiny.program.inputs, Port("too", 0, builder.VECTOR)))
+    refused(create, twice, tiny.digest, "inputs x and too are one value|are one value")
+
+
+def test_parts_of_a_value_by_several_layers(tiny, create):
+    """Two layers that each write a half of every pixel make a whole; one does not, and three are too many."""
+    program, whole = tiny.program, len(tiny.program.values)
+    *before, mul, last = program.layers
+    half = replace(mul, args=(*mul.args[:-1], replace(mul.args[-1], value=whole, part=0.5)))
+    last = replace(last, args=(replace(last.args[0], value=whole), *last.args[1:]))
+    rungs = tuple(
+        replace(rung, value_at=(*rung.value_at, rung.arena), arena=rung.arena + PAGE, budget=rung.budget + PAGE)
+        for rung in program.rungs
+    )
+    program = replace(
+        program, values=(*program.values, Value("whole", 1024)), layers=(*before, half, last), rungs=rungs
+    )
+
+    def with_halves(count):
+        def repeated(rung):
+            return replace(rung, steps=(*rung.steps[:12], *[rung.steps[12]] * count, rung.steps[13]))
+
+        return replace(program, rungs=tuple(map(repeated, program.rungs)))
+
+    create(encode_program(with_halves(2), tiny.digest))
+    refused(create, with_halves(1), tiny.digest, "layer add reads of value whole what no layer has written")
+    refused(create, with_halves(3), tiny.digest, "layer mul writes to value whole, which is an input or complete")
+
+
+FEWER = TensorType((builder.BLOCKS // 2, builder.N, builder.NR * 2))
+SIGNATURES = {
+    "another type": (6, lambda args: (replace(args[0], type=TensorType((256,), "int32")), *args[1:])),
+    "fewer elements": (6, lambda args: (replace(args[0], type=TensorType((128,))), *args[1:])),
+    "an argument less": (7, lambda args: (args[0], *args[2:])),
+    "an argument more": (7, lambda args: (*args[:2], args[1], *args[2:])),
+    "weights in place of a value": (
+        7,
+        lambda args: (args[0], WeightArg(0, builder.VECTOR), *args[2:]),
+        "weights of step 13",
+    ),
+    "scratch that is a result": (
+        7,
+        lambda args: (*args[:3], ValueArg(1 + (args[0].value == 1), builder.VECTOR, True)),
+        "place for scratch",
+    ),
+    "written where it reads": (7, lambda args: (replace(args[0], value=3 - args[0].value, written=True), *args[1:])),
+    "other blocks": (0, lambda args: (args[0], WeightArg(0, FEWER), *args[2:]), "more blocks than layer mv0"),
+    "no blocks": (0, lambda args: (args[0], args[1], args[4]), "more blocks than layer mv0"),
+    "may be written over": (7, lambda args: (replace(args[0], over=True), *args[1:])),
+}
+
+
+@pytest.mark.parametrize("case", SIGNATURES)
+def test_layers_that_do_not_agree_with_their_kernel_are_refused(tiny, opened, case):
+    """At load, or when the plan does not fit any more; what gets as far as the library finds no such kernel there."""
+    layer, change, *instead = SIGNATURES[case]
+    match = (
+        instead[0]
+        if instead
+        else f"no kernel first_\\w+ that takes what layer {tiny.program.layers[layer].name} gives it"
+    )
+    if layer == 0 and not instead:
+        match = "holds a kernel first_mv that takes what layer mv0 gives it"
+    program = with_args(tiny.program, layer, change)
+    args = program.layers[layer].args
+    if any(isinstance(arg, WeightArg) for arg in args) != (program.layers[layer].weights is not None):
+        source = program.layers[6].weights.offset
+        program = replace(program, layers=changed(program.layers, layer, weights=Weights(source, 1, 1024)))
+    if not any(isinstance(arg, ScratchArg) for arg in args):
+        program = replace(program, layers=changed(program.layers, layer, scratch_nbytes=0))
+    if case == "other blocks":
+        program = replace(program, layers=changed(program.layers, 0, weights=Weights(0, 4, 2 * builder.BLOCK_NBYTES)))
+    if case == "no blocks":
+        program = replace(program, layers=changed(program.layers, 0, weights=Weights(0, 1, 8 * builder.BLOCK_NBYTES)))
+    with pytest.raises(RuntimeError, match=match) as caught:
+        opened(program)
+    assert caught.value.__tvm_ffi_error__.kind == "ArtifactError"
+
+
+@pytest.mark.parametrize("layer", [0, 7])
+def test_the_error_names_layer_and_kernel(tiny, opened, layer):
+    def fewer(args):
+        return (replace(args[0], type=TensorType((16, 8))), *args[1:])
+
+    program = with_args(tiny.program, layer, fewer)
+    kernel, name = ("first_mv", "mv0") if layer == 0 else ("first_halve_add", "add")
+    with pytest.raises(RuntimeError, match=f"kernel {kernel} that takes what layer {name} gives it"):
+        opened(program)
+
+
+@pytest.mark.parametrize("name", ["_library_bin", "_library_bin\0", "first_mul", "first_mv\0", "", "first_halve_add"])
+def test_programs_that_name_other_symbols_are_refused(tiny, opened, name):
+    program = replace(tiny.program, layers=changed(tiny.program.layers, 6, kernel=name))
+    if name == "first_mul":
+        program = replace(tiny.program, layers=changed(tiny.program.layers, 0, kernel=name))
+    with pytest.raises(RuntimeError, match=r"that takes what layer (mul|mv0) gives it") as caught:
+        opened(program)
+    assert caught.value.__tvm_ffi_error__.kind == "ArtifactError"
