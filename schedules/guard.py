@@ -16,9 +16,9 @@ import math
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from .vector_math import let
+from .vector_math import let, unless_nan
 
-_MANTISSA = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # bits, the implied one included
+_MANTISSA = {"float16": 11, "float32": 24, "float64": 53}  # bits, the implied one included
 
 
 def clamp_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -108,15 +108,14 @@ def _saturate(cast: tirx.Cast) -> ir.Expr:
     bits = wanted.bits
     low, high = (0, 2**bits) if integer.startswith("uint") else (-(2 ** (bits - 1)), 2 ** (bits - 1))
     number = lambda value: tirx.const(value, source)  # noqa: E731
-    largest = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}.get(base, math.inf)
+    largest = 65504.0 if base == "float16" else math.inf
     # The greatest float below `high`; below 2^mantissa all integers are floats.
     limit = min(float(high - max(1, high >> _MANTISSA[base])), largest)
     lowest = max(float(low), -largest)
 
     def bounded(value: ir.Expr) -> ir.Expr:
-        # Comparisons with NaN are false.
-        inside = tirx.Select(value >= number(lowest), value, tirx.Select(value < number(lowest), number(lowest), number(0.0)))
-        return tirx.Cast(wanted, tirx.Select(value > number(limit), number(limit), inside))
+        inside = tirx.max(tirx.min(value, number(limit)), number(lowest))
+        return tirx.Cast(wanted, unless_nan(value, inside, number(0.0)))
 
     return let(cast.value, bounded)
 
@@ -130,13 +129,15 @@ def _divide(quotient: tirx.Div | tirx.Mod | tirx.FloorDiv | tirx.FloorMod) -> ir
     zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
 
     def of(value: ir.Expr, by: ir.Expr) -> ir.Expr:
+        is_zero = tirx.EQ(by, zero)
+        # Quotients stand outside of the selects: inside TVM's simplifier knows what the divisor is not, and divides by it.
         if kind.startswith("uint"):
-            return tirx.Select(tirx.EQ(by, zero), zero, type(quotient)(value, tirx.max(by, one)))
+            safe = type(quotient)(value, tirx.Select(is_zero, one, by))
+            return let(safe, lambda found: tirx.Select(is_zero, zero, found))
         minus = tirx.const(-1, dtype)
-        special = tirx.And(by >= minus, by <= zero)
         negated = zero - value if isinstance(quotient, tirx.Div | tirx.FloorDiv) else zero
-        result = type(quotient)(value, tirx.Select(special, one, by))
-        return tirx.Select(tirx.EQ(by, zero), zero, tirx.Select(tirx.EQ(by, minus), negated, result))
+        safe = type(quotient)(value, tirx.Select(tirx.And(by >= minus, by <= zero), one, by))
+        return let(safe, lambda found: tirx.Select(is_zero, zero, tirx.Select(tirx.EQ(by, minus), negated, found)))
 
     return let(quotient.a, lambda value: let(divisor, lambda by: of(value, by)))
 

@@ -22,6 +22,7 @@ from tvm.script.ir_builder import tirx as T
 
 from .emit import loop, vector
 from .rows import cover, for_each_vector
+from .vector_math import largest, smallest
 
 REDUCTIONS = ("update", "add", "mul", "min", "max")
 # What a copied element costs, in operations, for the decision whether threads pay.
@@ -87,13 +88,16 @@ class _Combine:
         T.buffer_store(self.out, new, [place])
 
 
-# Where neither comparison holds one of the two is NaN, and so is their sum.
 _OPERATIONS: dict[str, Callable[[ir.Expr, ir.Expr], ir.Expr]] = {
     "add": lambda old, new: old + new,
     "mul": lambda old, new: old * new,
-    "min": lambda old, new: tirx.Select(old <= new, old, tirx.Select(new < old, new, old + new)),
-    "max": lambda old, new: tirx.Select(old >= new, old, tirx.Select(new > old, new, old + new)),
+    "min": lambda old, new: smallest(old, new) if _is_float(new) else tirx.min(old, new),
+    "max": lambda old, new: largest(old, new) if _is_float(new) else tirx.max(old, new),
 }
+
+
+def _is_float(value: ir.Expr) -> bool:
+    return str(value.ty.dtype).startswith("float")
 
 
 def _copy(data: tirx.Buffer, out: tirx.Buffer, size: int, width: int) -> None:

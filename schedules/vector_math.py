@@ -102,13 +102,16 @@ def _polynomial(x: ir.Expr, coefficients: Sequence[float]) -> ir.Expr:
 _BITS = {"float16": ("int16", 0x7C00), "float32": ("int32", 0x7F800000), "float64": ("int64", 0x7FF << 52)}
 
 
-def _keep_nan(x: ir.Expr, result: ir.Expr) -> ir.Expr:
-    """`x` where it is NaN, else `result`. Compares bits: TVM simplifies `x == x` to true, and does not vectorise isnan."""
+def _keep_nan(x: ir.Expr, result: ir.Expr, instead: ir.Expr | None = None) -> ir.Expr:
+    """`x`, or what stands `instead`, where it is NaN, else `result`.
+
+    Compares bits: TVM simplifies `x == x` to true, and does not vectorise isnan.
+    """
     integer, infinity = _BITS[str(x.ty.dtype.with_lanes(1))]
     integer = _dtype(integer, x)
     sign = -1 << (8 * tvm_ffi.dtype(str(x.ty.dtype.with_lanes(1))).itemsize - 1)
     magnitude = tirx.bitwise_and(tirx.reinterpret(integer, x), tirx.const(~sign, integer))
-    return tirx.Select(magnitude <= tirx.const(infinity, integer), result, x)
+    return tirx.Select(magnitude <= tirx.const(infinity, integer), result, x if instead is None else instead)
 
 
 def _clamp(x: ir.Expr, low: float, high: float) -> ir.Expr:
@@ -266,9 +269,9 @@ def is_constant(expr: ir.Expr) -> bool:
     return isinstance(expr.value if isinstance(expr, tirx.Broadcast) else expr, tirx.FloatImm | tirx.IntImm)
 
 
-def unless_nan(x: ir.Expr, value: ir.Expr) -> ir.Expr:
-    """`value`, but `x` where that is NaN."""
-    return let(x, lambda x: _keep_nan(x, value))
+def unless_nan(x: ir.Expr, value: ir.Expr, instead: ir.Expr | None = None) -> ir.Expr:
+    """`value`, but `x`, or what stands `instead`, where that is NaN."""
+    return let(x, lambda x: _keep_nan(x, value, instead))
 
 
 def largest(a: ir.Expr, b: ir.Expr) -> ir.Expr:

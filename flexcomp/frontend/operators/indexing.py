@@ -13,6 +13,7 @@ from flexcomp.errors import ModelError
 from flexcomp.frontend.operators.node import Converter, Node, dtype_of, shape_of
 from flexcomp.passes.check_indices import Bounds, check_function, checked_constant, wrapping
 
+_MOST_SAMPLES = 1024  # of a region's bin, on a side: where there are more, a region is no part of an image
 _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "min": "min", "max": "max"}
 
 
@@ -159,6 +160,46 @@ def _max_unpool(node: Node) -> relax.Expr:
     return op.nn.pad(pooled, [int(width) for after in missing for width in (0, after)], "constant", 0.0)
 
 
+def _roi_align(node: Node) -> relax.Expr:
+    """Regions are scaled and moved first.
+
+    Without a sampling ratio larger regions have more samples. Those of no size, or NaN, have none, of which TVM's kernel
+    makes nothing and ONNX 0; those with too many to be part of any image are refused at run time.
+    """
+    attrs, regions, kind = node.attrs, node.inputs[1], dtype_of(node.inputs[1])
+    transformation = node.text("coordinate_transformation_mode", "half_pixel" if node.opset >= 16 else "output_half_pixel")
+    aligned, ratio = transformation == "half_pixel", int(attrs.get("sampling_ratio", 0))
+    pooled = (int(attrs.get("output_height", 1)), int(attrs.get("output_width", 1)))
+    corners = node.emit(op.multiply(regions, relax.const(attrs.get("spatial_scale", 1.0), kind)))
+    if aligned:
+        corners = node.emit(op.subtract(corners, relax.const(0.5, kind)))
+    valid = None
+    if not ratio:
+        valid = _have_samples(node, corners, aligned, pooled)
+        corners = node.emit(op.where(valid, corners, relax.const(0.0, kind)))
+    images = node.emit(op.astype(node.emit(op.expand_dims(node.inputs[2], 1)), kind))
+    found = op.vision.roi_align(
+        node.data, node.emit(op.concat([images, corners], 1)), pooled, 1.0, ratio, aligned, "NCHW", node.text("mode", "avg")
+    )  # fmt: skip
+    if valid is None:
+        return found
+    valid = node.emit(op.reshape(valid, (shape_of(regions)[0], 1, 1, 1)))
+    return op.where(valid, node.emit(found), relax.const(0.0, node.dtype))
+
+
+def _have_samples(node: Node, corners: relax.Expr, aligned: bool, pooled: tuple[int, int]) -> relax.Expr:
+    """Which regions have any, bool[regions, 1]; too many on a side are an error before they are taken."""
+    kind = dtype_of(corners)
+    begin, end = (node.emit(op.strided_slice(corners, [1], [at], [at + 2])) for at in (0, 2))
+    sides = node.emit(op.subtract(end, begin))
+    pixels = node.emit(op.maximum(node.emit(op.astype(sides, "int32")), relax.const(0, "int32")))
+    checked = safe_indices(node, pixels, ((0, _MOST_SAMPLES * max(pooled)),))
+    some = op.greater(sides, relax.const(0.0, kind)) if aligned else op.logical_not(node.emit(op.isnan(sides)))
+    some = node.emit(op.logical_and(node.emit(some), node.emit(op.greater_equal(checked, relax.const(0, "int32")))))
+    width, height = (node.emit(op.strided_slice(some, [1], [at], [at + 1])) for at in (0, 1))
+    return node.emit(op.logical_and(width, height))
+
+
 def _max_roi_pool(node: Node) -> None:
     """Regions begin with the number of their image, as a float."""
     regions = node.inputs[1]
@@ -180,6 +221,7 @@ CONVERTERS: dict[str, Converter] = {
     "MaxRoiPool": _max_roi_pool,
     "MaxUnpool": _max_unpool,
     "ReverseSequence": _reverse_sequence,
+    "RoiAlign": _roi_align,
     "Scatter": _scatter_elements,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
