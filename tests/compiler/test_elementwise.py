@@ -1,13 +1,10 @@
 """Elementwise operators at the edges of their types, against ONNX Runtime or, where it has none, ONNX's own implementation."""
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto
-from onnx.reference import ReferenceEvaluator
 
-import flexcomp
-
+from .agreement import agree, run
 from .operators import model, node
 
 INF, NAN = np.inf, np.nan
@@ -20,24 +17,6 @@ INTEGERS = [0, 1, -1, 2, -2, 3, -3, 7, -7, 100, -100, 5]
 
 def pairs(first, second):
     return [a.ravel() for a in np.meshgrid(first, second)]
-
-
-def run(network, tmp_path, given):
-    flexcomp.build(network, threads=1).export_library(tmp_path / "network.so")
-    with flexcomp.load(tmp_path / "network.so") as session:
-        return session.run(given)
-
-
-def agree(network, tmp_path, rtol=2e-6, **given):
-    found = run(network, tmp_path, given)
-    try:
-        want = onnxruntime.InferenceSession(network.SerializeToString()).run(None, given)
-    except Exception:  # its class is of no public name
-        with np.errstate(all="ignore"):
-            want = ReferenceEvaluator(network).run(None, given)
-    for (name, got), expected in zip(found.items(), want, strict=True):
-        assert got.dtype == expected.dtype and got.shape == expected.shape
-        np.testing.assert_allclose(got, expected, rtol=rtol, atol=1e-37, err_msg=name)
 
 
 def unary(kind, opset=20, to=TensorProto.FLOAT, **attributes):

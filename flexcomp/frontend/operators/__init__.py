@@ -4,17 +4,35 @@ A converter takes a `Node` and returns a Relax expression (a relax.Tuple for sev
 translation is right and as good. What it cannot translate exactly it refuses with `Node.refuse`. Every file ends with its table.
 """
 
-from flexcomp.frontend.operators import elementwise, indexing, normalisation, pads, resize, shapes, training
+from flexcomp.frontend.operators import (
+    blocks,
+    convolution,
+    elementwise,
+    indexing,
+    normalisation,
+    pads,
+    pooling,
+    reductions,
+    resize,
+    selections,
+    shapes,
+    training,
+)
 from flexcomp.frontend.operators.node import Converter, Node
 
 __all__ = ["CONVERTERS", "Converter", "Node"]
 
 CONVERTERS: dict[str, Converter] = {
+    **blocks.CONVERTERS,
+    **convolution.CONVERTERS,
     **elementwise.CONVERTERS,
     **indexing.CONVERTERS,
     **normalisation.CONVERTERS,
     **pads.CONVERTERS,
+    **pooling.CONVERTERS,
+    **reductions.CONVERTERS,
     **resize.CONVERTERS,
+    **selections.CONVERTERS,
     **shapes.CONVERTERS,
     **training.CONVERTERS,
 }

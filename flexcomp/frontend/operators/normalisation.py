@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from flexcomp.frontend.operators.node import Converter, Node
+from flexcomp.frontend.operators.node import Converter, Node, shape_of
 
 
 def _lrn(node: Node) -> relax.Expr | None:
@@ -35,4 +37,65 @@ def _lrn(node: Node) -> relax.Expr | None:
     return op.multiply(data, node.emit(op.power(scale, relax.const(-beta, "float32"))))
 
 
-CONVERTERS: dict[str, Converter] = {"LRN": _lrn}
+def _layer_normalization(node: Node) -> relax.Expr | relax.Tuple:
+    """Over the axes from `axis` on. Mean and inverse deviation are results of their own, where they are asked for."""
+    data, scale, bias = node.data, node.inputs[1], node.input(2)
+    rank, epsilon = data.ty.ndim, node.attrs.get("epsilon", 1e-5)
+    axes = list(range(node.attrs.get("axis", -1) % rank, rank))
+    row = node.shape[axes[0] :]
+    if bias is None:
+        bias = relax.const(np.zeros(row), node.dtype)
+    scale, bias = (x if shape_of(x) == row else node.emit(op.broadcast_to(x, row)) for x in (scale, bias))
+    result = node.emit(op.nn.layer_norm(data, scale, bias, axes, epsilon))
+    if node.outputs == 1:
+        return result
+    mean = node.emit(op.mean(data, axes, keepdims=True))
+    variance = _mean_square(node, node.emit(op.subtract(data, mean)), axes)
+    inverse = node.emit(op.rsqrt(node.emit(op.add(variance, relax.const(epsilon, node.dtype)))))
+    return relax.Tuple([result, mean, inverse][: node.outputs])
+
+
+def _mean_square(node: Node, data: relax.Expr, axes: list[int]) -> relax.Expr:
+    return node.emit(op.mean(node.emit(op.multiply(data, data)), axes, keepdims=True))
+
+
+def _rms_normalization(node: Node) -> relax.Expr | None:
+    """TVM's operator cannot reduce all axes: then the tensor is one row of a matrix."""
+    rank = node.data.ty.ndim
+    if node.attrs.get("axis", -1) % rank or node.dtype != "float32":
+        return None
+    scale, count = node.inputs[1], math.prod(node.shape)
+    if shape_of(scale) != node.shape:
+        scale = node.emit(op.broadcast_to(scale, node.shape))
+    row, scale = node.emit(op.reshape(node.data, (1, count))), node.emit(op.reshape(scale, (count,)))
+    result = node.emit(op.nn.rms_norm(row, scale, [1], node.attrs.get("epsilon", 1e-5)))
+    return op.reshape(result, node.shape)
+
+
+def _mean_variance_normalization(node: Node) -> relax.Expr:
+    """The variance is that of the differences from the mean: of squares and their mean nothing may be left."""
+    axes = [axis % node.data.ty.ndim for axis in node.attrs.get("axes", (0, 2, 3))]
+    centred = node.emit(op.subtract(node.data, node.emit(op.mean(node.data, axes, keepdims=True))))
+    deviation = node.emit(op.sqrt(_mean_square(node, centred, axes)))
+    return op.divide(centred, node.emit(op.add(deviation, relax.const(1e-9, node.dtype))))
+
+
+def _lp_normalization(node: Node) -> relax.Expr:
+    """Rows of zeros stay what they are."""
+    axis, p = node.attrs.get("axis", -1), node.attrs.get("p", 2)
+    if p not in (1, 2):
+        raise node.refuse(f"p is {p}, where ONNX knows 1 and 2: correct the attribute")
+    data, zero = node.data, relax.const(0.0, node.dtype)
+    powers = op.abs(data) if p == 1 else op.multiply(data, data)
+    norm = node.emit(op.sum(node.emit(powers), [axis], keepdims=True))
+    norm = norm if p == 1 else node.emit(op.sqrt(norm))
+    return op.divide(data, node.emit(op.where(op.equal(norm, zero), relax.const(1.0, node.dtype), norm)))
+
+
+CONVERTERS: dict[str, Converter] = {
+    "LRN": _lrn,
+    "LayerNormalization": _layer_normalization,
+    "LpNormalization": _lp_normalization,
+    "MeanVarianceNormalization": _mean_variance_normalization,
+    "RMSNormalization": _rms_normalization,
+}

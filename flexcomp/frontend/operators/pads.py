@@ -14,7 +14,7 @@ _MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wr
 def resolve_auto_pad(node: Node) -> None:
     """Replace `auto_pad` by explicit `pads`: the importer pads by a separate operation, or wrongly."""
     mode, attrs = node.text("auto_pad", "NOTSET"), node.attrs
-    if node.kind not in ("Conv", "MaxPool", "AveragePool") or mode == "NOTSET":
+    if node.kind not in ("Conv", "MaxPool", "AveragePool", "LpPool") or mode == "NOTSET":
         return
     size = node.shape[2:]
     kernel = attrs.get("kernel_shape") or shape_of(node.inputs[1])[2:]

@@ -110,7 +110,7 @@ def _resample(node: Node, plan: list[Resampling], extrapolation: float) -> relax
         outside = plan[axis].outside()
         if outside.any():
             shape = [-1 if i == axis else 1 for i in range(len(plan))]
-            fill = relax.const(np.array(extrapolation, dtype_of(data)))
+            fill = relax.const(extrapolation, dtype_of(data))
             data = node.emit(op.where(relax.const(outside.reshape(shape)), fill, data))
     return data
 
@@ -120,7 +120,7 @@ def _along(node: Node, data: relax.Expr, axis: int, of: Resampling) -> relax.Exp
     if of.mode == "nearest":
         return node.emit(op.take(data, relax.const(of.nearest_pixels()), axis, mode="clip"))
     pixels, weights = _taps(of.matrix())
-    weights = relax.const(weights.astype(dtype_of(data)))
+    weights = relax.const(weights, dtype_of(data))
     return node.bb.emit_te(_weighted_sums, data, relax.const(pixels), weights, axis, primfunc_name_hint="resize")
 
 

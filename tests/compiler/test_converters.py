@@ -1,0 +1,212 @@
+"""Operators with converters of their own, against ONNX Runtime or ONNX's implementation: results that TVM's importer leaves out
+or gets wrong, and inputs that rounding or infinities spoil."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from flexcomp.errors import UnsupportedModelError
+
+from .agreement import agree, run
+from .operators import model, node
+
+INF = np.inf
+INT = TensorProto.INT64
+
+
+def normal(*shape):
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype("f4")
+
+
+@pytest.mark.parametrize("axis", [-1, 1, 0, -2])
+def test_layer_normalization_gives_mean_and_deviation(axis, tmp_path):
+    x = normal(3, 4, 5)
+    row = x.shape[axis:] if axis else x.shape
+    network = model(
+        [node("LayerNormalization", "x", "s", "b", out=["y", "mean", "inverse"], axis=axis)], {"x": x.shape},
+        ["y", "mean", "inverse"], {"s": normal(*row), "b": normal(*row)},
+    )  # fmt: skip
+    found = agree(network, tmp_path, rtol=1e-4, x=x)
+    assert found["mean"].shape == x.shape[: axis % 3] + (1,) * (3 - axis % 3)
+
+
+def test_layer_normalization_with_one_scale_for_a_row(tmp_path):
+    network = model(
+        [node("LayerNormalization", "x", "s", axis=1)], {"x": (3, 4, 5)}, ["y"], {"s": normal(5)}
+    )  # fmt: skip
+    agree(network, tmp_path, rtol=1e-4, x=normal(3, 4, 5))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -3])
+def test_rms_normalization(axis, tmp_path):
+    network = model(
+        [node("RMSNormalization", "x", "s", axis=axis)], {"x": (3, 4, 5)}, ["y"], {"s": normal(3, 4, 5)[(0,) * (axis % 3)]},
+        opset=23,
+    )  # fmt: skip
+    agree(network, tmp_path, rtol=1e-4, x=normal(3, 4, 5))
+
+
+def test_mean_variance_normalization_far_from_zero(tmp_path):
+    """Of E[x²] - E[x]² nothing would be left."""
+    x = normal(2, 3, 4, 5) + np.float32(1e4)
+    network = model([node("MeanVarianceNormalization", "x")], {"x": x.shape}, ["y"])
+    found = run(network, tmp_path, {"x": x})["y"]
+    exact = x.astype("f8")
+    want = (exact - exact.mean((0, 2, 3), keepdims=True)) / exact.std((0, 2, 3), keepdims=True)
+    np.testing.assert_allclose(found, want, atol=2e-3)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_lp_normalization_of_zeros(p, tmp_path):
+    x = normal(3, 7)
+    x[1] = 0
+    network = model([node("LpNormalization", "x", p=p, axis=1)], {"x": x.shape}, ["y"])
+    found = run(network, tmp_path, {"x": x})["y"]
+    norm = np.linalg.norm(x, p, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, np.where(norm == 0, 0, x / np.maximum(norm, 1e-30)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"output_shape": [10, 8], "strides": [3, 2]},
+        {"output_shape": [7, 9], "strides": [2, 2]},
+        {"output_shape": [7, 9], "strides": [2, 2], "auto_pad": "SAME_UPPER"},
+        {"strides": [3, 2], "auto_pad": "SAME_LOWER"},
+        {"strides": [2, 3], "auto_pad": "SAME_UPPER"},
+        {"strides": [2, 2], "auto_pad": "VALID"},
+        {"strides": [3, 2], "output_padding": [2, 1], "pads": [1, 0, 0, 1]},
+        {"strides": [3, 2], "dilations": [2, 1], "output_padding": [2, 1]},
+        {"group": 2, "strides": [2, 2]},
+    ],
+    ids=str,
+)
+def test_transposed_convolution(attributes, tmp_path):
+    network = model(
+        [node("ConvTranspose", "x", "w", "b", kernel_shape=[3, 3], **attributes)], {"x": (1, 4, 3, 4)}, ["y"],
+        {"w": normal(4, 6 // attributes.get("group", 1), 3, 3), "b": normal(6)},
+    )  # fmt: skip
+    agree(network, tmp_path, rtol=1e-3, x=normal(1, 4, 3, 4))
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"p": 1}, {"p": 2, "ceil_mode": 1}, {"p": 3, "pads": [1, 0, 0, 1]}, {"ceil_mode": 1, "dilations": [2, 1]}],
+    ids=str,
+)
+def test_pooling_by_norms(attributes, tmp_path):
+    network = model(
+        [node("LpPool", "x", kernel_shape=[3, 2], strides=[2, 3], **attributes), node("GlobalLpPool", "x", out="g", p=3)],
+        {"x": (1, 3, 8, 9)}, ["y", "g"], opset=18,
+    )  # fmt: skip
+    agree(network, tmp_path, rtol=1e-5, x=normal(1, 3, 8, 9))
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_places_of_maxima(order, tmp_path):
+    x = np.random.default_rng(0).integers(0, 4, (2, 3, 6, 7)).astype("f4")  # with equal ones
+    network = model(
+        [node("MaxPool", "x", out=["y", "i"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2], storage_order=order)],
+        {"x": x.shape}, ["y", "i"], types={"i": INT}, opset=12,
+    )  # fmt: skip
+    agree(network, tmp_path, x=x)
+
+
+def test_blocks_to_channels(tmp_path):
+    x = np.arange(2 * 3 * 4 * 6, dtype="f4").reshape(2, 3, 4, 6)
+    blocks = x.reshape(2, 3, 2, 2, 3, 2)
+    network = model([node("SpaceToDepth", "x", blocksize=2)], {"x": x.shape}, ["y"])
+    found = run(network, tmp_path, {"x": x})["y"]
+    np.testing.assert_array_equal(found, blocks.transpose(0, 3, 5, 1, 2, 4).reshape(2, 12, 2, 3))
+
+
+@pytest.mark.parametrize("kind", ["i8", "f4"])
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+def test_one_hot(axis, kind, tmp_path):
+    indices = np.array([[0, 2, -1], [-3, 3, 9]], kind)  # 3 and 9 lie outside of the depth
+    types = {"x": {"i8": INT, "f4": TensorProto.FLOAT}[kind], "y": TensorProto.INT32}
+    network = model(
+        [node("OneHot", "x", "depth", "values", axis=axis)], {"x": indices.shape}, ["y"],
+        {"depth": np.array(3), "values": np.array([5, 7], "i4")}, types,
+    )  # fmt: skip
+    found = run(network, tmp_path, {"x": indices})["y"]
+    chosen = np.where(indices < 0, indices + 3, indices)
+    want = np.stack([np.where(chosen == i, 7, 5) for i in range(3)], axis)
+    np.testing.assert_array_equal(found, want)
+
+
+def test_one_hot_with_computed_values(tmp_path):
+    network = model(
+        [node("Neg", "v", out="values"), node("OneHot", "x", "depth", "values")], {"x": (4,), "v": (2,)}, ["y"],
+        {"depth": np.array([3])}, {"x": INT},
+    )  # fmt: skip
+    agree(network, tmp_path, x=np.array([0, 2, 1, 1]), v=np.float32([1, -2]))
+
+
+def test_cumulative_products(tmp_path):
+    x = normal(3, 7)
+    nodes = [
+        node("CumProd", "x", "axis", out=f"y{e}{r}", exclusive=e, reverse=r) for e in (0, 1) for r in (0, 1)
+    ]  # fmt: skip
+    names = [n.output[0] for n in nodes]
+    network = model(nodes, {"x": x.shape}, names, {"axis": np.array(1)}, opset=26)
+    found = run(network, tmp_path, {"x": x})
+    np.testing.assert_allclose(found["y00"], np.cumprod(x, 1), rtol=1e-5)
+    np.testing.assert_allclose(found["y01"], np.cumprod(x[:, ::-1], 1)[:, ::-1], rtol=1e-5)
+    before = np.concatenate([np.ones((3, 1)), np.cumprod(x, 1)[:, :-1]], 1)
+    np.testing.assert_allclose(found["y10"], before, rtol=1e-5)
+    after = np.concatenate([np.cumprod(x[:, ::-1], 1)[:, ::-1][:, 1:], np.ones((3, 1))], 1)
+    np.testing.assert_allclose(found["y11"], after, rtol=1e-5)
+
+
+def test_logarithms_of_sums_of_infinities(tmp_path):
+    x = normal(4, 6)
+    x[0], x[1, 2], x[2, 3], x[3, 0] = -INF, INF, -INF, 100
+    network = model([node("ReduceLogSumExp", "x", axes=[1], keepdims=0)], {"x": x.shape}, ["y"], opset=13)
+    found = run(network, tmp_path, {"x": x})["y"]
+    np.testing.assert_allclose(found, np.logaddexp.reduce(x.astype("f8"), axis=1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "function"), [("ReduceMax", np.any), ("ReduceMin", np.all)])
+def test_reductions_of_booleans(kind, function, tmp_path):
+    x = np.random.default_rng(0).integers(0, 2, (5, 3)).astype(bool)
+    types = {"x": TensorProto.BOOL, "y": TensorProto.BOOL}
+    network = model([node(kind, "x", "axes", keepdims=0)], {"x": x.shape}, ["y"], {"axes": np.array([1])}, types, opset=20)
+    np.testing.assert_array_equal(run(network, tmp_path, {"x": x})["y"], function(x, axis=1))
+
+
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceL2", "ReduceMean", "ReduceMax", "ReduceProd"])
+def test_axes_that_are_left_out(kind, tmp_path):
+    x = normal(2, 3, 4)
+    network = model(
+        [
+            node(kind, "x", out="all"), node(kind, "x", "none", out="too"),
+            node(kind, "x", "none", out="same", noop_with_empty_axes=1), node(kind, "x", "last", out="one", keepdims=0),
+        ],
+        {"x": x.shape}, ["all", "too", "same", "one"], {"none": np.zeros(0, "i8"), "last": np.array([-1, 0])}, opset=18,
+    )  # fmt: skip
+    found = run(network, tmp_path, {"x": x})
+    function = {"ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max, "ReduceProd": np.prod}.get(
+        kind, lambda x, axis=None, keepdims=False: np.sqrt(np.sum(x * x, axis=axis, keepdims=keepdims))
+    )
+    np.testing.assert_allclose(found["all"], function(x, keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(found["too"], found["all"])
+    np.testing.assert_allclose(found["same"], np.abs(x) if kind == "ReduceL2" else x, rtol=1e-6)
+    np.testing.assert_allclose(found["one"], function(x, axis=(0, 2)), rtol=1e-5)
+
+
+def test_columns_to_an_image(tmp_path):
+    attributes = {"pads": [1, 0, 0, 1], "strides": [2, 1], "dilations": [1, 2]}
+    network = model(
+        [node("Col2Im", "x", "image", "block", **attributes)], {"x": (1, 8, 12)}, ["y"],
+        {"image": np.array([5, 5]), "block": np.array([2, 2])}, opset=18,
+    )  # fmt: skip
+    agree(network, tmp_path, rtol=1e-5, x=normal(1, 8, 12))
+
+
+def test_computed_axes_are_refused(tmp_path):
+    network = model(
+        [node("Cast", "a", out="axes", to=INT), node("ReduceSum", "x", "axes")], {"x": (2, 3), "a": (1,)}, ["y"]
+    )  # fmt: skip
+    with pytest.raises(UnsupportedModelError, match=r"node 'y' \(ReduceSum\): its axes are computed.*make them a constant"):
+        run(network, tmp_path, {})
