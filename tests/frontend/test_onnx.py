@@ -255,8 +255,9 @@ def test_unknown_operator_of_the_importer():
 
 
 def test_operator_the_importer_fails_on():
-    proto = model([node("MaxPool", "x", "y i", kernel_shape=[2, 2])], {"x": IMAGE}, ["y", "i"])
-    with pytest.raises(UnsupportedModelError, match=r"node 'MaxPool_y' \(MaxPool\): Missing outputs"):
+    nodes = [node("Cast", "a", "axis", to=onnx.TensorProto.INT64), node("CumSum", "x axis", "y")]
+    proto = model(nodes, {"x": (3, 4), "a": ()}, ["y"])
+    with pytest.raises(UnsupportedModelError, match=r"node 'CumSum_y' \(CumSum\): CumSum with non-constant axis"):
         load_model(proto)
 
 
