@@ -31,9 +31,10 @@ def device_files(machine: str, compiler: str | None = None) -> tuple[Path, Path]
     """
     if machine == platform.machine() and compiler is None:
         return runtime_ext.runner(), runtime_ext.tvm_ffi_library() / LIBRARY
+    compiler = cross_compiler(machine, compiler)
     library = library_for("apache-tvm-ffi", LIBRARY, machine)
     static = ("-static-libstdc++", "-static-libgcc")
-    runner = program_for("runner", RUNNER, cross_compiler(machine, compiler), [library], static)
+    runner = program_for("runner", RUNNER, compiler, [library], static)
     return runner, library
 
 
@@ -89,7 +90,7 @@ def _compile(
     command += [f"-l{library.stem.removeprefix('lib')}" for library in libraries]
     command += ["-lpthread", "-Wl,-rpath,$ORIGIN"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
+    if done.returncode or not output.exists():
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise TargetError(f"cannot compile the {name} with {compiler}: {reason}")
     return output

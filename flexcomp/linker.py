@@ -80,12 +80,13 @@ def _machines(target: CompileTarget) -> tuple[str, str]:
 
 def cross_compiler(machine: str, compiler: str | None = None) -> str:
     """`compiler`, or the one that Debian calls MACHINE-linux-gnu-g++; TargetError if it is missing."""
-    return _require(compiler or f"{machine}-linux-gnu-g++", f"g++-{machine}-linux-gnu".replace("_", "-"))
+    return _require(f"{machine}-linux-gnu-g++" if compiler is None else compiler, f"g++-{machine}-linux-gnu".replace("_", "-"))
 
 
 def _require(compiler: str | None, package: str) -> str:
     if compiler is None or not compiler.split() or shutil.which(compiler.split()[0]) is None:
-        missing = "no C++ compiler is installed" if compiler is None else f"the C++ compiler {compiler} is missing"
+        named = f"the C++ compiler {compiler or 'without a name'} is missing"
+        missing = "no C++ compiler is installed" if compiler is None else named
         raise TargetError(f"cannot link a library: {missing}; on Debian: apt-get install {package}, or name another one")
     return compiler
 

@@ -60,6 +60,11 @@ def build(
         require_model(model)
         for path in (output, output.with_suffix(".weights")):
             require_writable(path, reading=[model])
+        weights = output.with_suffix(".weights")
+        if weights.exists():
+            from flexcomp.frontend.onnx_model import external_files
+
+            require_writable(weights, reading=external_files(model))
         require_space(output, model.stat().st_size, "the model alone")
     with exit_on_error(USAGE):
         from flexcomp.device import load_profile

@@ -104,12 +104,12 @@ def read_input(path: str) -> np.ndarray:
     """The array in a .npy file, which stays on disk. Raises InputError for anything else."""
     import numpy as np
 
+    if Path(path).exists() and not Path(path).is_file():
+        raise InputError(f"cannot read the input {path}: it is {'a folder' if Path(path).is_dir() else 'no file'}")
     try:
-        if not Path(path).is_file() and Path(path).exists():
-            raise InputError(f"cannot read the input {path}: it is {'a folder' if Path(path).is_dir() else 'no file'}")
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise InputError(f"the input {path} is no .npy file: {' '.join(str(error).split())}") from None
+    except (ValueError, EOFError):  # whose words are about unpickling and mmap
+        raise InputError(f"the input {path} is no .npy file of numbers, or it is cut short") from None
     except OSError as error:
         raise InputError(f"cannot read the input {path}: {error.strerror}") from None
     if not isinstance(array, np.ndarray):

@@ -101,6 +101,12 @@ def _load_external_data(model: onnx.ModelProto, where: str, folder: Path | None)
         raise ModelError(f"{where} keeps weights in a separate file that cannot be read: {_one_line(error)}") from None
 
 
+def external_files(path: Path) -> set[Path]:
+    """The files besides `path` that hold weights of the model there. Raises ModelError if it is none."""
+    weights = [t for t in _parse(path).graph.initializer if uses_external_data(t)]
+    return {path.parent / entry.value for t in weights for entry in t.external_data if entry.key == "location"}
+
+
 def _check(model: onnx.ModelProto, where: str) -> None:
     for node in model.graph.node:
         if node.domain in ("", "ai.onnx") and not onnx.defs.has(node.op_type):

@@ -112,6 +112,8 @@ def within(seconds: float, call: Callable[[], Any], otherwise: str) -> Any:
 
 def last_line(error: BaseException) -> str:
     """The last line of an error's text, where TVM's errors say what happened."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 

@@ -56,8 +56,8 @@ def server_files(machine: str, compiler: str | None = None) -> tuple[Path, Path,
         runtime = Path(find_spec("tvm").submodule_search_locations[0]) / "lib" / _RUNTIME
         compiler = compiler or cc.get_cc() or cross_compiler(machine)
     else:
-        runtime = library_for("apache-tvm", _RUNTIME, machine)
         compiler = cross_compiler(machine, compiler)
+        runtime = library_for("apache-tvm", _RUNTIME, machine)
     # libtvm_runtime registers the protocol when it is loaded: nothing refers to it. Its own needs are the device's affair.
     # libstdc++ is shared with it: exceptions of one copy, caught by another, would end the program.
     options = ("-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined")

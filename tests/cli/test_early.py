@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx
 import pytest
 
 from flexcomp import files, linker
@@ -114,6 +115,15 @@ def test_nothing_is_written_over_what_is_read(cli, model, library, here):
             assert path.read_bytes() == before
     shutil.copy(model, here / "model.so")
     assert_refused(cli("build", here / "model.so", "-o", here / "model.so"), 3, "it is what is being read")
+
+
+def test_the_models_own_weights_are_not_written_over(cli, model, tmp_path):
+    """An ONNX file may keep them beside itself, under any name."""
+    onnx.save(onnx.load(model), tmp_path / "net.onnx", save_as_external_data=True, location="net.weights")
+    before = (tmp_path / "net.weights").read_bytes()
+    done = cli("build", tmp_path / "net.onnx", "-o", tmp_path / "net.so")
+    assert_refused(done, 3, f"cannot write {tmp_path / 'net.weights'}: it is what is being read")
+    assert (tmp_path / "net.weights").read_bytes() == before
 
 
 def test_a_disk_that_is_full(cli, model, tmp_path, monkeypatch):

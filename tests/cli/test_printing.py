@@ -6,7 +6,12 @@ import os
 import subprocess
 import sys
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import flexcomp
 
 FLEXCOMP = [sys.executable, "-m", "flexcomp"]
 
@@ -76,3 +81,18 @@ def test_a_terminal_without_our_signs(library):
     environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([*FLEXCOMP, "inspect", str(library)], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
+
+
+def test_tvm_says_nothing(tmp_path, capfd):
+    """It warns of every index that it does not check, on stderr and from C++."""
+    nodes = [helper.make_node("Gather", ["w", "i"], ["g"]), helper.make_node("Gather", ["g", "j"], ["y"], axis=1)]
+    ports = [helper.make_tensor_value_info(name, TensorProto.INT64, [3]) for name in "ij"]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 3])
+    graph = helper.make_graph(nodes, "net", ports, [output], [numpy_helper.from_array(np.ones((50, 8), "f4"), "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "net.onnx")
+    flexcomp.build(tmp_path / "net.onnx", kernels="smallest")
+    assert capfd.readouterr() == ("", "")
+    done = subprocess.run(
+        [*FLEXCOMP, "build", tmp_path / "net.onnx", "-o", tmp_path / "net.so"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and all(line.startswith("net.onnx: ") for line in done.stderr.splitlines()), done.stderr
