@@ -196,15 +196,27 @@ ffi::String ChooseCoresOf(const ffi::String& sysfs, const ffi::String& cpus, int
   return DescribeCores(ChooseCores(ReadCores(options.root, *set), static_cast<int>(std::clamp<int64_t>(threads, 1, INT32_MAX)), asked));
 }
 
+// Every model brings a copy of this code; the first one serves all of the same version.
+template <typename Function>
+void DefineOnce(const char* name, Function function) {
+  if (!ffi::Function::GetGlobal(name).has_value()) ffi::reflection::GlobalDef().def(name, function);
+}
+
+void DefineAll() {
+  DefineOnce(FLEXCOMP_PROGRAM_KIND ".choose_cores", ChooseCoresOf);
+  DefineOnce(FLEXCOMP_PROGRAM_KIND ".create", CreateProgram);
+  DefineOnce("ffi.Module.load_from_bytes." FLEXCOMP_PROGRAM_KIND, CreateProgram);
+}
+
 TVM_FFI_STATIC_INIT_BLOCK() {
-  constexpr const char* kChooseCores = FLEXCOMP_PROGRAM_KIND ".choose_cores";
-  if (!ffi::Function::GetGlobal(kChooseCores).has_value()) tvm::ffi::reflection::GlobalDef().def(kChooseCores, ChooseCoresOf);
-  constexpr const char* kLoad = "ffi.Module.load_from_bytes." FLEXCOMP_PROGRAM_KIND;
-  // Every model brings a copy of this code; the first one serves all of the same version.
-  if (ffi::Function::GetGlobal(kLoad).has_value()) return;
-  tvm::ffi::reflection::GlobalDef()
-      .def(FLEXCOMP_PROGRAM_KIND ".create", CreateProgram)
-      .def(kLoad, CreateProgram);
+  // Nobody could catch what is thrown here. Where there is no memory even the second time, there is no such kind of module,
+  // and loading one says so.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    try {
+      return DefineAll();
+    } catch (const std::exception&) {
+    }
+  }
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include <iostream>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 #include <string>
@@ -40,8 +41,9 @@ constexpr unsigned kSecondsToHang = 30;
 // What a forked process leaves behind.
 struct Outcome {
   uint64_t count = 0;
-  int variants = 0, errors = 0;
-  char call[32] = "", verdict[16] = "right", step[32] = "", message[400] = "";
+  int errors = 0;
+  volatile FaultedCall call = {};  // its name lies in the library that both processes have
+  char verdict[16] = "right", step[32] = "", message[400] = "";
 };
 Outcome* outcome = nullptr;
 std::mutex mutex;
@@ -57,8 +59,6 @@ void Note(const char* verdict, const std::string& step, const std::string& messa
 void End() {
   fault_disarm();
   outcome->count = fault_count();
-  outcome->variants = fault_variants();
-  std::snprintf(outcome->call, sizeof(outcome->call), "%s", fault_name() != nullptr ? fault_name() : "");
   ::_exit(0);
 }
 
@@ -92,7 +92,7 @@ auto Attempt(const char* step, const Action& action, bool loading = false) {
       message = error.what();
     }
     const std::lock_guard lock(mutex);
-    if (fault_name() == nullptr) Fail("wrong", step, "without any fault: " + kind + ": " + message);
+    if (outcome->call.name == nullptr) Fail("wrong", step, "without any fault: " + kind + ": " + message);
     // Opening a library is not ours: it is told in the words of libtvm_ffi.
     if (message.empty() || (!loading && !kOurs.contains(kind))) Fail("unclear", step, kind + ": " + message);
     if (outcome->errors++ > 0) Fail("unclear", step, "a second error: " + kind + ": " + message);
@@ -149,9 +149,12 @@ struct Scenario {
     if (!right) Fail("wrong", step, "the output is wrong");
   }
 
-  void Play() const {
+  void Play(uint64_t n, int variant) const {
     const ffi::Any weights_path = ffi::String(weights), json = ffi::String(options);
     const ffi::String path(library);
+    // The first time the dynamic linker has most to do, and what it leaves half done is not ours.
+    const auto linked = ffi::Module::LoadFromFile(path);
+    fault_arm(n, variant, &outcome->call);
     const auto program = Attempt("load", [&] { return ffi::Module::LoadFromFile(path); }, true);
     Call("info", program, "info");
     const auto session = Call("open", program, "open", {weights_path, json}).cast<ffi::Module>();
@@ -189,13 +192,12 @@ struct Scenario {
 
 // Runs the scenario in a process of its own.
 void Play(const Scenario& scenario, uint64_t n, int variant) {
-  *outcome = {};
+  new (outcome) Outcome();
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(kSecondsToHang);
     fault_step(false);
-    fault_arm(n, variant);
-    scenario.Play();
+    scenario.Play(n, variant);
     End();
   }
   int status = 0;
@@ -204,7 +206,7 @@ void Play(const Scenario& scenario, uint64_t n, int variant) {
     Note("hang", outcome->step, outcome->message);
   else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
     Note("crash", outcome->step, WIFSIGNALED(status) ? ::strsignal(WTERMSIG(status)) : "it ended itself");
-  else if (n > 0 && outcome->call[0] == '\0')
+  else if (n > 0 && outcome->call.name == nullptr)
     Note("unfired", "", "");
 }
 
@@ -226,9 +228,10 @@ int main(int argc, char** argv) {
     } else {
       for (int variant = 0, variants = 1; variant < variants; ++variant) {
         Play(scenario, n, variant);
-        variants = outcome->variants;
-        std::printf("%llu\t%d\t%s\t%s\t%s\t%s\n", static_cast<unsigned long long>(n), variant, outcome->call, outcome->verdict,
-                    outcome->step, outcome->message);
+        variants = outcome->call.variants;
+        const char* name = outcome->call.name;
+        std::printf("%llu\t%d\t%s\t%s\t%s\t%s\n", static_cast<unsigned long long>(n), variant, name != nullptr ? name : "",
+                    outcome->verdict, outcome->step, outcome->message);
       }
     }
     std::fflush(stdout);

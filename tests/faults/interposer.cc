@@ -23,8 +23,8 @@
 namespace {
 
 std::atomic<uint64_t> count{0}, fail_at{0};
-std::atomic<int> variant{0}, variants{0};
-std::atomic<const char*> name{nullptr};
+int variant = 0;
+volatile FaultedCall* call_that_failed = nullptr;
 std::atomic<bool> open_window{false};
 thread_local bool inside = true;  // in the static block: this library is there from the start
 
@@ -34,8 +34,8 @@ int Fault(const char* what, Errors... errors) {
   if (!open_window.load(std::memory_order_relaxed) || !inside) return 0;
   if (++count != fail_at.load(std::memory_order_relaxed)) return 0;
   const int choices[] = {errors...};
-  variants = static_cast<int>(sizeof...(errors));
-  name = what;
+  call_that_failed->variants = static_cast<int>(sizeof...(errors));
+  call_that_failed->name = what;
   return choices[variant % static_cast<int>(sizeof...(errors))];
 }
 
@@ -52,19 +52,16 @@ Function Next(const char* symbol) {
 
 extern "C" {
 
-void fault_arm(uint64_t n, int which) {
+void fault_arm(uint64_t n, int which, volatile FaultedCall* call) {
   count = 0;
   fail_at = n;
   variant = which;
-  variants = 0;
-  name = nullptr;
+  call_that_failed = call;
   open_window = true;
 }
 void fault_disarm() { open_window = false; }
 void fault_step(bool into) { inside = into; }
 uint64_t fault_count() { return count; }
-const char* fault_name() { return name; }
-int fault_variants() { return variants; }
 
 // ------------------------------------------------------------------------------------------------ memory
 void* __libc_malloc(size_t);

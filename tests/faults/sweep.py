@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
+_PART = 20  # calls that one process of the driver lets fail
 GOOD = ("right", "error")  # verdicts; "unfired" says that there were fewer calls this time
 MEMORY = Path("/dev/shm")
 STORAGE = {  # where the weights lie, and how they are read
@@ -96,8 +97,9 @@ def sweep(harness: Harness, storage: str, sample: int | None = None, seed: int =
     numbers = list(range(1, harness.calls(storage) + 1))
     if sample is not None:
         numbers = sorted(random.Random(seed).sample(numbers, min(sample, len(numbers))))
+    parts = [numbers[at : at + _PART] for at in range(0, len(numbers), _PART)]
     with ThreadPoolExecutor(jobs) as pool:
-        for faults in pool.map(lambda part: harness.faults(storage, part), [numbers[i::jobs] for i in range(jobs)]):
+        for faults in pool.map(lambda part: harness.faults(storage, part), parts):
             yield from faults
 
 
@@ -122,16 +124,17 @@ def main() -> int:
         network = tiny.export(Path(folder) / "tiny.so", "faults_")
         harness = Harness(network, np.random.default_rng(1).standard_normal(tiny.N).astype("f4"), Path(folder))
         for storage in arguments.storage or storages():
-            faults = list(sweep(harness, storage, arguments.sample, arguments.seed, arguments.jobs))
+            faults = []
+            for fault in sweep(harness, storage, arguments.sample, arguments.seed, arguments.jobs):
+                faults.append(fault)
+                if fault.verdict not in (*GOOD, "unfired"):
+                    print(f"{storage}: NOT AS IT SHOULD BE: {fault}", flush=True)
+                    bad += 1
             totals = Counter(fault.verdict for fault in faults)
             print(f"{storage}: {len(faults)} faults: " + ", ".join(f"{count} {name}" for name, count in totals.items()))
             by_call = Counter((fault.call, fault.verdict) for fault in faults if fault.call)
             for call in sorted({call for call, _ in by_call}):
                 print(f"  {call}: " + ", ".join(f"{by_call[call, v]} {v}" for v in totals if by_call[call, v]))
-            for fault in faults:
-                if fault.verdict not in (*GOOD, "unfired"):
-                    print(f"  NOT AS IT SHOULD BE: {fault}")
-                    bad += 1
     return 1 if bad else 0
 
 
