@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +67,8 @@ class Subject:
         self._wish = wish
         self._fails_left = 1 if "fail_read_at" in wish.options else 0
         self._outputs = {version: table[wish.threads] for version, table in wish.expected.outputs.items()}
-        self._resizes = 0  # calls that may have made the budget smaller while storage was measured
+        self._resizes = self._resizing = 0  # calls that may make the budget smaller: since it was opened, and now
+        self._counting = threading.Lock()
         self.closing = False
         self._share, self.session = self._open(allowance)
         self.ladder = self.session.ladder
@@ -113,6 +115,17 @@ class Subject:
             if not (self.closing and "closed" in str(error)):
                 raise Wrong(f"{what} of {self}: {type(error).__name__}: {error}") from None
 
+    @contextmanager
+    def _maybe_smaller(self) -> Iterator[None]:
+        with self._counting:
+            self._resizes += 1
+            self._resizing += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._resizing -= 1
+
     def run(self, chance: random.Random) -> None:
         """One inference, whose outputs must be those of some rung, bit for bit."""
         number = chance.randrange(len(self._wish.expected.inputs))
@@ -139,8 +152,7 @@ class Subject:
         budgets = [rung.budget_bytes for rung in self.ladder]
         index = chance.randrange(len(budgets))
         most = budgets[index + 1] - 1 if index + 1 < len(budgets) else budgets[index] + 1000
-        self._resizes += 1
-        with self._closed_at_most("set_budget"), self._share.changing(budgets[index]):
+        with self._closed_at_most("set_budget"), self._maybe_smaller(), self._share.changing(budgets[index]):
             rung = self.session.set_budget(chance.randint(budgets[index], most))
             if rung.budget_bytes != budgets[index]:
                 raise Wrong(f"set_budget of {self} chose {rung.budget_bytes}, not {budgets[index]}")
@@ -188,11 +200,12 @@ class Subject:
 
     def read_rate(self, chance: random.Random) -> None:
         """Storage is measured, unless the budget becomes smaller meanwhile."""
-        before = self._resizes
+        with self._counting:
+            before, disturbed = self._resizes, self._resizing > 0
         try:
             rate = self.session.read_rate(1 << chance.randint(12, 18), 1 << 19)
         except ExecutionError as error:
-            if not self.closing and self._resizes == before:
+            if not (self.closing or disturbed or self._resizes != before):
                 raise Wrong(f"read_rate of {self}: {error}") from None
         except StorageError as error:
             if self._fails_left == 0:
@@ -211,8 +224,7 @@ class Subject:
             (folder / "memory.current").write_text("0\n")
             (folder / "memory.max").write_text(f"{allowed}\n")
             source = folder
-        self._resizes += 1
-        with self._share.changing(allowed, settles=False):
+        with self._maybe_smaller(), self._share.changing(allowed, settles=False):
             watch = self.session.watch(source, interval_s=0.003, patience_s=0.01)
             try:
                 with self._closed_at_most("watch"):
@@ -224,4 +236,3 @@ class Subject:
                     time.sleep(chance.random() * 0.05)
             finally:
                 watch.stop()
-        self._resizes += 1

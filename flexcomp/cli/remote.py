@@ -38,7 +38,9 @@ app = typer.Typer(no_args_is_help=True, help="Run, time and measure libraries on
 Library = Annotated[Path, typer.Argument(help="A library written by `flexcomp build`, its weights beside it.")]
 Rpc = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The device's RPC server.")]
 Tracker = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Or: a tracker that knows the device.")]
-Key = Annotated[str | None, typer.Option(metavar="KEY", help="What the device is called there.")]
+Key = Annotated[
+    str | None, typer.Option(metavar="KEY", help="What the device is called there; with --rpc, the server's key.")
+]
 Wait = Annotated[float, typer.Option(min=0.1, callback=finite, help="Seconds to wait for a device that is busy.")]
 Budget = Annotated[str | None, typer.Option(callback=checked_budget, help="Memory; without it, everything resident.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Compute threads; without it, as built.")]

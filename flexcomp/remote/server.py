@@ -19,12 +19,14 @@ SERVER = "flexcomp-rpc-server"
 _RUNTIME = "libtvm_runtime.so"
 _README = """An RPC server of TVM {tvm} for {machine} Linux. In this folder:
 
-    ./{server} --port 9090
-    ./{server} --tracker HOST:9190 --key NAME
+    ./{server} --host 0.0.0.0 --port 9090 --key-file FILE
+    ./{server} --host 0.0.0.0 --tracker HOST:9190 --key NAME
 
-On the other machine, `flexcomp remote run model.so --rpc DEVICE:9090` or `--rpc-tracker HOST:9190 --rpc-key NAME`.
+On the other machine, `flexcomp remote run model.so --rpc DEVICE:9090 --rpc-key KEY` or `--rpc-tracker HOST:9190
+--rpc-key NAME`. Without --host only this device reaches the server; FILE holds one line, the key that clients must name.
 Sessions keep their files in the folder where the server was started, or in --work-dir: its storage is what they
-measure. Whoever reaches the server may do what its user may: use it in trusted networks only.
+measure. Whoever reaches the server and knows the key, or reaches the tracker, may do what the server's user may; nothing is
+encrypted: use it in trusted networks only. `--help` says what else there is.
 
 {ffi} and {runtime} are TVM's, unchanged. The system must provide glibc 2.28 or later and libstdc++.
 """

@@ -1,163 +1,171 @@
 // flexcomp-rpc-server: serves a device to clients of TVM's RPC, with libtvm_runtime and nothing else of TVM.
 //
-// The protocol of calls is libtvm_runtime's own (`rpc.ServerLoop`). Here are what comes before it, as in
-// tvm/rpc/server.py: a client sends kMagic and "client:KEY [-timeout=SECONDS]", and is answered with kMagic and
-// "server:KEY", or with kMismatch. Behind a tracker KEY is a new one for each client.
-#include <sys/socket.h>
+// The protocol of calls is libtvm_runtime's own (`rpc.ServerLoop`). Here is what comes before it: one loop that waits for
+// new clients, for those in the middle of their greeting (`door.h`), for the session, which is a process (`session.h`), and for
+// signals. It never waits for one of them alone. Behind a tracker every client is expected to name a new key.
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
 
-#include <chrono>
-#include <cstdlib>
+#include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <iostream>
-#include <map>
 #include <optional>
-#include <sstream>
-#include <thread>
+#include <system_error>
+#include <vector>
 
+#include "door.h"
+#include "handshake.h"
 #include "net.h"
+#include "options.h"
+#include "say.h"
 #include "session.h"
 #include "tracker.h"
 
 namespace flexcomp::server {
 namespace {
 
-constexpr char kUsage[] = R"(flexcomp-rpc-server [options]
+constexpr std::chrono::seconds kAskTracker{2}, kRest{1};
 
-  --host H               the address to listen on (default 0.0.0.0: all)
-  --port N               the first port to try (default 9090; 0: any)
-  --port-end N           the last one (default: --port + 9)
-  --tracker HOST:PORT    a TVM RPC tracker to report to
-  --key K                what this kind of device is called there
-  --custom-address A     the address to report, if the tracker sees another one
-  --work-dir DIR         where sessions keep their files (default: here); it decides which storage is measured
-
-Serves one client after the other, for as long as it runs, with all rights of its user: run it in trusted networks only.
-)";
-
-constexpr int32_t kMagic = 0xff271, kMismatch = kMagic + 2;
-constexpr int kHandshakeSeconds = 10, kPollMs = 2000;
-
-struct UsageError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-struct Arguments {
-  std::string host = "0.0.0.0", tracker_host, key, custom_address, work_dir = ".";
-  int port = 9090, port_end = -1, tracker_port = 0;
-};
-
-int PortNumber(const std::string& text) {
-  if (text.empty() || text.size() > 5 || text.find_first_not_of("0123456789") != std::string::npos ||
-      std::stoi(text) > 65535)
-    throw UsageError("\"" + text + "\" is no port");
-  return std::stoi(text);
-}
-
-// A word that needs no quoting in the tracker's JSON.
-std::string Plain(const std::string& text) {
-  if (text.empty() || text.find_first_of("\" \\\t\n") != std::string::npos)
-    throw UsageError("\"" + text + "\" must not be empty or hold quotes, spaces or backslashes");
-  return text;
-}
-
-Arguments Parse(int argc, char** argv) {
-  Arguments parsed;
-  const std::map<std::string, std::function<void(const std::string&)>> options = {
-      {"--host", [&](const std::string& text) { parsed.host = text; }},
-      {"--port", [&](const std::string& text) { parsed.port = PortNumber(text); }},
-      {"--port-end", [&](const std::string& text) { parsed.port_end = PortNumber(text); }},
-      {"--tracker",
-       [&](const std::string& text) {
-         const size_t colon = text.rfind(':');
-         if (colon == std::string::npos) throw UsageError("--tracker takes HOST:PORT, not \"" + text + "\"");
-         parsed.tracker_host = Plain(text.substr(0, colon));
-         parsed.tracker_port = PortNumber(text.substr(colon + 1));
-       }},
-      {"--key", [&](const std::string& text) { parsed.key = Plain(text); }},
-      {"--custom-address", [&](const std::string& text) { parsed.custom_address = Plain(text); }},
-      {"--work-dir", [&](const std::string& text) { parsed.work_dir = text; }},
-  };
-  for (int i = 1; i < argc; ++i) {
-    std::string name = argv[i], value;
-    const auto equals = name.find('=');
-    const auto found = options.find(name.substr(0, equals));
-    if (found == options.end()) throw UsageError("there is no option " + name);
-    if (equals == std::string::npos && i + 1 == argc) throw UsageError(name + " takes a value");
-    found->second(equals == std::string::npos ? argv[++i] : name.substr(equals + 1));
+// Signals that are read, one after the other, instead of interrupting something: they must find a session's folder removed.
+class Signals {
+ public:
+  Signals() {
+    ::signal(SIGPIPE, SIG_IGN);  // whoever reads the log may stop doing so
+    sigset_t wanted;
+    ::sigemptyset(&wanted);
+    for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&wanted, signal);
+    ::sigprocmask(SIG_BLOCK, &wanted, &before_);
+    fd_ = UniqueFd(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (fd_.get() < 0) throw std::system_error(errno, std::generic_category(), "cannot wait for signals");
   }
-  if (!parsed.tracker_host.empty() && parsed.key.empty()) throw UsageError("--tracker needs a --key");
-  if (!std::filesystem::is_directory(parsed.work_dir)) throw UsageError("there is no folder " + parsed.work_dir);
-  if (parsed.port_end < 0) parsed.port_end = parsed.port == 0 ? 0 : parsed.port + 9;
-  return parsed;
-}
+  int fd() const { return fd_.get(); }
+  const sigset_t& before() const { return before_; }
 
-void Say(const std::string& text) { std::cout << text << std::endl; }
-
-struct Client {
-  UniqueFd connection;
-  double seconds = 0;  // that its session may take; 0: any
-};
-
-// The client that waits at the door, if it is one of TVM's and names the key.
-std::optional<Client> Greet(int listener, const std::string& key, const std::string& server_key) {
-  Client client{UniqueFd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC))};
-  const int fd = client.connection.get();
-  if (fd < 0) return std::nullopt;
-  try {
-    LimitSilence(fd, kHandshakeSeconds);
-    if (ReceiveNumber(fd) != kMagic) return std::nullopt;
-    std::istringstream words(ReceiveText(fd));
-    std::string named, option;
-    words >> named;
-    if (named != "client:" + key) {
-      SendNumber(fd, kMismatch);
-      Say("a client came with another key");
-      return std::nullopt;
-    }
-    const std::string timeout = "-timeout=";
-    while (words >> option)
-      if (option.starts_with(timeout)) client.seconds = std::strtod(option.c_str() + timeout.size(), nullptr);
-    SendNumber(fd, kMagic);
-    SendText(fd, "server:" + server_key);
-    LimitSilence(fd, 0);
-  } catch (const NetworkError& error) {
-    Say(std::string("a client: ") + error.what());
+  // One that asks this process to end, if there is one.
+  std::optional<int> Ending() const {
+    signalfd_siginfo info;
+    while (::read(fd_.get(), &info, sizeof info) == sizeof info)
+      if (info.ssi_signo != SIGCHLD) return static_cast<int>(info.ssi_signo);
     return std::nullopt;
   }
-  return client;
-}
 
-Client Await(int listener, int port, const std::string& key, Tracker* tracker) {
-  while (true) {
-    const std::string expected = tracker != nullptr ? tracker->Offer(port) : key;
-    do {
-      if (!WaitReadable(listener, kPollMs)) continue;
-      if (std::optional<Client> client = Greet(listener, expected, key)) return std::move(*client);
-    } while (tracker == nullptr || tracker->StillOffered());
+  // As if it had not been held back.
+  void Obey(int signal) const {
+    ::raise(signal);
+    ::sigprocmask(SIG_SETMASK, &before_, nullptr);
   }
-}
 
-[[noreturn]] void Run(const Arguments& arguments) {
-  const Listener listener = Listen(arguments.host, arguments.port, arguments.port_end);
-  Say("listening on " + arguments.host + ":" + std::to_string(listener.port));
-  std::optional<Tracker> tracker;
-  if (!arguments.tracker_host.empty())
-    tracker.emplace(arguments.tracker_host, arguments.tracker_port, arguments.key, arguments.custom_address);
-  std::string last_trouble;
-  while (true) {
-    try {
-      Client client = Await(listener.fd.get(), listener.port, arguments.key, tracker ? &*tracker : nullptr);
-      last_trouble.clear();
-      Say("a session begins");
-      Say("the session ended: " + Serve(std::move(client.connection), arguments.work_dir, client.seconds));
-    } catch (const std::exception& error) {  // the tracker is away, or there is no room for a session
-      if (tracker) tracker->Disconnect();
-      if (error.what() != last_trouble) Say(last_trouble = error.what());
-      std::this_thread::sleep_for(std::chrono::seconds(1));
+ private:
+  sigset_t before_;
+  UniqueFd fd_;
+};
+
+class Server {
+ public:
+  explicit Server(const Options& options) : options_(options) {
+    Listener listener = Listen(options.host, options.port, options.port_end);
+    port_ = listener.port;
+    const bool tracked = !options.tracker_host.empty();
+    if (tracked && listener.loopback && options.custom_address.empty() && !IsLoopback(options.tracker_host))
+      throw UsageError("clients of a tracker on another machine cannot reach " + options.host + ": add --host 0.0.0.0, or --custom-address");
+    Say("listening on " + options.host + ":" + std::to_string(port_));
+    if (!listener.loopback && (tracked || options.key.empty()))
+      Say(std::string("warning: whoever reaches ") + (tracked ? "the tracker" : "this port") + " may do here what this user may: use it in a trusted network" +
+          (tracked ? "" : ", or with --key"));
+    door_.emplace(std::move(listener.fd), Duration(options.patience));
+    if (tracked) tracker_.emplace(options.tracker_host, options.tracker_port, options.key, options.custom_address);
+    else door_->Expect(options.key);
+  }
+
+  // Until a signal asks for the end, which is returned.
+  int Run() {
+    while (true) {
+      if (!session_) Offer();
+      std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}, session_ ? session_->Watch() : pollfd{-1, 0, 0}};
+      door_->Watch(polled);
+      ::poll(polled.data(), polled.size(), MillisecondsUntil(NextTime()));
+      if (const auto signal = signals_.Ending()) {
+        session_.reset();
+        return *signal;
+      }
+      if (session_)
+        if (const auto end = session_->Attend(polled[1])) {
+          session_.reset();
+          Say("the session ended: " + *end);
+        }
+      door_->Attend(std::span(polled).subspan(2));
+      if (!session_) Begin();
     }
   }
-}
+  void Obey(int signal) const { signals_.Obey(signal); }
+
+ private:
+  static Clock::duration Duration(double seconds) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+
+  Clock::time_point NextTime() const {
+    Clock::time_point next = door_->until();
+    if (session_) next = std::min(next, session_->until());
+    if (tracker_ && !session_) next = std::min(next, ask_at_);
+    return next;
+  }
+
+  // Says to the tracker, if there is one, that the server is free.
+  void Offer() {
+    if (!tracker_ || Clock::now() < ask_at_) return;
+    try {
+      if (!offered_ || !tracker_->StillOffered()) door_->Expect(offered_ = tracker_->Offer(port_));
+      ask_at_ = Clock::now() + kAskTracker;
+      last_trouble_.clear();
+    } catch (const NetworkError& error) {
+      Withdraw();
+      tracker_->Disconnect();
+      Rest(error.what());
+    }
+  }
+
+  void Withdraw() {
+    offered_.reset();
+    if (tracker_) door_->Expect(std::nullopt);
+  }
+
+  void Rest(const std::string& trouble) {
+    ask_at_ = Clock::now() + kRest;
+    if (trouble != last_trouble_) Say(last_trouble_ = trouble);
+  }
+
+  // A session with whoever waits.
+  void Begin() {
+    while (std::optional<Door::Guest> guest = door_->Next()) {
+      const int fd = guest->connection.get();
+      Withdraw();
+      ask_at_ = Clock::now();
+      if (!SendNow(fd, Welcome(options_.key))) continue;
+      LetBlock(fd);
+      KeepAlive(fd);
+      const double seconds = guest->seconds > 0 ? std::min(guest->seconds, options_.session_limit) : options_.session_limit;
+      try {
+        session_.emplace(std::move(guest->connection), options_.work_dir, Session::Limits{seconds, Duration(options_.patience)}, signals_.before());
+        Say("a session begins");
+        return;
+      } catch (const std::system_error& error) {  // there is no room for it
+        Rest(error.what());
+      }
+    }
+  }
+
+  Options options_;
+  Signals signals_;
+  int port_ = 0;
+  std::optional<Door> door_;
+  std::optional<Tracker> tracker_;
+  std::optional<std::string> offered_;
+  Clock::time_point ask_at_{};
+  std::string last_trouble_;
+  std::optional<Session> session_;
+};
 
 }  // namespace
 }  // namespace flexcomp::server
@@ -169,7 +177,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   try {
-    Run(Parse(argc, argv));
+    Server server(ParseOptions(argc, argv));
+    server.Obey(server.Run());
   } catch (const UsageError& error) {
     std::cerr << "error: " << error.what() << "\n\n" << kUsage;
     return 2;

@@ -1,6 +1,7 @@
 // TCP as TVM's RPC uses it: numbers are 32 bits in the machine's byte order, texts are their length and their bytes.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -9,29 +10,40 @@
 
 namespace flexcomp::server {
 
+using Clock = std::chrono::steady_clock;
+
 struct NetworkError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A listening socket, and the port it got.
+// A listening socket, which never blocks, and where it is.
 struct Listener {
   UniqueFd fd;
   int port = 0;
+  bool loopback = false;  // only this machine reaches it
 };
 
 // Listens on the first free port from `first` to `last`; port 0 is any free one. Throws NetworkError.
 Listener Listen(const std::string& host, int first, int last);
 
-UniqueFd Connect(const std::string& host, int port);
+// Whether `host` names this machine's loopback, and nothing else.
+bool IsLoopback(const std::string& host);
 
-// After `seconds` of silence reading fails; 0: never.
-void LimitSilence(int fd, int seconds);
+// A conversation on a socket that must end by `until`, whatever the other side does: Throws NetworkError if it does not.
+UniqueFd Connect(const std::string& host, int port, Clock::time_point until);
+void SendNumber(int fd, int32_t number, Clock::time_point until);
+void SendText(int fd, const std::string& text, Clock::time_point until);
+int32_t ReceiveNumber(int fd, Clock::time_point until);
+std::string ReceiveText(int fd, Clock::time_point until);  // refuses more than 64 KiB
 
-bool WaitReadable(int fd, int milliseconds);
+// Whether all of it went at once, into the system's buffer.
+bool SendNow(int fd, const std::string& bytes);
 
-void SendNumber(int fd, int32_t number);
-void SendText(int fd, const std::string& text);
-int32_t ReceiveNumber(int fd);
-std::string ReceiveText(int fd);  // refuses more than 64 KiB
+// For a connection that is left alone from now on: a peer that vanishes without a word is noticed within a minute.
+void KeepAlive(int fd);
+void LetBlock(int fd);
+
+// Milliseconds for poll, rounded up; 0 if it is over.
+int MillisecondsUntil(Clock::time_point time);
 
 }  // namespace flexcomp::server

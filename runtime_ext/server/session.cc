@@ -1,20 +1,20 @@
 #include "session.h"
 
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <iostream>
 #include <system_error>
+#include <vector>
+
+#include "say.h"
 
 namespace flexcomp::server {
 namespace {
@@ -40,43 +40,26 @@ void RegisterFunctions(const fs::path& folder) {
                            }));
 }
 
+// A child needs no other client's connection: whoever holds one keeps it open.
+void CloseAllBut(int connection) {
+  std::vector<int> open;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) open.push_back(std::stoi(entry.path().filename()));
+  for (const int fd : open)
+    if (fd > STDERR_FILENO && fd != connection) ::close(fd);
+}
+
 // In the child.
 [[noreturn]] void RunSession(int connection, const fs::path& folder) {
   try {
+    CloseAllBut(connection);
     RegisterFunctions(folder);
     ffi::Function::GetGlobalRequired("rpc.ServerLoop")(connection);
   } catch (const std::exception& error) {
-    std::cout << "session: " << error.what() << std::endl;
+    Say(std::string("session: ") + error.what());
     ::_exit(1);
   }
   ::_exit(0);
 }
-
-// Signals wait while a session runs: they must find its folder removed.
-class HeldSignals {
- public:
-  HeldSignals() {
-    ::sigemptyset(&held_);
-    for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&held_, signal);
-    ::sigprocmask(SIG_BLOCK, &held_, &before_);
-  }
-  ~HeldSignals() { Release(); }
-  void Release() const { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
-
-  // SIGCHLD, or what asks this process to end, or 0 when the time is over.
-  int Wait(double seconds) const {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-    while (true) {
-      const double left = std::chrono::duration<double>(end - std::chrono::steady_clock::now()).count();
-      if (left <= 0) return 0;
-      const timespec limit{static_cast<time_t>(left), static_cast<long>((left - std::floor(left)) * 1e9)};
-      if (const int signal = ::sigtimedwait(&held_, nullptr, &limit); signal > 0) return signal;
-    }
-  }
-
- private:
-  sigset_t held_, before_;
-};
 
 std::string HowItEnded(int status) {
   if (WIFSIGNALED(status))
@@ -84,35 +67,80 @@ std::string HowItEnded(int status) {
   return WEXITSTATUS(status) == 0 ? "the client left" : "failed";
 }
 
+// All of a process group, or, if it is none yet, the process.
+void KillAll(pid_t child) {
+  if (::kill(-child, SIGKILL) != 0) ::kill(child, SIGKILL);
+}
+
 }  // namespace
 
-std::string Serve(UniqueFd connection, const std::string& work_dir, double seconds) {
-  std::string name = (fs::absolute(work_dir) / "flexcomp-session-XXXXXX").string();
-  const HeldSignals signals;
-  if (::mkdtemp(name.data()) == nullptr) Fail("cannot make a folder in " + work_dir);
-  const pid_t parent = ::getpid(), child = ::fork();
-  if (child == 0) {
+Session::Session(UniqueFd connection, const std::string& work_dir, Limits limits, const sigset_t& signals)
+    : connection_(std::move(connection)),
+      folder_((fs::absolute(work_dir) / "flexcomp-session-XXXXXX").string()),
+      limits_(limits),
+      over_at_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits.seconds))) {
+  if (::mkdtemp(folder_.data()) == nullptr) Fail("cannot make a folder in " + work_dir);
+  const pid_t parent = ::getpid();
+  child_ = ::fork();
+  if (child_ == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);  // it ended meanwhile
-    signals.Release();
-    RunSession(connection.get(), name);
+    ::setpgid(0, 0);                        // what it starts ends with it
+    ::sigprocmask(SIG_SETMASK, &signals, nullptr);
+    RunSession(connection_.get(), folder_);
   }
-  connection = UniqueFd();  // the child's alone: when it ends, the client sees that
-  std::string ended;
-  int status = 0, signal = 0;
-  if (child < 0) {
-    ended = "cannot make a process for it";
-  } else {
-    // A child of an earlier session cannot have left a SIGCHLD: it was waited for.
-    signal = signals.Wait(seconds > 0 ? seconds : 1e9);
-    if (signal != SIGCHLD) ::kill(child, SIGKILL);
-    ::waitpid(child, &status, 0);
-    ended = signal == 0 ? "its time was over" : signal != SIGCHLD ? "the server was ended" : HowItEnded(status);
+  if (child_ > 0) return;
+  const int error = errno;
+  std::error_code ignored;
+  fs::remove_all(folder_, ignored);
+  errno = error;
+  Fail("cannot make a process for a session");
+}
+
+Session::~Session() {
+  if (!reaped_) {
+    KillAll(child_);
+    for (int tries = 0; tries < 100 && ::waitpid(child_, nullptr, WNOHANG) == 0; ++tries) ::usleep(10'000);
   }
   std::error_code ignored;
-  fs::remove_all(name, ignored);
-  if (signal > 0 && signal != SIGCHLD) ::raise(signal);  // delivered when the signals are released
-  return ended;
+  fs::remove_all(folder_, ignored);
+}
+
+void Session::Kill(std::string why) {
+  if (lost_at_) return;
+  KillAll(child_);
+  why_ = std::move(why);
+  lost_at_ = Clock::now() + limits_.patience;
+}
+
+std::optional<std::string> Session::Attend(const pollfd& polled) {
+  int status = 0;
+  while (::waitpid(child_, &status, WNOHANG | WUNTRACED | WCONTINUED) == child_) {
+    if (WIFSTOPPED(status)) {
+      stopped_until_ = Clock::now() + limits_.patience;
+    } else if (WIFCONTINUED(status)) {
+      stopped_until_.reset();
+    } else {
+      reaped_ = true;
+      ::kill(-child_, SIGKILL);  // what it started
+      return why_.empty() ? HowItEnded(status) : why_;
+    }
+  }
+  if (polled.revents != 0 && !gone_) {
+    gone_ = true;
+    idle_until_ = Clock::now() + limits_.patience;  // to finish what it does
+  }
+  const auto now = Clock::now();
+  if (now >= over_at_) Kill("its time was over");
+  if (idle_until_ && now >= *idle_until_) Kill("the client left, and it did not end");
+  if (stopped_until_ && now >= *stopped_until_) Kill("it was stopped");
+  if (lost_at_ && now >= *lost_at_) return why_ + ", and cannot be killed";
+  return std::nullopt;
+}
+
+Clock::time_point Session::until() const {
+  if (lost_at_) return *lost_at_;
+  return std::min({over_at_, idle_until_.value_or(over_at_), stopped_until_.value_or(over_at_)});
 }
 
 }  // namespace flexcomp::server

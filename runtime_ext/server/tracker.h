@@ -15,17 +15,17 @@ class Tracker {
       : host_(std::move(host)), port_(port), key_(std::move(key)), reported_host_(std::move(reported_host)) {}
 
   // Offers the server at `server_port` to a next client, which will name the key that is returned. Connects if need be.
-  // Throws NetworkError, after which the next call connects anew.
+  // Throws NetworkError, after a few seconds at most, after which the next call connects anew.
   std::string Offer(int server_port);
 
-  // To be called now and then while nobody comes. False: a client was sent and did not come; offer anew.
+  // To be called now and then while nobody comes. False: a client was sent and did not come; offer anew. Throws as Offer.
   bool StillOffered();
 
   void Disconnect() { line_ = UniqueFd(); }
 
  private:
-  std::string Ask(const std::string& request);
-  void Order(const std::string& request);
+  std::string Ask(const std::string& request, Clock::time_point until);
+  void Order(const std::string& request, Clock::time_point until);
 
   std::string host_;
   int port_;

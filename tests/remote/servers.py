@@ -75,6 +75,9 @@ def own_server(folder: Path, *options: str, prefix: Sequence[str] = ()) -> Itera
         assert first.startswith("listening on "), (first, (folder / "errors").read_text())
         yield server, first.removeprefix("listening on ").strip()
     finally:
+        server.terminate()  # it removes its sessions' files
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(10)
         kill(server)
         server.wait()
         server.stdout.close()

@@ -1,0 +1,58 @@
+// Those who have come and have no session yet. However slow or silent one is, it keeps nobody else from the server.
+#pragma once
+
+#include <poll.h>
+
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "net.h"
+
+namespace flexcomp::server {
+
+class Door {
+ public:
+  struct Guest {
+    UniqueFd connection;
+    double seconds = 0;  // that its session may take; 0: it does not say
+  };
+
+  // Every client has `patience` for its whole greeting.
+  Door(UniqueFd listener, Clock::duration patience) : listener_(std::move(listener)), patience_(patience) {}
+
+  // Only clients that name this key are let in from now on; none: nobody is.
+  void Expect(std::optional<std::string> key) { key_ = std::move(key); }
+
+  // Appends what should be polled.
+  void Watch(std::vector<pollfd>& polled) const;
+  // Deals with what `Watch` appended, after poll: lets new clients in, hears on, and forgets who took too long or hung up.
+  void Attend(std::span<const pollfd> polled);
+  // When that should happen again, if nobody stirs.
+  Clock::time_point until() const;
+
+  // Who greeted first, if anybody has.
+  std::optional<Guest> Next();
+
+ private:
+  struct Visitor {
+    UniqueFd connection;
+    std::string heard;
+    Clock::time_point until;
+  };
+
+  void ForgetGone();  // of those who wait
+  void Accept();
+  bool Hear(Visitor& visitor);  // false: it is no visitor any more
+
+  UniqueFd listener_;
+  Clock::duration patience_;
+  std::optional<std::string> key_;
+  Clock::time_point rest_until_{};  // no new clients before: the system has no room for them
+  std::deque<Visitor> visitors_;    // in the middle of their greeting, in the order in which they came
+  std::deque<Guest> guests_;        // they named the key, and wait
+};
+
+}  // namespace flexcomp::server
