@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "sync.h"
+
 namespace flexcomp {
 
 // Tells the core that this is a spin loop.
@@ -18,7 +20,7 @@ inline void CpuRelax() noexcept {
 class Counter {
  public:
   // Waiting threads look `spins` times before they sleep.
-  explicit Counter(int spins = 1000) noexcept : spins_(spins) {}
+  explicit Counter(int spins = kSpins) noexcept : spins_(spins) {}
   // For the waits that begin later.
   void SpinFor(int spins) noexcept { spins_.store(spins, std::memory_order_relaxed); }
 
@@ -80,9 +82,9 @@ class Counter {
     }
   }
 
-  std::atomic<int> spins_;
-  alignas(64) std::atomic<uint32_t> value_{0};
-  mutable std::atomic<uint32_t> sleepers_{0};
+  Atomic<int> spins_;
+  alignas(64) Atomic<uint32_t> value_{0};
+  mutable Atomic<uint32_t> sleepers_{0};
 };
 
 }  // namespace flexcomp

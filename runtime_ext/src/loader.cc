@@ -15,7 +15,7 @@ constexpr uint64_t kMostBytesInFlight = 2 << 20;
 
 // Looks before sleeping, where that takes nothing from anybody: some hundred microseconds. Waking up takes some fifty, and
 // plans for the smallest budgets wait hundreds of times in an inference.
-constexpr int kSpins = 20000;
+constexpr int kManySpins = 20000;
 // The same for reads: while the loader slept through the end of one, the device would have nothing to do. Longer than a read
 // takes where it matters.
 constexpr int64_t kPollNs = 3'000'000;
@@ -40,8 +40,8 @@ Loader::Loader(WeightsFile& file, const CpuSet& cpus, bool own_core)
     : file_(file), own_core_(own_core), thread_([this, cpus] { Main(cpus); }) {
   if (!own_core) return;
   for (Turn& turn : turns_) {
-    turn.loaded.SpinFor(kSpins);
-    turn.computed.SpinFor(kSpins);
+    turn.loaded.SpinFor(kManySpins);
+    turn.computed.SpinFor(kManySpins);
   }
 }
 
@@ -186,13 +186,21 @@ bool Loader::BeginLoad(uint32_t j, Turn& turn, Span* span) noexcept {
     // What has arrived is said before more is begun: some file systems read while a read is begun.
     // Nor is more begun once loading is given up: the arena's memory may be gone, and should not come back.
     const auto end_one = [&] { return reads_.full() || in_flight_nbytes_ + nbytes > kMostBytesInFlight || interrupted(); };
-    while (reads_.size() > 0 && (end_one() || file_.Ready()))
-      if (!EndRead()) return false;
+    for (;;) {
+      while (reads_.size() > 0 && (end_one() || file_.Ready()))
+        if (!EndRead()) return false;
+      // Either this thread sees that it is to stop, or whoever wants that sees that a read begins, and waits.
+      beginning_.Set(1);
+      if (!interrupted_) break;
+      beginning_.Set(0);
+      if (reads_.size() == 0) return Fail(turn, {}), false;
+    }
     // Before the first inference has ended the arena may be fresh.
     if (!resident_) Touch(arena_ + load.target + at, nbytes);
     reads_.Push({j, &turn, span, at, nbytes, span != nullptr ? MonotonicNs() : 0, at + nbytes == load.nbytes});
     in_flight_nbytes_ += nbytes;
     file_.Begin(load.source + at, arena_ + load.target + at, nbytes);
+    beginning_.Set(0);
   }
   return true;
 }
@@ -224,11 +232,15 @@ bool Loader::EndRead() noexcept {
       return true;
     }
   }
-  read.turn->failure = {error, read.load, loads_[read.load].source + read.at};
-  read.turn->loaded.Set(kFailed);
+  Fail(*read.turn, {error, read.load, loads_[read.load].source + read.at});
+  return false;
+}
+
+void Loader::Fail(Turn& turn, const Failure& failure) noexcept {
+  turn.failure = failure;
+  turn.loaded.Set(kFailed);
   for (; reads_.size() > 0; reads_.Pop()) file_.End();
   in_flight_nbytes_ = 0;
-  return false;
 }
 
 bool Loader::Drain() noexcept {

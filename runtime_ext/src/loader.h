@@ -10,13 +10,13 @@
 #include <atomic>
 #include <cstdint>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "byte_source.h"
 #include "counter.h"
 #include "cpu_set.h"
 #include "program.h"
+#include "sync.h"
 #include "trace.h"
 #include "weights_file.h"
 
@@ -63,8 +63,14 @@ class Loader {
   // Gives up loading: whoever waits for loads is told at once, the loader stops after the read that runs. Any thread
   // may call it.
   void Interrupt() noexcept {
-    interrupted_.store(true, std::memory_order_relaxed);
+    interrupted_ = true;
     turn().loaded.Set(kFailed);
+  }
+  // The same, and when it returns no further read begins before the next inference: the arena's memory may go. Waits for none
+  // that was begun.
+  void Halt() noexcept {
+    Interrupt();
+    beginning_.WaitEqual(0);
   }
 
   // Waits for the rest of the loads of this inference; false: interrupted. Throws StorageError if one failed, or if the
@@ -128,6 +134,8 @@ class Loader {
   // With a core of its own: looks for a while, until the oldest read has ended or `enough()`.
   template <typename Enough>
   void PollReads(Enough enough) noexcept;
+  // Tells whoever waits for loads of this inference that none comes any more, and ends all reads.
+  void Fail(Turn& turn, const Failure& failure) noexcept;
   // Ends the oldest read, and says so if that was the end of its load. False: it failed, or loading is given up.
   bool EndRead() noexcept;
   // Ends all reads; false: one failed, or loading is given up.
@@ -155,16 +163,17 @@ class Loader {
 
   // Of the thread that computes.
   Turn turns_[kTurns];
-  std::atomic<Turn*> turn_ = &turns_[0];  // of the current or the last inference; others may only interrupt it
+  Atomic<Turn*> turn_ = &turns_[0];  // of the current or the last inference; others may only interrupt it
   bool finished_once_ = false;
   uint32_t started_count_ = 0;
 
   std::span<Span> spans_;       // set by Start before started_ rises
   Counter started_, finished_;  // inferences, counted modulo 2^32; equal when the thread is idle
-  std::atomic<bool> abort_{false};
-  std::atomic<uint64_t> total_bytes_{0};
-  std::atomic<bool> stop_{false}, interrupted_{false};
-  std::thread thread_;  // last: it uses everything above
+  Counter beginning_;           // 1 while a read is begun, unless it was seen before that loading is given up
+  Atomic<bool> abort_{false};
+  Atomic<uint64_t> total_bytes_{0};
+  Atomic<bool> stop_{false}, interrupted_{false};
+  Thread thread_;  // last: it uses everything above
 };
 
 }  // namespace flexcomp

@@ -167,7 +167,7 @@ void Session::SwitchToWanted() noexcept {
 bool Session::Abandon() noexcept {
   // A thread that copies what it reads would ask for the memory again.
   if (!file_->queued()) return false;
-  loader_->Interrupt();  // before the memory goes: what it begins later would bring some back
+  loader_->Halt();  // before the memory goes: what it begins later would bring some back
   if (!arena_.Discard()) return false;
   rung_ = wanted_;
   abandoned_ = true;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "byte_source.h"
 #include "program.h"
@@ -22,6 +23,9 @@ class WeightsFile {
  public:
   // Throws ArtifactError unless `path` is the file that the program was made with.
   WeightsFile(const std::string& path, const Program& program, const StorageOptions& options);
+  // Whatever the source holds, without a header. For tests.
+  WeightsFile(std::string name, std::unique_ptr<ByteSource> source)
+      : path_(std::move(name)), header_nbytes_(0), source_(std::move(source)) {}
 
   // As those of ByteSource, with offsets in the data section.
   void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept {

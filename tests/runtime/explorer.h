@@ -1,0 +1,331 @@
+// Runs threads of one program one step at a time, in every order there is.
+//
+// Threads are fibers here. A fiber stops before each of its steps, which are the operations on Atomic, so that between two
+// stops it does one of them and what it does alone. All memory that fibers share and their stacks are one state: from each
+// state every fiber that may go is tried, from a copy of the state, and a state that was there before is left at once.
+// What is found: a failed Require, and states from which nobody can go on. Operations take effect in one order for all;
+// what weaker memory orders allow besides is not explored.
+#pragma once
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace explore {
+
+inline constexpr size_t kStackNbytes = 128 << 10, kSharedNbytes = 64 << 10;
+inline constexpr int kMostFibers = 4;
+
+struct Fiber {
+  jmp_buf context;
+  const char* name;
+  char* live;  // of its stack: what lies behind
+  bool done;
+  const void* asleep_on;           // until somebody notifies
+  bool (*may_go)(const void*);     // or until this says so, if there is one
+  const void* asked;
+  int options, option;             // in how many ways it may go on, and which was taken
+  const char* doing;
+  const void* with;
+};
+
+// The state, but for the stacks.
+inline Fiber fibers[kMostFibers];
+inline int fiber_count = 0;
+alignas(64) inline char shared[kSharedNbytes];
+inline size_t shared_nbytes = 0;
+alignas(64) inline char stacks[kMostFibers][kStackNbytes];
+
+inline jmp_buf scheduler;
+inline int current = -1;
+
+inline void* Allocate(size_t nbytes) {
+  nbytes = (nbytes + 63) / 64 * 64;
+  if (shared_nbytes + nbytes > kSharedNbytes) std::abort();
+  return shared + std::exchange(shared_nbytes, shared_nbytes + nbytes);
+}
+
+struct Taken {
+  const char *name, *doing;
+  const void* with;
+  int option;
+};
+inline std::vector<Taken> path;  // to the state that is looked at
+
+[[noreturn]] inline void Fail(const char* what) {
+  std::printf("%s, after %zu steps:\n", what, path.size());
+  for (size_t i = path.size() > 400 ? path.size() - 400 : 0; i < path.size(); ++i) {
+    const Taken& taken = path[i];
+    std::printf("  %-8s %s", taken.name, taken.doing);
+    if (taken.with != nullptr) std::printf(" +%td", static_cast<const char*>(taken.with) - shared);
+    if (taken.option != 0) std::printf(" (%d)", taken.option);
+    std::printf("\n");
+  }
+  std::fflush(stdout);
+  std::_Exit(1);
+}
+
+inline void Require(bool holds, const char* what) {
+  if (!holds) Fail(what);
+}
+
+[[gnu::noinline]] inline void Yield() {
+  Fiber& fiber = fibers[current];
+#if defined(__x86_64__)
+  asm volatile("mov %%rsp, %0" : "=r"(fiber.live));
+#elif defined(__aarch64__)
+  asm volatile("mov %0, sp" : "=r"(fiber.live));
+#else
+#error "which register holds the stack's end?"
+#endif
+  if (_setjmp(fiber.context) == 0) _longjmp(scheduler, 1);
+}
+
+// Before a step. Returns the way to take, of so many.
+inline int At(const char* doing, const void* with = nullptr, int options = 1) {
+  if (current < 0) return 0;  // nothing is explored yet
+  fibers[current].doing = doing;
+  fibers[current].with = with;
+  fibers[current].options = options;
+  Yield();
+  return std::exchange(fibers[current].option, 0);
+}
+
+// Stops until the condition holds, which looks at the state only.
+template <typename Condition>
+void Until(const char* doing, const Condition& condition) {
+  Fiber& fiber = fibers[current];
+  fiber.may_go = [](const void* asked) { return (*static_cast<const Condition*>(asked))(); };
+  fiber.asked = &condition;
+  At(doing);
+  fiber.may_go = nullptr;
+  fiber.asked = nullptr;
+}
+
+inline void Sleep(const void* on) {
+  fibers[current].asleep_on = on;
+  At("wake up", on);
+}
+inline void Wake(const void* on) {
+  for (Fiber& fiber : fibers)
+    if (fiber.asleep_on == on) fiber.asleep_on = nullptr;
+}
+
+inline void (*body)(void*);
+inline void* argument;
+inline void Enter() {
+  body(argument);
+  fibers[current].done = true;
+  fibers[current].live = stacks[current] + kStackNbytes;
+  _longjmp(scheduler, 1);
+}
+
+// Makes a fiber of `run`, which stays where it is; it runs to its first step. Returns its number.
+template <typename Run>
+int Start(const char* name, Run& run) {
+  if (fiber_count == kMostFibers) std::abort();
+  const int number = fiber_count++, before = std::exchange(current, number);
+  fibers[number] = {};
+  fibers[number].name = name;
+  body = [](void* what) { (*static_cast<Run*>(what))(); };
+  argument = &run;
+  static ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = stacks[number];
+  context.uc_stack.ss_size = kStackNbytes;
+  makecontext(&context, Enter, 0);
+  if (_setjmp(scheduler) == 0) setcontext(&context);
+  current = before;
+  return number;
+}
+
+[[gnu::noinline]] inline void Resume(int number, int option) {
+  current = number;
+  fibers[number].option = option;
+  if (_setjmp(scheduler) == 0) _longjmp(fibers[number].context, 1);
+  current = -1;
+}
+
+inline bool MayGo(const Fiber& fiber) {
+  return !fiber.done && fiber.asleep_on == nullptr && (fiber.may_go == nullptr || fiber.may_go(fiber.asked));
+}
+
+// Calls visit(data, nbytes) for every part of the state.
+template <typename Visit>
+void Parts(const Visit& visit) {
+  visit(reinterpret_cast<char*>(fibers), sizeof(Fiber) * fiber_count);
+  visit(shared, shared_nbytes);
+  for (int i = 0; i < fiber_count; ++i) visit(fibers[i].live, static_cast<size_t>(stacks[i] + kStackNbytes - fibers[i].live));
+}
+
+inline uint64_t Hash() {
+  uint64_t hash = 0x9E3779B97F4A7C15;
+  Parts([&](const char* data, size_t nbytes) {
+    for (size_t at = 0; at + 8 <= nbytes; at += 8) {
+      uint64_t word;
+      std::memcpy(&word, data + at, 8);
+      hash = (hash ^ word) * 0xD6E8FEB86659FD93;
+      hash ^= hash >> 32;
+    }
+  });
+  return hash | 1;
+}
+
+class Seen {
+ public:
+  // Whether it is new.
+  bool Add(uint64_t hash) {
+    if (2 * count_ >= slots_.size()) Grow();
+    if (!Put(hash)) return false;
+    ++count_;
+    return true;
+  }
+  size_t count() const { return count_; }
+
+ private:
+  bool Put(uint64_t hash) {
+    for (size_t at = hash >> 20;; ++at) {
+      uint64_t& slot = slots_[at % slots_.size()];
+      if (slot == hash) return false;
+      if (slot == 0) return slot = hash, true;
+    }
+  }
+  void Grow() {
+    const std::vector<uint64_t> old = std::exchange(slots_, std::vector<uint64_t>(2 * slots_.size()));
+    for (const uint64_t hash : old)
+      if (hash != 0) Put(hash);
+  }
+  std::vector<uint64_t> slots_ = std::vector<uint64_t>(1 << 16);
+  size_t count_ = 0;
+};
+
+struct Explored {
+  size_t states = 0, steps = 0;
+};
+
+// Everything that the fibers, as they are now, may do. `at_end` looks at the states in which all of them are done.
+template <typename AtEnd>
+Explored Explore(const AtEnd& at_end) {
+  struct Frame {
+    size_t saved;  // where its state lies
+    int fiber, option;
+  };
+  std::vector<Frame> frames;
+  std::vector<char> saved;
+  Seen seen;
+  Explored explored;
+  const auto push = [&] {
+    frames.push_back({saved.size(), 0, 0});
+    Parts([&](const char* data, size_t nbytes) { saved.insert(saved.end(), data, data + nbytes); });
+    bool done = true, stuck = true;
+    for (int i = 0; i < fiber_count; ++i) {
+      done &= fibers[i].done;
+      stuck &= !MayGo(fibers[i]);
+    }
+    if (done) at_end();
+    Require(done || !stuck, "nobody can go on");
+  };
+  path.clear();
+  seen.Add(Hash());
+  push();
+  for (bool there = true; !frames.empty();) {  // there: the state is that of the last frame
+    Frame& frame = frames.back();
+    if (!there) {
+      // First the fibers, which say where the stacks are.
+      const char* from = saved.data() + frame.saved;
+      Parts([&](char* data, size_t nbytes) {
+        std::memcpy(data, from, nbytes);
+        from += nbytes;
+      });
+      there = true;
+    }
+    while (frame.fiber < fiber_count && !(MayGo(fibers[frame.fiber]) && frame.option < fibers[frame.fiber].options)) {
+      ++frame.fiber;
+      frame.option = 0;
+    }
+    if (frame.fiber == fiber_count) {
+      saved.resize(frame.saved);
+      frames.pop_back();
+      if (!path.empty()) path.pop_back();
+      there = false;
+      continue;
+    }
+    const Fiber& fiber = fibers[frame.fiber];
+    path.push_back({fiber.name, fiber.doing, fiber.with, frame.option});
+    Resume(frame.fiber, frame.option++);
+    ++explored.steps;
+    if (seen.Add(Hash())) {
+      push();
+    } else {
+      path.pop_back();
+      there = false;
+    }
+  }
+  explored.states = seen.count();
+  return explored;
+}
+
+}  // namespace explore
+
+namespace flexcomp {
+
+inline constexpr int kSpins = 0;
+
+template <typename T>
+class Atomic {
+ public:
+  Atomic(T value = {}) noexcept : value_(value) {}
+  T load(std::memory_order = std::memory_order_seq_cst) const noexcept { return At("load"), value_; }
+  void store(T value, std::memory_order = std::memory_order_seq_cst) noexcept { At("store"), value_ = value; }
+  operator T() const noexcept { return load(); }
+  T operator=(T value) noexcept { return store(value), value; }
+  T fetch_add(T value, std::memory_order = std::memory_order_seq_cst) noexcept {
+    return At("add"), std::exchange(value_, value_ + value);
+  }
+  T fetch_sub(T value, std::memory_order = std::memory_order_seq_cst) noexcept {
+    return At("subtract"), std::exchange(value_, value_ - value);
+  }
+  bool compare_exchange_weak(T& seen, T value, std::memory_order = std::memory_order_seq_cst) noexcept {
+    At("compare and store");
+    if (value_ != seen) return seen = value_, false;
+    return value_ = value, true;
+  }
+  void wait(T old, std::memory_order = std::memory_order_seq_cst) const noexcept {
+    for (At("wait"); value_ == old;) explore::Sleep(this);
+  }
+  void notify_all() noexcept { At("notify"), explore::Wake(this); }
+
+ private:
+  // Counts of spins and of bytes order nothing.
+  static constexpr bool kQuiet = std::is_same_v<T, int> || std::is_same_v<T, uint64_t>;
+  void At(const char* doing) const noexcept {
+    if constexpr (!kQuiet) explore::At(doing, this);
+  }
+
+  T value_;
+};
+
+class Thread {
+ public:
+  template <typename Run>
+  explicit Thread(Run run) : number_(explore::Start("loader", *new (explore::Allocate(sizeof(Run))) Run(std::move(run)))) {}
+  Thread(Thread&& other) noexcept = default;
+  void join() {
+    explore::Until("join", [this] { return explore::fibers[number_].done; });
+  }
+
+ private:
+  int number_;
+};
+
+}  // namespace flexcomp

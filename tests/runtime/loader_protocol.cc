@@ -1,0 +1,352 @@
+// Every order in which the loader, an inference and somebody who changes the budget may take their steps.
+//
+// The loader is the runtime's own code. The session that uses it is told again in a few lines, after session.cc. Storage
+// answers early or late, and fails where that is asked for. What has to hold: a step finds the weights that were loaded for
+// it, as long as it computes; nothing else is written where a read is in flight, and nothing read where there is no arena;
+// inferences begin anew only if the budget shrank, and fail only if storage did; everybody comes to an end.
+//
+// Weights are numbers. A step wipes out what it read unless that is pinned: what is there is there because it was read anew.
+#include <tvm/ffi/error.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "explorer.h"
+#include "loader.h"
+
+using explore::At;
+using explore::Require;
+using explore::Until;
+using flexcomp::Atomic;
+using flexcomp::ByteSource;
+using flexcomp::InFlight;
+using flexcomp::Load;
+using flexcomp::Loader;
+using flexcomp::WeightsFile;
+
+namespace {
+
+constexpr int kPlaces = 4;
+constexpr uint64_t kNothing = 0, kInFlight = 200;  // the weights of load j: j + 1
+
+struct Step {
+  uint32_t need;
+  std::vector<int> loads;  // whose weights it reads
+};
+struct Rung {
+  std::vector<Load> loads;
+  std::vector<Step> steps;
+};
+
+Load LoadOf(int number, int place, uint32_t after, bool pinned, bool ahead) {
+  return {static_cast<uint64_t>(number), 8, static_cast<uint64_t>(place) * 8, after, pinned, ahead};
+}
+Load Pinned(int number, int place) { return LoadOf(number, place, 0, true, false); }
+Load Ahead(int number, int place, uint32_t after) { return LoadOf(number, place, after, false, true); }
+Load Streamed(int number, int place, uint32_t after) { return LoadOf(number, place, after, false, false); }
+
+const Rung kAllAhead{{Ahead(0, 0, 1), Pinned(1, 1)}, {{1, {0}}, {2, {1}}}};
+const Rung kTwoAhead{{Ahead(0, 0, 2), Ahead(1, 1, 2)}, {{1, {0}}, {2, {1}}}};
+const Rung kRing{{Ahead(0, 0, 3), Streamed(1, 1, 0), Streamed(2, 0, 1)}, {{1, {0}}, {2, {1}}, {3, {2}}}};
+const Rung kMixed{{Pinned(0, 0), Ahead(1, 1, 2), Pinned(2, 2)}, {{1, {0}}, {2, {1}}, {3, {2, 0}}}};
+const Rung kStreamed{{Pinned(0, 0), Streamed(1, 1, 0)}, {{2, {0, 1}}, {0, {}}}};
+const Rung kOneAhead{{Ahead(0, 0, 1)}, {{1, {0}}}};
+const Rung kOnePinned{{Pinned(0, 0)}, {{1, {0}}}};
+const Rung kAllPinned{{Pinned(0, 0), Pinned(1, 1)}, {{1, {0}}, {2, {1}}}};
+
+struct Scenario {
+  const char* name;
+  std::vector<const Rung*> rungs;  // ascending
+  int inferences, switches, faults;
+  bool queued;
+};
+
+// All that the threads share.
+struct World {
+  // The arena.
+  bool mapped = false;
+  uint64_t places[kPlaces] = {};
+  // Storage.
+  bool queued = false;
+  int faults = 0;  // that may still happen
+  // Of the session, as in session.cc.
+  bool locked = false;
+  Atomic<bool> interrupt{false};
+  bool running = false, abandoned = false;
+  int wanted = 0, rung = 0;
+  // What has happened.
+  int shrunk = 0, restarts = 0, failed = 0, errors = 0, ended = 0, switched = 0;
+};
+
+const Scenario* scenario;
+World* world;
+Loader* loader;
+
+void Wipe() {
+  for (uint64_t& place : world->places) place = kNothing;
+}
+
+class Source final : public ByteSource {
+ public:
+  void Begin(uint64_t offset, std::byte* target, size_t) noexcept override {
+    At("begin a read");
+    Require(world->mapped, "a read begins without an arena");
+    Require(!world->abandoned, "a read begins into memory that was given back");
+    uint64_t* const place = reinterpret_cast<uint64_t*>(target);
+    *place = kInFlight;
+    reads_.Push({offset + 1, place});
+  }
+  bool Ready() noexcept override { return At("is the read over?", nullptr, 2) == 1; }
+  int End() noexcept override {
+    const int outcome = At("end a read", nullptr, world->faults > 0 ? 3 : 1);
+    const Read read = reads_.Oldest();
+    reads_.Pop();
+    // Reads that were in flight when the memory was given back have pages of their own.
+    if (read.place != nullptr) {
+      Require(*read.place == kInFlight, "something was written where a read was in flight");
+      *read.place = outcome == 0 ? read.weights : kNothing;
+    }
+    if (outcome == 0) return 0;
+    --world->faults;
+    ++world->failed;
+    return outcome == 1 ? EIO : ECANCELED;
+  }
+  int Check() const noexcept override { return 0; }
+  bool direct() const noexcept override { return true; }
+  bool queued() const noexcept override { return world->queued; }
+
+  bool idle() const noexcept { return reads_.size() == 0; }
+  void Detach() noexcept {
+    InFlight<Read> left;
+    for (; reads_.size() > 0; reads_.Pop()) left.Push({reads_.Oldest().weights, nullptr});
+    reads_ = left;
+  }
+
+ private:
+  struct Read {
+    uint64_t weights = 0;
+    uint64_t* place = nullptr;
+  };
+  InFlight<Read> reads_;
+};
+
+Source* source;
+
+// ------------------------------------------------------------------------------------------- the session
+
+const Rung& rung() { return *scenario->rungs[world->rung]; }
+
+void Lock() {
+  Until("lock", [] { return !world->locked; });
+  world->locked = true;
+}
+void Unlock() { world->locked = false; }
+
+void Activate() {
+  world->mapped = true;
+  Wipe();
+  loader->Open(rung().loads, reinterpret_cast<std::byte*>(world->places));
+}
+
+void SwitchToWanted() {
+  if (world->wanted == world->rung && !world->abandoned) return;
+  loader->Abort();
+  Require(source->idle(), "a read is in flight into an arena that goes");
+  world->mapped = world->abandoned = false;
+  world->rung = world->wanted;
+  Activate();
+}
+
+bool Abandon() {
+  if (!source->queued()) return false;
+  loader->Halt();
+  At("discard the arena");
+  source->Detach();
+  Wipe();
+  world->rung = world->wanted;
+  return world->abandoned = true;
+}
+
+void SetBudget(int chosen) {
+  Lock();
+  world->wanted = chosen;
+  if (world->abandoned) world->rung = chosen;
+  if (world->running && chosen < world->rung) {
+    world->interrupt = true;
+    ++world->shrunk;
+    loader->Interrupt();
+  }
+  Unlock();
+  Until("wait for the switch", [chosen] { return !world->locked && (!world->running || world->rung <= chosen); });
+  world->locked = true;
+  if (!world->running && !world->abandoned && (world->wanted == world->rung || !loader->Busy() || !Abandon())) SwitchToWanted();
+  Unlock();
+}
+
+void Compute(const Step& step) {
+  const auto there = [&] {
+    for (const int load : step.loads)
+      if (world->places[rung().loads[load].target / 8] != static_cast<uint64_t>(load) + 1) return false;
+    return true;
+  };
+  Require(there(), "a step begins without its weights");
+  At("compute");
+  Require(there(), "the weights of a step change while it computes");
+  for (const int load : step.loads)
+    if (!rung().loads[load].pinned) world->places[rung().loads[load].target / 8] = kNothing;
+}
+
+bool RunSteps() {
+  for (uint32_t i = 0; i < rung().steps.size(); ++i) {
+    const Step& step = rung().steps[i];
+    if (world->interrupt.load(std::memory_order_relaxed)) return false;
+    if (!loader->Ready(step.need)) At("stall");
+    if (!loader->Await(step.need)) return false;
+    Compute(step);
+    loader->Computed(i + 1);
+  }
+  return true;
+}
+
+enum class Outcome { kDone, kInterrupted, kFailed };
+
+Outcome TryInfer() {
+  loader->Start({});
+  bool done = false, failed = false;
+  try {
+    done = RunSteps();
+  } catch (const tvm::ffi::Error&) {
+    failed = true;  // nothing happens in here: exceptions belong to threads, not to fibers
+  }
+  if (!failed && !done) {
+    Lock();
+    if (world->wanted < world->rung) Abandon();
+    Unlock();
+  }
+  bool finished = false;
+  try {
+    finished = done && loader->Finish();
+  } catch (const tvm::ffi::Error&) {
+    failed = true;
+  }
+  if (!finished) loader->Abort();
+  return failed ? Outcome::kFailed : done ? Outcome::kDone : Outcome::kInterrupted;
+}
+
+void Run() {
+  Lock();
+  SwitchToWanted();
+  world->running = true;
+  world->interrupt = false;
+  Unlock();
+  Outcome outcome;
+  while ((outcome = TryInfer()) == Outcome::kInterrupted) {
+    Lock();
+    world->interrupt = false;
+    Require(++world->restarts <= world->shrunk, "an inference began anew for no reason");
+    SwitchToWanted();
+    Unlock();
+  }
+  if (outcome == Outcome::kFailed) Require(++world->errors <= world->failed, "an inference failed for no reason");
+  Lock();
+  world->running = false;
+  SwitchToWanted();
+  Unlock();
+}
+
+void Infer() {
+  for (; world->ended < scenario->inferences; ++world->ended) Run();
+  Until("close", [] { return world->switched == scenario->switches; });
+  loader->~Loader();
+}
+
+void Switch() {
+  for (; world->switched < scenario->switches; ++world->switched)
+    SetBudget(At("choose a budget", nullptr, static_cast<int>(scenario->rungs.size())));
+}
+
+template <typename T, typename... Args>
+T* Make(Args&&... args) {
+  return new (explore::Allocate(sizeof(T))) T(std::forward<Args>(args)...);
+}
+
+bool allocating = false;  // into the state
+
+explore::Explored Explore(const Scenario& now) {
+  explore::fiber_count = 0;
+  explore::shared_nbytes = 0;
+  std::memset(explore::shared, 0, sizeof(explore::shared));
+  scenario = &now;
+  allocating = true;
+  world = Make<World>();
+  world->queued = now.queued;
+  world->rung = world->wanted = static_cast<int>(now.rungs.size()) - 1;
+  auto own = std::make_unique<Source>();
+  source = own.get();
+  auto* file = Make<WeightsFile>("weights", std::move(own));
+  loader = Make<Loader>(*file, flexcomp::CpuSet(), false);
+  for (const Rung* rung : now.rungs) loader->Open(rung->loads, nullptr);  // takes what memory it needs for any of them
+  Activate();
+  allocating = false;
+  auto* infer = Make<void (*)()>(Infer);
+  auto* change = Make<void (*)()>(Switch);
+  explore::Start("infer", *infer);
+  explore::Start("budget", *change);
+  world->faults = now.faults;
+  return explore::Explore([] {
+    Require(source->idle(), "a read outlives the loader");
+    Require(!world->locked && world->ended == scenario->inferences, "somebody has not ended");
+  });
+}
+
+const Scenario kScenarios[] = {
+    {"all read ahead", {&kAllAhead}, 6, 0, 0, true},
+    {"two read ahead", {&kTwoAhead}, 6, 0, 0, true},
+    {"ring", {&kRing}, 4, 0, 0, true},
+    {"ahead between pinned", {&kMixed}, 4, 0, 0, true},
+    {"nothing ahead", {&kStreamed}, 4, 0, 0, true},
+    {"all pinned", {&kAllPinned}, 4, 0, 0, true},
+    {"faults, all ahead", {&kAllAhead}, 4, 0, 1, true},
+    {"faults, ring", {&kRing}, 3, 0, 1, true},
+    {"faults, nothing ahead", {&kStreamed}, 3, 0, 2, true},
+    {"faults, all pinned", {&kAllPinned}, 3, 0, 1, true},
+    {"switches, all ahead and pinned", {&kAllAhead, &kAllPinned}, 2, 1, 0, true},
+    {"switches, ring and all ahead", {&kRing, &kAllAhead}, 1, 1, 0, true},
+    {"switches by copies", {&kTwoAhead, &kStreamed}, 2, 1, 0, false},
+    {"back and forth", {&kOneAhead, &kOnePinned}, 1, 2, 0, true},
+    {"back and forth by copies", {&kOneAhead, &kOnePinned}, 1, 2, 0, false},
+    {"switches and faults", {&kOneAhead, &kOnePinned}, 2, 1, 1, true},
+};
+
+}  // namespace
+
+void* operator new(size_t nbytes) { return allocating ? explore::Allocate(nbytes) : std::malloc(nbytes); }
+void operator delete(void* data) noexcept {
+  const char* const at = static_cast<char*>(data);
+  if (at < explore::shared || at >= explore::shared + explore::kSharedNbytes) std::free(data);
+}
+void operator delete(void* data, size_t) noexcept { operator delete(data); }
+
+// Time stands still: it would make every state a new one.
+extern "C" int clock_gettime(clockid_t, timespec* time) noexcept {
+  *time = {};
+  return 0;
+}
+
+int main(int count, char** names) {
+  explore::Explored all;
+  for (const Scenario& one : kScenarios) {
+    if (count > 1 && std::strcmp(names[1], one.name) != 0) continue;
+    std::printf("%s: ", one.name);
+    std::fflush(stdout);
+    const explore::Explored explored = Explore(one);
+    std::printf("%zu states, %zu steps\n", explored.states, explored.steps);
+    all.states += explored.states;
+    all.steps += explored.steps;
+  }
+  std::printf("%zu states, %zu steps\n", all.states, all.steps);
+}

@@ -1,0 +1,58 @@
+"""The protocol between the loader and those it reads for, explored: every order in which their steps may follow each other."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import native
+import pytest
+
+_OPTIONS = ["-O2", "-U_FORTIFY_SOURCE", '-DFLEXCOMP_SYNC="explorer.h"', f"-I{Path(__file__).parent}"]
+_STORE = "    value_.store(value, std::memory_order_seq_cst);\n"
+_ASLEEP = "sleepers_.load(std::memory_order_seq_cst) != 0"
+_PARTS = ["loader.cc", "cpu_set.cc"]
+
+
+def test_every_order_of_steps_is_right(tmp_path):
+    done = native.run(native.compile(tmp_path, "loader_protocol.cc", _PARTS, _OPTIONS))
+    print(done.stdout)
+    assert int(done.stdout.splitlines()[-1].split()[0]) > 1_000_000  # states
+
+
+@pytest.mark.parametrize(
+    ("file", "rule", "without", "found"),
+    [
+        pytest.param(
+            "loader.cc", "    started_.WaitOther(inference - 1);", "    inference = started_.WaitOther(inference - 1);",
+            "all read ahead: a step begins without its weights", id="an inference is skipped",
+        ),
+        pytest.param(
+            "loader.cc", "if (interrupted() || failure.error == 0) return", "if (interrupted() || failure.error != 5) return",
+            "faults, all ahead: an inference began anew for no reason", id="an error is taken for an interruption",
+        ),
+        pytest.param(
+            "loader.cc", "if (!AwaitComputed(turn, loads_[j].after) || !BeginLoad", "if (!BeginLoad",
+            "all read ahead: ", id="reading ahead does not wait",
+        ),
+        pytest.param(
+            "loader.cc", "      if (!interrupted_) break;\n", "      break;\n",
+            "a read begins into memory that was given back", id="a read begins behind an interruption",
+        ),
+        pytest.param("loader.h", "kTurns = 4", "kTurns = 2", "all read ahead: ", id="turns are used again too soon"),
+        pytest.param(
+            "counter.h", f"{_STORE}    if ({_ASLEEP}) value_.notify_all();\n",
+            f"    const bool asleep = {_ASLEEP};\n{_STORE}    if (asleep) value_.notify_all();\n",
+            "nobody can go on", id="a sleeper is missed",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_missing_rule_breaks_is_found(tmp_path, file, rule, without, found):
+    """The explorer is as good as what it finds."""
+    sources = tmp_path / "src"
+    shutil.copytree(native.SRC, sources)
+    text = (sources / file).read_text()
+    assert text.count(rule) == 1
+    (sources / file).write_text(text.replace(rule, without))
+    done = native.run(native.compile(tmp_path, "loader_protocol.cc", _PARTS, _OPTIONS, sources=sources), status=1)
+    assert found in done.stdout and "after" in done.stdout
