@@ -289,7 +289,7 @@ explore::Explored Explore(const Scenario& now) {
   source = own.get();
   auto* file = Make<WeightsFile>("weights", std::move(own));
   loader = Make<Loader>(*file, flexcomp::CpuSet(), false);
-  for (const Rung* rung : now.rungs) loader->Open(rung->loads, nullptr);  // takes what memory it needs for any of them
+  for (const Rung* rung : now.rungs) loader->Reserve(rung->loads);
   Activate();
   allocating = false;
   auto* infer = Make<void (*)()>(Infer);
