@@ -61,6 +61,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in graph_inputs(graph)}
         super().__init__(shape_dict=shapes, dtype_dict="float32", keep_params_in_input=True)
         self.place = "graph"  # what is being translated
+        self.declared: dict[str, tuple[int | None, ...]] = {}  # by node, the extents that an output is declared to have
         self.last_nodes: set[str] = set()  # names of nodes whose results are outputs, which get variables of their own
         self.first_dynamic: str | None = None  # where the first dynamic shape comes from
 
@@ -69,6 +70,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         super()._parse_graph_initializers(graph)
         outputs = {output.name for output in graph.output}
         self.last_nodes = {node.name for node in graph.node if outputs.intersection(node.output)}
+        extents = {
+            output.name: tuple(d.dim_value or None for d in output.type.tensor_type.shape.dim) for output in graph.output
+        }
+        self.declared = {node.name: extents[node.output[0]] for node in graph.node if node.output[0] in extents}
         for tensor in graph.initializer:
             if math.prod(tensor.dims) == 1 and len(tensor.dims) <= 1:
                 key = tensor.name.removeprefix("onnx::")
@@ -80,7 +85,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
 
     def _convert_operator(self, op_name: str, inputs: list, attrs: dict, opset: int) -> relax.Expr:
         custom = attrs["tvm_custom"]
-        node = Node(op_name, custom["name"], inputs, attrs, opset, custom["num_outputs"], self.bb, self._value_of)
+        node = Node(
+            op_name, custom["name"], inputs, attrs, opset, custom["num_outputs"], self.bb, self._value_of,
+            self.declared.get(custom["name"], ()),
+        )  # fmt: skip
         self.place = f"node {node.name!r} ({op_name})"
         resolve_auto_pad(node)
         check_indices(node)

@@ -210,3 +210,39 @@ def test_computed_axes_are_refused(tmp_path):
     )  # fmt: skip
     with pytest.raises(UnsupportedModelError, match=r"node 'y' \(ReduceSum\): its axes are computed.*make them a constant"):
         run(network, tmp_path, {})
+
+
+def test_the_largest_of_a_region_is_refused(tmp_path):
+    network = model(
+        [node("RoiAlign", "x", "rois", "i", mode="max")], {"x": (1, 2, 6, 6), "rois": (1, 4)}, ["y"], {"i": np.array([0])}
+    )  # fmt: skip
+    with pytest.raises(UnsupportedModelError, match=r"node 'y' \(RoiAlign\): mode max: .*; use avg"):
+        run(network, tmp_path, {})
+
+
+@pytest.mark.parametrize("hidden", [-INF, -3.4e38, -1e9])
+def test_attention_with_rows_that_see_nothing(hidden, tmp_path):
+    """What a softmax makes of them: NaN of -inf, a mean of all values of a finite number, as in ONNX Runtime."""
+    network = model(
+        [
+            node("Transpose", "k", out="kt", perm=[0, 1, 3, 2]), node("MatMul", "q", "kt", out="s"),
+            node("Add", "s", "m", out="t"), node("Softmax", "t", out="p", axis=-1), node("MatMul", "p", "v"),
+        ],
+        {"q": (1, 2, 20, 16), "k": (1, 2, 24, 16), "v": (1, 2, 24, 16), "m": (1, 1, 20, 24)}, ["y"],
+    )  # fmt: skip
+    mask = np.where(np.random.default_rng(0).integers(0, 2, (1, 1, 20, 24)), 0, hidden).astype("f4")
+    mask[0, 0, 3] = mask[0, 0, 11] = hidden
+    q, k, v = normal(1, 2, 20, 16), normal(1, 2, 24, 16), normal(2, 1, 24, 16).reshape(1, 2, 24, 16)
+    found = agree(network, tmp_path, rtol=1e-3, q=q, k=k, v=v, m=mask)["y"]
+    assert np.isnan(found[0, :, [3, 11]]).all() == (hidden == -INF)
+
+
+def test_masked_rows_of_onnx_attention_are_zero(tmp_path):
+    mask = np.array([[True, True, False], [False, False, False]])
+    network = model(
+        [node("Attention", "q", "k", "v", "m")], {"q": (1, 2, 2, 8), "k": (1, 2, 3, 8), "v": (1, 2, 3, 8)}, ["y"],
+        {"m": mask}, opset=23,
+    )  # fmt: skip
+    given = {"q": normal(1, 2, 2, 8), "k": normal(1, 2, 3, 8), "v": normal(2, 1, 3, 8).reshape(1, 2, 3, 8)}
+    found = run(network, tmp_path, given)["y"]
+    assert (found[0, :, 1] == 0).all() and np.isfinite(found).all() and (found[0, :, 0] != 0).all()

@@ -16,6 +16,7 @@ from flexcomp.frontend.operators import (
     resize,
     selections,
     shapes,
+    suppression,
     training,
 )
 from flexcomp.frontend.operators.node import Converter, Node
@@ -34,5 +35,6 @@ CONVERTERS: dict[str, Converter] = {
     **resize.CONVERTERS,
     **selections.CONVERTERS,
     **shapes.CONVERTERS,
+    **suppression.CONVERTERS,
     **training.CONVERTERS,
 }

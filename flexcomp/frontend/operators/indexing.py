@@ -168,6 +168,10 @@ def _roi_align(node: Node) -> relax.Expr:
     """
     attrs, regions, kind = node.attrs, node.inputs[1], dtype_of(node.inputs[1])
     transformation = node.text("coordinate_transformation_mode", "half_pixel" if node.opset >= 16 else "output_half_pixel")
+    if node.text("mode", "avg") != "avg":
+        raise node.refuse(
+            "mode max: ONNX's text takes the largest sample, its reference implementation the largest part of a sample; use avg"
+        )
     aligned, ratio = transformation == "half_pixel", int(attrs.get("sampling_ratio", 0))
     pooled = (int(attrs.get("output_height", 1)), int(attrs.get("output_width", 1)))
     corners = node.emit(op.multiply(regions, relax.const(attrs.get("spatial_scale", 1.0), kind)))
@@ -179,7 +183,7 @@ def _roi_align(node: Node) -> relax.Expr:
         corners = node.emit(op.where(valid, corners, relax.const(0.0, kind)))
     images = node.emit(op.astype(node.emit(op.expand_dims(node.inputs[2], 1)), kind))
     found = op.vision.roi_align(
-        node.data, node.emit(op.concat([images, corners], 1)), pooled, 1.0, ratio, aligned, "NCHW", node.text("mode", "avg")
+        node.data, node.emit(op.concat([images, corners], 1)), pooled, 1.0, ratio, aligned, "NCHW", "avg"
     )  # fmt: skip
     if valid is None:
         return found

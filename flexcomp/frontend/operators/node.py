@@ -24,6 +24,7 @@ class Node:
     outputs: int  # how many of its results have names, those left out in between included
     bb: relax.BlockBuilder
     value_of: Callable[[relax.Expr], np.ndarray | None]  # the value of a constant or a weight
+    declared: tuple[int | None, ...] = ()  # the extents that the graph declares for the first result, where it does
 
     @property
     def data(self) -> relax.Expr:
