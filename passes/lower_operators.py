@@ -185,14 +185,14 @@ def _topk(call: relax.Call):
     return spec, sort.kernel, [data]
 
 
-def _cumsum(call: relax.Call):
+def _scan(call: relax.Call):
     data, attrs = call.args[0], call.attrs
     if not isinstance(data, relax.Var) or not static_tensor(data) or 0 in shape(data) or "bool" in (dtype(data), dtype(call)):
         return None
-    # Without an axis the sums run over the flattened tensor.
+    # Without an axis it runs over the flattened tensor.
     over = shape(call) if attrs.axis is None else shape(data)
     axis = 0 if attrs.axis is None else int(attrs.axis) % len(over)
-    spec = ScanSpec(over, axis, dtype(data), dtype(call), bool(attrs.exclusive))
+    spec = ScanSpec(over, axis, dtype(data), dtype(call), bool(attrs.exclusive), operator(call) == "cumprod")
     return spec, scan.kernel, [data]
 
 
@@ -230,7 +230,8 @@ _RULES: dict[str, Rule] = {
     "sort": _sort,
     "argsort": _sort,
     "topk": _topk,
-    "cumsum": _cumsum,
+    "cumprod": _scan,
+    "cumsum": _scan,
     "scatter_elements": _scatter,
     "scatter_nd": _scatter,
 }

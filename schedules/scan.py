@@ -1,4 +1,4 @@
-"""Cumulative sums along an axis.
+"""Cumulative sums and products along an axis.
 
 Neighbouring columns are summed together, one vector of them per task; along the last axis a task is one row:
 
@@ -26,20 +26,21 @@ _FLOPS = 4
 
 @dataclass(frozen=True)
 class ScanSpec:
-    """The sums of a tensor along `axis` (>= 0), added up in the result's element type."""
+    """The sums or products of a tensor along `axis` (>= 0), computed in the result's element type."""
 
     shape: tuple[int, ...]
     axis: int
     dtype: str  # of the input
     out_dtype: str
-    exclusive: bool  # every sum leaves its own element out
+    exclusive: bool  # every result leaves its own element out
+    product: bool = False
 
     @property
     def flops(self) -> int:
         return math.prod(self.shape)
 
     def __str__(self) -> str:
-        return f"cumsum {'×'.join(map(str, self.shape))} along {self.axis}"
+        return f"{'cumprod' if self.product else 'cumsum'} {'×'.join(map(str, self.shape))} along {self.axis}"
 
 
 def kernel(spec: ScanSpec, width: int) -> tirx.PrimFunc:
@@ -59,7 +60,7 @@ def kernel(spec: ScanSpec, width: int) -> tirx.PrimFunc:
         with loop(outer * vectors, size * _FLOPS) as task:
             total = T.alloc_buffer((lanes,), spec.out_dtype, scope="global")
             whole = vector(0, lanes)
-            T.buffer_store(total, spread(tirx.const(0, spec.out_dtype), lanes), [whole])
+            T.buffer_store(total, spread(tirx.const(int(spec.product), spec.out_dtype), lanes), [whole])
             column: ir.Expr | int = 0
             if vectors > 1:
                 # The last vector ends with the row and overlaps its predecessor; both store the same.
@@ -72,7 +73,7 @@ def kernel(spec: ScanSpec, width: int) -> tirx.PrimFunc:
                     value = tirx.Cast(f"{spec.out_dtype}x{lanes}" if lanes > 1 else spec.out_dtype, value)
                 if spec.exclusive:
                     T.buffer_store(target, total[whole], [place])
-                T.buffer_store(total, total[whole] + value, [whole])
+                T.buffer_store(total, total[whole] * value if spec.product else total[whole] + value, [whole])
                 if not spec.exclusive:
                     T.buffer_store(target, total[whole], [place])
     return builder.get()

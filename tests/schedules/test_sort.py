@@ -59,3 +59,13 @@ def test_cumulative_sum(shape, axis, dtype, out_dtype, exclusive):
     (found,) = run(func, x, outputs=[np.zeros(shape, out_dtype)])
     expected = np.cumsum(x, axis, dtype=out_dtype)
     np.testing.assert_array_equal(found, expected - x if exclusive else expected)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("shape, axis", [((7,), 0), ((3, 50), 1), ((50, 3), 0), ((2, 9, 37), 1)])
+def test_cumulative_product(shape, axis, exclusive):
+    x = np.random.default_rng(1).choice([-2, -1, 1, 2], shape).astype("float64")
+    func = scan.kernel(ScanSpec(shape, axis, "float64", "float64", exclusive, product=True), 8)
+    (found,) = run(func, x, outputs=[np.zeros(shape)])
+    expected = np.cumprod(x, axis)
+    np.testing.assert_array_equal(found, expected / x if exclusive else expected)
