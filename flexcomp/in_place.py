@@ -37,6 +37,7 @@ def shared_places(
             if (
                 operand.value not in kept
                 and all(arg.value != operand.value for arg in others)
+                and lives[operand.value][0] < position  # the first layer's inputs begin with it
                 and lives[operand.value][1] == position + 1
                 and lives[result.value][0] == position
                 and place[result.value] == result.value

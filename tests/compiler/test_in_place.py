@@ -85,3 +85,17 @@ def test_answers_are_right_on_every_rung(artifact, residual, tmp_path) -> None:
                 session.set_budget(rung.budget)
                 for _ in range(2):
                     np.testing.assert_allclose(session(x), expected, atol=1e-5 * abs(expected).max())
+
+
+def test_a_sum_in_the_first_layer_leaves_the_networks_input_alone(tmp_path) -> None:
+    """A tensor that begins with the layer has no earlier life that the result could take over."""
+    g = Graph("first", seed=1)
+    x, z = g.input("x", (1, 8, 6, 6)), g.input("z", (1, 16, 6, 6))
+    proto = g.model(g.op("Add", g.conv(x, 16, 1), z, channels=16), (1, 16, 6, 6))
+    rng = np.random.default_rng(0)
+    given = {name: rng.standard_normal(shape).astype("f4") for name, shape in (("x", (1, 8, 6, 6)), ("z", (1, 16, 6, 6)))}
+    (want,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, given)
+    flexcomp.build(proto, threads=1).export_library(tmp_path / "first.so")
+    with flexcomp.load(tmp_path / "first.so", budget="min") as session:
+        (found,) = session.run(given).values()
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
