@@ -46,7 +46,8 @@ void VerifiedSource::Begin(uint64_t offset, std::byte* target, size_t nbytes) no
 int VerifiedSource::End() noexcept {
   const Request request = requests_.Oldest();
   requests_.Pop();
-  if (const int error = inner_->End()) return error;
+  const int error = inner_->End();
+  if (error != 0 || !looks_) return error;
   const uint64_t nbytes = std::min<uint64_t>(request.nbytes, end_ - request.offset);
   for (uint64_t at = 0; at < nbytes; at += kPage)
     if (Crc32(0, request.target + at, std::min(kPage, nbytes - at)) != sums_[(request.offset - begin_ + at) / kPage]) return kChanged;

@@ -63,6 +63,8 @@ class VerifiedSource final : public ByteSource {
   int Check() const noexcept override { return inner_->Check(); }
   bool direct() const noexcept override { return inner_->direct(); }
   bool queued() const noexcept override { return inner_->queued(); }
+  // Whether it looks; with nothing in flight.
+  void Look(bool looks) noexcept { looks_ = looks; }
 
  private:
   struct Request {
@@ -74,6 +76,7 @@ class VerifiedSource final : public ByteSource {
   std::unique_ptr<ByteSource> inner_;
   uint64_t begin_, end_;
   std::vector<uint32_t> sums_;
+  bool looks_ = true;
   InFlight<Request> requests_;
 };
 

@@ -92,10 +92,17 @@ WeightsFile::WeightsFile(const std::string& path, const Program& program, const 
   std::vector<uint32_t> pages;
   if (options.verify) pages = CheckData(*file, path, program);
   source_ = std::move(file);
-  if (options.verify)
-    source_ = std::make_unique<VerifiedSource>(std::move(source_), header_nbytes_, digest.file_nbytes, std::move(pages));
+  if (options.verify) {
+    auto verified = std::make_unique<VerifiedSource>(std::move(source_), header_nbytes_, digest.file_nbytes, std::move(pages));
+    verified_ = verified.get();
+    source_ = std::move(verified);
+  }
   if (options.fail_read_at > 0) source_ = std::make_unique<FaultySource>(std::move(source_), options.fail_read_at);
   if (options.read_bandwidth > 0) source_ = std::make_unique<ThrottledSource>(std::move(source_), options.read_bandwidth);
+}
+
+void WeightsFile::Verify(bool verifies) noexcept {
+  if (verified_ != nullptr) verified_->Look(verifies);
 }
 
 }  // namespace flexcomp

@@ -19,6 +19,8 @@ struct StorageOptions {
   uint64_t fail_read_at = 0;    // tests: the load's n-th read fails once; 0: never
 };
 
+class VerifiedSource;
+
 class WeightsFile {
  public:
   // Throws ArtifactError unless `path` is the file that the program was made with.
@@ -37,12 +39,15 @@ class WeightsFile {
   int Check() const noexcept { return source_->Check(); }
   bool direct() const noexcept { return source_->direct(); }
   bool queued() const noexcept { return source_->queued(); }
+  // Whether what is read is verified, where that was asked for; with nothing in flight.
+  void Verify(bool verifies) noexcept;
   const std::string& path() const noexcept { return path_; }
 
  private:
   std::string path_;
   uint64_t header_nbytes_;
   std::unique_ptr<ByteSource> source_;
+  VerifiedSource* verified_ = nullptr;  // within `source_`
 };
 
 }  // namespace flexcomp

@@ -101,6 +101,14 @@ def test_the_rate_of_the_storage_takes_no_memory_to_measure(tiny, budgets):
         assert errors == ["the budget became smaller while the storage was measured"]
 
 
+def test_what_is_read_to_measure_is_not_verified(tiny, x):
+    """Several reads at a time go to the same place, where each finds what another one brought."""
+    with flexcomp.load(tiny.library, "min", verify=True) as session:
+        for _ in range(20):
+            session.read_rate(1 << 20, 4 << 20)
+        close_to(session(x), tiny.reference(x))
+
+
 def test_reads_are_over_before_their_memory_is_used_again(tmp_path, tiny):
     """Where waiting for the kernel's queue fails; the program has a queue of its own, which writes as late as it may."""
     native.run(native.compile(tmp_path, "kernel_queue.cc", ["kernel_aio.cc", "file_source.cc"]), tiny.weights)
