@@ -32,23 +32,6 @@ def _bit_cast(node: Node) -> relax.Expr:
     return node.data if node.dtype == target else node.bb.emit_te(reinterpreted, node.data, primfunc_name_hint="bit_cast")
 
 
-def _reverse_sequence(node: Node) -> relax.Expr:
-    """The first elements of each sequence in reverse. Whatever a length is, no index leaves the tensor."""
-    batch, time = node.attrs.get("batch_axis", 1), node.attrs.get("time_axis", 0)
-
-    def reverse(data: te.Tensor, lengths: te.Tensor) -> te.Tensor:
-        def value(*i: tirx.Var) -> tvm.ir.PrimExpr:
-            at = i[time].astype("int64")
-            length = tirx.min(lengths[i[batch]].astype("int64"), tirx.const(int(data.shape[time]), "int64"))
-            index = list(i)
-            index[time] = tirx.if_then_else(at < length, length - 1 - at, at)
-            return data(*index)
-
-        return te.compute(data.shape, value, name="reverse_sequence")
-
-    return node.bb.emit_te(reverse, node.data, node.input(1), primfunc_name_hint="reverse_sequence")
-
-
 def _columns_to_image(node: Node) -> relax.Expr:
     """Sums of patches at their places: what the gradient of an im2col is."""
     image, block = node.value(1), node.value(2)
@@ -113,5 +96,4 @@ CONVERTERS: dict[str, Converter] = {
     "Col2Im": _columns_to_image,
     "CumProd": _running_product,
     "Det": _determinant,
-    "ReverseSequence": _reverse_sequence,
 }
