@@ -24,19 +24,21 @@ from flexcomp.frontend.operators.node import Converter, Node
 
 __all__ = ["CONVERTERS", "Converter", "Node"]
 
-CONVERTERS: dict[str, Converter] = {
-    **blocks.CONVERTERS,
-    **convolution.CONVERTERS,
-    **elementwise.CONVERTERS,
-    **indexing.CONVERTERS,
-    **normalisation.CONVERTERS,
-    **pads.CONVERTERS,
-    **pooling.CONVERTERS,
-    **rearranging.CONVERTERS,
-    **reductions.CONVERTERS,
-    **resize.CONVERTERS,
-    **selections.CONVERTERS,
-    **shapes.CONVERTERS,
-    **suppression.CONVERTERS,
-    **training.CONVERTERS,
-}
+_GROUPS = (
+    blocks,
+    convolution,
+    elementwise,
+    indexing,
+    normalisation,
+    pads,
+    pooling,
+    rearranging,
+    reductions,
+    resize,
+    selections,
+    shapes,
+    suppression,
+    training,
+)
+CONVERTERS: dict[str, Converter] = {kind: converter for group in _GROUPS for kind, converter in group.CONVERTERS.items()}
+assert len(CONVERTERS) == sum(len(group.CONVERTERS) for group in _GROUPS), "an operator has two converters"
