@@ -1,7 +1,8 @@
 #include "weights_file.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
 
 #include "crc32.h"
@@ -14,15 +15,21 @@ namespace {
 
 constexpr size_t kChunk = 1 << 20;  // bytes of the file in memory while checksums are computed
 
+// Mapped: every thread that opens models would keep a heap of this size.
 class PageBuffer {
  public:
-  explicit PageBuffer(size_t nbytes) : data_(static_cast<std::byte*>(std::aligned_alloc(kPage, nbytes)), &std::free) {
-    if (!data_) Raise("StorageError", "no memory for reading the weights file");
+  explicit PageBuffer(size_t nbytes)
+      : nbytes_(nbytes), data_(::mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (data_ == MAP_FAILED) Raise("StorageError", "no memory for reading the weights file");
   }
-  std::byte* get() const { return data_.get(); }
+  ~PageBuffer() { ::munmap(data_, nbytes_); }
+  PageBuffer(const PageBuffer&) = delete;
+  PageBuffer& operator=(const PageBuffer&) = delete;
+  std::byte* get() const { return static_cast<std::byte*>(data_); }
 
  private:
-  std::unique_ptr<std::byte, decltype(&std::free)> data_;
+  size_t nbytes_;
+  void* data_;
 };
 
 // The layer whose weights hold byte `offset` of the data section, for messages.
