@@ -28,8 +28,9 @@ struct BackendPointer {
 };
 std::array<BackendPointer, 3> BackendPointers() noexcept;
 
-// What the kernels of one thread use: the backend's interface carries no context, so it hangs on the thread.
-struct ThreadContext {
+// What the kernels of one thread use: the backend's interface carries no context, so it hangs on the thread. Every kernel
+// writes to it: no two threads' share a cache line.
+struct alignas(64) ThreadContext {
   ThreadPool* pool = nullptr;  // for its parallel launches; without one they run in the thread itself
   Workspace workspace;
 };

@@ -6,6 +6,7 @@
 //   n, variant, call, verdict, step, message
 // Verdicts: right (nobody noticed), error (clear, once, and what was asked for done the next time), unfired (there are fewer
 // calls this time), wrong, unclear, crash, hang.
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -214,6 +215,11 @@ void Play(const Scenario& scenario, uint64_t n, int variant) {
 
 int main(int argc, char** argv) {
   if (argc < 9) return 2;
+  // On one core threads that wait sleep at once, and many processes can be tried at a time.
+  cpu_set_t core;
+  CPU_ZERO(&core);
+  CPU_SET(::sched_getcpu(), &core);
+  if (::sched_setaffinity(0, sizeof(core), &core) != 0) return 2;
   Scenario scenario{argv[1], argv[2], argv[5], ReadFloats(argv[3]), ReadFloats(argv[4]), {}};
   for (int i = 6; i < argc; ++i) scenario.budgets.push_back(std::atoll(argv[i]));
   outcome = static_cast<Outcome*>(::mmap(nullptr, sizeof(Outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));

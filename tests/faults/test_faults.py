@@ -28,6 +28,6 @@ def test_a_call_that_fails_is_survived_or_told(harness, storage):
     """The answer is right, or there is one clear error, and then the answer is right."""
     if storage not in sweep.storages():
         pytest.skip(f"there is no {sweep.MEMORY} to write to")
-    faults = list(sweep.sweep(harness, storage, sample=40, seed=len(storage)))
+    faults = list(sweep.sweep(harness, storage, sample=100, seed=len(storage)))
     assert not [fault for fault in faults if fault.verdict not in (*sweep.GOOD, "unfired")]
     assert {fault.verdict for fault in faults} >= set(sweep.GOOD)
