@@ -71,9 +71,8 @@ class Lowered:
             for arg in layer.args:
                 if isinstance(arg, ValueArg):
                     lives[arg.value] = (lives.get(arg.value, (index, 0))[0], index + 1)
-        end = max(len(layers), 1)
-        for port in self.outputs:  # no layer writes one without elements
-            lives[port.value] = (lives.get(port.value, (end - 1, end))[0], end)
+        for port in self.outputs:
+            lives[port.value] = (lives[port.value][0], max(len(layers), 1))
         return dict(sorted(lives.items()))
 
 
@@ -120,13 +119,10 @@ class _Lowering:
         returned = self._look_up(self.main.body.body)
         for name, seen in zip(output_names, returned if isinstance(returned, list) else [returned], strict=True):
             if isinstance(seen, np.ndarray):
-                empty = not seen.size  # nothing to write, so no layer
-                seen = self._new_value(name, TensorType(seen.shape, str(seen.dtype))) if empty else self._copy(seen)
+                seen = self._copy(seen) if seen.size else self._empty(seen)
             elif not result.layers:  # all outputs are inputs so far; a network has at least one step
                 seen = self._copy(seen)
             result.outputs.append(Port(name, seen.value, seen.type))
-        if not result.layers:
-            raise UnsupportedModelError("the network computes nothing: none of its outputs has an element")
         return result
 
     def _new_value(self, name: str, type_: TensorType) -> _Seen:
@@ -232,6 +228,12 @@ class _Lowering:
         result.work.append(float(attrs.get(names.WORK, 0.0)))
         result.rows.append(RowKernel.decode(str(attrs[names.ROWS])) if names.ROWS in attrs else None)
         result.seconds.append(attrs.get(names.SECONDS))
+
+    def _empty(self, array: np.ndarray) -> _Seen:
+        """An output without elements: nothing of a value that is written anyway, for a network has at least one step."""
+        written = [arg.value for layer in self.result.layers for arg in layer.args if isinstance(arg, ValueArg) and arg.written]
+        value = written[-1] if written else self._copy(np.zeros(1, array.dtype)).value
+        return _Seen(value, TensorType(array.shape, str(array.dtype)))
 
     def _copy(self, source: np.ndarray | _Seen) -> _Seen:
         """A layer that copies a weight, for outputs that no input decides, or a tensor."""

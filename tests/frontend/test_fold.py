@@ -123,3 +123,8 @@ def test_dropout_in_training_is_refused_as_it_is_random():
     model = network(dropout, y=(2, 3), weights={"ratio": np.float32(0.5), "training": np.bool_(True)})
     with pytest.raises(UnsupportedModelError, match=r"node 'drop' \(Dropout\): in training mode"):
         flexcomp.build(model, threads=1)
+
+
+def test_a_network_whose_only_result_has_no_elements(tmp_path):
+    model = network(node("Slice", "x", "from", "to", "axes"), y=(2, 0), weights={"from": [3], "to": [9], "axes": [1]})
+    assert run(model, tmp_path, np.zeros((2, 3), "f4")).shape == (2, 0)
