@@ -151,6 +151,9 @@ class _Lowering:
                 self.arrays[binding.var] = looked_at.reshape(shape(binding.var))
             else:
                 self.seen[binding.var] = _Seen(looked_at.value, _type(binding.var))
+        elif isinstance(binding.var.ty, relax.TensorType) and not math.prod(shape(binding.var)):
+            type_ = _type(binding.var)  # there is nothing to compute
+            self.arrays[binding.var] = np.empty(type_.shape, type_.dtype)
         elif operator(value) in ("call_tir", "call_tir_inplace"):
             self._kernel_call(binding.var, value)
         else:

@@ -57,7 +57,7 @@ def _fold(model: onnx.ModelProto) -> bool:
     for node in model.graph.node:
         values = _values(node, known, types, model)
         if values is None:
-            kept.append(node)
+            kept.append(_without_empty(node, known) if node.op_type == "Concat" else node)
         else:
             known.update(values)
             folded.update(values)
@@ -67,6 +67,14 @@ def _fold(model: onnx.ModelProto) -> bool:
     read |= _read_inside(kept)
     model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in folded.items() if n in read)
     return bool(folded)
+
+
+def _without_empty(concat: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> onnx.NodeProto:
+    """Without the parts that have no elements."""
+    parts = [name for name in concat.input if name not in known or known[name].size]
+    del concat.input[:]
+    concat.input.extend(parts)
+    return concat
 
 
 def _values(

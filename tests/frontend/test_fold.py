@@ -128,3 +128,9 @@ def test_dropout_in_training_is_refused_as_it_is_random():
 def test_a_network_whose_only_result_has_no_elements(tmp_path):
     model = network(node("Slice", "x", "from", "to", "axes"), y=(2, 0), weights={"from": [3], "to": [9], "axes": [1]})
     assert run(model, tmp_path, np.zeros((2, 3), "f4")).shape == (2, 0)
+
+
+def test_a_part_without_elements_is_left_out_of_a_concatenation(tmp_path):
+    model = network(node("Concat", "x", "none", "x", axis=0), y=(4, 3), weights={"none": np.zeros((0, 3), "f4")})
+    x = np.float32([[1, 2, 3], [4, 5, 6]])
+    np.testing.assert_array_equal(run(model, tmp_path, x), np.concatenate([x, x]))
