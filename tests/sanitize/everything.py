@@ -1,0 +1,113 @@
+"""Everything at once on a build of the runtime with ThreadSanitizer.
+
+    python -m tests.sanitize.everything --seconds 600 [--seed 1]
+
+Compiles the runtime, the kernels of the tiny network (tests/runtime/tiny.py) and `everything.cc` with -fsanitize=thread, once
+for each state of their sources, and lets threads use sessions for so long. Prints how often each thing was done and how
+many reports there were; the exit status is 1 if there was one, or an output or an error was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import tvm_ffi
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))  # for the module `tiny`
+import tiny
+
+from flexcomp import runtime_ext, signature
+from flexcomp.artifact import encode_program, write_weights
+from flexcomp.linker import cache_for
+
+HERE = Path(__file__).parent
+SRC = Path(runtime_ext.__file__).parent / "src"
+_FFI = Path(tvm_ffi.__file__).parent
+_COMPILER = " ".join(
+    (
+        "g++ -std=c++20 -O1 -g -fsanitize=thread -fno-omit-frame-pointer -fPIC -fvisibility=hidden",
+        "-Wall -Wno-tsan -D_FILE_OFFSET_BITS=64 -D_GNU_SOURCE",  # of fences, which tvm_ffi's headers hold
+    )
+)
+_REPORT = "WARNING: ThreadSanitizer"
+_LAYERS = 4
+
+
+def driver() -> Path:
+    """The program, compiled unless that was done before."""
+    units = [*sorted(SRC.glob("*.cc")), HERE / "everything.cc"]
+    folder = cache_for("everything", _COMPILER, [*units, *sorted(SRC.glob("*.h"))])
+    program = folder / "everything"
+    if program.exists():
+        return program
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        objects = [Path(scratch) / f"{unit.stem}.o" for unit in units]
+
+        def compile_one(pair: tuple[Path, Path]) -> None:
+            unit, output = pair
+            _call(f"{_COMPILER} -I{SRC} -isystem{_FFI / 'include'} -c", unit, "-o", output)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(compile_one, zip(units, objects, strict=True)))
+        linked = Path(scratch) / program.name
+        lib = _FFI / "lib"
+        _call(_COMPILER, *objects, "-o", linked, f"-L{lib}", "-ltvm_ffi", f"-Wl,-rpath,{lib}", "-ldl", "-pthread")
+        linked.replace(program)
+    return program
+
+
+def run(folder: Path, seconds: float, seed: int) -> subprocess.CompletedProcess[str]:
+    """Its files in `folder`; for so long. Reports are on standard error."""
+    program = tiny.make_program(_LAYERS, "tsan_")
+    random = np.random.default_rng(seed)
+    matrices = (random.standard_normal((_LAYERS, tiny.N, tiny.N)) * np.sqrt(2 / tiny.N)).astype("f4")
+    scale, x = (random.standard_normal(tiny.N).astype("f4") for _ in range(2))
+    weights = folder / "tiny.weights"
+    digest = write_weights(weights, tiny.weight_entries(matrices, scale), model="tiny")
+    (folder / "program").write_bytes(encode_program(program, digest))
+    x.tofile(folder / "x")
+    tiny.Tiny(weights, program, digest, matrices, scale).reference(x).tofile(folder / "y")
+    kernels = _kernels(folder, program)
+    command = ["setarch", "-R", driver(), folder / "program", kernels, weights, folder / "x", folder / "y", seconds, seed]
+    environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=0 exitcode=66 second_deadlock_stack=1"}
+    return subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=False, env=environment, timeout=seconds * 3 + 120
+    )
+
+
+def _kernels(folder: Path, program) -> Path:
+    """The library of them, whose symbols say what they take."""
+    symbols = {layer.kernel: signature.symbol(layer.kernel, signature.of_layer(layer)) for layer in program.layers}
+    names = [f"-D{kernel.removeprefix('tsan_').upper()}=__tvm_ffi_{symbol}" for kernel, symbol in symbols.items()]
+    library = folder / "kernels.so"
+    _call(f"{_COMPILER} -shared -isystem{_FFI / 'include'}", *names, HERE / "kernels.cc", "-o", library)
+    return library
+
+
+def _call(command: str, *args: object) -> None:
+    subprocess.run([*command.split(), *map(str, args)], check=True)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        done = run(Path(folder), arguments.seconds, arguments.seed)
+    sys.stderr.write(done.stderr)
+    print(done.stdout + f"reports: {done.stderr.count(_REPORT)}")
+    return 1 if done.returncode or _REPORT in done.stderr else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
