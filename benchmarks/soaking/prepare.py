@@ -22,7 +22,7 @@ from benchmarks.soaking.networks import VERSIONS, Network, networks
 from flexcomp.session import read_info
 
 # Of the largest output. Both add up float32 products, up to 4,096 in a sum, each in an order of its own, and some kernels are
-# Winograd's: they were 3e-7 to 1.3e-6 apart. Other weights than the right ones, or some stale ones, are apart by the output's size.
+# Winograd's: they were 3e-7 to 1.3e-6 apart. Other or stale weights put them apart by the size of the output.
 TOLERANCE = 1e-5
 THREADS = (1, 2, 3)
 BUILT_FOR = 2  # threads
