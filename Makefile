@@ -3,12 +3,17 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 RESULTS := benchmarks/results
 
-.PHONY: help demo test faults bench lint clean
+# How long `make fuzz` takes, without compiling.
+FUZZ_SECONDS := 120
+
+.PHONY: help demo test faults fuzz sanitize bench lint clean
 
 help:
 	@echo "make demo   build networks, run them in four memory budgets, compare with ONNX Runtime"
 	@echo "make test   run the test suite"
 	@echo "make faults let every system call and allocation of a session fail once (minutes; ARGS='--sample 100' for less)"
+	@echo "make fuzz   change programs, weights files and greetings at random, FUZZ_SECONDS long; needs clang"
+	@echo "make sanitize  run the tests of the runtime with sanitizers of addresses, undefined behaviour and threads"
 	@echo "make bench  measure flexcomp beside ncnn, ONNX Runtime, MNN and OpenVINO (an hour; ARGS=... for less)"
 	@echo "make lint   check style with ruff"
 	@echo "make clean  remove the virtual environment and everything built"
@@ -25,6 +30,14 @@ test:
 faults:
 	@bash scripts/environment.sh $(VENV) test
 	$(PYTHON) tests/faults/sweep.py $(ARGS)
+
+fuzz:
+	@bash scripts/environment.sh $(VENV) test
+	$(PYTHON) -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(ARGS)
+
+sanitize:
+	@bash scripts/environment.sh $(VENV) test
+	bash scripts/sanitize.sh $(VENV) $(ARGS)
 
 bench:
 	@bash scripts/environment.sh $(VENV) bench

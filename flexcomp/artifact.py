@@ -11,7 +11,7 @@ Program, format 3. Everything is little-endian and unpadded; counts and indices 
                weights spaces:list<str> values:list<value> inputs:list<port> outputs:list<port>
                layers:list<layer> rungs:list<rung>
     weights  = file_nbytes:u64 header_nbytes:u64 header_crc:u32 data_nbytes:u64 checksums:list<checksum>
-    checksum = offset:u64 nbytes:u64 crc:u32          ascending, disjoint ranges of the data section
+    checksum = offset:u64 nbytes:u64 crc:u32          ranges that follow each other, of the whole data section
     value    = name:str nbytes:u64 space:u32          an index into `spaces`
     port     = name:str value:u32 type
     type     = code:u8 bits:u8 lanes:u16=1 shape:list<i64>                 code as in DLPack
@@ -114,7 +114,7 @@ _SAFETENSORS = {
 
 @dataclass(frozen=True)
 class Checksum:
-    """The CRC-32 of one tensor in the weights file."""
+    """The CRC-32 of one tensor in the weights file and of the gap behind it, and of one before the first."""
 
     offset: int  # bytes from the start of the data section
     nbytes: int
@@ -153,18 +153,24 @@ def write_weights(
     """
     if not isinstance(entries, Sequence):
         raise TypeError("the weights must be a sequence: they are gone through twice")
+    if not entries and data_nbytes:
+        raise ValueError(f"{data_nbytes} bytes of no weights")
     path = Path(path)
     tensors, offsets, end = _place_weights(entries, data_nbytes)
     metadata = {"format": WEIGHTS_FORMAT, "model": model, "content": hashlib.sha256().hexdigest()}
     header_nbytes = len(_weights_header(tensors, metadata))  # the same with any digest
     checksums: list[Checksum] = []
+    edges = [0, *offsets[1:], end]
     with replacing(path) as partial, open(partial, "wb") as out:
         out.truncate(header_nbytes + end)  # gaps are holes, which read as zeros
         for (_, array, *_), offset in zip(entries, offsets, strict=True):
             raw = memoryview(np.ascontiguousarray(array).reshape(-1).view("u1"))
             out.seek(header_nbytes + offset)
             out.write(raw)
-            checksums.append(Checksum(offset, raw.nbytes, zlib.crc32(raw)))
+            begin, behind = edges[len(checksums) : len(checksums) + 2]
+            crc = zlib.crc32(raw, zlib.crc32(bytes(offset - begin)))
+            crc = zlib.crc32(bytes(behind - offset - raw.nbytes), crc)
+            checksums.append(Checksum(begin, behind - begin, crc))
         content = b"".join(struct.pack("<QQI", c.offset, c.nbytes, c.crc) for c in checksums)
         header = _weights_header(tensors, metadata | {"content": hashlib.sha256(content).hexdigest()})
         out.seek(0)

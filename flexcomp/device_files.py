@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import shutil
 import subprocess
@@ -57,6 +58,7 @@ def program_for(name: str, program: str, compiler: str, libraries: Sequence[Path
     """
     folder = Path(runtime_ext.__file__).parent / name
     sources = sorted([*folder.glob("*.cc"), *folder.glob("*.h")])
+    options = [*options, *os.environ.get("FLEXCOMP_CXXFLAGS", "").split()]  # for builds with sanitizers
     path = cache_for(name, " ".join([compiler, *options]), [*sources, *libraries]) / program
     if not path.exists():
         with beside(path) as scratch:

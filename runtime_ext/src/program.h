@@ -97,7 +97,7 @@ struct WeightsDigest {
   uint64_t file_nbytes, header_nbytes;
   uint32_t header_crc;
   uint64_t data_nbytes;
-  std::vector<Checksum> checksums;  // ascending, disjoint
+  std::vector<Checksum> checksums;  // one after the other, of all bytes
 };
 
 struct Program {

@@ -150,9 +150,10 @@ void ValidateProgram(const Program& program) {
           "the sizes of the weights file disagree");
   uint64_t end = 0;
   for (const Checksum& sum : weights.checksums) {
-    Require(sum.offset >= end && Inside(sum.offset, sum.nbytes, weights.data_nbytes), "checksums overlap");
+    Require(sum.offset == end && Inside(sum.offset, sum.nbytes, weights.data_nbytes), "checksums do not follow each other");
     end = sum.offset + sum.nbytes;
   }
+  Require(end == weights.data_nbytes, "checksums end at byte ", end, " of ", weights.data_nbytes);
   CheckPorts(program.inputs, program.values);
   CheckPorts(program.outputs, program.values);
   for (size_t i = 0; i < program.inputs.size(); ++i)

@@ -61,7 +61,7 @@ void CheckHeader(ByteSource& source, const std::string& path, const WeightsDiges
                " is damaged or belongs to another model: its header is not the one this library was built with");
 }
 
-// One sequential pass; the checksums are ascending and disjoint. Returns the CRC-32 of each page: what is loaded is no
+// One sequential pass; the checksums cover all of it. Returns the CRC-32 of each page: what is loaded is no
 // whole tensor.
 std::vector<uint32_t> CheckData(ByteSource& source, const std::string& path, const Program& program) {
   const WeightsDigest& digest = program.weights;

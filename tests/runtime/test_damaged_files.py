@@ -58,6 +58,7 @@ def test_flipped_weights_are_found_when_asked_for(tiny, copy, x):
     raw = copy[1].read_bytes()
     header, rng = tiny.digest.header_nbytes, np.random.default_rng(4)
     places = [c.offset for c in tiny.digest.checksums] + [c.offset + c.nbytes - 1 for c in tiny.digest.checksums]
+    places.append(6 * 256 * 256 * 4 + 100)  # the gap before the last tensor
     for at in [*places, *rng.integers(0, 6 * 256 * 256 * 4, 40)]:
         damaged = bytearray(raw)
         damaged[header + at] ^= 1

@@ -1,0 +1,75 @@
+"""The fuzzers know the format that there is: what they are made from is the grammar, and it says where every byte belongs."""
+
+from __future__ import annotations
+
+import pytest
+
+from flexcomp.artifact import WeightsDigest, encode_program
+from tests.fuzz.grammar import Term, as_cpp, rules
+from tests.runtime import tiny
+
+_SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i64": 8, "f64": 8}
+
+
+class Walk:
+    """Goes through the bytes of a program by the grammar alone."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at, self.rules = data, 0, rules()
+        self.values = 0
+        self.met: set[str] = set()  # names of terms
+
+    def rule(self, name: str) -> None:
+        alternatives = self.rules[name]
+        chosen = alternatives
+        if len(alternatives) > 1:
+            chosen = [terms for terms in alternatives if terms[0].constant == str(self.data[self.at])]
+        for term in chosen[0]:
+            count = 1
+            if term.repeat == "list":
+                count = self.number(4)
+                self.values = count if term.name == "body.values" else self.values
+            elif term.repeat == "values":
+                count = self.values
+            for _ in range(count):
+                self.term(term)
+
+    def term(self, term: Term) -> None:
+        self.met.add(term.name)
+        if term.kind in self.rules:
+            self.rule(term.kind)
+        elif term.kind == "str":
+            length = self.number(4)
+            self.at += length
+        elif term.kind == "literal":
+            assert self.data[self.at :].startswith(term.constant.encode())
+            self.at += len(term.constant)
+        else:
+            value = self.number(_SIZES[term.kind])
+            assert term.constant is None or value == int(term.constant), term
+
+    def number(self, nbytes: int) -> int:
+        value = int.from_bytes(self.data[self.at : self.at + nbytes], "little")
+        self.at += nbytes
+        return value
+
+
+def test_the_grammar_says_where_every_byte_of_a_program_belongs():
+    program = tiny.make_program(3, "tiny_", {"key": "value"})
+    blob = encode_program(program, WeightsDigest(4096, 0, program.weights_nbytes, ()))
+    walk = Walk(blob)
+    walk.rule("program")
+    assert walk.at == len(blob)
+    assert {"step.weights_at", "load.flags", "arg.written", "layer.weights_at", "rung.value_at"} <= walk.met
+
+
+def test_a_line_that_is_no_grammar_is_noticed():
+    text = '    program  = "X" version:u32=3 body\n    body     = a:u32 b:what\n    str      = …'
+    with pytest.raises(AssertionError, match="the grammar cannot be read: body"):
+        rules(text)
+
+
+def test_tables_have_every_rule():
+    table = as_cpp(rules())
+    assert table.count("\n{\n") == len(rules())
+    assert 'Kind::u32, "step.need"' in table and 'Repeat::values' in table
