@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import tvm_ffi
 
+from . import signature
 from .artifact import decode_program
 from .program import CountArg, FirstArg, Layer, Port, Program, Rung, Step, TensorType, ValueArg, WeightArg
 from .rates import aligned
@@ -69,7 +70,8 @@ class Replay:
 
     def _call(self, kernels: tvm_ffi.Module, step: Step) -> tuple:
         layer = self.program.layers[step.layer]
-        return kernels.get_function(layer.kernel), [self._argument(layer, step, arg) for arg in layer.args]
+        symbol = signature.symbol(layer.kernel, signature.of_layer(layer))
+        return kernels.get_function(symbol), [self._argument(layer, step, arg) for arg in layer.args]
 
     def _argument(self, layer: Layer, step: Step, arg):
         if isinstance(arg, FirstArg):
