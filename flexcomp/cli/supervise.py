@@ -44,11 +44,6 @@ def supervise() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    try:
-        scratch = Path(tempfile.mkdtemp(prefix="flexcomp-"))
-    except OSError as error:
-        print(f"error: no folder for temporary files: {error.strerror}; name one in TMPDIR", file=sys.stderr)
-        sys.exit(1)
     # A signal is a byte in this pipe; handlers themselves do nothing.
     woken, wake = os.pipe()
     errors, foreign_stderr = os.pipe()
@@ -58,6 +53,11 @@ def supervise() -> None:
     ending = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
     for number in (*ending, signal.SIGCHLD):
         signal.signal(number, lambda number, frame: None)
+    try:  # only now: from here on there is something to be left behind
+        scratch = Path(tempfile.mkdtemp(prefix="flexcomp-"))
+    except OSError as error:
+        print(f"error: no folder for temporary files: {error.strerror}; name one in TMPDIR", file=sys.stderr)
+        sys.exit(1)
     _prctl(_SET_CHILD_SUBREAPER, 1)
     watcher = os.getpid()
     child = os.fork()
