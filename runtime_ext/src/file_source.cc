@@ -32,6 +32,7 @@ FileSource::FileSource(const std::string& path, bool direct) {
   Settle(path);
   struct statfs system;
   in_memory_ = ::fstatfs(fd_.get(), &system) == 0 && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC);
+  if (direct_ && !in_memory_) aio_.SetUp();
 }
 
 FileSource::~FileSource() {

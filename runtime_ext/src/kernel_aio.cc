@@ -9,7 +9,7 @@
 
 namespace flexcomp {
 
-KernelAio::KernelAio() noexcept {
+void KernelAio::SetUp() noexcept {
   if (::syscall(SYS_io_setup, ByteSource::kMostInFlight, &context_) != 0) return;
   available_ = true;
   // Where the rules for a process allow one call and not the other, it is better to know before anything is in flight.

@@ -14,11 +14,13 @@ namespace flexcomp {
 
 class KernelAio {
  public:
-  KernelAio() noexcept;
+  KernelAio() = default;
   ~KernelAio();
   KernelAio(const KernelAio&) = delete;
   KernelAio& operator=(const KernelAio&) = delete;
 
+  // Once, if there is to be a queue: to take one down again is a matter of milliseconds.
+  void SetUp() noexcept;
   // Any thread may call it.
   bool available() const noexcept { return available_.load(std::memory_order_relaxed); }
 
