@@ -120,9 +120,10 @@ bool ChangeList(std::string& bytes, const List& list, Random& random) {
 }
 
 void ChangeBytes(std::string& bytes, Random& random) {
-  if (bytes.size() <= kHeader || Once(random, 8)) bytes.push_back(static_cast<char>(random()));
-  if (Once(random, 8)) bytes.resize(kHeader + Below(random, bytes.size() - kHeader));
-  if (bytes.size() > kHeader) bytes[kHeader + Below(random, bytes.size() - kHeader)] ^= static_cast<char>(1 << Below(random, 8));
+  if (Once(random, 8)) bytes.push_back(static_cast<char>(random()));
+  if (bytes.size() > kHeader && Once(random, 8)) bytes.resize(kHeader + Below(random, bytes.size() - kHeader));
+  const size_t from = bytes.size() > kHeader ? kHeader : 0;
+  if (bytes.size() > from) bytes[from + Below(random, bytes.size() - from)] ^= static_cast<char>(1 << Below(random, 8));
 }
 
 // False: nothing changed.
