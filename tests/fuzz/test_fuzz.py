@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from flexcomp.artifact import WeightsDigest, encode_program
+import pytest
+import tvm_ffi
+
+from flexcomp import runtime_ext
+from flexcomp.artifact import PROGRAM_KIND, WeightsDigest, encode_program
 from tests.fuzz.grammar import Term, as_cpp, rules
 from tests.runtime import tiny
 
@@ -73,3 +77,16 @@ def test_tables_have_every_rule():
     table = as_cpp(rules())
     assert table.count("\n{\n") == len(rules())
     assert 'Kind::u32, "step.need"' in table and 'Repeat::values' in table
+
+
+def test_programs_that_the_fuzzer_kept_are_read_or_refused():
+    runtime_ext.register()
+    create = tvm_ffi.get_global_func(PROGRAM_KIND + ".create")
+    read = 0
+    for path in sorted((Path(__file__).parent / "corpus" / "program").iterdir()):
+        try:
+            create(path.read_bytes())
+            read += 1
+        except RuntimeError as error:
+            assert error.__tvm_ffi_error__.kind == "ArtifactError", path.name
+    assert read > 0
