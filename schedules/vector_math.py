@@ -22,7 +22,6 @@ to an integer adds 1.5 * 2^23 and takes the low bits.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 
 import tvm_ffi
@@ -64,8 +63,6 @@ _ERF_Q = (
 )  # fmt: skip
 _ERF_MAX = 3.9  # 1 - erf(3.9) is half an ulp
 
-_names = itertools.count()
-
 
 def lanes(expr: ir.Expr) -> int:
     """Lane count of a TIR expression: 1 for a scalar."""
@@ -86,7 +83,7 @@ def let(value: ir.Expr, body: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
     """`body(v)` where v stands for `value`, computed once."""
     if isinstance(value, (ir.Var, tirx.FloatImm, tirx.IntImm)):
         return body(value)
-    variable = tirx.Var(f"m{next(_names)}", value.ty.dtype)
+    variable = tirx.Var("m", value.ty.dtype)
     return tirx.Let(variable, value, body(variable))
 
 

@@ -186,9 +186,12 @@ def test_wrong_options_are_refused_before_the_work_begins():
             flexcomp.build("no file", **options)
 
 
-def test_an_empty_constant_output_is_refused():
-    with pytest.raises(flexcomp.UnsupportedModelError, match='output "w" has no elements'):
-        flexcomp.build(model([node("Relu", "x")], {"x": (4,)}, ["y", "w"], {"w": np.zeros((0, 4), "f4")}))
+def test_an_empty_constant_output_is_given(tmp_path):
+    built = flexcomp.build(model([node("Relu", "x")], {"x": (4,)}, ["y", "w"], {"w": np.zeros((0, 4), "f4")}))
+    built.export_library(tmp_path / "empty.so")
+    with flexcomp.load(tmp_path / "empty.so") as session:
+        outputs = session.run({"x": np.array([-1, 0, 1, 2], "f4")})
+    assert outputs["y"].tolist() == [0, 0, 1, 2] and outputs["w"].shape == (0, 4)
 
 
 def test_an_output_listed_twice_is_refused():

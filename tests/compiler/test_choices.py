@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from flexcomp.artifact import decode_program, encode_program, write_weights
@@ -53,7 +54,7 @@ def test_every_rung_has_one_reason_for_every_choice(program):
 
 def test_the_record_is_small_and_survives_the_file(program, tmp_path):
     assert len(program.metadata[KEY]) < 1000
-    digest = write_weights(tmp_path / "w", [], data_nbytes=program.weights_nbytes)
+    digest = write_weights(tmp_path / "w", [("all", np.zeros(program.weights_nbytes, "u1"))])
     assert read(decode_program(encode_program(program, digest))) == read(program)
 
 

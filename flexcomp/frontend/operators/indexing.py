@@ -213,12 +213,18 @@ def _max_roi_pool(node: Node) -> None:
     node.inputs[1] = node.emit(op.concat([safe, corners], 1))
 
 
+def _reverse_sequence(node: Node) -> relax.Expr:
+    time, batch = int(node.attrs.get("time_axis", 0)), int(node.attrs.get("batch_axis", 1))
+    return op.reverse_sequence(node.data, node.inputs[1], time, batch)
+
+
 CONVERTERS: dict[str, Converter] = {
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
     "MaxRoiPool": _max_roi_pool,
     "MaxUnpool": _max_unpool,
+    "ReverseSequence": _reverse_sequence,
     "RoiAlign": _roi_align,
     "Scatter": _scatter_elements,
     "ScatterElements": _scatter_elements,
