@@ -42,7 +42,7 @@ from pathlib import Path
 LIMIT = 4 << 20  # bytes beyond the idle process and the budgets
 GROWTH = 1 << 20  # bytes from the lowest to the highest idle process
 JUDGED_MINUTES = 60.0
-HANG_S = 180.0  # a round takes six seconds, its longest call some tenths, on a machine that others use too some more
+HANG_S = 300.0  # a round takes six seconds, and what may be slow in it is given two minutes (`forked.LIMIT_S`)
 
 
 @dataclass

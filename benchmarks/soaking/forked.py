@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import shutil
@@ -14,7 +15,8 @@ import flexcomp
 from benchmarks.soaking.files import Expected, digest, version_files
 from flexcomp.errors import ExecutionError, FlexcompError
 
-LIMIT_S = 30  # then the child ends itself: it hangs
+LIMIT_S = 120  # then the child ends itself: it hangs
+SHOWN_S = 40  # then it shows where: others may have the cores, or somebody a lock
 RIGHT, WRONG_OUTPUT, USED_THE_PARENTS, OTHER_ERROR = range(4)
 MEANINGS = ("right", "wrong output", "an inherited session ran", "an unexpected error")
 
@@ -27,6 +29,7 @@ def fork_and_check(chance: random.Random, inherited: flexcomp.Session, expected:
         code = OTHER_ERROR
         try:
             signal.alarm(LIMIT_S)
+            faulthandler.dump_traceback_later(SHOWN_S)
             code = _in_child(random.Random(seed), inherited, expected, store, scratch / str(os.getpid()))
         except FlexcompError as error:
             os.write(2, f"in a child: {type(error).__name__}: {error}\n".encode())
