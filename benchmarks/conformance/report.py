@@ -12,6 +12,7 @@ from benchmarks.conformance.verdict import Outcome, Verdict
 Results = Mapping[str, Verdict]  # by name of the test
 
 _NODE = re.compile(r"^(node|input|output|graph output|operator) '[^']*'( \(\w+\))?: ")
+_NO_CONVERTER = re.compile(r"operators that cannot be compiled: (\S+)")
 _LONGEST = 110
 
 _HEAD = """# Operators
@@ -70,5 +71,7 @@ def _row(operator: str, tests: list[Case], results: Results) -> str:
 
 def short(reason: str) -> str:
     """A refusal without the node's name, short enough for a table."""
+    if found := _NO_CONVERTER.match(reason):
+        return f"no converter for {found[1]}"
     text = _NODE.sub("", " ".join(reason.split())).replace("|", "\\|")
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1].rstrip() + "…"

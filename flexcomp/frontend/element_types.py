@@ -16,7 +16,6 @@ KNOWN = frozenset(
         TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
     )
 )  # fmt: skip
-_WAY_OUT = "export the network with float32 in its place"
 
 
 def require_known_types(model: onnx.ModelProto) -> None:
@@ -24,26 +23,28 @@ def require_known_types(model: onnx.ModelProto) -> None:
     found = types(infer(model))
     for info in model.graph.input:
         if problem := _problem(found.get(info.name)):
-            raise UnsupportedModelError(f"input {info.name!r} {problem}; {_WAY_OUT}")
+            raise UnsupportedModelError(f"input {info.name!r} {problem}")
     for node in model.graph.node:
         for name in node.output:
             if problem := _problem(found.get(name)):
                 raise UnsupportedModelError(
-                    f"node {node.name or name!r} ({title(node)}): result {name!r} {problem}; {_WAY_OUT}"
+                    f"node {node.name or name!r} ({title(node)}): result {name!r} {problem}"
                 )
     read = {name for node in model.graph.node for name in node.input}
     for tensor in model.graph.initializer:
         if tensor.name in read and (problem := _problem(found[tensor.name])):
-            raise UnsupportedModelError(f"weight {tensor.name!r} {problem}; {_WAY_OUT}")
+            raise UnsupportedModelError(f"weight {tensor.name!r} {problem}")
 
 
 def _problem(kind: onnx.TypeProto | None) -> str:
-    """Why a value of this type cannot be compiled; empty if it can, or nothing is known about it."""
+    """Why a value of this type cannot be compiled, and the way out; empty if it can, or nothing is known about it."""
     if kind is None or kind.WhichOneof("value") is None:
         return ""
     if not kind.HasField("tensor_type"):
-        return f"is no tensor but of kind {kind.WhichOneof('value').removesuffix('_type')}"
+        what = kind.WhichOneof("value").removesuffix("_type")
+        return f"is no tensor but of kind {what}, which cannot be compiled; export the network with tensors in its place"
     element = kind.tensor_type.elem_type
     if element in KNOWN or element == TensorProto.UNDEFINED:
         return ""
-    return f"holds {TensorProto.DataType.Name(element).lower()}, which cannot be compiled"
+    name = TensorProto.DataType.Name(element).lower()
+    return f"holds {name}, which cannot be compiled; export the network with float32 in its place"
