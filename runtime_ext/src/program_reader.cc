@@ -159,7 +159,7 @@ Layer ReadLayer(Cursor& in) {
       blocks = before->type.shape[0];
     before = &arg;
   }
-  if (blocks > INT32_MAX) RaiseError("ArtifactError", "the program is malformed: layer ", layer.name, " has too many blocks");
+  if (blocks < 1 || blocks > INT32_MAX) RaiseError("ArtifactError", "the program is malformed: layer ", layer.name, " has ", blocks, " blocks of weights");
   layer.scratch_nbytes = scratch_nbytes;
   if (weights_nbytes > 0) layer.weights = {weights_at, static_cast<uint32_t>(blocks), weights_nbytes / blocks};
   return layer;
