@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -276,7 +277,7 @@ def _load_program(path: Path) -> tuple[tvm_ffi.Module, str]:
         try:
             with _translated():
                 program = tvm_ffi.load_module(name)
-        except RuntimeError as error:
+        except (ArtifactError, RuntimeError) as error:  # neither the reader nor the dynamic loader names the file
             raise ArtifactError(f"cannot load {path}: {str(error).strip().splitlines()[-1]}") from None
         if _file_at(path) != file:  # replaced meanwhile: which of the two was loaded by this name, nobody knows
             _loaded[path][_loaded[path].index(file)] = None
@@ -313,8 +314,11 @@ def _check_elf(path: Path) -> None:
     `runtime_ext/runner/library_check.cc` does the same where there is no Python.
     """
     try:
-        with open(path, "rb") as file:
-            nbytes = os.fstat(file.fileno()).st_size
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # a pipe would wait
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ArtifactError(f"{path} is not a shared library, nor a file")
+            nbytes = status.st_size
             head = file.read(64).ljust(64, b"\0")
             if head[:4] != b"\x7fELF":
                 raise ArtifactError(f"{path} is not a shared library")

@@ -21,10 +21,11 @@ extern "C" __attribute__((visibility("hidden"))) const ElfW(Ehdr) __ehdr_start;
 
 class File {
  public:
-  explicit File(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  explicit File(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     struct stat status;
     if (fd_.get() < 0 || ::fstat(fd_.get(), &status) != 0)
       throw std::runtime_error("cannot open " + path + ": " + std::strerror(errno));
+    if (!S_ISREG(status.st_mode)) throw std::runtime_error(path + " is not a shared library, nor a file");
     nbytes_ = static_cast<uint64_t>(status.st_size);
   }
 

@@ -52,12 +52,21 @@ std::string Options(const Arguments& arguments, const std::string& library, cons
   return std::string(json::Stringify(options));
 }
 
+// The program in a library. What is wrong with it is said of that file: neither the dynamic loader nor the reader names it.
+ffi::Module Load(const std::string& library) {
+  CheckLibrary(library);
+  try {
+    return ffi::Module::LoadFromFile(library);
+  } catch (const ffi::Error& error) {
+    throw std::runtime_error("cannot load " + library + ": " + std::string(error.message()));
+  }
+}
+
 }  // namespace
 
 Model::Model(const Arguments& arguments) {
   const std::string library = PathOf(arguments.model);
-  CheckLibrary(library);
-  const ffi::Module program = ffi::Module::LoadFromFile(library);
+  const ffi::Module program = Load(library);
   if (!std::string_view(program->kind()).starts_with("flexcomp.program."))
     throw std::runtime_error(arguments.model + " is not a compiled network");
   info_ = json::Parse(Get(program, "info")().cast<ffi::String>()).cast<json::Object>();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import numpy as np
@@ -10,6 +11,8 @@ import tvm_ffi
 from tiny import close_to
 
 import flexcomp
+from flexcomp import runner
+from flexcomp.artifact import _MAGIC, PROGRAM_VERSION
 from flexcomp.errors import ArtifactError, StorageError, TargetError
 
 
@@ -92,6 +95,9 @@ def test_foreign_libraries_are_refused(tmp_path, tiny):
     text.write_text("not a library, whatever its name says")
     with pytest.raises(ArtifactError, match="not a shared library"):
         flexcomp.load(text)
+    os.mkfifo(tmp_path / "pipe.so")
+    with pytest.raises(ArtifactError, match="not a shared library"):
+        flexcomp.load(tmp_path / "pipe.so")
     cut = tmp_path / "cut.so"
     cut.write_bytes(tiny.library.read_bytes()[:5000])
     with pytest.raises(ArtifactError, match="is cut short: 5000 bytes"):
@@ -101,6 +107,19 @@ def test_foreign_libraries_are_refused(tmp_path, tiny):
     cut.write_bytes(foreign)
     with pytest.raises(TargetError, match="was compiled for"):
         flexcomp.load(cut)
+
+
+def test_a_library_of_another_format_is_named(tmp_path, tiny):
+    raw = bytearray(tiny.library.read_bytes())
+    head = _MAGIC + PROGRAM_VERSION.to_bytes(4, "little")
+    assert raw.count(head) == 1
+    raw[raw.index(head) + len(_MAGIC)] += 1
+    (tmp_path / "newer.so").write_bytes(raw)
+    said = f"cannot load {tmp_path / 'newer.so'}: the program has format {PROGRAM_VERSION + 1}"
+    with pytest.raises(ArtifactError, match=said):
+        flexcomp.load(tmp_path / "newer.so")
+    with pytest.raises(ArtifactError, match=said):
+        runner.run(tmp_path / "newer.so")
 
 
 def test_missing_cpu_features_are_named(tiny, tmp_path):

@@ -124,6 +124,8 @@ def test_failures(tiny, x, tmp_path):
     (tmp_path / "out.npy").mkdir()
     assert "cannot open" in run(tiny.library, "--output-dir", tmp_path, code=4)
     assert "is not a shared library" in run(tmp_path, code=4)
+    os.mkfifo(tmp_path / "pipe.so")
+    assert "is not a shared library" in run(tmp_path / "pipe.so", code=4)
     assert "not a .npy file" in run(tiny.library, "--input", f"x={tmp_path / 'text.npy'}", code=4)
 
 
