@@ -1,4 +1,4 @@
-"""Finds the native runtime: the object linked into models, the library for this process, the runner.
+"""Finds what is compiled: the runtime as an object linked into models, as a library and as the runner; the planner's loops.
 
 The C++ sources beside this file are installed too, so that models for other machines can be linked with
 the runtime compiled by a cross compiler.
@@ -13,7 +13,16 @@ from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
-__all__ = ["build_runtime_object", "link_options", "register", "runner", "runtime_object", "sources", "tvm_ffi_library"]
+__all__ = [
+    "build_runtime_object",
+    "link_options",
+    "planner",
+    "register",
+    "runner",
+    "runtime_object",
+    "sources",
+    "tvm_ffi_library",
+]
 
 
 def runtime_object() -> Path:
@@ -32,6 +41,11 @@ def register() -> None:
     import tvm_ffi
 
     tvm_ffi.load_module(str(_native("libflexcomp_runtime.so")))
+
+
+def planner() -> Path:
+    """The library of the planner's inner loops, for this process: devices have no planner."""
+    return _native("libflexcomp_planner.so")
 
 
 def tvm_ffi_library() -> Path:

@@ -22,35 +22,31 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 
-from .ahead import begin_ahead
 from .assemble import Place, assemble
 from .bound import latency_bound
+from .candidate import CHOOSERS, PINS, Point, Tried, candidates_of
 from .errors import Unplaceable
 from .flexnn import flexnn
 from .layout import Layout, compact_layout, settling_layout, smallest_layout
 from .on_demand import on_demand
-from .pages import pages, span
-from .pieces import Piece, join, pieces_of
-from .pin import pin_evenly, pin_in_order, pin_small
-from .preload import Ring, choose_highest, choose_lowest, preload
+from .pages import pages
+from .pieces import pieces_of
 from .problem import PAGE, Plan, Problem, Step
-from .simulate import brisk, simulate
-from .slicing import finest_segment, slice_to_room
+from .simulate import brisk, latency_of
 from .swapnet import swapnet
 
 Cost = tuple[float, int, int]  # what is minimised, see _cost
+IMPOSSIBLE: Cost = (inf, 0, 0)
 
 # of the arena beyond the layout's minimum: first grid, the likeliest and the cheapest to try first
 CORE_SHARES = (0.3, 0.15, 0.6, 0.06, 1.0, 0.8, 0.0)
 IN_FLIGHT = (1, 2, 3, 4, 6, 8, 12)  # segments that fit into a layer's gap at once
 GRID_IN_FLIGHT = (2, 4, 10)
 JOINED = (0, 5, 12, 30)
-PINS = ("evenly", "in order", "small")
 STARTS = 2  # points of the grid from which to descend
 ROUNDS = 2  # of a descent, at most
 EFFORT = 70_000  # steps planned in all candidates together; bounds the planning time of huge networks
 LARGE_ARENA = 2**15  # pages at which planning a step takes twice as long
-CHOOSERS = {"ring": Ring, "lowest": lambda: choose_lowest, "highest": lambda: choose_highest}
 GOOD_ENOUGH = 1.001  # stop at this multiple of the lower bound
 NO_SLOWER = 1.001  # fewer bytes to load are worth this
 PIN_MORE = 4  # halvings of the core, in search of fewer bytes
@@ -84,14 +80,15 @@ def best(problem: Problem, budget: int) -> Plan:
     if resident.arena <= arena:
         return replace(resident, budget=budget)
     faster = brisk(problem)
+    brisk_latency = latency_of(faster)
     found, spent = _search(problem, budget, CORE_SHARES, layouts, EFFORT, PIN_MORE)
     own = [found]
-    if spent < BRISK_EFFORT and simulate(faster, found).latency > GOOD_ENOUGH * latency_bound(faster, budget):
+    if spent < BRISK_EFFORT and brisk_latency(found) > GOOD_ENOUGH * latency_bound(faster, budget):
         own.append(_search(faster, budget, CORE_SHARES, layouts, BRISK_EFFORT - spent, PIN_MORE)[0])
     plans = [*own, *_rivals(problem, budget)]
-    costs = [_cost(problem, one) for one in plans]
+    costs = _costs(problem, plans)
     allowed = min([NO_SLOWER * min(costs)[0], *(latency for latency, *_ in costs[len(own) :])])
-    fast = [(cost, one, simulate(faster, one).latency) for cost, one in zip(costs, plans, strict=True) if cost[0] <= allowed]
+    fast = [(cost, one, brisk_latency(one)) for cost, one in zip(costs, plans, strict=True) if cost[0] <= allowed]
     steady = NO_SLOWER * min(latency for *_, latency in fast)
     return min(fast, key=lambda one: (one[2] > steady, one[0][1], one[0]))[1]
 
@@ -111,7 +108,8 @@ def sketch(problem: Problem, budget: int) -> Plan:
     if resident.arena <= budget:
         return replace(resident, budget=budget)
     found, _ = _search(problem, budget, CORE_SHARES, layouts, SKETCH_EFFORT)
-    return min(found, *_rivals(problem, budget), key=lambda plan: _cost(problem, plan))
+    plans = [found, *_rivals(problem, budget)]
+    return min(zip(_costs(problem, plans), plans, strict=True), key=lambda one: one[0])[1]
 
 
 def _rivals(problem: Problem, budget: int) -> list[Plan]:
@@ -137,10 +135,15 @@ def resident_plan(problem: Problem) -> Plan:
     return replace(plan, budget=plan.arena)
 
 
-def _cost(problem: Problem, plan: Plan) -> Cost:
+def _cost(tried: Tried) -> Cost:
     """What is minimised: latency in the steady state (to the microsecond), bytes to load, bytes of memory."""
-    steady = simulate(problem, plan)
-    return round(steady.latency, 6), steady.nbytes, plan.arena
+    return round(tried.latency, 6), tried.nbytes, tried.arena
+
+
+def _costs(problem: Problem, plans: Iterable[Plan]) -> list[Cost]:
+    """The same of plans that may be of other strategies."""
+    latency = latency_of(problem)
+    return [(round(latency(plan), 6), plan.streamed_nbytes, plan.arena) for plan in plans]
 
 
 def _layouts(problem: Problem, arena: int) -> list[Layout]:
@@ -169,9 +172,9 @@ def _search(
     windows = [cache, 0] if 0 < cache < arena else [0]
     if len(core_shares) > 1:
         core_shares = [*_in_cache(layouts, arena, cache), *core_shares]
-    seen: dict[Choice, tuple[Cost, Plan | None]] = {}
-    made: dict[tuple, tuple[Cost, Plan | None]] = {}  # different choices may come to the same
-    sliced: dict[tuple, _Sliced] = {}  # and more of them to the same slices
+    seen: dict[Choice, tuple[Cost, Point]] = {}
+    made: dict[Point, Cost] = {}  # different choices may come to the same
+    candidates = candidates_of(problem, budget, layouts)
     enough = GOOD_ENOUGH * latency_bound(problem, budget)
     step_effort = 1 + arena / LARGE_ARENA
     spent = 0.0
@@ -179,30 +182,21 @@ def _search(
     def winner(choices: Iterable[Choice]) -> Choice:
         """The best of `choices`; of those so far, once one is good enough or no effort is left."""
         nonlocal spent
-        tried: list[Choice] = []
+        compared: list[Choice] = []
         for choice in choices:
             if choice not in seen:
-                if spent > effort and tried:
+                if spent > effort and compared:
                     break
-                layout = layouts[choice.layout]
-                core = _core_pages(layout, arena, choice.share)
-                slices = (choice.layout, core, choice.in_flight, choice.pins if core < arena else "", choice.within)
-                same = (*slices, choice.chooser, choice.joined)
-                if same not in made:
-                    try:
-                        if slices not in sliced:
-                            sliced[slices] = _sliced(problem, layout, arena, core, choice)
-                        plan = _candidate(problem, budget, layout, sliced[slices], choice)
-                    except Unplaceable:
-                        made[same] = ((inf, 0, 0), None)
-                    else:
-                        spent += sliced[slices].effort * step_effort
-                        made[same] = (_cost(problem, plan), plan)
-                seen[choice] = made[same]
-            tried.append(choice)
+                point = _point(arena, layouts[choice.layout], choice)
+                if point not in made:
+                    tried = candidates.attempt(point)
+                    made[point] = _cost(tried) if tried else IMPOSSIBLE
+                    spent += tried.effort * step_effort if tried else 0.0
+                seen[choice] = made[point], point
+            compared.append(choice)
             if seen[choice][0][0] <= enough:
                 break
-        return min(tried, key=lambda choice: seen[choice][0])
+        return min(compared, key=lambda choice: seen[choice][0])
 
     def descend(point: Choice) -> None:
         for _ in range(ROUNDS):
@@ -227,7 +221,7 @@ def _search(
         for layout in range(len(layouts))
         for share in core_shares
     )
-    if seen[first][1] is None:  # joined segments find no place
+    if seen[first][0] == IMPOSSIBLE:  # joined segments find no place
         first = winner([replace(first, joined=0)])
     # Whatever it costs: where two slices in flight are thousands of steps, one may be better.
     if seen[first][0][0] > enough:
@@ -237,7 +231,7 @@ def _search(
     ]
     if seen[first][0][0] > enough and spent <= effort:
         winner(grid)
-        for start in sorted(grid, key=lambda choice: seen[choice][0] if choice in seen else (inf, 0, 0))[:STARTS]:
+        for start in sorted(grid, key=lambda choice: seen[choice][0] if choice in seen else IMPOSSIBLE)[:STARTS]:
             if spent <= effort:
                 descend(start)
     best = min(seen, key=lambda choice: seen[choice][0])
@@ -255,8 +249,7 @@ def _search(
             low = choices[0].share
     frugal = [one for one in seen.values() if one[0][0] <= allowed]
     found = min(frugal, key=lambda one: (one[0][1], one[0]))[1]
-    assert found is not None
-    return found, searched
+    return candidates.plan(found), searched
 
 
 def _in_cache(layouts: Sequence[Layout], arena: int, cache: int) -> list[float]:
@@ -265,88 +258,16 @@ def _in_cache(layouts: Sequence[Layout], arena: int, cache: int) -> list[float]:
     return [(cache - minimum) / (arena - minimum)] if minimum <= cache < arena else []
 
 
-def _core_pages(layout: Layout, arena: int, share: float) -> int:
-    """Pages of the core in an arena of that many pages."""
+def _point(arena: int, layout: Layout, choice: Choice) -> Point:
+    """What a choice comes to in an arena of that many pages."""
     minimum = layout.nbytes // PAGE
-    return minimum + int((arena - minimum) * share)
-
-
-@dataclass(frozen=True)
-class _Sliced:
-    """What acts 2 and 3 make of a point of the search, and which steps act 4 pins."""
-
-    limits: list[int]  # bytes of a segment, per layer
-    steps: tuple[Step, ...]
-    pinned: set[int]  # steps
-    pieces: list[Piece]  # before joining
-    effort: int  # steps before neighbouring pinned ones were merged
-
-
-def _sliced(problem: Problem, layout: Layout, arena: int, core: int, choice: Choice) -> _Sliced:
-    """The slices and the pins of one point of the search, in an arena of so many pages of which `core` are the core."""
-    room = layout.room(core * PAGE)
-    most = choice.within * PAGE or arena * PAGE
-    limits = [
-        min(gap, max(finest_segment(layer), min(gap, most) // choice.in_flight))
-        for layer, gap in zip(problem.layers, room, strict=True)
-    ]
-    steps = slice_to_room(problem, limits)
-    effort = len(steps)
-    pinned = _pinned(problem, steps, room, arena - core, choice)
-    steps, pinned = merge_pinned(steps, pinned)
-    return _Sliced(limits, steps, pinned, pieces_of(problem, steps), effort)
-
-
-def _candidate(problem: Problem, budget: int, layout: Layout, sliced: _Sliced, choice: Choice) -> Plan:
-    """The plan of one point of the search. Raises Unplaceable only if segments are joined."""
-    arena = budget // PAGE
-    limits, steps, pinned, pieces = sliced.limits, sliced.steps, sliced.pinned, sliced.pieces
-    if choice.joined:
-        most = int(choice.joined * problem.storage.single_s * problem.storage.bandwidth)
-        pieces = join(pieces, [limits[step.layer] for step in steps], most, pinned)
-
-    # pinned segments lie at the top of the arena, in step order
-    top = first = arena - sum(piece.pages for piece in pieces if piece.step in pinned)
-    pinned_at = {}
-    for piece in pieces:
-        if piece.step in pinned:
-            pinned_at[piece.step] = Place(0, first)
-            first += piece.pages
-    of_layer = layout.free_pages(top * PAGE)
-    free = [*(of_layer[step.layer] for step in steps), of_layer[-1]]
-    streamed = [piece for piece in pieces if piece.step not in pinned]
-    chooser = CHOOSERS[choice.chooser]()
-    within = span(0, choice.within) if choice.within else -1
-    found = iter(begin_ahead(free, streamed, preload(free, streamed, chooser, within), chooser, within))
-    places = [pinned_at[piece.step] if piece.step in pinned else next(found) for piece in pieces]
-    scratch_at = [layout.scratch_at[step.layer] for step in steps]
-    return assemble(problem, "best", budget, steps, layout.tensor_at, scratch_at, pieces, places, pinned)
-
-
-def _pinned(problem: Problem, steps: tuple[Step, ...], room: list[int], capacity: int, choice: Choice) -> set[int]:
-    """The steps whose segments stay, in at most `capacity` pages; `room` in bytes per layer."""
-    counts = [0] * len(steps)
-    for piece in pieces_of(problem, steps):
-        counts[piece.step] = piece.pages
-    if choice.pins == "in order":
-        return pin_in_order(counts, capacity)
-    if choice.pins == "small":
-        return pin_small(counts, capacity)
-    seconds = [problem.layers[step.layer].seconds * step.count / problem.layers[step.layer].blocks for step in steps]
-    limit = [room[step.layer] // PAGE for step in steps]
-    bandwidth = problem.storage.bandwidth / PAGE
-    return pin_evenly(counts, seconds, limit, capacity, bandwidth, problem.storage.overhead_s * bandwidth)
-
-
-def merge_pinned(steps: tuple[Step, ...], pinned: set[int]) -> tuple[tuple[Step, ...], set[int]]:
-    """Neighbouring pinned slices of one layer become one step: they need no cutting."""
-    merged: list[Step] = []
-    kept: set[int] = set()
-    for index, step in enumerate(steps):
-        if index in pinned and index - 1 in pinned and merged[-1].layer == step.layer:
-            merged[-1] = replace(merged[-1], count=merged[-1].count + step.count)
-            continue
-        if index in pinned:
-            kept.add(len(merged))
-        merged.append(step)
-    return tuple(merged), kept
+    core = minimum + int((arena - minimum) * choice.share)
+    return Point(
+        choice.layout,
+        core,
+        choice.in_flight,
+        choice.pins if core < arena else PINS[0],  # nothing is pinned
+        choice.joined,
+        choice.chooser,
+        choice.within,
+    )

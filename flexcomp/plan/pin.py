@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 
 
 def pin_in_order(nbytes: Sequence[int], capacity: int) -> set[int]:
@@ -45,7 +47,8 @@ def pin_evenly(
     """
     if not any(nbytes) or capacity <= 0:
         return set()
-    low, high = 0.0, 64 * max(bandwidth, sum(nbytes) / max(sum(seconds), 1e-9))
+    computing = reduce(add, seconds)  # not by `sum`, which rounds otherwise from Python 3.12 on
+    low, high = 0.0, 64 * max(bandwidth, sum(nbytes) / max(computing, 1e-9))
     costs = [size + overhead if size else 0 for size in nbytes]
     best = _late(costs, seconds, room, high)
     if sum(nbytes[step] for step in best) > capacity:

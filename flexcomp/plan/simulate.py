@@ -15,12 +15,14 @@ until each is as long as the one before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from .errors import PlanError
+from .loops import in_python
+from .native import NativeProblem
 from .problem import Plan, Problem, Segment, Storage
 from .reuse import reuse_distances
 
@@ -89,6 +91,18 @@ def simulate(problem: Problem, plan: Plan, *, cold: bool = False) -> Timeline:
         steps=tuple(lap.steps),
         loads=tuple(lap.loads[:count]),
     )
+
+
+def latency_of(problem: Problem) -> Callable[[Plan], float]:
+    """What `simulate` gives for the latency of plans in the steady state, and nothing else: in C++ outside of `readable`."""
+    if in_python():
+        return lambda plan: simulate(problem, plan).latency
+    return native_problem(problem).latency
+
+
+def native_problem(problem: Problem) -> NativeProblem:
+    """The problem in C++."""
+    return NativeProblem(problem, SAME_S, MOST_LAPS)
 
 
 def brisk(problem: Problem) -> Problem:

@@ -1,0 +1,27 @@
+"""Which code runs the planner's inner loops: C++ (`runtime_ext/planner`), or the Python that says what they do.
+
+Both give the same plans, bit for bit; tests/plan/test_native.py compares them. The Python is for reading and for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_IN_PYTHON: ContextVar[bool] = ContextVar("flexcomp_plan_in_python", default=False)
+
+
+def in_python() -> bool:
+    """Whether inner loops run in Python."""
+    return _IN_PYTHON.get()
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Run the inner loops of everything that is planned meanwhile in Python: some forty times slower."""
+    token = _IN_PYTHON.set(True)
+    try:
+        yield
+    finally:
+        _IN_PYTHON.reset(token)

@@ -1,0 +1,138 @@
+"""The planner's inner loops in C++ (`runtime_ext/planner`), called through ctypes; `loops.py` says when they are."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from array import array
+from collections.abc import Iterator
+from ctypes import POINTER, byref, c_double, c_int32, c_int64, c_void_p
+from dataclasses import asdict, fields
+from functools import cache
+from itertools import accumulate, chain
+from operator import attrgetter
+
+from .. import runtime_ext
+from .errors import PlanError
+from .layout import Layout
+from .problem import IN_CACHE, Layer, Plan, Problem, Segment, Step
+
+_UNPLACEABLE, _STUCK, _OUT_OF_MEMORY = 1, 2, 3  # as in runtime_ext/planner/c_api.cc
+
+
+class _Storage(ctypes.Structure):
+    _fields_ = (
+        *((name, c_double) for name in ("bandwidth", "overhead_s", "wake_s", "disturbance", "together", "latency_s", "cached")),
+        ("cache", c_int64),
+        ("in_cache", c_double),
+        ("same_s", c_double),
+        ("most_laps", c_int64),
+    )
+
+
+class _Choice(ctypes.Structure):
+    """A point of the search: numbers for names, pages, and bytes up to which segments are joined."""
+
+    _fields_ = tuple((name, c_int64) for name in ("arena", "core", "in_flight", "pins", "joined", "chooser", "within"))
+
+
+class Result(ctypes.Structure):
+    """Of a plan: seconds, bytes to load and of memory, steps before pinned neighbours were merged; and how many rows it has."""
+
+    _fields_ = (("latency", c_double), *((name, c_int64) for name in ("nbytes", "arena", "effort", "steps", "segments")))
+
+
+class _Waits(ctypes.Structure):
+    _fields_ = (("step", c_int64), ("after", c_int64))
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(runtime_ext.planner()))
+    for name, result, *arguments in (
+        ("New", c_int32, c_int64, c_void_p, c_void_p, POINTER(_Storage), POINTER(c_void_p)),
+        ("Free", None, c_void_p),
+        ("AddLayout", c_int32, c_void_p, c_void_p, c_void_p, c_int64),
+        ("Try", c_int32, c_void_p, c_int64, POINTER(_Choice), POINTER(Result)),
+        ("Plan", None, c_void_p, c_void_p, c_void_p, c_void_p),
+        ("Latency", c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_double), POINTER(_Waits)),
+    ):
+        function = getattr(library, f"FlexcompPlanner{name}")  # the same each time
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+_STEP_ROW, _SEGMENT_ROW = (attrgetter(*(field.name for field in fields(kind))) for kind in (Step, Segment))
+
+
+class NativeProblem:
+    """A problem in C++, and layouts to plan it in."""
+
+    def __init__(self, problem: Problem, same_s: float, most_laps: int) -> None:
+        """`same_s` and `most_laps` are the simulator's."""
+        storage = _Storage(**asdict(problem.storage), in_cache=IN_CACHE, same_s=same_s, most_laps=most_laps)
+        times = array("d", chain.from_iterable((layer.seconds, layer.slice_s) for layer in problem.layers))
+        weights = array("q", chain.from_iterable(_weights_row(layer) for layer in problem.layers))
+        self._handle = c_void_p()
+        _call("New", len(problem.layers), _address(times), _address(weights), byref(storage), byref(self._handle))
+        weakref.finalize(self, _library().FlexcompPlannerFree, self._handle)
+
+    def add_layout(self, layout: Layout, top: int) -> None:
+        """Layouts are numbered in the order of their adding; tensors and scratch end at `top`."""
+        ends = array("q", accumulate((len(intervals) for intervals in layout.occupied), initial=0))
+        occupied = array("q", chain.from_iterable(chain.from_iterable(layout.occupied)))
+        _call("AddLayout", self._handle, _address(ends), _address(occupied), top)
+
+    def attempt(self, layout: int, **choice: int) -> Result | None:
+        """Make the plan of a point of the search, by the fields of `_Choice`; None if something finds no place."""
+        result = Result()
+        code = _call("Try", self._handle, layout, byref(_Choice(**choice)), byref(result))
+        assert code != _STUCK, "a plan of the search waits for itself"
+        return None if code == _UNPLACEABLE else result
+
+    def plan(self, layout: int, **choice: int) -> tuple[Result, tuple[Step, ...], tuple[Segment, ...], tuple[int, ...]]:
+        """As `attempt`, with the steps, segments and needs of a plan that can be made."""
+        result = self.attempt(layout, **choice)
+        assert result is not None
+        steps, need = array("q", bytes(24 * result.steps)), array("q", bytes(8 * result.steps))
+        segments = array("q", bytes(64 * result.segments))
+        _library().FlexcompPlannerPlan(self._handle, _address(steps), _address(segments), _address(need))
+        return (
+            result,
+            tuple(Step(*row) for row in _rows(steps, 3)),
+            tuple(
+                Segment(step, source, nbytes, address, after, bool(pinned), count, bool(ahead))
+                for step, source, nbytes, address, after, pinned, count, ahead in _rows(segments, 8)
+            ),
+            tuple(need),
+        )
+
+    def latency(self, plan: Plan) -> float:
+        """As `simulate`. Raises PlanError if the waits can never end."""
+        steps = array("q", chain.from_iterable(map(_STEP_ROW, plan.steps)))
+        segments = array("q", chain.from_iterable(map(_SEGMENT_ROW, plan.segments)))
+        need, latency, waits = array("q", plan.need), c_double(), _Waits()
+        sizes = len(plan.steps), _address(steps), len(plan.segments), _address(segments), _address(need)
+        if _call("Latency", self._handle, *sizes, byref(latency), byref(waits)) == _STUCK:
+            raise PlanError(f"step {waits.step} waits for a load that waits for {waits.after} steps")
+        return latency.value
+
+
+def _call(name: str, *arguments: object) -> int:
+    code = getattr(_library(), f"FlexcompPlanner{name}")(*arguments)
+    if code == _OUT_OF_MEMORY:
+        raise MemoryError
+    return code
+
+
+def _address(numbers: array) -> int:
+    return numbers.buffer_info()[0]
+
+
+def _rows(numbers: array, width: int) -> Iterator[tuple[int, ...]]:
+    return zip(*[iter(numbers)] * width, strict=True)
+
+
+def _weights_row(layer: Layer) -> tuple[int, int, int]:
+    weights = layer.weights
+    return (weights.offset, weights.blocks, weights.block_nbytes) if weights else (0, 0, 0)

@@ -1,0 +1,116 @@
+// What flexcomp/plan/native.py calls. Handles belong to the caller; rows are arrays of int64 in the order of the structs'
+// fields. Functions return one of the codes below.
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "candidate.h"
+#include "simulate.h"
+#include "slicing.h"
+
+namespace flexcomp::planner {
+namespace {
+
+enum : int32_t { kFine, kUnplaceable, kStuck, kOutOfMemory };
+
+struct Result {
+  double latency;
+  int64_t nbytes, arena, effort;  // bytes read in the steady state, bytes of memory, steps
+  int64_t steps, segments;        // rows
+};
+
+// A problem with the layouts that it is planned in, and the plan that was made last.
+struct Search {
+  Problem problem;
+  std::vector<Layout> layouts;
+  Candidate candidate;
+};
+
+template <typename Function>
+int32_t Guarded(Function function) noexcept {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+  }
+}
+
+int64_t Streamed(const Plan& plan) {
+  int64_t nbytes = 0;
+  for (const Segment& one : plan.segments) nbytes += one.pinned ? 0 : one.nbytes;
+  return nbytes;
+}
+
+template <typename Row>
+void Copy(const std::vector<Row>& from, void* to) {
+  if (!from.empty()) std::memcpy(to, from.data(), from.size() * sizeof(Row));
+}
+
+}  // namespace
+}  // namespace flexcomp::planner
+
+using namespace flexcomp::planner;
+
+#define FLEXCOMP_PLANNER extern "C" __attribute__((visibility("default")))
+
+// `times` has rows (seconds, slice_s), `weights` rows (offset, blocks, block_nbytes), one per layer.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerNew(int64_t layers, const double* times, const int64_t* weights, const Storage* storage,
+                                           Search** search) {
+  return Guarded([&]() -> int32_t {
+    auto made = std::make_unique<Search>();
+    made->problem.storage = *storage;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      const Weights own{weights[3 * layer], weights[3 * layer + 1], weights[3 * layer + 2]};
+      made->problem.layers.push_back({times[2 * layer], times[2 * layer + 1], own, FinestSegment(own)});
+    }
+    *search = made.release();
+    return kFine;
+  });
+}
+
+FLEXCOMP_PLANNER void FlexcompPlannerFree(Search* search) { delete search; }
+
+// As the constructor of Layout.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerAddLayout(Search* search, const int64_t* begins, const int64_t* occupied, int64_t top) {
+  return Guarded([&]() -> int32_t {
+    search->layouts.emplace_back(search->problem.layers.size(), begins, occupied, top);
+    return kFine;
+  });
+}
+
+// The plan of one point of the search, and what it costs.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerTry(Search* search, int64_t layout, const Choice* choice, Result* result) {
+  return Guarded([&]() -> int32_t {
+    Candidate& made = search->candidate;
+    if (!MakeCandidate(search->problem, search->layouts[layout], *choice, &made)) return kUnplaceable;
+    double latency = 0;
+    Waits waits;
+    if (!Simulate(search->problem, made.plan, &latency, &waits)) return kStuck;
+    *result = {latency, Streamed(made.plan), made.arena, made.effort,
+               static_cast<int64_t>(made.plan.steps.size()), static_cast<int64_t>(made.plan.segments.size())};
+    return kFine;
+  });
+}
+
+// The rows of the plan that was made last.
+FLEXCOMP_PLANNER void FlexcompPlannerPlan(const Search* search, int64_t* steps, int64_t* segments, int64_t* need) {
+  Copy(search->candidate.plan.steps, steps);
+  Copy(search->candidate.plan.segments, segments);
+  Copy(search->candidate.plan.need, need);
+}
+
+// The latency of any plan, of rows of steps and of segments.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerLatency(const Search* search, int64_t steps, const int64_t* step_rows, int64_t segments,
+                                                const int64_t* segment_rows, const int64_t* need, double* latency,
+                                                Waits* waits) {
+  return Guarded([&]() -> int32_t {
+    Plan plan;
+    plan.steps.resize(steps);
+    plan.segments.resize(segments);
+    plan.need.assign(need, need + steps);
+    if (steps) std::memcpy(plan.steps.data(), step_rows, steps * sizeof(Step));
+    if (segments) std::memcpy(plan.segments.data(), segment_rows, segments * sizeof(Segment));
+    return Simulate(search->problem, plan, latency, waits) ? kFine : kStuck;
+  });
+}

@@ -1,0 +1,34 @@
+// Sets of arena pages as ranges: what the integers of flexcomp/plan/pages.py are, for arenas of any size.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace flexcomp::planner {
+
+struct PageRange {
+  int64_t first, end;
+};
+
+// Ascending; none is empty, none touches the next.
+class PageSet {
+ public:
+  const std::vector<PageRange>& ranges() const { return ranges_; }
+  bool empty() const { return ranges_.empty(); }
+
+  void Clear() { ranges_.clear(); }
+  // Behind all others.
+  void Append(int64_t first, int64_t end);
+  void Remove(int64_t first, int64_t end);
+  void Add(int64_t first, int64_t end);
+  bool Contains(int64_t first, int64_t end) const;
+  // Becomes what `one` and `other` share, without ranges of fewer than `count` pages.
+  void Intersection(const PageSet& one, const PageSet& other, int64_t count);
+  void swap(PageSet& other) { ranges_.swap(other.ranges_); }
+
+ private:
+  std::vector<PageRange> ranges_;
+};
+
+}  // namespace flexcomp::planner

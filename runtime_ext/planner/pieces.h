@@ -1,0 +1,25 @@
+// What is read in one go: the weights of a step, or of several small steps in a row (flexcomp/plan, pieces.py).
+#pragma once
+
+#include <vector>
+
+#include "problem.h"
+
+namespace flexcomp::planner {
+
+// A segment that has no place yet, for steps [step, end).
+struct Piece {
+  int64_t step, end, source, nbytes;
+
+  int64_t pages() const { return nbytes / kPage; }
+};
+
+// One for every step that has weights.
+void PiecesOf(const Problem& problem, const std::vector<Step>& steps, std::vector<Piece>* pieces);
+
+// Neighbours in one, while that is at most `most` bytes and fits in limit[layer] of all layers of its steps; but not those
+// of the steps that are flagged in `apart`.
+void Join(const std::vector<Step>& steps, const std::vector<int64_t>& limit, int64_t most, const std::vector<char>& apart,
+          std::vector<Piece>* pieces);
+
+}  // namespace flexcomp::planner

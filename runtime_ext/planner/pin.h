@@ -1,0 +1,24 @@
+// Which segments stay in the arena between inferences (flexcomp/plan, pin.py).
+#pragma once
+
+#include <vector>
+
+#include "problem.h"
+
+namespace flexcomp::planner {
+
+enum class Pins : int64_t { kEvenly, kInOrder, kSmall };  // in the order of PINS
+
+struct PinTask {
+  std::vector<int64_t> pages;   // of each step's segment
+  std::vector<double> seconds;  // of each step
+  std::vector<int64_t> room;    // pages that the loader can be ahead, at each step
+  int64_t capacity = 0;         // pages
+  double bandwidth = 0;         // pages per second
+  double overhead = 0;          // pages that could be read in the time that a load costs besides
+};
+
+// One flag per step.
+std::vector<char> ChoosePins(Pins pins, const PinTask& task);
+
+}  // namespace flexcomp::planner

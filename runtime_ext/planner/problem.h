@@ -1,0 +1,58 @@
+// What the planner's inner loops work on: the numbers of flexcomp/plan/problem.py, without names.
+//
+// Everything here is an inner loop of the Python planner once more, and gives bit for bit what that gives: the same
+// operations on doubles in the same order (the compiler must not contract them), whole numbers in 64 bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace flexcomp::planner {
+
+constexpr int64_t kPage = 4096;  // bytes
+
+// As ctypes.Structure of flexcomp/plan/native.py, field by field.
+struct Storage {
+  double bandwidth, overhead_s, wake_s, disturbance, together, latency_s, cached;
+  int64_t cache;  // bytes
+  // Not of the storage, but of the model that the simulator has of it.
+  double in_cache;  // of its disturbance, what a load has that stays in the caches
+  double same_s;    // inferences that differ by less are the same
+  int64_t most_laps;
+};
+
+struct Weights {
+  int64_t offset, blocks, block_nbytes;  // no blocks: a layer without weights
+};
+
+struct Layer {
+  double seconds, slice_s;
+  Weights weights;
+  int64_t finest;  // bytes of the largest segment when the layer is cut block by block; 0 without weights
+
+  bool weighted() const { return weights.blocks > 0; }
+  int64_t blocks() const { return weighted() ? weights.blocks : 1; }
+};
+
+struct Problem {
+  std::vector<Layer> layers;
+  Storage storage;
+};
+
+// Rows of int64 on the other side.
+struct Step {
+  int64_t layer, first, count;
+};
+
+struct Segment {
+  int64_t step, source, nbytes, address, after, pinned, count, ahead;
+};
+
+struct Plan {
+  std::vector<Step> steps;
+  std::vector<Segment> segments;
+  std::vector<int64_t> need;  // per step
+};
+
+}  // namespace flexcomp::planner

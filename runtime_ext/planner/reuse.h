@@ -1,0 +1,13 @@
+// How soon loads write again where they wrote before (flexcomp/plan, reuse.py).
+#pragma once
+
+#include <vector>
+
+#include "problem.h"
+
+namespace flexcomp::planner {
+
+// Per segment that is not pinned, in their order: bytes loaded since a byte of its place was written, in the mean.
+std::vector<double> ReuseDistances(const std::vector<Segment>& segments);
+
+}  // namespace flexcomp::planner

@@ -1,0 +1,116 @@
+"""The planner's inner loops in C++ give what the Python ones give, bit for bit: same plans, same latencies, same choices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flexcomp.plan import (
+    PAGE,
+    STRATEGIES,
+    InfeasibleError,
+    PlanError,
+    Problem,
+    ladder,
+    minimum_budget,
+    plan,
+    resident_budget,
+    simulate,
+)
+from flexcomp.plan.best import JOINED
+from flexcomp.plan.candidate import CHOOSERS, PINS, Native, Point, Readable
+from flexcomp.plan.layout import compact_layout, settling_layout, smallest_layout
+from flexcomp.plan.loops import readable
+from flexcomp.plan.simulate import latency_of
+
+from . import networks
+from .problems import problems
+
+NETWORKS = ("vgg19", "resnet152", "resnet50", "mobilenet_v2", "squeezenet")
+
+
+@st.composite
+def points(draw: st.DrawFn, cores: list[int], arena: int) -> Point:
+    layout = draw(st.integers(0, len(cores) - 1))
+    return Point(
+        layout,
+        draw(st.integers(cores[layout], arena)),
+        draw(st.integers(1, 12)),
+        draw(st.sampled_from(PINS)),
+        draw(st.sampled_from(JOINED)),
+        draw(st.sampled_from(list(CHOOSERS))),
+        draw(st.sampled_from([0, 1, 4, 30])),
+    )
+
+
+def both(problem: Problem, budget: int) -> tuple[Native, Readable, list[int]]:
+    """The candidates made both ways, and the smallest core of every layout that fits, in pages."""
+    layouts = [make(problem) for make in (smallest_layout, settling_layout, compact_layout)]
+    layouts = [layout for layout in layouts if layout.nbytes <= budget]
+    cores = [layout.nbytes // PAGE for layout in layouts]
+    return Native(problem, budget, layouts), Readable(problem, budget, layouts), cores
+
+
+@settings(deadline=None, max_examples=1000)
+@given(st.data(), problems(), st.sampled_from([1, 1.01, 1.1, 1.3, 1.7, 2.5, 5]), st.sampled_from([0.0, 3e-5, 1e-3]))
+def test_candidates_are_the_same(data: st.DataObject, problem: Problem, factor: float, wake_s: float) -> None:
+    problem = replace(problem, storage=replace(problem.storage, wake_s=wake_s))
+    budget = int(minimum_budget(problem).nbytes * factor)
+    native, python, cores = both(problem, budget)
+    point = data.draw(points(cores, budget // PAGE))
+    tried = native.attempt(point)
+    assert tried == python.attempt(point)
+    if tried:
+        assert native.plan(point) == python.plan(point)
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems(), st.sampled_from([1, 1.1, 1.5, 2.5]), st.sampled_from(sorted(STRATEGIES)), st.booleans())
+def test_plans_are_the_same(problem: Problem, factor: float, strategy: str, quick: bool) -> None:
+    budget = int(minimum_budget(problem).nbytes * factor)
+    try:
+        found = plan(problem, budget, strategy, quick=quick)
+    except InfeasibleError as error:
+        with readable(), pytest.raises(InfeasibleError, match=str(error)[:40]):
+            plan(problem, budget, strategy, quick=quick)
+        return
+    with readable():
+        assert plan(problem, budget, strategy, quick=quick) == found
+        assert latency_of(problem)(found) == simulate(problem, found).latency
+    assert latency_of(problem)(found) == simulate(problem, found).latency
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_plans_of_networks_are_the_same(name: str) -> None:
+    problem = getattr(networks, name)(networks.PHONE)
+    budgets = [int(part * resident_budget(problem)) for part in (0.25, 0.6)]
+    found = ladder(problem, budgets)
+    with readable():
+        assert ladder(problem, budgets) == found
+
+
+def test_waits_that_never_end_are_told() -> None:
+    problem = networks.squeezenet()
+    found = plan(problem, minimum_budget(problem).nbytes)
+    stuck = replace(found, need=(len(found.segments), *found.need[1:]))
+    with pytest.raises(PlanError) as of_python:
+        simulate(problem, stuck)
+    with pytest.raises(PlanError) as of_native:
+        latency_of(problem)(stuck)
+    assert str(of_native.value) == str(of_python.value)
+
+
+def test_what_is_readable_runs_no_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("C++ was asked")
+
+    problem = networks.squeezenet()
+    budget = 2 * minimum_budget(problem).nbytes
+    monkeypatch.setattr("flexcomp.plan.native._call", refuse)
+    with readable():
+        plan(problem, budget, quick=True)
+    with pytest.raises(AssertionError, match="C\\+\\+ was asked"):
+        plan(problem, budget, quick=True)
