@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds runtime, runner, RPC server and the planner's loops with sanitizers, and runs the tests that use them: once with those of addresses and
-# undefined behaviour, once with that of threads.
+# Builds runtime, runner, RPC server and the planner's loops with sanitizers, and runs the tests that use them: once with
+# those of addresses and undefined behaviour, once with that of threads.
 #
 #   scripts/sanitize.sh VENV [PYTEST ARGUMENT]...
 #
@@ -43,5 +43,6 @@ run() { # NAME SANITIZERS LIBRARIES PYTEST-ARGUMENTS...
 }
 
 mkdir -p build/sanitize
-run address address,undefined "$(library libasan.so) $(library libubsan.so)" tests/plan/test_native.py tests/runtime tests/remote/test_hostile_clients.py "$@"
+run address address,undefined "$(library libasan.so) $(library libubsan.so)" tests/plan/test_native.py \
+    tests/runtime tests/remote/test_hostile_clients.py "$@"
 run thread thread "$(library libtsan.so)" tests/runtime tests/remote/test_hostile_clients.py "$@"
