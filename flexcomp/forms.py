@@ -92,7 +92,8 @@ def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> lis
 
 def form_of(network: Network, indices: Sequence[int], costs: Costs) -> Form:
     """The form that computes these layers."""
-    layers = [network.layers[index] for index in indices]
+    every = network.layers
+    layers = [every[index] for index in indices]
     lives = network.base.lifetimes(layers)
     values = network.values
     place = shared_places(values, layers, lives, {port.value for port in network.base.outputs})

@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from math import inf
 
 from .assemble import Place, assemble
-from .bound import latency_bound
+from .bound import latency_bound, unpinned_bound
 from .candidate import CHOOSERS, PINS, Point, Tried, candidates_of
 from .errors import Unplaceable
 from .flexnn import flexnn
@@ -85,8 +86,9 @@ def best(problem: Problem, budget: int) -> Plan:
     own = [found]
     if spent < BRISK_EFFORT and brisk_latency(found) > GOOD_ENOUGH * latency_bound(faster, budget):
         own.append(_search(faster, budget, CORE_SHARES, layouts, BRISK_EFFORT - spent, PIN_MORE)[0])
-    plans = [*own, *_rivals(problem, budget)]
-    costs = _costs(problem, plans)
+    costs = _costs(problem, own)
+    rivals = _rivals(problem, budget, min(costs)[0])
+    plans, costs = [*own, *rivals], costs + _costs(problem, rivals)
     allowed = min([NO_SLOWER * min(costs)[0], *(latency for latency, *_ in costs[len(own) :])])
     fast = [(cost, one, brisk_latency(one)) for cost, one in zip(costs, plans, strict=True) if cost[0] <= allowed]
     steady = NO_SLOWER * min(latency for *_, latency in fast)
@@ -108,19 +110,23 @@ def sketch(problem: Problem, budget: int) -> Plan:
     if resident.arena <= budget:
         return replace(resident, budget=budget)
     found, _ = _search(problem, budget, CORE_SHARES, layouts, SKETCH_EFFORT)
-    plans = [found, *_rivals(problem, budget)]
-    return min(zip(_costs(problem, plans), plans, strict=True), key=lambda one: one[0])[1]
+    (cost,) = _costs(problem, [found])
+    rivals = _rivals(problem, budget, cost[0])
+    return min([(cost, found), *zip(_costs(problem, rivals), rivals, strict=True)], key=lambda one: one[0])[1]
 
 
-def _rivals(problem: Problem, budget: int) -> list[Plan]:
-    """The plans of the other named strategies, of those that find one."""
-    plans = []
+def _rivals(problem: Problem, budget: int, latency: float) -> list[Plan]:
+    """The plans of the other named strategies, of those that find one; none if all would be slower than `latency` by far."""
+    plans: list[Plan] = []
+    if unpinned_bound(problem) > NO_SLOWER * latency + 1e-6:  # a cost is to the microsecond
+        return plans
     for strategy in (flexnn, swapnet, on_demand):
         with suppress(Unplaceable):
             plans.append(replace(strategy(problem, budget), strategy="best"))
     return plans
 
 
+@lru_cache(maxsize=256)
 def resident_plan(problem: Problem) -> Plan:
     """The smallest plan that loads nothing after its first inference: whole layers, every segment pinned."""
     layout = compact_layout(problem)

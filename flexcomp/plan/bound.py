@@ -23,6 +23,14 @@ def latency_bound(problem: Problem, budget: int) -> float:
     return float(Cuts(live_bytes(problem), budget, problem.storage).values(seconds, nbytes).max())
 
 
+def unpinned_bound(problem: Problem) -> float:
+    """Seconds below which no plan gets that keeps no weights and loads nothing ahead, whatever its budget, but for rounding."""
+    storage = problem.storage.in_cache  # all loads may be
+    nbytes = sum(layer.weights.nbytes for layer in problem.layers if layer.weights)
+    bound = storage.least_seconds(nbytes / storage.bandwidth, sum(layer.seconds for layer in problem.layers))
+    return bound * (1 - 1e-9)
+
+
 class Cuts:
     """Lower bounds on the latency of an inference, of layers that may have other kernels, for one budget.
 

@@ -18,6 +18,8 @@ import numpy as np
 from .errors import PlanError
 from .problem import ALIGN, PAGE, Content, Plan, Problem
 
+_TOGETHER = 256  # things that are compared with all others at once
+
 
 def check(problem: Problem, plan: Plan) -> list[str]:
     """The reasons why `plan` is not a plan of `problem`; empty if it is right."""
@@ -207,11 +209,12 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
 
     if rows:
         start, end, low, high = np.array(rows, dtype=np.int64).T
-        for index in range(len(rows) - 1):
-            rest = slice(index + 1, None)
-            together = (start[rest] < end[index]) & (start[index] < end[rest])
-            shared = (low[rest] < high[index]) & (low[index] < high[rest])
-            for other in np.flatnonzero(together & shared) + index + 1:
+        for begin in range(0, len(rows), _TOGETHER):
+            some = slice(begin, begin + _TOGETHER), None
+            together = (start < end[some]) & (start[some] < end)
+            shared = (low < high[some]) & (low[some] < high)
+            for index, other in np.argwhere(np.triu(together & shared, begin + 1)).tolist():
+                index += begin
                 first, last = max(start[index], start[other]), min(end[index], end[other], len(plan.steps)) - 1
                 when = f"in steps {first} to {last}" if first <= last else "between inferences"
                 reasons.append(f"{names[index]} and {names[other]} overlap in bytes and {when}")

@@ -12,7 +12,7 @@ from .check import verify
 from .errors import InfeasibleError
 from .minimum import layer_bounds, minimum_budget
 from .problem import PAGE, Plan, Problem
-from .simulate import brisk, simulate
+from .simulate import brisk, latency_of
 from .strategies import plan
 
 RUNGS = 14
@@ -136,7 +136,7 @@ def _fastest(problems: Sequence[Problem], tried: Sequence[int], budget: int, str
             except InfeasibleError as error:
                 failure = error if index == min(tried) or failure is None else failure
                 continue
-            made.append(Choice(index, found, simulate(problems[index], found).latency))
+            made.append(Choice(index, found, latency_of(problems[index])(found)))
         return made
 
     made = plans(sorted(tried, key=lambda index: (bounds[index], index)), quick=len(tried) > 1)
@@ -149,7 +149,7 @@ def _fastest(problems: Sequence[Problem], tried: Sequence[int], budget: int, str
         made += plans(close, quick=False)
     best = min(choice.latency for choice in made)
     near = [choice for choice in made if choice.latency <= ABOUT * best]
-    return min(near, key=lambda choice: simulate(brisk(problems[choice.index]), choice.plan).latency)
+    return min(near, key=lambda choice: latency_of(brisk(problems[choice.index]))(choice.plan))
 
 
 def _last(problems: Sequence[Problem], tried: Sequence[int], budget: int, strategy: str) -> Choice:
@@ -161,6 +161,6 @@ def _last(problems: Sequence[Problem], tried: Sequence[int], budget: int, strate
             found = plan(problems[index], budget, strategy)
         except InfeasibleError:
             continue
-        return Choice(index, found, simulate(problems[index], found).latency)
+        return Choice(index, found, latency_of(problems[index])(found))
     found = plan(problems[first], budget, strategy)
-    return Choice(first, found, simulate(problems[first], found).latency)
+    return Choice(first, found, latency_of(problems[first])(found))

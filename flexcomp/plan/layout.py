@@ -88,20 +88,20 @@ def _of_offsets(problem: Problem, offsets: Sequence[int]) -> Layout:
     return layout_of(problem, offsets[:count], scratch)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)
 def smallest_layout(problem: Problem) -> Layout:
     """The layout that needs the smallest arena."""
     return _of_offsets(problem, tight(joint_records(problem), PAGE).offsets)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)
 def compact_layout(problem: Problem) -> Layout:
     """Tensors and scratch as low as they go, without regard to weights: more contiguous space above."""
     records = joint_records(problem)[: len(problem.tensors) + len(problem.layers)]
     return _of_offsets(problem, tight(records, PAGE).offsets)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)
 def settling_layout(problem: Problem) -> Layout:
     """Tensors in order of their writing, each as low as it goes: late layers, which are small, stay low."""
     records = joint_records(problem)[: len(problem.tensors) + len(problem.layers)]

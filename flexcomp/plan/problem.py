@@ -158,6 +158,10 @@ class Problem:
         for tensor in self.tensors:
             _require(tensor.end <= len(self.layers), f"tensor {tensor.name}: lives beyond the last layer")
 
+    def __hash__(self) -> int:
+        """By little of it: what is remembered of problems is looked up often, and problems are large."""
+        return hash((len(self.layers), len(self.tensors), sum(layer.seconds for layer in self.layers)))
+
     def __str__(self) -> str:
         weights = sum(layer.weights.nbytes for layer in self.layers if layer.weights)
         seconds = sum(layer.seconds for layer in self.layers)

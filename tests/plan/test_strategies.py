@@ -25,6 +25,7 @@ from flexcomp.plan import (
     resident_budget,
     simulate,
 )
+from flexcomp.plan.bound import unpinned_bound
 from flexcomp.plan.ladder import budgets_between
 from flexcomp.plan.minimum import layer_bounds
 
@@ -46,6 +47,16 @@ def test_plans_are_right_and_the_same_every_time(problem: Problem, factor: float
     assert planned.strategy == strategy
     assert planned.budget == budget
     assert planned == STRATEGIES[strategy](problem, budget)
+
+
+@settings(deadline=None)
+@given(problems(), factors, st.sampled_from(["flexnn", "swapnet", "on_demand"]))
+def test_what_keeps_nothing_is_not_faster_than_reading_everything(problem: Problem, factor: float, strategy: str) -> None:
+    try:
+        planned = plan(problem, int(minimum_budget(problem).nbytes * factor), strategy)
+    except InfeasibleError:
+        return
+    assert unpinned_bound(problem) <= simulate(problem, planned).latency
 
 
 @settings(deadline=None)
