@@ -23,7 +23,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from flexcomp.kernels import compile_kernels
+from flexcomp.compiler.machine_code import compile_kernels
 from flexcomp.rates import aligned, pool
 from flexcomp.schedules import im2col
 from flexcomp.schedules.registry import Candidate, conv_candidates, im2col_candidate

@@ -40,11 +40,11 @@ from benchmarks.prediction import prediction_of
 from benchmarks.storage import TMPFS, Medium, media
 from benchmarks.turns import ALONE, ROUNDS, Compiled, Turn, Turns
 from flexcomp.budget import parse_budget
-from flexcomp.build import prepare
+from flexcomp.compiler.build import prepare
+from flexcomp.compiler.prepared import Wish
 from flexcomp.copies import cache_of_copies
 from flexcomp.device import DeviceProfile, default_profile, load_profile
 from flexcomp.errors import BudgetError
-from flexcomp.prepared import Wish
 from flexcomp.profiling import fit
 from flexcomp.target import resolve_target
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import tvm
 
 from benchmarks.assembly import Loop, cycles, find_llvm_mca, loops
-from flexcomp.kernels import compile_kernels
+from flexcomp.compiler.machine_code import compile_kernels
 from flexcomp.schedules.registry import Candidate, candidates
 from flexcomp.schedules.spec import ConvSpec, MatmulSpec
 from flexcomp.target import CompileTarget, resolve_target

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from flexcomp import plan
+from flexcomp.compiler.rungs import layers_of
 from flexcomp.plan import extent
 from flexcomp.prediction import Prediction
 from flexcomp.program import ALIGN, Program, Rung, ValueArg
-from flexcomp.rungs import layers_of
 
 
 def possible_seconds(program: Program, rung: Rung, prediction: Prediction) -> float:

@@ -14,9 +14,9 @@ import numpy as np
 
 from flexcomp import runner, session
 from flexcomp.artifact import decode_program
+from flexcomp.compiler.rungs import layers_of
 from flexcomp.observing import Runs, spread
 from flexcomp.program import Rung
-from flexcomp.rungs import layers_of
 from flexcomp.trace import Traces
 
 ROUNDS = 4

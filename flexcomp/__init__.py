@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flexcomp import remote as remote
-    from flexcomp.build import build as build
-    from flexcomp.compiled import Artifact as Artifact
+    from flexcomp.compiler.artifact import Artifact as Artifact
+    from flexcomp.compiler.build import build as build
     from flexcomp.errors import ArtifactError as ArtifactError
     from flexcomp.errors import BudgetError as BudgetError
     from flexcomp.errors import DeviceError as DeviceError
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "build": "flexcomp.build",
-    "Artifact": "flexcomp.compiled",
+    "build": "flexcomp.compiler.build",
+    "Artifact": "flexcomp.compiler.artifact",
     "load": "flexcomp.session",
     "Session": "flexcomp.session",
     "tune": "flexcomp.tune",

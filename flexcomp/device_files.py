@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import runtime_ext
+from .compiler.linker import cache_for, cache_root, cross_compiler
 from .errors import TargetError
 from .files import beside
-from .linker import cache_for, cache_root, cross_compiler
 
 LIBRARY = "libtvm_ffi.so"
 RUNNER = "flexcomp-run"

@@ -2,7 +2,7 @@
 
 A program is data and a kernel is code: nothing at run time sees whether an argument is what the kernel was compiled for.
 So the symbol of a kernel in the library ends in a hash of its signature. The compiler derives that from the kernel's
-code (`flexcomp.kernels`), the runtime from the program's layer (`runtime_ext/src/signature.cc`): a layer that would
+code (`flexcomp.compiler.machine_code`), the runtime from the program's layer (`runtime_ext/src/signature.cc`): a layer that would
 call a kernel with other arguments, or that names anything else in the library, finds no symbol.
 
     signature = argument { ";" argument }

@@ -1,4 +1,4 @@
-"""One IR pass per file, on Relax, put in order by `flexcomp.pipeline`; AlignStack, on TIR, is the last before LLVM."""
+"""One IR pass per file, on Relax, put in order by `flexcomp.compiler.pipeline`; AlignStack, on TIR, is the last before LLVM."""
 
 from .align_stack import AlignStack
 from .canonicalise import Canonicalise

@@ -75,7 +75,7 @@ def build(
             Database.read(tuning)
     with exit_on_error(CANNOT_BUILD):
         from flexcomp import build as compile_model
-        from flexcomp.linker import require_linker
+        from flexcomp.compiler.linker import require_linker
         from flexcomp.target import require_supported, resolve_target
 
         resolved = resolve_target(target)

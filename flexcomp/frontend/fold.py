@@ -4,8 +4,8 @@
     Concat([2], Mul([3], [4]))        →  [2, 12]
     ReduceSum(x, [0]), x: (0, 4)      →  [0, 0, 0, 0]
 
-Values are those of ONNX's reference implementation. Large ones are left to `flexcomp.weights`, which computes them as well, and
-need not be written into the model.
+Values are those of ONNX's reference implementation. Large ones are left to `flexcomp.compiler.weights`, which computes them as
+well, and need not be written into the model.
 """
 
 from __future__ import annotations

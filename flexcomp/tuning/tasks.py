@@ -8,7 +8,8 @@ from functools import partial
 
 from tvm import ir, relax
 
-from flexcomp import pipeline
+from flexcomp.compiler import pipeline
+from flexcomp.compiler.weights import evaluate
 from flexcomp.frontend import Imported
 from flexcomp.passes import FuseLayers
 from flexcomp.passes.attributes import LAYER
@@ -18,7 +19,6 @@ from flexcomp.schedules.registry import Candidate
 from flexcomp.schedules.space import space
 from flexcomp.schedules.spec import ConvSpec, MatmulSpec
 from flexcomp.schedules.tile import VectorUnit
-from flexcomp.weights import evaluate
 
 Spec = ConvSpec | MatmulSpec
 

@@ -18,8 +18,8 @@ import tvm_ffi
 
 from flexcomp import runtime_ext
 from flexcomp.artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
-from flexcomp.kernels import by_symbol, compile_kernels
-from flexcomp.linker import linker_for
+from flexcomp.compiler.linker import linker_for
+from flexcomp.compiler.machine_code import by_symbol, compile_kernels
 from flexcomp.passes.attributes import with_scratch
 from flexcomp.passes.pretransform_weights import data_shapes, out_shape
 from flexcomp.program import (

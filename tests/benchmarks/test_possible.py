@@ -6,9 +6,9 @@ import pytest
 
 import flexcomp
 from benchmarks.possible import live_bytes, possible_seconds
+from flexcomp.compiler.rungs import layers_of
 from flexcomp.plan import Storage
 from flexcomp.prediction import LayerTime, Prediction
-from flexcomp.rungs import layers_of
 from tests.cli.conftest import tiny_network
 
 

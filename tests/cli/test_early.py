@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 import pytest
 
-from flexcomp import files, linker
+from flexcomp import files
+from flexcomp.compiler import linker
 from flexcomp.errors import TargetError
 from flexcomp.target import resolve_target
 

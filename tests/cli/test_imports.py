@@ -31,7 +31,7 @@ def test_the_compiler_is_not_imported(code):
 
 
 def test_build_stays_a_function():
-    imported_by("import flexcomp.build; import flexcomp; assert callable(flexcomp.build), flexcomp.build")
+    imported_by("import flexcomp.compiler.build; import flexcomp; assert callable(flexcomp.build), flexcomp.build")
 
 
 def test_every_public_name_exists():

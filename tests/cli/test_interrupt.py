@@ -209,7 +209,7 @@ def test_it_passes_through_tvm():
     from tvm import IRModule
     from tvm.ir.transform import module_pass
 
-    from flexcomp import pipeline
+    from flexcomp.compiler import pipeline
 
     @module_pass(opt_level=0)
     class Interrupted:

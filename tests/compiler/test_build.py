@@ -12,11 +12,11 @@ from tvm import relax
 import flexcomp
 from benchmarks.graph import Graph
 from flexcomp.budget import Budget
-from flexcomp.build import prepare
+from flexcomp.compiler.build import prepare
+from flexcomp.compiler.prepared import Wish
+from flexcomp.compiler.rungs import layers_of
 from flexcomp.plan import Storage
 from flexcomp.prediction import from_program
-from flexcomp.prepared import Wish
-from flexcomp.rungs import layers_of
 from flexcomp.schedules import generic
 from flexcomp.target import resolve_target
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import flexcomp
-from flexcomp.compact import drop_unused
+from flexcomp.compiler.compact import drop_unused
 from flexcomp.program import PAGE
 
 

@@ -10,7 +10,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from flexcomp import signature
-from flexcomp.kernels import by_symbol, signature_of
+from flexcomp.compiler.machine_code import by_symbol, signature_of
 from flexcomp.passes.attributes import BOUNDS, IN_PLACE, with_scratch
 from flexcomp.program import CountArg, FirstArg, Layer, ScratchArg, TensorType, ValueArg, WeightArg, Weights
 

@@ -7,8 +7,10 @@ import pytest
 import tvm
 
 from benchmarks.graph import Graph
-from flexcomp import pipeline, plan
+from flexcomp import plan
 from flexcomp.choose_bands import splits
+from flexcomp.compiler import pipeline
+from flexcomp.compiler.weights import evaluate
 from flexcomp.device import default_profile
 from flexcomp.forms import costs_of, form_of
 from flexcomp.frontend import load_model
@@ -18,7 +20,6 @@ from flexcomp.schedules.row_bands import Rows
 from flexcomp.split_rows import BandBook, Region, chain_of
 from flexcomp.target import resolve_target
 from flexcomp.variants import merge
-from flexcomp.weights import evaluate
 
 
 def lowered(graph: Graph, output: str, shape: tuple[int, ...]) -> Lowered:

@@ -70,7 +70,7 @@ def _write_networks() -> None:
     from tests.fuzz import networks
     from tests.runtime import tiny
 
-    sources = [*ROOT.glob("flexcomp/*.py"), runtime_ext.runtime_object(), Path(networks.__file__)]
+    sources = [*ROOT.glob("flexcomp/**/*.py"), runtime_ext.runtime_object(), Path(networks.__file__)]
     newest = max(source.stat().st_mtime for source in sources)
     stamp = NETWORKS / "stamp"
     if stamp.exists() and stamp.stat().st_mtime > newest:

@@ -6,7 +6,7 @@ import pytest
 import tvm
 import tvm_ffi
 
-from flexcomp.kernels import compile_kernels
+from flexcomp.compiler.machine_code import compile_kernels
 from flexcomp.passes import AlignStack
 from flexcomp.schedules.registry import candidates, direct_candidate
 from flexcomp.schedules.spec import ConvSpec

@@ -9,10 +9,10 @@ import pytest
 import tvm
 from tvm import relax
 
+from flexcomp.compiler.weights import evaluate
 from flexcomp.passes import Canonicalise, FuseAttention
 from flexcomp.passes.ir import bindings, shape
 from flexcomp.schedules.tile import VectorUnit
-from flexcomp.weights import evaluate
 
 from .networks import calls
 

@@ -4,9 +4,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from flexcomp.compiler.weights import evaluate
 from flexcomp.passes import ChooseKernels, FuseLayers, PretransformWeights, SliceLayers
 from flexcomp.schedules.tile import VectorUnit
-from flexcomp.weights import evaluate
 
 from .networks import calls, conv, network
 

@@ -9,11 +9,11 @@ import pytest
 import tvm
 from tvm import relax
 
+from flexcomp.compiler.weights import evaluate
 from flexcomp.passes import SliceEmbeddings
 from flexcomp.schedules import embedding
 from flexcomp.schedules.embedding import EmbeddingSpec
 from flexcomp.schedules.tile import VectorUnit
-from flexcomp.weights import evaluate
 
 from ..schedules.kernels import library
 from .networks import calls

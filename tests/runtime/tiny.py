@@ -19,7 +19,7 @@ from tvm.script import tirx as T
 
 from flexcomp import runtime_ext
 from flexcomp.artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
-from flexcomp.kernels import signature_of
+from flexcomp.compiler.machine_code import signature_of
 from flexcomp.passes.attributes import with_scratch
 from flexcomp.program import (
     PAGE,

@@ -25,7 +25,7 @@ import tiny
 
 from flexcomp import runtime_ext, signature
 from flexcomp.artifact import encode_program, write_weights
-from flexcomp.linker import cache_for
+from flexcomp.compiler.linker import cache_for
 
 HERE = Path(__file__).parent
 SRC = Path(runtime_ext.__file__).parent / "src"

@@ -8,7 +8,7 @@ TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 
 
 def library(functions: dict[str, tirx.PrimFunc]):
-    """One compiled module of all `functions`, without TVM's search for common subexpressions, as `flexcomp.kernels` has it."""
+    """One compiled module of all `functions`, without TVM's search for common subexpressions, as in the compiler."""
     named = {name: function.with_attr("global_symbol", name) for name, function in functions.items()}
     with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
         return tvm.tirx.build(tvm.IRModule(named), target=TARGET)

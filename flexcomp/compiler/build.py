@@ -12,21 +12,23 @@ import numpy as np
 import onnx
 import tvm
 
-from . import fixed_order, kernel_sets, pipeline, plan
-from .bands import in_bands
-from .budget import parse_budget
-from .compiled import Artifact
-from .device import DeviceProfile, default_profile, load_profile
-from .errors import InputError
-from .frontend import Imported, load_model
-from .lower import Lowered, lower
-from .passes.choose_kernels import Measured, chosen_kernels
+from flexcomp import fixed_order, kernel_sets, plan
+from flexcomp.bands import in_bands
+from flexcomp.budget import parse_budget
+from flexcomp.device import DeviceProfile, default_profile, load_profile
+from flexcomp.errors import InputError
+from flexcomp.frontend import Imported, load_model
+from flexcomp.lower import Lowered, lower
+from flexcomp.passes.choose_kernels import Measured, chosen_kernels
+from flexcomp.schedules.tile import VectorUnit
+from flexcomp.target import CompileTarget, require_supported, require_threads, resolve_target
+from flexcomp.tuning.lookup import Measurements
+from flexcomp.tuning.records import Database
+from flexcomp.variants import Network, merge
+
+from . import pipeline
+from .artifact import Artifact
 from .prepared import Prepared, Progress, Wish
-from .schedules.tile import VectorUnit
-from .target import CompileTarget, require_supported, require_threads, resolve_target
-from .tuning.lookup import Measurements
-from .tuning.records import Database
-from .variants import Network, merge
 from .weights import evaluate
 
 # Choices of kernels by name, and the strategies of ChooseKernels whose kernels an artifact then holds.

@@ -7,8 +7,8 @@ import tvm_ffi
 from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 
-from .lower import VIEWS
-from .passes import (
+from flexcomp.lower import VIEWS
+from flexcomp.passes import (
     Canonicalise,
     CheckIndices,
     ChooseKernels,
@@ -24,10 +24,10 @@ from .passes import (
     ToNHWC,
     Widen,
 )
-from .passes.choose_kernels import Measured
-from .passes.fuse_attention import Evaluate
-from .passes.legalise import LEGALISATIONS
-from .schedules.tile import VectorUnit
+from flexcomp.passes.choose_kernels import Measured
+from flexcomp.passes.fuse_attention import Evaluate
+from flexcomp.passes.legalise import LEGALISATIONS
+from flexcomp.schedules.tile import VectorUnit
 
 # Ctrl-C in a pass, which C++ calls, comes out of C++ as what it is, not as one of TVM's errors.
 tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)

@@ -12,7 +12,7 @@ import numpy as np
 import tvm
 from tvm import ir, relax, tirx
 
-from .passes.ir import bindings, operator
+from flexcomp.passes.ir import bindings, operator
 
 _Array = np.ndarray
 

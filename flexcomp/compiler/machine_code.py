@@ -8,11 +8,11 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from . import signature
-from .passes import AlignStack
-from .passes import attributes as names
-from .program import Layer, TensorType
-from .target import CompileTarget
+from flexcomp import signature
+from flexcomp.passes import AlignStack
+from flexcomp.passes import attributes as names
+from flexcomp.program import Layer, TensorType
+from flexcomp.target import CompileTarget
 
 _CONFIG = {
     "tirx.disable_assert": True,

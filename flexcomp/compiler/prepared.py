@@ -11,20 +11,21 @@ from itertools import accumulate, pairwise
 import tvm_ffi
 from tvm import tirx
 
-from . import choices, plan
-from .budget import Budget
+from flexcomp import choices, plan
+from flexcomp.budget import Budget
+from flexcomp.device import DeviceProfile
+from flexcomp.forms import Planning
+from flexcomp.offers import layer_offers
+from flexcomp.prediction import LayerTime, Prediction, to_metadata
+from flexcomp.program import PAGE, Layer, Port, Program, Rung, Value
+from flexcomp.target import CompileTarget
+from flexcomp.used import used
+from flexcomp.variants import Network
+
+from .artifact import Artifact
 from .compact import drop_unused
-from .compiled import Artifact
-from .device import DeviceProfile
-from .forms import Planning
-from .kernels import by_symbol, compile_kernels
-from .offers import layer_offers
-from .prediction import LayerTime, Prediction, to_metadata
-from .program import PAGE, Layer, Port, Program, Rung, Value
+from .machine_code import by_symbol, compile_kernels
 from .rungs import plan_rungs, resident_rungs
-from .target import CompileTarget
-from .used import used
-from .variants import Network
 
 Progress = Callable[[str, int, int], None]  # phase, done, total
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from . import plan
-from .budget import Budget, resolve
-from .errors import BudgetError
-from .forms import Form, Planning, form_of
-from .kernel_sets import tailored
-from .program import Load, Rung, Step
+from flexcomp import plan
+from flexcomp.budget import Budget, resolve
+from flexcomp.errors import BudgetError
+from flexcomp.forms import Form, Planning, form_of
+from flexcomp.kernel_sets import tailored
+from flexcomp.program import Load, Rung, Step
 
 # Forms in bands of rows are tried for budgets up to this multiple of what whole layers need at least.
 _BANDED_UP_TO = 2.5

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import tvm
 
-from . import runtime_ext
-from .artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
-from .errors import InputError, TargetError
-from .files import beside
+from flexcomp import runtime_ext
+from flexcomp.artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
+from flexcomp.errors import InputError, TargetError
+from flexcomp.files import beside
+from flexcomp.program import Program
+from flexcomp.target import CompileTarget
+
 from .linker import Linker, linker_for
-from .program import Program
-from .target import CompileTarget
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Artifact:
 
     def summary(self) -> str:
         """Layers, kernels, slices, peak and predicted latency per rung, as text."""
-        from .report import summary
+        from flexcomp.report import summary
 
         return summary(self.program)
 
