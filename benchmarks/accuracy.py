@@ -23,7 +23,7 @@ from rich.table import Table
 
 import flexcomp
 from benchmarks import cgroup, models
-from flexcomp import compare
+from flexcomp.demo import compare
 from flexcomp.errors import FlexcompError
 
 MIB = 1 << 20

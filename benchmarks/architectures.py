@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from benchmarks.graph import Graph
-from flexcomp import zoo
+from flexcomp.demo import zoo
 
 CLASSES = 1000
 VOCABULARY = 50257  # of GPT-2

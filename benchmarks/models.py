@@ -15,7 +15,7 @@ import onnx
 
 from benchmarks import trained
 from benchmarks.architectures import ARCHITECTURES, example_input
-from flexcomp import zoo
+from flexcomp.demo import zoo
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ def demo(
     """Build networks, run them in four budgets, and compare with ONNX Runtime."""
     rows = []
     with exit_on_error(CANNOT_BUILD):
-        from flexcomp import compare
-        from flexcomp import demo as demonstration
+        from flexcomp.demo import compare
+        from flexcomp.demo import demo as demonstration
 
         require_folder(dir)
         compare.require_reference()

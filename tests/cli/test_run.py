@@ -10,7 +10,8 @@ import pytest
 
 import flexcomp
 from benchmarks.graph import Graph
-from flexcomp import compare, runner
+from flexcomp import runner
+from flexcomp.demo import compare
 
 KEYS = {
     "latency_ms",

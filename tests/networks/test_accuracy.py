@@ -13,7 +13,7 @@ import pytest
 
 import flexcomp
 from benchmarks import models
-from flexcomp import compare
+from flexcomp.demo import compare
 from flexcomp.program import Program
 
 NETWORKS = ("squeezenet", "shufflenet", "mobilenet_v2", "open_nsfw", "ppocr_rec")

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from flexcomp import compare, zoo
+from flexcomp.demo import compare, zoo
 from flexcomp.errors import ModelError
 
 SMALL = ("squeezenet", "shufflenet", "inception_v1", "inception_v2", "densenet121", "resnet50")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import flexcomp
-from flexcomp import compare, zoo
+from flexcomp.demo import compare, zoo
 from flexcomp.picture import draw_plan
 from flexcomp.report import select_rung
 
