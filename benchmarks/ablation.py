@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks import models
 from benchmarks.ladder import build, latencies
 from benchmarks.storage import media
-from flexcomp.device import default_profile, load_profile
-from flexcomp.target import resolve_target
+from flexcomp.device.profile import default_profile, load_profile
+from flexcomp.device.target import resolve_target
 
 # label → strategy, and whether reads go through the page cache
 VARIANTS = {

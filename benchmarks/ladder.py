@@ -42,11 +42,11 @@ from benchmarks.turns import ALONE, ROUNDS, Compiled, Turn, Turns
 from flexcomp.budget import parse_budget
 from flexcomp.compiler.build import prepare
 from flexcomp.compiler.prepared import Wish
-from flexcomp.copies import cache_of_copies
-from flexcomp.device import DeviceProfile, default_profile, load_profile
+from flexcomp.device.copies import cache_of_copies
+from flexcomp.device.profile import DeviceProfile, default_profile, load_profile
+from flexcomp.device.target import resolve_target
 from flexcomp.errors import BudgetError
 from flexcomp.profiling import fit
-from flexcomp.target import resolve_target
 
 STRATEGIES = ("best", "flexnn", "swapnet")
 YARDSTICK = "resident"  # the library with everything resident, one rung for each set of kernels

@@ -20,9 +20,9 @@ import tvm
 
 from benchmarks.assembly import Loop, cycles, find_llvm_mca, loops
 from flexcomp.compiler.machine_code import compile_kernels
+from flexcomp.device.target import CompileTarget, resolve_target
 from flexcomp.schedules.registry import Candidate, candidates
 from flexcomp.schedules.spec import ConvSpec, MatmulSpec
-from flexcomp.target import CompileTarget, resolve_target
 
 
 @dataclass(frozen=True)

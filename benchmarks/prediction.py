@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flexcomp import runner
 from flexcomp.artifact import decode_program
-from flexcomp.device import DeviceProfile, load_profile
+from flexcomp.device.profile import DeviceProfile, load_profile
 from flexcomp.observing import Library, observe
 from flexcomp.prediction import LayerTime, Prediction
 from flexcomp.profiling import fit, operand_bytes

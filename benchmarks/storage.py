@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from flexcomp.copies import cache_of_copies
-from flexcomp.device import QUEUED
+from flexcomp.device.copies import cache_of_copies
+from flexcomp.device.profile import QUEUED
 from flexcomp.plan import Storage
 
 TMPFS = Path("/dev/shm")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from . import plan
 from .band_kernels import other_kernels
 from .choose_bands import Split, splits
-from .device import DeviceProfile
+from .device.profile import DeviceProfile
 from .forms import Planning, costs_of, form_of
 from .split_rows import BandBook
 from .variants import Network

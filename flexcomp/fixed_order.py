@@ -9,7 +9,7 @@ for `kernel_sets.planning`.
 from __future__ import annotations
 
 from . import plan
-from .device import DeviceProfile
+from .device.profile import DeviceProfile
 from .forms import Planning, costs_of, planning_of
 from .variants import Choice, Network
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from . import plan
 from .contents import contents_of
-from .device import DeviceProfile
+from .device.profile import DeviceProfile
 from .in_place import lives_of_places, shared_places
 from .lower import operand_bytes
 from .program import Layer

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .device.target import resolve_target
 from .errors import ExecutionError
 from .program import Layer, ValueArg, WeightArg
 from .rates import Rates, call_seconds, measure_rates, pool
 from .replay import Replay
-from .target import resolve_target
 
 # Families of kernels, by the first word of Layer.implementation, and what limits them.
 GROUPS = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from . import plan
-from .device import DeviceProfile
+from .device.profile import DeviceProfile
 from .forms import Form, Planning, costs_of, form_of, planned_layer, planning_of
 from .variants import Choice, Network
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from . import runner
 from .artifact import decode_program
-from .device import kernel_key
+from .device.profile import kernel_key
 from .errors import ArtifactError
 from .plan import reuse_distances
 from .program import Layer, Program, Rung

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .choices import Offer, worth_recording
-from .device import DeviceProfile
+from .device.profile import DeviceProfile
 from .forms import layer_seconds
 from .passes.attributes import CANDIDATES
 from .program import ValueArg

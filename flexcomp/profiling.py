@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .device import DelayModel, DeviceProfile, FamilyRate, KernelTime, family
+from .device.profile import DelayModel, DeviceProfile, FamilyRate, KernelTime, family
 from .disturbance import disturbance_of
 from .errors import ArtifactError
 from .observing import LoadTime, Observations, mean

@@ -16,9 +16,9 @@ import tvm
 from flexcomp import __version__
 from flexcomp.artifact import WeightsDigest
 from flexcomp.compiler.linker import linker_for, require_linker
+from flexcomp.device.target import CompileTarget, require_supported, require_threads, resolve_target
 from flexcomp.errors import InputError, TuningError
 from flexcomp.frontend import load_model
-from flexcomp.target import CompileTarget, require_supported, require_threads, resolve_target
 from flexcomp.tuning.decide import decide
 from flexcomp.tuning.local import Devices, Measurement, ThisMachine
 from flexcomp.tuning.records import Database, Record

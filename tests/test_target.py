@@ -1,10 +1,10 @@
 import pytest
 import tvm
 
-from flexcomp.device import default_profile
+from flexcomp.device.presets import PRESETS
+from flexcomp.device.profile import default_profile
+from flexcomp.device.target import CompileTarget, require_supported, resolve_target
 from flexcomp.errors import TargetError
-from flexcomp.presets import PRESETS
-from flexcomp.target import CompileTarget, require_supported, resolve_target
 
 
 @pytest.mark.parametrize("spelling", [None, "native", "host", "llvm"])

@@ -67,7 +67,7 @@ def build(
             require_writable(weights, reading=external_files(model))
         require_space(output, model.stat().st_size, "the model alone")
     with exit_on_error(USAGE):
-        from flexcomp.device import load_profile
+        from flexcomp.device.profile import load_profile
         from flexcomp.tuning.records import Database
 
         profile = None if device is None else load_profile(device)
@@ -76,7 +76,7 @@ def build(
     with exit_on_error(CANNOT_BUILD):
         from flexcomp import build as compile_model
         from flexcomp.compiler.linker import require_linker
-        from flexcomp.target import require_supported, resolve_target
+        from flexcomp.device.target import require_supported, resolve_target
 
         resolved = resolve_target(target)
         require_supported(resolved)

@@ -12,7 +12,7 @@ from flexcomp.cli.progress import BuildProgress
 from flexcomp.files import require_writable
 
 if TYPE_CHECKING:
-    from flexcomp.device import DeviceProfile
+    from flexcomp.device.profile import DeviceProfile
     from flexcomp.observing import Observations
 
 
@@ -24,7 +24,7 @@ def profile(
 ) -> None:
     """Measure kernels and storage by running LIBRARIES in several budgets."""
     with exit_on_error(CANNOT_RUN):
-        from flexcomp.copies import cache_of_copies
+        from flexcomp.device.copies import cache_of_copies
         from flexcomp.machine import require_library
         from flexcomp.observing import Library, observe
         from flexcomp.profiling import fit

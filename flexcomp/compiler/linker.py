@@ -15,9 +15,9 @@ from pathlib import Path
 from tvm.support import cc
 
 from flexcomp import runtime_ext
+from flexcomp.device.target import CompileTarget
 from flexcomp.errors import TargetError
 from flexcomp.files import beside
-from flexcomp.target import CompileTarget
 
 _SAME_MACHINE = {"arm64": "aarch64", "amd64": "x86_64"}  # other names of an architecture
 

@@ -9,10 +9,10 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from flexcomp import signature
+from flexcomp.device.target import CompileTarget
 from flexcomp.passes import AlignStack
 from flexcomp.passes import attributes as names
 from flexcomp.program import Layer, TensorType
-from flexcomp.target import CompileTarget
 
 _CONFIG = {
     "tirx.disable_assert": True,

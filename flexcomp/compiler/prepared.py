@@ -13,12 +13,12 @@ from tvm import tirx
 
 from flexcomp import choices, plan
 from flexcomp.budget import Budget
-from flexcomp.device import DeviceProfile
+from flexcomp.device.profile import DeviceProfile
+from flexcomp.device.target import CompileTarget
 from flexcomp.forms import Planning
 from flexcomp.offers import layer_offers
 from flexcomp.prediction import LayerTime, Prediction, to_metadata
 from flexcomp.program import PAGE, Layer, Port, Program, Rung, Value
-from flexcomp.target import CompileTarget
 from flexcomp.used import used
 from flexcomp.variants import Network
 

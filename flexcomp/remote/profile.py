@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from flexcomp.device import DeviceProfile
+from flexcomp.device.profile import DeviceProfile
 from flexcomp.observing import Observations, observe
 from flexcomp.profiling import fit
 from flexcomp.remote.device import Device

@@ -11,9 +11,9 @@ from pathlib import Path
 from tvm.support import cc
 
 from flexcomp.compiler.linker import cross_compiler
+from flexcomp.device.target import resolve_target
 from flexcomp.device_files import LIBRARY, device_files, library_for, program_for
 from flexcomp.package import require_new, write_package
-from flexcomp.target import resolve_target
 
 SERVER = "flexcomp-rpc-server"
 _RUNTIME = "libtvm_runtime.so"

@@ -20,6 +20,7 @@ from flexcomp import runtime_ext
 from flexcomp.artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
 from flexcomp.compiler.linker import linker_for
 from flexcomp.compiler.machine_code import by_symbol, compile_kernels
+from flexcomp.device.target import resolve_target
 from flexcomp.passes.attributes import with_scratch
 from flexcomp.passes.pretransform_weights import data_shapes, out_shape
 from flexcomp.program import (
@@ -42,7 +43,6 @@ from flexcomp.program import (
 )
 from flexcomp.schedules.registry import Candidate
 from flexcomp.schedules.space import named
-from flexcomp.target import resolve_target
 from flexcomp.tuning.tasks import Spec
 
 # Copies of the weights together: more than caches hold, as far as neither their number nor the time becomes too large.

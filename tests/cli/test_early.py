@@ -13,8 +13,8 @@ import pytest
 
 from flexcomp import files
 from flexcomp.compiler import linker
+from flexcomp.device.target import resolve_target
 from flexcomp.errors import TargetError
-from flexcomp.target import resolve_target
 
 # Nothing can be made here, by root neither.
 NOWHERE = "/proc/flexcomp"

@@ -15,10 +15,10 @@ from flexcomp.budget import Budget
 from flexcomp.compiler.build import prepare
 from flexcomp.compiler.prepared import Wish
 from flexcomp.compiler.rungs import layers_of
+from flexcomp.device.target import resolve_target
 from flexcomp.plan import Storage
 from flexcomp.prediction import from_program
 from flexcomp.schedules import generic
-from flexcomp.target import resolve_target
 
 from .operators import model, node
 

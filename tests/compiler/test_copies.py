@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from flexcomp import copies
+from flexcomp.device import copies
 
 
 def test_only_files_in_memory_stay_in_caches(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pytest
 
 import flexcomp
-from flexcomp.device import (
+from flexcomp.device.profile import (
     DelayModel,
     DeviceProfile,
     FamilyRate,

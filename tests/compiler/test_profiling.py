@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flexcomp
-from flexcomp.device import family, kernel_key
+from flexcomp.device.profile import family, kernel_key
 from flexcomp.errors import ArtifactError
 from flexcomp.observing import LoadTime, Observations, note
 from flexcomp.plan import Storage

@@ -11,14 +11,14 @@ from flexcomp import plan
 from flexcomp.choose_bands import splits
 from flexcomp.compiler import pipeline
 from flexcomp.compiler.weights import evaluate
-from flexcomp.device import default_profile
+from flexcomp.device.profile import default_profile
+from flexcomp.device.target import resolve_target
 from flexcomp.forms import costs_of, form_of
 from flexcomp.frontend import load_model
 from flexcomp.lower import Lowered, lower
 from flexcomp.program import ALIGN, ValueArg
 from flexcomp.schedules.row_bands import Rows
 from flexcomp.split_rows import BandBook, Region, chain_of
-from flexcomp.target import resolve_target
 from flexcomp.variants import merge
 
 

@@ -7,11 +7,11 @@ import tvm
 import tvm_ffi
 
 from flexcomp.compiler.machine_code import compile_kernels
+from flexcomp.device.target import resolve_target
 from flexcomp.passes import AlignStack
 from flexcomp.schedules.registry import candidates, direct_candidate
 from flexcomp.schedules.spec import ConvSpec
 from flexcomp.schedules.tile import Tile, fitting
-from flexcomp.target import resolve_target
 
 CONV = ConvSpec(batch=1, height=14, width=14, in_channels=64, out_channels=64, kernel=(3, 3), padding=(1, 1, 1, 1))
 

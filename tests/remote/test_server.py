@@ -15,7 +15,7 @@ import pytest
 
 import flexcomp
 from flexcomp import remote
-from flexcomp.device import kernel_key, load_profile
+from flexcomp.device.profile import kernel_key, load_profile
 from flexcomp.prediction import from_program
 from flexcomp.remote.server import SERVER, package_server
 from flexcomp.tuning.records import Database

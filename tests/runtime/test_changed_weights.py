@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import flexcomp
-from flexcomp.copies import cache_of_copies
+from flexcomp.device.copies import cache_of_copies
 from flexcomp.errors import ArtifactError, StorageError
 
 CHANGED = "was changed while the session had it open: open the model again"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import flexcomp
-from flexcomp.cores import CoreChoice, choose_cores, compute_cores
+from flexcomp.device.cores import CoreChoice, choose_cores, compute_cores
 from flexcomp.errors import InputError
 
 ANYWHERE = CoreChoice(None, None)

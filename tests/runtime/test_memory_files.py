@@ -11,7 +11,7 @@ import pytest
 from tiny import close_to
 
 import flexcomp
-from flexcomp.copies import cache_of_copies
+from flexcomp.device.copies import cache_of_copies
 from flexcomp.errors import StorageError
 
 

@@ -9,6 +9,7 @@ import tvm
 from hypothesis import strategies as st
 from tvm import relax
 
+from flexcomp.device.target import resolve_target
 from flexcomp.schedules import concat, generic, pool, rowwise, scan, sort
 from flexcomp.schedules.concat import ConcatSpec
 from flexcomp.schedules.pool import PoolSpec
@@ -17,7 +18,6 @@ from flexcomp.schedules.rowwise import RowSpec
 from flexcomp.schedules.scan import ScanSpec
 from flexcomp.schedules.sort import SortSpec
 from flexcomp.schedules.spec import MatmulSpec
-from flexcomp.target import resolve_target
 
 from .shapes import Case, compare, pick
 from .shapes_conv import UNITS

@@ -8,8 +8,8 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax import op
 
+from flexcomp.device.target import resolve_target
 from flexcomp.schedules import generic, guard
-from flexcomp.target import resolve_target
 
 TARGET = resolve_target("native")
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tvm
 
+from flexcomp.device.target import resolve_target
 from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.space import named, space
 from flexcomp.schedules.spec import ConvSpec, MatmulSpec
-from flexcomp.target import resolve_target
 
 from .kernels import library
 from .reference import conv2d, pack

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from flexcomp.device.target import resolve_target
 from flexcomp.schedules.spec import ConvSpec, MatmulSpec
-from flexcomp.target import resolve_target
 from flexcomp.tuning.cost_model import expected
 from flexcomp.tuning.search import Search
 from flexcomp.tuning.tasks import _task

@@ -11,9 +11,9 @@ import tvm
 import tvm_ffi
 from tvm.target import codegen
 
-from flexcomp.cores import compute_cores
+from flexcomp.device.cores import compute_cores
+from flexcomp.device.presets import CORES, PRESETS, Preset
 from flexcomp.errors import InputError, TargetError
-from flexcomp.presets import CORES, PRESETS, Preset
 from flexcomp.schedules.tile import VectorUnit
 
 _ACCEPTED = (

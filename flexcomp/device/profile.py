@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 
-from .errors import InputError
-from .files import replacing
-from .plan import SLICE_S, Storage
+from flexcomp.errors import InputError
+from flexcomp.files import replacing
+from flexcomp.plan import SLICE_S, Storage
+from flexcomp.program import CountArg, FirstArg, Layer, ValueArg
+
 from .presets import Preset
-from .program import CountArg, FirstArg, Layer, ValueArg
 
 FORMAT = "flexcomp.device.1"
 
