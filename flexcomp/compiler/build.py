@@ -12,19 +12,20 @@ import numpy as np
 import onnx
 import tvm
 
-from flexcomp import fixed_order, kernel_sets, plan
-from flexcomp.bands import in_bands
+from flexcomp import plan
 from flexcomp.budget import parse_budget
 from flexcomp.device.profile import DeviceProfile, default_profile, load_profile
 from flexcomp.device.target import CompileTarget, require_supported, require_threads, resolve_target
 from flexcomp.errors import InputError
 from flexcomp.frontend import Imported, load_model
-from flexcomp.lower import Lowered, lower
+from flexcomp.network import fixed_order, kernel_sets
+from flexcomp.network.bands.forms import in_bands
+from flexcomp.network.lower import Lowered, lower
+from flexcomp.network.variants import Network, merge
 from flexcomp.passes.choose_kernels import Measured, chosen_kernels
 from flexcomp.schedules.tile import VectorUnit
 from flexcomp.tuning.lookup import Measurements
 from flexcomp.tuning.records import Database
-from flexcomp.variants import Network, merge
 
 from . import pipeline
 from .artifact import Artifact

@@ -15,12 +15,12 @@ from flexcomp import choices, plan
 from flexcomp.budget import Budget
 from flexcomp.device.profile import DeviceProfile
 from flexcomp.device.target import CompileTarget
-from flexcomp.forms import Planning
-from flexcomp.offers import layer_offers
+from flexcomp.network.forms import Planning
+from flexcomp.network.offers import layer_offers
+from flexcomp.network.used import used
+from flexcomp.network.variants import Network
 from flexcomp.prediction import LayerTime, Prediction, to_metadata
 from flexcomp.program import PAGE, Layer, Port, Program, Rung, Value
-from flexcomp.used import used
-from flexcomp.variants import Network
 
 from .artifact import Artifact
 from .compact import drop_unused

@@ -10,8 +10,8 @@ from itertools import groupby
 from flexcomp import plan
 from flexcomp.budget import Budget, resolve
 from flexcomp.errors import BudgetError
-from flexcomp.forms import Form, Planning, form_of
-from flexcomp.kernel_sets import tailored
+from flexcomp.network.forms import Form, Planning, form_of
+from flexcomp.network.kernel_sets import tailored
 from flexcomp.program import Load, Rung, Step
 
 # Forms in bands of rows are tried for budgets up to this multiple of what whole layers need at least.

@@ -8,18 +8,18 @@ import tvm
 
 from benchmarks.graph import Graph
 from flexcomp import plan
-from flexcomp.choose_bands import splits
 from flexcomp.compiler import pipeline
 from flexcomp.compiler.weights import evaluate
 from flexcomp.device.profile import default_profile
 from flexcomp.device.target import resolve_target
-from flexcomp.forms import costs_of, form_of
 from flexcomp.frontend import load_model
-from flexcomp.lower import Lowered, lower
+from flexcomp.network.bands.choose import splits
+from flexcomp.network.bands.split import BandBook, Region, chain_of
+from flexcomp.network.forms import costs_of, form_of
+from flexcomp.network.lower import Lowered, lower
+from flexcomp.network.variants import merge
 from flexcomp.program import ALIGN, ValueArg
 from flexcomp.schedules.row_bands import Rows
-from flexcomp.split_rows import BandBook, Region, chain_of
-from flexcomp.variants import merge
 
 
 def lowered(graph: Graph, output: str, shape: tuple[int, ...]) -> Lowered:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from .choices import Offer, worth_recording
-from .device.profile import DeviceProfile
+from flexcomp.choices import Offer, worth_recording
+from flexcomp.device.profile import DeviceProfile
+from flexcomp.passes.attributes import CANDIDATES
+from flexcomp.program import ValueArg
+
 from .forms import layer_seconds
-from .passes.attributes import CANDIDATES
-from .program import ValueArg
 from .variants import Network
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from .lower import Lowered, align
-from .program import Layer, ScratchArg, TensorType, ValueArg
-from .schedules.row_bands import RowKernel
-from .split_rows import Band
-from .variants import Alternative
+from flexcomp.program import Layer, ScratchArg, TensorType, ValueArg
+from flexcomp.schedules.row_bands import RowKernel
+
+from ..lower import Lowered, align
+from ..variants import Alternative
+from .split import Band
 
 # A kernel that saves less than this part of a band's work is not worth its weights and scratch.
 _WORTHWHILE = 0.97

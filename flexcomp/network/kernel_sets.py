@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from . import plan
-from .device.profile import DeviceProfile
+from flexcomp import plan
+from flexcomp.device.profile import DeviceProfile
+
 from .forms import Form, Planning, costs_of, form_of, planned_layer, planning_of
 from .variants import Choice, Network
 

@@ -8,8 +8,9 @@ for `kernel_sets.planning`.
 
 from __future__ import annotations
 
-from . import plan
-from .device.profile import DeviceProfile
+from flexcomp import plan
+from flexcomp.device.profile import DeviceProfile
+
 from .forms import Planning, costs_of, planning_of
 from .variants import Choice, Network
 

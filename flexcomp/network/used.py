@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .program import Layer, Port, Rung, Value, ValueArg
+from flexcomp.program import Layer, Port, Rung, Value, ValueArg
+
 from .variants import Network
 
 

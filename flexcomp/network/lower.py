@@ -14,12 +14,12 @@ import numpy as np
 import tvm
 from tvm import ir, relax, tirx
 
-from .errors import UnsupportedModelError
-from .frontend.onnx_convert import node_of
-from .passes import attributes as names
-from .passes.attributes import with_scratch
-from .passes.ir import bindings, dtype, num_inputs, operator, shape
-from .program import (
+from flexcomp.errors import UnsupportedModelError
+from flexcomp.frontend.onnx_convert import node_of
+from flexcomp.passes import attributes as names
+from flexcomp.passes.attributes import with_scratch
+from flexcomp.passes.ir import bindings, dtype, num_inputs, operator, shape
+from flexcomp.program import (
     ALIGN,
     Arg,
     CountArg,
@@ -33,8 +33,8 @@ from .program import (
     WeightArg,
     Weights,
 )
-from .schedules import concat, generic
-from .schedules.row_bands import RowKernel
+from flexcomp.schedules import concat, generic
+from flexcomp.schedules.row_bands import RowKernel
 
 # Operators that only look at the same bytes differently.
 VIEWS = ("reshape", "expand_dims", "squeeze", "flatten")

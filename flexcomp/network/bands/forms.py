@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from . import plan
-from .band_kernels import other_kernels
-from .choose_bands import Split, splits
-from .device.profile import DeviceProfile
-from .forms import Planning, costs_of, form_of
-from .split_rows import BandBook
-from .variants import Network
+from flexcomp import plan
+from flexcomp.device.profile import DeviceProfile
+
+from ..forms import Planning, costs_of, form_of
+from ..variants import Network
+from .choose import Split, splits
+from .kernels import other_kernels
+from .split import BandBook
 
 
 def in_bands(planning: Planning, profile: DeviceProfile, threads: int) -> Planning:

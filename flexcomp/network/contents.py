@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from flexcomp.plan import Content
+from flexcomp.program import Layer, Value, ValueArg
+
 from .lower import Lowered
-from .plan import Content
-from .program import Layer, Value, ValueArg
 
 
 def contents_of(

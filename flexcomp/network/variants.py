@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from tvm import tirx
 
+from flexcomp.passes.attributes import with_scratch
+from flexcomp.program import Layer, Value
+from flexcomp.schedules.row_bands import RowKernel
+
+from .bands.split import Band
 from .lower import Lowered
-from .passes.attributes import with_scratch
-from .program import Layer, Value
-from .schedules.row_bands import RowKernel
-from .split_rows import Band
 
 Choice = frozenset[int]  # indices of alternatives, at most one for each layer
 

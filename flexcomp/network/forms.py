@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from . import plan
+from flexcomp import plan
+from flexcomp.device.profile import DeviceProfile
+from flexcomp.program import Layer
+
 from .contents import contents_of
-from .device.profile import DeviceProfile
 from .in_place import lives_of_places, shared_places
 from .lower import operand_bytes
-from .program import Layer
 from .variants import Choice, Network
 
 

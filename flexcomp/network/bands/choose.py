@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from . import plan
-from .lower import Lowered, operand_bytes
-from .plan.slicing import finest_segment
-from .program import ValueArg
-from .split_rows import Chain, Region, chain_of
+from flexcomp import plan
+from flexcomp.plan.slicing import finest_segment
+from flexcomp.program import ValueArg
+
+from ..lower import Lowered, operand_bytes
+from .split import Chain, Region, chain_of
 
 # Layers of a region at most: the halo grows with each, and so does the work that is done twice.
 _LONGEST = 8

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .lower import Lowered, align
-from .program import ALIGN, Layer, TensorType, Value, ValueArg
-from .schedules.row_bands import RowKernel, Rows
+from flexcomp.program import ALIGN, Layer, TensorType, Value, ValueArg
+from flexcomp.schedules.row_bands import RowKernel, Rows
+
+from ..lower import Lowered, align
 
 
 @dataclass(frozen=True)
