@@ -26,7 +26,7 @@ import onnxruntime
 import flexcomp
 from benchmarks.architectures import ARCHITECTURES, example_input, gpt2, vgg19, vit_b16
 from flexcomp import runner
-from flexcomp.device_files import device_files
+from flexcomp.packaging.device_files import device_files
 
 LIMIT = 1e-4  # of the largest output
 BUDGETS = ("min", "0.5", "1.0")

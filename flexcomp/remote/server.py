@@ -12,8 +12,8 @@ from tvm.support import cc
 
 from flexcomp.compiler.linker import cross_compiler
 from flexcomp.device.target import resolve_target
-from flexcomp.device_files import LIBRARY, device_files, library_for, program_for
-from flexcomp.package import require_new, write_package
+from flexcomp.packaging.device_files import LIBRARY, device_files, library_for, program_for
+from flexcomp.packaging.package import require_new, write_package
 
 SERVER = "flexcomp-rpc-server"
 _RUNTIME = "libtvm_runtime.so"
@@ -35,7 +35,7 @@ encrypted: use it in trusted networks only. `--help` says what else there is.
 def package_server(output: str | os.PathLike[str], target: str = "aarch64", compiler: str | None = None) -> list[str]:
     """Put the RPC server for a target's machine, its libraries and a README into `output`; returns the files' names.
 
-    `output` is as of `flexcomp.package.package`. The server is compiled by `compiler`, this machine's C++ compiler or
+    `output` is as of `flexcomp.packaging.package.package`. The server is compiled by `compiler`, this machine's C++ compiler or
     MACHINE-linux-gnu-g++. Raises InputError, or TargetError for a machine or compiler that is missing.
     """
     output = Path(output)

@@ -14,7 +14,7 @@ import pytest
 import flexcomp
 from benchmarks.graph import Graph
 from flexcomp import runner
-from flexcomp.device_files import device_files
+from flexcomp.packaging.device_files import device_files
 
 SYSROOT = "/usr/aarch64-linux-gnu"
 

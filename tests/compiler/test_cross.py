@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 
 import flexcomp
-from flexcomp.package import package
+from flexcomp.packaging.package import package
 
 from .test_build import network
 

@@ -8,10 +8,11 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from flexcomp.errors import InputError
+from flexcomp.files import beside, require_folder, require_writable
+from flexcomp.machine import require_library
+
 from .device_files import LIBRARY, RUNNER, device_files
-from .errors import InputError
-from .files import beside, require_folder, require_writable
-from .machine import require_library
 
 _ARCHIVE = ".tar.gz"
 

@@ -12,10 +12,10 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import runtime_ext
-from .compiler.linker import cache_for, cache_root, cross_compiler
-from .errors import TargetError
-from .files import beside
+from flexcomp import runtime_ext
+from flexcomp.compiler.linker import cache_for, cache_root, cross_compiler
+from flexcomp.errors import TargetError
+from flexcomp.files import beside
 
 LIBRARY = "libtvm_ffi.so"
 RUNNER = "flexcomp-run"
