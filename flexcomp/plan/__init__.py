@@ -3,13 +3,13 @@
 Knows no TVM and no files. `problem.py` is what goes in and comes out.
 """
 
-from .best import resident_plan
 from .bound import latency_bound
 from .check import check, verify
 from .errors import InfeasibleError, PlanError
 from .ladder import Choice, budgets_between, ladder, ladder_of, resident_budget
-from .minimum import Minimum, layer_bounds, minimum_budget
 from .mixture import mix
+from .parts.minimum import Minimum, layer_bounds, minimum_budget
+from .parts.slicing import slice_layers
 from .problem import (
     ALIGN,
     PAGE,
@@ -26,8 +26,8 @@ from .problem import (
     extent,
 )
 from .reuse import reuse_distances
+from .search.best import resident_plan
 from .simulate import Timeline, simulate
-from .slicing import slice_layers
 from .strategies import STRATEGIES, plan
 
 __all__ = [

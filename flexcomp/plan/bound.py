@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from .parts.slicing import live_bytes
 from .problem import Problem, Storage
-from .slicing import live_bytes
 
 
 def latency_bound(problem: Problem, budget: int) -> float:

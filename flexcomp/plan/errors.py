@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .minimum import Minimum
+    from .parts.minimum import Minimum
 
 
 class PlanError(Exception):

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from .best import NO_SLOWER, resident_plan
 from .bound import latency_bound
 from .check import verify
 from .errors import InfeasibleError
-from .minimum import layer_bounds, minimum_budget
+from .parts.minimum import layer_bounds, minimum_budget
 from .problem import PAGE, Plan, Problem
+from .search.best import NO_SLOWER, resident_plan
 from .simulate import brisk, latency_of
 from .strategies import plan
 

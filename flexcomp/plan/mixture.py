@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from .bound import Cuts
+from .parts.slicing import finest_segment, live_bytes
 from .problem import PAGE, Layer, Problem
-from .slicing import finest_segment, live_bytes
 
 # Temperatures of the descent, as parts of the bound: cuts that far below the largest still count.
 _TEMPERATURES = (0.1, 0.03, 0.01, 0.003, 0.001)

@@ -14,7 +14,7 @@ from operator import attrgetter
 
 from .. import runtime_ext
 from .errors import PlanError
-from .layout import Layout
+from .parts.layout import Layout
 from .problem import IN_CACHE, Layer, Plan, Problem, Segment, Step
 
 _UNPLACEABLE, _STUCK, _OUT_OF_MEMORY = 1, 2, 3  # as in runtime_ext/planner/c_api.cc

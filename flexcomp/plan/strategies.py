@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from .ablation import without_pinning, without_preloading, without_static_planning
-from .best import best, sketch
 from .check import verify
 from .errors import InfeasibleError, PlanError, Unplaceable
-from .flexnn import flexnn
-from .minimum import minimum_budget
-from .on_demand import on_demand
+from .parts.minimum import minimum_budget
 from .problem import Plan, Problem
-from .swapnet import swapnet
+from .published.flexnn import flexnn
+from .published.on_demand import on_demand
+from .published.swapnet import swapnet
+from .search.ablation import without_pinning, without_preloading, without_static_planning
+from .search.best import best, sketch
 
 # A strategy takes a problem and a budget in bytes; it raises Unplaceable if it finds no plan.
 STRATEGIES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType(

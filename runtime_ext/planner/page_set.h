@@ -1,4 +1,4 @@
-// Sets of arena pages as ranges: what the integers of flexcomp/plan/pages.py are, for arenas of any size.
+// Sets of arena pages as ranges: what the integers of flexcomp/plan/parts/pages.py are, for arenas of any size.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from flexcomp.plan import ladder, ladder_of
-from flexcomp.plan.best import NO_SLOWER
+from flexcomp.plan.search.best import NO_SLOWER
 
 from .networks import squeezenet
 

@@ -20,10 +20,10 @@ from flexcomp.plan import (
     resident_budget,
     simulate,
 )
-from flexcomp.plan.best import JOINED
-from flexcomp.plan.candidate import CHOOSERS, PINS, Native, Point, Readable
-from flexcomp.plan.layout import compact_layout, settling_layout, smallest_layout
 from flexcomp.plan.loops import readable
+from flexcomp.plan.parts.layout import compact_layout, settling_layout, smallest_layout
+from flexcomp.plan.search.best import JOINED
+from flexcomp.plan.search.candidate import CHOOSERS, PINS, Native, Point, Readable
 from flexcomp.plan.simulate import latency_of
 
 from . import networks

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from flexcomp.plan import PlanError, check, ladder, latency_bound, minimum_budget, plan, resident_budget, simulate
-from flexcomp.plan.layout import compact_layout, settling_layout, smallest_layout
+from flexcomp.plan.parts.layout import compact_layout, settling_layout, smallest_layout
 
 from . import networks
 

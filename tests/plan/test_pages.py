@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexcomp.plan.pages import highest, longest_run, lowest, span, starts, touched
-from flexcomp.plan.preload import earliest_place
+from flexcomp.plan.parts.pages import highest, longest_run, lowest, span, starts, touched
+from flexcomp.plan.parts.preload import earliest_place
 
 pagesets = st.integers(0, 2**40 - 1)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from flexcomp.plan import PAGE, Layer, Problem, Storage, Tensor, Weights, slice_layers
 from flexcomp.plan.errors import Unplaceable
-from flexcomp.plan.slicing import cut, file_range, finest_segment, largest_segment, live_bytes, slice_count
+from flexcomp.plan.parts.slicing import cut, file_range, finest_segment, largest_segment, live_bytes, slice_count
 
 from .problems import problems
 

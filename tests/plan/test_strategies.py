@@ -27,7 +27,7 @@ from flexcomp.plan import (
 )
 from flexcomp.plan.bound import unpinned_bound
 from flexcomp.plan.ladder import budgets_between
-from flexcomp.plan.minimum import layer_bounds
+from flexcomp.plan.parts.minimum import layer_bounds
 
 from .problems import problems
 

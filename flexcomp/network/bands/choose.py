@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flexcomp import plan
-from flexcomp.plan.slicing import finest_segment
+from flexcomp.plan.parts.slicing import finest_segment
 from flexcomp.program import ValueArg
 
 from ..lower import Lowered, operand_bytes

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from .errors import Unplaceable
-from .problem import PAGE, Layer, Problem, Step, Weights
+from ..errors import Unplaceable
+from ..problem import PAGE, Layer, Problem, Step, Weights
 
 
 def file_range(weights: Weights, first: int, count: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from .problem import PAGE, Problem, Step
+from ..problem import PAGE, Problem, Step
 from .slicing import file_range
 
 

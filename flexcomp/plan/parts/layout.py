@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ..placement import Record, lowest_fit, tight
+from ..problem import PAGE, Problem
 from .pages import pages, span, touched
-from .placement import Record, lowest_fit, tight
-from .problem import PAGE, Problem
 from .slicing import finest_segment
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .assemble import Place, assemble
-from .errors import Unplaceable
-from .layout import compact_layout, smallest_layout
-from .pages import lowest, starts
-from .pieces import pieces_of
-from .problem import PAGE, Plan, Problem
-from .slicing import slice_to_room
+from ..errors import Unplaceable
+from ..parts.assemble import Place, assemble
+from ..parts.layout import compact_layout, smallest_layout
+from ..parts.pages import lowest, starts
+from ..parts.pieces import pieces_of
+from ..parts.slicing import slice_to_room
+from ..problem import PAGE, Plan, Problem
 
 
 def on_demand(problem: Problem, budget: int) -> Plan:

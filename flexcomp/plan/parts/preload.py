@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..errors import Unplaceable
 from .assemble import Place
-from .errors import Unplaceable
 from .pages import highest, lowest, span, starts
 from .pieces import Piece
 

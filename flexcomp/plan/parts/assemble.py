@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from ..problem import PAGE, Plan, Problem, Segment, Step
 from .pages import pages
 from .pieces import Piece
-from .problem import PAGE, Plan, Problem, Segment, Step
 
 
 @dataclass(frozen=True)

@@ -23,18 +23,18 @@ from functools import lru_cache
 from itertools import pairwise
 from math import inf
 
-from .assemble import Place, assemble
-from .bound import latency_bound, unpinned_bound
+from ..bound import latency_bound, unpinned_bound
+from ..errors import Unplaceable
+from ..parts.assemble import Place, assemble
+from ..parts.layout import Layout, compact_layout, settling_layout, smallest_layout
+from ..parts.pages import pages
+from ..parts.pieces import pieces_of
+from ..problem import PAGE, Plan, Problem, Step
+from ..published.flexnn import flexnn
+from ..published.on_demand import on_demand
+from ..published.swapnet import swapnet
+from ..simulate import brisk, latency_of
 from .candidate import CHOOSERS, PINS, Point, Tried, candidates_of
-from .errors import Unplaceable
-from .flexnn import flexnn
-from .layout import Layout, compact_layout, settling_layout, smallest_layout
-from .on_demand import on_demand
-from .pages import pages
-from .pieces import pieces_of
-from .problem import PAGE, Plan, Problem, Step
-from .simulate import brisk, latency_of
-from .swapnet import swapnet
 
 Cost = tuple[float, int, int]  # what is minimised, see _cost
 IMPOSSIBLE: Cost = (inf, 0, 0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .assemble import Place, assemble
+from ..errors import Unplaceable
+from ..parts.assemble import Place, assemble
+from ..parts.pages import lowest, pages, span, starts
+from ..parts.pieces import pieces_of
+from ..problem import PAGE, Plan, Problem, Step
 from .best import best, search_without_pinning
-from .errors import Unplaceable
-from .pages import lowest, pages, span, starts
-from .pieces import pieces_of
-from .problem import PAGE, Plan, Problem, Step
 
 
 def without_preloading(problem: Problem, budget: int) -> Plan:

@@ -13,14 +13,14 @@ activation takes a place that is free during its whole life, or planning fails.
 
 from __future__ import annotations
 
-from .assemble import Place, assemble
-from .errors import Unplaceable
-from .layout import layout_of
-from .pages import highest, lowest, pages, span, starts
-from .pieces import pieces_of
-from .preload import choose_lowest, earliest_place, occupy
-from .problem import PAGE, Plan, Problem
-from .slicing import finest_segment, slice_to_room
+from ..errors import Unplaceable
+from ..parts.assemble import Place, assemble
+from ..parts.layout import layout_of
+from ..parts.pages import highest, lowest, pages, span, starts
+from ..parts.pieces import pieces_of
+from ..parts.preload import choose_lowest, earliest_place, occupy
+from ..parts.slicing import finest_segment, slice_to_room
+from ..problem import PAGE, Plan, Problem
 
 IN_FLIGHT = 2  # segments of a layer that should fit at once: one is computed with while the next is loaded
 

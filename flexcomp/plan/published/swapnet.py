@@ -19,12 +19,12 @@ from itertools import chain
 
 import numpy as np
 
-from .assemble import Place, assemble
-from .errors import Unplaceable
-from .layout import compact_layout
-from .pages import pages
-from .pieces import join, pieces_of
-from .problem import PAGE, Plan, Problem, Step
+from ..errors import Unplaceable
+from ..parts.assemble import Place, assemble
+from ..parts.layout import compact_layout
+from ..parts.pages import pages
+from ..parts.pieces import join, pieces_of
+from ..problem import PAGE, Plan, Problem, Step
 
 
 @dataclass(frozen=True)

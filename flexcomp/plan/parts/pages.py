@@ -6,7 +6,7 @@ a handful of shifts, whatever the number of tensors and segments already placed.
 
 from __future__ import annotations
 
-from .problem import PAGE
+from ..problem import PAGE
 
 
 def pages(nbytes: int) -> int:

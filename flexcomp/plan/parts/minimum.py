@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..problem import PAGE, Problem
 from .layout import smallest_layout
-from .problem import PAGE, Problem
 from .slicing import finest_segment, live_bytes
 
 

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from ..errors import Unplaceable
+from ..loops import in_python
+from ..parts.assemble import Place, assemble
+from ..parts.layout import Layout
+from ..parts.pages import span
+from ..parts.pieces import Piece, join, pieces_of
+from ..parts.preload import Ring, choose_highest, choose_lowest, preload
+from ..parts.slicing import finest_segment, slice_to_room
+from ..problem import PAGE, Plan, Problem, Step, Storage
+from ..simulate import native_problem, simulate
 from .ahead import begin_ahead
-from .assemble import Place, assemble
-from .errors import Unplaceable
-from .layout import Layout
-from .loops import in_python
-from .pages import span
-from .pieces import Piece, join, pieces_of
 from .pin import pin_evenly, pin_in_order, pin_small
-from .preload import Ring, choose_highest, choose_lowest, preload
-from .problem import PAGE, Plan, Problem, Step, Storage
-from .simulate import native_problem, simulate
-from .slicing import finest_segment, slice_to_room
 
 PINS = ("evenly", "in order", "small")  # C++ has the numbers of both
 CHOOSERS = {"ring": Ring, "lowest": lambda: choose_lowest, "highest": lambda: choose_highest}

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from .assemble import Place
-from .pages import span
-from .pieces import Piece
-from .preload import Chooser, backwards, earliest_place, occupy, release
+from ..parts.assemble import Place
+from ..parts.pages import span
+from ..parts.pieces import Piece
+from ..parts.preload import Chooser, backwards, earliest_place, occupy, release
 
 
 def begin_ahead(

@@ -1,0 +1,5 @@
+"""What strategies put plans together from.
+
+Layers are cut into slices (`slicing.py`), tensors laid out (`layout.py`), weights loaded in pieces (`pieces.py`) to pages
+(`pages.py`), ahead of time (`preload.py`); `assemble.py` makes the plan.
+"""
