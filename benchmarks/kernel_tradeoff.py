@@ -25,7 +25,7 @@ import tvm_ffi
 
 from flexcomp.compiler.machine_code import compile_kernels
 from flexcomp.device.target import resolve_target
-from flexcomp.rates import aligned, pool
+from flexcomp.profiling.rates import aligned, pool
 from flexcomp.schedules import im2col
 from flexcomp.schedules.registry import Candidate, conv_candidates, im2col_candidate
 from flexcomp.schedules.spec import ConvSpec

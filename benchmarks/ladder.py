@@ -46,7 +46,7 @@ from flexcomp.device.copies import cache_of_copies
 from flexcomp.device.profile import DeviceProfile, default_profile, load_profile
 from flexcomp.device.target import resolve_target
 from flexcomp.errors import BudgetError
-from flexcomp.profiling import fit
+from flexcomp.profiling.fit import fit
 
 STRATEGIES = ("best", "flexnn", "swapnet")
 YARDSTICK = "resident"  # the library with everything resident, one rung for each set of kernels

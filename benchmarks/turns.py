@@ -15,7 +15,7 @@ import numpy as np
 from flexcomp import runner, session
 from flexcomp.artifact import decode_program
 from flexcomp.compiler.rungs import layers_of
-from flexcomp.observing import Runs, spread
+from flexcomp.profiling.observing import Runs, spread
 from flexcomp.program import Rung
 from flexcomp.trace import Traces
 

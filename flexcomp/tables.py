@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:  # commands that draw no timeline need not load the planner
-    from flexcomp.observing import LoadTime
+    from flexcomp.profiling.observing import LoadTime
     from flexcomp.program import Program, Rung
     from flexcomp.timeline import Lanes
 

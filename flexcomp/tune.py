@@ -19,9 +19,9 @@ from flexcomp.compiler.linker import linker_for, require_linker
 from flexcomp.device.target import CompileTarget, require_supported, require_threads, resolve_target
 from flexcomp.errors import InputError, TuningError
 from flexcomp.frontend import load_model
+from flexcomp.profiling.kernel_records import Database, Record
 from flexcomp.tuning.decide import decide
 from flexcomp.tuning.local import Devices, Measurement, ThisMachine
-from flexcomp.tuning.records import Database, Record
 from flexcomp.tuning.report import TrialDone, TunedLayer, TuningReport
 from flexcomp.tuning.rpc import RemoteDevices, require_devices
 from flexcomp.tuning.search import Search

@@ -68,7 +68,7 @@ def build(
         require_space(output, model.stat().st_size, "the model alone")
     with exit_on_error(USAGE):
         from flexcomp.device.profile import load_profile
-        from flexcomp.tuning.records import Database
+        from flexcomp.profiling.kernel_records import Database
 
         profile = None if device is None else load_profile(device)
         if tuning is not None:

@@ -13,7 +13,7 @@ from flexcomp.files import require_writable
 
 if TYPE_CHECKING:
     from flexcomp.device.profile import DeviceProfile
-    from flexcomp.observing import Observations
+    from flexcomp.profiling.observing import Observations
 
 
 def profile(
@@ -26,8 +26,8 @@ def profile(
     with exit_on_error(CANNOT_RUN):
         from flexcomp.device.copies import cache_of_copies
         from flexcomp.machine import require_library
-        from flexcomp.observing import Library, observe
-        from flexcomp.profiling import fit
+        from flexcomp.profiling.fit import fit
+        from flexcomp.profiling.observing import Library, observe
 
         for library in libraries:
             require_library(library)

@@ -150,7 +150,7 @@ def profile(
             require_library(library)
         require_writable(output, reading=[file for path in libraries for file in (path, path.with_suffix(".weights"))])
     with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
-        from flexcomp.profiling import fit
+        from flexcomp.profiling.fit import fit
         from flexcomp.remote.profile import observe_device
 
         with BuildProgress(output.name) as progress:

@@ -23,9 +23,9 @@ from flexcomp.network.bands.forms import in_bands
 from flexcomp.network.lower import Lowered, lower
 from flexcomp.network.variants import Network, merge
 from flexcomp.passes.choose_kernels import Measured, chosen_kernels
+from flexcomp.profiling.kernel_lookup import Measurements
+from flexcomp.profiling.kernel_records import Database
 from flexcomp.schedules.tile import VectorUnit
-from flexcomp.tuning.lookup import Measurements
-from flexcomp.tuning.records import Database
 
 from . import pipeline
 from .artifact import Artifact

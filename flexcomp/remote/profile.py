@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 
 from flexcomp.device.profile import DeviceProfile
-from flexcomp.observing import Observations, observe
-from flexcomp.profiling import fit
+from flexcomp.profiling.fit import fit
+from flexcomp.profiling.observing import Observations, observe
 from flexcomp.remote.device import Device
 
 

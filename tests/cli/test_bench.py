@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from flexcomp.kernel_report import LayerTime, summarise
+from flexcomp.profiling.kernel_report import LayerTime, summarise
+from flexcomp.profiling.rates import Rates
 from flexcomp.program import Layer, TensorType, ValueArg, WeightArg
-from flexcomp.rates import Rates
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_an_onnx_file_is_built_first_and_printed_as_tables(cli, model):
 @pytest.mark.parametrize("budget", ["min", None])
 def test_replay_computes_what_the_runtime_computes(library, budget):
     import flexcomp
-    from flexcomp.replay import Replay
+    from flexcomp.profiling.replay import Replay
 
     replay = Replay(library, budget)
     for _ in range(2):  # the second inference finds pinned weights in their places

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexcomp.disturbance import Disturbance, disturbance_of
-from flexcomp.observing import StepTime
 from flexcomp.plan import Storage
 from flexcomp.plan.problem import IN_CACHE
+from flexcomp.profiling.disturbance import Disturbance, disturbance_of
+from flexcomp.profiling.observing import StepTime
 
 MIB = 1 << 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flexcomp.errors import ArtifactError
-from flexcomp.observing import RUNGS, Observations, Runs, note, observe
+from flexcomp.profiling.observing import RUNGS, Observations, Runs, note, observe
 from flexcomp.program import Layer, Load, Program, Rung, Step, Weights
 from flexcomp.trace import Trace, Traces
 

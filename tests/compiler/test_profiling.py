@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import flexcomp
 from flexcomp.device.profile import family, kernel_key
 from flexcomp.errors import ArtifactError
-from flexcomp.observing import LoadTime, Observations, note
 from flexcomp.plan import Storage
 from flexcomp.prediction import LayerTime, Prediction
-from flexcomp.profiling import fit, storage_rates
+from flexcomp.profiling.fit import fit, storage_rates
+from flexcomp.profiling.observing import LoadTime, Observations, note
 from flexcomp.trace import Trace
 from tests.cli.conftest import tiny_network
 

@@ -17,8 +17,8 @@ import flexcomp
 from flexcomp import remote
 from flexcomp.device.profile import kernel_key, load_profile
 from flexcomp.prediction import from_program
+from flexcomp.profiling.kernel_records import Database
 from flexcomp.remote.server import SERVER, package_server
-from flexcomp.tuning.records import Database
 from tests.cli.conftest import tiny_network
 from tests.remote.servers import EMULATOR, KEY, SYSROOT, emulated, own_server, running_tracker, wait_until_registered
 

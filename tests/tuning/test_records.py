@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexcomp.errors import TuningError
-from flexcomp.tuning.records import Database, Record, parse
+from flexcomp.profiling.kernel_records import Database, Record, parse
 
 GOOD = Record("ConvSpec(1)", "llvm", 2, "direct 14×32", "a CPU", "0.1.0", "2026-01-31T12:00:00+00:00", seconds=1e-3)
 

@@ -3,7 +3,7 @@
 import pytest
 
 import flexcomp
-from flexcomp.tuning.records import Database
+from flexcomp.profiling.kernel_records import Database
 from tests.remote.servers import KEY, kill, python_servers, running_tracker
 
 from .test_tune import network

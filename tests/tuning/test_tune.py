@@ -13,9 +13,9 @@ from benchmarks.graph import Graph
 from flexcomp import choices
 from flexcomp.artifact import WeightsDigest
 from flexcomp.device.target import resolve_target
+from flexcomp.profiling.kernel_records import Database
 from flexcomp.schedules.space import named
 from flexcomp.schedules.spec import ConvSpec
-from flexcomp.tuning.records import Database
 from flexcomp.tuning.trial import Trial, one_layer_program
 from flexcomp.tuning.workers import Workers, outcome
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flexcomp import __version__
-from flexcomp.tuning.records import Database
+from flexcomp.profiling.kernel_records import Database
 from flexcomp.tuning.tasks import Spec
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flexcomp.plan import Storage
+
 from .observing import StepTime
-from .plan import Storage
 
 _PARTS = (1, 2, 4, 8)  # of the cache, which others use too: what may be left of it for loads
 

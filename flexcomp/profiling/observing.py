@@ -17,14 +17,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from . import runner
-from .artifact import decode_program
-from .device.profile import kernel_key
-from .errors import ArtifactError
-from .plan import reuse_distances
-from .program import Layer, Program, Rung
-from .session import read_program
-from .trace import Trace, Traces
+from flexcomp import runner
+from flexcomp.artifact import decode_program
+from flexcomp.device.profile import kernel_key
+from flexcomp.errors import ArtifactError
+from flexcomp.plan import reuse_distances
+from flexcomp.program import Layer, Program, Rung
+from flexcomp.session import read_program
+from flexcomp.trace import Trace, Traces
 
 RUNGS = 6  # budgets of each library that are run, from the smallest to the largest
 _TURNS = 4

@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 import tvm_ffi
 
-from . import signature
-from .artifact import decode_program
-from .program import CountArg, FirstArg, Layer, Port, Program, Rung, Step, TensorType, ValueArg, WeightArg
+from flexcomp import signature
+from flexcomp.artifact import decode_program
+from flexcomp.program import CountArg, FirstArg, Layer, Port, Program, Rung, Step, TensorType, ValueArg, WeightArg
+from flexcomp.report import select_rung
+
 from .rates import aligned
-from .report import select_rung
 
 
 class Replay:

@@ -10,12 +10,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .device.profile import DelayModel, DeviceProfile, FamilyRate, KernelTime, family
+from flexcomp.device.profile import DelayModel, DeviceProfile, FamilyRate, KernelTime, family
+from flexcomp.errors import ArtifactError
+from flexcomp.plan import SLICE_S, Storage
+from flexcomp.program import Layer, ValueArg, WeightArg
+
 from .disturbance import disturbance_of
-from .errors import ArtifactError
 from .observing import LoadTime, Observations, mean
-from .plan import SLICE_S, Storage
-from .program import Layer, ValueArg, WeightArg
 
 _ROUNDS = 4
 _MOST_DELAYED = 0.5  # of the time that loading takes, what computing beside it can lose
