@@ -5,8 +5,8 @@ from __future__ import annotations
 from flexcomp import plan
 from flexcomp.compiler.rungs import layers_of
 from flexcomp.plan import extent
-from flexcomp.prediction import Prediction
-from flexcomp.program import ALIGN, Program, Rung, ValueArg
+from flexcomp.program.prediction import Prediction
+from flexcomp.program.program import ALIGN, Program, Rung, ValueArg
 
 
 def possible_seconds(program: Program, rung: Rung, prediction: Prediction) -> float:

@@ -14,12 +14,12 @@ import statistics
 from pathlib import Path
 
 from flexcomp import runner
-from flexcomp.artifact import decode_program
 from flexcomp.device.profile import DeviceProfile, load_profile
-from flexcomp.prediction import LayerTime, Prediction
 from flexcomp.profiling.fit import fit, operand_bytes
 from flexcomp.profiling.observing import Library, observe
-from flexcomp.program import Program
+from flexcomp.program.formats import decode_program
+from flexcomp.program.prediction import LayerTime, Prediction
+from flexcomp.program.program import Program
 from flexcomp.session import read_program
 
 

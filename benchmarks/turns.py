@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from flexcomp import runner, session
-from flexcomp.artifact import decode_program
 from flexcomp.compiler.rungs import layers_of
 from flexcomp.profiling.observing import Runs, spread
-from flexcomp.program import Rung
+from flexcomp.program.formats import decode_program
+from flexcomp.program.program import Rung
 from flexcomp.trace import Traces
 
 ROUNDS = 4

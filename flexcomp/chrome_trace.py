@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .files import replacing
 from .memory_map import KINDS, boxes
-from .program import Program, Rung
+from .program.program import Program, Rung
 from .timeline import Bar, Lanes
 
 _COMPUTING, _LOADING = 1, 2  # thread numbers

@@ -8,7 +8,7 @@ from pathlib import Path
 from flexcomp.errors import InputError
 from flexcomp.files import replacing
 from flexcomp.memory_map import KINDS, boxes
-from flexcomp.program import Program, Rung
+from flexcomp.program.program import Program, Rung
 from flexcomp.timeline import Bar, Lanes
 
 _MIB = 1 << 20

@@ -208,7 +208,7 @@ class Session:
         return self.stats()["budget_bytes"]
 
     def program_bytes(self) -> bytes:
-        """The encoded program; `flexcomp.artifact.decode_program` reads it."""
+        """The encoded program; `flexcomp.program.formats.decode_program` reads it."""
         return bytes(self._program.get_function("blob")())
 
     def close(self) -> None:
@@ -257,7 +257,7 @@ def named_outputs(ports: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> 
 
 
 def read_program(path: str | os.PathLike[str]) -> bytes:
-    """The encoded program inside a compiled library, for `flexcomp.artifact.decode_program`."""
+    """The encoded program inside a compiled library, for `flexcomp.program.formats.decode_program`."""
     return bytes(_load_program(Path(path).resolve())[0].get_function("blob")())
 
 

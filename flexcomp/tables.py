@@ -13,7 +13,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:  # commands that draw no timeline need not load the planner
     from flexcomp.profiling.observing import LoadTime
-    from flexcomp.program import Program, Rung
+    from flexcomp.program.program import Program, Rung
     from flexcomp.timeline import Lanes
 
 

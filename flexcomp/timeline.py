@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .prediction import from_program
-from .program import Load, Program, Rung
+from .program.prediction import from_program
+from .program.program import Load, Program, Rung
 from .trace import Trace
 
 

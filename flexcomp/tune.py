@@ -14,12 +14,12 @@ import onnx
 import tvm
 
 from flexcomp import __version__
-from flexcomp.artifact import WeightsDigest
 from flexcomp.compiler.linker import linker_for, require_linker
 from flexcomp.device.target import CompileTarget, require_supported, require_threads, resolve_target
 from flexcomp.errors import InputError, TuningError
 from flexcomp.frontend import load_model
 from flexcomp.profiling.kernel_records import Database, Record
+from flexcomp.program.formats import WeightsDigest
 from flexcomp.tuning.decide import decide
 from flexcomp.tuning.local import Devices, Measurement, ThisMachine
 from flexcomp.tuning.report import TrialDone, TunedLayer, TuningReport

@@ -24,7 +24,7 @@ def inspect(
     if budget is not None and picture is None:
         raise typer.BadParameter("it chooses the plan of the --picture, and none is asked for", param_hint="'--budget'")
     with exit_on_error(CANNOT_RUN):
-        from flexcomp.artifact import decode_program
+        from flexcomp.program.formats import decode_program
         from flexcomp.report import describe, select_rung
         from flexcomp.session import read_program
 

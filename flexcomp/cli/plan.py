@@ -27,8 +27,8 @@ def plan(
     """Show the memory plan of LIBRARY and its timeline, predicted and measured."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp import timeline
-        from flexcomp.artifact import decode_program
         from flexcomp.errors import ArtifactError
+        from flexcomp.program.formats import decode_program
         from flexcomp.report import select_rung
         from flexcomp.session import read_program
 

@@ -25,9 +25,9 @@ def profile(
     """Measure kernels and storage by running LIBRARIES in several budgets."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp.device.copies import cache_of_copies
-        from flexcomp.machine import require_library
         from flexcomp.profiling.fit import fit
         from flexcomp.profiling.observing import Library, observe
+        from flexcomp.program.library import require_library
 
         for library in libraries:
             require_library(library)

@@ -27,7 +27,7 @@ from flexcomp.cli.profile import show
 from flexcomp.cli.progress import BuildProgress
 from flexcomp.errors import InputError
 from flexcomp.files import replacing, require_folder, require_writable
-from flexcomp.machine import require_library
+from flexcomp.program.library import require_library
 from flexcomp.tables import human_bytes, stdout_console
 
 if TYPE_CHECKING:

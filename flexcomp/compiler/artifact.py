@@ -10,11 +10,11 @@ import numpy as np
 import tvm
 
 from flexcomp import runtime_ext
-from flexcomp.artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
 from flexcomp.device.target import CompileTarget
 from flexcomp.errors import InputError, TargetError
 from flexcomp.files import beside
-from flexcomp.program import Program
+from flexcomp.program.formats import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
+from flexcomp.program.program import Program
 
 from .linker import Linker, linker_for
 

@@ -8,11 +8,11 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from flexcomp import signature
 from flexcomp.device.target import CompileTarget
 from flexcomp.passes import AlignStack
 from flexcomp.passes import attributes as names
-from flexcomp.program import Layer, TensorType
+from flexcomp.program import signature
+from flexcomp.program.program import Layer, TensorType
 
 _CONFIG = {
     "tirx.disable_assert": True,
@@ -22,7 +22,7 @@ _CONFIG = {
 
 
 def signature_of(kernel: tirx.PrimFunc) -> str:
-    """The signature of a kernel (see `flexcomp.signature`), from its own code: its parameters, and which it writes to."""
+    """The signature of a kernel (see `flexcomp.program.signature`), from its own code: its parameters, and which it writes to."""
     written = _written(kernel)
     attrs = dict(kernel.attrs.items()) if kernel.attrs is not None else {}
     over = {int(position) for position in attrs.get(names.IN_PLACE, ())}

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 import tvm_ffi
 from tvm import tirx
 
-from flexcomp import choices, plan
+from flexcomp import plan
 from flexcomp.budget import Budget
 from flexcomp.device.profile import DeviceProfile
 from flexcomp.device.target import CompileTarget
@@ -19,8 +19,9 @@ from flexcomp.network.forms import Planning
 from flexcomp.network.offers import layer_offers
 from flexcomp.network.used import used
 from flexcomp.network.variants import Network
-from flexcomp.prediction import LayerTime, Prediction, to_metadata
-from flexcomp.program import PAGE, Layer, Port, Program, Rung, Value
+from flexcomp.program import choices
+from flexcomp.program.prediction import LayerTime, Prediction, to_metadata
+from flexcomp.program.program import PAGE, Layer, Port, Program, Rung, Value
 
 from .artifact import Artifact
 from .compact import drop_unused

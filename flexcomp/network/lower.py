@@ -19,7 +19,7 @@ from flexcomp.frontend.onnx_convert import node_of
 from flexcomp.passes import attributes as names
 from flexcomp.passes.attributes import with_scratch
 from flexcomp.passes.ir import bindings, dtype, num_inputs, operator, shape
-from flexcomp.program import (
+from flexcomp.program.program import (
     ALIGN,
     Arg,
     CountArg,

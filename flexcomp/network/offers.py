@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flexcomp.choices import Offer, worth_recording
 from flexcomp.device.profile import DeviceProfile
 from flexcomp.passes.attributes import CANDIDATES
-from flexcomp.program import ValueArg
+from flexcomp.program.choices import Offer, worth_recording
+from flexcomp.program.program import ValueArg
 
 from .forms import layer_seconds
 from .variants import Network

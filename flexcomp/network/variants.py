@@ -13,7 +13,7 @@ import numpy as np
 from tvm import tirx
 
 from flexcomp.passes.attributes import with_scratch
-from flexcomp.program import Layer, Value
+from flexcomp.program.program import Layer, Value
 from flexcomp.schedules.row_bands import RowKernel
 
 from .bands.split import Band

@@ -13,7 +13,7 @@ import numpy as np
 from flexcomp.device.profile import DelayModel, DeviceProfile, FamilyRate, KernelTime, family
 from flexcomp.errors import ArtifactError
 from flexcomp.plan import SLICE_S, Storage
-from flexcomp.program import Layer, ValueArg, WeightArg
+from flexcomp.program.program import Layer, ValueArg, WeightArg
 
 from .disturbance import disturbance_of
 from .observing import LoadTime, Observations, mean

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flexcomp.device.target import resolve_target
 from flexcomp.errors import ExecutionError
-from flexcomp.program import Layer, ValueArg, WeightArg
+from flexcomp.program.program import Layer, ValueArg, WeightArg
 
 from .rates import Rates, call_seconds, measure_rates, pool
 from .replay import Replay

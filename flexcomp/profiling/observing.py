@@ -18,11 +18,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from flexcomp import runner
-from flexcomp.artifact import decode_program
 from flexcomp.device.profile import kernel_key
 from flexcomp.errors import ArtifactError
 from flexcomp.plan import reuse_distances
-from flexcomp.program import Layer, Program, Rung
+from flexcomp.program.formats import decode_program
+from flexcomp.program.program import Layer, Program, Rung
 from flexcomp.session import read_program
 from flexcomp.trace import Trace, Traces
 

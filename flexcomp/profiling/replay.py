@@ -16,9 +16,20 @@ from pathlib import Path
 import numpy as np
 import tvm_ffi
 
-from flexcomp import signature
-from flexcomp.artifact import decode_program
-from flexcomp.program import CountArg, FirstArg, Layer, Port, Program, Rung, Step, TensorType, ValueArg, WeightArg
+from flexcomp.program import signature
+from flexcomp.program.formats import decode_program
+from flexcomp.program.program import (
+    CountArg,
+    FirstArg,
+    Layer,
+    Port,
+    Program,
+    Rung,
+    Step,
+    TensorType,
+    ValueArg,
+    WeightArg,
+)
 from flexcomp.report import select_rung
 
 from .rates import aligned

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from flexcomp.errors import ArtifactError, DeviceError, FlexcompError, InputError, TargetError
-from flexcomp.machine import ELF_MACHINES, require_library
+from flexcomp.program.library import ELF_MACHINES, require_library
 from flexcomp.remote.address import last_line, open_direct, open_tracked
 from flexcomp.remote.network import RemoteNetwork
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flexcomp.artifact import decode_program
 from flexcomp.budget import Budget, resolve
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, FlexcompError
-from flexcomp.program import Program
+from flexcomp.program.formats import decode_program
+from flexcomp.program.program import Program
 from flexcomp.session import RungInfo, TensorInfo, check_options, checked_inputs, checked_threads, named_outputs
 from flexcomp.trace import Traces, parse_trace
 

@@ -17,13 +17,13 @@ import numpy as np
 import tvm_ffi
 
 from flexcomp import runtime_ext
-from flexcomp.artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
 from flexcomp.compiler.linker import linker_for
 from flexcomp.compiler.machine_code import by_symbol, compile_kernels
 from flexcomp.device.target import resolve_target
 from flexcomp.passes.attributes import with_scratch
 from flexcomp.passes.pretransform_weights import data_shapes, out_shape
-from flexcomp.program import (
+from flexcomp.program.formats import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
+from flexcomp.program.program import (
     PAGE,
     Arg,
     CountArg,

@@ -1,4 +1,4 @@
-// The decoded program; the same records as flexcomp/program.py, which says what the fields mean.
+// The decoded program; the same records as flexcomp/program/program.py, which says what the fields mean.
 #pragma once
 
 #include <dlpack/dlpack.h>

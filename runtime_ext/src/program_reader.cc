@@ -1,4 +1,4 @@
-// Reads program format 3. The grammar stands in flexcomp/artifact.py, the authority.
+// Reads program format 3. The grammar stands in flexcomp/program/formats.py, the authority.
 #include <cstring>
 
 #include "crc32.h"

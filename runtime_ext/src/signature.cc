@@ -1,4 +1,4 @@
-// The grammar stands in flexcomp/signature.py, the authority.
+// The grammar stands in flexcomp/program/signature.py, the authority.
 #include "signature.h"
 
 namespace flexcomp {

@@ -7,7 +7,7 @@
 
 namespace flexcomp {
 
-// The symbol, but for tvm_ffi's prefix: the kernel's name and a hash of its signature, as flexcomp/signature.py has them.
+// The symbol, but for tvm_ffi's prefix: the kernel's name and a hash of its signature, as flexcomp/program/signature.py has them.
 // Code that takes other arguments has another symbol.
 std::string SymbolOf(const Layer& layer);
 

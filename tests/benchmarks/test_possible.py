@@ -8,7 +8,7 @@ import flexcomp
 from benchmarks.possible import live_bytes, possible_seconds
 from flexcomp.compiler.rungs import layers_of
 from flexcomp.plan import Storage
-from flexcomp.prediction import LayerTime, Prediction
+from flexcomp.program.prediction import LayerTime, Prediction
 from tests.cli.conftest import tiny_network
 
 

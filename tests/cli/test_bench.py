@@ -9,7 +9,7 @@ import pytest
 
 from flexcomp.profiling.kernel_report import LayerTime, summarise
 from flexcomp.profiling.rates import Rates
-from flexcomp.program import Layer, TensorType, ValueArg, WeightArg
+from flexcomp.program.program import Layer, TensorType, ValueArg, WeightArg
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from flexcomp.memory_map import Box, boxes
 from flexcomp.picture import draw_plan
-from flexcomp.program import (
+from flexcomp.program.program import (
     PAGE,
     Layer,
     Load,

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from flexcomp import runner, timeline
-from flexcomp.artifact import decode_program
 from flexcomp.chrome_trace import trace_events
+from flexcomp.program.formats import decode_program
 from flexcomp.session import read_program
 
 

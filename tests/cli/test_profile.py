@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flexcomp.artifact import decode_program
 from flexcomp.device.profile import kernel_key, load_profile
-from flexcomp.prediction import from_program
+from flexcomp.program.formats import decode_program
+from flexcomp.program.prediction import from_program
 from flexcomp.session import read_program
 
 

@@ -17,7 +17,7 @@ from flexcomp.compiler.prepared import Wish
 from flexcomp.compiler.rungs import layers_of
 from flexcomp.device.target import resolve_target
 from flexcomp.plan import Storage
-from flexcomp.prediction import from_program
+from flexcomp.program.prediction import from_program
 from flexcomp.schedules import generic
 
 from .operators import model, node

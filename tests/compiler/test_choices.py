@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flexcomp.artifact import decode_program, encode_program, write_weights
-from flexcomp.choices import KEY, Offer, read, reasons, record
 from flexcomp.errors import ArtifactError
+from flexcomp.program.choices import KEY, Offer, read, reasons, record
+from flexcomp.program.formats import decode_program, encode_program, write_weights
 from flexcomp.report import describe
 from flexcomp.tables import as_text, choice_table
 

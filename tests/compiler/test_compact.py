@@ -7,7 +7,7 @@ import pytest
 
 import flexcomp
 from flexcomp.compiler.compact import drop_unused
-from flexcomp.program import PAGE
+from flexcomp.program.program import PAGE
 
 
 def image(program, weights) -> np.ndarray:

@@ -21,8 +21,8 @@ from flexcomp.device.profile import (
 )
 from flexcomp.errors import InputError
 from flexcomp.plan import SLICE_S
-from flexcomp.prediction import from_program
-from flexcomp.program import ValueArg
+from flexcomp.program.prediction import from_program
+from flexcomp.program.program import ValueArg
 from tests.cli.conftest import tiny_network
 
 MEASURED = DeviceProfile(

@@ -9,7 +9,7 @@ import pytest
 import flexcomp
 from benchmarks.graph import Graph
 from flexcomp.network.in_place import lives_of_places, shared_places
-from flexcomp.program import Layer, TensorType, Value, ValueArg
+from flexcomp.program.program import Layer, TensorType, Value, ValueArg
 
 ROW = TensorType((16,))
 

@@ -6,7 +6,7 @@ import pytest
 
 from flexcomp.errors import ArtifactError
 from flexcomp.profiling.observing import RUNGS, Observations, Runs, note, observe
-from flexcomp.program import Layer, Load, Program, Rung, Step, Weights
+from flexcomp.program.program import Layer, Load, Program, Rung, Step, Weights
 from flexcomp.trace import Trace, Traces
 
 PAGE = 4096

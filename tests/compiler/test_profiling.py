@@ -11,9 +11,9 @@ import flexcomp
 from flexcomp.device.profile import family, kernel_key
 from flexcomp.errors import ArtifactError
 from flexcomp.plan import Storage
-from flexcomp.prediction import LayerTime, Prediction
 from flexcomp.profiling.fit import fit, storage_rates
 from flexcomp.profiling.observing import LoadTime, Observations, note
+from flexcomp.program.prediction import LayerTime, Prediction
 from flexcomp.trace import Trace
 from tests.cli.conftest import tiny_network
 

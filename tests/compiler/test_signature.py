@@ -9,10 +9,10 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from flexcomp import signature
 from flexcomp.compiler.machine_code import by_symbol, signature_of
 from flexcomp.passes.attributes import BOUNDS, IN_PLACE, with_scratch
-from flexcomp.program import CountArg, FirstArg, Layer, ScratchArg, TensorType, ValueArg, WeightArg, Weights
+from flexcomp.program import signature
+from flexcomp.program.program import CountArg, FirstArg, Layer, ScratchArg, TensorType, ValueArg, WeightArg, Weights
 
 PANEL = TensorType((4, 16, 8))
 ROW = TensorType((1, 32))

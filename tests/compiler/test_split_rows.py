@@ -18,7 +18,7 @@ from flexcomp.network.bands.split import BandBook, Region, chain_of
 from flexcomp.network.forms import costs_of, form_of
 from flexcomp.network.lower import Lowered, lower
 from flexcomp.network.variants import merge
-from flexcomp.program import ALIGN, ValueArg
+from flexcomp.program.program import ALIGN, ValueArg
 from flexcomp.schedules.row_bands import Rows
 
 

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
 from benchmarks.graph import Graph
-from flexcomp.artifact import encode_program
-from flexcomp.program import Program
+from flexcomp.program.formats import encode_program
+from flexcomp.program.program import Program
 
 
 def residual() -> onnx.ModelProto:

@@ -14,7 +14,7 @@ import pytest
 import flexcomp
 from benchmarks import models
 from flexcomp.demo import compare
-from flexcomp.program import Program
+from flexcomp.program.program import Program
 
 NETWORKS = ("squeezenet", "shufflenet", "mobilenet_v2", "open_nsfw", "ppocr_rec")
 ALLOWANCE = 4 << 20  # bytes of the process beyond the budget

@@ -16,8 +16,8 @@ import pytest
 import flexcomp
 from flexcomp import remote
 from flexcomp.device.profile import kernel_key, load_profile
-from flexcomp.prediction import from_program
 from flexcomp.profiling.kernel_records import Database
+from flexcomp.program.prediction import from_program
 from flexcomp.remote.server import SERVER, package_server
 from tests.cli.conftest import tiny_network
 from tests.remote.servers import EMULATOR, KEY, SYSROOT, emulated, own_server, running_tracker, wait_until_registered

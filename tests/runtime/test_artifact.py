@@ -11,15 +11,9 @@ import tvm_ffi
 from safetensors.numpy import load_file
 
 from flexcomp import runtime_ext
-from flexcomp.artifact import (
-    PROGRAM_KIND,
-    decode_program,
-    decode_weights_digest,
-    encode_program,
-    write_weights,
-)
 from flexcomp.errors import ArtifactError
-from flexcomp.program import PAGE, Load, Step, TensorType, Value, Weights
+from flexcomp.program.formats import PROGRAM_KIND, decode_program, decode_weights_digest, encode_program, write_weights
+from flexcomp.program.program import PAGE, Load, Step, TensorType, Value, Weights
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import tiny as builder
 import tvm_ffi
 
 from flexcomp import runtime_ext
-from flexcomp.artifact import PROGRAM_KIND, encode_program
-from flexcomp.program import PAGE, Load, Port, ScratchArg, TensorType, Value, ValueArg, WeightArg, Weights
+from flexcomp.program.formats import PROGRAM_KIND, encode_program
+from flexcomp.program.program import PAGE, Load, Port, ScratchArg, TensorType, Value, ValueArg, WeightArg, Weights
 
 PLACE = builder.SLICE_NBYTES
 

@@ -8,7 +8,7 @@ import pytest
 
 import flexcomp
 from flexcomp.errors import ArtifactError
-from flexcomp.program import PAGE
+from flexcomp.program.program import PAGE
 
 COMMAND = [sys.executable, "-m", "flexcomp.runtime_ext"]
 

@@ -10,8 +10,8 @@ import tvm_ffi
 from tiny import close_to
 
 import flexcomp
-from flexcomp.artifact import decode_program
 from flexcomp.errors import BudgetError, ExecutionError, InputError
+from flexcomp.program.formats import decode_program
 from flexcomp.session import read_info, read_program
 
 

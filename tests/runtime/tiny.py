@@ -18,10 +18,10 @@ from tvm.s_tir import Schedule
 from tvm.script import tirx as T
 
 from flexcomp import runtime_ext
-from flexcomp.artifact import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
 from flexcomp.compiler.machine_code import signature_of
 from flexcomp.passes.attributes import with_scratch
-from flexcomp.program import (
+from flexcomp.program.formats import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
+from flexcomp.program.program import (
     PAGE,
     CountArg,
     FirstArg,
@@ -38,7 +38,7 @@ from flexcomp.program import (
     WeightArg,
     Weights,
 )
-from flexcomp.signature import symbol
+from flexcomp.program.signature import symbol
 
 N, NR = 256, 32
 BLOCKS = N // NR

@@ -23,9 +23,10 @@ import tvm_ffi
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))  # for the module `tiny`
 import tiny
 
-from flexcomp import runtime_ext, signature
-from flexcomp.artifact import encode_program, write_weights
+from flexcomp import runtime_ext
 from flexcomp.compiler.linker import cache_for
+from flexcomp.program import signature
+from flexcomp.program.formats import encode_program, write_weights
 
 HERE = Path(__file__).parent
 SRC = Path(runtime_ext.__file__).parent / "src"

@@ -10,10 +10,10 @@ import pytest
 
 import flexcomp
 from benchmarks.graph import Graph
-from flexcomp import choices
-from flexcomp.artifact import WeightsDigest
 from flexcomp.device.target import resolve_target
 from flexcomp.profiling.kernel_records import Database
+from flexcomp.program import choices
+from flexcomp.program.formats import WeightsDigest
 from flexcomp.schedules.space import named
 from flexcomp.schedules.spec import ConvSpec
 from flexcomp.tuning.trial import Trial, one_layer_program

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from flexcomp import plan
 from flexcomp.plan.parts.slicing import finest_segment
-from flexcomp.program import ValueArg
+from flexcomp.program.program import ValueArg
 
 from ..lower import Lowered, operand_bytes
 from .split import Chain, Region, chain_of

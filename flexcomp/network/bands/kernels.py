@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from flexcomp.program import Layer, ScratchArg, TensorType, ValueArg
+from flexcomp.program.program import Layer, ScratchArg, TensorType, ValueArg
 from flexcomp.schedules.row_bands import RowKernel
 
 from ..lower import Lowered, align

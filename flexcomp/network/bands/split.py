@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flexcomp.program import ALIGN, Layer, TensorType, Value, ValueArg
+from flexcomp.program.program import ALIGN, Layer, TensorType, Value, ValueArg
 from flexcomp.schedules.row_bands import RowKernel, Rows
 
 from ..lower import Lowered, align

@@ -34,7 +34,7 @@ Program, format 3. Everything is little-endian and unpadded; counts and indices 
 The weights of a layer follow each other in the order of its arguments, each from a multiple of ALIGN on; likewise its
 scratch. Arguments 5 and 6 come together, behind the only weights of their layer, whose first axis are its blocks; any
 other layer has one block, all its weights. The symbol of a kernel in the library is its name and a hash of what it takes:
-`flexcomp/signature.py`.
+`flexcomp/program/signature.py`.
 
 Bit 0 of a load's flags says that it is pinned, bit 1 that it is read ahead: `after` then counts the steps of the
 inference before (the first inference reads it at its start); it is not pinned, and all loads before it are read
@@ -62,8 +62,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import ArtifactError
-from .files import replacing
+from flexcomp.errors import ArtifactError
+from flexcomp.files import replacing
+
 from .program import (
     ALIGN,
     PAGE,

@@ -6,7 +6,8 @@ import json
 import math
 from dataclasses import asdict, dataclass
 
-from . import plan
+from flexcomp import plan
+
 from .program import Program, Rung
 
 _KEY = "prediction"

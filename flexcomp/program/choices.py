@@ -15,8 +15,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .errors import ArtifactError
-from .plan.problem import PAGE
+from flexcomp.errors import ArtifactError
+from flexcomp.plan.problem import PAGE
+
 from .program import Layer, Program, Rung, ValueArg
 
 KEY = "choices"

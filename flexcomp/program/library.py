@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
-from .errors import ArtifactError
+from flexcomp.errors import ArtifactError
 
 ELF_MACHINES = {183: "aarch64", 62: "x86_64"}  # e_machine of 64-bit ELF files
 _KIND = b"flexcomp.program"
