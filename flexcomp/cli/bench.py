@@ -53,7 +53,7 @@ def bench(
     if as_json:
         typer.echo(json.dumps(report))
         return
-    from flexcomp.tables import stdout_console
+    from flexcomp.report.tables import stdout_console
 
     console = stdout_console()
     console.print(_layers(report))

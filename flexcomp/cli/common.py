@@ -119,7 +119,7 @@ def read_input(path: str) -> np.ndarray:
 
 def require_picture(picture: Path, library: Path) -> None:
     """Raise InputError for a format that is not known, and OSError if the picture could not be written."""
-    from flexcomp.picture import picture_format
+    from flexcomp.report.picture import picture_format
 
     picture_format(picture)
     require_writable(picture, reading=[library, library.with_suffix(".weights")])

@@ -25,7 +25,7 @@ def inspect(
         raise typer.BadParameter("it chooses the plan of the --picture, and none is asked for", param_hint="'--budget'")
     with exit_on_error(CANNOT_RUN):
         from flexcomp.program.formats import decode_program
-        from flexcomp.report import describe, select_rung
+        from flexcomp.report.facts import describe, select_rung
         from flexcomp.session import read_program
 
         if picture is not None:
@@ -33,14 +33,14 @@ def inspect(
         program = decode_program(read_program(library))
         facts = describe(program)
         if picture is not None:
-            from flexcomp.picture import draw_plan
+            from flexcomp.report.picture import draw_plan
 
             rung = program.rungs[0] if budget is None else select_rung(program, budget_value(budget))
             draw_plan(program, rung, picture)
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    from flexcomp.tables import choice_table, ladder_table, layer_table, stdout_console
+    from flexcomp.report.tables import choice_table, ladder_table, layer_table, stdout_console
 
     console = stdout_console()
     console.print(layer_table(facts))

@@ -26,10 +26,10 @@ def plan(
 ) -> None:
     """Show the memory plan of LIBRARY and its timeline, predicted and measured."""
     with exit_on_error(CANNOT_RUN):
-        from flexcomp import timeline
         from flexcomp.errors import ArtifactError
         from flexcomp.program.formats import decode_program
-        from flexcomp.report import select_rung
+        from flexcomp.report import timeline
+        from flexcomp.report.facts import select_rung
         from flexcomp.session import read_program
 
         if output is not None:
@@ -49,14 +49,14 @@ def plan(
                 f"{library} does not hold the times its plans assume: build it again, or add --measured"
             )
         if output is not None:
-            from flexcomp.picture import draw_plan
+            from flexcomp.report.picture import draw_plan
 
             draw_plan(program, rung, output, timelines)
         if trace is not None:
-            from flexcomp.chrome_trace import write_trace
+            from flexcomp.report.chrome_trace import write_trace
 
             write_trace(program, rung, timelines, trace)
-    from flexcomp.tables import stdout_console, timeline_table
+    from flexcomp.report.tables import stdout_console, timeline_table
 
     console = stdout_console()
     console.print(timeline_table(program, rung, timelines))

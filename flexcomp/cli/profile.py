@@ -41,7 +41,7 @@ def profile(
 
 def show(seen: Observations, found: DeviceProfile, output: Path) -> None:
     """Print what was found."""
-    from flexcomp.tables import load_table, stdout_console
+    from flexcomp.report.tables import load_table, stdout_console
 
     console = stdout_console()
     console.print(load_table(seen.loads))

@@ -28,7 +28,7 @@ from flexcomp.cli.progress import BuildProgress
 from flexcomp.errors import InputError
 from flexcomp.files import replacing, require_folder, require_writable
 from flexcomp.program.library import require_library
-from flexcomp.tables import human_bytes, stdout_console
+from flexcomp.report.tables import human_bytes, stdout_console
 
 if TYPE_CHECKING:
     from flexcomp.remote import Device, Measurement, RemoteNetwork

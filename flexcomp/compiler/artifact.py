@@ -30,7 +30,7 @@ class Artifact:
 
     def summary(self) -> str:
         """Layers, kernels, slices, peak and predicted latency per rung, as text."""
-        from flexcomp.report import summary
+        from flexcomp.report.facts import summary
 
         return summary(self.program)
 

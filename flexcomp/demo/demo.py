@@ -8,8 +8,8 @@ from pathlib import Path
 
 import flexcomp
 from flexcomp.demo import compare, zoo
-from flexcomp.picture import draw_plan
-from flexcomp.report import select_rung
+from flexcomp.report.facts import select_rung
+from flexcomp.report.picture import draw_plan
 
 DEFAULT = ("vgg19",)
 ALL = zoo.NAMES

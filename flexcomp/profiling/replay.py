@@ -30,7 +30,7 @@ from flexcomp.program.program import (
     ValueArg,
     WeightArg,
 )
-from flexcomp.report import select_rung
+from flexcomp.report.facts import select_rung
 
 from .rates import aligned
 

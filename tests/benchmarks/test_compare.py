@@ -12,7 +12,7 @@ from benchmarks.peers.conditions import Conditions, observed
 from benchmarks.peers.measure import largest_error
 from benchmarks.peers.picture import draw
 from benchmarks.peers.summary import Run, conditions, judge, ranking
-from flexcomp.tables import as_text
+from flexcomp.report.tables import as_text
 
 
 def run(*latency_ms: float, memory: int = 10, cold: float = 5.0, error: float = 0.0) -> Run:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flexcomp.memory_map import Box, boxes
-from flexcomp.picture import draw_plan
 from flexcomp.program.program import (
     PAGE,
     Layer,
@@ -21,6 +19,8 @@ from flexcomp.program.program import (
     WeightArg,
     Weights,
 )
+from flexcomp.report.memory_map import Box, boxes
+from flexcomp.report.picture import draw_plan
 
 ROW = TensorType((1024,))
 

@@ -7,9 +7,10 @@ import json
 
 import pytest
 
-from flexcomp import runner, timeline
-from flexcomp.chrome_trace import trace_events
+from flexcomp import runner
 from flexcomp.program.formats import decode_program
+from flexcomp.report import timeline
+from flexcomp.report.chrome_trace import trace_events
 from flexcomp.session import read_program
 
 

@@ -9,8 +9,8 @@ import pytest
 from flexcomp.errors import ArtifactError
 from flexcomp.program.choices import KEY, Offer, read, reasons, record
 from flexcomp.program.formats import decode_program, encode_program, write_weights
-from flexcomp.report import describe
-from flexcomp.tables import as_text, choice_table
+from flexcomp.report.facts import describe
+from flexcomp.report.tables import as_text, choice_table
 
 
 @pytest.fixture(scope="module")

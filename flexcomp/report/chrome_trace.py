@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .files import replacing
+from flexcomp.files import replacing
+from flexcomp.program.program import Program, Rung
+
 from .memory_map import KINDS, boxes
-from .program.program import Program, Rung
 from .timeline import Bar, Lanes
 
 _COMPUTING, _LOADING = 1, 2  # thread numbers

@@ -1,4 +1,4 @@
-"""Tables for people, out of the facts of `flexcomp.report`."""
+"""Tables for people, out of the facts of `flexcomp.report.facts`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 if TYPE_CHECKING:  # commands that draw no timeline need not load the planner
     from flexcomp.profiling.observing import LoadTime
     from flexcomp.program.program import Program, Rung
-    from flexcomp.timeline import Lanes
+    from flexcomp.report.timeline import Lanes
 
 
 def human_bytes(nbytes: float) -> str:
@@ -41,7 +41,7 @@ def as_text(*tables: Table, width: int = 120) -> str:
 
 
 def layer_table(facts: dict) -> Table:
-    """One row for each layer of `flexcomp.report.describe`, and for all bands of a layer that the same budgets use."""
+    """One row for each layer of `flexcomp.report.facts.describe`, and for all bands of a layer that the same budgets use."""
     table = Table(title=f"{facts['model']}: layers")
     for name in ("layer", "computes", "kernel", "MFLOP", "weights", "scratch", "slices", "budgets"):
         table.add_column(name, justify="left" if name in ("layer", "computes", "kernel") else "right", overflow="fold")
@@ -157,7 +157,7 @@ def load_table(loads: Sequence[LoadTime]) -> Table:
 
 
 def ladder_table(facts: dict) -> Table:
-    """One row for each budget of `flexcomp.report.describe`."""
+    """One row for each budget of `flexcomp.report.facts.describe`."""
     table = Table(title="budgets")
     for name in ("budget", "arena", "pinned", "streamed per run", "predicted", "steps"):
         table.add_column(name, justify="right")

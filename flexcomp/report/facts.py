@@ -27,7 +27,7 @@ def describe(program: Program) -> dict:
 
 def summary(program: Program) -> str:
     """Layers, kernels, slices and budgets as text."""
-    from flexcomp.tables import as_text, ladder_table, layer_table
+    from flexcomp.report.tables import as_text, ladder_table, layer_table
 
     facts = describe(program)
     return as_text(layer_table(facts), ladder_table(facts))

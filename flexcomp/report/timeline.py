@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .program.prediction import from_program
-from .program.program import Load, Program, Rung
-from .trace import Trace
+from flexcomp.program.prediction import from_program
+from flexcomp.program.program import Load, Program, Rung
+from flexcomp.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from flexcomp.errors import InputError
 from flexcomp.files import replacing
-from flexcomp.memory_map import KINDS, boxes
 from flexcomp.program.program import Program, Rung
-from flexcomp.timeline import Bar, Lanes
+from flexcomp.report.memory_map import KINDS, boxes
+from flexcomp.report.timeline import Bar, Lanes
 
 _MIB = 1 << 20
 _COLOURS = {
