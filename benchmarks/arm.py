@@ -25,8 +25,8 @@ import onnxruntime
 
 import flexcomp
 from benchmarks.architectures import ARCHITECTURES, example_input, gpt2, vgg19, vit_b16
-from flexcomp import runner
 from flexcomp.packaging.device_files import device_files
+from flexcomp.runtime import runner
 
 LIMIT = 1e-4  # of the largest output
 BUDGETS = ("min", "0.5", "1.0")

@@ -37,7 +37,7 @@ from benchmarks.peers.measure import EngineFailure, Workplace
 from benchmarks.peers.picture import draw
 from benchmarks.peers.summary import OURS, Run, Verdict, conditions, judge, ranking, standing
 from flexcomp.cli.progress import BuildProgress
-from flexcomp.session import read_info
+from flexcomp.runtime.session import read_info
 
 NETWORKS = {  # short names → those of benchmarks.models
     "resnet152": "resnet152",

@@ -39,7 +39,6 @@ from benchmarks.possible import possible_seconds
 from benchmarks.prediction import prediction_of
 from benchmarks.storage import TMPFS, Medium, media
 from benchmarks.turns import ALONE, ROUNDS, Compiled, Turn, Turns
-from flexcomp.budget import parse_budget
 from flexcomp.compiler.build import prepare
 from flexcomp.compiler.prepared import Wish
 from flexcomp.device.copies import cache_of_copies
@@ -47,6 +46,7 @@ from flexcomp.device.profile import DeviceProfile, default_profile, load_profile
 from flexcomp.device.target import resolve_target
 from flexcomp.errors import BudgetError
 from flexcomp.profiling.fit import fit
+from flexcomp.runtime.budget import parse_budget
 
 STRATEGIES = ("best", "flexnn", "swapnet")
 YARDSTICK = "resident"  # the library with everything resident, one rung for each set of kernels

@@ -13,14 +13,14 @@ import json
 import statistics
 from pathlib import Path
 
-from flexcomp import runner
 from flexcomp.device.profile import DeviceProfile, load_profile
 from flexcomp.profiling.fit import fit, operand_bytes
 from flexcomp.profiling.observing import Library, observe
 from flexcomp.program.formats import decode_program
 from flexcomp.program.prediction import LayerTime, Prediction
 from flexcomp.program.program import Program
-from flexcomp.session import read_program
+from flexcomp.runtime import runner
+from flexcomp.runtime.session import read_program
 
 
 def prediction_of(program: Program, profile: DeviceProfile, threads: int) -> Prediction:

@@ -21,7 +21,7 @@ import onnx
 
 import flexcomp
 from benchmarks import models
-from flexcomp import runner
+from flexcomp.runtime import runner
 
 DEFAULT = ("resnet50_v15", "resnet152")
 

@@ -19,7 +19,7 @@ import numpy as np
 import flexcomp
 from benchmarks import models
 from benchmarks.storage import sequential_bandwidth
-from flexcomp import runner
+from flexcomp.runtime import runner
 
 
 def measure(name: str, folder: Path, fraction: float, threads: int | None, rounds: int, repeat: int) -> dict:

@@ -23,7 +23,7 @@ import numpy as np
 
 import flexcomp
 from benchmarks import models
-from flexcomp import runner
+from flexcomp.runtime import runner
 
 LIMIT_MS = 10.0  # for storage from 250 MB/s on: a read in progress is waited for
 RSS_LIMIT = 4 << 20  # bytes

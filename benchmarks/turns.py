@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from flexcomp import runner, session
 from flexcomp.compiler.rungs import layers_of
 from flexcomp.profiling.observing import Runs, spread
 from flexcomp.program.formats import decode_program
 from flexcomp.program.program import Rung
-from flexcomp.trace import Traces
+from flexcomp.runtime import runner, session
+from flexcomp.runtime.trace import Traces
 
 ROUNDS = 4
 PAIRS = 3  # turns that each library takes at a rung in a round

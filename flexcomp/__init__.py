@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from flexcomp.errors import TargetError as TargetError
     from flexcomp.errors import TuningError as TuningError
     from flexcomp.errors import UnsupportedModelError as UnsupportedModelError
-    from flexcomp.session import Session as Session
-    from flexcomp.session import load as load
+    from flexcomp.runtime.session import Session as Session
+    from flexcomp.runtime.session import load as load
     from flexcomp.tune import tune as tune
 
 __version__ = "0.1.0"
@@ -39,8 +39,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "build": "flexcomp.compiler.build",
     "Artifact": "flexcomp.compiler.artifact",
-    "load": "flexcomp.session",
-    "Session": "flexcomp.session",
+    "load": "flexcomp.runtime.session",
+    "Session": "flexcomp.runtime.session",
     "tune": "flexcomp.tune",
     "FlexcompError": "flexcomp.errors",
     "ArtifactError": "flexcomp.errors",

@@ -43,8 +43,8 @@ def bench(
             library = Path(folder) / "model.so"
             _build(kernels, library, threads, budget_value(budget), shapes)
         with exit_on_error(CANNOT_RUN):
-            from flexcomp import runner
             from flexcomp.profiling.kernel_report import kernel_report
+            from flexcomp.runtime import runner
 
             # The runtime refuses what cannot run here; its time is what the kernels' times should add up to.
             latency = runner.run(library, budget=budget_value(budget), threads=threads, repeat=repeat, warmup=2)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from flexcomp.budget import parse_budget
 from flexcomp.errors import BudgetError, FlexcompError, InputError
 from flexcomp.files import require_writable
+from flexcomp.runtime.budget import parse_budget
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,7 +26,7 @@ def inspect(
     with exit_on_error(CANNOT_RUN):
         from flexcomp.program.formats import decode_program
         from flexcomp.report.facts import describe, select_rung
-        from flexcomp.session import read_program
+        from flexcomp.runtime.session import read_program
 
         if picture is not None:
             require_picture(picture, library)

@@ -30,7 +30,7 @@ def plan(
         from flexcomp.program.formats import decode_program
         from flexcomp.report import timeline
         from flexcomp.report.facts import select_rung
-        from flexcomp.session import read_program
+        from flexcomp.runtime.session import read_program
 
         if output is not None:
             require_picture(output, library)
@@ -40,7 +40,7 @@ def plan(
         rung = program.rungs[0] if budget is None else select_rung(program, budget_value(budget))
         timelines = [lanes] if (lanes := timeline.predicted(program, rung)) else []
         if measured:
-            from flexcomp import runner
+            from flexcomp.runtime import runner
 
             inference = runner.median_trace(library, budget=rung.budget, threads=threads, repeat=repeat)
             timelines.append(timeline.measured(program, inference))

@@ -90,7 +90,7 @@ def run(
                 outputs = session.run(arrays)
                 states.append(session.stats())
         if output_dir is not None:
-            from flexcomp.runner import output_file
+            from flexcomp.runtime.runner import output_file
 
             for name, array in outputs.items():
                 with replacing(output_file(output_dir, name)) as partial:

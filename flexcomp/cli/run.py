@@ -41,7 +41,7 @@ def run(
     with exit_on_error(CANNOT_RUN):
         for path in files.values():
             read_input(path)
-        from flexcomp import runner
+        from flexcomp.runtime import runner
 
         report = runner.run(
             library,

@@ -13,7 +13,6 @@ import onnx
 import tvm
 
 from flexcomp import plan
-from flexcomp.budget import parse_budget
 from flexcomp.device.profile import DeviceProfile, default_profile, load_profile
 from flexcomp.device.target import CompileTarget, require_supported, require_threads, resolve_target
 from flexcomp.errors import InputError
@@ -25,6 +24,7 @@ from flexcomp.network.variants import Network, merge
 from flexcomp.passes.choose_kernels import Measured, chosen_kernels
 from flexcomp.profiling.kernel_lookup import Measurements
 from flexcomp.profiling.kernel_records import Database
+from flexcomp.runtime.budget import parse_budget
 from flexcomp.schedules.tile import VectorUnit
 
 from . import pipeline

@@ -12,7 +12,6 @@ import tvm_ffi
 from tvm import tirx
 
 from flexcomp import plan
-from flexcomp.budget import Budget
 from flexcomp.device.profile import DeviceProfile
 from flexcomp.device.target import CompileTarget
 from flexcomp.network.forms import Planning
@@ -22,6 +21,7 @@ from flexcomp.network.variants import Network
 from flexcomp.program import choices
 from flexcomp.program.prediction import LayerTime, Prediction, to_metadata
 from flexcomp.program.program import PAGE, Layer, Port, Program, Rung, Value
+from flexcomp.runtime.budget import Budget
 
 from .artifact import Artifact
 from .compact import drop_unused

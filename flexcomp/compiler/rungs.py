@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from flexcomp import plan
-from flexcomp.budget import Budget, resolve
 from flexcomp.errors import BudgetError
 from flexcomp.network.forms import Form, Planning, form_of
 from flexcomp.network.kernel_sets import tailored
 from flexcomp.program.program import Load, Rung, Step
+from flexcomp.runtime.budget import Budget, resolve
 
 # Forms in bands of rows are tried for budgets up to this multiple of what whole layers need at least.
 _BANDED_UP_TO = 2.5

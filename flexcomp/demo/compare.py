@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from flexcomp import runner
 from flexcomp.errors import FlexcompError
 from flexcomp.program.program import Program
+from flexcomp.runtime import runner
 
 TOLERANCE = 1e-4  # largest accepted error, as a part of the output's largest absolute value
 FRACTIONS = {"all": 1.0, "25 %": 0.25, "10 %": 0.10, "min": 0.0}  # of the resident size

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flexcomp.budget import Budget, resolve
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, FlexcompError
 from flexcomp.program.formats import decode_program
 from flexcomp.program.program import Program
-from flexcomp.session import RungInfo, TensorInfo, check_options, checked_inputs, checked_threads, named_outputs
-from flexcomp.trace import Traces, parse_trace
+from flexcomp.runtime.budget import Budget, resolve
+from flexcomp.runtime.session import RungInfo, TensorInfo, check_options, checked_inputs, checked_threads, named_outputs
+from flexcomp.runtime.trace import Traces, parse_trace
 
 if TYPE_CHECKING:
     from flexcomp.remote.device import Device

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flexcomp.budget import resolve
 from flexcomp.program import choices
 from flexcomp.program.program import Layer, Port, Program, Rung
+from flexcomp.runtime.budget import resolve
 
 
 def describe(program: Program) -> dict:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flexcomp.program.prediction import from_program
 from flexcomp.program.program import Load, Program, Rung
-from flexcomp.trace import Trace
+from flexcomp.runtime.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ extern const char kUsage[];
 
 Arguments ParseArguments(int argc, char** argv);
 
-// Bytes of a budget as in flexcomp/budget.py; `given` may be empty.
+// Bytes of a budget as in flexcomp/runtime/budget.py; `given` may be empty.
 uint64_t ResolveBudget(const std::string& given, uint64_t min_bytes, uint64_t resident_bytes);
 
 }  // namespace flexcomp::runner

@@ -1,4 +1,4 @@
-// Errors that reach the user. The kind names a class of flexcomp/errors.py; flexcomp/session.py translates.
+// Errors that reach the user. The kind names a class of flexcomp/errors.py; flexcomp/runtime/session.py translates.
 #pragma once
 
 #include <tvm/ffi/error.h>

@@ -23,7 +23,7 @@ def imported_by(code: str) -> set[str]:
         "import flexcomp",
         "import flexcomp; flexcomp.load, flexcomp.Session",
         "import flexcomp.cli.app",
-        "import flexcomp.runner",
+        "import flexcomp.runtime.runner",
     ],
 )
 def test_the_compiler_is_not_imported(code):

@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from flexcomp import runner
 from flexcomp.program.formats import decode_program
 from flexcomp.report import timeline
 from flexcomp.report.chrome_trace import trace_events
-from flexcomp.session import read_program
+from flexcomp.runtime import runner
+from flexcomp.runtime.session import read_program
 
 
 @pytest.fixture(scope="module")

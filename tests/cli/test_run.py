@@ -10,8 +10,8 @@ import pytest
 
 import flexcomp
 from benchmarks.graph import Graph
-from flexcomp import runner
 from flexcomp.demo import compare
+from flexcomp.runtime import runner
 
 KEYS = {
     "latency_ms",

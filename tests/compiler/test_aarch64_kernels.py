@@ -13,8 +13,8 @@ import pytest
 
 import flexcomp
 from benchmarks.graph import Graph
-from flexcomp import runner
 from flexcomp.packaging.device_files import device_files
+from flexcomp.runtime import runner
 
 SYSROOT = "/usr/aarch64-linux-gnu"
 

@@ -11,13 +11,13 @@ from tvm import relax
 
 import flexcomp
 from benchmarks.graph import Graph
-from flexcomp.budget import Budget
 from flexcomp.compiler.build import prepare
 from flexcomp.compiler.prepared import Wish
 from flexcomp.compiler.rungs import layers_of
 from flexcomp.device.target import resolve_target
 from flexcomp.plan import Storage
 from flexcomp.program.prediction import from_program
+from flexcomp.runtime.budget import Budget
 from flexcomp.schedules import generic
 
 from .operators import model, node

@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 import flexcomp
 from flexcomp.errors import InputError, ModelError
-from flexcomp.session import read_program
+from flexcomp.runtime.session import read_program
 
 from .operators import model, node
 

@@ -7,7 +7,7 @@ import pytest
 from flexcomp.errors import ArtifactError
 from flexcomp.profiling.observing import RUNGS, Observations, Runs, note, observe
 from flexcomp.program.program import Layer, Load, Program, Rung, Step, Weights
-from flexcomp.trace import Trace, Traces
+from flexcomp.runtime.trace import Trace, Traces
 
 PAGE = 4096
 

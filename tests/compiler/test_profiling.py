@@ -14,7 +14,7 @@ from flexcomp.plan import Storage
 from flexcomp.profiling.fit import fit, storage_rates
 from flexcomp.profiling.observing import LoadTime, Observations, note
 from flexcomp.program.prediction import LayerTime, Prediction
-from flexcomp.trace import Trace
+from flexcomp.runtime.trace import Trace
 from tests.cli.conftest import tiny_network
 
 STORAGE = Storage(4e8, 80e-6, 15e-6, disturbance=5e-10)

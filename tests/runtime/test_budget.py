@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from flexcomp.budget import Budget, parse_budget, resolve
 from flexcomp.errors import BudgetError
+from flexcomp.runtime.budget import Budget, parse_budget, resolve
 
 
 @pytest.mark.parametrize(

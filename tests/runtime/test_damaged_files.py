@@ -11,9 +11,9 @@ import tvm_ffi
 from tiny import close_to
 
 import flexcomp
-from flexcomp import runner
 from flexcomp.errors import ArtifactError, StorageError, TargetError
 from flexcomp.program.formats import _MAGIC, PROGRAM_VERSION
+from flexcomp.runtime import runner
 
 
 def load_copy(copy, **options):

@@ -98,7 +98,7 @@ def test_bandwidth_limit(tiny):
 
 @pytest.mark.parametrize("budget", ["min", "0.5", "1MB", "1MiB", "700kB", "1 MiB", " MIN "])
 def test_budgets_are_read_as_in_python(tiny, budget):
-    from flexcomp.budget import resolve
+    from flexcomp.runtime.budget import resolve
 
     budgets = [rung.budget for rung in tiny.program.rungs]
     nbytes = resolve(budget, budgets[0], budgets[-1])

@@ -12,7 +12,7 @@ from tiny import close_to
 import flexcomp
 from flexcomp.errors import BudgetError, ExecutionError, InputError
 from flexcomp.program.formats import decode_program
-from flexcomp.session import read_info, read_program
+from flexcomp.runtime.session import read_info, read_program
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])

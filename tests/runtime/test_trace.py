@@ -10,7 +10,7 @@ import pytest
 
 import flexcomp
 from flexcomp.errors import ArtifactError, InputError, StorageError
-from flexcomp.trace import parse_trace, read_traces
+from flexcomp.runtime.trace import parse_trace, read_traces
 
 
 def check(trace, planned, *, resident):

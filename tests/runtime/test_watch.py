@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import flexcomp
 from benchmarks.cgroup import is_available, memory_group
 from flexcomp.errors import InputError
-from flexcomp.watch import MARGIN, ControlGroup, Hysteresis, Pressure, Watch, source_of
+from flexcomp.runtime.watch import MARGIN, ControlGroup, Hysteresis, Pressure, Watch, source_of
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import ArtifactError
+from flexcomp.errors import ArtifactError
 
 Span = tuple[int, int]
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tvm_ffi
 
-from .budget import Budget, resolve
-from .errors import (
+from flexcomp.errors import (
     ArtifactError,
     BudgetError,
     ExecutionError,
@@ -27,6 +26,8 @@ from .errors import (
     StorageError,
     TargetError,
 )
+
+from .budget import Budget, resolve
 from .trace import Trace, parse_trace
 
 if TYPE_CHECKING:  # only sessions that watch need it
@@ -83,7 +84,7 @@ def load(
 ) -> Session:
     """Open the compiled network in `path`, whose weights lie beside it unless `weights` names another file.
 
-    `budget` is what `flexcomp.budget.parse_budget` understands; the largest plan within it is used. `threads`
+    `budget` is what `flexcomp.runtime.budget.parse_budget` understands; the largest plan within it is used. `threads`
     defaults to what the network was built for, or the cores for them if they are fewer. `verify` checks every byte
     of the weights first, and again whenever it is read: that takes a thousandth of the weights file's size in memory beyond the
     budget, and the loader computes a checksum of what it reads.

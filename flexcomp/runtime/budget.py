@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from .errors import BudgetError
+from flexcomp.errors import BudgetError
 
 _UNITS = {
     "": 1, "b": 1,

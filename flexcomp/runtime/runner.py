@@ -15,7 +15,7 @@ from pathlib import Path
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError, InputError
 from flexcomp.files import beside, require_folder
-from flexcomp.trace import Trace, Traces, read_traces
+from flexcomp.runtime.trace import Trace, Traces, read_traces
 
 _USAGE = 2  # the runner's exit code
 
@@ -54,7 +54,7 @@ def run(
 
     `inputs` are .npy files by input name; without them the runner draws random ones. Outputs are
     written to `output_dir` as NAME.npy. `prefix` is a command that starts the runner, e.g. `taskset`.
-    `trace` is a file for `flexcomp.trace.read_traces`; `read_bandwidth` imitates storage of so many bytes per
+    `trace` is a file for `flexcomp.runtime.trace.read_traces`; `read_bandwidth` imitates storage of so many bytes per
     second; `buffered` reads through the page cache. `compute_cpus` and `loader_cpu` are lists of cores such as "4-7",
     instead of the big and the little ones; without `affinity` the system places all threads. `switches`: how often
     the budget is switched at random afterwards, with one inference each, or while `callers` threads run inferences;

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from .errors import BudgetError, ExecutionError, InputError
+from flexcomp.errors import BudgetError, ExecutionError, InputError
 
 if TYPE_CHECKING:
     from .session import Session
