@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from flexcomp.errors import UnsupportedModelError as UnsupportedModelError
     from flexcomp.runtime.session import Session as Session
     from flexcomp.runtime.session import load as load
-    from flexcomp.tune import tune as tune
+    from flexcomp.tuning.tune import tune as tune
 
 __version__ = "0.1.0"
 
@@ -41,7 +41,7 @@ _HOMES = {
     "Artifact": "flexcomp.compiler.artifact",
     "load": "flexcomp.runtime.session",
     "Session": "flexcomp.runtime.session",
-    "tune": "flexcomp.tune",
+    "tune": "flexcomp.tuning.tune",
     "FlexcompError": "flexcomp.errors",
     "ArtifactError": "flexcomp.errors",
     "BudgetError": "flexcomp.errors",
