@@ -26,10 +26,10 @@ import tvm_ffi
 from flexcomp.compiler.machine_code import compile_kernels
 from flexcomp.device.target import resolve_target
 from flexcomp.profiling.rates import aligned, pool
-from flexcomp.schedules import im2col
+from flexcomp.schedules.im2col import ways as im2col
 from flexcomp.schedules.registry import Candidate, conv_candidates, im2col_candidate
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 # Image and channels of VGG's and ResNet's layers.
 SHAPES = ((224, 64), (112, 128), (56, 256), (28, 512), (14, 512), (56, 64), (28, 128), (14, 256), (7, 512))

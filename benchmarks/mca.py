@@ -22,7 +22,7 @@ from benchmarks.assembly import Loop, cycles, find_llvm_mca, loops
 from flexcomp.compiler.machine_code import compile_kernels
 from flexcomp.device.target import CompileTarget, resolve_target
 from flexcomp.schedules.registry import Candidate, candidates
-from flexcomp.schedules.spec import ConvSpec, MatmulSpec
+from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..schedules.emit import prefetch_line
+from ..schedules.tiles.emit import prefetch_line
 
 _CALLS_ALIGN = 16  # bytes, by the calling conventions of x86-64 and AArch64
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from tvm import tirx
 
-from ..schedules.place import Place
 from ..schedules.row_bands import RowKernel
+from ..schedules.tiles.place import Place
 
 # On a layer function (set by FuseLayers, consumed by PretransformWeights): the anchor operator, e.g. "conv2d".
 LAYER = "flexcomp.layer"

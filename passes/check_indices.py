@@ -12,8 +12,8 @@ from tvm.ir.transform import module_pass
 from tvm.relax import op
 
 from ..errors import ModelError
-from ..schedules import indices
-from ..schedules.indices import IndexSpec
+from ..schedules.operators import indices
+from ..schedules.operators.indices import IndexSpec
 from .attributes import BOUNDS, DESCRIPTION, kernel_attributes
 from .ir import dtype, num_inputs, operator, shape, static_tensor
 from .rebuild import MainRewriter

@@ -10,8 +10,8 @@ from tvm.ir.transform import module_pass
 
 from ..schedules.registry import Candidate, candidates
 from ..schedules.space import named
-from ..schedules.spec import ConvSpec, MatmulSpec
-from ..schedules.tile import VectorUnit
+from ..schedules.tiles.spec import ConvSpec, MatmulSpec
+from ..schedules.tiles.tile import VectorUnit
 from ..tuning.decide import decide
 from .attributes import KERNEL, SECONDS, WEIGHTS
 from .layers import is_layer, read

@@ -12,9 +12,9 @@ from tvm import ir, relax
 from tvm.ir.transform import module_pass
 from tvm.relax import op
 
-from ..schedules import attention
-from ..schedules.attention import Access, AttentionSpec
-from ..schedules.tile import VectorUnit
+from ..schedules.operators import attention
+from ..schedules.operators.attention import Access, AttentionSpec
+from ..schedules.tiles.tile import VectorUnit
 from .attributes import kernel_attributes
 from .ir import bindings, dtype, num_inputs, operator, shape, static_tensor, uses
 from .layers import scalar

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, relax, tirx
 
-from ..schedules.epilogue import Epilogue
-from ..schedules.spec import ConvSpec, MatmulSpec
+from ..schedules.tiles.epilogue import Epilogue
+from ..schedules.tiles.spec import ConvSpec, MatmulSpec
 from .attributes import LAYER, PLACE, decode_place
 from .ir import bindings, operator, shape
 

@@ -9,16 +9,16 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import module_pass
 
-from ..schedules import concat, narrow, pool, rowwise, scan, scatter, sort
-from ..schedules.concat import ConcatSpec
-from ..schedules.narrow import NarrowSpec
-from ..schedules.pool import PoolSpec
+from ..schedules.operators import concat, narrow, pool, rowwise, scan, scatter, sort
+from ..schedules.operators.concat import ConcatSpec
+from ..schedules.operators.narrow import NarrowSpec
+from ..schedules.operators.pool import PoolSpec
+from ..schedules.operators.rowwise import RowSpec
+from ..schedules.operators.scan import ScanSpec
+from ..schedules.operators.scatter import ScatterSpec
+from ..schedules.operators.sort import SortSpec
 from ..schedules.row_bands import row_kernel
-from ..schedules.rowwise import RowSpec
-from ..schedules.scan import ScanSpec
-from ..schedules.scatter import ScatterSpec
-from ..schedules.sort import SortSpec
-from ..schedules.tile import VectorUnit
+from ..schedules.tiles.tile import VectorUnit
 from .attributes import kernel_attributes
 from .ir import dtype, operator, shape, static_tensor, with_functions
 

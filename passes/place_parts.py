@@ -6,9 +6,9 @@ import tvm
 from tvm import ir, relax
 from tvm.ir.transform import module_pass
 
-from ..schedules.concat import ConcatSpec
-from ..schedules.place import Place
-from ..schedules.spec import ConvSpec
+from ..schedules.operators.concat import ConcatSpec
+from ..schedules.tiles.place import Place
+from ..schedules.tiles.spec import ConvSpec
 from .attributes import PLACE, encode_place
 from .choose_kernels import layer_spec
 from .ir import bindings, dtype, operator, shape, static_tensor, uses

@@ -9,15 +9,15 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import module_pass
 
-from ..schedules import concat
-from ..schedules.concat import ConcatSpec
-from ..schedules.place import Place
+from ..schedules.operators import concat
+from ..schedules.operators.concat import ConcatSpec
 from ..schedules.registry import Candidate, candidates
 from ..schedules.row_bands import row_kernel
-from ..schedules.spec import ConvSpec, MatmulSpec
-from ..schedules.strassen import HalvesTransform
-from ..schedules.tile import VectorUnit
-from ..schedules.winograd_transforms import WeightTransform
+from ..schedules.strassen.ways import HalvesTransform
+from ..schedules.tiles.place import Place
+from ..schedules.tiles.spec import ConvSpec, MatmulSpec
+from ..schedules.tiles.tile import VectorUnit
+from ..schedules.winograd.transforms import WeightTransform
 from . import attributes as names
 from .choose_kernels import chosen
 from .ir import bindings, dtype, operator, shape, with_functions

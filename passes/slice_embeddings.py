@@ -9,9 +9,9 @@ from tvm import ir, relax
 from tvm.ir.transform import module_pass
 from tvm.relax import op
 
-from ..schedules import embedding
-from ..schedules.embedding import EmbeddingSpec
-from ..schedules.tile import VectorUnit
+from ..schedules.operators import embedding
+from ..schedules.operators.embedding import EmbeddingSpec
+from ..schedules.tiles.tile import VectorUnit
 from .attributes import kernel_attributes
 from .ir import dtype, operator, shape, static_tensor
 from .rebuild import MainRewriter

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import module_pass
 
-from ..schedules.tile import VectorUnit
+from ..schedules.tiles.tile import VectorUnit
 from .attributes import BLOCKS
 from .choose_kernels import annotate, chosen
 

@@ -3,11 +3,11 @@
 What it targets: any stride, padding, dilation and number of groups; fully connected layers (a 1×M image) and
 pointwise convolutions are the case without neighbours.
 
-1. Weights lie in panels of `tile.channels` output channels (schedules/panel.py); a step computes blocks
+1. Weights lie in panels of `tile.channels` output channels (schedules/tiles/panel.py); a step computes blocks
    [first, first + count).
 2. Tasks are (part of the output, block), the block innermost, so that the part's input stays in the cache while the
    panels stream past it. A part is a band of rows, or a range of tiles where neighbours do not matter; there are so
-   many that every thread has the same share (schedules/parts.py).
+   many that every thread has the same share (schedules/tiles/parts.py).
 3. A row of pixels is cut evenly into tiles of at most `tile.rows` pixels. Accumulators start as the bias, live
    in registers over the whole reduction and pass through the epilogue before the only store. What the epilogue
    reads is fetched into the cache while the reduction runs.
@@ -27,14 +27,14 @@ from dataclasses import replace
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from . import epilogue as ep
-from . import lane
-from .emit import Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
-from .layer_function import Operands, layer_function
-from .panel import panel_of
-from .parts import choose_parts
-from .spec import ConvSpec
-from .tile import Tile, VectorUnit, pieces, split_evenly
+from .tiles import epilogue as ep
+from .tiles import lane
+from .tiles.emit import Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
+from .tiles.layer_function import Operands, layer_function
+from .tiles.panel import panel_of
+from .tiles.parts import choose_parts
+from .tiles.spec import ConvSpec
+from .tiles.tile import Tile, VectorUnit, pieces, split_evenly
 
 # Bytes of input that should stay in the second-level cache while all blocks pass over it.
 _BAND_NBYTES = 256 * 1024

@@ -12,9 +12,9 @@ from __future__ import annotations
 from tvm import tirx
 
 from .conv import DirectEmitter
-from .emit import maybe_serial, vector
-from .spec import ConvSpec
-from .tile import Tile
+from .tiles.emit import maybe_serial, vector
+from .tiles.spec import ConvSpec
+from .tiles.tile import Tile
 
 
 def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:

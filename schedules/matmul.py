@@ -14,11 +14,11 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from . import epilogue as ep
-from . import lane
-from .emit import Accumulators, flat, loop, vector, zero
-from .spec import MatmulSpec
-from .tile import Tile, pieces, runs, split_evenly
+from .tiles import epilogue as ep
+from .tiles import lane
+from .tiles.emit import Accumulators, flat, loop, vector, zero
+from .tiles.spec import MatmulSpec
+from .tiles.tile import Tile, pieces, runs, split_evenly
 
 
 def kernel(spec: MatmulSpec, tile: Tile, vector_width: int) -> tirx.PrimFunc:

@@ -9,13 +9,19 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from . import conv, depthwise, im2col, im2col_kernel, matmul, strassen, strassen_kernel, winograd, winograd_kernel
-from .panel import Panel, panel_of
+from . import conv, depthwise, matmul
+from .im2col import kernel as im2col_kernel
+from .im2col import ways as im2col
 from .row_bands import RowKernel, row_kernel
-from .spec import ConvSpec, MatmulSpec
-from .strassen import HalvesTransform
-from .tile import Tile, VectorUnit, choose
-from .winograd_transforms import WeightTransform
+from .strassen import kernel as strassen_kernel
+from .strassen import ways as strassen
+from .strassen.ways import HalvesTransform
+from .tiles.panel import Panel, panel_of
+from .tiles.spec import ConvSpec, MatmulSpec
+from .tiles.tile import Tile, VectorUnit, choose
+from .winograd import kernel as winograd_kernel
+from .winograd import ways as winograd
+from .winograd.transforms import WeightTransform
 
 # Pixels of a depthwise tile: a kernel row's taps of seven neighbours and their accumulators fill 32 registers.
 _DEPTHWISE_ROWS = 7

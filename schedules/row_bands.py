@@ -15,13 +15,15 @@ from dataclasses import asdict, dataclass, replace
 
 from tvm import tirx
 
-from . import concat, conv, depthwise, pool, winograd_kernel
-from .concat import ConcatSpec
-from .place import Place
-from .pool import PoolSpec
-from .spec import ConvSpec
-from .tile import Tile
-from .winograd import Winograd
+from . import conv, depthwise
+from .operators import concat, pool
+from .operators.concat import ConcatSpec
+from .operators.pool import PoolSpec
+from .tiles.place import Place
+from .tiles.spec import ConvSpec
+from .tiles.tile import Tile
+from .winograd import kernel as winograd_kernel
+from .winograd.ways import Winograd
 
 _SPECS = {cls.__name__: cls for cls in (ConvSpec, PoolSpec, ConcatSpec)}
 _CONVOLUTIONS = {"direct": conv.kernel, "depthwise": depthwise.kernel}

@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from . import conv, im2col, strassen, winograd
+from . import conv
+from .im2col import ways as im2col
 from .registry import (
     WINOGRAD_KINDS,
     Candidate,
@@ -24,8 +25,10 @@ from .registry import (
     tile_width,
     winograd_candidate,
 )
-from .spec import ConvSpec, MatmulSpec
-from .tile import Tile, VectorUnit, fitting, pieces
+from .strassen import ways as strassen
+from .tiles.spec import ConvSpec, MatmulSpec
+from .tiles.tile import Tile, VectorUnit, fitting, pieces
+from .winograd import ways as winograd
 
 # With fewer accumulators the latency of an addition shows; smaller tiles are tried only where no larger one fits.
 _FEWEST_ACCUMULATORS = 6

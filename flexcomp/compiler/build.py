@@ -25,7 +25,7 @@ from flexcomp.passes.choose_kernels import Measured, chosen_kernels
 from flexcomp.profiling.kernel_lookup import Measurements
 from flexcomp.profiling.kernel_records import Database
 from flexcomp.runtime.budget import parse_budget
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 from . import pipeline
 from .artifact import Artifact

@@ -27,7 +27,7 @@ from flexcomp.passes import (
 from flexcomp.passes.choose_kernels import Measured
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.passes.legalise import LEGALISATIONS
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 # Ctrl-C in a pass, which C++ calls, comes out of C++ as what it is, not as one of TVM's errors.
 tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)

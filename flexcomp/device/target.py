@@ -14,7 +14,7 @@ from tvm.target import codegen
 from flexcomp.device.cores import compute_cores
 from flexcomp.device.presets import CORES, PRESETS, Preset
 from flexcomp.errors import InputError, TargetError
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 _ACCEPTED = (
     'accepted are "native", a string such as "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72 -num-cores=4", '

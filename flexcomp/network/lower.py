@@ -33,7 +33,8 @@ from flexcomp.program.program import (
     WeightArg,
     Weights,
 )
-from flexcomp.schedules import concat, generic
+from flexcomp.schedules.generic import schedule as generic
+from flexcomp.schedules.operators import concat
 from flexcomp.schedules.row_bands import RowKernel
 
 # Operators that only look at the same bytes differently.

@@ -17,7 +17,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from flexcomp.device.target import CompileTarget
-from flexcomp.schedules.emit import vector, zero
+from flexcomp.schedules.tiles.emit import vector, zero
 
 _HUGE_PAGE = 2 << 20
 _CHAINS = 12  # independent sums: more than latency times units of any core, fewer than it has registers

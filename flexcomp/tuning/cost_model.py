@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from flexcomp.schedules.registry import Candidate, tile_width
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import VectorUnit, pieces, split_evenly
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import VectorUnit, pieces, split_evenly
 from flexcomp.tuning.tasks import Spec
 
 _FEWEST_SAMPLES = 12

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.tile import VectorUnit
 from flexcomp.tuning.cost_model import FAILED, CostModel, expected, features
 from flexcomp.tuning.tasks import Task
 

@@ -17,8 +17,8 @@ from flexcomp.passes.choose_kernels import STRATEGIES, default_kernel, layer_spe
 from flexcomp.passes.ir import bindings
 from flexcomp.schedules.registry import Candidate
 from flexcomp.schedules.space import space
-from flexcomp.schedules.spec import ConvSpec, MatmulSpec
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 Spec = ConvSpec | MatmulSpec
 

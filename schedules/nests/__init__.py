@@ -23,11 +23,11 @@ from collections.abc import Sequence
 
 from tvm import ir, tirx
 
-from ..stages import Stage, replace_loads
 from .axes import split
 from .elementwise import emit_elementwise
 from .nest import Machine, Nest
 from .reduction import emit_reduction
+from .stages import Stage, replace_loads
 
 __all__ = ["Machine", "emit"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..stages import Axis, loads, replace_loads, simplify, uses
 from .nest import Nest, coefficients, constant, new_axis
+from .stages import Axis, loads, replace_loads, simplify, uses
 
 _MAX_SPLITS = 8
 

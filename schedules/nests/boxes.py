@@ -8,8 +8,8 @@ import math
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ..stages import loads, simplify
 from .nest import Nest, conditions, constant, new_axis
+from .stages import loads, simplify
 
 # Boxes of a partitioned stage; beyond, conditions stay in the loops.
 _MAX_BOXES = 64

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ..rows import cover
-from ..stages import Axis, substitute
+from ..tiles.rows import cover
 from .axes import collapse
 from .boxes import partition
 from .loops import PARALLEL_OPERATIONS, TASKS_PER_CORE, for_loop, fused_loop, nested, sequence, store
 from .nest import Machine, Nest, contiguous_last, count_operations, is_vectorisable
+from .stages import Axis, substitute
 from .transpose import emit_transposed, transposed_loads
 
 

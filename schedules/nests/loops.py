@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..stages import Axis, contains, substitute
-from ..vector_math import EXPANSIONS
+from ..tiles.vector_math import EXPANSIONS
 from .nest import Machine, conditions, constant
+from .stages import Axis, contains, substitute
 
 # Work below which handing it to other threads costs more than it gains.
 PARALLEL_OPERATIONS = 400_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ..stages import Axis, Reduction, called_operators, contains, loads, simplify, substitute, uses
+from .stages import Axis, Reduction, called_operators, contains, loads, simplify, substitute, uses
 
 _OPERATIONS_PER_ELEMENT = 2  # of a plain load and store
 _OPERATIONS_PER_CALL = 10  # of an exponential and the like

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from tvm import tirx
 
-from ..rows import cover
-from ..stages import Axis, loads, uses
+from ..tiles.rows import cover
 from .axes import collapse
 from .nest import (
     Machine,
@@ -19,6 +18,7 @@ from .nest import (
     has_wide_types,
     is_vectorisable,
 )
+from .stages import Axis, loads, uses
 from .tiles import Tile, emit_tiles
 
 _CHAINS = 4

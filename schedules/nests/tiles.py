@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ..rows import cover
-from ..stages import Axis, substitute
+from ..tiles.rows import cover
 from .loops import for_loop, nested, sequence
 from .nest import Machine, Nest, new_axis
+from .stages import Axis, substitute
 
 # Buffers below 1 KiB are registers or stack, larger ones are requested from the runtime.
 _MAX_TILE_BYTES = 1023

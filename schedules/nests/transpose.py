@@ -7,9 +7,9 @@ from collections.abc import Callable
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..stages import Axis, replace_loads, substitute
 from .loops import for_loop, nested, sequence, store
 from .nest import Machine, Nest, coefficients, conditions, has_wide_types, load_coefficients, new_axis
+from .stages import Axis, replace_loads, substitute
 
 
 def transposed_loads(nest: Nest, machine: Machine) -> tuple[Axis, list[ir.TensorLoad]] | None:

@@ -18,7 +18,7 @@ from flexcomp.device.target import resolve_target
 from flexcomp.plan import Storage
 from flexcomp.program.prediction import from_program
 from flexcomp.runtime.budget import Budget
-from flexcomp.schedules import generic
+from flexcomp.schedules.generic import schedule as generic
 
 from .operators import model, node
 

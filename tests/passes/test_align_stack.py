@@ -10,8 +10,8 @@ from flexcomp.compiler.machine_code import compile_kernels
 from flexcomp.device.target import resolve_target
 from flexcomp.passes import AlignStack
 from flexcomp.schedules.registry import candidates, direct_candidate
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import Tile, fitting
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import Tile, fitting
 
 CONV = ConvSpec(batch=1, height=14, width=14, in_channels=64, out_channels=64, kernel=(3, 3), padding=(1, 1, 1, 1))
 

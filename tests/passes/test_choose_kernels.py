@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from flexcomp.passes.choose_kernels import STRATEGIES, hull
 from flexcomp.schedules.registry import candidates
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 UNIT = VectorUnit(16, 32)
 

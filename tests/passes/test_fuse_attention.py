@@ -12,7 +12,7 @@ from tvm import relax
 from flexcomp.compiler.weights import evaluate
 from flexcomp.passes import Canonicalise, FuseAttention
 from flexcomp.passes.ir import bindings, shape
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .networks import calls
 

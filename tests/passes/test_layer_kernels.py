@@ -6,7 +6,7 @@ from tvm import relax
 
 from flexcomp.compiler.weights import evaluate
 from flexcomp.passes import ChooseKernels, FuseLayers, PretransformWeights, SliceLayers
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .networks import calls, conv, network
 

@@ -5,8 +5,8 @@ from tvm import relax
 
 from flexcomp.passes import ChooseKernels, FuseLayers, PlaceParts, PretransformWeights, SliceLayers
 from flexcomp.passes.attributes import decode_place
-from flexcomp.schedules.place import Place
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.place import Place
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .networks import calls, conv, network
 from .reference import assert_same_results

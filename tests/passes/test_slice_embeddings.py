@@ -11,9 +11,9 @@ from tvm import relax
 
 from flexcomp.compiler.weights import evaluate
 from flexcomp.passes import SliceEmbeddings
-from flexcomp.schedules import embedding
-from flexcomp.schedules.embedding import EmbeddingSpec
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.operators import embedding
+from flexcomp.schedules.operators.embedding import EmbeddingSpec
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 from ..schedules.kernels import library
 from .networks import calls

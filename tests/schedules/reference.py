@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from flexcomp.schedules.panel import Panel
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.strassen import HalvesTransform
+from flexcomp.schedules.strassen.ways import HalvesTransform
+from flexcomp.schedules.tiles.panel import Panel
+from flexcomp.schedules.tiles.spec import ConvSpec
 
 
 def conv2d(spec: ConvSpec, x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np.ndarray:

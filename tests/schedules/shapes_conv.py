@@ -9,12 +9,13 @@ import numpy as np
 import tvm
 from hypothesis import strategies as st
 
-from flexcomp.schedules import im2col, winograd
+from flexcomp.schedules.im2col import ways as im2col
 from flexcomp.schedules.registry import Candidate, conv_candidates, im2col_candidate, strassen_candidate
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.strassen import Strassen
-from flexcomp.schedules.tile import Tile, VectorUnit
-from flexcomp.schedules.winograd_transforms import WeightTransform
+from flexcomp.schedules.strassen.ways import Strassen
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import Tile, VectorUnit
+from flexcomp.schedules.winograd import ways as winograd
+from flexcomp.schedules.winograd.transforms import WeightTransform
 
 from .reference import conv2d, pack
 from .shapes import Case, pick

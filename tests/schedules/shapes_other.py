@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from flexcomp.device.target import resolve_target
-from flexcomp.schedules import concat, generic, pool, rowwise, scan, sort
-from flexcomp.schedules.concat import ConcatSpec
-from flexcomp.schedules.pool import PoolSpec
+from flexcomp.schedules.generic import schedule as generic
+from flexcomp.schedules.operators import concat, pool, rowwise, scan, sort
+from flexcomp.schedules.operators.concat import ConcatSpec
+from flexcomp.schedules.operators.pool import PoolSpec
+from flexcomp.schedules.operators.rowwise import RowSpec
+from flexcomp.schedules.operators.scan import ScanSpec
+from flexcomp.schedules.operators.sort import SortSpec
 from flexcomp.schedules.registry import matmul_candidates
-from flexcomp.schedules.rowwise import RowSpec
-from flexcomp.schedules.scan import ScanSpec
-from flexcomp.schedules.sort import SortSpec
-from flexcomp.schedules.spec import MatmulSpec
+from flexcomp.schedules.tiles.spec import MatmulSpec
 
 from .shapes import Case, compare, pick
 from .shapes_conv import UNITS

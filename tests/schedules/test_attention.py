@@ -6,9 +6,9 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexcomp.schedules import attention
-from flexcomp.schedules.attention import Access, AttentionSpec
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.operators import attention
+from flexcomp.schedules.operators.attention import Access, AttentionSpec
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .kernels import assert_no_workspace, library
 from .shapes import SHAPES

@@ -5,7 +5,7 @@ import pytest
 import tvm
 from tvm import te
 
-from flexcomp.schedules import audit, scratch
+from flexcomp.schedules.generic import audit, scratch
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 

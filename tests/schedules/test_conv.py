@@ -5,8 +5,8 @@ import pytest
 import tvm
 
 from flexcomp.schedules.registry import conv_candidates
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .kernels import assert_no_workspace, library
 from .reference import conv2d, pack

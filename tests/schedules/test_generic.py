@@ -8,7 +8,9 @@ from tvm import relax, tirx
 from tvm.relax import op, transform
 from tvm.relax.op import image, nn
 
-from flexcomp.schedules import audit, generic, stages
+from flexcomp.schedules.generic import audit
+from flexcomp.schedules.generic import schedule as generic
+from flexcomp.schedules.nests import stages
 
 TVM_TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 FLOAT = "float32"

@@ -9,7 +9,8 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from flexcomp.device.target import resolve_target
-from flexcomp.schedules import generic, guard
+from flexcomp.schedules.generic import guard
+from flexcomp.schedules.generic import schedule as generic
 
 TARGET = resolve_target("native")
 

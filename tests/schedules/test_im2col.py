@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tvm
 
-from flexcomp.schedules.im2col import FINEST_SLICE, Im2col, eligible, ways
-from flexcomp.schedules.im2col_kernel import kernel
+from flexcomp.schedules.im2col.kernel import kernel
+from flexcomp.schedules.im2col.ways import FINEST_SLICE, Im2col, eligible, ways
 from flexcomp.schedules.registry import conv_candidates
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import Tile, VectorUnit
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import Tile, VectorUnit
 
 from .kernels import assert_no_workspace, library
 from .reference import conv2d, pack

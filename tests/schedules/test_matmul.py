@@ -3,8 +3,8 @@
 import numpy as np
 
 from flexcomp.schedules.registry import matmul_candidates
-from flexcomp.schedules.spec import MatmulSpec
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.spec import MatmulSpec
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .kernels import assert_no_workspace, call, library
 

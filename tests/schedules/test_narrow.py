@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tvm
 
-from flexcomp.schedules import narrow
-from flexcomp.schedules.narrow import NarrowSpec
+from flexcomp.schedules.operators import narrow
+from flexcomp.schedules.operators.narrow import NarrowSpec
 
 FAR = (np.float32(np.inf), np.float32(-np.inf))
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexcomp.schedules.parts import choose_parts, longest_share
+from flexcomp.schedules.tiles.parts import choose_parts, longest_share
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 60), st.integers(1, 5))

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tvm
 
-from flexcomp.schedules import concat
-from flexcomp.schedules.concat import ConcatSpec
-from flexcomp.schedules.place import Place
+from flexcomp.schedules.operators import concat
+from flexcomp.schedules.operators.concat import ConcatSpec
 from flexcomp.schedules.registry import conv_candidates
 from flexcomp.schedules.row_bands import RowKernel, Rows, row_kernel
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.place import Place
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .kernels import call, library
 

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 from tvm.relax.op import nn
 
-from flexcomp.schedules.pool import PoolSpec, kernel
+from flexcomp.schedules.operators.pool import PoolSpec, kernel
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 # n, h, w, c, kernel, stride, padding (top, left, bottom, right), dilation, ceil_mode

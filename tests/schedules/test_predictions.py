@@ -2,10 +2,10 @@
 
 import pytest
 
-from flexcomp.schedules.epilogue import IDENTITY
 from flexcomp.schedules.registry import conv_candidates
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import VectorUnit
+from flexcomp.schedules.tiles.epilogue import IDENTITY
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 PEAK = 118e3  # operations in a microsecond of the Zen 4 core that the times below come from
 ADD = ("relu", ("add", ("acc",), ("tensor", 0)))

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexcomp.schedules.concat import ConcatSpec
-from flexcomp.schedules.pool import PoolSpec
+from flexcomp.schedules.operators.concat import ConcatSpec
+from flexcomp.schedules.operators.pool import PoolSpec
 from flexcomp.schedules.registry import conv_candidates
 from flexcomp.schedules.row_bands import RowKernel, Rows, row_kernel
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import Tile, VectorUnit
-from flexcomp.schedules.winograd import Winograd
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import Tile, VectorUnit
+from flexcomp.schedules.winograd.ways import Winograd
 
 from .kernels import call, library
 from .reference import conv2d, pack

@@ -5,8 +5,8 @@ import pytest
 import tvm
 from tvm import tirx
 
-from flexcomp.schedules import concat, rowwise
-from flexcomp.schedules.rows import cover
+from flexcomp.schedules.operators import concat, rowwise
+from flexcomp.schedules.tiles.rows import cover
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 SHAPES = ((7, 1), (5, 3), (9, 5), (4, 16), (3, 17), (64, 21), (2, 3, 67), (5, 197), (300, 768))

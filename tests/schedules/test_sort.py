@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tvm
 
-from flexcomp.schedules import scan, sort
-from flexcomp.schedules.scan import ScanSpec
-from flexcomp.schedules.sort import SortSpec
+from flexcomp.schedules.operators import scan, sort
+from flexcomp.schedules.operators.scan import ScanSpec
+from flexcomp.schedules.operators.sort import SortSpec
 
 
 def run(func, *inputs, outputs):

@@ -7,7 +7,7 @@ import tvm
 from flexcomp.device.target import resolve_target
 from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.space import named, space
-from flexcomp.schedules.spec import ConvSpec, MatmulSpec
+from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
 
 from .kernels import library
 from .reference import conv2d, pack

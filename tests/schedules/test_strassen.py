@@ -6,12 +6,12 @@ import tvm
 
 import flexcomp
 from benchmarks.graph import Graph
-from flexcomp.schedules import strassen
 from flexcomp.schedules.registry import strassen_candidate
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.strassen import HalvesTransform, Strassen
-from flexcomp.schedules.strassen_kernel import kernel
-from flexcomp.schedules.tile import Tile, VectorUnit
+from flexcomp.schedules.strassen import ways as strassen
+from flexcomp.schedules.strassen.kernel import kernel
+from flexcomp.schedules.strassen.ways import HalvesTransform, Strassen
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import Tile, VectorUnit
 
 from .kernels import assert_no_workspace, library
 from .reference import conv2d, pack

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flexcomp.schedules.tile import VectorUnit, choose, pieces
+from flexcomp.schedules.tiles.tile import VectorUnit, choose, pieces
 
 NARROW = VectorUnit(4, 32, by_lane=True, in_flight=7)
 WIDE = VectorUnit(4, 32, by_lane=True, in_flight=16)

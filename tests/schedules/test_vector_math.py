@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from flexcomp.schedules import vector_math
+from flexcomp.schedules.tiles import vector_math
 
 COUNT = 1 << 15
 LANES = (1, 4, 16)

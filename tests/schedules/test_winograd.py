@@ -6,12 +6,12 @@ import tvm
 
 import flexcomp
 from benchmarks.graph import Graph
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import Tile, VectorUnit
-from flexcomp.schedules.winograd import Winograd
-from flexcomp.schedules.winograd import ways as offers
-from flexcomp.schedules.winograd_kernel import kernel as winograd_kernel
-from flexcomp.schedules.winograd_transforms import KINDS, WeightTransform
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import Tile, VectorUnit
+from flexcomp.schedules.winograd.kernel import kernel as winograd_kernel
+from flexcomp.schedules.winograd.transforms import KINDS, WeightTransform
+from flexcomp.schedules.winograd.ways import Winograd
+from flexcomp.schedules.winograd.ways import ways as offers
 
 from .kernels import assert_no_workspace, library
 from .reference import conv2d, pack

@@ -7,11 +7,11 @@ import tvm
 from onnx import numpy_helper
 
 from benchmarks import trained
-from flexcomp.schedules.spec import ConvSpec
-from flexcomp.schedules.tile import Tile
-from flexcomp.schedules.winograd import Winograd
-from flexcomp.schedules.winograd_kernel import kernel
-from flexcomp.schedules.winograd_transforms import KINDS
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import Tile
+from flexcomp.schedules.winograd.kernel import kernel
+from flexcomp.schedules.winograd.transforms import KINDS
+from flexcomp.schedules.winograd.ways import Winograd
 
 from .kernels import library
 from .reference import conv2d, pack

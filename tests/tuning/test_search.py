@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flexcomp.device.target import resolve_target
-from flexcomp.schedules.spec import ConvSpec, MatmulSpec
+from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
 from flexcomp.tuning.cost_model import expected
 from flexcomp.tuning.search import Search
 from flexcomp.tuning.tasks import _task

@@ -15,7 +15,7 @@ from flexcomp.profiling.kernel_records import Database
 from flexcomp.program import choices
 from flexcomp.program.formats import WeightsDigest
 from flexcomp.schedules.space import named
-from flexcomp.schedules.spec import ConvSpec
+from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.tuning.trial import Trial, one_layer_program
 from flexcomp.tuning.workers import Workers, outcome
 

@@ -9,8 +9,8 @@ from tvm import relax
 
 from flexcomp.frontend.operators.node import Converter, Node, shape_of
 from flexcomp.passes.attributes import kernel_attributes
-from flexcomp.schedules import suppression
-from flexcomp.schedules.suppression import SuppressionSpec
+from flexcomp.schedules.operators import suppression
+from flexcomp.schedules.operators.suppression import SuppressionSpec
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from . import vector_math
-from .emit import flat, loop, spread, vector
-from .rows import RowCover, cover, for_each_vector, reduce_row
+from ..tiles import vector_math
+from ..tiles.emit import flat, loop, spread, vector
+from ..tiles.rows import RowCover, cover, for_each_vector, reduce_row
 
 KINDS = ("softmax", "log_softmax", "layer_norm", "rms_norm")
 # Operations per element, for the decision whether threads pay.

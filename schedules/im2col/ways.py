@@ -16,9 +16,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .panel import Panel, panel_of
-from .spec import ConvSpec
-from .tile import Tile, VectorUnit, choose
+from ..tiles.panel import Panel, panel_of
+from ..tiles.spec import ConvSpec
+from ..tiles.tile import Tile, VectorUnit, choose
 
 _LINE = 16  # floats of a cache line
 # Pixels of a tile this many bytes apart would share a few sets of an 8-way 32 KiB cache.

@@ -36,9 +36,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .panel import Panel
-from .spec import ConvSpec
-from .tile import Tile, VectorUnit, choose
+from ..tiles.panel import Panel
+from ..tiles.spec import ConvSpec
+from ..tiles.tile import Tile, VectorUnit, choose
 
 PRODUCTS = 7
 # Weights of the seven products in their order, from B11, B12, B21, B22: B11, B21, T2, T3, -T4, T1, B22.

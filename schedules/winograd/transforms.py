@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 from tvm import tirx
 
-from .emit import spread
+from ..tiles.emit import spread
 
 KERNEL = 3
 # By a. F(4): ±5/8, ±3/2 instead of ±1, ±2 leave a quarter of the error; F(5): the best multiples of 1/8, with and

@@ -1,4 +1,4 @@
-"""The code of a fast matrix product on one level and on two; schedules/strassen.py says what they compute."""
+"""The code of a fast matrix product on one level and on two; schedules/strassen/ways.py says what they compute."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from .emit import maybe_serial, vector
-from .strassen import COPIES, PRODUCTS
-from .strassen_level import LevelEmitter
+from ..tiles.emit import maybe_serial, vector
+from .level import LevelEmitter
+from .ways import COPIES, PRODUCTS
 
 # The quarter of a result that is complete after a product.
 _KEPT_AFTER = {1: 0, 4: 2, 5: 3, 6: 1}

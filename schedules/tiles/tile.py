@@ -26,7 +26,7 @@ class Tile:
 
     rows: int
     channels: int
-    depth: int = 1  # steps of the reduction taken at a time, their left factors in one vector (schedules/lane.py)
+    depth: int = 1  # steps of the reduction taken at a time, their left factors in one vector (schedules/tiles/lane.py)
 
     def __str__(self) -> str:
         return f"{self.rows}×{self.channels}"

@@ -1,4 +1,4 @@
-"""The code of a Winograd convolution; schedules/winograd.py says what it computes, in which order, on which scratch."""
+"""The code of a Winograd convolution; schedules/winograd/ways.py says what it computes, in which order, on which scratch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from . import epilogue as ep
-from . import lane
-from .emit import Accumulators, loop, maybe_serial, prefetch, prefetch_ahead, vector, zero
-from .layer_function import Operands, layer_function
-from .tile import pieces
-from .winograd import Winograd, eligible
-from .winograd_transforms import input_line, output_line
+from ..tiles import epilogue as ep
+from ..tiles import lane
+from ..tiles.emit import Accumulators, loop, maybe_serial, prefetch, prefetch_ahead, vector, zero
+from ..tiles.layer_function import Operands, layer_function
+from ..tiles.tile import pieces
+from .transforms import input_line, output_line
+from .ways import Winograd, eligible
 
 
 def kernel(way: Winograd, vector_width: int) -> tirx.PrimFunc:

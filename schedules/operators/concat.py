@@ -13,9 +13,9 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .emit import PARALLEL_FLOPS, vector
-from .place import Place
-from .rows import cover, for_each_vector
+from ..tiles.emit import PARALLEL_FLOPS, vector
+from ..tiles.place import Place
+from ..tiles.rows import cover, for_each_vector
 
 # Elements of one task where a single long copy is shared out.
 _CHUNK = 16384

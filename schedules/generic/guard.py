@@ -16,7 +16,7 @@ import math
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from .vector_math import let, unless_nan
+from ..tiles.vector_math import let, unless_nan
 
 _MANTISSA = {"float16": 11, "float32": 24, "float64": 53}  # bits, the implied one included
 

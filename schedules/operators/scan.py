@@ -17,8 +17,8 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .emit import loop, spread, vector
-from .rows import cover
+from ..tiles.emit import loop, spread, vector
+from ..tiles.rows import cover
 
 # What an element costs, in operations, for the decision whether threads pay.
 _FLOPS = 4

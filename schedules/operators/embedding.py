@@ -13,8 +13,8 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .emit import flat, vector
-from .rows import cover, for_each_vector
+from ..tiles.emit import flat, vector
+from ..tiles.rows import cover, for_each_vector
 
 _BLOCK_NBYTES = 256 * 1024  # about what a load should bring
 _ALIGN = 64  # bytes; blocks start at multiples of it

@@ -15,10 +15,10 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .emit import loop, vector
-from .rows import cover
-from .vector_math import lanes as lanes_of
-from .vector_math import let
+from ..tiles.emit import loop, vector
+from ..tiles.rows import cover
+from ..tiles.vector_math import lanes as lanes_of
+from ..tiles.vector_math import let
 
 NARROW = ("float16", "bfloat16")
 # What an element costs, in operations, for the decision whether threads pay.

@@ -1,4 +1,4 @@
-"""Kernels that multiply a flattened input with the weights, slice by slice (schedules/im2col.py).
+"""Kernels that multiply a flattened input with the weights, slice by slice (schedules/im2col/ways.py).
 
 1. Weights lie in the same panels as for the direct convolution: a slice of products is a range of a block's rows.
 2. For each image, group, stretch and slice the slice is flattened. Where taps of a kernel row lie next to each other
@@ -18,11 +18,11 @@ from collections.abc import Callable
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from . import epilogue as ep
-from .emit import CACHE_LINE, Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
-from .im2col import Im2col, eligible
-from .layer_function import Operands, layer_function
-from .tile import pieces
+from ..tiles import epilogue as ep
+from ..tiles.emit import CACHE_LINE, Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
+from ..tiles.layer_function import Operands, layer_function
+from ..tiles.tile import pieces
+from .ways import Im2col, eligible
 
 # Products added up in a register before the sum moves to the output, as in the direct convolution.
 _PARTIAL_TERMS = 512

@@ -23,9 +23,9 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from . import vector_math
-from .emit import flat, loop, maybe_serial, spread, vector, zero
-from .rows import cover
+from ..tiles import vector_math
+from ..tiles.emit import flat, loop, maybe_serial, spread, vector, zero
+from ..tiles.rows import cover
 
 KINDS = ("max", "avg")
 # Vectors of channels reduced together: enough independent chains to hide the latency of an addition. For maxima every

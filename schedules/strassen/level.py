@@ -8,12 +8,12 @@ from collections.abc import Callable
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from . import epilogue as ep
-from . import lane
-from .emit import Accumulators, maybe_serial, prefetch, prefetch_ahead, vector, zero
-from .layer_function import Operands
-from .strassen import Strassen
-from .tile import pieces
+from ..tiles import epilogue as ep
+from ..tiles import lane
+from ..tiles.emit import Accumulators, maybe_serial, prefetch, prefetch_ahead, vector, zero
+from ..tiles.layer_function import Operands
+from ..tiles.tile import pieces
+from .ways import Strassen
 
 # Floats of V asked for ahead of their being written: otherwise each store waits for the second-level cache.
 _STORE_AHEAD = 64

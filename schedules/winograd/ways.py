@@ -1,6 +1,6 @@
 """Winograd convolution F(m × m, 3 × 3), m = 2, 4, 5, 6, over NHWC images: fewer products, for scratch and larger weights.
 
-What it targets: 3×3 kernels, stride 1, dilation 1, one group, padding of at most 2 (schedules/winograd_transforms.py
+What it targets: 3×3 kernels, stride 1, dilation 1, one group, padding of at most 2 (schedules/winograd/transforms.py
 has the algebra and the source). And 7×7 kernels of stride 2 over images of few channels, as networks begin with: over
 pairs of pixels, which have four times the channels, that is a 4×4 kernel of stride 1, F(4 × 4, 4 × 4).
 
@@ -23,10 +23,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from .panel import Panel
-from .spec import ConvSpec
-from .tile import MOST_VECTORS, Tile, VectorUnit, choose
-from .winograd_transforms import KERNEL, KINDS, WeightTransform
+from ..tiles.panel import Panel
+from ..tiles.spec import ConvSpec
+from ..tiles.tile import MOST_VECTORS, Tile, VectorUnit, choose
+from .transforms import KERNEL, KINDS, WeightTransform
 
 _MOST_PADDING = KERNEL - 1
 _STEM = 7

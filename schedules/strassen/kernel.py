@@ -1,4 +1,4 @@
-"""The code of a fast matrix product; schedules/strassen.py says what it computes, in which order, on which scratch."""
+"""The code of a fast matrix product; schedules/strassen/ways.py says what it computes, in which order, on which scratch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from .emit import maybe_serial
-from .layer_function import Operands, layer_function
-from .strassen import Strassen, eligible
-from .strassen_levels import OneLevel, TwoLevels
+from ..tiles.emit import maybe_serial
+from ..tiles.layer_function import Operands, layer_function
+from .levels import OneLevel, TwoLevels
+from .ways import Strassen, eligible
 
 
 def kernel(way: Strassen, vector_width: int) -> tirx.PrimFunc:

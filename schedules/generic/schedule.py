@@ -22,7 +22,10 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from . import guard, nests, scratch, stages, vector_math
+from .. import nests
+from ..nests import stages
+from ..tiles import vector_math
+from . import guard, scratch
 from .scratch import Scratch
 
 # Iterations of a block below which it stays serial.

@@ -20,9 +20,9 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .emit import loop, vector
-from .rows import cover, for_each_vector
-from .vector_math import largest, smallest
+from ..tiles.emit import loop, vector
+from ..tiles.rows import cover, for_each_vector
+from ..tiles.vector_math import largest, smallest
 
 REDUCTIONS = ("update", "add", "mul", "min", "max")
 # What a copied element costs, in operations, for the decision whether threads pay.

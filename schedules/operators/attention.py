@@ -25,9 +25,9 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from . import lane, vector_math
-from .emit import PARALLEL_FLOPS, Accumulators, flat, spread, vector, zero
-from .tile import Tile, VectorUnit, choose, most_rows, pieces, runs, split_evenly
+from ..tiles import lane, vector_math
+from ..tiles.emit import PARALLEL_FLOPS, Accumulators, flat, spread, vector, zero
+from ..tiles.tile import Tile, VectorUnit, choose, most_rows, pieces, runs, split_evenly
 
 # Vectors of queries in a block. Causal blocks are smaller: more keys can be left out.
 _MOST_VECTORS = 4

@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .emit import loop
+from ..tiles.emit import loop
 
 # What an index costs, in operations, for the decision whether threads pay.
 _FLOPS = 4

@@ -1,0 +1,1 @@
+"""Convolutions as a product of matrices, over rows that are gathered first."""

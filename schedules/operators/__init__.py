@@ -1,0 +1,1 @@
+"""Kernels of operators besides convolutions and dense layers, one file an operator."""

@@ -1,0 +1,1 @@
+"""1×1 convolutions by Strassen's algorithm."""

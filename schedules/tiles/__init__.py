@@ -1,0 +1,1 @@
+"""What all families of kernels share: what a layer computes (`spec.py`), tiles of accumulators, panels, emitted loops."""
