@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import flexcomp
 import flexcomp.passes
 
 # A shell starts what it runs in the background with Ctrl-C ignored, and so what tests start.
@@ -18,6 +19,14 @@ ROOT = Path(__file__).resolve().parent.parent
 assert Path(flexcomp.passes.__file__).is_relative_to(ROOT), (
     f"flexcomp.passes comes from {flexcomp.passes.__file__}, not from {ROOT}: run `make test`"
 )
+
+
+@pytest.fixture(scope="session")
+def variants() -> flexcomp.Artifact:
+    """The network of several kernels per layer, compiled once, for one thread, for the files that look at it."""
+    from tests.network.test_variants import network
+
+    return flexcomp.build(network(), threads=1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

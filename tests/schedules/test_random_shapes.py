@@ -1,6 +1,6 @@
 """Every kernel family against NumPy over random shapes, and without asking the runtime for memory.
 
-    FLEXCOMP_SHAPES=200 python -m pytest tests/schedules/test_random_shapes.py tests/schedules/test_attention.py
+    FLEXCOMP_SHAPES=200 python -m pytest tests/schedules/test_random_shapes.py tests/schedules/operators/test_attention.py
 
 checks so many shapes of each family; without it a few, because each is a kernel to compile.
 """

@@ -12,10 +12,9 @@ from flexcomp.schedules.winograd.kernel import kernel as winograd_kernel
 from flexcomp.schedules.winograd.transforms import KINDS, WeightTransform
 from flexcomp.schedules.winograd.ways import Winograd
 from flexcomp.schedules.winograd.ways import ways as offers
-
-from .kernels import assert_no_workspace, library
-from .reference import conv2d, pack
-from .test_conv import EPILOGUES, RESIDUAL
+from tests.schedules.kernels import assert_no_workspace, library
+from tests.schedules.reference import conv2d, pack
+from tests.schedules.test_conv import EPILOGUES, RESIDUAL
 
 GUARD = 64  # floats before and after scratch
 STEM = "stem"

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from flexcomp.plan import PAGE, Layer, Problem, Storage, Tensor, Weights, slice_layers
 from flexcomp.plan.errors import Unplaceable
 from flexcomp.plan.parts.slicing import cut, file_range, finest_segment, largest_segment, live_bytes, slice_count
-
-from .problems import problems
+from tests.plan.problems import problems
 
 weights = st.builds(
     Weights, st.integers(0, 500).map(lambda n: 64 * n), st.integers(1, 40), st.integers(1, 400).map(lambda n: 64 * n)

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from flexcomp.schedules.operators import attention
 from flexcomp.schedules.operators.attention import Access, AttentionSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
-
-from .kernels import assert_no_workspace, library
-from .shapes import SHAPES
+from tests.schedules.kernels import assert_no_workspace, library
+from tests.schedules.shapes import SHAPES
 
 UNITS = (VectorUnit(4, 32), VectorUnit(4, 32, by_lane=True), VectorUnit(8, 16), VectorUnit(16, 32))
 SIZES = dict(

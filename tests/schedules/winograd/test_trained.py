@@ -12,9 +12,9 @@ from flexcomp.schedules.tiles.tile import Tile
 from flexcomp.schedules.winograd.kernel import kernel
 from flexcomp.schedules.winograd.transforms import KINDS
 from flexcomp.schedules.winograd.ways import Winograd
+from tests.schedules.kernels import library
+from tests.schedules.reference import conv2d, pack
 
-from .kernels import library
-from .reference import conv2d, pack
 from .test_winograd import ACCURACY
 
 

@@ -13,8 +13,7 @@ from flexcomp.schedules.row_bands import RowKernel, Rows, row_kernel
 from flexcomp.schedules.tiles.place import Place
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
-
-from .kernels import call, library
+from tests.schedules.kernels import call, library
 
 UNIT = VectorUnit(8, 16)
 SAME = (1, 1, 1, 1)
