@@ -68,7 +68,7 @@ def link_options(tvm_ffi_folder: str | Path | None = None) -> list[str]:
 def sources() -> list[Path]:
     """The runtime's C++ sources and headers, in a fixed order."""
     folder = Path(__file__).parent / "src"
-    return sorted([*folder.glob("*.cc"), *folder.glob("*.h")])
+    return sorted([*folder.rglob("*.cc"), *folder.rglob("*.h")])
 
 
 def build_runtime_object(compiler: str, output: str | Path, options: Iterable[str] = ()) -> Path:
@@ -78,10 +78,11 @@ def build_runtime_object(compiler: str, output: str | Path, options: Iterable[st
     output = Path(output)
     parts = []
     flags = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
-    flags += ["-D_FILE_OFFSET_BITS=64", f"-I{find_include_path()}", *options]
+    source_folder = _installed("src/module.cc").parent
+    flags += ["-D_FILE_OFFSET_BITS=64", f"-I{find_include_path()}", f"-I{source_folder}", *options]
     try:
-        for source in sorted(_installed("src/module.cc").parent.glob("*.cc")):
-            parts.append(output.with_name(f"{output.name}.{source.stem}.o"))
+        for source in sorted(source_folder.rglob("*.cc")):
+            parts.append(output.with_name(f"{output.name}.{source.parent.name}.{source.stem}.o"))
             _run([compiler, *flags, "-c", str(source), "-o", str(parts[-1])])
         _run([compiler, "-r", "-nostdlib", "-o", str(output), *map(str, parts)])
     finally:

@@ -1,4 +1,4 @@
-"""Which of a machine's cores compute and which load, as the runtime chooses them (`runtime_ext/src/cores.h`)."""
+"""Which of a machine's cores compute and which load, as the runtime chooses them (`runtime_ext/src/threads/cores.h`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Byte formats of an artifact: the program inside MODEL.so and the weights file MODEL.weights.
 
-This module is the authority for both. The reader on the device is `runtime_ext/src/program_reader.cc`
-(program) and `runtime_ext/src/weights_file.cc` (weights).
+This module is the authority for both. The reader on the device is `runtime_ext/src/program/reader.cc`
+(program) and `runtime_ext/src/storage/weights_file.cc` (weights).
 
 Program, format 3. Everything is little-endian and unpadded; counts and indices are u32:
 

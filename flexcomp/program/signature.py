@@ -2,8 +2,8 @@
 
 A program is data and a kernel is code: nothing at run time sees whether an argument is what the kernel was compiled for.
 So the symbol of a kernel in the library ends in a hash of its signature. The compiler derives that from the kernel's
-code (`flexcomp.compiler.machine_code`), the runtime from the program's layer (`runtime_ext/src/signature.cc`): a layer that would
-call a kernel with other arguments, or that names anything else in the library, finds no symbol.
+code (`flexcomp.compiler.machine_code`), the runtime from the program's layer (`runtime_ext/src/program/signature.cc`): a
+layer that would call a kernel with other arguments, or that names anything else in the library, finds no symbol.
 
     signature = argument { ";" argument }
     argument  = "r " type [ bounds ]   read: an activation or weights

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../src/unique_fd.h"
+#include "../src/base/unique_fd.h"
 
 namespace flexcomp::server {
 

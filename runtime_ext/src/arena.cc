@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "error.h"
-#include "program.h"
+#include "base/error.h"
+#include "program/program.h"
 
 namespace flexcomp {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "cores.h"
-#include "program.h"
+#include "program/program.h"
 #include "session.h"
-#include "trace.h"
+#include "storage/trace.h"
+#include "threads/cores.h"
 
 namespace flexcomp {
 

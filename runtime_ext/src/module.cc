@@ -12,12 +12,12 @@
 #include <system_error>
 #include <vector>
 
-#include "cores.h"
+#include "base/error.h"
 #include "describe.h"
-#include "error.h"
 #include "on_device.h"
-#include "program.h"
+#include "program/program.h"
 #include "session.h"
+#include "threads/cores.h"
 
 namespace flexcomp {
 namespace {

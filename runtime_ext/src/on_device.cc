@@ -14,11 +14,11 @@
 #include <random>
 #include <span>
 
-#include "cpu_features.h"
-#include "cpu_set.h"
+#include "base/error.h"
+#include "base/unique_fd.h"
 #include "describe.h"
-#include "error.h"
-#include "unique_fd.h"
+#include "threads/cpu_features.h"
+#include "threads/cpu_set.h"
 
 namespace flexcomp {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "program.h"
+#include "program/program.h"
 #include "session.h"
 
 namespace flexcomp {

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <utility>
 
-#include "cpu_features.h"
-#include "cpu_processor.h"
-#include "error.h"
+#include "base/error.h"
+#include "kernels/cpu_processor.h"
+#include "threads/cpu_features.h"
 
 namespace flexcomp {
 namespace {

@@ -16,14 +16,14 @@
 #include <vector>
 
 #include "arena.h"
-#include "call_table.h"
-#include "cores.h"
-#include "loader.h"
+#include "kernels/call_table.h"
+#include "kernels/processor.h"
 #include "process_mark.h"
-#include "processor.h"
-#include "program.h"
-#include "trace.h"
-#include "weights_file.h"
+#include "program/program.h"
+#include "storage/loader.h"
+#include "storage/trace.h"
+#include "storage/weights_file.h"
+#include "threads/cores.h"
 
 namespace flexcomp {
 

@@ -31,9 +31,9 @@
 #include <system_error>
 #include <vector>
 
-#include "call_table.h"
+#include "kernels/call_table.h"
 #include "mutator.h"
-#include "program.h"
+#include "program/program.h"
 #include "session.h"
 
 namespace {

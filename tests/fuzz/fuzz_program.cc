@@ -9,8 +9,8 @@
 
 #include "describe.h"
 #include "mutator.h"
-#include "program.h"
-#include "signature.h"
+#include "program/program.h"
+#include "program/signature.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
 

@@ -14,9 +14,9 @@
 #include <string>
 #include <string_view>
 
-#include "crc32.h"
-#include "program.h"
-#include "weights_file.h"
+#include "base/crc32.h"
+#include "program/program.h"
+#include "storage/weights_file.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "arena.h"
-#include "error.h"
-#include "program.h"
+#include "base/error.h"
+#include "program/program.h"
 
 namespace flexcomp {
 namespace {

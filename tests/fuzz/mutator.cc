@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "crc32.h"
+#include "base/crc32.h"
 #include "program_tree.h"
 
 namespace fuzz {

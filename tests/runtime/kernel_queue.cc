@@ -13,8 +13,8 @@
 #include <memory>
 #include <vector>
 
-#include "file_source.h"
-#include "program.h"
+#include "program/program.h"
+#include "storage/file_source.h"
 
 using flexcomp::ByteSource;
 using flexcomp::FileSource;

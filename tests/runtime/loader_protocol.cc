@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "explorer.h"
-#include "loader.h"
+#include "storage/loader.h"
 
 using explore::At;
 using explore::Require;

@@ -1,5 +1,5 @@
 // Copies that helpers take part in: every byte arrives once, errors are told, and a copy is over when it says so.
-#include "shared_copy.h"
+#include "storage/shared_copy.h"
 
 #include <cstdio>
 #include <cstdlib>

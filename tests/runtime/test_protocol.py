@@ -11,7 +11,7 @@ import pytest
 _OPTIONS = ["-O2", "-U_FORTIFY_SOURCE", '-DFLEXCOMP_SYNC="explorer.h"', f"-I{Path(__file__).parent}"]
 _STORE = "    value_.store(value, std::memory_order_seq_cst);\n"
 _ASLEEP = "sleepers_.load(std::memory_order_seq_cst) != 0"
-_PARTS = ["loader.cc", "cpu_set.cc"]
+_PARTS = ["storage/loader.cc", "threads/cpu_set.cc"]
 
 
 def test_every_order_of_steps_is_right(tmp_path):
@@ -24,24 +24,25 @@ def test_every_order_of_steps_is_right(tmp_path):
     ("file", "rule", "without", "found"),
     [
         pytest.param(
-            "loader.cc", "    started_.WaitOther(inference - 1);", "    inference = started_.WaitOther(inference - 1);",
+            "storage/loader.cc", "    started_.WaitOther(inference - 1);", "    inference = started_.WaitOther(inference - 1);",
             "all read ahead: a step begins without its weights", id="an inference is skipped",
         ),
         pytest.param(
-            "loader.cc", "if (interrupted() || failure.error == 0) return", "if (interrupted() || failure.error != 5) return",
+            "storage/loader.cc", "if (interrupted() || failure.error == 0) return",
+            "if (interrupted() || failure.error != 5) return",
             "faults, all ahead: an inference began anew for no reason", id="an error is taken for an interruption",
         ),
         pytest.param(
-            "loader.cc", "if (!AwaitComputed(turn, loads_[j].after) || !BeginLoad", "if (!BeginLoad",
+            "storage/loader.cc", "if (!AwaitComputed(turn, loads_[j].after) || !BeginLoad", "if (!BeginLoad",
             "all read ahead: ", id="reading ahead does not wait",
         ),
         pytest.param(
-            "loader.cc", "      if (!interrupted_) break;\n", "      break;\n",
+            "storage/loader.cc", "      if (!interrupted_) break;\n", "      break;\n",
             "a read begins into memory that was given back", id="a read begins behind an interruption",
         ),
-        pytest.param("loader.h", "kTurns = 4", "kTurns = 2", "all read ahead: ", id="turns are used again too soon"),
+        pytest.param("storage/loader.h", "kTurns = 4", "kTurns = 2", "all read ahead: ", id="turns are used again too soon"),
         pytest.param(
-            "counter.h", f"{_STORE}    if ({_ASLEEP}) value_.notify_all();\n",
+            "base/counter.h", f"{_STORE}    if ({_ASLEEP}) value_.notify_all();\n",
             f"    const bool asleep = {_ASLEEP};\n{_STORE}    if (asleep) value_.notify_all();\n",
             "nobody can go on", id="a sleeper is missed",
         ),

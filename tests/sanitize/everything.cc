@@ -26,7 +26,7 @@
 #include <thread>
 #include <vector>
 
-#include "program.h"
+#include "program/program.h"
 #include "session.h"
 
 namespace {

@@ -43,8 +43,8 @@ _LAYERS = 4
 
 def driver() -> Path:
     """The program, compiled unless that was done before."""
-    units = [*sorted(SRC.glob("*.cc")), HERE / "everything.cc"]
-    folder = cache_for("everything", _COMPILER, [*units, *sorted(SRC.glob("*.h"))])
+    units = [*sorted(SRC.rglob("*.cc")), HERE / "everything.cc"]
+    folder = cache_for("everything", _COMPILER, [*units, *sorted(SRC.rglob("*.h"))])
     program = folder / "everything"
     if program.exists():
         return program

@@ -1,0 +1,90 @@
+// A number that one thread raises and another waits for.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/sync.h"
+
+namespace flexcomp {
+
+// Tells the core that this is a spin loop.
+inline void CpuRelax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__) || defined(__arm__)
+  asm volatile("yield");
+#endif
+}
+
+class Counter {
+ public:
+  // Waiting threads look `spins` times before they sleep.
+  explicit Counter(int spins = kSpins) noexcept : spins_(spins) {}
+  // For the waits that begin later.
+  void SpinFor(int spins) noexcept { spins_.store(spins, std::memory_order_relaxed); }
+
+  uint32_t Get() const noexcept { return value_.load(std::memory_order_acquire); }
+
+  // Everything written before is visible to whoever sees the value.
+  void Set(uint32_t value) noexcept {
+    // Either this thread sees that another one is going to sleep, or that one sees the value: both write before they
+    // look, in one order for all. The standard library counts sleepers too, but for many atomics together: a loader
+    // that sleeps would cost every step of the others a system call.
+    value_.store(value, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) value_.notify_all();
+  }
+  // The same, unless the value is `last`: that stays, whoever set it.
+  void SetUnless(uint32_t last, uint32_t value) noexcept {
+    uint32_t seen = Get();
+    while (seen != last && !value_.compare_exchange_weak(seen, value, std::memory_order_seq_cst)) continue;
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) value_.notify_all();
+  }
+
+  // Both return the first value seen that fits. They spin for a moment, since most waits are short, then sleep.
+  uint32_t WaitAtLeast(uint32_t bound) const noexcept {
+    return WaitFor([bound](uint32_t value) { return value >= bound; });
+  }
+  // Does meanwhile() again and again while it spins, and spins on as long as that returns true.
+  template <typename Meanwhile>
+  uint32_t WaitAtLeast(uint32_t bound, const Meanwhile& meanwhile) const noexcept {
+    return WaitFor([bound](uint32_t value) { return value >= bound; }, meanwhile);
+  }
+  uint32_t WaitOther(uint32_t old) const noexcept {
+    return WaitFor([old](uint32_t value) { return value != old; });
+  }
+  void WaitEqual(uint32_t wanted) const noexcept {
+    WaitFor([wanted](uint32_t value) { return value == wanted; });
+  }
+
+ private:
+  template <typename Fits>
+  uint32_t WaitFor(Fits fits) const noexcept {
+    return WaitFor(fits, [] { return false; });
+  }
+  template <typename Fits, typename Meanwhile>
+  uint32_t WaitFor(Fits fits, const Meanwhile& meanwhile) const noexcept {
+    for (int spin = 0, spins = spins_.load(std::memory_order_relaxed); spin < spins; ++spin) {
+      if (const uint32_t value = Get(); fits(value)) return value;
+      if (meanwhile())
+        spin = 0;
+      else
+        CpuRelax();
+    }
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    for (;;) {
+      const uint32_t value = value_.load(std::memory_order_seq_cst);
+      if (fits(value)) {
+        sleepers_.fetch_sub(1, std::memory_order_relaxed);
+        return value;
+      }
+      value_.wait(value, std::memory_order_seq_cst);
+    }
+  }
+
+  Atomic<int> spins_;
+  alignas(64) Atomic<uint32_t> value_{0};
+  mutable Atomic<uint32_t> sleepers_{0};
+};
+
+}  // namespace flexcomp

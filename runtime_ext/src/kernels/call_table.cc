@@ -1,0 +1,98 @@
+#include "kernels/call_table.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace flexcomp {
+namespace {
+
+// Stands for the shape of a scalar, which has none.
+const int64_t kNoShape = 0;
+
+TVMFFIAny IntArg(int64_t value) {
+  TVMFFIAny any{};
+  any.type_index = kTVMFFIInt;
+  any.v_int64 = value;
+  return any;
+}
+
+TVMFFIAny TensorArg(DLTensor* tensor) {
+  TVMFFIAny any{};
+  any.type_index = kTVMFFIDLTensorPtr;
+  any.v_ptr = tensor;
+  return any;
+}
+
+}  // namespace
+
+DLTensor MakeTensor(const TensorType& type, std::byte* data) {
+  const bool scalar = type.shape.empty();
+  // DLPack has no read-only tensors, hence the casts; kernels do not write shapes.
+  return DLTensor{data,
+                  DLDevice{kDLCPU, 0},
+                  static_cast<int32_t>(type.shape.size()),
+                  type.dtype,
+                  const_cast<int64_t*>(scalar ? &kNoShape : type.shape.data()),
+                  const_cast<int64_t*>(scalar ? &kNoShape : type.strides.data()),
+                  0};
+}
+
+CallTable::CallTable(const Program& program, std::vector<Kernel> kernels) : kernels_(std::move(kernels)) {
+  size_t most_args = 0, most_checks = 0, most_steps = 0;
+  for (const Rung& rung : program.rungs) {
+    size_t args = 0, checks = 0;
+    for (const Step& step : rung.steps) {
+      const std::vector<Arg>& taken = program.layers[step.layer].args;
+      args += taken.size();
+      checks += std::ranges::count_if(taken, [](const Arg& arg) { return !arg.bounds.empty(); });
+    }
+    most_args = std::max(most_args, args);
+    most_checks = std::max(most_checks, checks);
+    most_steps = std::max(most_steps, rung.steps.size());
+  }
+  tensors_.reserve(most_args);  // exact or more: pointers into these must stay valid
+  args_.reserve(most_args);
+  checks_.reserve(most_checks);
+  calls_.reserve(most_steps);
+}
+
+void CallTable::Prepare(const Program& program, const Rung& rung, std::byte* arena) noexcept {
+  tensors_.clear();
+  args_.clear();
+  checks_.clear();
+  calls_.clear();
+  for (const Step& step : rung.steps) {
+    const Layer& layer = program.layers[step.layer];
+    const TVMFFIAny* first_arg = args_.data() + args_.size();
+    const BoundsCheck* first_check = checks_.data() + checks_.size();
+    for (const Arg& arg : layer.args) {
+      std::byte* data = nullptr;
+      switch (arg.kind) {
+        case ArgKind::kFirst:
+          args_.push_back(IntArg(step.first));
+          continue;
+        case ArgKind::kCount:
+          args_.push_back(IntArg(step.count));
+          continue;
+        case ArgKind::kValue:
+          data = arena + rung.value_at[arg.value] + arg.offset;
+          if (!arg.bounds.empty())
+            checks_.push_back({data, arg.type.nbytes / (arg.type.dtype.bits / 8), arg.type.dtype.bits == 64, arg.bounds});
+          break;
+        case ArgKind::kWeight:
+          data = arena + step.weights_at + arg.offset;
+          break;
+        case ArgKind::kScratch:
+          data = arena + step.scratch_at + arg.offset;
+          break;
+      }
+      tensors_.push_back(MakeTensor(arg.type, data));
+      args_.push_back(TensorArg(&tensors_.back()));
+    }
+    const auto check_count = static_cast<uint32_t>(checks_.data() + checks_.size() - first_check);
+    calls_.push_back({kernels_[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.need, step.layer,
+                      check_count, first_check});
+  }
+}
+
+}  // namespace flexcomp

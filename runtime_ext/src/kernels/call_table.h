@@ -1,0 +1,50 @@
+// The kernel calls of one rung with every argument in place, so that a step costs one call. Another rung's take their
+// place without asking for memory, which may be short when budgets change.
+#pragma once
+
+#include <dlpack/dlpack.h>
+#include <tvm/ffi/c_api.h>
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kernels/bounds_check.h"
+#include "kernels/processor.h"
+#include "program/program.h"
+
+namespace flexcomp {
+
+struct Call {
+  Kernel kernel;
+  const TVMFFIAny* args;
+  int32_t count;
+  uint32_t need;  // loads that must be complete
+  uint32_t layer;
+  uint32_t checks;            // of what it reads, before it runs
+  const BoundsCheck* check;
+};
+
+// A compact tensor of `type` at `data`. Both must outlive it.
+DLTensor MakeTensor(const TensorType& type, std::byte* data);
+
+class CallTable {
+ public:
+  CallTable() = default;
+  // Finds room for any rung of the program. `kernels` holds one kernel for each layer.
+  CallTable(const Program& program, std::vector<Kernel> kernels);
+
+  // From now on the calls are those of `rung`, in this arena. `program`, `rung` and the arena must outlive the table.
+  void Prepare(const Program& program, const Rung& rung, std::byte* arena) noexcept;
+
+  std::span<const Call> calls() const noexcept { return calls_; }
+
+ private:
+  std::vector<Kernel> kernels_;
+  std::vector<DLTensor> tensors_;
+  std::vector<TVMFFIAny> args_;  // point into tensors_
+  std::vector<BoundsCheck> checks_;
+  std::vector<Call> calls_;  // point into args_ and checks_
+};
+
+}  // namespace flexcomp

@@ -1,0 +1,35 @@
+// Kernels on the cores of this machine, with threads and workspace of our own.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "kernels/model_library.h"
+#include "kernels/processor.h"
+#include "threads/cpu_set.h"
+#include "threads/thread_pool.h"
+
+namespace flexcomp {
+
+class CpuProcessor final : public Processor {
+ public:
+  // `marker` is one layer of the model. See ModelLibrary and ThreadPool for the rest.
+  CpuProcessor(const Layer& marker, const std::string& library_path, int threads, const CpuSet& cpus);
+
+  Kernel Find(const Layer& layer) override;
+  void Enter() override;
+  void Leave() noexcept override;
+  int Call(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept override {
+    TVMFFIAny result{};
+    return kernel(nullptr, args, count, &result);
+  }
+
+ private:
+  ModelLibrary library_;
+  CpuSet cpus_;
+  ThreadPool pool_;
+  std::optional<ScopedAffinity> affinity_;
+  std::optional<ThreadPool::Scope> scope_;
+};
+
+}  // namespace flexcomp

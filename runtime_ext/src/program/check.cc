@@ -1,0 +1,181 @@
+// Safety of a program: nothing here judges whether the plan is good, only that it cannot do harm.
+#include <set>
+
+#include "base/error.h"
+#include "program/program.h"
+
+namespace flexcomp {
+namespace {
+
+template <typename... Parts>
+void Require(bool holds, const Parts&... parts) {
+  if (!holds) RaiseError("ArtifactError", "the program is malformed: ", parts...);
+}
+
+// [at, at + nbytes) ⊆ [0, limit), without overflow.
+bool Inside(uint64_t at, uint64_t nbytes, uint64_t limit) { return at <= limit && nbytes <= limit - at; }
+
+void CheckPorts(const std::vector<Port>& ports, const std::vector<Value>& values) {
+  std::set<std::string_view> names;
+  for (const Port& port : ports) {
+    Require(names.insert(port.name).second, "two ports are called ", port.name);
+    Require(port.value < values.size(), "port ", port.name, " refers to no value");
+    Require(port.type.nbytes <= values[port.value].nbytes, "port ", port.name, " is larger than its value");
+  }
+}
+
+// Bounds are for integers of 32 or 64 bits that the kernel reads, and come round evenly.
+void CheckBounds(const Arg& arg, const Layer& layer) {
+  if (arg.bounds.empty()) return;
+  const bool integers = arg.type.dtype.code == kDLInt && (arg.type.dtype.bits == 32 || arg.type.dtype.bits == 64);
+  const uint64_t elements = integers ? arg.type.nbytes / (arg.type.dtype.bits / 8) : 0;
+  Require(integers && !arg.written && elements % arg.bounds.size() == 0, "the bounds of an argument of layer ", layer.name,
+          " do not fit it");
+  for (const Bound& bound : arg.bounds) Require(bound.low < bound.high, "layer ", layer.name, " has empty bounds");
+}
+
+// A kernel that takes blocks is told which, once, behind its only weights.
+void CheckBlocks(const Layer& layer) {
+  size_t weights = 0, panels = 0;
+  for (size_t i = 0; i < layer.args.size(); ++i) {
+    const ArgKind kind = layer.args[i].kind, before = i > 0 ? layer.args[i - 1].kind : ArgKind::kValue;
+    weights += kind == ArgKind::kWeight;
+    panels += kind == ArgKind::kFirst;
+    Require((kind != ArgKind::kFirst || (before == ArgKind::kWeight && !layer.args[i - 1].type.shape.empty())) &&
+                (kind == ArgKind::kCount) == (before == ArgKind::kFirst),
+            "layer ", layer.name, " takes blocks of no weights");
+  }
+  Require(layer.args.empty() || layer.args.back().kind != ArgKind::kFirst, "layer ", layer.name, " takes blocks without end");
+  Require(panels == 0 || (panels == 1 && weights == 1), "layer ", layer.name, " takes blocks of several weights");
+}
+
+void CheckLayer(const Layer& layer, const Program& program) {
+  CheckBlocks(layer);
+  if (layer.weights) {
+    const LayerWeights& weights = *layer.weights;
+    Require(weights.offset % kAlign == 0 && Inside(weights.offset, weights.nbytes(), program.weights.data_nbytes),
+            "the weights of layer ", layer.name, " lie outside the file");
+    Require(weights.blocks == 1 || weights.block_nbytes % kAlign == 0, "layer ", layer.name, " has unaligned blocks");
+  }
+  for (size_t i = 0; i < layer.args.size(); ++i) {
+    const Arg& arg = layer.args[i];
+    if (arg.kind != ArgKind::kValue) continue;
+    Require(arg.value < program.values.size() && arg.offset % kAlign == 0 &&
+                Inside(arg.offset, arg.type.nbytes, program.values[arg.value].nbytes),
+            "layer ", layer.name, " looks at more than a value");
+    Require(arg.written <= arg.type.nbytes, "layer ", layer.name, " writes more than its result");
+    CheckBounds(arg, layer);
+    for (size_t other = 0; other < layer.args.size(); ++other) {
+      const Arg& near = layer.args[other];
+      Require(other == i || arg.written == 0 || near.kind != ArgKind::kValue || near.value != arg.value ||
+                  near.offset >= arg.offset + arg.type.nbytes || arg.offset >= near.offset + near.type.nbytes,
+              "layer ", layer.name, " uses what it writes");
+    }
+  }
+}
+
+void CheckStep(const Step& step, size_t index, const Rung& rung, const Program& program) {
+  Require(step.layer < program.layers.size(), "step ", index, " refers to no layer");
+  const Layer& layer = program.layers[step.layer];
+  Require(step.need <= rung.loads.size(), "step ", index, " waits for a load that does not exist");
+  Require(step.count > 0 && step.count <= INT32_MAX && step.first <= INT32_MAX, "step ", index, " has no blocks");
+  if (layer.weights) {
+    Require(Inside(step.first, step.count, layer.weights->blocks), "step ", index, " has more blocks than layer ", layer.name);
+    Require(step.weights_at >= 0 && step.weights_at % kAlign == 0 &&
+                Inside(step.weights_at, step.count * layer.weights->block_nbytes, rung.arena),
+            "the weights of step ", index, " lie outside the arena");
+  } else {
+    Require(step.first == 0 && step.count == 1, "step ", index, " cuts layer ", layer.name, ", which has no weights");
+    Require(step.weights_at == -1, "step ", index, " has a place for weights that layer ", layer.name, " does not have");
+  }
+  if (layer.scratch_nbytes > 0) {
+    Require(step.scratch_at >= 0 && step.scratch_at % kAlign == 0 && Inside(step.scratch_at, layer.scratch_nbytes, rung.arena),
+            "the scratch of step ", index, " lies outside the arena");
+  } else {
+    Require(step.scratch_at == -1, "step ", index, " has a place for scratch that layer ", layer.name, " does not have");
+  }
+}
+
+// Every value that a step or a port of the rung looks at has a place.
+void CheckValues(const Rung& rung, const Program& program) {
+  std::vector<bool> used(program.values.size(), false);
+  for (const Port& port : program.inputs) used[port.value] = true;
+  for (const Port& port : program.outputs) used[port.value] = true;
+  for (const Step& step : rung.steps)
+    for (const Arg& arg : program.layers[step.layer].args)
+      if (arg.kind == ArgKind::kValue) used[arg.value] = true;
+  for (size_t v = 0; v < used.size(); ++v) {
+    const int64_t at = rung.value_at[v];
+    if (!used[v] && at == -1) continue;
+    Require(at >= 0 && at % kAlign == 0 && Inside(at, program.values[v].nbytes, rung.arena), "value ",
+            program.values[v].name, " lies outside the arena");
+  }
+}
+
+void CheckLoad(const Load& load, size_t index, const Rung& rung, const Program& program) {
+  Require(load.nbytes > 0 && load.source % kPage == 0 && load.nbytes % kPage == 0 && load.target % kPage == 0,
+          "load ", index, " is not made of whole pages");
+  Require(Inside(load.source, load.nbytes, RoundUp(program.weights.data_nbytes, kPage)),
+          "load ", index, " lies outside the weights file");
+  Require(Inside(load.target, load.nbytes, rung.arena), "load ", index, " lies outside the arena");
+  Require(load.after <= rung.steps.size(), "load ", index, " waits for a step that does not exist");
+  if (!load.ahead) return;
+  // The loader goes through the loads in one order: those of the next inference cannot overtake any of this one.
+  const Load* before = index > 0 ? &rung.loads[index - 1] : nullptr;
+  Require(!load.pinned && (before == nullptr || before->ahead || before->pinned), "load ", index, " cannot be read ahead");
+}
+
+// Plays the two counters: loads and steps advance in order, each waiting for the other's count. Nothing waits for
+// what is read ahead in the inference before, so the first inference, which reads it at its start, stands for all.
+void CheckWaitsEnd(const Rung& rung) {
+  size_t loaded = 0, computed = 0;
+  while (loaded < rung.loads.size() || computed < rung.steps.size()) {
+    if (loaded < rung.loads.size() && (rung.loads[loaded].ahead || rung.loads[loaded].after <= computed)) {
+      ++loaded;
+    } else if (computed < rung.steps.size() && rung.steps[computed].need <= loaded) {
+      ++computed;
+    } else {
+      Require(false, "load ", loaded, " and step ", computed, " of budget ", rung.budget, " wait for each other");
+    }
+  }
+}
+
+}  // namespace
+
+void ValidateProgram(const Program& program) {
+  const WeightsDigest& weights = program.weights;
+  Require(weights.header_nbytes >= kPage && weights.header_nbytes % kPage == 0 &&
+              weights.file_nbytes >= weights.header_nbytes && weights.file_nbytes <= INT64_MAX - kPage &&
+              weights.file_nbytes - weights.header_nbytes == weights.data_nbytes,
+          "the sizes of the weights file disagree");
+  uint64_t end = 0;
+  for (const Checksum& sum : weights.checksums) {
+    Require(sum.offset == end && Inside(sum.offset, sum.nbytes, weights.data_nbytes), "checksums do not follow each other");
+    end = sum.offset + sum.nbytes;
+  }
+  Require(end == weights.data_nbytes, "checksums end at byte ", end, " of ", weights.data_nbytes);
+  CheckPorts(program.inputs, program.values);
+  CheckPorts(program.outputs, program.values);
+  for (size_t i = 0; i < program.inputs.size(); ++i)
+    for (size_t k = 0; k < i; ++k)
+      Require(program.inputs[i].value != program.inputs[k].value, "inputs ", program.inputs[k].name, " and ",
+              program.inputs[i].name, " are one value");
+  for (const Layer& layer : program.layers) CheckLayer(layer, program);
+
+  Require(!program.rungs.empty(), "it has no plan");
+  for (size_t r = 0; r < program.rungs.size(); ++r) {
+    const Rung& rung = program.rungs[r];
+    Require(r == 0 || program.rungs[r - 1].budget < rung.budget, "budgets do not ascend");
+    Require(rung.arena > 0 && rung.arena % kPage == 0 && rung.arena <= rung.budget && rung.arena <= PTRDIFF_MAX,
+            "the arena of budget ", rung.budget, " does not fit");
+    // Counters reserve their topmost values for failure.
+    Require(rung.steps.size() < INT32_MAX && rung.loads.size() < INT32_MAX, "too many steps or loads");
+    for (size_t i = 0; i < rung.steps.size(); ++i) CheckStep(rung.steps[i], i, rung, program);
+    CheckValues(rung, program);
+    for (size_t j = 0; j < rung.loads.size(); ++j) CheckLoad(rung.loads[j], j, rung, program);
+    CheckWaitsEnd(rung);
+    CheckPlan(rung, program);
+  }
+}
+
+}  // namespace flexcomp

@@ -1,0 +1,264 @@
+// What lies in the arena when, for one rung; the rules of flexcomp/plan/check.py, and that everything that is read was
+// written. Times are steps, half-open; the time behind the last step is between two inferences.
+//
+//   value          from the first step of the layer that writes it first, or from the start if it is an input, to the
+//                  last step of the layer that uses it last; an output to the end of the time between inferences
+//   scratch        its step
+//   load           from the step after which it may start to the last step that uses its weights; pinned: always
+//   read ahead     from the start to the last step that uses it, and again from where it may start to the end
+//
+// What is live at the same time must not share a byte, but for a result that is written over the operand it replaces.
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "base/error.h"
+#include "program/program.h"
+
+namespace flexcomp {
+namespace {
+
+template <typename... Parts>
+void Require(bool holds, const Rung& rung, const Parts&... parts) {
+  if (!holds) RaiseError("ArtifactError", "the plan for ", rung.budget, " bytes is wrong: ", parts...);
+}
+
+// A layer from its first block to its last.
+struct Run {
+  uint32_t layer, begin, end;  // steps
+};
+
+struct Life {
+  uint32_t begin = UINT32_MAX, end = 0;
+};
+
+// Bytes of the arena in use.
+struct Use {
+  uint32_t begin, end;
+  uint64_t low, high;
+};
+
+// How much of a value is written: pieces in order, each with the part of its bytes. Several layers may write parts of
+// the same range, such as channels of every pixel.
+class Coverage {
+ public:
+  // False: more is written than there is.
+  bool Write(uint64_t low, uint64_t high, double part) {
+    Split(low);
+    Split(high);
+    uint64_t at = low;
+    for (auto piece = pieces_.lower_bound(low); at < high; ++piece) {
+      if (piece == pieces_.end() || piece->first > at) {
+        const uint64_t end = piece == pieces_.end() ? high : std::min(high, piece->first);
+        piece = pieces_.emplace_hint(piece, at, Piece{end, 0});
+      }
+      Piece& written = piece->second;
+      written.part = part == 1 ? 1 : written.part + part;
+      if (written.part > 1 + kSlack) return false;
+      at = written.end;
+    }
+    return true;
+  }
+  bool Holds(uint64_t low, uint64_t high) const {
+    auto piece = pieces_.upper_bound(low);
+    if (piece == pieces_.begin()) return false;
+    for (--piece; piece != pieces_.end() && piece->first <= low && piece->second.part >= 1 - kSlack; ++piece) {
+      low = piece->second.end;
+      if (low >= high) return true;
+    }
+    return false;
+  }
+
+ private:
+  static constexpr double kSlack = 1e-6;  // parts are added up
+  struct Piece {
+    uint64_t end;
+    double part;
+  };
+  void Split(uint64_t at) {
+    auto piece = pieces_.upper_bound(at);
+    if (piece == pieces_.begin()) return;
+    --piece;
+    if (piece->first == at || piece->second.end <= at) return;
+    pieces_.emplace(at, piece->second);
+    piece->second.end = at;
+  }
+
+  std::map<uint64_t, Piece> pieces_;  // by their start
+};
+
+class PlanCheck {
+ public:
+  PlanCheck(const Rung& rung, const Program& program)
+      : rung_(rung), program_(program), steps_(static_cast<uint32_t>(rung.steps.size())), lives_(program.values.size()) {}
+
+  void Check() {
+    FindRuns();
+    CheckContents();
+    FindLives();
+    for (const Run& run : runs_) ReplaceOperand(run);
+    for (size_t v = 0; v < lives_.size(); ++v)
+      if (lives_[v].end > 0) Add(lives_[v].begin, lives_[v].end, rung_.value_at[v], program_.values[v].nbytes);
+    for (uint32_t i = 0; i < steps_; ++i)
+      if (const uint64_t nbytes = LayerOf(i).scratch_nbytes) Add(i, i + 1, rung_.steps[i].scratch_at, nbytes);
+    AddLoads();
+    CheckOverlaps();
+  }
+
+ private:
+  const Layer& LayerOf(uint32_t step) const { return program_.layers[rung_.steps[step].layer]; }
+
+  // Every layer is computed from its first block to its last, in order and with no other in between.
+  void FindRuns() {
+    uint32_t done = 0, blocks = 0;
+    for (uint32_t i = 0; i < steps_; ++i) {
+      const Step& step = rung_.steps[i];
+      if (done == blocks) {
+        runs_.push_back({step.layer, i, i});
+        done = 0;
+        blocks = LayerOf(i).weights ? LayerOf(i).weights->blocks : 1;
+      }
+      Require(step.layer == runs_.back().layer && step.first == done, rung_, "step ", i, " comes before blocks from ", done,
+              " of layer ", program_.layers[runs_.back().layer].name);
+      done += step.count;
+      runs_.back().end = i + 1;
+    }
+    Require(done == blocks, rung_, "the last layer lacks blocks from ", done, " on");
+  }
+
+  // Whatever is read has been written, and inputs are not.
+  void CheckContents() const {
+    std::vector<Coverage> written(program_.values.size());
+    std::vector<bool> given(program_.values.size(), false);
+    for (const Port& port : program_.inputs) {
+      given[port.value] = true;
+      written[port.value].Write(0, port.type.nbytes, 1);
+    }
+    for (const Run& run : runs_) {
+      const Layer& layer = program_.layers[run.layer];
+      for (const Arg& arg : layer.args)
+        Require(arg.kind != ArgKind::kValue || arg.written > 0 ||
+                    written[arg.value].Holds(arg.offset, arg.offset + arg.type.nbytes),
+                rung_, "layer ", layer.name, " reads of value ", program_.values[arg.value].name, " what no layer has written");
+      for (const Arg& arg : layer.args) {
+        if (arg.kind != ArgKind::kValue || arg.written == 0) continue;
+        const double part = static_cast<double>(arg.written) / static_cast<double>(arg.type.nbytes);
+        Require(!given[arg.value] && written[arg.value].Write(arg.offset, arg.offset + arg.type.nbytes, part), rung_, "layer ",
+                layer.name, " writes to value ", program_.values[arg.value].name, ", which is an input or complete");
+      }
+    }
+    for (const Port& port : program_.outputs)
+      Require(written[port.value].Holds(0, port.type.nbytes), rung_, "output ", port.name, " is not written");
+  }
+
+  void FindLives() {
+    const auto live = [this](uint32_t value, uint32_t begin, uint32_t end) {
+      lives_[value] = {std::min(lives_[value].begin, begin), std::max(lives_[value].end, end)};
+    };
+    for (const Port& port : program_.inputs) live(port.value, 0, 1);
+    for (const Run& run : runs_)
+      for (const Arg& arg : program_.layers[run.layer].args)
+        if (arg.kind == ArgKind::kValue) live(arg.value, run.begin, run.end);
+    for (const Port& port : program_.outputs) live(port.value, lives_[port.value].begin, steps_ + 1);
+  }
+
+  // Where a result has the place of an operand that the kernel may write it over, and that ends there, the operand's
+  // life is over when the layer begins: the result protects its bytes from then on.
+  void ReplaceOperand(const Run& run) {
+    const Layer& layer = program_.layers[run.layer];
+    const Arg* result = nullptr;
+    for (const Arg& arg : layer.args) {
+      if (arg.kind != ArgKind::kValue || arg.written == 0) continue;
+      if (result != nullptr) return;
+      result = &arg;
+    }
+    if (result == nullptr || lives_[result->value].begin != run.begin) return;
+    for (const Arg& operand : layer.args) {
+      if (operand.kind != ArgKind::kValue || !operand.over || operand.value == result->value) continue;
+      const auto uses = std::ranges::count_if(layer.args, [&](const Arg& arg) {
+        return arg.kind == ArgKind::kValue && arg.value == operand.value;
+      });
+      Life& life = lives_[operand.value];
+      if (uses == 1 && life.begin < run.begin && life.end == run.end && operand.offset == 0 && result->offset == 0 &&
+          operand.type.nbytes == result->type.nbytes && rung_.value_at[operand.value] == rung_.value_at[result->value] &&
+          program_.values[operand.value].nbytes == program_.values[result->value].nbytes)
+        life.end = run.begin;
+    }
+  }
+
+  // Follows what lies in the arena for sure when each step begins, and so finds the load that each step's weights are of.
+  void AddLoads() {
+    std::map<uint64_t, uint32_t> placed;  // by their ends: the loads that lie in the arena whole
+    std::vector<uint32_t> last(rung_.loads.size(), 0);  // the end of the last step that uses them
+    uint32_t loaded = 0;
+    for (uint32_t i = 0; i < steps_; ++i) {
+      const Step& step = rung_.steps[i];
+      for (; loaded < step.need; ++loaded) {
+        const Load& load = rung_.loads[loaded];
+        auto other = placed.upper_bound(load.target);
+        while (other != placed.end() && rung_.loads[other->second].target < load.target + load.nbytes)
+          other = placed.erase(other);
+        placed.emplace(load.target + load.nbytes, loaded);
+      }
+      if (!LayerOf(i).weights) continue;
+      const LayerWeights& weights = *LayerOf(i).weights;
+      const uint64_t begin = weights.offset + step.first * weights.block_nbytes, nbytes = step.count * weights.block_nbytes;
+      const uint64_t at = static_cast<uint64_t>(step.weights_at);
+      const auto found = placed.upper_bound(at);
+      const Load* load = found != placed.end() ? &rung_.loads[found->second] : nullptr;
+      Require(load != nullptr && load->target <= at && at + nbytes <= load->target + load->nbytes &&
+                  begin >= load->source && begin - load->source == at - load->target,
+              rung_, "no load that step ", i, " waits for brings its weights (layer ", LayerOf(i).name, ")");
+      last[found->second] = i + 1;
+    }
+    for (uint32_t j = 0; j < rung_.loads.size(); ++j) {
+      const Load& load = rung_.loads[j];
+      Require(last[j] > 0, rung_, "no step uses load ", j);
+      if (load.pinned) {
+        Add(0, steps_ + 1, load.target, load.nbytes);
+      } else if (load.ahead) {
+        Require(load.after >= last[j], rung_, "load ", j, " is read ahead while step ", last[j] - 1, " uses it");
+        Add(0, last[j], load.target, load.nbytes);
+        Add(load.after, steps_ + 1, load.target, load.nbytes);
+      } else {
+        Add(load.after, last[j], load.target, load.nbytes);
+      }
+    }
+  }
+
+  void Add(uint32_t begin, uint32_t end, int64_t at, uint64_t nbytes) {
+    const auto low = static_cast<uint64_t>(at);
+    if (nbytes > 0) uses_.push_back({begin, end, low, low + nbytes});
+  }
+
+  // Goes through the steps with what is live, by address: its ranges are disjoint, so that only neighbours can meet.
+  void CheckOverlaps() {
+    std::vector<uint32_t> by_end(uses_.size());
+    for (uint32_t i = 0; i < by_end.size(); ++i) by_end[i] = i;
+    std::ranges::sort(uses_, {}, &Use::begin);
+    std::ranges::sort(by_end, {}, [this](uint32_t i) { return uses_[i].end; });
+    std::map<uint64_t, uint64_t> live;  // low → high
+    auto over = by_end.begin();
+    for (const Use& use : uses_) {
+      for (; over != by_end.end() && uses_[*over].end <= use.begin; ++over) live.erase(uses_[*over].low);
+      const auto behind = live.upper_bound(use.low);
+      const bool free = (behind == live.end() || behind->first >= use.high) &&
+                        (behind == live.begin() || std::prev(behind)->second <= use.low);
+      Require(free, rung_, "bytes [", use.low, ", ", use.high, ") are in use when step ", use.begin, " begins, which needs them too");
+      live.emplace_hint(behind, use.low, use.high);
+    }
+  }
+
+  const Rung& rung_;
+  const Program& program_;
+  const uint32_t steps_;
+  std::vector<Run> runs_;
+  std::vector<Life> lives_;  // by value
+  std::vector<Use> uses_;
+};
+
+}  // namespace
+
+void CheckPlan(const Rung& rung, const Program& program) { PlanCheck(rung, program).Check(); }
+
+}  // namespace flexcomp

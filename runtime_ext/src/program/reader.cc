@@ -1,0 +1,285 @@
+// Reads program format 3. The grammar stands in flexcomp/program/formats.py, the authority.
+#include <cstring>
+
+#include "base/crc32.h"
+#include "base/error.h"
+#include "program/program.h"
+
+namespace flexcomp {
+namespace {
+
+constexpr std::string_view kMagic = "FLEXPROG";
+constexpr uint32_t kVersion = 3;
+constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size` on
+constexpr size_t kBodyStart = 24;
+constexpr uint32_t kPinned = 1;
+constexpr uint32_t kAhead = 2;
+constexpr uint32_t kMaxDims = 32;
+
+// Names end up in messages and in JSON, whose readers insist on UTF-8.
+bool IsUtf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const size_t length = lead < 0x80 ? 1 : lead >> 5 == 0x6 ? 2 : lead >> 4 == 0xE ? 3 : lead >> 3 == 0x1E ? 4 : 0;
+    if (length == 0 || length > text.size() - i) return false;
+    uint32_t code = length == 1 ? lead : lead & (0x7Fu >> length);
+    for (size_t k = 1; k < length; ++k) {
+      const auto next = static_cast<unsigned char>(text[i + k]);
+      if (next >> 6 != 0x2) return false;
+      code = code << 6 | (next & 0x3F);
+    }
+    constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (code < kSmallest[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
+    i += length;
+  }
+  return true;
+}
+
+// A cursor that cannot leave the bytes.
+class Cursor {
+ public:
+  explicit Cursor(std::string_view bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T Get() {
+    T value;
+    std::memcpy(&value, Take(sizeof(T)), sizeof(T));
+    return value;
+  }
+  std::string Text() {
+    const uint32_t nbytes = Get<uint32_t>();
+    std::string text(Take(nbytes), nbytes);
+    if (!IsUtf8(text)) Raise("ArtifactError", "the program is malformed: a name is not UTF-8");
+    return text;
+  }
+  // Reads the items of a list. Every item takes at least `item_nbytes`, so a wild count fails here
+  // instead of reserving memory for it.
+  template <typename ReadItem>
+  auto List(size_t item_nbytes, ReadItem read) {
+    return Repeat(Get<uint32_t>(), item_nbytes, read);
+  }
+  template <typename ReadItem>
+  auto Repeat(size_t count, size_t item_nbytes, ReadItem read) {
+    if (count > left() / item_nbytes) Fail();
+    std::vector<decltype(read())> items;
+    items.reserve(count);
+    for (size_t i = 0; i < count; ++i) items.push_back(read());
+    return items;
+  }
+  size_t left() const { return bytes_.size() - at_; }
+
+ private:
+  const char* Take(size_t nbytes) {
+    if (nbytes > left()) Fail();
+    const char* taken = bytes_.data() + at_;
+    at_ += nbytes;
+    return taken;
+  }
+  [[noreturn]] void Fail() const {
+    RaiseError("ArtifactError", "the program is malformed: a record at byte ", at_, " ends behind the program");
+  }
+
+  std::string_view bytes_;
+  size_t at_ = 0;
+};
+
+TensorType ReadType(Cursor& in) {
+  TensorType type;
+  type.dtype.code = in.Get<uint8_t>();
+  type.dtype.bits = in.Get<uint8_t>();
+  type.dtype.lanes = in.Get<uint16_t>();
+  if (type.dtype.lanes != 1 || type.dtype.bits == 0 || type.dtype.bits % 8 != 0)
+    Raise("ArtifactError", "the program is malformed: an element type is not a whole number of bytes");
+  type.shape = in.List(8, [&] { return in.Get<int64_t>(); });
+  if (type.shape.size() > kMaxDims) Raise("ArtifactError", "the program is malformed: a tensor has too many dimensions");
+  type.strides.resize(type.shape.size());
+  uint64_t elements = 1;
+  for (size_t i = type.shape.size(); i-- > 0;) {
+    type.strides[i] = static_cast<int64_t>(elements);
+    if (type.shape[i] < 0 || __builtin_mul_overflow(elements, static_cast<uint64_t>(type.shape[i]), &elements) ||
+        elements > (uint64_t{1} << 56))
+      Raise("ArtifactError", "the program is malformed: a tensor has an impossible shape");
+  }
+  type.nbytes = elements * (type.dtype.bits / 8);
+  return type;
+}
+
+// Tags of arguments.
+enum : uint8_t { kRead, kOver, kWritten, kWeight, kScratch, kFirst, kCount };
+
+Arg ReadArg(Cursor& in) {
+  const uint8_t tag = in.Get<uint8_t>();
+  if (tag == kFirst || tag == kCount) return {tag == kFirst ? ArgKind::kFirst : ArgKind::kCount};
+  if (tag > kCount) RaiseError("ArtifactError", "the program holds a kernel argument of unknown kind ", int{tag});
+  Arg arg{tag == kWeight ? ArgKind::kWeight : tag == kScratch ? ArgKind::kScratch : ArgKind::kValue};
+  if (arg.kind != ArgKind::kValue) {
+    arg.type = ReadType(in);
+    return arg;
+  }
+  arg.value = in.Get<uint32_t>();
+  arg.offset = in.Get<uint64_t>();
+  arg.over = tag == kOver;
+  arg.type = ReadType(in);
+  if (tag == kWritten) {
+    arg.written = in.Get<uint64_t>();
+    if (arg.written == 0) Raise("ArtifactError", "the program is malformed: an argument is written, but no byte of it");
+    return arg;
+  }
+  arg.bounds = in.List(16, [&] {
+    const int64_t low = in.Get<int64_t>();
+    return Bound{low, in.Get<int64_t>()};
+  });
+  return arg;
+}
+
+// Weights, and scratch, of a layer follow each other.
+void Place(Arg& arg, uint64_t& end) {
+  arg.offset = end;
+  if (arg.type.nbytes > (uint64_t{1} << 60) || __builtin_add_overflow(end, RoundUp(arg.type.nbytes, kAlign), &end))
+    Raise("ArtifactError", "the program is malformed: a layer has too many bytes");
+}
+
+Layer ReadLayer(Cursor& in) {
+  Layer layer;
+  layer.name = in.Text();
+  layer.op = in.Text();
+  layer.kernel = in.Text();
+  layer.implementation = in.Text();
+  layer.description = in.Text();
+  layer.flops = in.Get<uint64_t>();
+  const uint64_t weights_at = in.Get<uint64_t>();
+  layer.args = in.List(1, [&] { return ReadArg(in); });
+  uint64_t weights_nbytes = 0, scratch_nbytes = 0;
+  int64_t blocks = 1;
+  const Arg* before = nullptr;
+  for (Arg& arg : layer.args) {
+    if (arg.kind == ArgKind::kWeight) Place(arg, weights_nbytes);
+    if (arg.kind == ArgKind::kScratch) Place(arg, scratch_nbytes);
+    if (arg.kind == ArgKind::kFirst && before != nullptr && before->kind == ArgKind::kWeight && !before->type.shape.empty())
+      blocks = before->type.shape[0];
+    before = &arg;
+  }
+  if (blocks < 1 || blocks > INT32_MAX) RaiseError("ArtifactError", "the program is malformed: layer ", layer.name, " has ", blocks, " blocks of weights");
+  layer.scratch_nbytes = scratch_nbytes;
+  if (weights_nbytes > 0) layer.weights = {weights_at, static_cast<uint32_t>(blocks), weights_nbytes / blocks};
+  return layer;
+}
+
+Step ReadStep(Cursor& in) {
+  Step step;
+  step.layer = in.Get<uint32_t>();
+  step.first = in.Get<uint32_t>();
+  step.count = in.Get<uint32_t>();
+  step.need = in.Get<uint32_t>();
+  step.weights_at = in.Get<int64_t>();
+  step.scratch_at = in.Get<int64_t>();
+  return step;
+}
+
+Load ReadLoad(Cursor& in) {
+  Load load;
+  load.source = in.Get<uint64_t>();
+  load.nbytes = in.Get<uint64_t>();
+  load.target = in.Get<uint64_t>();
+  load.after = in.Get<uint32_t>();
+  const uint32_t flags = in.Get<uint32_t>();
+  const uint32_t space = in.Get<uint32_t>();
+  const uint32_t follow_up = in.Get<uint32_t>();
+  if ((flags & ~(kPinned | kAhead)) != 0 || space != 0 || follow_up != 0)
+    Raise("ArtifactError", "the program holds a load of a kind that this runtime does not know");
+  load.pinned = (flags & kPinned) != 0;
+  load.ahead = (flags & kAhead) != 0;
+  return load;
+}
+
+Rung ReadRung(Cursor& in, size_t values) {
+  Rung rung;
+  rung.budget = in.Get<uint64_t>();
+  rung.arena = in.Get<uint64_t>();
+  rung.predicted_s = in.Get<double>();
+  rung.value_at = in.Repeat(values, 8, [&] { return in.Get<int64_t>(); });
+  rung.steps = in.List(32, [&] { return ReadStep(in); });
+  rung.loads = in.List(40, [&] { return ReadLoad(in); });
+  return rung;
+}
+
+Program ReadBody(Cursor& in) {
+  Program program;
+  program.model = in.Text();
+  program.target = in.Text();
+  program.features = in.List(4, [&] { return in.Text(); });
+  program.threads = in.Get<uint32_t>();
+  for (auto& [key, value] : in.List(8, [&] {
+         std::string key = in.Text();
+         return std::pair(std::move(key), in.Text());
+       }))
+    program.metadata.emplace(std::move(key), std::move(value));
+  WeightsDigest& weights = program.weights;
+  weights.file_nbytes = in.Get<uint64_t>();
+  weights.header_nbytes = in.Get<uint64_t>();
+  weights.header_crc = in.Get<uint32_t>();
+  weights.data_nbytes = in.Get<uint64_t>();
+  weights.checksums = in.List(20, [&] {
+    Checksum sum;
+    sum.offset = in.Get<uint64_t>();
+    sum.nbytes = in.Get<uint64_t>();
+    sum.crc = in.Get<uint32_t>();
+    return sum;
+  });
+  const auto spaces = in.List(4, [&] { return in.Text(); });
+  if (spaces.size() != 1 || spaces[0] != "host")
+    Raise("ArtifactError", "the program uses memory spaces that this runtime does not know");
+  program.values = in.List(16, [&] {
+    Value value{in.Text(), in.Get<uint64_t>()};
+    if (in.Get<uint32_t>() != 0) Raise("ArtifactError", "the program is malformed: a value lies in no memory space");
+    return value;
+  });
+  for (auto* ports : {&program.inputs, &program.outputs})
+    *ports = in.List(16, [&] {
+      std::string name = in.Text();
+      const uint32_t value = in.Get<uint32_t>();
+      return Port{std::move(name), value, ReadType(in)};
+    });
+  program.layers = in.List(40, [&] { return ReadLayer(in); });
+  program.rungs = in.List(32, [&] { return ReadRung(in, program.values.size()); });
+  if (in.left() != 0) RaiseError("ArtifactError", "the program is malformed: ", in.left(), " bytes too many");
+  return program;
+}
+
+}  // namespace
+
+Program ReadProgram(std::string_view bytes) {
+  if (bytes.size() < kBodyStart || bytes.substr(0, kMagic.size()) != kMagic)
+    Raise("ArtifactError", "not a program: wrong magic");
+  Cursor in(bytes.substr(kMagic.size()));
+  const uint32_t version = in.Get<uint32_t>();
+  if (version != kVersion)
+    RaiseError("ArtifactError", "the program has format ", version, ", this runtime reads format ", kVersion);
+  const uint32_t crc = in.Get<uint32_t>();
+  const uint64_t size = in.Get<uint64_t>();
+  if (size != bytes.size())
+    RaiseError("ArtifactError", "the program is cut or extended: ", bytes.size(), " bytes instead of ", size);
+  if (Crc32(0, bytes.data() + kCrcStart, bytes.size() - kCrcStart) != crc)
+    Raise("ArtifactError", "the program is damaged: its checksum differs");
+  Program program = ReadBody(in);
+  ValidateProgram(program);
+  return program;
+}
+
+std::string DtypeName(DLDataType dtype) {
+  if (dtype.code == kDLBool) return "bool";
+  const char* base = dtype.code == kDLInt      ? "int"
+                     : dtype.code == kDLUInt   ? "uint"
+                     : dtype.code == kDLFloat  ? "float"
+                     : dtype.code == kDLBfloat ? "bfloat"
+                                               : "unknown";
+  return base + std::to_string(dtype.bits);
+}
+
+std::string ToString(const TensorType& type) {
+  std::string text = DtypeName(type.dtype) + "[";
+  for (size_t i = 0; i < type.shape.size(); ++i) text += (i ? "×" : "") + std::to_string(type.shape[i]);
+  return text + "]";
+}
+
+}  // namespace flexcomp

@@ -1,0 +1,122 @@
+#include "storage/file_source.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <thread>
+
+#include "base/error.h"
+#include "program/program.h"
+
+namespace flexcomp {
+
+FileSource::FileSource(const std::string& path, bool direct) {
+  struct stat status;
+  const auto open = [&](int flags) {
+    // Without waiting: a pipe would have to be opened for writing, too.
+    fd_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags));
+    if (fd_.get() < 0 || ::fstat(fd_.get(), &status) != 0) return false;
+    if (!S_ISREG(status.st_mode)) RaiseError("ArtifactError", "the weights file ", path, " is not a regular file");
+    return true;
+  };
+  direct_ = direct && open(O_DIRECT) && ProbeDirect();
+  if (!direct_ && !open(0)) RaiseError("ArtifactError", "cannot open the weights file ", path, ": ", ErrnoText(errno));
+  version_ = VersionOf(status);
+  Settle(path);
+  struct statfs system;
+  in_memory_ = ::fstatfs(fd_.get(), &system) == 0 && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC);
+  if (direct_ && !in_memory_) aio_.SetUp();
+}
+
+FileSource::~FileSource() {
+  while (requests_.size() > 0) End();  // the device would go on writing
+}
+
+FileSource::Version FileSource::VersionOf(const struct stat& status) {
+  return {static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+}
+
+// File systems stamp changes with a clock that stands still between its ticks, and some with whole seconds: a second change
+// in the same tick leaves the time as it was. So what is opened has to be older than that.
+void FileSource::Settle(const std::string& path) {
+  constexpr int64_t kSecond = 1'000'000'000, kCoarsest = 2 * kSecond;  // FAT's
+  const auto nanoseconds = [](const timespec& time) { return time.tv_sec * kSecond + time.tv_nsec; };
+  timespec time;
+  ::clock_getres(CLOCK_REALTIME_COARSE, &time);
+  const int64_t tick = version_.changed_ns == 0 ? kCoarsest : nanoseconds(time);
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &time);
+  const int64_t age = nanoseconds(time) - (version_.changed_s * kSecond + version_.changed_ns);
+  if (age < 0 || age >= tick) return;  // in the future: a change would bring another time
+  std::this_thread::sleep_for(std::chrono::nanoseconds(tick - age));
+  if (Check() != 0) RaiseError("ArtifactError", "the weights file ", path, " is being written to");
+}
+
+int FileSource::Check() const noexcept {
+  struct stat status;
+  if (::fstat(fd_.get(), &status) != 0) return errno;
+  return VersionOf(status) == version_ ? 0 : kChanged;
+}
+
+// Some file systems accept the flag and refuse the read.
+bool FileSource::ProbeDirect() noexcept {
+  std::unique_ptr<void, decltype(&std::free)> page(std::aligned_alloc(kPage, kPage), &std::free);
+  return page && ::pread(fd_.get(), page.get(), kPage, 0) >= 0;
+}
+
+void FileSource::Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
+  // Through the page cache the kernel would read at once, and so keep the caller from what has arrived already.
+  const bool submitted = queued() && offset < version_.nbytes &&
+                         aio_.Submit(fd_.get(), requests_.next_slot(), offset, target, nbytes) == 0;
+  requests_.Push({offset, target, nbytes, submitted});
+}
+
+bool FileSource::Ready() noexcept {
+  int64_t result;
+  return !requests_.Oldest().queued || aio_.Ended(requests_.oldest_slot(), false, &result);
+}
+
+int FileSource::End() noexcept {
+  const Request request = requests_.Oldest();
+  const uint32_t slot = requests_.oldest_slot();
+  requests_.Pop();
+  const auto& [offset, target, nbytes, queued] = request;
+  if (!queued && in_memory_ && offset < version_.nbytes)
+    return copy_.Run(offset, target, std::min<uint64_t>(nbytes, RoundUp(version_.nbytes - offset, kPage)), Reader());
+  if (!queued) return ReadRange(offset, target, nbytes);
+  int64_t result = 0;
+  if (!aio_.Ended(slot, true, &result)) return ReadRange(offset, target, nbytes);
+  if (result < 0) return static_cast<int>(-result);
+  return result == 0 ? ENODATA : ReadRange(offset, target, nbytes, static_cast<size_t>(result));
+}
+
+bool FileSource::Help() noexcept { return in_memory_ && copy_.Help(Reader()); }
+
+int FileSource::ReadRange(uint64_t offset, std::byte* target, size_t nbytes, size_t got) const noexcept {
+  if (offset >= version_.nbytes) return EINVAL;
+  const size_t wanted = std::min<uint64_t>(nbytes, version_.nbytes - offset);
+  while (got < wanted) {
+    // A direct read that was cut short inside a page goes on from the start of that page.
+    if (direct_ && got % kPage != 0) {
+      if (got < kPage) return EIO;
+      got = got / kPage * kPage;
+    }
+    // The whole page is asked for at the end of the file too: direct reads want round sizes.
+    const ssize_t n = ::pread64(fd_.get(), target + got, nbytes - got, static_cast<off64_t>(offset + got));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno;
+    if (n == 0) return ENODATA;  // the file became shorter while it was open
+    if (direct_ && static_cast<size_t>(n) < kPage && got + static_cast<size_t>(n) < wanted) return EIO;
+    got += static_cast<size_t>(n);
+  }
+  if (!direct_ && !in_memory_) ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(nbytes), POSIX_FADV_DONTNEED);
+  return 0;
+}
+
+}  // namespace flexcomp

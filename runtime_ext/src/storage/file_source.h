@@ -1,0 +1,65 @@
+// Bytes of a local file, past the page cache where the file system allows it.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <string>
+
+#include "base/unique_fd.h"
+#include "storage/byte_source.h"
+#include "storage/kernel_aio.h"
+#include "storage/shared_copy.h"
+
+namespace flexcomp {
+
+class FileSource final : public ByteSource {
+ public:
+  // Opens `path` with O_DIRECT if `direct` is wanted and possible; otherwise reads through the page cache
+  // and drops the pages again. Waits for a tick of the clock if the file was written in this one. Throws ArtifactError.
+  FileSource(const std::string& path, bool direct);
+  ~FileSource() override;
+
+  void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept override;
+  bool Ready() noexcept override;
+  int End() noexcept override;
+  bool Help() noexcept override;
+  int Check() const noexcept override;
+  bool direct() const noexcept override { return direct_; }
+  bool queued() const noexcept override { return direct_ && !in_memory_ && aio_.available(); }
+  uint64_t file_nbytes() const noexcept { return version_.nbytes; }
+
+ private:
+  struct Request {
+    uint64_t offset = 0;
+    std::byte* target = nullptr;
+    size_t nbytes = 0;
+    bool queued = false;  // by the kernel; otherwise it is read when it is waited for
+  };
+
+  // What every change of the file changes. The descriptor holds one file, whatever its name comes to stand for.
+  struct Version {
+    uint64_t nbytes = 0;
+    int64_t changed_s = 0, changed_ns = 0;  // when it was last written to, on the file system's clock
+    bool operator==(const Version&) const = default;
+  };
+  static Version VersionOf(const struct stat& status);
+
+  void Settle(const std::string& path);
+  bool ProbeDirect() noexcept;
+  // Reads a range that may reach beyond the end of the file, of which `got` bytes are there.
+  int ReadRange(uint64_t offset, std::byte* target, size_t nbytes, size_t got = 0) const noexcept;
+  auto Reader() const noexcept {
+    return [this](uint64_t offset, std::byte* target, size_t nbytes) { return ReadRange(offset, target, nbytes); };
+  }
+
+  UniqueFd fd_;
+  Version version_;
+  bool direct_ = false;
+  bool in_memory_ = false;  // the file system: reads are copies by the calling thread, queued or not
+  SharedCopy copy_;
+  KernelAio aio_;
+  InFlight<Request> requests_;
+};
+
+}  // namespace flexcomp

@@ -1,0 +1,179 @@
+// The thread that reads weights into the arena while kernels compute.
+//
+// Two counters order everything: load j starts when `after[j]` steps are computed, a step starts when
+// `need` loads are complete. Both counts restart with every inference. The first loads of a program may be
+// read ahead: behind all loads of an inference those of the next begin, after the steps of this one.
+//
+// Several reads are in flight at a time, so that the device does not idle between them; loads complete in their order.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/counter.h"
+#include "base/sync.h"
+#include "program/program.h"
+#include "storage/byte_source.h"
+#include "storage/trace.h"
+#include "storage/weights_file.h"
+#include "threads/cpu_set.h"
+
+namespace flexcomp {
+
+class Loader {
+ public:
+  struct Counts {
+    uint64_t bytes = 0;
+    uint64_t reads = 0;  // reads of the file, at most one chunk each
+  };
+
+  // Runs on these cores; empty: wherever the system likes. `own_core`: nobody else wants the core that the loader runs on.
+  Loader(WeightsFile& file, const CpuSet& cpus, bool own_core);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  // Finds the memory that opening these loads takes.
+  void Reserve(std::span<const Load> loads);
+  // From now on these are the loads, into this arena, which holds nothing yet. Not while anything is read. There must be
+  // room for them; those of which none is read ahead need none.
+  void Open(std::span<const Load> loads, std::byte* arena) noexcept;
+
+  // Begins the loads of one inference, as far as they were not read ahead. `spans` is empty, or has a place for
+  // every load, where it is noted when it ran; those of the loads read ahead are there after Finish.
+  void Start(std::span<Span> spans);
+
+  // Waits until `need` loads are complete, and reads a part of them where reads are copies; false: the loads were
+  // interrupted. Throws StorageError if one failed.
+  bool Await(uint32_t need) {
+    const uint32_t loaded = turn().loaded.Get();
+    return (loaded >= need && loaded != kFailed) || AwaitSlow(need);
+  }
+  // Whether Await(need) would have to wait.
+  bool Ready(uint32_t need) const noexcept { return turn().loaded.Get() >= need; }
+
+  // Says that the first `steps` steps are computed.
+  void Computed(uint32_t steps) noexcept { turn().computed.Set(steps); }
+
+  // Whether it may be reading. Only while no inference runs.
+  bool Busy() const noexcept { return finished_.Get() != started_count_; }
+
+  // Gives up loading: whoever waits for loads is told at once, the loader stops after the read that runs. Any thread
+  // may call it.
+  void Interrupt() noexcept {
+    interrupted_ = true;
+    turn().loaded.Set(kFailed);
+  }
+  // The same, and when it returns no further read begins before the next inference: the arena's memory may go. Waits for none
+  // that was begun.
+  void Halt() noexcept {
+    Interrupt();
+    beginning_.WaitEqual(0);
+  }
+
+  // Waits for the rest of the loads of this inference; false: interrupted. Throws StorageError if one failed, or if the
+  // file was changed since it was opened and anything was read: what was computed may be wrong.
+  bool Finish();
+  // Gives up the loads that have not started and waits for the one that has. The next inference starts afresh:
+  // what is in the arena counts for nothing.
+  void Abort() noexcept;
+
+  // For the inference that was finished last, including what was read ahead for it.
+  const Counts& counts() const noexcept { return turn().counts; }
+  // Since the loader came to life, whatever for.
+  uint64_t total_bytes() const noexcept { return total_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr uint32_t kFailed = UINT32_MAX;   // value of Turn::loaded
+  static constexpr uint32_t kAborted = UINT32_MAX;  // value of Turn::computed
+
+  // What went wrong; written by the loader thread before Turn::loaded says kFailed, unless that was an interruption.
+  struct Failure {
+    int error = 0;  // of the source; 0: loading was given up
+    uint64_t load = 0;
+    uint64_t offset = 0;
+  };
+
+  // One inference. While one is computed the next is read ahead, and the loader thread may still look at the one
+  // before, for whose last steps it waited: the turns of several inferences are used in rotation.
+  struct Turn {
+    Counter loaded, computed;
+    Counts counts;
+    Failure failure;
+    std::vector<Span> ahead;  // when the loads that are read ahead ran
+  };
+  static constexpr uint32_t kTurns = 4;  // a power of two: inferences are counted modulo 2^32
+  Turn& turn() const noexcept { return *turn_.load(std::memory_order_relaxed); }
+  Turn& TurnOf(uint32_t inference) noexcept { return turns_[inference % kTurns]; }
+
+  // A part of a load that is being read.
+  struct Read {
+    uint32_t load = 0;
+    Turn* turn = nullptr;
+    Span* span = nullptr;
+    uint64_t at = 0, nbytes = 0;  // in the load
+    int64_t begin = 0;            // MonotonicNs, if there is a span
+    bool last = false;            // of its load
+  };
+
+  void Reset() noexcept;
+  bool AwaitSlow(uint32_t need);
+  bool interrupted() const noexcept { return interrupted_.load(std::memory_order_relaxed); }
+  void AwaitIdle() noexcept { finished_.WaitEqual(started_count_); }
+  bool CheckFailure() const;  // false: interrupted; throws otherwise
+  void CheckUnchanged() const;
+  void Main(const CpuSet& cpus) noexcept;
+  // One inference, and what is read ahead for the next. Errors are left in the turns.
+  void RunLoads(Turn& turn, Turn& next) noexcept;
+  // Begins what remains of load `j`, and ends reads that were begun, until all of it is begun. False: given up.
+  bool BeginLoad(uint32_t j, Turn& turn, Span* span) noexcept;
+  // Until `turn` has computed `steps` steps: ends reads meanwhile. False: given up.
+  bool AwaitComputed(const Turn& turn, uint32_t steps) noexcept;
+  // With a core of its own: looks for a while, until the oldest read has ended or `enough()`.
+  template <typename Enough>
+  void PollReads(Enough enough) noexcept;
+  // Tells whoever waits for loads of this inference that none comes any more, and ends all reads.
+  void Fail(Turn& turn, const Failure& failure) noexcept;
+  // Ends the oldest read, and says so if that was the end of its load. False: it failed, or loading is given up.
+  bool EndRead() noexcept;
+  // Ends all reads; false: one failed, or loading is given up.
+  bool Drain() noexcept;
+  // Whether load `j` of `turn` brings nothing: its weights are in the arena.
+  bool Resident(uint32_t j) const noexcept { return loads_[j].pinned && resident_; }
+  // Says that the first `count` loads are complete, and those behind them that bring nothing.
+  void Loaded(Turn& turn, uint32_t count) noexcept;
+
+  WeightsFile& file_;
+  const bool own_core_;
+
+  // Set by Open while the thread is idle.
+  std::span<const Load> loads_;
+  std::byte* arena_ = nullptr;
+  uint32_t ahead_end_ = 0;   // the loads before it are read ahead, or pinned
+  bool all_pinned_ = false;
+
+  // The thread's own, and of Open and Abort while it is idle.
+  InFlight<Read> reads_;
+  uint64_t in_flight_nbytes_ = 0;
+  int64_t read_end_ = 0;     // MonotonicNs of the last read's end
+  bool resident_ = false;    // the pinned loads are in the arena
+  uint32_t read_ahead_ = 0;  // loads of the next inference that are complete
+
+  // Of the thread that computes.
+  Turn turns_[kTurns];
+  Atomic<Turn*> turn_ = &turns_[0];  // of the current or the last inference; others may only interrupt it
+  bool finished_once_ = false;
+  uint32_t started_count_ = 0;
+
+  std::span<Span> spans_;       // set by Start before started_ rises
+  Counter started_, finished_;  // inferences, counted modulo 2^32; equal when the thread is idle
+  Counter beginning_;           // 1 while a read is begun, unless it was seen before that loading is given up
+  Atomic<bool> abort_{false};
+  Atomic<uint64_t> total_bytes_{0};
+  Atomic<bool> stop_{false}, interrupted_{false};
+  Thread thread_;  // last: it uses everything above
+};
+
+}  // namespace flexcomp

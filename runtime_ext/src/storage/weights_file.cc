@@ -1,0 +1,115 @@
+#include "storage/weights_file.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/crc32.h"
+#include "base/error.h"
+#include "storage/file_source.h"
+#include "storage/source_filters.h"
+
+namespace flexcomp {
+namespace {
+
+constexpr size_t kChunk = 1 << 20;  // bytes of the file in memory while checksums are computed
+
+// Mapped: every thread that opens models would keep a heap of this size.
+class PageBuffer {
+ public:
+  explicit PageBuffer(size_t nbytes)
+      : nbytes_(nbytes), data_(::mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (data_ == MAP_FAILED) Raise("StorageError", "no memory for reading the weights file");
+  }
+  ~PageBuffer() { ::munmap(data_, nbytes_); }
+  PageBuffer(const PageBuffer&) = delete;
+  PageBuffer& operator=(const PageBuffer&) = delete;
+  std::byte* get() const { return static_cast<std::byte*>(data_); }
+
+ private:
+  size_t nbytes_;
+  void* data_;
+};
+
+// The layer whose weights hold byte `offset` of the data section, for messages.
+std::string LayerAt(const Program& program, uint64_t offset) {
+  for (const Layer& layer : program.layers)
+    if (layer.weights && offset >= layer.weights->offset && offset - layer.weights->offset < layer.weights->nbytes())
+      return layer.name;
+  return "no layer";
+}
+
+// Calls visit(offset, data, nbytes) for consecutive pieces of [begin, begin + nbytes).
+template <typename Visit>
+void Scan(ByteSource& source, const std::string& path, uint64_t begin, uint64_t nbytes, Visit visit) {
+  const PageBuffer buffer(std::min<uint64_t>(kChunk, RoundUp(nbytes, kPage)));
+  for (uint64_t at = 0; at < nbytes; at += kChunk) {
+    const uint64_t piece = std::min<uint64_t>(kChunk, nbytes - at);
+    if (const int error = source.Read(begin + at, buffer.get(), RoundUp(piece, kPage)))
+      RaiseError("ArtifactError", "cannot read the weights file ", path, ": ", ErrnoText(error));
+    visit(at, buffer.get(), piece);
+  }
+}
+
+void CheckHeader(ByteSource& source, const std::string& path, const WeightsDigest& digest) {
+  uint32_t crc = 0;
+  Scan(source, path, 0, digest.header_nbytes,
+       [&](uint64_t, const std::byte* data, uint64_t nbytes) { crc = Crc32(crc, data, nbytes); });
+  if (crc != digest.header_crc)
+    RaiseError("ArtifactError", "the weights file ", path,
+               " is damaged or belongs to another model: its header is not the one this library was built with");
+}
+
+// One sequential pass; the checksums cover all of it. Returns the CRC-32 of each page: what is loaded is no
+// whole tensor.
+std::vector<uint32_t> CheckData(ByteSource& source, const std::string& path, const Program& program) {
+  const WeightsDigest& digest = program.weights;
+  std::vector<uint32_t> pages;
+  pages.reserve(RoundUp(digest.data_nbytes, kPage) / kPage);
+  auto sum = digest.checksums.begin();
+  uint32_t crc = 0;
+  Scan(source, path, digest.header_nbytes, digest.data_nbytes, [&](uint64_t at, const std::byte* data, uint64_t nbytes) {
+    for (uint64_t page = 0; page < nbytes; page += kPage) pages.push_back(Crc32(0, data + page, std::min(kPage, nbytes - page)));
+    while (sum != digest.checksums.end() && sum->offset < at + nbytes) {
+      const uint64_t begin = std::max(sum->offset, at);
+      const uint64_t end = std::min(sum->offset + sum->nbytes, at + nbytes);
+      crc = Crc32(crc, data + (begin - at), end - begin);
+      if (end < sum->offset + sum->nbytes) return;  // goes on in the next piece
+      if (crc != sum->crc)
+        RaiseError("ArtifactError", "the weights file ", path, " is damaged: the checksum of ", sum->nbytes,
+                   " bytes at ", sum->offset, " differs (layer ", LayerAt(program, sum->offset), ")");
+      crc = 0;
+      ++sum;
+    }
+  });
+  return pages;
+}
+
+}  // namespace
+
+WeightsFile::WeightsFile(const std::string& path, const Program& program, const StorageOptions& options)
+    : path_(path), header_nbytes_(program.weights.header_nbytes) {
+  const WeightsDigest& digest = program.weights;
+  auto file = std::make_unique<FileSource>(path, options.direct);
+  if (file->file_nbytes() != digest.file_nbytes)
+    RaiseError("ArtifactError", "the weights file ", path, " has ", file->file_nbytes(), " bytes, this library was built with one of ",
+               digest.file_nbytes, ": it is cut short or belongs to another model");
+  CheckHeader(*file, path, digest);
+  std::vector<uint32_t> pages;
+  if (options.verify) pages = CheckData(*file, path, program);
+  source_ = std::move(file);
+  if (options.verify) {
+    auto verified = std::make_unique<VerifiedSource>(std::move(source_), header_nbytes_, digest.file_nbytes, std::move(pages));
+    verified_ = verified.get();
+    source_ = std::move(verified);
+  }
+  if (options.fail_read_at > 0) source_ = std::make_unique<FaultySource>(std::move(source_), options.fail_read_at);
+  if (options.read_bandwidth > 0) source_ = std::make_unique<ThrottledSource>(std::move(source_), options.read_bandwidth);
+}
+
+void WeightsFile::Verify(bool verifies) noexcept {
+  if (verified_ != nullptr) verified_->Look(verifies);
+}
+
+}  // namespace flexcomp

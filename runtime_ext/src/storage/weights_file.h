@@ -1,0 +1,53 @@
+// The weights file of a model: recognised at opening, verified on request, read by the loader.
+// The format stands in flexcomp/program/formats.py, the authority.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "program/program.h"
+#include "storage/byte_source.h"
+
+namespace flexcomp {
+
+struct StorageOptions {
+  bool direct = true;           // try O_DIRECT
+  bool verify = false;          // check every byte at opening, and again when it is read
+  double read_bandwidth = 0;    // bytes per second; 0: as fast as it goes
+  uint64_t fail_read_at = 0;    // tests: the load's n-th read fails once; 0: never
+};
+
+class VerifiedSource;
+
+class WeightsFile {
+ public:
+  // Throws ArtifactError unless `path` is the file that the program was made with.
+  WeightsFile(const std::string& path, const Program& program, const StorageOptions& options);
+  // Whatever the source holds, without a header. For tests.
+  WeightsFile(std::string name, std::unique_ptr<ByteSource> source)
+      : path_(std::move(name)), header_nbytes_(0), source_(std::move(source)) {}
+
+  // As those of ByteSource, with offsets in the data section.
+  void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
+    source_->Begin(header_nbytes_ + offset, target, nbytes);
+  }
+  bool Ready() noexcept { return source_->Ready(); }
+  int End() noexcept { return source_->End(); }
+  bool Help() noexcept { return source_->Help(); }
+  int Check() const noexcept { return source_->Check(); }
+  bool direct() const noexcept { return source_->direct(); }
+  bool queued() const noexcept { return source_->queued(); }
+  // Whether what is read is verified, where that was asked for; with nothing in flight.
+  void Verify(bool verifies) noexcept;
+  const std::string& path() const noexcept { return path_; }
+
+ private:
+  std::string path_;
+  uint64_t header_nbytes_;
+  std::unique_ptr<ByteSource> source_;
+  VerifiedSource* verified_ = nullptr;  // within `source_`
+};
+
+}  // namespace flexcomp

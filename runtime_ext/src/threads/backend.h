@@ -1,0 +1,44 @@
+// The backend of generated code: what a kernel reaches besides its arguments.
+//
+// Kernels call it through pointers that TVM's loader, where TVM is in the process, fills with TVM's functions whenever a
+// library is opened, also while its kernels run. So they are hidden inside each library, and exported by names that only
+// sessions know.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "threads/workspace.h"
+
+namespace flexcomp {
+
+class ThreadPool;
+
+// What generated code passes to and expects from a parallel launch (TVMBackendParallelLaunch).
+struct ParallelGroupEnv {
+  void* sync_handle;
+  int32_t num_task;
+};
+using ParallelLambda = int (*)(int task_id, ParallelGroupEnv* env, void* data);
+
+// The pointers of a library, by their exported names, and what they shall be.
+struct BackendPointer {
+  const char* name;
+  void* function;
+};
+std::array<BackendPointer, 3> BackendPointers() noexcept;
+
+// What the kernels of one thread use: the backend's interface carries no context, so it hangs on the thread. Every kernel
+// writes to it: no two threads' share a cache line.
+struct alignas(64) ThreadContext {
+  ThreadPool* pool = nullptr;  // for its parallel launches; without one they run in the thread itself
+  Workspace workspace;
+};
+
+// Must have returned before contexts are set. Throws ExecutionError.
+void PrepareContexts();
+// False: the system has no memory for it. Neither this nor looking a context up allocates from the second time on.
+bool SetContext(ThreadContext* context) noexcept;
+ThreadContext* GetContext() noexcept;  // nullptr: none was set
+
+}  // namespace flexcomp
