@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from .loops import in_python
+from .native import cut_values
 from .parts.slicing import live_bytes
 from .problem import Problem, Storage
 
@@ -58,9 +60,13 @@ class Cuts:
 
     def values(self, seconds: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
         """float64[layers, layers + 1], in seconds: [i, k] is the bound of the cut before layer i with k layers behind it."""
+        computing, beside = float(seconds.sum()), self.delay * max(0.0, float(nbytes.sum()) - self.budget)
+        if not in_python():
+            upto = _upto(seconds), _upto(nbytes), self.held
+            return cut_values(*upto, bandwidth=self.bandwidth, helped=self.helped, computing=computing, beside=beside)
         read, computed = self._read(nbytes), self._behind(seconds)
-        values = read - self.helped * np.maximum(0.0, read - computed) + (seconds.sum() - computed)
-        values[:, 0] += self.delay * max(0.0, nbytes.sum() - self.budget)
+        values = read - self.helped * np.maximum(0.0, read - computed) + (computing - computed)
+        values[:, 0] += beside
         return values
 
     def prices(self, weights: np.ndarray, seconds: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -77,7 +83,7 @@ class Cuts:
 
     def _behind(self, amounts: np.ndarray) -> np.ndarray:
         """Sums over the layers behind every cut."""
-        upto = np.concatenate([[0.0], np.cumsum(np.concatenate([amounts, amounts]))])
+        upto = _upto(amounts)
         return sliding_window_view(upto, self.count + 1)[: self.count] - upto[: self.count, None]
 
     def _covered(self, weights: np.ndarray) -> np.ndarray:
@@ -87,3 +93,8 @@ class Cuts:
         change[: self.count] += weights.sum(axis=1)
         covered = np.cumsum(change)
         return covered[: self.count] + covered[self.count : 2 * self.count]
+
+
+def _upto(amounts: np.ndarray) -> np.ndarray:
+    """Sums over the first so many of the layers of two inferences."""
+    return np.concatenate([[0.0], np.cumsum(np.concatenate([amounts, amounts]))])

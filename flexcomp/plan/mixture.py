@@ -55,6 +55,7 @@ class _Descent:
     ) -> None:
         self.seconds, self.nbytes, self.allowed, self.rows = seconds, nbytes, allowed, np.arange(len(seconds))
         self.cuts = Cuts(live, budget, problem.storage)
+        self.known: tuple[bytes, np.ndarray] = b"", np.empty(0)  # the picks of which values were asked last, and these
 
     def run(self) -> list[int]:
         count, width = self.seconds.shape
@@ -81,19 +82,21 @@ class _Descent:
         return chosen
 
     def _values(self, picks: np.ndarray) -> np.ndarray:
-        return self.cuts.values(self.seconds[self.rows, picks], self.nbytes[self.rows, picks])
+        if self.known[0] != picks.tobytes():
+            values = self.cuts.values(self.seconds[self.rows, picks], self.nbytes[self.rows, picks])
+            self.known = picks.tobytes(), values
+        return self.known[1]
 
     def _cost(self, picks: np.ndarray, heat: float, values: np.ndarray | None = None) -> float:
         values = self._values(picks) if values is None else values
         top = values.max()
-        soft = heat * np.log(np.exp((values - top) / heat).sum()) if heat else 0.0
-        return float(top + soft)
+        return float(top + heat * np.log(_softened(values, top, heat).sum()) if heat else top + 0.0)
 
     def _improved(self, picks: np.ndarray, heat: float) -> np.ndarray | None:
         """Picks whose softened cost is less; None if none was found."""
         values = self._values(picks)
         cost = self._cost(picks, heat, values)
-        weights = np.exp((values - values.max()) / heat)
+        weights = _softened(values, values.max(), heat)
         now = self.seconds[self.rows, picks], self.nbytes[self.rows, picks]
         per_second, per_byte = self.cuts.prices(weights / weights.sum(), *now)
         prices = per_second[:, None] * self.seconds + per_byte[:, None] * self.nbytes
@@ -114,3 +117,10 @@ class _Descent:
             if self._cost(moved, heat) < cost * (1 - 1e-9):
                 return moved
         return None
+
+
+def _softened(values: np.ndarray, top: float, heat: float) -> np.ndarray:
+    """exp((values - top) / heat), in one array."""
+    result = values - top
+    result /= heat
+    return np.exp(result, out=result)

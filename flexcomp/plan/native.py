@@ -12,6 +12,8 @@ from functools import cache
 from itertools import accumulate, chain
 from operator import attrgetter
 
+import numpy as np
+
 from .. import runtime_ext
 from .errors import PlanError
 from .parts.layout import Layout
@@ -46,6 +48,10 @@ class _Waits(ctypes.Structure):
     _fields_ = (("step", c_int64), ("after", c_int64))
 
 
+class _CutRates(ctypes.Structure):
+    _fields_ = tuple((name, c_double) for name in ("bandwidth", "helped", "computing", "beside"))
+
+
 @cache
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(runtime_ext.planner()))
@@ -56,6 +62,7 @@ def _library() -> ctypes.CDLL:
         ("Try", c_int32, c_void_p, c_int64, POINTER(_Choice), POINTER(Result)),
         ("Plan", None, c_void_p, c_void_p, c_void_p, c_void_p),
         ("Latency", c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_double), POINTER(_Waits)),
+        ("Cuts", None, c_int64, c_void_p, c_void_p, c_void_p, POINTER(_CutRates), c_void_p),
     ):
         function = getattr(library, f"FlexcompPlanner{name}")  # the same each time
         function.restype, function.argtypes = result, arguments
@@ -118,7 +125,15 @@ class NativeProblem:
         return latency.value
 
 
-def _call(name: str, *arguments: object) -> int:
+def cut_values(seconds: np.ndarray, nbytes: np.ndarray, held: np.ndarray, **rates: float) -> np.ndarray:
+    """`Cuts.values` of float64 sums up to each layer of two inferences; by the fields of `_CutRates`."""
+    values = np.empty((len(held), len(held) + 1))
+    seconds_at, nbytes_at, held_at, values_at = (one.ctypes.data for one in (seconds, nbytes, held, values))
+    _call("Cuts", len(held), seconds_at, nbytes_at, held_at, byref(_CutRates(**rates)), values_at)
+    return values
+
+
+def _call(name: str, *arguments: object) -> int | None:
     code = getattr(_library(), f"FlexcompPlanner{name}")(*arguments)
     if code == _OUT_OF_MEMORY:
         raise MemoryError

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "candidate.h"
+#include "cuts.h"
 #include "simulate.h"
 #include "slicing.h"
 
@@ -113,4 +114,10 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerLatency(const Search* search, int64_t st
     if (segments) std::memcpy(plan.segments.data(), segment_rows, segments * sizeof(Segment));
     return Simulate(search->problem, plan, latency, waits) ? kFine : kStuck;
   });
+}
+
+// As CutValues.
+FLEXCOMP_PLANNER void FlexcompPlannerCuts(int64_t layers, const double* seconds_upto, const double* nbytes_upto,
+                                          const double* held, const CutRates* rates, double* values) {
+  CutValues(layers, seconds_upto, nbytes_upto, held, *rates, values);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,8 +21,10 @@ from flexcomp.plan import (
     resident_budget,
     simulate,
 )
+from flexcomp.plan.bound import Cuts
 from flexcomp.plan.loops import readable
 from flexcomp.plan.parts.layout import compact_layout, settling_layout, smallest_layout
+from flexcomp.plan.parts.slicing import live_bytes
 from flexcomp.plan.search.best import JOINED
 from flexcomp.plan.search.candidate import CHOOSERS, PINS, Native, Point, Readable
 from flexcomp.plan.simulate import latency_of
@@ -81,6 +84,18 @@ def test_plans_are_the_same(problem: Problem, factor: float, strategy: str, quic
         assert plan(problem, budget, strategy, quick=quick) == found
         assert latency_of(problem)(found) == simulate(problem, found).latency
     assert latency_of(problem)(found) == simulate(problem, found).latency
+
+
+@settings(deadline=None)
+@given(problems(), st.floats(0, 3), st.sampled_from([1.0, 1.8]))
+def test_bounds_are_the_same(problem: Problem, factor: float, together: float) -> None:
+    problem = replace(problem, storage=replace(problem.storage, together=together))
+    cuts = Cuts(live_bytes(problem), int(factor * minimum_budget(problem).nbytes), problem.storage)
+    seconds = np.array([layer.seconds for layer in problem.layers])
+    nbytes = np.array([layer.weights.nbytes if layer.weights else 0.0 for layer in problem.layers])
+    with readable():
+        values = cuts.values(seconds, nbytes)
+    assert (cuts.values(seconds, nbytes) == values).all()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
