@@ -16,6 +16,7 @@
 #include <tvm/ffi/error.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -238,9 +239,7 @@ void TryProgram(const Network& network, Random& random) {
       ++counts["sealed programs with right outputs"];
       break;
     case Outcome::other:
-      if (changed.size() > 1) {
-        ++counts["sealed programs with other outputs, several changes"];
-      } else if (MayDiffer(changed[0])) {
+      if (std::any_of(changed.begin(), changed.end(), MayDiffer)) {
         ++counts["sealed programs with other outputs, of the documented class"];
       } else {
         Fail("other outputs");
