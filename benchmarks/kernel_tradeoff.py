@@ -23,7 +23,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from flexcomp.compiler.machine_code import compile_kernels
+from flexcomp.compiler.machine_code import compile_module
 from flexcomp.device.target import resolve_target
 from flexcomp.profiling.rates import aligned, pool
 from flexcomp.schedules.im2col import ways as im2col
@@ -87,7 +87,7 @@ def compiled(name: str, offered: list[Candidate], folder: Path, target) -> tvm.r
     library = folder / f"{name}.so"
     if not library.exists():
         functions = {f"k{i}": candidate.build() for i, candidate in enumerate(offered)}
-        compile_kernels(functions, target, lambda *_: None).export_library(str(library))
+        compile_module(functions, target).export_library(str(library))
     return tvm.runtime.load_module(str(library))
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import tvm
 
 from benchmarks.assembly import Loop, cycles, find_llvm_mca, loops
-from flexcomp.compiler.machine_code import compile_kernels
+from flexcomp.compiler.machine_code import compile_module
 from flexcomp.device.target import CompileTarget, resolve_target
 from flexcomp.schedules.registry import Candidate, candidates
 from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
@@ -123,7 +123,7 @@ def measure(layer: str, spec: ConvSpec | MatmulSpec, wanted: str, target: Compil
     offered = [c for c in candidates(spec, target.vector_unit) if str(c).startswith(wanted)]
     candidate = min(offered, key=lambda c: c.work)
     with target.tvm_target:
-        module = compile_kernels({"kernel": candidate.build()}, target, lambda phase, done, total: None)
+        module = compile_module({"kernel": candidate.build()}, target)
     loop = main_loop(module)
     return Result(layer, candidate, core, loop, cycles(loop, core.model, mca))
 

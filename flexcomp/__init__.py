@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flexcomp.compiler.build import build as build
     from flexcomp.errors import ArtifactError as ArtifactError
     from flexcomp.errors import BudgetError as BudgetError
+    from flexcomp.errors import CompilerError as CompilerError
     from flexcomp.errors import DeviceError as DeviceError
     from flexcomp.errors import ExecutionError as ExecutionError
     from flexcomp.errors import FlexcompError as FlexcompError
@@ -45,6 +46,7 @@ _HOMES = {
     "FlexcompError": "flexcomp.errors",
     "ArtifactError": "flexcomp.errors",
     "BudgetError": "flexcomp.errors",
+    "CompilerError": "flexcomp.errors",
     "DeviceError": "flexcomp.errors",
     "ModelError": "flexcomp.errors",
     "TargetError": "flexcomp.errors",

@@ -23,6 +23,10 @@ class TargetError(FlexcompError):
     """The target is unknown, this machine cannot link for it, or lacks what the library was compiled for."""
 
 
+class CompilerError(FlexcompError):
+    """A process that compiled kernels was ended, most often because memory ran out."""
+
+
 class ArtifactError(FlexcompError):
     """The library or its weights file is missing, damaged, of another version, or of another model."""
 

@@ -17,6 +17,7 @@ from flexcomp.program.formats import PROGRAM_KIND, WeightsDigest, encode_program
 from flexcomp.program.program import Program
 
 from .linker import Linker, linker_for
+from .machine_code import static_library
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Artifact:
     """What `build` returns: the program, its kernels and its weights."""
 
     program: Program
-    kernels: tvm.runtime.Module
+    kernels: dict[str, bytes]  # object files by the symbols that they define
     weights: tuple[tuple[str, np.ndarray, int], ...]  # name, array, offset in the data section
     target: CompileTarget
 
@@ -73,7 +74,8 @@ class Artifact:
     def _link(self, library: Path, weights: WeightsDigest, linker: Linker) -> None:
         runtime_ext.register()
         module = tvm.get_global_func(f"{PROGRAM_KIND}.create")(encode_program(self.program, weights))
-        module.import_module(self.kernels)
+        for symbol, code in sorted(self.kernels.items()):
+            module.import_module(static_library(symbol, code, library.parent))
         try:
             module.export_library(
                 str(library), fcompile=linker.compile, addons=[str(linker.runtime)], options=list(linker.options)

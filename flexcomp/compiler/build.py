@@ -13,6 +13,7 @@ import onnx
 import tvm
 
 from flexcomp import plan
+from flexcomp.cache import KernelCache
 from flexcomp.device.profile import DeviceProfile, default_profile, load_profile
 from flexcomp.device.target import CompileTarget, require_supported, require_threads, resolve_target
 from flexcomp.errors import InputError
@@ -54,6 +55,7 @@ def build(
     device: DeviceProfile | str | Path | None = None,
     tuning: str | Path | None = None,
     progress: Progress | None = None,
+    cache: bool = True,
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
 
@@ -68,7 +70,8 @@ def build(
     plans are made for rates guessed from the target.
     `tuning` is a database that `flexcomp.tune` wrote: where it has times of a layer for this target and number of
     threads, they decide what "fastest" is, and plans are made with them.
-    `progress(phase, done, total)` is called as the work goes on.
+    `progress(phase, done, total)` is called as the work goes on. Machine code of kernels is kept for other builds, in
+    the folder that FLEXCOMP_CACHE names or the user's folder for caches, and found there, unless `cache` is False.
 
     Raises ModelError, UnsupportedModelError, TargetError, BudgetError, InputError, or TuningError if the database is
     broken.
@@ -79,7 +82,7 @@ def build(
         raise InputError(f'strategy="{strategy}" is not known: it is one of {", ".join(plan.STRATEGIES)}')
     prepared = prepare(
         model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
-        device=device, tuning=tuning, progress=progress,
+        device=device, tuning=tuning, progress=progress, cache=cache,
     )  # fmt: skip
     return prepared.artifacts([wish], report)[0]
 
@@ -95,6 +98,7 @@ def prepare(
     device: DeviceProfile | str | Path | None = None,
     tuning: str | Path | None = None,
     progress: Progress | None = None,
+    cache: bool = True,
 ) -> Prepared:
     """The first half of `build`, without budget and strategy: what follows can be done several times, each for itself.
 
@@ -122,7 +126,7 @@ def prepare(
         planned = fixed_order.planning(network, profile, threads)
     else:
         planned = in_bands(kernel_sets.planning(network, profile, threads), profile, threads)
-    return Prepared(imported.name, resolved, threads, kernels, profile, planned)
+    return Prepared(imported.name, resolved, threads, kernels, profile, planned, KernelCache() if cache else None)
 
 
 def _device(device: DeviceProfile | str | Path | None) -> DeviceProfile | None:

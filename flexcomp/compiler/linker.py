@@ -15,6 +15,7 @@ from pathlib import Path
 from tvm.support import cc
 
 from flexcomp import runtime_ext
+from flexcomp.cache import cache_root
 from flexcomp.device.target import CompileTarget
 from flexcomp.errors import TargetError
 from flexcomp.files import beside
@@ -106,11 +107,6 @@ def cache_for(what: str, compiler: str, sources: Iterable[Path]) -> Path:
     for source in sources:
         identity.update(source.read_bytes())
     return cache_root() / f"{what}-{identity.hexdigest()[:16]}"
-
-
-def cache_root() -> Path:
-    """The user's cache of compiled and fetched files."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "flexcomp"
 
 
 def _name_only_library(compiler: str, path: Path) -> Path:

@@ -1,12 +1,20 @@
-"""Machine code: every kernel's PrimFunc through TVM's TIR pipeline and LLVM."""
+"""Machine code: every kernel's PrimFunc through TVM's TIR passes and LLVM, to an object file of its own.
+
+An object is named by what it is made of: a kernel that was compiled before, for whatever network and budget, is found again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import hashlib
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
+from tvm.tirx.compilation_pipeline import finalize_device_passes, finalize_host_passes, register_tir_pipeline
 
 from flexcomp.device.target import CompileTarget
 from flexcomp.passes import AlignStack
@@ -15,10 +23,13 @@ from flexcomp.program import signature
 from flexcomp.program.program import Layer, TensorType
 
 _CONFIG = {
-    "tirx.disable_assert": True,
+    "tirx.disable_assert": True,  # arguments are not checked again at run time: the program is, at load
     # LLVM finds common subexpressions itself; TVM's search takes most of the time on unrolled transforms.
     "tirx.disable_cse_tir": True,
 }
+_PIPELINE = "flexcomp"
+# Of the code that this file makes of a PrimFunc: another number, and nothing that was cached is found again.
+_VERSION = 1
 
 
 def signature_of(kernel: tirx.PrimFunc) -> str:
@@ -43,6 +54,16 @@ def signature_of(kernel: tirx.PrimFunc) -> str:
     return signature.joined(arguments)
 
 
+def name_of(name: str, kernel: tirx.PrimFunc, target: CompileTarget) -> str:
+    """What a kernel is called in a library: its family, and a hash of all that its machine code depends on.
+
+    So equal kernels are one, and symbols of two libraries in a process are equal only where their code is.
+    """
+    family = re.sub(r"_\d+", "", name)
+    parts = (_VERSION, tvm.__version__, str(target), family, signature_of(kernel), tvm_ffi.structural_hash(kernel))
+    return f"{family}_{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+
+
 def by_symbol(kernels: Mapping[str, tirx.PrimFunc], layers: Iterable[Layer]) -> dict[str, tirx.PrimFunc]:
     """The kernels by the symbols of their code; `kernels` are by the names that `layers` call them by.
 
@@ -53,6 +74,76 @@ def by_symbol(kernels: Mapping[str, tirx.PrimFunc], layers: Iterable[Layer]) -> 
         given, taken = signature.of_layer(layer), signatures[layer.kernel]
         assert given == taken, f"layer {layer.name} gives its kernel {layer.kernel} ({given}), which takes ({taken})"
     return {signature.symbol(name, signatures[name]): kernel for name, kernel in kernels.items()}
+
+
+def compile_module(functions: Mapping[str, tirx.PrimFunc], target: CompileTarget) -> tvm.runtime.Module:
+    """A module with these functions, by their symbols."""
+    named = {symbol: func.with_attr("global_symbol", symbol) for symbol, func in functions.items()}
+    with tvm.transform.PassContext(config=_CONFIG):
+        aligned = AlignStack(4 * target.vector_width)(tvm.IRModule(named))
+        return tvm.tirx.build(aligned, target=target.tvm_target, pipeline=_PIPELINE)
+
+
+def compile_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget) -> bytes:
+    """An object file that defines `symbol`."""
+    module = compile_module({symbol: kernel}, target)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.o"
+        module.write_to_file(str(path))
+        return path.read_bytes()
+
+
+def static_library(symbol: str, code: bytes, folder: Path) -> tvm.runtime.Module:
+    """An object file as a module to be linked into a library; it lies in `folder` until then."""
+    path = folder / f"{symbol}.o"
+    path.write_bytes(code)
+    return tvm.runtime.load_static_library(str(path), [symbol])
+
+
+def _pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.Pass]:
+    """Of TVM's passes those that change kernels for a CPU: without the others LLVM is given the same code in half the time."""
+    blocks = [
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.LowerMatchBuffer(),
+    ]
+    loops = [
+        s_tir.transform.StmtSimplify(),
+        s_tir.transform.AnnotateIrregularLoop(),
+        s_tir.transform.LowerOpaqueBlock(),
+        tirx.transform.FlattenBuffer(),
+        tirx.transform.NarrowDataType(32),
+        s_tir.transform.LoopPartition(),
+        tirx.transform.VectorizeLoop(True),
+        tirx.transform.StorageRewrite(),
+        s_tir.transform.HoistIfThenElse(),
+        tirx.transform.UnrollLoop(),
+        s_tir.transform.RenormalizeSplitPattern(),
+        tirx.transform.StmtSimplify(),
+        tirx.transform.RemoveNoOp(),
+        s_tir.transform.RewriteUnsafeSelect(),
+        tirx.transform.VerifyMemory(),
+        tirx.transform.AnnotateEntryFunc(),
+        tirx.transform.SplitHostDevice(),
+        tirx.transform.MakePackedAPI(),
+    ]
+
+    @tvm.transform.module_pass(opt_level=0, name="flexcomp")
+    def lower(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        first = [s_tir.transform.CanonicalizeLoop(), *(blocks if _has_blocks(mod) else ())]
+        return tvm.transform.Sequential([*first, *loops])(mod)
+
+    return lower, finalize_host_passes, finalize_device_passes
+
+
+def _has_blocks(mod: tvm.IRModule) -> bool:
+    """Whether TVM's scheduling made any of these functions, and not one of our families."""
+    found: list[s_tir.SBlock] = []
+    for func in mod.functions.values():
+        tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, found.append)])
+    return bool(found)
 
 
 def _written(kernel: tirx.PrimFunc) -> set[ir.Var]:
@@ -79,16 +170,4 @@ def _written(kernel: tirx.PrimFunc) -> set[ir.Var]:
     return written
 
 
-def compile_kernels(
-    kernels: Mapping[str, tirx.PrimFunc],
-    target: CompileTarget,
-    report: Callable[[str, int, int], None],
-) -> tvm.runtime.Module:
-    """One module with all kernels. The arguments are not checked again at run time: the program is, at load."""
-    functions = {symbol: func.with_attr("global_symbol", symbol) for symbol, func in kernels.items()}
-    report("compile", 0, 1)
-    with tvm.transform.PassContext(config=_CONFIG):
-        aligned = AlignStack(4 * target.vector_width)(tvm.IRModule(functions))
-        module = tvm.tirx.build(aligned, target=target.tvm_target)
-    report("compile", 1, 1)
-    return module
+register_tir_pipeline(_PIPELINE, _pipeline)

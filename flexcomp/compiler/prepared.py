@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-import tvm_ffi
 from tvm import tirx
 
 from flexcomp import plan
+from flexcomp.cache import KernelCache
 from flexcomp.device.profile import DeviceProfile
 from flexcomp.device.target import CompileTarget
 from flexcomp.network.forms import Planning
@@ -25,7 +23,8 @@ from flexcomp.runtime.budget import Budget
 
 from .artifact import Artifact
 from .compact import drop_unused
-from .machine_code import by_symbol, compile_kernels
+from .kernel_compiler import KernelCompiler
+from .machine_code import by_symbol, name_of
 from .rungs import plan_rungs, resident_rungs
 
 Progress = Callable[[str, int, int], None]  # phase, done, total
@@ -50,6 +49,7 @@ class Prepared:
     kernels: str  # a choice of kernels, by name
     profile: DeviceProfile
     planning: Planning
+    cache: KernelCache | None  # of kernels; None: all are compiled, and none is kept
 
     def artifacts(
         self,
@@ -63,6 +63,35 @@ class Prepared:
         With `yardstick` there is one more, whose rungs are all sets of kernels that the others use, everything resident.
         Raises BudgetError if a budget is too small.
         """
+        network = self.planning.network
+        with KernelCompiler(self.target, self.cache) as compiler:
+            compiler.begin(self._code(network.base.layers)[1])  # every ladder needs most of them
+            ladders, storages = self._ladders(wishes, report, yardstick)
+            layers, values, ports, all_rungs = used(network, [rung for rungs in ladders for rung in rungs])
+            layers, code = self._code(layers)
+            objects = compiler.finish(code, lambda done, total: report("compile", done, total))
+        offers = layer_offers(network, self.profile, self.threads)
+        record = choices.record(self.kernels, [offers[layer.name] for layer in layers])
+        costs = self.planning.costs
+        seconds = {
+            layer.name: LayerTime(time, slice_s)
+            for layer, time, slice_s in zip(network.layers, costs.seconds, costs.slice_s, strict=True)
+        }
+        times = tuple(seconds[layer.name] for layer in layers)
+        artifacts = []
+        edges = accumulate((len(rungs) for rungs in ladders), initial=0)
+        for (start, stop), storage in zip(pairwise(edges), storages, strict=True):
+            program = self._program(layers, values, ports, all_rungs[start:stop])
+            program.metadata.update(record)
+            program.metadata.update(to_metadata(Prediction(times, storage)))
+            program, weights = drop_unused(program, network.weights)
+            artifacts.append(Artifact(program, objects, weights, self.target))
+        return tuple(artifacts)
+
+    def _ladders(
+        self, wishes: Sequence[Wish], report: Progress, yardstick: bool
+    ) -> tuple[list[tuple[Rung, ...]], list[plan.Storage]]:
+        """The rungs of every artifact, and the storage they are planned for."""
         ladders, storages = [], []
         for wish in wishes:
             storages.append(wish.storage or self.profile.storage)
@@ -73,42 +102,14 @@ class Prepared:
         if yardstick:
             ladders.append(resident_rungs(self.planning, [rung for rungs in ladders for rung in rungs]))
             storages.append(self.profile.storage)
-        network = self.planning.network
-        layers, values, ports, all_rungs = used(network, [rung for rungs in ladders for rung in rungs])
-        kernels, prefix = self._functions(layers)
-        layers = tuple(replace(layer, kernel=prefix + layer.kernel) for layer in layers)
-        functions = by_symbol(kernels, layers)
-        offers = layer_offers(network, self.profile, self.threads)
-        record = choices.record(self.kernels, [offers[layer.name] for layer in layers])
-        costs = self.planning.costs
-        seconds = {
-            layer.name: LayerTime(time, slice_s)
-            for layer, time, slice_s in zip(network.layers, costs.seconds, costs.slice_s, strict=True)
-        }
-        times = tuple(seconds[layer.name] for layer in layers)
-        module = compile_kernels(functions, self.target, report)
-        artifacts = []
-        edges = accumulate((len(rungs) for rungs in ladders), initial=0)
-        for (start, stop), storage in zip(pairwise(edges), storages, strict=True):
-            program = self._program(layers, values, ports, all_rungs[start:stop])
-            program.metadata.update(record)
-            program.metadata.update(to_metadata(Prediction(times, storage)))
-            program, weights = drop_unused(program, network.weights)
-            artifacts.append(Artifact(program, module, weights, self.target))
-        return tuple(artifacts)
+        return ladders, storages
 
-    def _functions(self, layers: Sequence[Layer]) -> tuple[Mapping[str, tirx.PrimFunc], str]:
-        """The kernels of these layers by their final names, and what was put before their names."""
-        network = self.planning.network
-        kernels = {layer.kernel: network.kernel(layer.kernel) for layer in layers}
-        identity = hashlib.sha256(repr((str(self.target), layers)).encode())
-        for label, array, _ in network.weights:
-            identity.update(f"{label}:{zlib.crc32(array.reshape(-1).view('u1'))}".encode())
-        # Symbols name the code: libraries of one model from two versions of flexcomp may meet in a process.
-        for kernel in sorted(kernels):
-            identity.update(f"{kernel}:{tvm_ffi.structural_hash(kernels[kernel])}".encode())
-        prefix = f"fc{identity.hexdigest()[:12]}_"
-        return {prefix + kernel: code for kernel, code in kernels.items()}, prefix
+    def _code(self, layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], dict[str, tirx.PrimFunc]]:
+        """The layers with the names that their kernels have in a library, and these kernels by their symbols."""
+        kernels = {name: self.planning.network.kernel(name) for name in dict.fromkeys(layer.kernel for layer in layers)}
+        names = {name: name_of(name, kernel, self.target) for name, kernel in kernels.items()}
+        named = tuple(replace(layer, kernel=names[layer.kernel]) for layer in layers)
+        return named, by_symbol({names[name]: kernel for name, kernel in kernels.items()}, named)
 
     def _program(
         self, layers: tuple[Layer, ...], values: tuple[Value, ...], ports: tuple[Port, ...], rungs: tuple[Rung, ...]

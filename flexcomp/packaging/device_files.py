@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flexcomp import runtime_ext
-from flexcomp.compiler.linker import cache_for, cache_root, cross_compiler
+from flexcomp.cache import cache_root
+from flexcomp.compiler.linker import cache_for, cross_compiler
 from flexcomp.errors import TargetError
 from flexcomp.files import beside
 

@@ -18,7 +18,7 @@ import tvm_ffi
 
 from flexcomp import runtime_ext
 from flexcomp.compiler.linker import linker_for
-from flexcomp.compiler.machine_code import by_symbol, compile_kernels
+from flexcomp.compiler.machine_code import by_symbol, compile_module
 from flexcomp.device.target import resolve_target
 from flexcomp.passes.attributes import with_scratch
 from flexcomp.passes.pretransform_weights import data_shapes, out_shape
@@ -95,7 +95,7 @@ def build_library(trial: Trial, path: str, compiler: str | None = None) -> Trial
     runtime_ext.register()
     program = one_layer_program(trial, candidate, target.features)
     code = {trial.name: with_scratch(candidate.build(), candidate.scratch)}
-    kernels = compile_kernels(by_symbol(code, program.layers), target, lambda *_: None)
+    kernels = compile_module(by_symbol(code, program.layers), target)
     module = tvm_ffi.get_global_func(f"{PROGRAM_KIND}.create")(encode_program(program, trial.digest))
     module.import_module(kernels)
     module.export_library(path, fcompile=linker.compile, addons=[str(linker.runtime)], options=list(linker.options))

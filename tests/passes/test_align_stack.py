@@ -6,7 +6,7 @@ import pytest
 import tvm
 import tvm_ffi
 
-from flexcomp.compiler.machine_code import compile_kernels
+from flexcomp.compiler.machine_code import compile_module
 from flexcomp.device.target import resolve_target
 from flexcomp.passes import AlignStack
 from flexcomp.schedules.registry import candidates, direct_candidate
@@ -34,7 +34,7 @@ def test_vectors_on_the_stack_are_aligned(cpu, register):
     plain = tvm.tirx.build(tvm.IRModule({"k": kernel.with_attr("global_symbol", "k")}), target=target.tvm_target)
     assert moves(plain.inspect_source("s"), "vmovups", register)
 
-    assembly = compile_kernels({"k": kernel}, target, lambda *_: None).inspect_source("s")
+    assembly = compile_module({"k": kernel}, target).inspect_source("s")
     assert moves(assembly, "vmovaps", register)
     assert not moves(assembly, "vmovups", register)
 
@@ -61,7 +61,7 @@ def test_accumulators_of_the_largest_tiles_stay_in_registers(channels):
     assert sorted(rows) == [16, 32, 48, 64]
     tiles = [Tile(most, block) for block, most in rows.items()]
     kernels = {f"k{tile.channels}": direct_candidate(spec, tile, target.vector_unit).build() for tile in tiles}
-    for loop in multiplying_loops(compile_kernels(kernels, target, lambda *_: None).inspect_source("s")):
+    for loop in multiplying_loops(compile_module(kernels, target).inspect_source("s")):
         assert moves(loop, "vmovaps", "zmm") <= 1, loop
 
 
