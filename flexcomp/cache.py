@@ -81,6 +81,11 @@ class KernelCache:
             _remove(path)
             nbytes -= size
 
+    def size(self) -> tuple[int, int]:
+        """How many entries there are, and their bytes."""
+        sizes = [status.st_size for path, status in self._files() if _ENTRY.fullmatch(path.name)]
+        return len(sizes), sum(sizes)
+
     def clear(self) -> tuple[int, int]:
         """Remove all entries; how many they were, and their bytes. Other files in the folder stay."""
         count = nbytes = 0

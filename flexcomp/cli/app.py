@@ -9,6 +9,7 @@ import typer
 from flexcomp import __version__
 from flexcomp.cli.bench import bench
 from flexcomp.cli.build import build
+from flexcomp.cli.cache import cache
 from flexcomp.cli.demo import demo
 from flexcomp.cli.inspect import inspect
 from flexcomp.cli.package import package
@@ -42,6 +43,6 @@ def _options(
     """Compile neural networks to run in a small memory budget."""
 
 
-for command in (build, tune, run, inspect, package, plan, profile, bench, demo):
+for command in (build, tune, run, inspect, package, plan, profile, bench, demo, cache):
     app.command()(command)
 app.add_typer(remote, name="remote")

@@ -50,6 +50,9 @@ def build(
     tuning: Annotated[
         Path | None, typer.Option(metavar="DATABASE", help="Use the times that `flexcomp tune` measured.")
     ] = None,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Keep kernels' machine code for other builds, and use what was kept.")
+    ] = True,
 ) -> None:
     """Compile MODEL for a device and a memory budget."""
     shapes = parse_shapes(input or [])
@@ -94,6 +97,7 @@ def build(
                 device=profile,
                 tuning=tuning,
                 progress=progress,
+                cache=cache,
             )
             progress("writing", 0, 1)
             artifact.export_library(str(output))

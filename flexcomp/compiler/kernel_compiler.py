@@ -11,13 +11,13 @@ import tvm
 from tvm import tirx
 
 from flexcomp.cache import KernelCache
-from flexcomp.errors import CompilerError
 from flexcomp.device.target import CompileTarget, resolve_target
+from flexcomp.errors import CompilerError
 
 from .machine_code import compile_object
 
 # Characters of kernels as text, below which this process has compiled them before others have started.
-_WORTH_PROCESSES = 3 << 20
+_WORTH_PROCESSES = 8 << 20
 
 
 class KernelCompiler:

@@ -6,9 +6,11 @@ An object is named by what it is made of: a kernel that was compiled before, for
 from __future__ import annotations
 
 import hashlib
+import inspect
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import tvm
@@ -17,10 +19,11 @@ from tvm import ir, s_tir, tirx
 from tvm.tirx.compilation_pipeline import finalize_device_passes, finalize_host_passes, register_tir_pipeline
 
 from flexcomp.device.target import CompileTarget
-from flexcomp.passes import AlignStack
+from flexcomp.passes import AlignStack, align_stack
 from flexcomp.passes import attributes as names
 from flexcomp.program import signature
 from flexcomp.program.program import Layer, TensorType
+from flexcomp.schedules.tiles import emit
 
 _CONFIG = {
     "tirx.disable_assert": True,  # arguments are not checked again at run time: the program is, at load
@@ -28,8 +31,8 @@ _CONFIG = {
     "tirx.disable_cse_tir": True,
 }
 _PIPELINE = "flexcomp"
-# Of the code that this file makes of a PrimFunc: another number, and nothing that was cached is found again.
-_VERSION = 1
+# What makes machine code of a PrimFunc.
+_MAKERS = (Path(__file__), Path(inspect.getfile(align_stack)), Path(inspect.getfile(emit)))
 
 
 def signature_of(kernel: tirx.PrimFunc) -> str:
@@ -60,8 +63,15 @@ def name_of(name: str, kernel: tirx.PrimFunc, target: CompileTarget) -> str:
     So equal kernels are one, and symbols of two libraries in a process are equal only where their code is.
     """
     family = re.sub(r"_\d+", "", name)
-    parts = (_VERSION, tvm.__version__, str(target), family, signature_of(kernel), tvm_ffi.structural_hash(kernel))
+    parts = (_version(), str(target), family, signature_of(kernel), tvm_ffi.structural_hash(kernel))
     return f"{family}_{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+
+
+@cache
+def _version() -> str:
+    """Of what makes machine code: TVM, LLVM, and our part in it, whichever checkout it comes from."""
+    ours = hashlib.sha256(b"".join(path.read_bytes() for path in _MAKERS)).hexdigest()
+    return f"{tvm.__version__} {tvm.target.codegen.llvm_version_major()} {ours}"
 
 
 def by_symbol(kernels: Mapping[str, tirx.PrimFunc], layers: Iterable[Layer]) -> dict[str, tirx.PrimFunc]:

@@ -1,0 +1,169 @@
+"""Kernels that were compiled before: found again, never taken for others, whoever writes or damages the folder."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import flexcomp
+from flexcomp.cache import KernelCache
+from flexcomp.compiler import kernel_compiler
+from flexcomp.errors import CompilerError
+from tests.compiler.test_build import network
+
+BUILD = """
+import sys
+import flexcomp
+from flexcomp.compiler import kernel_compiler
+from tests.compiler.test_build import network
+kernel_compiler._WORTH_PROCESSES = int(sys.argv[2])
+flexcomp.build(network(), budget=0.5, target="llvm -mcpu=x86-64-v3").export_library(sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory):
+    """The artifact's bytes, of a build without a cache."""
+    return exported(tmp_path_factory.mktemp("wanted"), cache=False)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A new cache, with all kernels in it."""
+    monkeypatch.setenv("FLEXCOMP_CACHE", str(tmp_path / "cache"))
+    exported(tmp_path / "first")
+    return KernelCache()
+
+
+def exported(folder, **options) -> bytes:
+    folder.mkdir(exist_ok=True)
+    flexcomp.build(network(), budget=0.5, target="llvm -mcpu=x86-64-v3", **options).export_library(folder / "tiny.so")
+    return (folder / "tiny.so").read_bytes() + (folder / "tiny.weights").read_bytes()
+
+
+def entries(kept):
+    return sorted(kept.folder.iterdir())
+
+
+def start(folder, cache, worth):
+    """A build in a process of its own."""
+    folder.mkdir()
+    command = [sys.executable, "-c", BUILD, str(folder / "tiny.so"), str(worth)]
+    return subprocess.Popen(command, env=os.environ | {"FLEXCOMP_CACHE": str(cache)}, stderr=subprocess.DEVNULL)
+
+
+def no_compiler(monkeypatch):
+    def refuse(symbol, *_):
+        raise AssertionError(f"{symbol} is compiled again")
+
+    monkeypatch.setattr(kernel_compiler, "compile_object", refuse)
+    monkeypatch.setattr(kernel_compiler, "_WORTH_PROCESSES", 1 << 40)  # in this process
+
+
+def test_a_second_build_compiles_nothing(kept, wanted, tmp_path, monkeypatch):
+    assert entries(kept)
+    no_compiler(monkeypatch)
+    assert exported(tmp_path / "second") == wanted
+    with pytest.raises(AssertionError, match="is compiled again"):
+        exported(tmp_path / "third", cache=False)
+
+
+def test_another_budget_compiles_nothing(kept, tmp_path, monkeypatch):
+    no_compiler(monkeypatch)
+    flexcomp.build(network(), budget="min", target="llvm -mcpu=x86-64-v3").export_library(tmp_path / "small.so")
+
+
+def test_other_targets_have_kernels_of_their_own(kept):
+    known = {path.stem for path in entries(kept)}
+    other = flexcomp.build(network(), budget=0.5, target="llvm -mcpu=x86-64-v4")
+    assert other.kernels and known.isdisjoint(other.kernels)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "another's", "foreign", "a folder"])
+def test_damaged_entries_are_compiled_again(kept, wanted, tmp_path, damage):
+    chance = random.Random(damage)
+    paths = entries(kept)
+    contents = [path.read_bytes() for path in paths]
+    for index, path in enumerate(paths):
+        raw = bytearray(contents[index])
+        if damage == "cut":
+            raw = raw[: chance.randrange(len(raw))]
+        elif damage == "flipped":
+            raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
+        elif damage == "another's":
+            raw = contents[index - 1]
+        path.unlink()
+        if damage == "a folder":
+            path.mkdir()
+        else:
+            path.write_bytes(b"" if damage == "empty" else b"not of flexcomp" if damage == "foreign" else raw)
+    assert exported(tmp_path / "second") == wanted
+    if damage != "a folder":
+        assert [path.read_bytes() for path in entries(kept)] == contents
+
+
+@pytest.mark.parametrize("worth", [0, 1 << 40], ids=["in processes", "in this process"])
+def test_two_builds_at_once(tmp_path, wanted, worth):
+    builds = [start(tmp_path / name, tmp_path / "cache", worth) for name in ("a", "b")]
+    assert [build.wait(300) for build in builds] == [0, 0]
+    for name in ("a", "b"):
+        assert (tmp_path / name / "tiny.so").read_bytes() + (tmp_path / name / "tiny.weights").read_bytes() == wanted
+
+
+def test_builds_that_are_killed_leave_what_is_right(tmp_path, wanted, monkeypatch):
+    """At random moments of the time from the first entry to the last."""
+    monkeypatch.setenv("FLEXCOMP_CACHE", str(tmp_path / "cache"))
+    chance = random.Random(1)
+    for number in range(4):
+        build = start(tmp_path / str(number), tmp_path / "cache", 1 << 40)
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "cache" / "kernels").exists() and build.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(chance.random() * 0.3)
+        build.send_signal(signal.SIGKILL)
+        build.wait()
+    assert exported(tmp_path / "last") == wanted
+    assert exported(tmp_path / "again") == wanted
+
+
+def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path, wanted, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FLEXCOMP_CACHE", str(tmp_path / "file"))
+    assert exported(tmp_path / "out") == wanted
+
+
+def test_the_folder_is_bounded(tmp_path):
+    cache = KernelCache(tmp_path / "kernels", most_nbytes=10_000)
+    for number in range(8):
+        cache.keep(f"k{number}", bytes(968))  # and a checksum of 32
+    (cache.folder / "notes.txt").write_text("x" * 20_000)
+    (cache.folder / f".k9.{'0' * 16}").write_text("unfinished")
+    os.utime(cache.folder / f".k9.{'0' * 16}", (0, 0))
+    for number in range(8):
+        os.utime(cache.folder / f"k{number}.o", (number, number))
+    cache.trim()
+    assert cache.size() == (8, 8000)
+    assert not (cache.folder / f".k9.{'0' * 16}").exists()
+    assert cache.find("k0") == bytes(968)  # used: it stays
+    for number in range(8, 12):
+        cache.keep(f"k{number}", bytes(968))
+    cache.trim()
+    assert cache.size() == (7, 7000)
+    assert cache.find("k0") is not None and cache.find("k1") is None and cache.find("k11") is not None
+    assert cache.clear() == (7, 7000)
+    assert [path.name for path in cache.folder.iterdir()] == ["notes.txt"]
+
+
+def test_a_compiler_process_that_is_killed_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_compiler, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr(kernel_compiler, "_compile", _die)
+    with pytest.raises(CompilerError, match="was ended, most likely because memory ran out"):
+        flexcomp.build(network(), cache=False)
+
+
+def _die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
