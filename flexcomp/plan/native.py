@@ -5,19 +5,22 @@ from __future__ import annotations
 import ctypes
 import weakref
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from ctypes import POINTER, byref, c_double, c_int32, c_int64, c_void_p
 from dataclasses import asdict, fields
 from functools import cache
 from itertools import accumulate, chain
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import runtime_ext
 from .errors import PlanError
-from .parts.layout import Layout
 from .problem import IN_CACHE, Layer, Plan, Problem, Segment, Step
+
+if TYPE_CHECKING:
+    from .parts.layout import Layout
 
 _UNPLACEABLE, _STUCK, _OUT_OF_MEMORY = 1, 2, 3  # as in runtime_ext/planner/c_api.cc
 
@@ -63,6 +66,9 @@ def _library() -> ctypes.CDLL:
         ("Plan", None, c_void_p, c_void_p, c_void_p, c_void_p),
         ("Latency", c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_double), POINTER(_Waits)),
         ("Cuts", None, c_int64, c_void_p, c_void_p, c_void_p, POINTER(_CutRates), c_void_p),
+        ("RecordsNew", c_int32, c_int64, c_void_p, c_void_p, c_void_p, POINTER(c_void_p)),
+        ("RecordsFree", None, c_void_p),
+        ("Place", c_int32, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_int64)),
     ):
         function = getattr(library, f"FlexcompPlanner{name}")  # the same each time
         function.restype, function.argtypes = result, arguments
@@ -123,6 +129,24 @@ class NativeProblem:
         if _call("Latency", self._handle, *sizes, byref(latency), byref(waits)) == _STUCK:
             raise PlanError(f"step {waits.step} waits for a load that waits for {waits.after} steps")
         return latency.value
+
+
+class NativeRecords:
+    """Tensor usage records in C++, and which of them meet."""
+
+    def __init__(self, sizes: Iterable[tuple[int, int]], neighbours: Sequence[Sequence[int]]) -> None:
+        """`sizes` are (nbytes, align), `neighbours` indices, both per record."""
+        self._count, self._handle = len(neighbours), c_void_p()
+        rows, met = array("q", chain.from_iterable(sizes)), array("q", chain.from_iterable(neighbours))
+        ends = array("q", accumulate(map(len, neighbours), initial=0))
+        _call("RecordsNew", self._count, _address(rows), _address(ends), _address(met), byref(self._handle))
+        weakref.finalize(self, _library().FlexcompPlannerRecordsFree, self._handle)
+
+    def place(self, order: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        """The offsets of `place_in_order`, and the bytes used in all."""
+        turns, offsets, total = array("q", order), array("q", bytes(8 * self._count)), c_int64()
+        _call("Place", self._handle, len(turns), _address(turns), _address(offsets), byref(total))
+        return tuple(offsets), total.value
 
 
 def cut_values(seconds: np.ndarray, nbytes: np.ndarray, held: np.ndarray, **rates: float) -> np.ndarray:

@@ -7,6 +7,7 @@
 
 #include "candidate.h"
 #include "cuts.h"
+#include "place.h"
 #include "simulate.h"
 #include "slicing.h"
 
@@ -120,4 +121,31 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerLatency(const Search* search, int64_t st
 FLEXCOMP_PLANNER void FlexcompPlannerCuts(int64_t layers, const double* seconds_upto, const double* nbytes_upto,
                                           const double* held, const CutRates* rates, double* values) {
   CutValues(layers, seconds_upto, nbytes_upto, held, *rates, values);
+}
+
+// `rows` are (nbytes, align) of records, `ends` and `neighbours` as in Records.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerRecordsNew(int64_t count, const int64_t* rows, const int64_t* ends,
+                                                   const int64_t* neighbours, Records** records) {
+  return Guarded([&]() -> int32_t {
+    auto made = std::make_unique<Records>();
+    for (int64_t record = 0; record < count; ++record) {
+      made->nbytes.push_back(rows[2 * record]);
+      made->align.push_back(rows[2 * record + 1]);
+    }
+    made->ends.assign(ends, ends + count + 1);
+    made->neighbours.assign(neighbours, neighbours + ends[count]);
+    *records = made.release();
+    return kFine;
+  });
+}
+
+FLEXCOMP_PLANNER void FlexcompPlannerRecordsFree(Records* records) { delete records; }
+
+// As PlaceInOrder.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerPlace(const Records* records, int64_t count, const int64_t* order, int64_t* offsets,
+                                              int64_t* total) {
+  return Guarded([&]() -> int32_t {
+    *total = PlaceInOrder(*records, count, order, offsets);
+    return kFine;
+  });
 }

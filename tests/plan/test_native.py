@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from flexcomp.plan.bound import Cuts
 from flexcomp.plan.loops import readable
 from flexcomp.plan.parts.layout import compact_layout, settling_layout, smallest_layout
 from flexcomp.plan.parts.slicing import live_bytes
+from flexcomp.plan.placement import Record, place_in_order, search
 from flexcomp.plan.search.best import JOINED
 from flexcomp.plan.search.candidate import CHOOSERS, PINS, Native, Point, Readable
 from flexcomp.plan.simulate import latency_of
@@ -96,6 +98,17 @@ def test_bounds_are_the_same(problem: Problem, factor: float, together: float) -
     with readable():
         values = cuts.values(seconds, nbytes)
     assert (cuts.values(seconds, nbytes) == values).all()
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6), st.integers(0, 9), st.sampled_from([1, 4]))), st.randoms())
+def test_placements_are_the_same(rows: list[tuple[int, int, int, int]], random: Random) -> None:
+    records = [Record(start, start + length, nbytes, align) for start, length, nbytes, align in rows]
+    order = random.sample(range(len(records)), random.randint(0, len(records)))
+    found, searched = place_in_order(records, order), search(records, 20, 4)
+    with readable():
+        assert place_in_order(records, order) == found
+        assert search(records, 20, 4) == searched
 
 
 @pytest.mark.parametrize("name", NETWORKS)

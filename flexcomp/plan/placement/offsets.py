@@ -9,10 +9,12 @@ and live at the same time; they differ in the order. Greedy in order is the prio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from ..loops import in_python
+from ..native import NativeRecords
 from ..problem import ALIGN
 from .records import Record, breadths, conflicts, order_by_breadth, order_by_size, order_by_start
 
@@ -30,14 +32,20 @@ def lower_bound(records: Sequence[Record]) -> int:
     return max(breadths(records).values(), default=0)
 
 
-def place_in_order(
-    records: Sequence[Record], order: Sequence[int], neighbours: Sequence[Sequence[int]] | None = None
-) -> Placement:
-    """Place the records in `order`, each into the smallest gap that holds it (Algorithm 3, lines 6 to 23).
+def place_in_order(records: Sequence[Record], order: Sequence[int]) -> Placement:
+    """Place the records in `order`, each into the smallest gap that holds it (Algorithm 3, lines 6 to 23)."""
+    return placing(records, conflicts(records))(order)
 
-    `neighbours` is `conflicts(records)`, for callers that place the same records many times.
-    """
-    neighbours = conflicts(records) if neighbours is None else neighbours
+
+def placing(records: Sequence[Record], neighbours: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], Placement]:
+    """`place_in_order` of any order of the same records, in C++ outside of `readable`; `neighbours` are their `conflicts`."""
+    if in_python():
+        return lambda order: _place_in_order(records, order, neighbours)
+    native = NativeRecords(((record.nbytes, record.align) for record in records), neighbours)
+    return lambda order: Placement(*native.place(order))
+
+
+def _place_in_order(records: Sequence[Record], order: Sequence[int], neighbours: Sequence[Sequence[int]]) -> Placement:
     offsets = [-1] * len(records)
     total = 0
     for index in order:
@@ -99,11 +107,9 @@ def search(records: Sequence[Record], rounds: int, granule: int = ALIGN) -> Plac
     `granule` bytes. Deterministic.
     """
     neighbours = conflicts(records)
+    place = placing(records, neighbours)
     bound = -(-lower_bound(records) // granule) * granule
-    tries = [
-        (place_in_order(records, order, neighbours), order)
-        for order in (order_by_size(records), order_by_breadth(records))
-    ]
+    tries = [(place(order), order) for order in (order_by_size(records), order_by_breadth(records))]
     best, order = min(tries, key=lambda one: one[0].nbytes)
     random = Random(0)
     for _ in range(rounds):
@@ -117,7 +123,7 @@ def search(records: Sequence[Record], rounds: int, granule: int = ALIGN) -> Plac
             continue
         target = random.randrange(position)
         changed = [*order[:target], moved, *order[target:position], *order[position + 1 :]]
-        placement = place_in_order(records, changed, neighbours)
+        placement = place(changed)
         if placement.nbytes <= best.nbytes:
             best, order = placement, changed
     return best

@@ -1,0 +1,19 @@
+// Greedy offset calculation (flexcomp/plan/placement, offsets.py).
+#pragma once
+
+#include <vector>
+
+#include "problem.h"
+
+namespace flexcomp::planner {
+
+struct Records {
+  std::vector<int64_t> nbytes, align;
+  std::vector<int64_t> ends, neighbours;  // record r meets neighbours[ends[r]] to neighbours[ends[r + 1] - 1]
+};
+
+// Each of `count` records in `order` in the smallest gap that holds it between those before it; -1 is the offset of others.
+// Returns the bytes used in all.
+int64_t PlaceInOrder(const Records& records, int64_t count, const int64_t* order, int64_t* offsets);
+
+}  // namespace flexcomp::planner
