@@ -119,16 +119,20 @@ class Readable:
 
     def attempt(self, point: Point) -> Tried | None:
         """As Candidates says."""
+        sliced = self._sliced(point)
         try:
-            made = self.plan(point)
+            made = self._placed(point, sliced)
         except Unplaceable:
             return None
-        return Tried(simulate(self.problem, made).latency, made.streamed_nbytes, made.arena, self._sliced(point).effort)
+        return Tried(simulate(self.problem, made).latency, made.streamed_nbytes, made.arena, sliced.effort)
 
     def plan(self, point: Point) -> Plan:
-        """As Candidates says. Raises Unplaceable where something finds no place."""
+        """As Candidates says."""
+        return self._placed(point, self._sliced(point))
+
+    def _placed(self, point: Point, sliced: _Sliced) -> Plan:
+        """Act 5. Raises Unplaceable where something finds no place."""
         problem, layout, arena = self.problem, self.layouts[point.layout], self.budget // PAGE
-        sliced = self._sliced(point)
         steps, pinned, pieces = sliced.steps, sliced.pinned, sliced.pieces
         if point.joined:
             most = joined_nbytes(problem.storage, point.joined)
