@@ -39,13 +39,13 @@ from benchmarks.possible import possible_seconds
 from benchmarks.prediction import prediction_of
 from benchmarks.storage import TMPFS, Medium, media
 from benchmarks.turns import ALONE, ROUNDS, Compiled, Turn, Turns
-from flexcomp.compiler.build import prepare
+from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.prepared import Wish
 from flexcomp.device.copies import cache_of_copies
 from flexcomp.device.profile import DeviceProfile, default_profile, load_profile
 from flexcomp.device.target import resolve_target
 from flexcomp.errors import BudgetError
-from flexcomp.profiling.fit import fit
+from flexcomp.profiling.fitting import fit
 from flexcomp.runtime.budget import parse_budget
 
 STRATEGIES = ("best", "flexnn", "swapnet")

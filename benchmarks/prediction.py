@@ -14,7 +14,7 @@ import statistics
 from pathlib import Path
 
 from flexcomp.device.profile import DeviceProfile, load_profile
-from flexcomp.profiling.fit import fit, operand_bytes
+from flexcomp.profiling.fitting import fit, operand_bytes
 from flexcomp.profiling.observing import Library, observe
 from flexcomp.program.formats import decode_program
 from flexcomp.program.prediction import LayerTime, Prediction

@@ -8,11 +8,11 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import module_pass
 
+from ..schedules.decide import decide
 from ..schedules.registry import Candidate, candidates
 from ..schedules.space import named
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
 from ..schedules.tiles.tile import VectorUnit
-from ..tuning.decide import decide
 from .attributes import KERNEL, SECONDS, WEIGHTS
 from .layers import is_layer, read
 
@@ -86,7 +86,7 @@ class ChooseKernels:
     and weights, "fastest" the one with the least predicted work, whatever memory it needs, "balanced" one between them
     that saves much work for few more weights; "im2col_gemm" and "winograd" take that family where it can compute the
     layer. Where the fastest by prediction was `measured`, "fastest" is what the measured times speak for, of all that
-    the tuner may have tried (flexcomp/tuning/decide.py).
+    the tuner may have tried (schedules/decide.py).
     """
 
     def __init__(self, unit: VectorUnit, strategy: str = "smallest", measured: Measured | None = None) -> None:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from flexcomp import __version__
 from flexcomp.cli.bench import bench
 from flexcomp.cli.build import build
 from flexcomp.cli.cache import cache
@@ -18,6 +17,7 @@ from flexcomp.cli.profile import profile
 from flexcomp.cli.remote import app as remote
 from flexcomp.cli.run import run
 from flexcomp.cli.tune import tune
+from flexcomp.version import __version__
 
 app = typer.Typer(
     name="flexcomp",

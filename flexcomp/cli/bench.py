@@ -43,7 +43,7 @@ def bench(
             library = Path(folder) / "model.so"
             _build(kernels, library, threads, budget_value(budget), shapes)
         with exit_on_error(CANNOT_RUN):
-            from flexcomp.profiling.kernel_report import kernel_report
+            from flexcomp.profiling import kernel_report
             from flexcomp.runtime import runner
 
             # The runtime refuses what cannot run here; its time is what the kernels' times should add up to.
@@ -53,7 +53,7 @@ def bench(
     if as_json:
         typer.echo(json.dumps(report))
         return
-    from flexcomp.report.tables import stdout_console
+    from flexcomp.report import stdout_console
 
     console = stdout_console()
     console.print(_layers(report))

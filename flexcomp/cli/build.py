@@ -65,21 +65,21 @@ def build(
             require_writable(path, reading=[model])
         weights = output.with_suffix(".weights")
         if weights.exists():
-            from flexcomp.frontend.onnx_model import external_files
+            from flexcomp.frontend import external_files
 
             require_writable(weights, reading=external_files(model))
         require_space(output, model.stat().st_size, "the model alone")
     with exit_on_error(USAGE):
-        from flexcomp.device.profile import load_profile
-        from flexcomp.profiling.kernel_records import Database
+        from flexcomp.device import load_profile
+        from flexcomp.profiling import Database
 
         profile = None if device is None else load_profile(device)
         if tuning is not None:
             Database.read(tuning)
     with exit_on_error(CANNOT_BUILD):
         from flexcomp import build as compile_model
-        from flexcomp.compiler.linker import require_linker
-        from flexcomp.device.target import require_supported, resolve_target
+        from flexcomp.compiler import require_linker
+        from flexcomp.device import require_supported, resolve_target
 
         resolved = resolve_target(target)
         require_supported(resolved)

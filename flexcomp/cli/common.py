@@ -13,7 +13,7 @@ import typer
 
 from flexcomp.errors import BudgetError, FlexcompError, InputError
 from flexcomp.files import require_writable
-from flexcomp.runtime.budget import parse_budget
+from flexcomp.runtime import parse_budget
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,7 +119,7 @@ def read_input(path: str) -> np.ndarray:
 
 def require_picture(picture: Path, library: Path) -> None:
     """Raise InputError for a format that is not known, and OSError if the picture could not be written."""
-    from flexcomp.report.picture import picture_format
+    from flexcomp.report import picture_format
 
     picture_format(picture)
     require_writable(picture, reading=[library, library.with_suffix(".weights")])

@@ -11,7 +11,7 @@ from rich.table import Table
 from flexcomp.cli.common import CANNOT_BUILD, exit_on_error
 from flexcomp.cli.progress import BuildProgress
 from flexcomp.files import require_folder
-from flexcomp.report.tables import human_bytes, stdout_console
+from flexcomp.report import human_bytes, stdout_console
 
 
 def demo(

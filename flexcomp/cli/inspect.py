@@ -24,23 +24,23 @@ def inspect(
     if budget is not None and picture is None:
         raise typer.BadParameter("it chooses the plan of the --picture, and none is asked for", param_hint="'--budget'")
     with exit_on_error(CANNOT_RUN):
-        from flexcomp.program.formats import decode_program
-        from flexcomp.report.facts import describe, select_rung
-        from flexcomp.runtime.session import read_program
+        from flexcomp.program import decode_program
+        from flexcomp.report import describe, select_rung
+        from flexcomp.runtime import read_program
 
         if picture is not None:
             require_picture(picture, library)
         program = decode_program(read_program(library))
         facts = describe(program)
         if picture is not None:
-            from flexcomp.report.picture import draw_plan
+            from flexcomp.report import draw_plan
 
             rung = program.rungs[0] if budget is None else select_rung(program, budget_value(budget))
             draw_plan(program, rung, picture)
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    from flexcomp.report.tables import choice_table, ladder_table, layer_table, stdout_console
+    from flexcomp.report import choice_table, ladder_table, layer_table, stdout_console
 
     console = stdout_console()
     console.print(layer_table(facts))

@@ -19,7 +19,7 @@ def package(
 ) -> None:
     """Put LIBRARY, its weights, the runner and what they need into one folder or archive for the device."""
     with exit_on_error(CANNOT_RUN):
-        from flexcomp.packaging.package import package as make
+        from flexcomp.packaging import package as make
 
         names = make(library, output, cxx)
     typer.echo(f"{output}: {', '.join(names)}")

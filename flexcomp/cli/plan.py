@@ -27,10 +27,9 @@ def plan(
     """Show the memory plan of LIBRARY and its timeline, predicted and measured."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp.errors import ArtifactError
-        from flexcomp.program.formats import decode_program
-        from flexcomp.report import timeline
-        from flexcomp.report.facts import select_rung
-        from flexcomp.runtime.session import read_program
+        from flexcomp.program import decode_program
+        from flexcomp.report import select_rung, timeline
+        from flexcomp.runtime import read_program
 
         if output is not None:
             require_picture(output, library)
@@ -49,14 +48,14 @@ def plan(
                 f"{library} does not hold the times its plans assume: build it again, or add --measured"
             )
         if output is not None:
-            from flexcomp.report.picture import draw_plan
+            from flexcomp.report import draw_plan
 
             draw_plan(program, rung, output, timelines)
         if trace is not None:
-            from flexcomp.report.chrome_trace import write_trace
+            from flexcomp.report import write_trace
 
             write_trace(program, rung, timelines, trace)
-    from flexcomp.report.tables import stdout_console, timeline_table
+    from flexcomp.report import stdout_console, timeline_table
 
     console = stdout_console()
     console.print(timeline_table(program, rung, timelines))

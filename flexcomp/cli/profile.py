@@ -12,8 +12,8 @@ from flexcomp.cli.progress import BuildProgress
 from flexcomp.files import require_writable
 
 if TYPE_CHECKING:
-    from flexcomp.device.profile import DeviceProfile
-    from flexcomp.profiling.observing import Observations
+    from flexcomp.device import DeviceProfile
+    from flexcomp.profiling import Observations
 
 
 def profile(
@@ -24,10 +24,9 @@ def profile(
 ) -> None:
     """Measure kernels and storage by running LIBRARIES in several budgets."""
     with exit_on_error(CANNOT_RUN):
-        from flexcomp.device.copies import cache_of_copies
-        from flexcomp.profiling.fit import fit
-        from flexcomp.profiling.observing import Library, observe
-        from flexcomp.program.library import require_library
+        from flexcomp.device import cache_of_copies
+        from flexcomp.profiling import Library, fit, observe
+        from flexcomp.program import require_library
 
         for library in libraries:
             require_library(library)
@@ -41,7 +40,8 @@ def profile(
 
 def show(seen: Observations, found: DeviceProfile, output: Path) -> None:
     """Print what was found."""
-    from flexcomp.report.tables import load_table, stdout_console
+    from flexcomp.profiling import load_table
+    from flexcomp.report import stdout_console
 
     console = stdout_console()
     console.print(load_table(seen.loads))

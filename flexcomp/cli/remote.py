@@ -27,8 +27,8 @@ from flexcomp.cli.profile import show
 from flexcomp.cli.progress import BuildProgress
 from flexcomp.errors import InputError
 from flexcomp.files import replacing, require_folder, require_writable
-from flexcomp.program.library import require_library
-from flexcomp.report.tables import human_bytes, stdout_console
+from flexcomp.program import require_library
+from flexcomp.report import human_bytes, stdout_console
 
 if TYPE_CHECKING:
     from flexcomp.remote import Device, Measurement, RemoteNetwork
@@ -90,7 +90,7 @@ def run(
                 outputs = session.run(arrays)
                 states.append(session.stats())
         if output_dir is not None:
-            from flexcomp.runtime.runner import output_file
+            from flexcomp.runtime import output_file
 
             for name, array in outputs.items():
                 with replacing(output_file(output_dir, name)) as partial:
@@ -150,8 +150,8 @@ def profile(
             require_library(library)
         require_writable(output, reading=[file for path in libraries for file in (path, path.with_suffix(".weights"))])
     with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
-        from flexcomp.profiling.fit import fit
-        from flexcomp.remote.profile import observe_device
+        from flexcomp.profiling import fit
+        from flexcomp.remote import observe_device
 
         with BuildProgress(output.name) as progress:
             seen = observe_device(device, libraries, threads, repeat, progress)
@@ -170,7 +170,7 @@ def server(
 ) -> None:
     """Make an RPC server for devices that have no TVM: a folder or archive to copy there."""
     with exit_on_error(CANNOT_BUILD):
-        from flexcomp.remote.server import package_server
+        from flexcomp.remote import package_server
 
         names = package_server(output, target, cxx)
     typer.echo(f"{output}: {', '.join(names)}")

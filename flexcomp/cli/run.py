@@ -17,7 +17,7 @@ from flexcomp.cli.common import (
     parse_files,
     read_input,
 )
-from flexcomp.report.tables import human_bytes, stdout_console
+from flexcomp.report import human_bytes, stdout_console
 
 
 def run(

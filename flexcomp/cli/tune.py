@@ -56,7 +56,7 @@ def tune(
                 timeout_s=timeout,
                 progress=display,
             )
-    from flexcomp.report.tables import stdout_console
+    from flexcomp.report import stdout_console
 
     console = stdout_console()
     console.print(_table(report))

@@ -1,4 +1,15 @@
 """The build: a model goes in, a library and its weights come out.
 
-`build.py` is the way through all rooms; `pipeline.py` orders the passes; the rest makes and links the artifact.
+`builder.py` is the way through all rooms; `pipeline.py` orders the passes; the rest makes and links the artifact.
 """
+
+from flexcomp.doors import door
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    builder="build",
+    artifact="Artifact",
+    weights="evaluate",
+    machine_code="by_symbol compile_module",
+    linker="cache_for cross_compiler linker_for require_linker",
+)

@@ -10,11 +10,10 @@ import numpy as np
 import tvm
 
 from flexcomp import runtime_ext
-from flexcomp.device.target import CompileTarget
+from flexcomp.device import CompileTarget
 from flexcomp.errors import InputError, TargetError
 from flexcomp.files import beside
-from flexcomp.program.formats import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
-from flexcomp.program.program import Program
+from flexcomp.program import PROGRAM_KIND, Program, WeightsDigest, encode_program, write_weights
 
 from .linker import Linker, linker_for
 from .machine_code import static_library
@@ -31,7 +30,7 @@ class Artifact:
 
     def summary(self) -> str:
         """Layers, kernels, slices, peak and predicted latency per rung, as text."""
-        from flexcomp.report.facts import summary
+        from flexcomp.report import summary
 
         return summary(self.program)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from flexcomp.program.program import PAGE, Layer, Program
+from flexcomp.program import PAGE, Layer, Program
 
 Entry = tuple[str, np.ndarray, int]  # name, array, offset in the data section
 

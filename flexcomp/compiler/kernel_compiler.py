@@ -11,7 +11,7 @@ import tvm
 from tvm import tirx
 
 from flexcomp.cache import KernelCache
-from flexcomp.device.target import CompileTarget, resolve_target
+from flexcomp.device import CompileTarget, resolve_target
 from flexcomp.errors import CompilerError
 
 from .machine_code import compile_object

@@ -16,7 +16,7 @@ from tvm.support import cc
 
 from flexcomp import runtime_ext
 from flexcomp.cache import cache_root
-from flexcomp.device.target import CompileTarget
+from flexcomp.device import CompileTarget
 from flexcomp.errors import TargetError
 from flexcomp.files import beside
 

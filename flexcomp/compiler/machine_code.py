@@ -18,11 +18,10 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.tirx.compilation_pipeline import finalize_device_passes, finalize_host_passes, register_tir_pipeline
 
-from flexcomp.device.target import CompileTarget
+from flexcomp.device import CompileTarget
 from flexcomp.passes import AlignStack, align_stack
 from flexcomp.passes import attributes as names
-from flexcomp.program import signature
-from flexcomp.program.program import Layer, TensorType
+from flexcomp.program import Layer, TensorType, signature
 from flexcomp.schedules.tiles import emit
 
 _CONFIG = {

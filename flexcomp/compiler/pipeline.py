@@ -7,7 +7,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 
-from flexcomp.network.lower import VIEWS
+from flexcomp.network import VIEWS
 from flexcomp.passes import (
     Canonicalise,
     CheckIndices,

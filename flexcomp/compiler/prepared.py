@@ -10,16 +10,10 @@ from tvm import tirx
 
 from flexcomp import plan
 from flexcomp.cache import KernelCache
-from flexcomp.device.profile import DeviceProfile
-from flexcomp.device.target import CompileTarget
-from flexcomp.network.forms import Planning
-from flexcomp.network.offers import layer_offers
-from flexcomp.network.used import used
-from flexcomp.network.variants import Network
-from flexcomp.program import choices
-from flexcomp.program.prediction import LayerTime, Prediction, to_metadata
-from flexcomp.program.program import PAGE, Layer, Port, Program, Rung, Value
-from flexcomp.runtime.budget import Budget
+from flexcomp.device import CompileTarget, DeviceProfile
+from flexcomp.network import Network, Planning, layer_offers, used
+from flexcomp.program import PAGE, Layer, LayerTime, Port, Prediction, Program, Rung, Value, choices, to_metadata
+from flexcomp.runtime import Budget
 
 from .artifact import Artifact
 from .compact import drop_unused

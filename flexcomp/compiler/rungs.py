@@ -9,10 +9,9 @@ from itertools import groupby
 
 from flexcomp import plan
 from flexcomp.errors import BudgetError
-from flexcomp.network.forms import Form, Planning, form_of
-from flexcomp.network.kernel_sets import tailored
-from flexcomp.program.program import Load, Rung, Step
-from flexcomp.runtime.budget import Budget, resolve
+from flexcomp.network import Form, Planning, form_of, tailored
+from flexcomp.program import Load, Rung, Step
+from flexcomp.runtime import Budget, resolve
 
 # Forms in bands of rows are tried for budgets up to this multiple of what whole layers need at least.
 _BANDED_UP_TO = 2.5

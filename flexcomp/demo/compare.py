@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from flexcomp.errors import FlexcompError
-from flexcomp.program.program import Program
+from flexcomp.program import Program
 from flexcomp.runtime import runner
 
 TOLERANCE = 1e-4  # largest accepted error, as a part of the output's largest absolute value

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import flexcomp
 from flexcomp.demo import compare, zoo
-from flexcomp.report.facts import select_rung
-from flexcomp.report.picture import draw_plan
+from flexcomp.report import draw_plan, select_rung
 
 DEFAULT = ("vgg19",)
 ALL = zoo.NAMES

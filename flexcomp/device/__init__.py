@@ -2,3 +2,12 @@
 
 `target.py` is what people name, `presets.py` the devices known by name, `profile.py` what was measured of one.
 """
+
+from flexcomp.doors import door
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    target="CompileTarget require_supported require_threads resolve_target",
+    profile="DelayModel DeviceProfile FamilyRate KernelTime default_profile family kernel_key load_profile",
+    copies="cache_of_copies",
+)

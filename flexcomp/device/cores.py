@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import tvm_ffi
 
 from flexcomp import runtime_ext
-from flexcomp.program.formats import PROGRAM_KIND
+from flexcomp.program import PROGRAM_KIND
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from flexcomp.errors import InputError
 from flexcomp.files import replacing
 from flexcomp.plan import SLICE_S, Storage
-from flexcomp.program.program import CountArg, FirstArg, Layer, ValueArg
+from flexcomp.program import CountArg, FirstArg, Layer, ValueArg
 
 from .presets import Preset
 

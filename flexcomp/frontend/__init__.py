@@ -6,5 +6,7 @@ only scalars are left in the IR.
 """
 
 from flexcomp.frontend.load import Imported, load_model
+from flexcomp.frontend.onnx_convert import node_of
+from flexcomp.frontend.onnx_model import external_files
 
-__all__ = ["Imported", "load_model"]
+__all__ = ["Imported", "external_files", "load_model", "node_of"]

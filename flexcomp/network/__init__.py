@@ -2,3 +2,26 @@
 
 `lower.py` makes it, `variants.py` merges the choices of kernels, `forms.py` turns it into problems of the planner.
 """
+
+from .bands.forms import in_bands
+from .forms import Form, Planning, form_of
+from .kernel_sets import tailored
+from .lower import VIEWS, Lowered, lower
+from .offers import layer_offers
+from .used import used
+from .variants import Network, merge
+
+__all__ = [
+    "VIEWS",
+    "Form",
+    "Lowered",
+    "Network",
+    "Planning",
+    "form_of",
+    "in_bands",
+    "layer_offers",
+    "lower",
+    "merge",
+    "tailored",
+    "used",
+]

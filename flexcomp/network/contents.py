@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flexcomp.plan import Content
-from flexcomp.program.program import Layer, Value, ValueArg
+from flexcomp.program import Layer, Value, ValueArg
 
 from .lower import Lowered
 

@@ -9,7 +9,7 @@ for `kernel_sets.planning`.
 from __future__ import annotations
 
 from flexcomp import plan
-from flexcomp.device.profile import DeviceProfile
+from flexcomp.device import DeviceProfile
 
 from .forms import Planning, costs_of, planning_of
 from .variants import Choice, Network

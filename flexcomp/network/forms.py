@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flexcomp import plan
-from flexcomp.device.profile import DeviceProfile
-from flexcomp.program.program import Layer
+from flexcomp.device import DeviceProfile
+from flexcomp.program import Layer
 
 from .contents import contents_of
 from .in_place import lives_of_places, shared_places

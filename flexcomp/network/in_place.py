@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from flexcomp.program.program import Layer, Value, ValueArg
+from flexcomp.program import Layer, Value, ValueArg
 
 Life = tuple[int, int]  # positions of layers, half-open
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from flexcomp import plan
-from flexcomp.device.profile import DeviceProfile
+from flexcomp.device import DeviceProfile
 
 from .forms import Form, Planning, costs_of, form_of, planned_layer, planning_of
 from .variants import Choice, Network

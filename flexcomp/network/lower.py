@@ -15,11 +15,11 @@ import tvm
 from tvm import ir, relax, tirx
 
 from flexcomp.errors import UnsupportedModelError
-from flexcomp.frontend.onnx_convert import node_of
+from flexcomp.frontend import node_of
 from flexcomp.passes import attributes as names
 from flexcomp.passes.attributes import with_scratch
 from flexcomp.passes.ir import bindings, dtype, num_inputs, operator, shape
-from flexcomp.program.program import (
+from flexcomp.program import (
     ALIGN,
     Arg,
     CountArg,

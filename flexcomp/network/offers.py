@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from flexcomp.device.profile import DeviceProfile
+from flexcomp.device import DeviceProfile
 from flexcomp.passes.attributes import CANDIDATES
-from flexcomp.program.choices import Offer, worth_recording
-from flexcomp.program.program import ValueArg
+from flexcomp.program import Offer, ValueArg, worth_recording
 
 from .forms import layer_seconds
 from .variants import Network

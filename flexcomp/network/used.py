@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flexcomp.program.program import Layer, Port, Rung, Value, ValueArg
+from flexcomp.program import Layer, Port, Rung, Value, ValueArg
 
 from .variants import Network
 

@@ -13,10 +13,9 @@ import numpy as np
 from tvm import tirx
 
 from flexcomp.passes.attributes import with_scratch
-from flexcomp.program.program import Layer, Value
-from flexcomp.schedules.row_bands import RowKernel
+from flexcomp.program import Layer, Value
+from flexcomp.schedules.row_bands import RowKernel, Rows
 
-from .bands.split import Band
 from .lower import Lowered
 
 Choice = frozenset[int]  # indices of alternatives, at most one for each layer
@@ -34,6 +33,18 @@ class Alternative:
     work: float  # as Lowered.work
     seconds: float | None = None  # as Lowered.seconds
     rows: RowKernel | None = None  # as Lowered.rows
+
+
+@dataclass(frozen=True)
+class Band:
+    """A layer's work on some rows of its output."""
+
+    base: int  # the layer
+    rows: Rows
+    layer: Layer
+    work: float  # as Lowered.work
+    whole: int  # of all layers and alternatives the one of which it computes rows
+    instead_of: int | None = None  # the band of the same rows by the layer's own kernel, if this one has another
 
 
 @dataclass(frozen=True)

@@ -2,3 +2,8 @@
 
 `device_files.py` compiles or fetches what the network does not bring itself.
 """
+
+from .device_files import LIBRARY, device_files, library_for, program_for
+from .package import package, require_new, write_package
+
+__all__ = ["LIBRARY", "device_files", "library_for", "package", "program_for", "require_new", "write_package"]

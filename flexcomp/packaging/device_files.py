@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flexcomp import runtime_ext
 from flexcomp.cache import cache_root
-from flexcomp.compiler.linker import cache_for, cross_compiler
+from flexcomp.compiler import cache_for, cross_compiler
 from flexcomp.errors import TargetError
 from flexcomp.files import beside
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flexcomp.errors import InputError
 from flexcomp.files import beside, require_folder, require_writable
-from flexcomp.program.library import require_library
+from flexcomp.program import require_library
 
 from .device_files import LIBRARY, RUNNER, device_files
 

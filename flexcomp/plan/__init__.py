@@ -8,14 +8,15 @@ from .check import check, verify
 from .errors import InfeasibleError, PlanError
 from .ladder import Choice, budgets_between, ladder, ladder_of, resident_budget
 from .mixture import mix
-from .parts.minimum import Minimum, layer_bounds, minimum_budget
-from .parts.slicing import slice_layers
+from .parts.minimum import layer_bounds, minimum_budget
+from .parts.slicing import finest_segment, slice_layers
 from .problem import (
     ALIGN,
     PAGE,
     SLICE_S,
     Content,
     Layer,
+    Minimum,
     Plan,
     Problem,
     Segment,
@@ -35,9 +36,9 @@ __all__ = [
     "PAGE",
     "SLICE_S",
     "STRATEGIES",
-    "InfeasibleError",
     "Choice",
     "Content",
+    "InfeasibleError",
     "Layer",
     "Minimum",
     "Plan",
@@ -51,9 +52,10 @@ __all__ = [
     "Weights",
     "budgets_between",
     "check",
+    "extent",
+    "finest_segment",
     "ladder",
     "ladder_of",
-    "extent",
     "latency_bound",
     "layer_bounds",
     "minimum_budget",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .parts.minimum import Minimum
+from .problem import Minimum
 
 
 class PlanError(Exception):

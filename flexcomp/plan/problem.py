@@ -231,3 +231,23 @@ class Plan:
             f"{self.strategy}: budget {self.budget:,} B, arena {self.arena:,} B, {len(self.steps)} steps, "
             f"{self.pinned_nbytes:,} B pinned, {self.streamed_nbytes:,} B streamed"
         )
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The smallest arena, and the layer that needs most at once, in bytes."""
+
+    nbytes: int
+    bound: int  # what that layer needs at once; more than this is lost to fragmentation
+    layer: str
+    activations: int
+    weights: int  # of one block, the finest slice, in whole pages
+    scratch: int
+
+    def __str__(self) -> str:
+        lost = self.nbytes - self.bound
+        return (
+            f"the smallest feasible budget is {self.nbytes:,} B, set by layer {self.layer}: "
+            f"{self.activations:,} B of activations, {self.weights:,} B of weights, "
+            f"{self.scratch:,} B of scratch" + (f", {lost:,} B lost between them" if lost >= PAGE else "")
+        )

@@ -1,4 +1,16 @@
 """What a device was seen to do: traces of inferences, rates of processors, measured kernels, and the profile fitted to them.
 
-`observing.py` measures, `fit.py` makes the profile, `kernel_records.py` is the database of tuned kernels.
+`observing.py` measures, `fitting.py` makes the profile, `kernel_records.py` is the database of tuned kernels.
 """
+
+from flexcomp.doors import door
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    observing="Library Observations observe",
+    fitting="fit",
+    kernel_records="Database Record",
+    kernel_lookup="Measurements",
+    kernel_speeds="kernel_report",
+    load_rates="load_table",
+)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flexcomp import __version__
 from flexcomp.profiling.kernel_records import Database
-from flexcomp.tuning.tasks import Spec
+from flexcomp.schedules.tiles.spec import Spec
+from flexcomp.version import __version__
 
 
 class Measurements:

@@ -17,14 +17,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flexcomp.device.profile import kernel_key
+from flexcomp.device import kernel_key
 from flexcomp.errors import ArtifactError
 from flexcomp.plan import reuse_distances
-from flexcomp.program.formats import decode_program
-from flexcomp.program.program import Layer, Program, Rung
-from flexcomp.runtime import runner
-from flexcomp.runtime.session import read_program
-from flexcomp.runtime.trace import Trace, Traces
+from flexcomp.program import Layer, Program, Rung, decode_program
+from flexcomp.runtime import Trace, Traces, read_program, runner
 
 RUNGS = 6  # budgets of each library that are run, from the smallest to the largest
 _TURNS = 4

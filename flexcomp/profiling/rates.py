@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from flexcomp.device.target import CompileTarget
+from flexcomp.device import CompileTarget
 from flexcomp.schedules.tiles.emit import vector, zero
 
 _HUGE_PAGE = 2 << 20

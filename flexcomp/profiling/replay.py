@@ -16,9 +16,7 @@ from pathlib import Path
 import numpy as np
 import tvm_ffi
 
-from flexcomp.program import signature
-from flexcomp.program.formats import decode_program
-from flexcomp.program.program import (
+from flexcomp.program import (
     CountArg,
     FirstArg,
     Layer,
@@ -29,8 +27,10 @@ from flexcomp.program.program import (
     TensorType,
     ValueArg,
     WeightArg,
+    decode_program,
+    signature,
 )
-from flexcomp.report.facts import select_rung
+from flexcomp.report import select_rung
 
 from .rates import aligned
 

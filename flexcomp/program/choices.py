@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flexcomp.errors import ArtifactError
-from flexcomp.plan.problem import PAGE
+from flexcomp.plan import PAGE
 
 from .program import Layer, Program, Rung, ValueArg
 

@@ -10,18 +10,13 @@ The device runs a stock TVM RPC server, or the small one that `flexcomp remote s
 flexcomp's runtime along, and what is measured is measured there: no network lies between two inferences.
 """
 
-from .address import TrackedDevice, tracked_devices
-from .device import Device, connect
-from .network import Measurement, RemoteNetwork, RemoteSession
-from .profile import profile
+from flexcomp.doors import door
 
-__all__ = [
-    "connect",
-    "profile",
-    "tracked_devices",
-    "Device",
-    "Measurement",
-    "RemoteNetwork",
-    "RemoteSession",
-    "TrackedDevice",
-]
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    address="TrackedDevice open_tracker tracked_devices",
+    device="Device connect",
+    network="Measurement RemoteNetwork RemoteSession",
+    profiling="observe_device profile",
+    server="package_server",
+)

@@ -1,21 +1,19 @@
-"""A connection to one device: what is uploaded lives as long as it."""
+"""A device in use: what is uploaded lives as long as the connection."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from flexcomp.errors import ArtifactError, DeviceError, FlexcompError, InputError, TargetError
-from flexcomp.program.library import ELF_MACHINES, require_library
-from flexcomp.remote.address import last_line, open_direct, open_tracked
+from flexcomp.program import ELF_MACHINES, require_library
+from flexcomp.remote.address import open_direct, open_tracked
+from flexcomp.remote.connection import Connection
 from flexcomp.remote.network import RemoteNetwork
 
 _PIECE_NBYTES = 4 << 20
-_CALL_FAILED = "Error caught from RPC call:"  # so TVM's client begins what the server's functions report
 _NOT_THERE = ("cannot open shared object file", "invalid ELF header", "wrong ELF class")  # what other machines say
 
 Progress = Callable[[str, int, int], None]
@@ -38,14 +36,12 @@ def connect(
     return Device(open_tracked(tracker, key, wait_s), f'"{key}"')
 
 
-class Device:
+class Device(Connection):
     """A device in use; `close` frees it for others and deletes what was uploaded."""
 
     def __init__(self, session: Any, name: str) -> None:
-        self._session = session  # tvm.rpc.RPCSession
+        super().__init__(session, name)
         self._names: set[str] = set()
-        self._closed = False
-        self.name = name
 
     def upload(
         self,
@@ -74,43 +70,6 @@ class Device:
             raise TargetError(f"{library} needs {', '.join(missing)}, which the processor of {self.name} lacks")
         self._send(network, weights, progress)
         return network
-
-    def path(self, name: str) -> str:
-        """Where the device keeps the file that was uploaded as `name`."""
-        with self.calls(DeviceError):
-            return str(self._session.get_function("tvm.rpc.server.workpath")(name))
-
-    def memory(self) -> Any:
-        """The device's memory, for tensors that its functions take: a `tvm.runtime.Device`."""
-        return self._session.cpu()
-
-    @contextmanager
-    def calls(self, kind: type[FlexcompError]) -> Iterator[None]:
-        """Errors that the device reports become `kind`; anything else that RPC says, DeviceError."""
-        if self._closed:
-            raise DeviceError(f"the connection to {self.name} is closed")
-        try:
-            yield
-        except (RuntimeError, OSError) as error:
-            _, reported, reason = str(error).partition(_CALL_FAILED)
-            if reported:
-                raise kind(reason.strip().splitlines()[-1]) from None
-            raise DeviceError(
-                f"{self.name} ended the session: it was switched off, ran out of memory, or lost its network "
-                f"({last_line(error)})"
-            ) from error
-
-    def close(self) -> None:
-        """End the session. Closing twice is harmless."""
-        if not self._closed:
-            self._closed = True
-            self._session._sess.get_function("CloseRPCConnection")()
-
-    def __enter__(self) -> Device:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def _new_name(self, stem: str) -> str:
         name, number = stem, 1

@@ -9,25 +9,31 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, FlexcompError
-from flexcomp.program.formats import decode_program
-from flexcomp.program.program import Program
-from flexcomp.runtime.budget import Budget, resolve
-from flexcomp.runtime.session import RungInfo, TensorInfo, check_options, checked_inputs, checked_threads, named_outputs
-from flexcomp.runtime.trace import Traces, parse_trace
-
-if TYPE_CHECKING:
-    from flexcomp.remote.device import Device
+from flexcomp.program import Program, decode_program
+from flexcomp.remote.connection import Connection
+from flexcomp.runtime import (
+    Budget,
+    RungInfo,
+    TensorInfo,
+    Traces,
+    check_options,
+    checked_inputs,
+    checked_threads,
+    named_outputs,
+    parse_trace,
+    resolve,
+)
 
 
 class RemoteNetwork:
     """A library and its weights on a device; `Device.upload` makes one."""
 
-    def __init__(self, device: Device, module: Any, library: Path, weights_name: str) -> None:
+    def __init__(self, device: Connection, module: Any, library: Path, weights_name: str) -> None:
         self._device, self._module, self._library = device, module, library
         self.weights_name = weights_name
         self.info: dict = json.loads(self._text("info"))
@@ -103,7 +109,7 @@ class Measurement:
 class RemoteSession:
     """An open network on a device, like `flexcomp.Session`."""
 
-    def __init__(self, network: RemoteNetwork, device: Device, opened: Any) -> None:
+    def __init__(self, network: RemoteNetwork, device: Connection, opened: Any) -> None:
         self._network, self._device, self._opened = network, device, opened
         self._tensors: list[Any] | None = None  # on the device: inputs, outputs
         self._closed = False

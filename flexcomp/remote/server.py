@@ -10,10 +10,9 @@ from pathlib import Path
 
 from tvm.support import cc
 
-from flexcomp.compiler.linker import cross_compiler
-from flexcomp.device.target import resolve_target
-from flexcomp.packaging.device_files import LIBRARY, device_files, library_for, program_for
-from flexcomp.packaging.package import require_new, write_package
+from flexcomp.compiler import cross_compiler
+from flexcomp.device import resolve_target
+from flexcomp.packaging import LIBRARY, device_files, library_for, program_for, require_new, write_package
 
 SERVER = "flexcomp-rpc-server"
 _RUNTIME = "libtvm_runtime.so"

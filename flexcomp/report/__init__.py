@@ -2,3 +2,13 @@
 
 `facts.py` is plain data, from which the others draw.
 """
+
+from flexcomp.doors import door
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    facts="describe select_rung summary",
+    tables="choice_table human_bytes ladder_table layer_table stdout_console timeline_table",
+    picture="draw_plan picture_format",
+    chrome_trace="write_trace",
+)

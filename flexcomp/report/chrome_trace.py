@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from flexcomp.files import replacing
-from flexcomp.program.program import Program, Rung
+from flexcomp.program import Program, Rung
 
 from .memory_map import KINDS, boxes
 from .timeline import Bar, Lanes

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from flexcomp.program import choices
-from flexcomp.program.program import Layer, Port, Program, Rung
-from flexcomp.runtime.budget import resolve
+from flexcomp.program import Layer, Port, Program, Rung, choices
+from flexcomp.runtime import resolve
 
 
 def describe(program: Program) -> dict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flexcomp.program.program import Program, Rung, ValueArg
+from flexcomp.program import Program, Rung, ValueArg
 
 KINDS = ("activation", "weights", "pinned weights", "preload", "scratch")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flexcomp.errors import InputError
 from flexcomp.files import replacing
-from flexcomp.program.program import Program, Rung
+from flexcomp.program import Program, Rung
 from flexcomp.report.memory_map import KINDS, boxes
 from flexcomp.report.timeline import Bar, Lanes
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -12,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:  # commands that draw no timeline need not load the planner
-    from flexcomp.profiling.observing import LoadTime
-    from flexcomp.program.program import Program, Rung
+    from flexcomp.program import Program, Rung
     from flexcomp.report.timeline import Lanes
 
 
@@ -138,21 +136,6 @@ def timeline_table(program: Program, rung: Rung, timelines: Sequence[Lanes]) -> 
         seconds = (lanes.latency, lanes.busy, lanes.stalled, loading)
         nbytes = sum(bar.facts["bytes"] for bar in lanes.loading)
         table.add_row(lanes.label, *(f"{value * 1e3:.2f} ms" for value in seconds), human_bytes(nbytes))
-    return table
-
-
-def load_table(loads: Sequence[LoadTime]) -> Table:
-    """How fast loads are by their size."""
-    table = Table(title="loads by size")
-    for name in ("up to", "loads", "median time", "median rate"):
-        table.add_column(name, justify="right")
-    groups: dict[int, list[LoadTime]] = {}
-    for load in loads:
-        groups.setdefault(1 << (load.nbytes - 1).bit_length(), []).append(load)
-    for size, members in sorted(groups.items()):
-        seconds = statistics.median(load.seconds for load in members)
-        rate = statistics.median(load.nbytes / load.seconds for load in members)
-        table.add_row(human_bytes(size), str(len(members)), f"{seconds * 1e6:.0f} us", f"{rate / 1e6:.0f} MB/s")
     return table
 
 

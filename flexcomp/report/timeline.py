@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flexcomp.program.prediction import from_program
-from flexcomp.program.program import Load, Program, Rung
-from flexcomp.runtime.trace import Trace
+from flexcomp.program import Load, Program, Rung, from_program
+from flexcomp.runtime import Trace
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from flexcomp.errors import BudgetError, ExecutionError, InputError
-
-if TYPE_CHECKING:
-    from .session import Session
 
 PRESSURE = Path("/proc/pressure/memory")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -22,10 +19,33 @@ MARGIN = 1.05  # a budget grows only where this much more than it needs is allow
 _log = logging.getLogger(__name__)
 
 
+class Watched(Protocol):
+    """What a watch sees of a session, and does with it; a `flexcomp.Session` is one."""
+
+    ladder: Sequence[Any]  # ascending; each has its `budget_bytes`
+
+    @property
+    def budget(self) -> int:
+        """The one in use, in bytes."""
+        ...
+
+    def set_budget(self, budget: int) -> Any:
+        """Use the largest plan within `budget` bytes. Raises BudgetError."""
+        ...
+
+    def resident_arena(self) -> int:
+        """Bytes of the arena that are in memory."""
+        ...
+
+    def stats(self) -> dict:
+        """Raises ExecutionError once the session is closed."""
+        ...
+
+
 class Source(Protocol):
     """Where the allowed bytes come from."""
 
-    def allowed(self, session: Session) -> int | None:
+    def allowed(self, session: Watched) -> int | None:
         """Bytes that the network may take now; None: as it is."""
         ...
 
@@ -67,7 +87,7 @@ class ControlGroup:
             raise InputError("this process is in no memory control group")
         return cls(found, root)
 
-    def allowed(self, session: Session) -> int:
+    def allowed(self, session: Watched) -> int:
         """The tightest of the limits."""
         # Of the arena only what is in memory is part of the usage: all of it would make room that is not there. It is looked
         # at first: what is touched meanwhile then counts as somebody else's, not as free.
@@ -99,7 +119,7 @@ class Pressure:
         if not self.path.is_file():
             raise InputError(f"this system does not report memory pressure: there is no {path}")
 
-    def allowed(self, session: Session) -> int | None:
+    def allowed(self, session: Watched) -> int | None:
         """The neighbouring budget in the direction in which the pressure points."""
         waiting = self._waiting()
         budgets, now = [rung.budget_bytes for rung in session.ladder], session.budget
@@ -124,7 +144,7 @@ class Callback:
     def __init__(self, function: Callable[[], int | None]) -> None:
         self.function = function
 
-    def allowed(self, session: Session) -> int | None:
+    def allowed(self, session: Watched) -> int | None:
         """What the function says."""
         return self.function()
 
@@ -158,7 +178,7 @@ class Hysteresis:
 class Watch:
     """A thread that sets a session's budget. Made by `Session.watch`; stopped by `stop` or at the end of `with`."""
 
-    def __init__(self, session: Session, source: Source, interval_s: float, patience_s: float) -> None:
+    def __init__(self, session: Watched, source: Source, interval_s: float, patience_s: float) -> None:
         self._session, self._source, self._interval_s = session, source, interval_s
         self._hysteresis = Hysteresis([rung.budget_bytes for rung in session.ladder], patience_s)
         self._stopped = threading.Event()

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from flexcomp.schedules.registry import Candidate, tile_width
-from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.spec import ConvSpec, Spec
 from flexcomp.schedules.tiles.tile import VectorUnit, pieces, split_evenly
-from flexcomp.tuning.tasks import Spec
 
 _FEWEST_SAMPLES = 12
 _ROUNDS = 120

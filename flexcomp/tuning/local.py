@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from flexcomp.device.target import CompileTarget, resolve_target
+from flexcomp.device import CompileTarget, resolve_target
 from flexcomp.errors import TuningError
 from flexcomp.tuning.clock import time_here
 from flexcomp.tuning.trial import TrialLibrary

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flexcomp.errors import DeviceError, TuningError
-from flexcomp.remote.address import open_tracker, tracked_devices
+from flexcomp.remote import open_tracker, tracked_devices
 from flexcomp.tuning.clock import seconds_of_call
 from flexcomp.tuning.local import Measurement
 from flexcomp.tuning.trial import TrialLibrary

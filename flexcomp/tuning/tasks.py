@@ -8,8 +8,7 @@ from functools import partial
 
 from tvm import ir, relax
 
-from flexcomp.compiler import pipeline
-from flexcomp.compiler.weights import evaluate
+from flexcomp.compiler import evaluate, pipeline
 from flexcomp.frontend import Imported
 from flexcomp.passes import FuseLayers
 from flexcomp.passes.attributes import LAYER
@@ -17,10 +16,8 @@ from flexcomp.passes.choose_kernels import STRATEGIES, default_kernel, layer_spe
 from flexcomp.passes.ir import bindings
 from flexcomp.schedules.registry import Candidate
 from flexcomp.schedules.space import space
-from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
+from flexcomp.schedules.tiles.spec import Spec
 from flexcomp.schedules.tiles.tile import VectorUnit
-
-Spec = ConvSpec | MatmulSpec
 
 
 @dataclass(frozen=True)

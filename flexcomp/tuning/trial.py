@@ -17,14 +17,13 @@ import numpy as np
 import tvm_ffi
 
 from flexcomp import runtime_ext
-from flexcomp.compiler.linker import linker_for
-from flexcomp.compiler.machine_code import by_symbol, compile_module
-from flexcomp.device.target import resolve_target
+from flexcomp.compiler import by_symbol, compile_module, linker_for
+from flexcomp.device import resolve_target
 from flexcomp.passes.attributes import with_scratch
 from flexcomp.passes.pretransform_weights import data_shapes, out_shape
-from flexcomp.program.formats import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
-from flexcomp.program.program import (
+from flexcomp.program import (
     PAGE,
+    PROGRAM_KIND,
     Arg,
     CountArg,
     FirstArg,
@@ -40,10 +39,13 @@ from flexcomp.program.program import (
     ValueArg,
     WeightArg,
     Weights,
+    WeightsDigest,
+    encode_program,
+    write_weights,
 )
 from flexcomp.schedules.registry import Candidate
 from flexcomp.schedules.space import named
-from flexcomp.tuning.tasks import Spec
+from flexcomp.schedules.tiles.spec import Spec
 
 # Copies of the weights together: more than caches hold, as far as neither their number nor the time becomes too large.
 _COPIES_NBYTES = 64 << 20

@@ -140,3 +140,6 @@ class MatmulSpec:
     def __str__(self) -> str:
         epilogue = describe(self.epilogue)
         return f"{self.batch}×[{self.m}×{self.k}·{self.k}×{self.n}]" + (f" +{epilogue}" if epilogue else "")
+
+
+Spec = ConvSpec | MatmulSpec  # of a layer that has a choice of kernels

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from flexcomp.profiling.kernel_report import LayerTime, summarise
+from flexcomp.profiling.kernel_speeds import LayerTime, summarise
 from flexcomp.profiling.rates import Rates
 from flexcomp.program.program import Layer, TensorType, ValueArg, WeightArg
 

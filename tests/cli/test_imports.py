@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from flexcomp.doors import door
+
 HEAVY = {"tvm", "matplotlib", "onnx", "onnxslim", "onnxruntime"}
 
 
@@ -30,8 +32,20 @@ def test_the_compiler_is_not_imported(code):
     assert not imported_by(code) & HEAVY
 
 
-def test_build_stays_a_function():
-    imported_by("import flexcomp.compiler.build; import flexcomp; assert callable(flexcomp.build), flexcomp.build")
+def test_no_module_stands_in_the_place_of_a_public_name():
+    imported_by(
+        "import flexcomp, pkgutil, types\n"
+        "for module in pkgutil.walk_packages(flexcomp.__path__, 'flexcomp.'):\n"
+        "    if not module.name.endswith('__main__'): __import__(module.name)\n"
+        "for room in [flexcomp, *vars(flexcomp).values()]:\n"
+        "    for name in getattr(room, '__all__', ()) if isinstance(room, types.ModuleType) else ():\n"
+        "        assert name == 'remote' or not isinstance(getattr(room, name), types.ModuleType), (room, name)\n"
+    )
+
+
+def test_a_door_refuses_names_that_its_files_bear():
+    with pytest.raises(ValueError, match=r"called like what it hands on: fit$"):
+        door("flexcomp.room", fit="fit", other="name")
 
 
 def test_every_public_name_exists():

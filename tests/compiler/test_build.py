@@ -11,7 +11,7 @@ from tvm import relax
 
 import flexcomp
 from benchmarks.graph import Graph
-from flexcomp.compiler.build import prepare
+from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.prepared import Wish
 from flexcomp.compiler.rungs import layers_of
 from flexcomp.device.target import resolve_target

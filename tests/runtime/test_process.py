@@ -29,7 +29,7 @@ def test_loading_needs_no_compiler(tiny, x, tmp_path):
         session = flexcomp.load({str(tiny.library)!r}, "min")
         data = np.load({str(tmp_path / "data.npz")!r})
         np.testing.assert_allclose(session(data["x"]), data["y"], rtol=1e-4, atol=1e-5)
-        assert not {{"tvm", "onnx", "typer", "rich", "matplotlib", "flexcomp.compiler.build"}} & set(sys.modules)
+        assert not {{"tvm", "onnx", "typer", "rich", "matplotlib", "flexcomp.compiler.builder"}} & set(sys.modules)
         session.close()
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, cwd=tmp_path)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flexcomp import plan
-from flexcomp.plan.parts.slicing import finest_segment
-from flexcomp.program.program import ValueArg
+from flexcomp.plan import finest_segment
+from flexcomp.program import ValueArg
 
 from ..lower import Lowered, operand_bytes
 from .split import Chain, Region, chain_of

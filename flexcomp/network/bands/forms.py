@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flexcomp import plan
-from flexcomp.device.profile import DeviceProfile
+from flexcomp.device import DeviceProfile
 
 from ..forms import Planning, costs_of, form_of
 from ..variants import Network

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from flexcomp.program.program import Layer, ScratchArg, TensorType, ValueArg
+from flexcomp.program import Layer, ScratchArg, TensorType, ValueArg
 from flexcomp.schedules.row_bands import RowKernel
 
 from ..lower import Lowered, align
-from ..variants import Alternative
-from .split import Band
+from ..variants import Alternative, Band
 
 # A kernel that saves less than this part of a band's work is not worth its weights and scratch.
 _WORTHWHILE = 0.97

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flexcomp.program.program import ALIGN, Layer, TensorType, Value, ValueArg
+from flexcomp.program import ALIGN, TensorType, Value, ValueArg
 from flexcomp.schedules.row_bands import RowKernel, Rows
 
 from ..lower import Lowered, align
+from ..variants import Band
 
 
 @dataclass(frozen=True)
@@ -28,18 +29,6 @@ class Region:
 
     def __str__(self) -> str:
         return f"layers {self.start} to {self.stop - 1} in bands of {self.height} rows"
-
-
-@dataclass(frozen=True)
-class Band:
-    """A layer's work on some rows of its output."""
-
-    base: int  # the layer
-    rows: Rows
-    layer: Layer
-    work: float  # as Lowered.work
-    whole: int  # of all layers and alternatives the one of which it computes rows
-    instead_of: int | None = None  # the band of the same rows by the layer's own kernel, if this one has another
 
 
 @dataclass(frozen=True)

@@ -2,31 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ..problem import PAGE, Problem
+from ..problem import PAGE, Minimum, Problem
 from .layout import smallest_layout
 from .slicing import finest_segment, live_bytes
-
-
-@dataclass(frozen=True)
-class Minimum:
-    """The smallest arena, and the layer that needs most at once, in bytes."""
-
-    nbytes: int
-    bound: int  # what that layer needs at once; more than this is lost to fragmentation
-    layer: str
-    activations: int
-    weights: int  # of one block, the finest slice, in whole pages
-    scratch: int
-
-    def __str__(self) -> str:
-        lost = self.nbytes - self.bound
-        return (
-            f"the smallest feasible budget is {self.nbytes:,} B, set by layer {self.layer}: "
-            f"{self.activations:,} B of activations, {self.weights:,} B of weights, "
-            f"{self.scratch:,} B of scratch" + (f", {lost:,} B lost between them" if lost >= PAGE else "")
-        )
 
 
 def layer_bounds(problem: Problem) -> list[int]:

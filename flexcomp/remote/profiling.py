@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from flexcomp.device.profile import DeviceProfile
-from flexcomp.profiling.fit import fit
-from flexcomp.profiling.observing import Observations, observe
+from flexcomp.device import DeviceProfile
+from flexcomp.profiling import Observations, fit, observe
 from flexcomp.remote.device import Device
 
 

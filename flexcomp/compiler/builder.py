@@ -14,18 +14,21 @@ import tvm
 
 from flexcomp import plan
 from flexcomp.cache import KernelCache
-from flexcomp.device.profile import DeviceProfile, default_profile, load_profile
-from flexcomp.device.target import CompileTarget, require_supported, require_threads, resolve_target
+from flexcomp.device import (
+    CompileTarget,
+    DeviceProfile,
+    default_profile,
+    load_profile,
+    require_supported,
+    require_threads,
+    resolve_target,
+)
 from flexcomp.errors import InputError
 from flexcomp.frontend import Imported, load_model
-from flexcomp.network import fixed_order, kernel_sets
-from flexcomp.network.bands.forms import in_bands
-from flexcomp.network.lower import Lowered, lower
-from flexcomp.network.variants import Network, merge
+from flexcomp.network import Lowered, Network, fixed_order, in_bands, kernel_sets, lower, merge
 from flexcomp.passes.choose_kernels import Measured, chosen_kernels
-from flexcomp.profiling.kernel_lookup import Measurements
-from flexcomp.profiling.kernel_records import Database
-from flexcomp.runtime.budget import parse_budget
+from flexcomp.profiling import Database, Measurements
+from flexcomp.runtime import parse_budget
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 from . import pipeline

@@ -11,7 +11,7 @@ import flexcomp
 from flexcomp.device.profile import family, kernel_key
 from flexcomp.errors import ArtifactError
 from flexcomp.plan import Storage
-from flexcomp.profiling.fit import fit, storage_rates
+from flexcomp.profiling.fitting import fit, storage_rates
 from flexcomp.profiling.observing import LoadTime, Observations, note
 from flexcomp.program.prediction import LayerTime, Prediction
 from flexcomp.runtime.trace import Trace

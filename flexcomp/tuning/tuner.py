@@ -13,14 +13,13 @@ from pathlib import Path
 import onnx
 import tvm
 
-from flexcomp import __version__
-from flexcomp.compiler.linker import linker_for, require_linker
-from flexcomp.device.target import CompileTarget, require_supported, require_threads, resolve_target
+from flexcomp.compiler import linker_for, require_linker
+from flexcomp.device import CompileTarget, require_supported, require_threads, resolve_target
 from flexcomp.errors import InputError, TuningError
 from flexcomp.frontend import load_model
-from flexcomp.profiling.kernel_records import Database, Record
-from flexcomp.program.formats import WeightsDigest
-from flexcomp.tuning.decide import decide
+from flexcomp.profiling import Database, Record
+from flexcomp.program import WeightsDigest
+from flexcomp.schedules.decide import decide
 from flexcomp.tuning.local import Devices, Measurement, ThisMachine
 from flexcomp.tuning.report import TrialDone, TunedLayer, TuningReport
 from flexcomp.tuning.rpc import RemoteDevices, require_devices
@@ -28,6 +27,7 @@ from flexcomp.tuning.search import Search
 from flexcomp.tuning.tasks import Task, tasks_of
 from flexcomp.tuning.trial import Trial, TrialLibrary, build_library, write_data
 from flexcomp.tuning.workers import Workers, outcome
+from flexcomp.version import __version__
 
 Choice = tuple[int, str]  # task, kernel
 

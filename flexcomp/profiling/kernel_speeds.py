@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flexcomp.device.target import resolve_target
+from flexcomp.device import resolve_target
 from flexcomp.errors import ExecutionError
-from flexcomp.program.program import Layer, ValueArg, WeightArg
+from flexcomp.program import Layer, ValueArg, WeightArg
 
 from .rates import Rates, call_seconds, measure_rates, pool
 from .replay import Replay

@@ -1,6 +1,6 @@
 """A kernel is taken instead of the default if it is faster by more than noise."""
 
-from flexcomp.tuning.decide import NOISE, decide
+from flexcomp.schedules.decide import NOISE, decide
 
 
 def test_the_default_stays_unless_another_is_clearly_faster():

@@ -10,10 +10,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from flexcomp.device.profile import DelayModel, DeviceProfile, FamilyRate, KernelTime, family
+from flexcomp.device import DelayModel, DeviceProfile, FamilyRate, KernelTime, family
 from flexcomp.errors import ArtifactError
 from flexcomp.plan import SLICE_S, Storage
-from flexcomp.program.program import Layer, ValueArg, WeightArg
+from flexcomp.program import Layer, ValueArg, WeightArg
 
 from .disturbance import disturbance_of
 from .observing import LoadTime, Observations, mean

@@ -1,0 +1,35 @@
+"""Names that a room hands on from its files, each imported on its first use.
+
+    __getattr__, __dir__, __all__ = door(__name__, session="Session load", budget="Budget parse_budget")
+
+Files of one room may cost much or little to import: running a compiled network, or asking for help, never imports TVM.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+
+def door(room: str, **files: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package, from the names, separated by spaces, that each of its files has.
+
+    No file may bear one of the names: once imported, it would stand in the place of what is meant.
+    """
+    homes = {name: file for file, names in files.items() for name in names.split()}
+    if both := homes.keys() & files.keys():
+        raise ValueError(f"{room} has files that are called like what it hands on: {', '.join(sorted(both))}")
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {room!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{room}.{homes[name]}"), name)
+        setattr(sys.modules[room], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[room]), *homes})
+
+    return find, names, list(homes)

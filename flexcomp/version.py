@@ -1,0 +1,3 @@
+"""The version of flexcomp, which artifacts and measurements carry."""
+
+__version__ = "0.1.0"
