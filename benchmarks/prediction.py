@@ -16,9 +16,9 @@ from pathlib import Path
 from flexcomp.device.profile import DeviceProfile, load_profile
 from flexcomp.profiling.fitting import fit, operand_bytes
 from flexcomp.profiling.observing import Library, observe
-from flexcomp.program.formats import decode_program
 from flexcomp.program.prediction import LayerTime, Prediction
 from flexcomp.program.program import Program
+from flexcomp.program.program_bytes import decode_program
 from flexcomp.runtime import runner
 from flexcomp.runtime.session import read_program
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from flexcomp.compiler.rungs import layers_of
 from flexcomp.profiling.observing import Runs, spread
-from flexcomp.program.formats import decode_program
 from flexcomp.program.program import Rung
+from flexcomp.program.program_bytes import decode_program
 from flexcomp.runtime import runner, session
 from flexcomp.runtime.trace import Traces
 

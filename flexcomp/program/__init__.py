@@ -1,6 +1,6 @@
 """The compiled network as data and as bytes: what is in the library besides code, and the weights file.
 
-`program.py` is the data, `formats.py` the authority for every byte; nothing here knows TVM.
+`program.py` is the data, `program_bytes.py` and `weights_file.py` are the authorities for every byte. Nothing here knows TVM.
 """
 
 from flexcomp.doors import door
@@ -9,7 +9,9 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     program="ALIGN Arg CountArg FirstArg Layer Load PAGE Port Program Rung ScratchArg Step TensorType Value ValueArg WeightArg "
         "Weights",
-    formats="PROGRAM_KIND WeightsDigest decode_program encode_program write_weights",
+    program_bytes="PROGRAM_KIND decode_program encode_program",
+    weights_file="write_weights",
+    digest="WeightsDigest",
     prediction="LayerTime Prediction from_program to_metadata",
     choices="Offer worth_recording",
     library="ELF_MACHINES require_library",

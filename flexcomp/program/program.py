@@ -1,7 +1,7 @@
 """The Program: a compiled network as plain data, before it is encoded into an artifact.
 
 Layers say what is computed, once for all budgets. Rungs say where every byte lies and when it is
-loaded, one rung per budget. Nothing here knows TVM; `flexcomp.program.formats` gives the byte layout that
+loaded, one rung per budget. Nothing here knows TVM; `flexcomp.program.program_bytes` gives the byte layout that
 the runtime reads.
 """
 

@@ -209,7 +209,7 @@ class Session:
         return self.stats()["budget_bytes"]
 
     def program_bytes(self) -> bytes:
-        """The encoded program; `flexcomp.program.formats.decode_program` reads it."""
+        """The encoded program; `flexcomp.program.decode_program` reads it."""
         return bytes(self._program.get_function("blob")())
 
     def close(self) -> None:
@@ -258,7 +258,7 @@ def named_outputs(ports: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> 
 
 
 def read_program(path: str | os.PathLike[str]) -> bytes:
-    """The encoded program inside a compiled library, for `flexcomp.program.formats.decode_program`."""
+    """The encoded program inside a compiled library, for `flexcomp.program.decode_program`."""
     return bytes(_load_program(Path(path).resolve())[0].get_function("blob")())
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from flexcomp.program.formats import decode_program
+from flexcomp.program.program_bytes import decode_program
 from flexcomp.report import timeline
 from flexcomp.report.chrome_trace import trace_events
 from flexcomp.runtime import runner

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flexcomp.device.profile import kernel_key, load_profile
-from flexcomp.program.formats import decode_program
 from flexcomp.program.prediction import from_program
+from flexcomp.program.program_bytes import decode_program
 from flexcomp.runtime.session import read_program
 
 

@@ -200,7 +200,7 @@ def test_indices_that_reach_outside_by_their_shape_are_refused():
 def test_the_program_says_what_may_stand_in_indices(tmp_path):
     """One bound for each place of a tuple."""
     case = CASES["gather_nd"]
-    program = flexcomp.program.formats.decode_program(read_program(built(case, tmp_path)))
+    program = flexcomp.program.decode_program(read_program(built(case, tmp_path)))
     (checked,) = [layer for layer in program.layers if layer.op == "indices"]
     assert checked.args[0].bounds == ((-6, 6), (-5, 5)) and checked.description == "node 'y' (GatherND)"
     others = [arg for layer in program.layers if layer is not checked for arg in layer.args]

@@ -1,4 +1,4 @@
-"""The grammar of programs as tables, read from where it stands: the docstring of `flexcomp.program.formats`.
+"""The grammar of programs as tables, read from where it stands: the docstring of `flexcomp.program.program_bytes`.
 
 `python -m tests.fuzz.grammar OUTPUT` writes it as C++ for the mutator (`program_tree.cc`), which so never knows another
 format than the reader does.
@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from flexcomp.program import formats as artifact
+from flexcomp.program import program_bytes
 
 _NUMBERS = ("u8", "u16", "u32", "u64", "i64", "f64")
 _TERM = re.compile(r'"(?P<literal>\w+)"|(?:(?P<name>\w+):)?(?P<type>list<[^>]+>|\w+(?:\[len\(\w+\)\])?)(?:=(?P<constant>\d+))?')
@@ -30,7 +30,7 @@ class Term:
 Rules = dict[str, list[list[Term]]]  # alternatives; those of a rule with several begin with different constants
 
 
-def rules(text: str = artifact.__doc__) -> Rules:
+def rules(text: str = program_bytes.__doc__) -> Rules:
     """The rules by name, from the lines of the docstring that are a part of the grammar."""
     block = text[text.index("    program  =") : text.index("    str      =")]
     names = re.findall(r"^ {4}(\w+) *=", block, re.MULTILINE)
@@ -88,7 +88,7 @@ def _terms(text: str, rule: str, names: list[str], result: Rules) -> list[Term] 
 def as_cpp(table: Rules) -> str:
     """The table as initialisers of the structs of program_tree.cc."""
     index = {name: number for number, name in enumerate(table)}
-    lines = ["// Made by tests/fuzz/grammar.py from flexcomp/program/formats.py."]
+    lines = ["// Made by tests/fuzz/grammar.py from flexcomp/program/program_bytes.py."]
     for alternatives in table.values():
         lines.append("{")
         for terms in alternatives:

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
 from benchmarks.graph import Graph
-from flexcomp.program.formats import encode_program
 from flexcomp.program.program import Program
+from flexcomp.program.program_bytes import encode_program
 
 
 def residual() -> onnx.ModelProto:

@@ -1,5 +1,5 @@
 // A program as its grammar sees it: where each number, string and list lies. The grammar itself comes from
-// flexcomp/program/formats.py, through grammar.py.
+// flexcomp/program/program_bytes.py, through grammar.py.
 #pragma once
 
 #include <cstddef>

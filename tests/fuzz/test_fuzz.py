@@ -8,7 +8,8 @@ import pytest
 import tvm_ffi
 
 from flexcomp import runtime_ext
-from flexcomp.program.formats import PROGRAM_KIND, WeightsDigest, encode_program
+from flexcomp.program.digest import WeightsDigest
+from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
 from tests.fuzz.grammar import Term, as_cpp, rules
 from tests.runtime import tiny
 

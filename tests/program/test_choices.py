@@ -8,7 +8,8 @@ import pytest
 
 from flexcomp.errors import ArtifactError
 from flexcomp.program.choices import KEY, Offer, read, reasons, record
-from flexcomp.program.formats import decode_program, encode_program, write_weights
+from flexcomp.program.program_bytes import decode_program, encode_program
+from flexcomp.program.weights_file import write_weights
 from flexcomp.report.facts import describe
 from flexcomp.report.tables import as_text, choice_table
 

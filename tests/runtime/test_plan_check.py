@@ -10,8 +10,8 @@ import tiny as builder
 import tvm_ffi
 
 from flexcomp import runtime_ext
-from flexcomp.program.formats import PROGRAM_KIND, encode_program
 from flexcomp.program.program import PAGE, Load, Port, ScratchArg, TensorType, Value, ValueArg, WeightArg, Weights
+from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
 
 PLACE = builder.SLICE_NBYTES
 

@@ -11,7 +11,7 @@ from tiny import close_to
 
 import flexcomp
 from flexcomp.errors import BudgetError, ExecutionError, InputError
-from flexcomp.program.formats import decode_program
+from flexcomp.program.program_bytes import decode_program
 from flexcomp.runtime.session import read_info, read_program
 
 

@@ -20,7 +20,7 @@ from tvm.script import tirx as T
 from flexcomp import runtime_ext
 from flexcomp.compiler.machine_code import signature_of
 from flexcomp.passes.attributes import with_scratch
-from flexcomp.program.formats import PROGRAM_KIND, WeightsDigest, encode_program, write_weights
+from flexcomp.program.digest import WeightsDigest
 from flexcomp.program.program import (
     PAGE,
     CountArg,
@@ -38,7 +38,9 @@ from flexcomp.program.program import (
     WeightArg,
     Weights,
 )
+from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
 from flexcomp.program.signature import symbol
+from flexcomp.program.weights_file import write_weights
 
 N, NR = 256, 32
 BLOCKS = N // NR

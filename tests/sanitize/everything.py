@@ -26,7 +26,8 @@ import tiny
 from flexcomp import runtime_ext
 from flexcomp.compiler.linker import cache_for
 from flexcomp.program import signature
-from flexcomp.program.formats import encode_program, write_weights
+from flexcomp.program.program_bytes import encode_program
+from flexcomp.program.weights_file import write_weights
 
 HERE = Path(__file__).parent
 SRC = Path(runtime_ext.__file__).parent / "src"

@@ -1,4 +1,4 @@
-// Reads program format 3. The grammar stands in flexcomp/program/formats.py, the authority.
+// Reads program format 3. The grammar stands in flexcomp/program/program_bytes.py, the authority.
 #include <cstring>
 
 #include "base/crc32.h"

@@ -1,5 +1,5 @@
 // The weights file of a model: recognised at opening, verified on request, read by the loader.
-// The format stands in flexcomp/program/formats.py, the authority.
+// The format stands in flexcomp/program/weights_file.py, the authority.
 #pragma once
 
 #include <cstdint>

@@ -12,8 +12,9 @@ from safetensors.numpy import load_file
 
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError
-from flexcomp.program.formats import PROGRAM_KIND, decode_program, decode_weights_digest, encode_program, write_weights
 from flexcomp.program.program import PAGE, Load, Step, TensorType, Value, Weights
+from flexcomp.program.program_bytes import PROGRAM_KIND, decode_program, decode_weights_digest, encode_program
+from flexcomp.program.weights_file import write_weights
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
-"""Byte formats of an artifact: the program inside MODEL.so and the weights file MODEL.weights.
+"""The byte format of the program inside MODEL.so, of which this module is the authority.
 
-This module is the authority for both. The reader on the device is `runtime_ext/src/program/reader.cc`
-(program) and `runtime_ext/src/storage/weights_file.cc` (weights).
+The reader on the device is `runtime_ext/src/program/reader.cc`.
 
 Program, format 3. Everything is little-endian and unpadded; counts and indices are u32:
 
@@ -40,34 +39,20 @@ Bit 0 of a load's flags says that it is pinned, bit 1 that it is read ahead: `af
 inference before (the first inference reads it at its start); it is not pinned, and all loads before it are read
 ahead or pinned. The other bits, follow-ups, and memory spaces other than
 space 0, "host", are reserved: a reader refuses what it does not know.
-
-Weights file, format 1: a safetensors file (u64 length, JSON header, data section) with three promises more:
-the header is padded with spaces so that the data section starts at a multiple of PAGE; every tensor starts
-at a multiple of ALIGN of the data section, the gaps being tensors named "~pad.N"; and `__metadata__` holds
-"format": "flexcomp.weights.1", "model", and "content", a digest of all tensor checksums. The program
-stores the CRC-32 of everything before the data section, so the weights of another model, or of another
-training of the same model, are refused without reading the data.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-
-import numpy as np
+from dataclasses import replace
 
 from flexcomp.errors import ArtifactError
-from flexcomp.files import replacing
 
+from .digest import Checksum, WeightsDigest
 from .program import (
     ALIGN,
-    PAGE,
     Arg,
     CountArg,
     FirstArg,
@@ -87,7 +72,6 @@ from .program import (
 
 PROGRAM_VERSION = 3
 PROGRAM_KIND = "flexcomp.program.3"  # kind of the module in the library: the version is part of it
-WEIGHTS_FORMAT = "flexcomp.weights.1"
 
 _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
@@ -103,118 +87,6 @@ _DTYPES = {
     "bfloat16": (4, 16), "bool": (6, 8),
 }  # fmt: skip
 _DTYPE_NAMES = {code: name for name, code in _DTYPES.items()}
-
-# dtype name → name in safetensors
-_SAFETENSORS = {
-    "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
-    "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
-    "float16": "F16", "float32": "F32", "float64": "F64", "bool": "BOOL",
-    "bfloat16": "BF16",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Checksum:
-    """The CRC-32 of one tensor in the weights file and of the gap behind it, and of one before the first."""
-
-    offset: int  # bytes from the start of the data section
-    nbytes: int
-    crc: int
-
-
-@dataclass(frozen=True)
-class WeightsDigest:
-    """What a program knows of its weights file, to recognise it and to verify it."""
-
-    header_nbytes: int  # everything before the data section; multiple of PAGE
-    header_crc: int
-    data_nbytes: int
-    checksums: tuple[Checksum, ...]
-
-    @property
-    def file_nbytes(self) -> int:
-        return self.header_nbytes + self.data_nbytes
-
-
-# ---------------------------------------------------------------------------------------------------- weights
-
-
-def write_weights(
-    path: str | os.PathLike[str],
-    entries: Sequence[tuple[str, np.ndarray] | tuple[str, np.ndarray, int]],
-    *,
-    model: str = "",
-    data_nbytes: int | None = None,
-) -> WeightsDigest:
-    """Write the weights file and return its digest.
-
-    `entries` are (name, array) or (name, array, offset) in ascending order of offset; without an offset a
-    tensor starts at the next multiple of ALIGN. `data_nbytes` pads the data section at its end. `path` appears
-    only when it is complete.
-    """
-    if not isinstance(entries, Sequence):
-        raise TypeError("the weights must be a sequence: they are gone through twice")
-    if not entries and data_nbytes:
-        raise ValueError(f"{data_nbytes} bytes of no weights")
-    path = Path(path)
-    tensors, offsets, end = _place_weights(entries, data_nbytes)
-    metadata = {"format": WEIGHTS_FORMAT, "model": model, "content": hashlib.sha256().hexdigest()}
-    header_nbytes = len(_weights_header(tensors, metadata))  # the same with any digest
-    checksums: list[Checksum] = []
-    edges = [0, *offsets[1:], end]
-    with replacing(path) as partial, open(partial, "wb") as out:
-        out.truncate(header_nbytes + end)  # gaps are holes, which read as zeros
-        for (_, array, *_), offset in zip(entries, offsets, strict=True):
-            raw = memoryview(np.ascontiguousarray(array).reshape(-1).view("u1"))
-            out.seek(header_nbytes + offset)
-            out.write(raw)
-            begin, behind = edges[len(checksums) : len(checksums) + 2]
-            crc = zlib.crc32(raw, zlib.crc32(bytes(offset - begin)))
-            crc = zlib.crc32(bytes(behind - offset - raw.nbytes), crc)
-            checksums.append(Checksum(begin, behind - begin, crc))
-        content = b"".join(struct.pack("<QQI", c.offset, c.nbytes, c.crc) for c in checksums)
-        header = _weights_header(tensors, metadata | {"content": hashlib.sha256(content).hexdigest()})
-        out.seek(0)
-        out.write(header)
-    return WeightsDigest(len(header), zlib.crc32(header), end, tuple(checksums))
-
-
-def _place_weights(entries: Sequence[tuple], data_nbytes: int | None) -> tuple[dict[str, dict], list[int], int]:
-    """The header's tensors, with the gaps between them, the offset of each entry, and the bytes of the data section."""
-    tensors: dict[str, dict] = {}
-    offsets: list[int] = []
-    end = pads = 0
-
-    def pad(to: int) -> None:
-        nonlocal end, pads
-        if to > end:
-            tensors[f"~pad.{pads}"] = {"dtype": "U8", "shape": [to - end], "data_offsets": [end, to]}
-            pads += 1
-            end = to
-
-    for name, array, *rest in entries:
-        offset = rest[0] if rest else -(-end // ALIGN) * ALIGN
-        if name in tensors or name == "__metadata__" or name.startswith("~pad."):
-            raise ValueError(f'the weight name "{name}" is used twice or reserved')
-        if offset % ALIGN or offset < end:
-            raise ValueError(f'weight "{name}" is placed at {offset}: not a multiple of {ALIGN} at or behind {end}')
-        if array.dtype.name not in _SAFETENSORS or array.nbytes == 0:
-            raise ValueError(f'weight "{name}" cannot be stored: {array.dtype.name}{list(array.shape)}')
-        pad(offset)
-        end = offset + array.nbytes
-        tensors[name] = {"dtype": _SAFETENSORS[array.dtype.name], "shape": list(array.shape), "data_offsets": [offset, end]}
-        offsets.append(offset)
-    pad(end if data_nbytes is None else data_nbytes)
-    return tensors, offsets, end
-
-
-def _weights_header(tensors: dict[str, dict], metadata: dict[str, str]) -> bytes:
-    text = json.dumps({"__metadata__": metadata, **tensors}, separators=(",", ":"), ensure_ascii=False).encode()
-    padded = -(-(8 + len(text)) // PAGE) * PAGE - 8
-    return struct.pack("<Q", padded) + text.ljust(padded)
-
-
-# ---------------------------------------------------------------------------------------------------- program
 
 
 def encode_program(program: Program, weights: WeightsDigest) -> bytes:
