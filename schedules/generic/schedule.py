@@ -23,9 +23,10 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from .. import nests
-from ..nests import stages
 from ..tiles import vector_math
 from . import guard, scratch
+from .merge import merge
+from .parse import parse
 from .scratch import Scratch
 
 # Iterations of a block below which it stays serial.
@@ -89,10 +90,10 @@ def packed_calls(func: tirx.PrimFunc) -> list[str]:
 
 
 def _by_stages(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
-    parsed = stages.parse(func)
+    parsed = parse(func)
     if parsed is None:
         return None
-    merged = stages.merge(parsed, func.body.block.alloc_buffers)
+    merged = merge(parsed, func.body.block.alloc_buffers)
     written = {stage.buffer for stage in merged}
     kept = [buffer for buffer in func.body.block.alloc_buffers if buffer in written]
     arguments = [*func.params, *kept]

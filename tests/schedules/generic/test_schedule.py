@@ -10,7 +10,7 @@ from tvm.relax.op import image, nn
 
 from flexcomp.schedules.generic import audit
 from flexcomp.schedules.generic import schedule as generic
-from flexcomp.schedules.nests import stages
+from flexcomp.schedules.generic.parse import parse
 
 TVM_TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 FLOAT = "float32"
@@ -244,4 +244,4 @@ def test_packed_calls_are_refused():
 
 def test_parse_rejects_other_forms():
     (function,) = legalised(*CASES["argmax"])
-    assert stages.parse(function) is None
+    assert parse(function) is None
