@@ -11,16 +11,12 @@ from dataclasses import asdict, fields
 from functools import cache
 from itertools import accumulate, chain
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import runtime_ext
 from .errors import PlanError
 from .problem import IN_CACHE, Layer, Plan, Problem, Segment, Step
-
-if TYPE_CHECKING:
-    from .parts.layout import Layout
 
 _UNPLACEABLE, _STUCK, _OUT_OF_MEMORY = 1, 2, 3  # as in runtime_ext/planner/c_api.cc
 
@@ -90,11 +86,11 @@ class NativeProblem:
         _call("New", len(problem.layers), _address(times), _address(weights), byref(storage), byref(self._handle))
         weakref.finalize(self, _library().FlexcompPlannerFree, self._handle)
 
-    def add_layout(self, layout: Layout, top: int) -> None:
-        """Layouts are numbered in the order of their adding; tensors and scratch end at `top`."""
-        ends = array("q", accumulate((len(intervals) for intervals in layout.occupied), initial=0))
-        occupied = array("q", chain.from_iterable(chain.from_iterable(layout.occupied)))
-        _call("AddLayout", self._handle, _address(ends), _address(occupied), top)
+    def add_layout(self, occupied: Sequence[Sequence[tuple[int, int]]], top: int) -> None:
+        """Layouts, by what their layers occupy, are numbered in the order of their adding; tensors and scratch end at `top`."""
+        ends = array("q", accumulate(map(len, occupied), initial=0))
+        intervals = array("q", chain.from_iterable(chain.from_iterable(occupied)))
+        _call("AddLayout", self._handle, _address(ends), _address(intervals), top)
 
     def attempt(self, layout: int, **choice: int) -> Result | None:
         """Make the plan of a point of the search, by the fields of `_Choice`; None if something finds no place."""

@@ -74,7 +74,7 @@ class Native:
         for layout in layouts:
             of_tensors = [at + tensor.nbytes for at, tensor in zip(layout.tensor_at, problem.tensors, strict=True)]
             of_scratch = [at + layer.scratch for at, layer in zip(layout.scratch_at, problem.layers, strict=True)]
-            self.loops.add_layout(layout, max((*of_tensors, *of_scratch), default=0))
+            self.loops.add_layout(layout.occupied, max((*of_tensors, *of_scratch), default=0))
 
     def attempt(self, point: Point) -> Tried | None:
         """As Candidates says."""
