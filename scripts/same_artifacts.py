@@ -1,0 +1,42 @@
+"""Whether another checkout of flexcomp makes the same artifacts, byte for byte: does code that moved still do the same?
+
+    python -m scripts.same_artifacts OTHER DIR [NETWORK …]
+
+OTHER is a checkout with a `.venv` of its own. Both build the networks (`benchmarks/models.py` has their names) into DIR/this and
+DIR/other, with one runtime, this checkout's: an object that was compiled elsewhere holds other paths. Nothing is taken from
+the cache of kernels. The exit status is 1 if a library or a weights file differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+from pathlib import Path
+
+from benchmarks.versus import HERE, NETWORKS, build
+from flexcomp import runtime_ext
+
+
+def main() -> int:
+    """Build with both, and compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("other", type=Path, help="another checkout")
+    parser.add_argument("dir", type=Path, help="where artifacts lie")
+    parser.add_argument("names", nargs="*", metavar="NETWORK", default=list(NETWORKS))
+    args = parser.parse_args()
+    os.environ["FLEXCOMP_NATIVE"] = str(runtime_ext.runtime_object().parent)
+    different = 0
+    for name in args.names:
+        digests = []
+        for checkout, folder in ((HERE, args.dir.resolve() / "this"), (args.other.resolve(), args.dir.resolve() / "other")):
+            os.environ["FLEXCOMP_CACHE"] = str(folder / "cache")
+            build(checkout, folder, [name])
+            digests.append([hashlib.sha256((folder / f"{name}.{kind}").read_bytes()).hexdigest() for kind in ("so", "weights")])
+        different += digests[0] != digests[1]
+        print(f"{name}: {'the same' if digests[0] == digests[1] else 'different'}, {' '.join(digests[0])}", flush=True)
+    return int(different > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
