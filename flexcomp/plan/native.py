@@ -9,14 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from ctypes import POINTER, byref, c_double, c_int32, c_int64, c_void_p
 from dataclasses import asdict, fields
 from functools import cache
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from operator import attrgetter
 
 import numpy as np
 
 from .. import runtime_ext
 from .errors import PlanError
-from .problem import IN_CACHE, Layer, Plan, Problem, Segment, Step
+from .problem import IN_CACHE, Layer, Plan, Problem, Segment, Step, Storage
+
+_Occupied = Sequence[Sequence[tuple[int, int]]]  # per layer (address, nbytes), by address: Layout.occupied
 
 _UNPLACEABLE, _STUCK, _OUT_OF_MEMORY = 1, 2, 3  # as in runtime_ext/planner/c_api.cc
 
@@ -64,6 +66,8 @@ def _library() -> ctypes.CDLL:
         ("Cuts", None, c_int64, c_void_p, c_void_p, c_void_p, POINTER(_CutRates), c_void_p),
         ("RecordsNew", c_int32, c_int64, c_void_p, c_void_p, c_void_p, POINTER(c_void_p)),
         ("RecordsFree", None, c_void_p),
+        ("FlexNn", c_int32, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p, POINTER(c_int64)),
+        ("Partition", c_int32, c_int64, c_void_p, c_void_p, c_double, c_double, c_int64, c_void_p, POINTER(c_int64)),
         ("Place", c_int32, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_int64)),
     ):
         function = getattr(library, f"FlexcompPlanner{name}")  # the same each time
@@ -86,10 +90,9 @@ class NativeProblem:
         _call("New", len(problem.layers), _address(times), _address(weights), byref(storage), byref(self._handle))
         weakref.finalize(self, _library().FlexcompPlannerFree, self._handle)
 
-    def add_layout(self, occupied: Sequence[Sequence[tuple[int, int]]], top: int) -> None:
+    def add_layout(self, occupied: _Occupied, top: int) -> None:
         """Layouts, by what their layers occupy, are numbered in the order of their adding; tensors and scratch end at `top`."""
-        ends = array("q", accumulate(map(len, occupied), initial=0))
-        intervals = array("q", chain.from_iterable(chain.from_iterable(occupied)))
+        ends, intervals = _intervals(occupied)
         _call("AddLayout", self._handle, _address(ends), _address(intervals), top)
 
     def attempt(self, layout: int, **choice: int) -> Result | None:
@@ -145,6 +148,26 @@ class NativeRecords:
         return tuple(offsets), total.value
 
 
+def place_steps(
+    occupied: _Occupied, arena: int, layers: Sequence[int], weights: Sequence[int], scratch: Sequence[int]
+) -> list[tuple[int, int, int]]:
+    """As `published.flexnn` says."""
+    (ends, intervals), count = _intervals(occupied), len(layers)
+    rows, places, failed = array("q", (*layers, *weights, *scratch)), array("q", bytes(24 * count)), c_int64()
+    sizes = len(occupied), _address(ends), _address(intervals), arena, count
+    _call("FlexNn", *sizes, _address(rows), _address(places), byref(failed))
+    found = zip(places[:count], places[count : 2 * count], places[2 * count :], strict=True)
+    return list(islice(found, count if failed.value < 0 else failed.value))
+
+
+def block_starts(at: np.ndarray, seconds: np.ndarray, storage: Storage, room: int) -> list[int]:
+    """As `published.swapnet` says, of int64 bytes and float64 seconds."""
+    starts, count = array("q", bytes(8 * len(at))), c_int64()
+    rates = storage.single_s, storage.bandwidth
+    _call("Partition", len(at) - 1, at.ctypes.data, seconds.ctypes.data, *rates, room, _address(starts), byref(count))
+    return list(starts[: count.value])
+
+
 def cut_values(seconds: np.ndarray, nbytes: np.ndarray, held: np.ndarray, **rates: float) -> np.ndarray:
     """`Cuts.values` of float64 sums up to each layer of two inferences; by the fields of `_CutRates`."""
     values = np.empty((len(held), len(held) + 1))
@@ -158,6 +181,12 @@ def _call(name: str, *arguments: object) -> int | None:
     if code == _OUT_OF_MEMORY:
         raise MemoryError
     return code
+
+
+def _intervals(occupied: _Occupied) -> tuple[array, array]:
+    """Where each layer's rows of (address, nbytes) begin and the last ends, and the rows."""
+    ends = array("q", accumulate(map(len, occupied), initial=0))
+    return ends, array("q", chain.from_iterable(chain.from_iterable(occupied)))
 
 
 def _address(numbers: array) -> int:

@@ -8,6 +8,7 @@
 #include "candidate.h"
 #include "cuts.h"
 #include "place.h"
+#include "published.h"
 #include "simulate.h"
 #include "slicing.h"
 
@@ -147,5 +148,30 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerPlace(const Records* records, int64_t co
   return Guarded([&]() -> int32_t {
     *total = PlaceInOrder(*records, count, order, offsets);
     return kFine;
+  });
+}
+
+// As FlexNn, in the layout of so many layers beside whose tensors `pages` pages are used; `rows` are the layers of all steps,
+// then their pages of weights, then those of scratch, `places` their after, first pages, and first pages of scratch. `failed` is the step that finds no place.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerFlexNn(int64_t layers, const int64_t* begins, const int64_t* occupied, int64_t pages,
+                                               int64_t steps, const int64_t* rows, int64_t* places, int64_t* failed) {
+  return Guarded([&]() -> int32_t {
+    const Layout layout(layers, begins, occupied, 0);
+    std::vector<PageSet> free(steps);
+    for (int64_t step = 0; step < steps; ++step) layout.FreePages(rows[step], pages, &free[step]);
+    *failed = FlexNn(&free, rows + steps, rows + 2 * steps, places, places + steps, places + 2 * steps);
+    return *failed < 0 ? kFine : kUnplaceable;
+  });
+}
+
+// As Partition: `starts` has room for one per layer, `count` of them are written.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerPartition(int64_t layers, const int64_t* nbytes_upto, const double* seconds_upto,
+                                                  double single_s, double bandwidth, int64_t room, int64_t* starts,
+                                                  int64_t* count) {
+  return Guarded([&]() -> int32_t {
+    const std::vector<int64_t> found = Partition(layers, nbytes_upto, seconds_upto, single_s, bandwidth, room);
+    *count = static_cast<int64_t>(found.size());
+    Copy(found, starts);
+    return found.empty() ? kUnplaceable : kFine;
   });
 }

@@ -4,6 +4,34 @@
 
 namespace flexcomp::planner {
 
+void Window::Begin(const PageSet& free, int64_t count, int64_t within) {
+  all_.Clear();
+  all_.Append(0, within ? within : INT64_MAX);
+  now_.Intersection(all_, free, count);
+}
+
+void Window::Narrow(const PageSet& by, int64_t count) {
+  next_.Intersection(now_, by, count);
+  now_.swap(next_);
+}
+
+int64_t Window::Backwards(const std::vector<PageSet>& free, int64_t start, int64_t earliest, int64_t count) {
+  if (now_.empty()) return -1;
+  int64_t after = start;
+  for (; after > earliest; --after) {
+    next_.Intersection(now_, free[after - 1], count);
+    if (next_.empty()) break;
+    now_.swap(next_);
+  }
+  return after;
+}
+
+int64_t Window::EarliestPlace(const std::vector<PageSet>& free, const Piece& piece, int64_t earliest, int64_t within) {
+  Begin(free[piece.step], piece.pages(), within);
+  for (int64_t step = piece.step + 1; step < piece.end && !empty(); ++step) Narrow(free[step], piece.pages());
+  return Backwards(free, piece.step, earliest, piece.pages());
+}
+
 bool Preloading::Run(std::vector<Place>* places) {
   if (!PlaceAll(places)) return false;
   size_t early = 0;
@@ -22,8 +50,8 @@ bool Preloading::PlaceAll(std::vector<Place>* places) {
   places->clear();
   int64_t earliest = 0;
   for (const Piece& piece : pieces_) {
-    int64_t after = EarliestPlace(free_, piece, earliest, within_ > 0);
-    if (after < 0 && within_ > 0) after = EarliestPlace(free_, piece, earliest, false);
+    int64_t after = window_.EarliestPlace(free_, piece, earliest, within_);
+    if (after < 0 && within_ > 0) after = window_.EarliestPlace(free_, piece, earliest, 0);
     if (after < 0) return false;
     earliest = after;
     const int64_t first = Choose(piece.pages());
@@ -47,16 +75,16 @@ bool Preloading::MoveAhead(std::vector<PageSet>* free, size_t early, std::vector
     const int64_t count = piece.pages();
     int64_t found = -1;
     if (ahead) {
-      Begin((*free)[steps], count, within_ > 0);
-      for (int64_t step = 0; step < piece.end && !window_.empty(); ++step) Narrow((*free)[step], count);
-      found = Backwards(*free, steps, std::max(after, piece.end), count);
+      window_.Begin((*free)[steps], count, within_);
+      for (int64_t step = 0; step < piece.end && !window_.empty(); ++step) window_.Narrow((*free)[step], count);
+      found = window_.Backwards(*free, steps, std::max(after, piece.end), count);
       if (found < 0) {
         ahead = false;
         after = 0;
       }
     }
     if (!ahead) {
-      found = EarliestPlace(*free, piece, after, false);
+      found = window_.EarliestPlace(*free, piece, after, 0);
       if (found < 0 || (early < places->size() && found > (*places)[early].after)) return false;
     }
     after = found;
@@ -82,36 +110,6 @@ void Preloading::Prolong(size_t early, std::vector<Place>* places) const {
   }
 }
 
-int64_t Preloading::EarliestPlace(const std::vector<PageSet>& free, const Piece& piece, int64_t earliest, bool within) {
-  const int64_t count = piece.pages();
-  Begin(free[piece.step], count, within);
-  for (int64_t step = piece.step + 1; step < piece.end && !window_.empty(); ++step) Narrow(free[step], count);
-  return Backwards(free, piece.step, earliest, count);
-}
-
-int64_t Preloading::Backwards(const std::vector<PageSet>& free, int64_t start, int64_t earliest, int64_t count) {
-  if (window_.empty()) return -1;
-  int64_t after = start;
-  for (; after > earliest; --after) {
-    next_.Intersection(window_, free[after - 1], count);
-    if (next_.empty()) break;
-    window_.swap(next_);
-  }
-  return after;
-}
-
-void Preloading::Begin(const PageSet& free, int64_t count, bool within) {
-  all_.Clear();
-  all_.Append(0, within ? within_ : INT64_MAX);
-  window_.Intersection(all_, free, count);
-}
-
-void Preloading::Narrow(const PageSet& by, int64_t count) {
-  next_.Intersection(window_, by, count);
-  window_.swap(next_);
-}
-
-// The first page of a place for `count` pages in window_.
 int64_t Preloading::Choose(int64_t count) {
   const std::vector<PageRange>& ranges = window_.ranges();
   if (chooser_ == Chooser::kLowest) return ranges.front().first;

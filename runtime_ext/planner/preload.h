@@ -15,6 +15,25 @@ struct Place {
   bool ahead = false;
 };
 
+// The pages that are free at all of some steps, in ranges of at least a piece's size: ranges that are too short never grow,
+// so they go at once, and few are left to look at.
+class Window {
+ public:
+  // What is free at one step, only of the first `within` pages if that is not 0.
+  void Begin(const PageSet& free, int64_t count, int64_t within);
+  void Narrow(const PageSet& by, int64_t count);
+  // The smallest step from `earliest` to `start` from which on the window is still free; leaves what is. -1 if it is empty.
+  int64_t Backwards(const std::vector<PageSet>& free, int64_t start, int64_t earliest, int64_t count);
+  // The same for all steps of a piece.
+  int64_t EarliestPlace(const std::vector<PageSet>& free, const Piece& piece, int64_t earliest, int64_t within);
+
+  bool empty() const { return now_.empty(); }
+  const std::vector<PageRange>& ranges() const { return now_.ranges(); }
+
+ private:
+  PageSet now_, next_, all_;
+};
+
 class Preloading {
  public:
   // `free` holds the free pages of every step, and at its end those between two inferences; places are taken out of it.
@@ -29,15 +48,7 @@ class Preloading {
   bool PlaceAll(std::vector<Place>* places);
   bool MoveAhead(std::vector<PageSet>* free, size_t early, std::vector<Place>* places);
   void Prolong(size_t early, std::vector<Place>* places) const;
-
-  // The smallest step from `earliest` to the piece's own from which on a place is free until its end; -1 if there is
-  // none. Leaves the ranges in window_ that are free then.
-  int64_t EarliestPlace(const std::vector<PageSet>& free, const Piece& piece, int64_t earliest, bool within);
-  // The same from `start` backwards, for what must lie in window_ too. Ranges that are too short never grow: they go at
-  // once, so that few are left to look at.
-  int64_t Backwards(const std::vector<PageSet>& free, int64_t start, int64_t earliest, int64_t count);
-  void Begin(const PageSet& free, int64_t count, bool within);
-  void Narrow(const PageSet& by, int64_t count);
+  // The first page of a place for `count` pages in window_.
   int64_t Choose(int64_t count);
 
   std::vector<PageSet>& free_;
@@ -45,7 +56,7 @@ class Preloading {
   const Chooser chooser_;
   const int64_t within_;
   int64_t head_ = 0;  // of the ring
-  PageSet window_, next_, all_;
+  Window window_;
 };
 
 }  // namespace flexcomp::planner

@@ -72,15 +72,16 @@ def test_candidates_are_the_same(data: st.DataObject, problem: Problem, factor: 
         assert native.plan(point) == python.plan(point)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=150)
 @given(problems(), st.sampled_from([1, 1.1, 1.5, 2.5]), st.sampled_from(sorted(STRATEGIES)), st.booleans())
 def test_plans_are_the_same(problem: Problem, factor: float, strategy: str, quick: bool) -> None:
     budget = int(minimum_budget(problem).nbytes * factor)
     try:
         found = plan(problem, budget, strategy, quick=quick)
     except InfeasibleError as error:
-        with readable(), pytest.raises(InfeasibleError, match=str(error)[:40]):
+        with readable(), pytest.raises(InfeasibleError) as of_python:
             plan(problem, budget, strategy, quick=quick)
+        assert str(of_python.value) == str(error)
         return
     with readable():
         assert plan(problem, budget, strategy, quick=quick) == found

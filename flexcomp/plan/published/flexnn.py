@@ -13,9 +13,13 @@ activation takes a place that is free during its whole life, or planning fails.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..errors import Unplaceable
+from ..loops import in_python
+from ..native import place_steps
 from ..parts.assemble import Place, assemble
-from ..parts.layout import layout_of
+from ..parts.layout import Layout, layout_of
 from ..parts.pages import highest, lowest, pages, span, starts
 from ..parts.pieces import pieces_of
 from ..parts.preload import choose_lowest, earliest_place, occupy
@@ -40,32 +44,48 @@ def flexnn(problem: Problem, budget: int) -> Plan:
         limits.append(min(free, max(finest_segment(layer), free // IN_FLIGHT)))
     steps = slice_to_room(problem, limits)
 
-    of_layer = layout.free_pages(arena)
-    free = [of_layer[step.layer] for step in steps]
     pieces = pieces_of(problem, steps)
-    pages_of = {piece.step: piece.pages for piece in pieces}
-    places = []
-    scratch_at = []
+    weights, scratch = [0] * len(steps), [pages(problem.layers[step.layer].scratch) for step in steps]
+    for piece in pieces:
+        weights[piece.step] = piece.pages
+    wanted = arena // PAGE, [step.layer for step in steps], weights, scratch
+    rows = _place_steps(layout, *wanted) if in_python() else place_steps(layout.occupied, *wanted)
+    if len(rows) < len(steps):
+        layer, failed = problem.layers[steps[len(rows)].layer], len(rows)
+        needs = f"{weights[failed]} pages of weights and {scratch[failed]} of scratch"
+        raise Unplaceable(f"layer {layer.name}: no place for {needs}")
+    places = [Place(after, first) for (after, first, _), count in zip(rows, weights, strict=True) if count]
+    scratch_at = [first * PAGE if count else -1 for (*_, first), count in zip(rows, scratch, strict=True)]
+    return assemble(problem, "flexnn", budget, steps, tensor_at, scratch_at, pieces, places)
+
+
+def _place_steps(
+    layout: Layout, arena: int, layers: Sequence[int], weights: Sequence[int], scratch: Sequence[int]
+) -> list[tuple[int, int, int]]:
+    """Per step when its weights are loaded, their first page, and that of its scratch; up to the first step that has no place.
+
+    The arguments are pages of the arena, and per step its layer, and pages of weights and scratch.
+    """
+    of_layer = layout.free_pages(arena * PAGE)
+    free = [of_layer[layer] for layer in layers]
+    rows: list[tuple[int, int, int]] = []
     earliest = 0
-    for index, step in enumerate(steps):
-        layer, count = problem.layers[step.layer], pages_of.get(index, 0)
-        scratch = pages(layer.scratch)
+    for index, (count, wanted) in enumerate(zip(weights, scratch, strict=True)):
         for bound in (earliest, index):  # with preloading, then without
             place = _plan_weights(free, index, bound, count)
             rest = free[index] & ~span(place[1], count) if place else free[index]
-            room = starts(rest, scratch) if scratch else 1
+            room = starts(rest, wanted) if wanted else 1
             if room and (place or not count):
                 break
         else:
-            raise Unplaceable(f"layer {layer.name}: no place for {count} pages of weights and {scratch} of scratch")
+            return rows
         if place:
             earliest = place[0]
             occupy(free, earliest, index + 1, place[1], count)
-            places.append(Place(*place))
-        if scratch:
-            occupy(free, index, index + 1, lowest(room), scratch)
-        scratch_at.append(lowest(room) * PAGE if scratch else -1)
-    return assemble(problem, "flexnn", budget, steps, tensor_at, scratch_at, pieces, places)
+        if wanted:
+            occupy(free, index, index + 1, lowest(room), wanted)
+        rows.append((*(place or (0, 0)), lowest(room) if wanted else 0))
+    return rows
 
 
 def _plan_weights(free: list[int], step: int, earliest: int, count: int) -> tuple[int, int] | None:

@@ -15,16 +15,18 @@ looks the partition up in a table; here dynamic programming goes through all par
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 
 from ..errors import Unplaceable
+from ..loops import in_python
+from ..native import block_starts
 from ..parts.assemble import Place, assemble
 from ..parts.layout import compact_layout
 from ..parts.pages import pages
 from ..parts.pieces import join, pieces_of
-from ..problem import PAGE, Plan, Problem, Step
+from ..problem import PAGE, Plan, Problem, Step, Storage
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,15 @@ def partition(problem: Problem, sizes: list[int], room: int) -> list[Block]:
         return []
     at = np.concatenate([[0], np.cumsum(sizes)])
     seconds = np.concatenate([[0.0], np.cumsum([layer.seconds for layer in problem.layers])])
-    storage = problem.storage
+    starts = _starts(at, seconds, problem.storage, room) if in_python() else block_starts(at, seconds, problem.storage, room)
+    if not starts:
+        raise Unplaceable(f"no two blocks of layers fit in {room:,} B beside the activations; SwapNet cuts no layer")
+    return [Block(start, stop) for start, stop in pairwise([*starts, count])]
+
+
+def _starts(at: np.ndarray, seconds: np.ndarray, storage: Storage, room: int) -> list[int]:
+    """The first layers of the blocks, of bytes and seconds summed up to each layer; none if no partition fits."""
+    count = len(at) - 1
 
     def swap_in(start: int, stops: np.ndarray) -> np.ndarray:
         nbytes = at[stops] - at[start]
@@ -95,10 +105,10 @@ def partition(problem: Problem, sizes: list[int], room: int) -> list[Block]:
     whole = latency[starts, count] + (seconds[count] - seconds[starts])
     start, stop = int(np.argmin(whole)), count
     if not np.isfinite(whole[start]):
-        raise Unplaceable(f"no two blocks of layers fit in {room:,} B beside the activations; SwapNet cuts no layer")
-    blocks = []
+        return []
+    firsts = []
     while True:
-        blocks.append(Block(start, stop))
+        firsts.append(start)
         if start == 0:
-            return blocks[::-1]
+            return firsts[::-1]
         start, stop = int(previous[start, stop]), start
