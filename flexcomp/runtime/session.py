@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import stat
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +25,7 @@ from flexcomp.errors import (
 )
 
 from .budget import Budget, resolve
+from .elf import check_elf
 from .trace import Trace, parse_trace
 
 if TYPE_CHECKING:  # only sessions that watch need it
@@ -41,8 +39,6 @@ _OPTIONS = (  # see `load`
 _loaded: dict[Path, list[tuple[int, int] | None]] = {}  # device and inode of each file that was loaded from a path
 _programs: dict[str, tvm_ffi.Module] = {}  # by the name of their library: tvm_ffi keeps for good whatever it loads
 _MOST_TRIES = 10  # to load a library whose file is being replaced
-_PT_LOAD = 1  # a part of an ELF file that is mapped
-_ELF_MACHINES = {3: "i686", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 
 @dataclass(frozen=True)
@@ -269,7 +265,7 @@ def read_info(path: str | os.PathLike[str]) -> dict:
 
 def _load_program(path: Path) -> tuple[tvm_ffi.Module, str]:
     """The program, and the name its library was loaded by. Loaded once for each file."""
-    _check_elf(path)
+    check_elf(path)
     for _ in range(_MOST_TRIES):
         file = _file_at(path)
         name = _name_of_its_own(path, file)
@@ -307,42 +303,6 @@ def _name_of_its_own(path: Path, file: tuple[int, int]) -> str:
     if file not in files:
         files.append(file)
     return f"{path.parent}/{'./' * files.index(file)}{path.name}"
-
-
-def _check_elf(path: Path) -> None:
-    """Refuse what the dynamic loader would report misleadingly (another machine) or crash on (a file cut short).
-
-    `runtime_ext/runner/library_check.cc` does the same where there is no Python.
-    """
-    try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # a pipe would wait
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ArtifactError(f"{path} is not a shared library, nor a file")
-            nbytes = status.st_size
-            head = file.read(64).ljust(64, b"\0")
-            if head[:4] != b"\x7fELF":
-                raise ArtifactError(f"{path} is not a shared library")
-            machine = _ELF_MACHINES.get(struct.unpack_from("<H", head, 18)[0], "another machine")
-            here = platform.machine()
-            if here in _ELF_MACHINES.values() and machine != here:
-                raise TargetError(f"{path} was compiled for {machine}, this machine is {here}")
-            entry = struct.Struct("<I4xQ16xQ" if head[4] == 2 else "<II8xI")  # of a segment: kind, offset, size
-            segments_at, sections_at, nbytes_each, segments, section, sections = struct.unpack_from(
-                "<32xQQ6xHHHH" if head[4] == 2 else "<28xII6xHHHH", head
-            )
-            # Linkers write the table of sections at the end; tools that take it away leave the segments.
-            ends = [64 if head[4] == 2 else 52, segments_at + nbytes_each * segments, sections_at + section * sections]
-            if max(ends) <= nbytes and nbytes_each >= entry.size:
-                file.seek(segments_at)
-                table = file.read(nbytes_each * segments)
-                for at in range(0, len(table), nbytes_each):
-                    kind, offset, size = entry.unpack_from(table, at)
-                    ends += [offset + size] if kind == _PT_LOAD else []
-    except OSError as error:
-        raise ArtifactError(f"cannot open {path}: {error.strerror}") from None
-    if max(ends) > nbytes:
-        raise ArtifactError(f"{path} is cut short: {nbytes} bytes instead of {max(ends)}")
 
 
 def _function(module: tvm_ffi.Module, name: str) -> tvm_ffi.Function:

@@ -9,6 +9,8 @@
 
 #include "base/error.h"
 #include "kernels/cpu_processor.h"
+#include "port_check.h"
+#include "storage/read_rate.h"
 #include "threads/cpu_features.h"
 
 namespace flexcomp {
@@ -23,24 +25,6 @@ int64_t NsOf(Clock::time_point time) {
 }
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-void CheckTensor(const Port& port, const DLTensor& tensor) {
-  const TensorType& want = port.type;
-  // Not everyone has a bfloat16: its bits may come as uint16.
-  const bool bits = want.dtype.code == kDLBfloat && tensor.dtype.code == kDLUInt;
-  bool fits = (tensor.dtype.code == want.dtype.code || bits) && tensor.dtype.bits == want.dtype.bits &&
-              tensor.dtype.lanes == 1 && tensor.ndim == static_cast<int32_t>(want.shape.size());
-  for (int32_t i = 0; fits && i < tensor.ndim; ++i) fits = tensor.shape[i] == want.shape[i];
-  if (!fits) {
-    TensorType given{tensor.dtype, {tensor.shape, tensor.shape + tensor.ndim}, {}, 0};
-    RaiseError("InputError", "tensor \"", port.name, "\" must be ", ToString(want), ", not ", ToString(given));
-  }
-  if (tensor.device.device_type != kDLCPU) RaiseError("InputError", "tensor \"", port.name, "\" must lie in CPU memory");
-  if (tensor.strides == nullptr || want.nbytes == 0) return;
-  for (int32_t i = 0; i < tensor.ndim; ++i)
-    if (tensor.shape[i] != 1 && tensor.strides[i] != want.strides[i])
-      RaiseError("InputError", "tensor \"", port.name, "\" must be contiguous");
-}
 
 std::byte* DataOf(const DLTensor& tensor) { return static_cast<std::byte*>(tensor.data) + tensor.byte_offset; }
 
@@ -305,42 +289,25 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
   ArenaUse use(*this);
-  const uint64_t arena = program_->rungs[rung_].arena, data = RoundUp(program_->weights.data_nbytes, kPage);
-  if (data == 0) Raise("InputError", "the network has no weights to read");
-  const uint64_t request = std::min({RoundUp(request_nbytes, kPage), arena, data});
-  // Much is read as many times a little.
-  constexpr uint64_t kMostLoads = 1 << 14;
-  const uint64_t count = RoundUp(std::max(nbytes, request), request) / request;
-  std::vector<Load> loads;
-  for (uint64_t number = 0; number < std::min(count, kMostLoads); ++number)
-    loads.push_back({number % (data / request) * request, request, number % (arena / request) * request, 0, false, false});
-  const uint64_t passes = RoundUp(count, loads.size()) / loads.size();
-  double seconds = 0;
-  bool done = true;
+  if (program_->weights.data_nbytes == 0) Raise("InputError", "the network has no weights to read");
+  std::optional<double> rate;
   loader_->Abort();  // it may be reading for the next inference
   // A small arena is the target of several reads at a time, none of which is used.
   file_->Verify(false);
   const auto restore = [&] {
-    loader_->Abort();
     file_->Verify(true);
     loader_->Open(program_->rungs[rung_].loads, arena_.base());
   };
   try {
-    loader_->Open(loads, arena_.base());
-    Clock::time_point start;
-    for (uint64_t pass = 0; pass <= passes && done; ++pass) {
-      if (pass <= 1) start = Clock::now();  // before the first pass the arena may be fresh: it does not count
-      loader_->Start({});
-      done = loader_->Finish();
-    }
-    seconds = SecondsSince(start);
+    rate = MeasureReadRate(*loader_, {arena_.base(), program_->rungs[rung_].arena}, program_->weights.data_nbytes,
+                           request_nbytes, nbytes);
   } catch (...) {
     restore();
     throw;
   }
   restore();
-  if (!done) Raise("ExecutionError", "the budget became smaller while the storage was measured");
-  return static_cast<double>(passes * loads.size() * request) / seconds;
+  if (!rate) Raise("ExecutionError", "the budget became smaller while the storage was measured");
+  return *rate;
 }
 
 template <typename TakeInputs, typename GiveOutputs>

@@ -1,0 +1,25 @@
+#include "port_check.h"
+
+#include "base/error.h"
+
+namespace flexcomp {
+
+void CheckTensor(const Port& port, const DLTensor& tensor) {
+  const TensorType& want = port.type;
+  // Not everyone has a bfloat16: its bits may come as uint16.
+  const bool bits = want.dtype.code == kDLBfloat && tensor.dtype.code == kDLUInt;
+  bool fits = (tensor.dtype.code == want.dtype.code || bits) && tensor.dtype.bits == want.dtype.bits &&
+              tensor.dtype.lanes == 1 && tensor.ndim == static_cast<int32_t>(want.shape.size());
+  for (int32_t i = 0; fits && i < tensor.ndim; ++i) fits = tensor.shape[i] == want.shape[i];
+  if (!fits) {
+    TensorType given{tensor.dtype, {tensor.shape, tensor.shape + tensor.ndim}, {}, 0};
+    RaiseError("InputError", "tensor \"", port.name, "\" must be ", ToString(want), ", not ", ToString(given));
+  }
+  if (tensor.device.device_type != kDLCPU) RaiseError("InputError", "tensor \"", port.name, "\" must lie in CPU memory");
+  if (tensor.strides == nullptr || want.nbytes == 0) return;
+  for (int32_t i = 0; i < tensor.ndim; ++i)
+    if (tensor.shape[i] != 1 && tensor.strides[i] != want.strides[i])
+      RaiseError("InputError", "tensor \"", port.name, "\" must be contiguous");
+}
+
+}  // namespace flexcomp
