@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from benchmarks import models
-from flexcomp.compiler.build import prepare
+from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.rungs import plan_rungs
 from flexcomp.plan.loops import readable
 from flexcomp.runtime.budget import parse_budget
