@@ -24,7 +24,7 @@ import onnx
 import onnxruntime
 
 import flexcomp
-from benchmarks.architectures import ARCHITECTURES, example_input, gpt2, vgg19, vit_b16
+from benchmarks.networks.architectures import ARCHITECTURES, example_input, gpt2, vgg19, vit_b16
 from flexcomp.packaging.device_files import device_files
 from flexcomp.runtime import runner
 

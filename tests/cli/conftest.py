@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks.graph import Graph
+from benchmarks.networks.graph import Graph
 
 Cli = Callable[..., subprocess.CompletedProcess]
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import flexcomp
-from benchmarks.graph import Graph
+from benchmarks.networks.graph import Graph
 from flexcomp.demo import compare
 from flexcomp.runtime import runner
 

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 import flexcomp
-from benchmarks.graph import Graph
+from benchmarks.networks.graph import Graph
 from flexcomp.packaging.device_files import device_files
 from flexcomp.runtime import runner
 

@@ -10,7 +10,7 @@ from onnx import TensorProto
 from tvm import relax
 
 import flexcomp
-from benchmarks.graph import Graph
+from benchmarks.networks.graph import Graph
 from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.prepared import Wish
 from flexcomp.compiler.rungs import layers_of

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 
 import flexcomp
-from benchmarks.graph import Graph
+from benchmarks.networks.graph import Graph
 from flexcomp.network.in_place import lives_of_places, shared_places
 from flexcomp.program.program import Layer, TensorType, Value, ValueArg
 

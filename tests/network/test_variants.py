@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 
 import flexcomp
-from benchmarks.graph import Graph
+from benchmarks.networks.graph import Graph
 from flexcomp.errors import InputError
 
 

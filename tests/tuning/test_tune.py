@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flexcomp
-from benchmarks.graph import Graph
+from benchmarks.networks.graph import Graph
 from flexcomp.device.target import resolve_target
 from flexcomp.profiling.kernel_records import Database
 from flexcomp.program import choices

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 import flexcomp
-from benchmarks.graph import Graph
+from benchmarks.networks.graph import Graph
 
 
 def network() -> onnx.ModelProto:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import tvm
 
-from benchmarks.graph import Graph
+from benchmarks.networks.graph import Graph
 from flexcomp import plan
 from flexcomp.compiler import pipeline
 from flexcomp.compiler.weights import evaluate

@@ -5,7 +5,7 @@ import pytest
 import tvm
 
 import flexcomp
-from benchmarks.graph import Graph
+from benchmarks.networks.graph import Graph
 from flexcomp.schedules.registry import strassen_candidate
 from flexcomp.schedules.strassen import ways as strassen
 from flexcomp.schedules.strassen.kernel import kernel

@@ -6,7 +6,7 @@ import pytest
 import tvm
 from onnx import numpy_helper
 
-from benchmarks import trained
+from benchmarks.networks import trained
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import Tile
 from flexcomp.schedules.winograd.kernel import kernel

@@ -5,7 +5,7 @@ import pytest
 import tvm
 
 import flexcomp
-from benchmarks.graph import Graph
+from benchmarks.networks.graph import Graph
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import Tile, VectorUnit
 from flexcomp.schedules.winograd.kernel import kernel as winograd_kernel

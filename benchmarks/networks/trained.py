@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-CACHE = Path(__file__).resolve().parent.parent / ".cache" / "wheels"
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
 
 
 @dataclass(frozen=True)

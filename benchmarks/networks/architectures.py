@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import onnx
 
-from benchmarks.graph import Graph
+from benchmarks.networks.graph import Graph
 from flexcomp.demo import zoo
 
 CLASSES = 1000

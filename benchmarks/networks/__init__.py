@@ -1,0 +1,1 @@
+"""Networks to measure: published architectures with weights made here, and a few with trained ones."""
