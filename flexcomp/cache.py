@@ -17,8 +17,8 @@ from pathlib import Path
 
 MOST_NBYTES = 512 << 20
 _KEPT = 0.75  # of these, where entries are removed: not with every build
-_ENTRY = re.compile(r"\w+\.o")
-_UNFINISHED = re.compile(r"\.\w+\.[0-9a-f]{16}")
+_ENTRY = re.compile(r"[\w.]+\.o")
+_UNFINISHED = re.compile(r"\.[\w.]+\.[0-9a-f]{16}")
 _ABANDONED_S = 3600.0  # after which an unfinished file has nobody who will finish it
 _DIGEST_NBYTES = 32
 

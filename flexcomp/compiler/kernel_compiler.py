@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, as_completed
 
@@ -11,10 +10,10 @@ import tvm
 from tvm import tirx
 
 from flexcomp.cache import KernelCache
-from flexcomp.device import CompileTarget, resolve_target
-from flexcomp.errors import CompilerError
+from flexcomp.device import CompileTarget
 
-from .machine_code import compile_object
+from .machine_code import compile_object, version
+from .workers import Workers
 
 # Characters of kernels as text, below which this process has compiled them before others have started.
 _WORTH_PROCESSES = 8 << 20
@@ -31,16 +30,14 @@ class KernelCompiler:
         self._found: dict[str, bytes] = {}  # by symbol
         self._pending: dict[str, Future[bytes]] = {}
         self._waiting: dict[str, str] = {}  # kernels as text
-        self._pool = None
+        self._workers: Workers | None = None
 
     def __enter__(self) -> KernelCompiler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for future in self._pending.values():
-            future.cancel()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)  # and end its processes
+        if self._workers is not None:
+            self._workers.close()
         if self._cache is not None:
             self._cache.trim()
 
@@ -49,12 +46,12 @@ class KernelCompiler:
         for symbol, kernel in kernels.items():
             if symbol in self._found or symbol in self._pending or symbol in self._waiting:
                 continue
-            code = self._cache.find(symbol) if self._cache is not None else None
+            code = self._cache.find(f"{symbol}.{version()}") if self._cache is not None else None
             if code is not None:
                 self._found[symbol] = code
             else:
                 self._waiting[symbol] = tvm.ir.save_json(kernel)
-        if self._pool is not None or sum(map(len, self._waiting.values())) >= _WORTH_PROCESSES:
+        if self._workers is not None or sum(map(len, self._waiting.values())) >= _WORTH_PROCESSES:
             self._hand_out()
 
     def finish(self, kernels: Mapping[str, tirx.PrimFunc], report: Callable[[int, int], None]) -> dict[str, bytes]:
@@ -71,38 +68,20 @@ class KernelCompiler:
             report(done, len(missing))
         symbols = {self._pending[symbol]: symbol for symbol in missing if symbol in self._pending}
         for future in as_completed(symbols):
-            self._keep(symbols[future], _result(future))
+            self._keep(symbols[future], future.result())
             done += 1
             report(done, len(missing))
         return {symbol: self._found[symbol] for symbol in wanted}
 
     def _hand_out(self) -> None:
         """The largest first: no core has to wait long for the last one."""
-        if self._pool is None:
-            from tvm.support.popen_pool import PopenPoolExecutor
-
-            quiet = subprocess.DEVNULL  # TVM's warnings
-            self._pool = PopenPoolExecutor(len(os.sched_getaffinity(0)), stdout=quiet, stderr=quiet)
+        if self._workers is None:
+            self._workers = Workers(len(os.sched_getaffinity(0)))
         for symbol in sorted(self._waiting, key=lambda symbol: (-len(self._waiting[symbol]), symbol)):
-            self._pending[symbol] = self._pool.submit(_compile, symbol, self._waiting.pop(symbol), str(self._target))
+            self._pending[symbol] = self._workers.submit(symbol, self._waiting.pop(symbol), str(self._target))
 
     def _keep(self, symbol: str, code: bytes) -> None:
         self._found[symbol] = code
         self._pending.pop(symbol, None)
         if self._cache is not None:
-            self._cache.keep(symbol, code)
-
-
-def _compile(symbol: str, kernel: str, target: str) -> bytes:
-    """In another process."""
-    return compile_object(symbol, tvm.ir.load_json(kernel), resolve_target(target))
-
-
-def _result(future: Future[bytes]) -> bytes:
-    try:
-        return future.result()
-    except ChildProcessError:
-        raise CompilerError(
-            "a process that compiled kernels was ended, most likely because memory ran out: end other programs, or use "
-            "fewer cores (taskset)"
-        ) from None
+            self._cache.keep(f"{symbol}.{version()}", code)

@@ -9,7 +9,8 @@ import hashlib
 import inspect
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -56,21 +57,21 @@ def signature_of(kernel: tirx.PrimFunc) -> str:
     return signature.joined(arguments)
 
 
-def name_of(name: str, kernel: tirx.PrimFunc, target: CompileTarget) -> str:
-    """What a kernel is called in a library: its family, and a hash of all that its machine code depends on.
+def name_of(name: str, kernel: tirx.PrimFunc, takes: str, target: CompileTarget) -> str:
+    """What a kernel with the signature `takes` is called in a library: its family, and a hash of what it is compiled from.
 
-    So equal kernels are one, and symbols of two libraries in a process are equal only where their code is.
+    So equal kernels are one, and symbols of two libraries in a process are equal only where what they compute is.
     """
     family = re.sub(r"_\d+", "", name)
-    parts = (_version(), str(target), family, signature_of(kernel), tvm_ffi.structural_hash(kernel))
+    parts = (str(target), family, takes, tvm_ffi.structural_hash(kernel))
     return f"{family}_{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
 
 @cache
-def _version() -> str:
-    """Of what makes machine code: TVM, LLVM, and our part in it, whichever checkout it comes from."""
-    ours = hashlib.sha256(b"".join(path.read_bytes() for path in _MAKERS)).hexdigest()
-    return f"{tvm.__version__} {tvm.target.codegen.llvm_version_major()} {ours}"
+def version() -> str:
+    """A hash of what makes machine code: TVM, LLVM, and our part in it, whichever checkout it comes from."""
+    tools = f"{tvm.__version__} {tvm.target.codegen.llvm_version_major()}"
+    return hashlib.sha256(b"".join([tools.encode(), *(path.read_bytes() for path in _MAKERS)])).hexdigest()[:16]
 
 
 def by_symbol(kernels: Mapping[str, tirx.PrimFunc], layers: Iterable[Layer]) -> dict[str, tirx.PrimFunc]:
@@ -79,10 +80,26 @@ def by_symbol(kernels: Mapping[str, tirx.PrimFunc], layers: Iterable[Layer]) -> 
     Every layer gives its kernel what that takes: AssertionError otherwise.
     """
     signatures = {name: signature_of(kernel) for name, kernel in kernels.items()}
+    require_agreement(signatures, layers)
+    return {signature.symbol(name, signatures[name]): kernel for name, kernel in kernels.items()}
+
+
+def by_content(
+    kernels: Mapping[str, tirx.PrimFunc], layers: Sequence[Layer], target: CompileTarget
+) -> tuple[tuple[Layer, ...], dict[str, tirx.PrimFunc]]:
+    """The layers, calling kernels by names that say what they are, and these kernels by their symbols. As `by_symbol`."""
+    signatures = {name: signature_of(kernel) for name, kernel in kernels.items()}
+    require_agreement(signatures, layers)
+    names = {name: name_of(name, kernel, signatures[name], target) for name, kernel in kernels.items()}
+    code = {signature.symbol(names[name], signatures[name]): kernel for name, kernel in kernels.items()}
+    return tuple(replace(layer, kernel=names[layer.kernel]) for layer in layers), code
+
+
+def require_agreement(signatures: Mapping[str, str], layers: Iterable[Layer]) -> None:
+    """AssertionError if a layer gives its kernel anything else than what that takes."""
     for layer in layers:
         given, taken = signature.of_layer(layer), signatures[layer.kernel]
         assert given == taken, f"layer {layer.name} gives its kernel {layer.kernel} ({given}), which takes ({taken})"
-    return {signature.symbol(name, signatures[name]): kernel for name, kernel in kernels.items()}
 
 
 def compile_module(functions: Mapping[str, tirx.PrimFunc], target: CompileTarget) -> tvm.runtime.Module:

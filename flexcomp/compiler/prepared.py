@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from tvm import tirx
@@ -18,7 +18,7 @@ from flexcomp.runtime import Budget
 from .artifact import Artifact
 from .compact import drop_unused
 from .kernel_compiler import KernelCompiler
-from .machine_code import by_symbol, name_of
+from .machine_code import by_content
 from .rungs import plan_rungs, resident_rungs
 
 Progress = Callable[[str, int, int], None]  # phase, done, total
@@ -101,9 +101,7 @@ class Prepared:
     def _code(self, layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], dict[str, tirx.PrimFunc]]:
         """The layers with the names that their kernels have in a library, and these kernels by their symbols."""
         kernels = {name: self.planning.network.kernel(name) for name in dict.fromkeys(layer.kernel for layer in layers)}
-        names = {name: name_of(name, kernel, self.target) for name, kernel in kernels.items()}
-        named = tuple(replace(layer, kernel=names[layer.kernel]) for layer in layers)
-        return named, by_symbol({names[name]: kernel for name, kernel in kernels.items()}, named)
+        return by_content(kernels, layers, self.target)
 
     def _program(
         self, layers: tuple[Layer, ...], values: tuple[Value, ...], ports: tuple[Port, ...], rungs: tuple[Rung, ...]
