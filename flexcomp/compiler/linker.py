@@ -27,7 +27,7 @@ _SAME_MACHINE = {"arm64": "aarch64", "amd64": "x86_64"}  # other names of an arc
 class Linker:
     """How to link a shared library for a target."""
 
-    compile: Callable | str | None  # what TVM's export_library calls; None: this machine's C++ compiler
+    compile: Callable  # what TVM's export_library calls
     runtime: Path  # the runtime's object
     options: tuple[str, ...]
 
@@ -41,7 +41,7 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
     machine, here = _machines(target)
     if machine == here and compiler is None:
         _require(cc.get_cc(), "g++")
-        return Linker(None, runtime_ext.runtime_object(), tuple(runtime_ext.link_options()))
+        return Linker(_for_target(cc.create_shared, target), runtime_ext.runtime_object(), tuple(runtime_ext.link_options()))
     compiler = cross_compiler(machine, compiler)
     folder = runtime_cache(compiler)
     runtime, stub = folder / "flexcomp_runtime.o", folder / "libtvm_ffi.so"
@@ -54,7 +54,12 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
                 raise TargetError(f"cannot compile the runtime with {compiler}: {lines[0].strip()}") from error
             _name_only_library(compiler, scratch / stub.name).replace(stub)
     # The stand-in for libtvm_ffi defines nothing, so the linker would think that it is not needed.
-    return Linker(cc.cross_compiler(compiler), runtime, ("-Wl,--no-as-needed", *runtime_ext.link_options(folder)))
+    return Linker(_for_target(compiler, target), runtime, ("-Wl,--no-as-needed", *runtime_ext.link_options(folder)))
+
+
+def _for_target(compiler: Callable | str, target: CompileTarget) -> Callable:
+    """A C++ compiler as TVM calls it, which otherwise takes the machine that makes a library for the one that will run it."""
+    return cc.cross_compiler(compiler, get_target_triple=lambda: target.triple)
 
 
 def require_linker(target: CompileTarget, compiler: str | None = None) -> None:
