@@ -140,6 +140,7 @@ def _pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.P
         s_tir.transform.AnnotateIrregularLoop(),
         s_tir.transform.LowerOpaqueBlock(),
         tirx.transform.FlattenBuffer(),
+        tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
         tirx.transform.VectorizeLoop(True),
@@ -154,6 +155,7 @@ def _pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.P
         tirx.transform.AnnotateEntryFunc(),
         tirx.transform.SplitHostDevice(),
         tirx.transform.MakePackedAPI(),
+        tirx.transform.BF16StorageLegalize(),
     ]
 
     @tvm.transform.module_pass(opt_level=0, name="flexcomp")
