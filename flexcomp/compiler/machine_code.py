@@ -31,6 +31,8 @@ _CONFIG = {
     "tirx.disable_cse_tir": True,
 }
 _PIPELINE = "flexcomp"
+# Characters of a family in a kernel's name: TVM names fused operators after all of them, and objects are files.
+_MOST_OF_NAME = 48
 # What makes machine code of a PrimFunc.
 _MAKERS = (Path(__file__), Path(inspect.getfile(align_stack)), Path(inspect.getfile(emit)))
 
@@ -62,7 +64,7 @@ def name_of(name: str, kernel: tirx.PrimFunc, takes: str, target: CompileTarget)
 
     So equal kernels are one, and symbols of two libraries in a process are equal only where what they compute is.
     """
-    family = re.sub(r"_\d+", "", name)
+    family = re.sub(r"_\d+", "", name)[:_MOST_OF_NAME]
     parts = (str(target), family, takes, tvm_ffi.structural_hash(kernel))
     return f"{family}_{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
