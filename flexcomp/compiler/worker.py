@@ -31,7 +31,7 @@ def main() -> None:
             return
         try:
             answer = compile_object(symbol, tvm.ir.load_json(kernel), resolve_target(target)), None
-        except Exception:
+        except Exception:  # whatever it is, the process that builds raises it
             answer = None, traceback.format_exc()
         pickle.dump(answer, answers)
         answers.flush()

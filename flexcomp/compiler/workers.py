@@ -7,6 +7,7 @@ import pickle
 import queue
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from flexcomp.errors import CompilerError
@@ -18,8 +19,10 @@ class Workers:
     """So many processes. Each is spoken to by one thread at a time; only `close` ends them."""
 
     def __init__(self, count: int) -> None:
+        self._scratch = tempfile.TemporaryDirectory()  # theirs: they may be ended at any moment
         # Where this process finds its modules, so do they.
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        modules = os.pathsep.join(path for path in sys.path if path)
+        environment = os.environ | {"PYTHONPATH": modules, "TMPDIR": self._scratch.name}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self._processes = [subprocess.Popen(COMMAND, env=environment, **pipes) for _ in range(count)]
         self._idle: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
@@ -39,6 +42,7 @@ class Workers:
         self._threads.shutdown()  # nothing answers any more: none of them waits
         for process in self._processes:
             process.communicate()
+        self._scratch.cleanup()
 
     def _compile(self, job: tuple[str, str, str]) -> bytes:
         process = self._idle.get()

@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -170,3 +171,15 @@ def test_a_compiler_process_that_is_killed_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "COMMAND", (sys.executable, "-c", "import os; os.read(0, 1); os.kill(os.getpid(), 9)"))
     with pytest.raises(CompilerError, match="was ended, most likely because memory ran out"):
         flexcomp.build(network(), cache=False)
+
+
+def test_processes_that_are_ended_while_they_compile_leave_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    scratch = "import os, tempfile, time; tempfile.mkdtemp(); os.write(1, b'.'); time.sleep(60)"
+    monkeypatch.setattr(workers, "COMMAND", (sys.executable, "-c", scratch))
+    processes = workers.Workers(2)
+    for process in processes._processes:
+        assert process.stdout.read(1) == b"."
+    assert list(tmp_path.glob("*/*"))
+    processes.close()
+    assert list(tmp_path.iterdir()) == []
