@@ -126,12 +126,27 @@ void ChangeBytes(std::string& bytes, Random& random) {
   if (bytes.size() > from) bytes[from + Below(random, bytes.size() - from)] ^= static_cast<char>(1 << Below(random, 8));
 }
 
+// What a change of bytes changed: the numbers and strings that it hit, if the program is the same otherwise.
+std::string WhatChanged(const std::string& before, const std::string& after, const Tree& tree) {
+  const auto changed = Parse(after);
+  std::string what;
+  for (size_t i = 0; i < tree.leaves.size(); ++i) {
+    const Leaf& leaf = tree.leaves[i];
+    const bool alike = changed && changed->leaves.size() == tree.leaves.size() && changed->leaves[i].offset == leaf.offset &&
+                       changed->leaves[i].nbytes == leaf.nbytes && std::string_view(changed->leaves[i].name) == leaf.name;
+    if (!alike) return "bytes";
+    if (before.compare(leaf.offset, leaf.nbytes, after, leaf.offset, leaf.nbytes) != 0) what = leaf.name;
+  }
+  return what.empty() ? "bytes" : what;
+}
+
 // False: nothing changed.
 bool TryMutate(std::string& bytes, Random& random, std::string& what) {
   const auto tree = Parse(bytes);
   if (!tree || Once(random, 32)) {
-    what = "bytes";
+    const std::string before = bytes;
     ChangeBytes(bytes, random);
+    what = tree ? WhatChanged(before, bytes, *tree) : "bytes";
     return true;
   }
   if (Once(random, 4)) {
