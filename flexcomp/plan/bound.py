@@ -58,24 +58,29 @@ class Cuts:
         beside = storage.disturbance / (1 + storage.disturbance * storage.bandwidth)
         self.delay = min(beside, 1 / (storage.bandwidth * storage.together))
 
+    @property
+    def rates(self) -> dict[str, float]:
+        """What C++ is told besides what is held."""
+        return {"bandwidth": self.bandwidth, "helped": self.helped, "delay": self.delay, "budget": self.budget}
+
     def values(self, seconds: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
         """float64[layers, layers + 1], in seconds: [i, k] is the bound of the cut before layer i with k layers behind it."""
-        computing, beside = float(seconds.sum()), self.delay * max(0.0, float(nbytes.sum()) - self.budget)
+        upto = _upto(seconds), _upto(nbytes)
         if not in_python():
-            upto = _upto(seconds), _upto(nbytes), self.held
-            return cut_values(*upto, bandwidth=self.bandwidth, helped=self.helped, computing=computing, beside=beside)
+            return cut_values(*upto, self.held, **self.rates)
+        computing, total = (sums[self.count] for sums in upto)
         read, computed = self._read(nbytes), self._behind(seconds)
         values = read - self.helped * np.maximum(0.0, read - computed) + (computing - computed)
-        values[:, 0] += beside
+        values[:, 0] += self.delay * max(0.0, total - self.budget)
         return values
 
     def prices(self, weights: np.ndarray, seconds: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What a second and a byte more of each layer add to the cuts' weighted sum (`weights` add up to one)."""
         read = self._read(nbytes)
-        helped = self.helped * (read > self._behind(seconds))
-        delay = self.delay * weights[:, 0].sum() if nbytes.sum() > self.budget else 0.0
-        per_byte = self._covered(weights * (read > 0) * (1 - helped)) / self.bandwidth + delay
-        return 1.0 - self._covered(weights * (1 - helped)), per_byte
+        weights_of_waits = weights * (1 - self.helped * (read > self._behind(seconds)))
+        delay = self.delay * in_turn(weights[:, 0]) if in_turn(nbytes) > self.budget else 0.0
+        per_byte = self._covered(weights_of_waits * (read > 0)) / self.bandwidth + delay
+        return 1.0 - self._covered(weights_of_waits), per_byte
 
     def _read(self, nbytes: np.ndarray) -> np.ndarray:
         """Seconds in which one core reads what must be read behind every cut."""
@@ -90,9 +95,14 @@ class Cuts:
         """Per layer the weights of the cuts that it is behind."""
         ends = np.add.outer(np.arange(self.count), np.arange(self.count + 1))
         change = np.bincount(ends.ravel(), weights=-weights.ravel(), minlength=2 * self.count + 1)
-        change[: self.count] += weights.sum(axis=1)
+        change[: self.count] += np.cumsum(weights, axis=1)[:, -1]
         covered = np.cumsum(change)
         return covered[: self.count] + covered[self.count : 2 * self.count]
+
+
+def in_turn(amounts: np.ndarray) -> float:
+    """The sum, added up one after the other as C++ does (NumPy's own is of parts)."""
+    return float(np.cumsum(amounts)[-1])
 
 
 def _upto(amounts: np.ndarray) -> np.ndarray:

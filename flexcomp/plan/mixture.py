@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from .bound import Cuts
+from .bound import Cuts, in_turn
+from .loops import in_python
+from .native import mix_kernels
 from .parts.slicing import finest_segment, live_bytes
 from .problem import PAGE, Layer, Problem
 
-# Temperatures of the descent, as parts of the bound: cuts that far below the largest still count.
-_TEMPERATURES = (0.1, 0.03, 0.01, 0.003, 0.001)
-_ROUNDS = 60  # at one temperature, at most
+# The maximum of the cuts is softened to (sum of value ** p) ** (1 / p): squarings that make p, and the part of the largest
+# value below which others do not count.
+_SOFTNESS = ((3, 0.1), (5, 0.5), (7, 0.85), (9, 0.96), (10, 0.98))
+_ROUNDS = 60  # with one of them, at most
 _STARTS = 3  # from the best of: each option everywhere, or the last before it
 _NEGLIGIBLE = 1e-9  # seconds
+_BETTER = 1e-9  # part of a cost
 _SINGLES = 12  # layers that are tried alone, where no larger step helps
 
 
@@ -40,87 +45,76 @@ def mix(problem: Problem, options: Sequence[Sequence[Layer]], budget: int, limit
                 allowed[row, column] = True
                 seconds[row, column] = layer.seconds
                 nbytes[row, column] = layer.weights.nbytes if layer.weights else 0
-    return _Descent(problem, live, seconds, nbytes, allowed, budget).run()
+    if not options:
+        return []
+    cuts = Cuts(live, budget, problem.storage)
+    if in_python():
+        return _Descent(cuts, seconds, nbytes, allowed).run()
+    limits = {"rounds": _ROUNDS, "starts": _STARTS, "singles": _SINGLES, "least": _NEGLIGIBLE, "better": _BETTER}
+    return mix_kernels(seconds, nbytes, allowed, cuts.held, cuts.rates, _SOFTNESS, **limits)
 
 
 class _Descent:
-    def __init__(
-        self,
-        problem: Problem,
-        live: Sequence[int],
-        seconds: np.ndarray,
-        nbytes: np.ndarray,
-        allowed: np.ndarray,
-        budget: int,
-    ) -> None:
-        self.seconds, self.nbytes, self.allowed, self.rows = seconds, nbytes, allowed, np.arange(len(seconds))
-        self.cuts = Cuts(live, budget, problem.storage)
-        self.known: tuple[bytes, np.ndarray] = b"", np.empty(0)  # the picks of which values were asked last, and these
+    def __init__(self, cuts: Cuts, seconds: np.ndarray, nbytes: np.ndarray, allowed: np.ndarray) -> None:
+        self.cuts, self.seconds, self.nbytes, self.allowed, self.rows = cuts, seconds, nbytes, allowed, np.arange(len(seconds))
 
     def run(self) -> list[int]:
-        count, width = self.seconds.shape
-        if not count:
-            return []
-        columns = np.arange(width)
+        columns = np.arange(self.seconds.shape[1])
         starts = [np.where(self.allowed, columns, 0)[:, : column + 1].max(axis=1) for column in columns]
-        starts.sort(key=lambda picks: self._cost(picks, 0.0))
+        starts.sort(key=self._bound)
         found = [self._descend(start) for start in starts[:_STARTS]]
-        return [int(pick) for pick in min(found, key=lambda picks: self._cost(picks, 0.0))]
+        return [int(pick) for pick in min(found, key=self._bound)]
 
     def _descend(self, picks: np.ndarray) -> np.ndarray:
-        best, chosen = self._cost(picks, 0.0), picks
-        for part in _TEMPERATURES:
+        best, chosen = self._bound(picks), picks
+        for softness in _SOFTNESS:
             for _ in range(_ROUNDS):
-                better = self._improved(picks, part * best) if best > _NEGLIGIBLE else None
+                better = self._improved(picks, *softness) if best > _NEGLIGIBLE else None
                 if better is None:
                     break
                 picks = better
-                cost = self._cost(picks, 0.0)
-                if cost < best:
-                    best, chosen = cost, picks
+                bound = self._bound(picks)
+                if bound < best:
+                    best, chosen = bound, picks
             picks = chosen
         return chosen
 
     def _values(self, picks: np.ndarray) -> np.ndarray:
-        if self.known[0] != picks.tobytes():
-            values = self.cuts.values(self.seconds[self.rows, picks], self.nbytes[self.rows, picks])
-            self.known = picks.tobytes(), values
-        return self.known[1]
+        return self.cuts.values(self.seconds[self.rows, picks], self.nbytes[self.rows, picks])
 
-    def _cost(self, picks: np.ndarray, heat: float, values: np.ndarray | None = None) -> float:
-        values = self._values(picks) if values is None else values
-        top = values.max()
-        return float(top + heat * np.log(_softened(values, top, heat).sum()) if heat else top + 0.0)
+    def _bound(self, picks: np.ndarray) -> float:
+        return float(self._values(picks).max())
 
-    def _improved(self, picks: np.ndarray, heat: float) -> np.ndarray | None:
+    def _improved(self, picks: np.ndarray, squarings: int, negligible: float) -> np.ndarray | None:
         """Picks whose softened cost is less; None if none was found."""
-        values = self._values(picks)
-        cost = self._cost(picks, heat, values)
-        weights = _softened(values, values.max(), heat)
-        now = self.seconds[self.rows, picks], self.nbytes[self.rows, picks]
-        per_second, per_byte = self.cuts.prices(weights / weights.sum(), *now)
+
+        def cost(picks: np.ndarray) -> tuple[float, np.ndarray]:
+            """The softened maximum of the cuts, and the parts that they have in it."""
+            values = self._values(picks)
+            top = values.max()
+            if not top:
+                return 0.0, values
+            powers = np.where(values < negligible * top, 0.0, values / top)
+            for _ in range(squarings):
+                powers *= powers
+            norm = total = in_turn(powers.ravel())
+            for _ in range(squarings):
+                norm = math.sqrt(norm)
+            return float(top * norm), powers / total
+
+        now, weights = cost(picks)
+        per_second, per_byte = self.cuts.prices(weights, self.seconds[self.rows, picks], self.nbytes[self.rows, picks])
         prices = per_second[:, None] * self.seconds + per_byte[:, None] * self.nbytes
         prices[~self.allowed] = np.inf
         cheapest = prices.argmin(axis=1)
         gains = prices[self.rows, picks] - prices[self.rows, cheapest]
         movers = [row for row in np.argsort(-gains, kind="stable") if gains[row] > 0]
-        size = len(movers)
-        while size:
+        sizes = [len(movers)]
+        while sizes[-1]:
+            sizes.append(sizes[-1] * 2 // 3)
+        for moving in [*(movers[:size] for size in sizes[:-1]), *([row] for row in movers[1:_SINGLES])]:
             moved = picks.copy()
-            moved[movers[:size]] = cheapest[movers[:size]]
-            if self._cost(moved, heat) < cost * (1 - 1e-9):
-                return moved
-            size = size * 2 // 3
-        for row in movers[1:_SINGLES]:
-            moved = picks.copy()
-            moved[row] = cheapest[row]
-            if self._cost(moved, heat) < cost * (1 - 1e-9):
+            moved[moving] = cheapest[moving]
+            if cost(moved)[0] < now * (1 - _BETTER):
                 return moved
         return None
-
-
-def _softened(values: np.ndarray, top: float, heat: float) -> np.ndarray:
-    """exp((values - top) / heat), in one array."""
-    result = values - top
-    result /= heat
-    return np.exp(result, out=result)

@@ -50,7 +50,18 @@ class _Waits(ctypes.Structure):
 
 
 class _CutRates(ctypes.Structure):
-    _fields_ = tuple((name, c_double) for name in ("bandwidth", "helped", "computing", "beside"))
+    _fields_ = tuple((name, c_double) for name in ("bandwidth", "helped", "delay", "budget"))
+
+
+class _Descent(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("rounds", "starts", "singles")),
+        *((name, c_double) for name in ("least", "better")),
+    )
+
+
+class _Softness(ctypes.Structure):
+    _fields_ = (("squarings", c_int64), ("negligible", c_double))
 
 
 @cache
@@ -64,6 +75,7 @@ def _library() -> ctypes.CDLL:
         ("Plan", None, c_void_p, c_void_p, c_void_p, c_void_p),
         ("Latency", c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_double), POINTER(_Waits)),
         ("Cuts", None, c_int64, c_void_p, c_void_p, c_void_p, POINTER(_CutRates), c_void_p),
+        ("Mix", c_int32, c_int64, c_int64, *[c_void_p] * 4, POINTER(_CutRates), POINTER(_Descent), c_int64, c_void_p, c_void_p),
         ("RecordsNew", c_int32, c_int64, c_void_p, c_void_p, c_void_p, POINTER(c_void_p)),
         ("RecordsFree", None, c_void_p),
         ("FlexNn", c_int32, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p, POINTER(c_int64)),
@@ -174,6 +186,23 @@ def cut_values(seconds: np.ndarray, nbytes: np.ndarray, held: np.ndarray, **rate
     seconds_at, nbytes_at, held_at, values_at = (one.ctypes.data for one in (seconds, nbytes, held, values))
     _call("Cuts", len(held), seconds_at, nbytes_at, held_at, byref(_CutRates(**rates)), values_at)
     return values
+
+
+def mix_kernels(
+    seconds: np.ndarray,
+    nbytes: np.ndarray,
+    allowed: np.ndarray,
+    held: np.ndarray,
+    rates: dict[str, float],
+    softness: Sequence[tuple[int, float]],
+    **descent: float,
+) -> list[int]:
+    """As `mixture.mix` says, of arrays [layers, options]: two of float64 and one of bools; by the fields of `_Descent`."""
+    rows, picks = (_Softness * len(softness))(*softness), array("q", bytes(8 * len(held)))
+    arrays = (one.ctypes.data for one in (seconds, nbytes, allowed, held))
+    sizes = byref(_CutRates(**rates)), byref(_Descent(**descent)), len(softness)
+    _call("Mix", *seconds.shape, *arrays, *sizes, ctypes.addressof(rows), _address(picks))
+    return list(picks)
 
 
 def _call(name: str, *arguments: object) -> int | None:

@@ -7,6 +7,7 @@
 
 #include "candidate.h"
 #include "cuts.h"
+#include "mix.h"
 #include "place.h"
 #include "published.h"
 #include "simulate.h"
@@ -122,6 +123,17 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerLatency(const Search* search, int64_t st
 FLEXCOMP_PLANNER void FlexcompPlannerCuts(int64_t layers, const double* seconds_upto, const double* nbytes_upto,
                                           const double* held, const CutRates* rates, double* values) {
   CutValues(layers, seconds_upto, nbytes_upto, held, *rates, values);
+}
+
+// As Mix: rows of seconds, of bytes, and of whether they are allowed, one per layer.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerMix(int64_t layers, int64_t width, const double* seconds, const double* nbytes,
+                                            const uint8_t* allowed, const double* held, const CutRates* rates,
+                                            const Descent* descent, int64_t softnesses, const Softness* softness,
+                                            int64_t* picks) {
+  return Guarded([&]() -> int32_t {
+    Mix({layers, width, seconds, nbytes, allowed}, held, *rates, *descent, softnesses, softness, picks);
+    return kFine;
+  });
 }
 
 // `rows` are (nbytes, align) of records, `ends` and `neighbours` as in Records.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace flexcomp::planner {
 
@@ -9,13 +10,20 @@ namespace flexcomp::planner {
 struct CutRates {
   double bandwidth;  // bytes per second
   double helped;     // the part of a wait for loads that is saved by helping with them
-  double computing;  // seconds of all layers
-  double beside;     // seconds that cuts without layers behind them take longer
+  double delay;      // seconds by which a byte that does not fit delays computing
+  double budget;     // bytes
 };
 
+// Sums over the first so many of the layers of two inferences, of an amount per layer.
+void SumUp(int64_t layers, const double* amounts, std::vector<double>* upto);
+
 // `values` are rows of layers + 1: [i, k] is the bound of the cut before layer i with k layers behind it. `seconds_upto` and
-// `nbytes_upto` are sums over the first so many layers of two inferences, `held` bytes in the arena at each cut.
+// `nbytes_upto` are those of SumUp, `held` bytes in the arena at each cut.
 void CutValues(int64_t layers, const double* seconds_upto, const double* nbytes_upto, const double* held,
                const CutRates& rates, double* values);
+
+// What a second and a byte more of each layer add to the sum of the cuts, weighed by `weights`, rows as of CutValues.
+void CutPrices(int64_t layers, const double* weights, const double* seconds_upto, const double* nbytes_upto,
+               const double* held, const CutRates& rates, double* per_second, double* per_byte);
 
 }  // namespace flexcomp::planner

@@ -14,10 +14,13 @@ from flexcomp.plan import (
     PAGE,
     STRATEGIES,
     InfeasibleError,
+    Layer,
     PlanError,
     Problem,
     ladder,
+    layer_bounds,
     minimum_budget,
+    mix,
     plan,
     resident_budget,
     simulate,
@@ -33,6 +36,7 @@ from flexcomp.plan.simulate import latency_of
 
 from . import networks
 from .problems import problems
+from .test_mixture import choices
 
 NETWORKS = ("vgg19", "resnet152", "resnet50", "mobilenet_v2", "squeezenet")
 
@@ -99,6 +103,20 @@ def test_bounds_are_the_same(problem: Problem, factor: float, together: float) -
     with readable():
         values = cuts.values(seconds, nbytes)
     assert (cuts.values(seconds, nbytes) == values).all()
+
+
+@settings(deadline=None, max_examples=500)
+@given(choices(12), st.floats(0, 3), st.sampled_from([1.0, 1.8]), st.sampled_from([0.0, 2e-9]))
+def test_choices_are_the_same(
+    case: tuple[Problem, list[list[Layer]]], factor: float, together: float, disturbance: float
+) -> None:
+    problem, options = case
+    problem = replace(problem, storage=replace(problem.storage, together=together, disturbance=disturbance))
+    least = max(layer_bounds(problem))
+    budget, limit = int((1 + factor) * least), int((1 + factor / 2) * least)
+    picks = mix(problem, options, budget, limit)
+    with readable():
+        assert mix(problem, options, budget, limit) == picks
 
 
 @settings(deadline=None)
