@@ -9,6 +9,7 @@ from .fuse_attention import FuseAttention
 from .fuse_layers import FuseLayers
 from .keep_constant_outputs import KeepConstantOutputs
 from .lower_operators import LowerOperators
+from .narrow_weights import NarrowWeights
 from .nhwc import ToNHWC
 from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
@@ -26,6 +27,7 @@ __all__ = [
     "FuseLayers",
     "KeepConstantOutputs",
     "LowerOperators",
+    "NarrowWeights",
     "PlaceParts",
     "PretransformWeights",
     "SliceEmbeddings",

@@ -9,7 +9,7 @@ from tvm import ir, relax, tirx
 
 from ..schedules.tiles.epilogue import Epilogue
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
-from .attributes import LAYER, PLACE, decode_place
+from .attributes import DTYPE, LAYER, PLACE, decode_place
 from .ir import bindings, operator, shape
 
 # Relax operator (without prefix) → epilogue operator. Operands that are no tensors are handled by name below.
@@ -51,6 +51,7 @@ class _Reader:
         self.anchor, *self.rest = bindings(func)
         self.index = {param: i for i, param in enumerate(func.params)}
         self.weights = weights
+        self.dtype = str(func.attrs[DTYPE]) if DTYPE in func.attrs else "float32"
         self.place = decode_place(func.attrs[PLACE])[1] if PLACE in func.attrs else None
         self.vectors: list[int] = []
         self.tensors: list[int] = []
@@ -79,6 +80,8 @@ class _Reader:
         spec = self._conv(epilogue) if operator(call) == "conv2d" else self._matmul(epilogue, weighted)
         if self.place is not None:
             spec = replace(spec, place=self.place)
+        if isinstance(spec, ConvSpec):
+            spec = replace(spec, weights=self.dtype)
         return LayerReading(
             spec,
             data=(left,) if weighted else (left, right),

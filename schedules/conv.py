@@ -113,7 +113,7 @@ class DirectEmitter:
             group = block // panel.blocks_per_group
             self.in_channel = T.bind(group * spec.group_in) if panel.groups > 1 else 0
             self.out_channel = T.bind(group * panel.group_channels + start) if panel.blocks > 1 else 0
-            self.panel_at = T.bind(offset * (panel.rows * panel.block))
+            self.panel_at = T.bind(self.w.block_at(offset))
             self.image = T.bind(part // self.parts) if spec.batch > 1 else 0
             low, size = self._part_of_units(part % self.parts if spec.batch > 1 else part)
             if spec.pointwise:
@@ -168,7 +168,7 @@ class DirectEmitter:
         """One register tile at output pixels [column, column + size); `taps[kw]` lists the pixels that tap kw reaches."""
         spec = self.spec
         self._prefetch(column, size)
-        self.total.fill(size, lambda start, lanes: self.w[vector(self.panel_at + start, lanes)])
+        self.total.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
         every = list(range(size))
         by_column = spec.group_in >= 2 * _PARTIAL_TERMS
         with maybe_serial(*self.kernel_rows) as kernel_row, self._part(size, not by_column):
@@ -213,15 +213,14 @@ class DirectEmitter:
         in_row = self.image * spec.height + self.in_row + kernel_row * spec.dilation[0]
         in_column = column * spec.stride[1] - spec.padding[1] + kernel_column * spec.dilation[1]
         pixel = (in_row * spec.width + in_column) * spec.in_channels + self.in_channel + start_channel
-        tap = (
-            self.panel_at + (1 + (kernel_row * spec.kernel[1] + kernel_column) * spec.group_in + start_channel) * block
-        )
+        position = (kernel_row * spec.kernel[1] + kernel_column) * spec.group_in
+        tap = self.w.weights_at(self.panel_at, position, start_channel)
 
         def left(row: int, step, lanes: int) -> tirx.Expr:
             return self.x[vector(pixel + (row * spec.stride[1] * spec.in_channels) + step, lanes)]
 
         def right(step, start: int, lanes: int) -> tirx.Expr:
-            return self.w[vector(tap + step * block + start, lanes)]
+            return self.w.weights(tap + step * block + start, lanes)
 
         if spec.group_in <= _UNROLL_CHANNELS and not self.joins_columns:
             for step in range(spec.group_in):
@@ -251,18 +250,15 @@ class DirectEmitter:
 
     def _store(self, column, size: int) -> None:
         spec = self.spec
-        vectors_at = self.panel_at + (1 + self.panel.taps) * self.panel.block
         for row in range(size):
             place = self._place(column + row)
             for start, lanes in self.stores:
                 index = vector(place + start, lanes)
                 value = ep.evaluate(
                     spec.epilogue,
-                    self.total.get(row, start, lanes),
+                    self.w.finish(self.panel_at, start, lanes, self.total.get(row, start, lanes)),
                     tensor=lambda i, index=index: self.tensors[i][index],
-                    channel=lambda i, start=start, lanes=lanes: self.w[
-                        vector(vectors_at + i * self.panel.block + start, lanes)
-                    ],
+                    channel=lambda i, start=start, lanes=lanes: self.w.channel(self.panel_at, i, start, lanes),
                 )
                 T.buffer_store(self.y, value, [index])
 

@@ -26,21 +26,21 @@ class _Emitter(DirectEmitter):
     """The direct convolution's loops around another tile: channel i of the input meets channel i of the filter."""
 
     def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
-        spec, block = self.spec, self.panel.block
+        spec = self.spec
         self.total = self.acc
-        self.acc.fill(size, lambda start, lanes: self.w[vector(self.panel_at + start, lanes)])
+        self.acc.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
         with maybe_serial(*self.kernel_rows) as kernel_row:
             in_row = self.image * spec.height + self.in_row + kernel_row * spec.dilation[0]
             for kernel_column in range(spec.kernel[1]):
                 reached = list(range(size)) if taps is None else taps[kernel_column]
                 in_column = column * spec.stride[1] - spec.padding[1] + kernel_column * spec.dilation[1]
                 pixel = (in_row * spec.width + in_column) * spec.in_channels + self.out_channel
-                tap = self.panel_at + (1 + kernel_row * spec.kernel[1] + kernel_column) * block
+                tap = self.w.weights_at(self.panel_at, kernel_row * spec.kernel[1], kernel_column)
                 self.acc.accumulate(
                     reached,
                     lambda row, start, lanes, pixel=pixel: self.x[
                         vector(pixel + row * spec.stride[1] * spec.in_channels + start, lanes)
                     ],
-                    lambda start, lanes, tap=tap: self.w[vector(tap + start, lanes)],
+                    lambda start, lanes, tap=tap: self.w.weights(tap + start, lanes),
                 )
         self._store(column, size)

@@ -117,7 +117,10 @@ class RowKernel:
 
     def encode(self) -> str:
         """As text, for an attribute in the IR."""
-        return json.dumps([type(self.spec).__name__, asdict(self)])
+        fields = asdict(self)
+        if fields["spec"].get("weights") == "float32":
+            del fields["spec"]["weights"]  # as it is where nothing else is said
+        return json.dumps([type(self.spec).__name__, fields])
 
     @staticmethod
     def decode(text: str) -> RowKernel:

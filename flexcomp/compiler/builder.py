@@ -59,6 +59,7 @@ def build(
     tuning: str | Path | None = None,
     progress: Progress | None = None,
     cache: bool = True,
+    weights: str = "float32",
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
 
@@ -86,6 +87,7 @@ def build(
     prepared = prepare(
         model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
         device=device, tuning=tuning, progress=progress, cache=cache,
+        weights=weights,
     )  # fmt: skip
     return prepared.artifacts([wish], report)[0]
 
@@ -102,6 +104,7 @@ def prepare(
     tuning: str | Path | None = None,
     progress: Progress | None = None,
     cache: bool = True,
+    weights: str = "float32",
 ) -> Prepared:
     """The first half of `build`, without budget and strategy: what follows can be done several times, each for itself.
 
@@ -122,7 +125,7 @@ def prepare(
     imported = load_model(model, input_shapes, params)
     report("import", 1, 1)
     unit = replace(resolved.vector_unit, threads=threads)
-    network = _compile_graph(imported, resolved, unit, kernels, measured, report)
+    network = _compile_graph(imported, resolved, unit, kernels, measured, report, weights)
     if measured is not None:
         report(f"tuning: {measured.note()}", 1, 1)
     if kernels == "flexnn":
@@ -143,6 +146,7 @@ def _compile_graph(
     kernels: str,
     measured: Measured | None,
     report: Progress,
+    dtype: str,
 ) -> Network:
     strategies = KERNELS[kernels]
     total = 1 + 2 * len(strategies)
@@ -156,7 +160,7 @@ def _compile_graph(
         """One at a time, as each holds a copy of the weights; none that has nothing new."""
         seen: set[tuple[str, str]] = set()
         for done, strategy in enumerate(strategies):
-            mod = pipeline.run(simple, pipeline.choose(unit, strategy, measured), "choose")
+            mod = pipeline.run(simple, pipeline.choose(unit, strategy, measured, dtype), "choose")
             chosen = {(gv.name_hint, kernel) for gv, kernel in chosen_kernels(mod).items()}
             if not done or chosen - seen:
                 seen |= chosen

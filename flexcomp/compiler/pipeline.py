@@ -17,6 +17,7 @@ from flexcomp.passes import (
     FuseLayers,
     KeepConstantOutputs,
     LowerOperators,
+    NarrowWeights,
     PlaceParts,
     PretransformWeights,
     SliceEmbeddings,
@@ -46,9 +47,11 @@ def transformers(unit: VectorUnit, evaluate: Evaluate) -> list[Pass]:
     return [CheckIndices(evaluate), FuseAttention(unit, evaluate), SliceEmbeddings(unit)]
 
 
-def choose(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
+def choose(
+    unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None, weights: str = "float32"
+) -> list[Pass]:
     """Anchors and their epilogues are functions with a chosen kernel; `kernels` is a strategy of the choice."""
-    return [FuseLayers(), PlaceParts(), ChooseKernels(unit, kernels, measured)]
+    return [FuseLayers(), PlaceParts(), NarrowWeights(weights), ChooseKernels(unit, kernels, measured)]
 
 
 def pack(unit: VectorUnit) -> list[Pass]:

@@ -13,6 +13,7 @@ import tvm
 from tvm import ir, relax, tirx
 
 from flexcomp.passes.ir import bindings, operator
+from flexcomp.schedules.tiles import narrow_panel
 
 _Array = np.ndarray
 
@@ -66,12 +67,14 @@ def _value(expr: ir.Expr, values: dict[relax.Var, object]):
         return tuple(int(extent) for extent in expr.values)
     if isinstance(expr, tirx.IntImm | tirx.FloatImm):
         return expr.value
+    if isinstance(expr, relax.ExternFunc):
+        return expr.global_symbol
     assert isinstance(expr, relax.Call), f"cannot evaluate {type(expr).__name__} on the weight side"
     args = [_value(arg, values) for arg in expr.args]
     rule = _RULES.get(operator(expr))
     if rule is None:
         return _compiled(expr, args)
-    result = rule(expr.attrs, *args)
+    result = rule(expr.attrs, *args) if rule is not _narrowed else rule(expr.ty, *args)
     if not isinstance(expr.ty, relax.TensorType):
         return result
     result = np.asarray(result)
@@ -89,6 +92,14 @@ def _take(attrs, data, indices):
 
 def _argument(function, attrs, data):
     return function(data, axis=None if attrs.axis is None else int(attrs.axis), keepdims=bool(attrs.keepdims))
+
+
+def _narrowed(type_: relax.TensorType, function: str, *args: _Array) -> _Array:
+    """What PretransformWeights calls: flexcomp.pack.DTYPE or flexcomp.round.DTYPE."""
+    _, what, name = function.split(".")
+    if what == "round":
+        return narrow_panel.rounded(*args, name)
+    return narrow_panel.pack(*args, name, int(type_.shape[1]))
 
 
 _RULES: dict[str, Callable[..., _Array]] = {
@@ -117,6 +128,7 @@ _RULES: dict[str, Callable[..., _Array]] = {
     "sqrt": lambda _, a: np.sqrt(a),
     "rsqrt": lambda _, a: np.float32(1) / np.sqrt(a),
     "astype": lambda attrs, a: a.astype(str(attrs.dtype)),
+    "call_pure_packed": _narrowed,
 }
 
 

@@ -207,7 +207,7 @@ class _Emitter:
             accumulators = {lanes: Accumulators(self.way.tile.rows, self._pieces(lanes)) for lanes in (0, shared)}
             block = T.bind(low + task % count)
             top = T.bind(self.top + task // count * self.band) if self.bands > 1 else self.top
-            self.panel_at = T.bind((block - first) * (panel.rows * panel.block))
+            self.panel_at = T.bind(self.w.block_at(block - first))
             within = T.bind(block % panel.blocks_per_group)
             if not shared:
                 self._tiles(accumulators[0], top, within * panel.block)
@@ -248,12 +248,12 @@ class _Emitter:
             begin = _bind(self.start + part * each)
             terms = tirx.min(each, self.stop - begin)
             source = T.bind((pixel - self.first_pixel) * self.way.row + part * each)
-            weights = T.bind(self.panel_at + (1 + begin) * block)
+            weights = T.bind(self.w.weights_at(self.panel_at, begin))
             with T.serial(terms) as term:
                 acc.accumulate(
                     list(range(size)),
                     lambda row, start, lanes: spread(self.a[source + row * self.way.row + term], lanes),
-                    lambda start, lanes: self.w[vector(weights + term * block + start, lanes)],
+                    lambda start, lanes: self.w.weights(weights + term * block + start, lanes),
                 )
             self._add(acc, size, place, part, parts)
 
@@ -280,20 +280,17 @@ class _Emitter:
                         self._store(acc, size, place, begins=False, ends=False)
 
     def _store(self, acc: Accumulators, size: int, place, begins: bool, ends: bool) -> None:
-        spec, block = self.spec, self.panel.block
-        vectors_at = self.panel_at + (1 + self.panel.taps) * block
+        spec = self.spec
         for row in range(size):
             for start, lanes in acc.pieces:
                 index = vector(place + row * spec.y_stride + start, lanes)
-                value = acc.get(row, start, lanes)
-                value = value + (self.w[vector(self.panel_at + start, lanes)] if begins else self.y[index])
+                value = self.w.scale(self.panel_at, start, lanes, acc.get(row, start, lanes))
+                value = value + (self.w.bias(self.panel_at, start, lanes) if begins else self.y[index])
                 if ends:
                     value = ep.evaluate(
                         spec.epilogue,
                         value,
                         tensor=lambda i, index=index: self.tensors[i][index],
-                        channel=lambda i, start=start, lanes=lanes: self.w[
-                            vector(vectors_at + i * block + start, lanes)
-                        ],
+                        channel=lambda i, start=start, lanes=lanes: self.w.channel(self.panel_at, i, start, lanes),
                     )
                 T.buffer_store(self.y, value, [index])

@@ -61,7 +61,7 @@ class LevelEmitter:
         """Turn to a block of the step."""
         start = tirx.min((self.first + offset) * self.panel.block, self.spec.out_channels - self.panel.block)
         self.out_channel = T.bind(start) if self.panel.blocks > 1 else 0
-        self.panel_at = T.bind(offset * (self.panel.rows * self.panel.block))
+        self.panel_at = T.bind(self.w.block_at(offset))
 
     def pixels(self, pixel, size: int, row) -> list:
         """Where the input of a row of every part begins; missing last pixels are the last one once more."""
@@ -148,9 +148,9 @@ class LevelEmitter:
             list(range(rows)),
             way.depth,
             lambda row, k, lanes: self.v[vector(left + row * way.v_row + k, lanes)],
-            lambda k, start, lanes: self.w[vector(right + k * channels + start, lanes)],
+            lambda k, start, lanes: self.w.weights(right + k * channels + start, lanes),
             way.tile.depth,
-            fetch=lambda k: prefetch_ahead(self.w, right + k * channels, channels),
+            fetch=lambda k: prefetch_ahead(self.w.buffer, right + k * channels, channels),
         )
 
     def _copy(self, at, row: int, start: int, lanes: int):
@@ -188,15 +188,13 @@ class LevelEmitter:
 
     def finish(self, pixel, channel: int, lanes: int, value) -> None:
         """Bias, epilogue and store of a vector of a pixel, from channel `channel` of the block on."""
-        spec, block = self.spec, self.panel.block
-        vectors_at = self.panel_at + (1 + self.panel.taps) * block
-        bias = self.w[vector(self.panel_at + channel, lanes)]
+        spec = self.spec
         place = vector(self._place(pixel, channel), lanes)
         result = ep.evaluate(
             spec.epilogue,
-            T.bind(value + bias),
+            T.bind(value + self.w.bias(self.panel_at, channel, lanes)),
             tensor=lambda i: self.tensors[i][place],
-            channel=lambda i: self.w[vector(vectors_at + i * block + channel, lanes)],
+            channel=lambda i: self.w.channel(self.panel_at, i, channel, lanes),
         )
         T.buffer_store(self.y, result, [place])
 

@@ -65,9 +65,9 @@ def maybe_serial(start, stop) -> AbstractContextManager:
     return T.serial(start, stop)
 
 
-def flat(buffer, extent: int):
+def flat(buffer, extent: int, dtype: str = "float32"):
     """The same memory as one dimension."""
-    return T.decl_buffer((extent,), "float32", data=buffer.data)
+    return T.decl_buffer((extent,), dtype, data=buffer.data)
 
 
 class Accumulators:

@@ -12,6 +12,7 @@ from tvm.script.ir_builder import tirx as T
 
 from .emit import flat
 from .panel import Panel
+from .panel_reader import PanelReader
 from .spec import ConvSpec
 
 
@@ -21,7 +22,7 @@ class Operands:
 
     x: tirx.Buffer  # the input, [batch, height, width, in_channels]
     tensors: list[tirx.Buffer]  # what the epilogue reads, [batch, out_height, out_width, out_channels] each
-    panel: tirx.Buffer  # the weights of blocks [first, first + count)
+    panel: PanelReader  # of blocks [first, first + count)
     first: tirx.Expr  # int32
     count: tirx.Expr  # int32
     y: tirx.Buffer  # what is written to: spec.y_shape
@@ -36,7 +37,7 @@ def layer_function(
     *,
     in_place: bool = False,
 ) -> tirx.PrimFunc:
-    """A PrimFunc (x, epilogue tensors…, panel, first, count, y, scratch…), all float32, whose body `emit` emits.
+    """A PrimFunc (x, epilogue tensors…, panel, first, count, y, scratch…), float32 but for the panel, whose body `emit` emits.
 
     x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer; `scratch` are shapes.
@@ -52,14 +53,14 @@ def layer_function(
                 T.func_attr({"tirx.noalias": True})
             x = T.arg("x", T.buffer(in_shape, "float32"))
             tensors = [T.arg(f"t{i}", T.buffer(spec.out_shape, "float32")) for i in range(spec.tensors)]
-            weights = T.arg("panel", T.buffer(panel.shape, "float32"))
+            weights = T.arg("panel", T.buffer(panel.shape, panel.dtype))
             first = T.arg("first", T.int64())
             count = T.arg("count", T.int64())
             y = T.arg("y", T.buffer(spec.y_shape, "float32"))
             room = [T.arg(f"s{i}", T.buffer(shape, "float32")) for i, shape in enumerate(scratch)]
             operands = Operands(
                 x=flat(x, math.prod(in_shape)),
-                panel=flat(weights, math.prod(panel.shape)),
+                panel=PanelReader(panel, flat(weights, math.prod(panel.shape), panel.dtype)),
                 y=flat(y, math.prod(spec.y_shape)),
                 tensors=[flat(t, math.prod(spec.out_shape)) for t in tensors],
                 scratch=[flat(s, math.prod(shape)) for s, shape in zip(room, scratch, strict=True)],

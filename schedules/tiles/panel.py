@@ -4,6 +4,12 @@
                                rows 1 … taps    weights, in the order kernel row, kernel column, input channel
                                then             one row per channel vector of the epilogue, zero padding
 
+A panel of a narrow type begins with all its float32 rows, as bits, and has nothing behind the weights:
+
+    panel[block]              bias, channel vectors of the epilogue, scale (int8 only)    float32[block] each
+                              weights                                                     the narrow type, [taps, block]
+                              zero padding
+
 A group whose channels are no multiple of the block ends in a block that overlaps the one before it: both
 compute the same values for the channels they share, so that no store needs a mask.
 """
@@ -17,6 +23,8 @@ import numpy as np
 
 from .spec import ConvSpec
 
+# Element types that weights may have, and their bytes. int8 has a scale for every output channel.
+WEIGHT_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 _ALIGN = 64  # bytes; a slice starts at any block, and kernels assume aligned data
 
 
@@ -29,6 +37,7 @@ class Panel:
     block: int  # output channels of a block
     taps: int
     vectors: int  # channel vectors of the epilogue
+    dtype: str = "float32"  # of the weights: one of WEIGHT_DTYPES
 
     @property
     def blocks_per_group(self) -> int:
@@ -39,9 +48,32 @@ class Panel:
         return self.groups * self.blocks_per_group
 
     @property
+    def itemsize(self) -> int:
+        return WEIGHT_DTYPES[self.dtype]
+
+    @property
+    def narrow(self) -> bool:
+        return self.dtype != "float32"
+
+    @property
+    def scaled(self) -> bool:
+        """Whether weights are multiples of a scale."""
+        return self.dtype == "int8"
+
+    @property
+    def head(self) -> int:
+        """Rows of float32 in front of the weights."""
+        return 1 + self.vectors + self.scaled if self.narrow else 1
+
+    @property
+    def first_tap(self) -> int:
+        """The row, of the panel's type, at which the weights begin."""
+        return self.head * 4 // self.itemsize
+
+    @property
     def rows(self) -> int:
-        rows = 1 + self.taps + self.vectors
-        unit = _ALIGN // math.gcd(_ALIGN, self.block * 4)
+        rows = self.first_tap + self.taps + (0 if self.narrow else self.vectors)
+        unit = _ALIGN // math.gcd(_ALIGN, self.block * self.itemsize)
         return math.ceil(rows / unit) * unit
 
     @property
@@ -50,7 +82,7 @@ class Panel:
 
     @property
     def block_nbytes(self) -> int:
-        return self.rows * self.block * 4
+        return self.rows * self.block * self.itemsize
 
     def channels(self) -> np.ndarray:
         """int64[blocks, block]: the output channel of each lane; lanes past a small group repeat its last channel."""
@@ -62,5 +94,5 @@ class Panel:
 def panel_of(spec: ConvSpec, block: int) -> Panel:
     """The panel of a convolution for blocks of `block` channels."""
     if spec.depthwise:
-        return Panel(1, spec.out_channels, block, spec.kernel[0] * spec.kernel[1], spec.channel_vectors)
-    return Panel(spec.groups, spec.group_out, block, spec.taps, spec.channel_vectors)
+        return Panel(1, spec.out_channels, block, spec.kernel[0] * spec.kernel[1], spec.channel_vectors, spec.weights)
+    return Panel(spec.groups, spec.group_out, block, spec.taps, spec.channel_vectors, spec.weights)

@@ -27,6 +27,7 @@ class ConvSpec:
     groups: int = 1
     epilogue: Epilogue = IDENTITY
     place: Place | None = field(default=None, repr=False)  # of the result, if it is a part of a tensor
+    weights: str = field(default="float32", repr=False)  # element type of the weights where they lie as they are
 
     @property
     def out_shape(self) -> tuple[int, ...]:
@@ -111,6 +112,7 @@ class ConvSpec:
             f"{kernel} {self.in_channels}→{self.out_channels} @ {self.out_height}×{self.out_width}{extra}"
             + (f" +{epilogue}" if epilogue else "")
             + (f" into {self.place}" if self.place else "")
+            + (f", {self.weights}" if self.weights != "float32" else "")
         )
 
 

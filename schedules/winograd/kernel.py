@@ -206,15 +206,15 @@ class _Emitter:
     def _product(self, groups: tuple, first_tile, block, inside, position) -> None:
         """M of one position and one block of output channels, for the register tiles `groups`."""
         way = self.way
-        size, step = self.way.tile.channels, self.panel.rows * self.panel.block
+        size = self.way.tile.channels
         channels = way.depth
-        u_at = T.bind(block * step + (1 + position * channels) * size)
+        u_at = T.bind(self.w.weights_at(self.w.block_at(block), position * channels))
         v_at = T.bind(self.v_at + position * self.way.v_position)
         m_at = T.bind(self.m_at + (inside * self.way.positions + position) * size)
         acc = Accumulators(self.small + (1 if self.larger else 0), self.pieces)
 
         def fetch(step) -> None:
-            prefetch_ahead(self.w, u_at + step * size, size)
+            prefetch_ahead(self.w.buffer, u_at + step * size, size)
 
         def tile(rows: int, group) -> None:
             at = T.bind(self._start(group) - first_tile)
@@ -224,7 +224,7 @@ class _Emitter:
                 list(range(rows)),
                 channels,
                 lambda row, step, lanes: self.v[vector(v_at + (at + row) * way.v_tile + step, lanes)],
-                lambda step, start, lanes: self.w[vector(u_at + step * size + start, lanes)],
+                lambda step, start, lanes: self.w.weights(u_at + step * size + start, lanes),
                 way.tile.depth,
                 fetch=fetch if way.prefetches else None,
             )
@@ -247,8 +247,7 @@ class _Emitter:
         image, row, column = self._place(T.bind(tile))
         start_channel = tirx.min(block * panel.block, max(panel.group_channels - panel.block, 0))
         channel_at = T.bind(start_channel) if panel.blocks > 1 else 0
-        panel_at = T.bind(offset * (panel.rows * panel.block))
-        vectors_at = panel_at + (1 + panel.taps) * panel.block
+        panel_at = T.bind(self.w.block_at(offset))
         m_at = T.bind(self.m_at + slot_tile * self.way.m_tile + inside * (self.way.positions * panel.block))
         pixel = (image * spec.out_height + row * m) * spec.out_width + column * m
         at = T.bind(pixel * spec.y_stride + (spec.y_start + channel_at))
@@ -259,7 +258,7 @@ class _Emitter:
                 for j in range(a):
                     line = [T.bind(self.m[vector(m_at + (i * a + j) * panel.block + start, lanes)]) for i in range(a)]
                     done.append(output_line(m, line, lanes, bind)[: rows.high])
-                bias = T.bind(self.w[vector(panel_at + start, lanes)])
+                bias = T.bind(self.w.bias(panel_at, start, lanes))
                 for i in range(rows.high):
                     line = output_line(m, [values[i] for values in done], lanes, bind)
                     for j, value in enumerate(line[: columns.high]):
@@ -268,7 +267,7 @@ class _Emitter:
                             spec.epilogue,
                             T.bind(value + bias),
                             tensor=lambda k, place=place: self.tensors[k][place],
-                            channel=lambda k: self.w[vector(vectors_at + k * panel.block + start, lanes)],
+                            channel=lambda k: self.w.channel(panel_at, k, start, lanes),
                         )
                         T.buffer_store(self.y, result, [place])
 

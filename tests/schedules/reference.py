@@ -3,6 +3,7 @@
 import numpy as np
 
 from flexcomp.schedules.strassen.ways import HalvesTransform
+from flexcomp.schedules.tiles import narrow_panel
 from flexcomp.schedules.tiles.panel import Panel
 from flexcomp.schedules.tiles.spec import ConvSpec
 
@@ -36,6 +37,9 @@ def pack(
 ) -> np.ndarray:
     """The panel of weights OHWI; rows that nothing may read are NaN."""
     lanes = panel.channels()
+    if panel.narrow:
+        taps = w.reshape(len(bias), -1)[lanes].transpose(0, 2, 1)
+        return narrow_panel.pack(np.stack([v[lanes] for v in (bias, *vectors)], axis=1), taps, panel.dtype, panel.rows)
     packed = np.full(panel.shape, np.nan, "f4")
     packed[:, 0] = bias[lanes]
     blocks = w.reshape(len(bias), -1)[lanes]

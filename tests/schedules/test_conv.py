@@ -1,10 +1,13 @@
 """Convolutions and fully connected layers against NumPy, over random shapes, slices and epilogues."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tvm
 
 from flexcomp.schedules.registry import conv_candidates
+from flexcomp.schedules.tiles.narrow_panel import rounded
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
@@ -51,10 +54,17 @@ def specs(kind: str, count: int) -> list[ConvSpec]:
     return [spec for spec in drawn if spec.out_height > 0 and spec.out_width > 0][:count]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
 @pytest.mark.parametrize("kind", ["conv", "depthwise", "dense"])
-def test_random_shapes_and_slices(kind):
-    """Every slice of blocks writes its channels and nothing else, and reads no weights outside itself."""
-    cases = [(spec, conv_candidates(spec, UNITS[i % 3])[0]) for i, spec in enumerate(specs(kind, 40))]
+def test_random_shapes_and_slices(kind, dtype):
+    """Every slice of blocks writes its channels and nothing else, and reads no weights outside itself.
+
+    Weights of 16 and 8 bits give what the numbers they are rounded to give: nothing else is rounded.
+    """
+    drawn = [replace(spec, weights=dtype) for spec in specs(kind, 40)]
+    if dtype != "float32":
+        drawn = drawn[::3]
+    cases = [(spec, conv_candidates(spec, UNITS[i % 3])[0]) for i, spec in enumerate(drawn)]
     functions = {f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)}
     compiled = library(functions)
     rng = np.random.default_rng(1)
@@ -63,8 +73,10 @@ def test_random_shapes_and_slices(kind):
         x = draw(spec.batch, spec.height, spec.width, spec.in_channels)
         w, bias = draw(spec.out_channels, *spec.kernel, spec.group_in), draw(spec.out_channels)
         slope, tensor = draw(spec.out_channels), draw(spec.batch, spec.out_height, spec.out_width, spec.out_channels)
-        expected = EPILOGUES[spec.epilogue](conv2d(spec, x, w, bias), tensor, slope)
+        kept = w if dtype == "float32" else rounded(w, dtype)
+        expected = EPILOGUES[spec.epilogue](conv2d(spec, x, kept, bias), tensor, slope)
         panel = candidate.panel
+        assert panel.dtype == dtype
         packed = pack(panel, w, bias, [slope] * spec.channel_vectors)
         y = np.full(expected.shape, np.nan, "f4")
         result = tvm.runtime.tensor(y)
@@ -72,7 +84,7 @@ def test_random_shapes_and_slices(kind):
         for first, count in ((cut, panel.blocks - cut), (0, cut)):
             if not count:
                 continue
-            given = np.full_like(packed, np.nan)
+            given = np.full_like(packed, -77 if dtype == "int8" else np.nan)
             given[:count] = packed[first : first + count]
             operands = [x, *[tensor] * spec.tensors, given]
             compiled[f"kernel_{i}"](*map(tvm.runtime.tensor, operands), first, count, result)

@@ -1,0 +1,80 @@
+"""What kernels read of a panel, as vectors of float32: narrow weights are widened in registers.
+
+float16 and bfloat16 become the float32 of the same value; int8 the integer, and the sum of products is multiplied by the
+channel's scale before the bias is added.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from .emit import vector, zero
+from .panel import Panel
+
+
+class PanelReader:
+    """Loads from blocks of a panel; `at` is the element at which a block begins."""
+
+    def __init__(self, panel: Panel, buffer: tirx.Buffer) -> None:
+        self.panel, self.buffer = panel, buffer
+
+    def block_at(self, offset):
+        """Where the block begins that is `offset` blocks after the first."""
+        return offset * (self.panel.rows * self.panel.block)
+
+    def begin(self, at, start, lanes: int) -> tirx.Expr:
+        """What accumulators start from: the bias, if it can."""
+        return zero(lanes) if self.panel.scaled else self.bias(at, start, lanes)
+
+    def finish(self, at, start, lanes: int, total: tirx.Expr) -> tirx.Expr:
+        """The result of accumulators that began with `begin`."""
+        if not self.panel.scaled:
+            return total
+        return self.scale(at, start, lanes, total) + self.bias(at, start, lanes)
+
+    def scale(self, at, start, lanes: int, total: tirx.Expr) -> tirx.Expr:
+        """Sums of products as they are without a scale."""
+        return total * self._wide(at, self.panel.head - 1, start, lanes) if self.panel.scaled else total
+
+    def bias(self, at, start, lanes: int) -> tirx.Expr:
+        if self.panel.narrow:
+            return self._wide(at, 0, start, lanes)
+        return self.buffer[vector(at + start, lanes)]
+
+    def channel(self, at, index: int, start, lanes: int) -> tirx.Expr:
+        """A channel vector of the epilogue."""
+        panel = self.panel
+        if panel.narrow:
+            return self._wide(at, 1 + index, start, lanes)
+        vectors_at = at + (1 + panel.taps) * panel.block
+        return self.buffer[vector(vectors_at + index * panel.block + start, lanes)]
+
+    def weights_at(self, at, *taps):
+        """Where the weights of the tap begin whose number is the sum of `taps`."""
+        return at + sum(taps, self.panel.first_tap) * self.panel.block
+
+    def weights(self, index, lanes: int) -> tirx.Expr:
+        """The weights from element `index` on."""
+        value = self.buffer[vector(index, lanes)]
+        return widened(value, self.panel.dtype, lanes) if self.panel.narrow else value
+
+    def _wide(self, at, row: int, start, lanes: int) -> tirx.Expr:
+        """A float32 row in front of narrow weights."""
+        each = 4 // self.panel.itemsize
+        bits = self.buffer[vector(at + (row * self.panel.block + start) * each, lanes * each)]
+        return tirx.reinterpret(_of("float32", lanes), bits)
+
+
+def widened(value: tirx.Expr, dtype: str, lanes: int) -> tirx.Expr:
+    """A vector of a narrow type as float32."""
+    if dtype == "bfloat16":
+        bits = tirx.Cast(_of("uint32", lanes), tirx.reinterpret(_of("uint16", lanes), value))
+        shift = tirx.const(16, "uint32") if lanes == 1 else tirx.Broadcast(tirx.const(16, "uint32"), lanes)
+        return tirx.reinterpret(_of("float32", lanes), bits << shift)
+    if dtype == "int8":
+        value = tirx.Cast(_of("int32", lanes), value)
+    return tirx.Cast(_of("float32", lanes), value)
+
+
+def _of(dtype: str, lanes: int) -> str:
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
