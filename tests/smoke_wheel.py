@@ -6,6 +6,7 @@ Run by .ci/run with nothing but the wheel and its dependencies installed; not co
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -46,6 +47,8 @@ def main() -> None:
         outputs = flexcomp.load("dense.so", budget=budget).run({"x": x})
         np.testing.assert_allclose(np.asarray(outputs["y"]), expected, **close)
 
+    program = shutil.which("flexcomp-run")
+    assert Path(program).read_bytes()[:4] == b"\x7fELF", f"{program} is a script that starts the runner"
     Path("outputs").mkdir()
     command = ["flexcomp-run", "dense.so", "--budget", "0.5", "--input", "x=x.npy", "--output-dir", "outputs"]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)

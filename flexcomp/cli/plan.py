@@ -55,10 +55,13 @@ def plan(
             from flexcomp.report import write_trace
 
             write_trace(program, rung, timelines, trace)
-    from flexcomp.report import stdout_console, timeline_table
+    from flexcomp.report import shared_processor, stdout_console, timeline_table
 
     console = stdout_console()
     console.print(timeline_table(program, rung, timelines))
+    for lanes in timelines:
+        if (shared := shared_processor(lanes.latency * 1e3, lanes.core_wait_ms)) is not None:
+            console.print(shared, markup=False, highlight=False)
     for path, what in ((output, "drawn in"), (trace, "written to")):
         if path is not None:
             console.print(f"{what} {path}", markup=False, highlight=False)

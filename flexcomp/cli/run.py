@@ -17,7 +17,7 @@ from flexcomp.cli.common import (
     parse_files,
     read_input,
 )
-from flexcomp.report import human_bytes, stdout_console
+from flexcomp.report import human_bytes, shared_processor, stdout_console, waiting
 
 
 def run(
@@ -57,7 +57,10 @@ def run(
     if as_json:
         typer.echo(json.dumps(report))
     else:
-        stdout_console().print(_table(str(library), report))
+        console = stdout_console()
+        console.print(_table(str(library), report))
+        if (shared := shared_processor(report["median_ms"], report["core_wait_ms"])) is not None:
+            console.print(shared, markup=False, highlight=False)
 
 
 def _table(title: str, report: dict) -> Table:
@@ -69,7 +72,7 @@ def _table(title: str, report: dict) -> Table:
         ("idle process", human_bytes(report["idle_rss_bytes"])),
         ("peak over idle", human_bytes(report["peak_rss_bytes"] - report["idle_rss_bytes"])),
         ("read from storage", human_bytes(report["bytes_read"])),
-        ("waited for storage", f"{report['stall_ms']:.2f} ms"),
+        ("waited for storage", waiting(report["stall_ms"], report["read_ms"])),
     ):
         table.add_row(label, value)
     return table

@@ -18,11 +18,11 @@ _ARCHIVE = ".tar.gz"
 
 _README = """{model}, compiled for {machine} Linux. In this folder:
 
-    LD_LIBRARY_PATH=. ./{runner} ./{library}
+    ./{runner} ./{library}
 
 draws random inputs and prints what an inference takes. Inputs and outputs are NumPy's .npy files:
 
-    LD_LIBRARY_PATH=. ./{runner} ./{library} --budget 32MB --input NAME=FILE.npy --output-dir out
+    ./{runner} ./{library} --budget 32MB --input NAME=FILE.npy --output-dir out
 
 --help lists the options. {library} and {weights} belong together; {tvm_ffi} is tvm-ffi's, unchanged.
 The system must provide glibc 2.28 or later and libstdc++.

@@ -11,4 +11,5 @@ __getattr__, __dir__, __all__ = door(
     tables="choice_table human_bytes ladder_table layer_table stdout_console timeline_table",
     picture="draw_plan picture_format",
     chrome_trace="write_trace",
+    sharing="shared_processor waiting",
 )

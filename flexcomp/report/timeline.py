@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flexcomp.program import Load, Program, Rung, from_program
 from flexcomp.runtime import Trace
@@ -27,6 +27,7 @@ class Lanes:
     computing: tuple[Bar, ...]
     loading: tuple[Bar, ...]  # without pinned weights that were there already
     latency: float  # seconds
+    core_wait_ms: float | None = None  # threads were ready while others had the core; None: not known
 
     @property
     def busy(self) -> float:
@@ -58,7 +59,8 @@ def measured(program: Program, trace: Trace) -> Lanes:
         ]
 
     rung = program.rungs[trace.rung]
-    return _lanes("measured", program, rung, seconds(trace.steps), seconds(trace.loads), trace.latency_s)
+    lanes = _lanes("measured", program, rung, seconds(trace.steps), seconds(trace.loads), trace.latency_s)
+    return replace(lanes, core_wait_ms=trace.core_wait_ms)
 
 
 def _lanes(label: str, program: Program, rung: Rung, steps: Sequence, loads: Sequence, latency: float) -> Lanes:

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -61,9 +61,9 @@ def run(
     the report's "switches" and "concurrent" tell of it. `read_rate` measures the storage alone by reads of so many
     bytes; the report then has "read_bytes_per_s". `weights` is where the weights file lies, if not beside the library.
     `emulator` runs a library built for another machine.
-    "bytes_read" and "stall_ms" are medians over the timed inferences, as "median_ms" is; the keys with
-    "_each" list them all. Raises InputError for a wrong option or input name, otherwise ArtifactError
-    with the runner's message when it fails.
+    "bytes_read", "stall_ms", "read_ms" and "core_wait_ms" (None where it is not known) are medians over the timed
+    inferences, as "median_ms" is; the keys with "_each" list them all. Raises InputError for a wrong option or input
+    name, otherwise ArtifactError with the runner's message when it fails.
     """
     if output_dir is not None:
         require_folder(output_dir)
@@ -100,9 +100,9 @@ def run(
             report = _report_of([*command, "--output-dir", str(folder)])
             for file in folder.iterdir():
                 file.replace(Path(output_dir) / file.name)
-    for key in ("bytes_read", "stall_ms"):
+    for key in ("bytes_read", "stall_ms", "read_ms", "core_wait_ms"):
         each = report[key]
-        report |= {key: statistics.median_high(each), f"{key}_each": each}
+        report |= {key: None if None in each else statistics.median_high(each), f"{key}_each": each}
     return report
 
 
@@ -111,7 +111,10 @@ def traces(library: str | Path, **options) -> Traces:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
         report = run(library, trace=path, **{"warmup": 2, **options})
-        return Traces(report["rung"], report["threads"], tuple(read_traces(path)))
+        inferences = zip(read_traces(path), report["core_wait_ms_each"], strict=True)
+        return Traces(
+            report["rung"], report["threads"], tuple(replace(trace, core_wait_ms=waited) for trace, waited in inferences)
+        )
 
 
 def median_trace(library: str | Path, **options) -> Trace:

@@ -178,8 +178,8 @@ class Session:
         """The plan in use and what the last inference took.
 
         Keys: rung, budget_bytes, arena_bytes, threads, compute_cpus, loader_cpus (None: on any core), direct_io, runs,
-        restarts (inferences begun anew because the budget shrank), latency_ms, stall_ms, bytes_read, reads (of the
-        last inference), total_bytes_read.
+        restarts (inferences begun anew because the budget shrank), latency_ms, stall_ms, read_ms (in which reads were
+        in flight), bytes_read, reads (of the last inference), total_bytes_read.
         """
         with _translated():
             return json.loads(self._stats())

@@ -21,6 +21,7 @@ class Trace:
     end_ns: int  # 0: the inference failed
     steps: tuple[Span, ...]  # (begin, end) of each step, without the waiting before it
     loads: tuple[Span, ...]  # of each load; (0, 0) where the weights were in the arena already
+    core_wait_ms: float | None = None  # threads were ready while others had the core, all together; None: not known
 
     @property
     def latency_s(self) -> float:

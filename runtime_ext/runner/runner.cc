@@ -4,6 +4,9 @@
 //   latency_ms, stall_ms, bytes_read   lists, one entry for each timed inference, from the inputs in the arena to
 //                                      the outputs in the arena; stall_ms is the time in which kernels waited for
 //                                      weights
+//   read_ms, core_wait_ms              lists: how long storage was busy for it, and how long threads were ready to run
+//                                      while others had the core, of all threads together; null where that is not
+//                                      known
 //   warmup_ms                          list, the inferences before them; the first loads the pinned weights
 //   median_ms                          of latency_ms
 //   idle_rss_bytes                     resident memory with the model open and its arena not yet touched
@@ -25,6 +28,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "core_wait.h"
 #include "inputs.h"
 #include "model.h"
 #include "outputs.h"
@@ -48,6 +52,7 @@ double Median(std::vector<double> values) {
 
 void Main(const Arguments& arguments) {
   const Model model(arguments);
+  CoreWaitNs();  // finds its memory before memory is measured
   const uint64_t idle_rss = RssBytes();
   ResetPeakRss();
 
@@ -58,12 +63,14 @@ void Main(const Arguments& arguments) {
   std::optional<TraceFile> trace;
   if (!arguments.trace.empty()) trace.emplace(arguments.trace);
 
-  json::Array warmup_ms, latency_ms, stall_ms, bytes_read;
+  json::Array warmup_ms, latency_ms, stall_ms, read_ms, core_wait_ms, bytes_read;
   std::vector<double> latencies;
   json::Object stats;
   for (int i = -arguments.warmup; i < arguments.repeat; ++i) {
     const bool last = i + 1 == arguments.repeat && arguments.switch_budgets == 0;
+    const std::optional<int64_t> waited = CoreWaitNs();
     model.Run(inputs, last ? Model::Look(write_outputs) : Model::Look());
+    const std::optional<int64_t> waited_after = CoreWaitNs();
     stats = model.Stats();
     if (i < 0) {
       warmup_ms.push_back(stats["latency_ms"]);
@@ -73,6 +80,11 @@ void Main(const Arguments& arguments) {
     latencies.push_back(stats["latency_ms"].cast<double>());
     latency_ms.push_back(stats["latency_ms"]);
     stall_ms.push_back(stats["stall_ms"]);
+    read_ms.push_back(stats.count("read_ms") > 0 ? stats["read_ms"] : nullptr);  // libraries of earlier versions do not say
+    if (waited && waited_after)
+      core_wait_ms.push_back(static_cast<double>(*waited_after - *waited) * 1e-6);
+    else
+      core_wait_ms.push_back(nullptr);
     bytes_read.push_back(stats["bytes_read"]);
   }
   const uint64_t peak_rss = PeakRssBytes();
@@ -82,6 +94,8 @@ void Main(const Arguments& arguments) {
   report.Set("median_ms", Median(latencies));
   report.Set("warmup_ms", warmup_ms);
   report.Set("stall_ms", stall_ms);
+  report.Set("read_ms", read_ms);
+  report.Set("core_wait_ms", core_wait_ms);
   report.Set("bytes_read", bytes_read);
   for (const char* key : {"budget_bytes", "arena_bytes", "rung", "threads", "compute_cpus", "loader_cpus", "direct_io"})
     report.Set(key, stats[key]);

@@ -153,6 +153,7 @@ std::string DescribeState(const Program& program, const Session::State& state) {
   object.Set("restarts", Int(stats.restarts));
   object.Set("latency_ms", stats.latency_s * 1e3);
   object.Set("stall_ms", stats.stall_s * 1e3);
+  object.Set("read_ms", stats.read_s * 1e3);
   object.Set("bytes_read", Int(stats.bytes_read));
   object.Set("reads", Int(stats.reads));
   object.Set("total_bytes_read", Int(stats.total_bytes_read));

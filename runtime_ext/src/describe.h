@@ -21,7 +21,7 @@ std::string DescribeCores(const CoreChoice& choice);
 std::string DescribeRung(const Rung& rung);
 
 // {"rung", "budget_bytes", "arena_bytes", "threads", "compute_cpus", "loader_cpus", "direct_io", "runs", "restarts",
-//  "latency_ms", "stall_ms", "bytes_read", "reads", "total_bytes_read"}
+//  "latency_ms", "stall_ms", "read_ms", "bytes_read", "reads", "total_bytes_read"}
 std::string DescribeState(const Program& program, const Session::State& state);
 
 // {"rung", "begin_ns", "end_ns", "steps": [[begin, end], ...], "loads": [[begin, end], ...]} in nanoseconds of the

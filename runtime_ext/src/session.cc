@@ -322,6 +322,7 @@ void Session::Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, 
   stats_.bytes_read = loader_->counts().bytes;
   stats_.reads = loader_->counts().reads;
   stats_.stall_s = stall_s;
+  stats_.read_s = static_cast<double>(loader_->counts().busy_ns) * 1e-9;
   stats_.latency_s = std::chrono::duration<double>(end - start).count();
 }
 

@@ -45,6 +45,7 @@ struct SessionStats {
   uint64_t bytes_read = 0;
   uint64_t reads = 0;
   double stall_s = 0;    // the steps waited for loads
+  double read_s = 0;     // its reads were in flight, also those that were ahead of it
   double latency_s = 0;  // from the call to the outputs, copies included; in place: from inputs to outputs
 };
 

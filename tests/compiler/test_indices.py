@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from onnx import TensorProto
 
 import flexcomp
+from flexcomp import runtime_ext
 from flexcomp.errors import InputError, ModelError
 from flexcomp.runtime.session import read_program
 
@@ -167,7 +167,7 @@ def test_the_runner_refuses_them_too(tmp_path):
             np.save(tmp_path / f"{name}.npy", value)
             arguments += ["--input", f"{name}={tmp_path / name}.npy"]
         done = subprocess.run(
-            [sys.executable, "-m", "flexcomp.runtime_ext", library, *arguments, "--output-dir", str(tmp_path)],
+            [str(runtime_ext.runner()), library, *arguments, "--output-dir", str(tmp_path)],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stderr

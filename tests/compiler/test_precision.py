@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
+from flexcomp import runtime_ext
 from flexcomp.errors import InputError
 
 from .operators import model, node
@@ -99,7 +99,7 @@ def test_bfloat16_comes_and_goes(tmp_path):
         np.testing.assert_array_equal(found.view("u2"), expected.view("u2"))
         np.save(tmp_path / "x.npy", given)
         subprocess.run(
-            [sys.executable, "-m", "flexcomp.runtime_ext", str(tmp_path / "network.so"), "--input", f"x={tmp_path}/x.npy",
+            [str(runtime_ext.runner()), str(tmp_path / "network.so"), "--input", f"x={tmp_path}/x.npy",
              "--output-dir", str(tmp_path)], check=True, capture_output=True,
         )  # fmt: skip
         np.testing.assert_array_equal(np.load(tmp_path / "y.npy").view("u2"), expected.view("u2"))

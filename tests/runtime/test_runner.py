@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import flexcomp
+from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError
 from flexcomp.program.program import PAGE
 
-COMMAND = [sys.executable, "-m", "flexcomp.runtime_ext"]
+COMMAND = [str(runtime_ext.runner())]
 
 
 def run(*args, code=0):
@@ -20,6 +21,28 @@ def run(*args, code=0):
         return json.loads(done.stdout)
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     return done.stderr
+
+
+def test_it_says_when_others_have_its_core(tiny):
+    core = str(min(os.sched_getaffinity(0)))
+    others = [subprocess.Popen(["taskset", "-c", core, sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        done = subprocess.run(
+            ["taskset", "-c", core, *COMMAND, tiny.library, "--threads", "1", "--repeat", "3000"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    report = json.loads(done.stdout)
+    assert sum(report["core_wait_ms"]) > 0.1 * sum(report["latency_ms"])
+
+
+def test_storage_is_busy_while_it_reads(tiny):
+    report = run(tiny.library, "--budget", "min", "--repeat", 3, "--read-bandwidth", 10_000_000)
+    assert all(read > 0.9 * nbytes / 1e4 for read, nbytes in zip(report["read_ms"], report["bytes_read"], strict=True))
+    assert run(tiny.library, "--warmup", 1)["read_ms"] == [0]
 
 
 @pytest.mark.parametrize("rung", [0, 1, 2])

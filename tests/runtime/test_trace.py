@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 
 import pytest
 
 import flexcomp
+from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError, InputError, StorageError
 from flexcomp.runtime.trace import parse_trace, read_traces
 
@@ -89,7 +89,7 @@ def test_only_on_request(tiny, x):
 
 def test_the_runner_writes_a_line_for_each_timed_inference(tiny, tmp_path):
     path = tmp_path / "trace.jsonl"
-    command = [sys.executable, "-m", "flexcomp.runtime_ext", str(tiny.library)]
+    command = [str(runtime_ext.runner()), str(tiny.library)]
     subprocess.run(
         [*command, "--budget", "min", "--repeat", "3", "--warmup", "1", "--trace", str(path)],
         check=True,

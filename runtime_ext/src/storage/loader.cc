@@ -197,7 +197,7 @@ bool Loader::BeginLoad(uint32_t j, Turn& turn, Span* span) noexcept {
     }
     // Before the first inference has ended the arena may be fresh.
     if (!resident_) Touch(arena_ + load.target + at, nbytes);
-    reads_.Push({j, &turn, span, at, nbytes, span != nullptr ? MonotonicNs() : 0, at + nbytes == load.nbytes});
+    reads_.Push({j, &turn, span, at, nbytes, MonotonicNs(), at + nbytes == load.nbytes});
     in_flight_nbytes_ += nbytes;
     file_.Begin(load.source + at, arena_ + load.target + at, nbytes);
     beginning_.Set(0);
@@ -218,14 +218,17 @@ bool Loader::EndRead() noexcept {
   reads_.Pop();
   in_flight_nbytes_ -= read.nbytes;
   const int error = file_.End();
+  // The device turned to it when it had served the one before.
+  const int64_t begin = std::max(read.begin, read_end_);
+  read_end_ = MonotonicNs();
   if (read.span != nullptr) {
-    // The device turned to it when it had served the one before.
-    if (read.at == 0) read.span->begin = std::max(read.begin, read_end_);
-    read.span->end = read_end_ = MonotonicNs();
+    if (read.at == 0) read.span->begin = begin;
+    read.span->end = read_end_;
   }
   if (error == 0) {
     read.turn->counts.bytes += read.nbytes;
     ++read.turn->counts.reads;
+    read.turn->counts.busy_ns += read_end_ - begin;
     total_bytes_.fetch_add(read.nbytes, std::memory_order_relaxed);
     if (!interrupted() && !abort_) {
       if (read.last) Loaded(*read.turn, read.load + 1);

@@ -26,7 +26,8 @@ class Loader {
  public:
   struct Counts {
     uint64_t bytes = 0;
-    uint64_t reads = 0;  // reads of the file, at most one chunk each
+    uint64_t reads = 0;   // reads of the file, at most one chunk each
+    int64_t busy_ns = 0;  // in which a read was in flight
   };
 
   // Runs on these cores; empty: wherever the system likes. `own_core`: nobody else wants the core that the loader runs on.
@@ -114,7 +115,7 @@ class Loader {
     Turn* turn = nullptr;
     Span* span = nullptr;
     uint64_t at = 0, nbytes = 0;  // in the load
-    int64_t begin = 0;            // MonotonicNs, if there is a span
+    int64_t begin = 0;            // MonotonicNs
     bool last = false;            // of its load
   };
 
