@@ -13,7 +13,6 @@ from rich.table import Table
 from flexcomp.cli.common import (
     CANNOT_BUILD,
     CANNOT_RUN,
-    budget_value,
     checked_budget,
     exit_on_error,
     parse_shapes,
@@ -41,14 +40,14 @@ def bench(
         library = kernels
         if kernels.suffix == ".onnx":
             library = Path(folder) / "model.so"
-            _build(kernels, library, threads, budget_value(budget), shapes)
+            _build(kernels, library, threads, budget, shapes)
         with exit_on_error(CANNOT_RUN):
             from flexcomp.profiling import kernel_report
             from flexcomp.runtime import runner
 
             # The runtime refuses what cannot run here; its time is what the kernels' times should add up to.
-            latency = runner.run(library, budget=budget_value(budget), threads=threads, repeat=repeat, warmup=2)
-            report = kernel_report(library, budget_value(budget), threads=threads, repeat=repeat)
+            latency = runner.run(library, budget=budget, threads=threads, repeat=repeat, warmup=2)
+            report = kernel_report(library, budget, threads=threads, repeat=repeat)
             report["latency_ms"] = latency["median_ms"]
     if as_json:
         typer.echo(json.dumps(report))

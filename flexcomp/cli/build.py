@@ -10,7 +10,6 @@ import typer
 from flexcomp.cli.common import (
     CANNOT_BUILD,
     USAGE,
-    budget_value,
     checked_budget,
     exit_on_error,
     parse_shapes,
@@ -18,6 +17,7 @@ from flexcomp.cli.common import (
 )
 from flexcomp.cli.progress import BuildProgress
 from flexcomp.files import require_space, require_writable
+from flexcomp.runtime import parse_budget
 
 
 def build(
@@ -31,7 +31,7 @@ def build(
     ] = "llvm",
     budget: Annotated[
         str | None,
-        typer.Option(callback=checked_budget, help="Memory: 64MB, 64MiB, bytes, a fraction such as 0.1, min, or none."),
+        typer.Option(callback=checked_budget, help="Memory: 64MB, 64MiB, bytes, a fraction such as 0.1 or 10%, min, or all."),
     ] = None,
     input: Annotated[
         list[str] | None,
@@ -89,7 +89,7 @@ def build(
             artifact = compile_model(
                 str(model),
                 target=resolved,
-                budget=budget_value(budget),
+                budget=budget,
                 input_shapes=shapes or None,
                 threads=threads,
                 strategy=strategy,
@@ -101,6 +101,7 @@ def build(
             )
             progress("writing", 0, 1)
             artifact.export_library(str(output))
-        typer.echo(artifact.summary())
-        typer.echo(f"wrote {output} and {output.with_suffix('.weights')}")
+        from flexcomp.report import closing_lines
 
+        for line in closing_lines(artifact.program, output, parse_budget(budget)):
+            typer.echo(line)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flexcomp.cli.common import CANNOT_RUN, exit_on_error
-from flexcomp.report import human_bytes
+from flexcomp.units import human_bytes
 
 
 def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove all of them.")] = False) -> None:

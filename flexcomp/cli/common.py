@@ -136,15 +136,10 @@ def checked_budget(text: str | None) -> str | None:
     """Option callback: refuse budgets that cannot be read; their value is judged by the plan."""
     if text is not None:
         try:
-            parse_budget(budget_value(text))
+            parse_budget(text)
         except BudgetError as error:
             raise typer.BadParameter(str(error)) from None
     return text
-
-
-def budget_value(text: str | None) -> str | None:
-    """What the option says, for the library: "none" means everything resident."""
-    return None if text is None or text.strip().lower() == "none" else text
 
 
 def parse_shapes(options: list[str]) -> dict[str, tuple[int, ...]]:

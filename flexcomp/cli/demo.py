@@ -11,7 +11,8 @@ from rich.table import Table
 from flexcomp.cli.common import CANNOT_BUILD, exit_on_error
 from flexcomp.cli.progress import BuildProgress
 from flexcomp.files import require_folder
-from flexcomp.report import human_bytes, stdout_console
+from flexcomp.report import stdout_console
+from flexcomp.units import human_bytes
 
 
 def demo(

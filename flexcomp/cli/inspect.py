@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flexcomp.cli.common import CANNOT_RUN, budget_value, checked_budget, exit_on_error, require_picture
+from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, require_picture
 
 
 def inspect(
@@ -35,7 +35,7 @@ def inspect(
         if picture is not None:
             from flexcomp.report import draw_plan
 
-            rung = program.rungs[0] if budget is None else select_rung(program, budget_value(budget))
+            rung = program.rungs[0] if budget is None else select_rung(program, budget)
             draw_plan(program, rung, picture)
     if as_json:
         typer.echo(json.dumps(facts))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flexcomp.cli.common import CANNOT_RUN, budget_value, checked_budget, exit_on_error, require_picture
+from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, require_picture
 from flexcomp.files import require_writable
 
 
@@ -36,7 +36,7 @@ def plan(
         if trace is not None:
             require_writable(trace, reading=[library, library.with_suffix(".weights")])
         program = decode_program(read_program(library))
-        rung = program.rungs[0] if budget is None else select_rung(program, budget_value(budget))
+        rung = program.rungs[0] if budget is None else select_rung(program, budget)
         timelines = [lanes] if (lanes := timeline.predicted(program, rung)) else []
         if measured:
             from flexcomp.runtime import runner

@@ -16,7 +16,6 @@ from rich.table import Table
 from flexcomp.cli.common import (
     CANNOT_BUILD,
     CANNOT_RUN,
-    budget_value,
     checked_budget,
     exit_on_error,
     finite,
@@ -28,7 +27,9 @@ from flexcomp.cli.progress import BuildProgress
 from flexcomp.errors import InputError
 from flexcomp.files import replacing, require_folder, require_writable
 from flexcomp.program import require_library
-from flexcomp.report import human_bytes, stdout_console
+from flexcomp.report import budget_rows, median_row, stdout_console
+from flexcomp.runtime import Budget, parse_budget, resolve_in
+from flexcomp.units import enough, human_bytes
 
 if TYPE_CHECKING:
     from flexcomp.remote import Device, Measurement, RemoteNetwork
@@ -42,7 +43,7 @@ Key = Annotated[
     str | None, typer.Option(metavar="KEY", help="What the device is called there; with --rpc, the server's key.")
 ]
 Wait = Annotated[float, typer.Option(min=0.1, callback=finite, help="Seconds to wait for a device that is busy.")]
-Budget = Annotated[str | None, typer.Option(callback=checked_budget, help="Memory; without it, everything resident.")]
+Memory = Annotated[str | None, typer.Option(callback=checked_budget, help="Memory; without it, everything resident.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Compute threads; without it, as built.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -65,7 +66,7 @@ def run(
     rpc_tracker: Tracker = None,
     rpc_key: Key = None,
     rpc_wait: Wait = 30.0,
-    budget: Budget = None,
+    budget: Memory = None,
     threads: Threads = None,
     repeat: Annotated[int, typer.Option(min=1, help="How many inferences.")] = 1,
     input: Annotated[
@@ -85,7 +86,7 @@ def run(
         network = _upload(device, library)
         arrays = _inputs(network, given)
         states = []
-        with network.open(budget_value(budget), threads) as session:
+        with network.open(budget, threads) as session:
             for _ in range(repeat):
                 outputs = session.run(arrays)
                 states.append(session.stats())
@@ -95,8 +96,11 @@ def run(
             for name, array in outputs.items():
                 with replacing(output_file(output_dir, name)) as partial:
                     np.save(partial, array)
-    facts = _facts(network, states)
-    typer.echo(json.dumps(facts)) if as_json else stdout_console().print(_run_table(str(library), facts))
+    facts = _facts(network, states, budget)
+    if as_json:
+        typer.echo(json.dumps(facts))
+    else:
+        stdout_console().print(_run_table(str(library), facts, parse_budget(budget)))
 
 
 @app.command()
@@ -119,7 +123,7 @@ def measure(
         require_library(library)
     with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
         network = _upload(device, library)
-        budgets = [budget_value(text) for text in wanted] or [rung.budget_bytes for rung in network.ladder]
+        budgets = wanted or [rung.budget_bytes for rung in network.ladder]
         found = []
         with BuildProgress(library.name) as progress:
             for done, one in enumerate(budgets):
@@ -209,10 +213,12 @@ def _inputs(network: RemoteNetwork, given: dict[str, np.ndarray]) -> dict[str, n
     return arrays
 
 
-def _facts(network: RemoteNetwork, states: list[dict]) -> dict:
+def _facts(network: RemoteNetwork, states: list[dict], budget: str | None) -> dict:
     """As `flexcomp run --json` prints them, but for the memory of the process, which is the server's."""
     latencies = [state["latency_ms"] for state in states]
     same = {key: states[-1][key] for key in ("budget_bytes", "arena_bytes", "threads", "direct_io")}
+    larger = [rung.budget_bytes for rung in network.ladder if rung.budget_bytes > same["budget_bytes"]]
+    same |= {"asked_bytes": resolve_in(budget, network.info), "next_budget_bytes": min(larger, default=None)}
     medians = {key: statistics.median_high([state[key] for state in states]) for key in ("bytes_read", "stall_ms")}
     return {
         "machine": network.machine["machine"], "latency_ms": latencies, "median_ms": statistics.median(latencies),
@@ -220,14 +226,14 @@ def _facts(network: RemoteNetwork, states: list[dict]) -> dict:
     }  # fmt: skip
 
 
-def _run_table(title: str, facts: dict) -> Table:
+def _run_table(title: str, facts: dict, budget: Budget) -> Table:
     table = Table(title=title, show_header=False)
     for label, value in (
-        ("median latency", f"{facts['median_ms']:.2f} ms of {len(facts['latency_ms'])}"),
+        median_row(facts),
         ("machine", f"{facts['machine']}, {facts['threads']} threads"),
-        ("budget", human_bytes(facts["budget_bytes"])),
-        ("arena", human_bytes(facts["arena_bytes"])),
-        ("read from storage", human_bytes(facts["bytes_read"])),
+        *budget_rows(budget, facts["asked_bytes"], facts["budget_bytes"], facts["next_budget_bytes"]),
+        ("arena", enough(facts["arena_bytes"], budget.units)),
+        ("read from storage", human_bytes(facts["bytes_read"], budget.units)),
         ("waited for storage", f"{facts['stall_ms']:.2f} ms"),
     ):
         table.add_row(label, value)
@@ -240,7 +246,7 @@ def _measured_table(title: str, found: list[Measurement], predicted: dict[int, f
         table.add_column(name, justify="right")
     for one in found:
         table.add_row(
-            human_bytes(one.budget_bytes), human_bytes(one.arena_bytes), f"{one.median_ms:.2f} ms",
+            enough(one.budget_bytes), enough(one.arena_bytes), f"{one.median_ms:.2f} ms",
             f"{predicted[one.budget_bytes]:.2f} ms", f"{statistics.median(one.stall_ms):.2f} ms",
             human_bytes(statistics.median_high(one.bytes_read)),
         )  # fmt: skip

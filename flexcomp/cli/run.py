@@ -11,13 +11,14 @@ from rich.table import Table
 
 from flexcomp.cli.common import (
     CANNOT_RUN,
-    budget_value,
     checked_budget,
     exit_on_error,
     parse_files,
     read_input,
 )
-from flexcomp.report import human_bytes, shared_processor, stdout_console, waiting
+from flexcomp.report import budget_rows, median_row, shared_processor, stdout_console, waiting
+from flexcomp.runtime import Budget, parse_budget
+from flexcomp.units import enough, human_bytes
 
 
 def run(
@@ -26,10 +27,15 @@ def run(
         str | None, typer.Option(callback=checked_budget, help="Memory; without it, everything resident.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads.")] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="How many inferences.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, help="How many inferences are timed.")] = 1,
+    warmup: Annotated[int, typer.Option(min=0, help="Inferences before them, which are not timed.")] = 0,
     input: Annotated[
         list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input; without any, random ones.")
     ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of the random inputs.")] = 0,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check every byte of the weights first, and whenever it is read.")
+    ] = False,
     compute_cpus: Annotated[str | None, typer.Option(metavar="4-7", help="Cores for kernels; by default the big ones.")] = None,
     loader_cpu: Annotated[str | None, typer.Option(metavar="0", help="Cores for loading; by default little ones.")] = None,
     affinity: Annotated[bool, typer.Option("--affinity/--no-affinity", help="Bind threads to cores, where cores differ.")] = True,
@@ -45,9 +51,12 @@ def run(
 
         report = runner.run(
             library,
-            budget=budget_value(budget),
+            budget=budget,
             threads=threads,
             repeat=repeat,
+            warmup=warmup,
+            seed=seed,
+            verify=verify,
             inputs=files,
             compute_cpus=compute_cpus,
             loader_cpu=loader_cpu,
@@ -58,20 +67,21 @@ def run(
         typer.echo(json.dumps(report))
     else:
         console = stdout_console()
-        console.print(_table(str(library), report))
+        console.print(_table(str(library), report, parse_budget(budget)))
         if (shared := shared_processor(report["median_ms"], report["core_wait_ms"])) is not None:
             console.print(shared, markup=False, highlight=False)
 
 
-def _table(title: str, report: dict) -> Table:
+def _table(title: str, report: dict, budget: Budget) -> Table:
+    units = budget.units
     table = Table(title=title, show_header=False)
     for label, value in (
-        ("median latency", f"{report['median_ms']:.2f} ms of {len(report['latency_ms'])}"),
-        ("budget", human_bytes(report["budget_bytes"])),
-        ("arena", human_bytes(report["arena_bytes"])),
-        ("idle process", human_bytes(report["idle_rss_bytes"])),
-        ("peak over idle", human_bytes(report["peak_rss_bytes"] - report["idle_rss_bytes"])),
-        ("read from storage", human_bytes(report["bytes_read"])),
+        median_row(report),
+        *budget_rows(budget, report["asked_bytes"], report["budget_bytes"], report["next_budget_bytes"]),
+        ("arena", enough(report["arena_bytes"], units)),
+        ("idle process", human_bytes(report["idle_rss_bytes"], units)),
+        ("peak over idle", human_bytes(report["peak_rss_bytes"] - report["idle_rss_bytes"], units)),
+        ("read from storage", human_bytes(report["bytes_read"], units)),
         ("waited for storage", waiting(report["stall_ms"], report["read_ms"])),
     ):
         table.add_row(label, value)

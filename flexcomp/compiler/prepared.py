@@ -13,7 +13,7 @@ from flexcomp.cache import KernelCache
 from flexcomp.device import CompileTarget, DeviceProfile
 from flexcomp.network import Network, Planning, layer_offers, used
 from flexcomp.program import PAGE, Layer, LayerTime, Port, Prediction, Program, Rung, Value, choices, to_metadata
-from flexcomp.runtime import Budget
+from flexcomp.runtime import MINIMUM, Budget, note_minimum
 
 from .artifact import Artifact
 from .compact import drop_unused
@@ -72,11 +72,14 @@ class Prepared:
             for layer, time, slice_s in zip(network.layers, costs.seconds, costs.slice_s, strict=True)
         }
         times = tuple(seconds[layer.name] for layer in layers)
+        least = plan.minimum_budget(self.planning.forms[0].problem)
+        minimum = note_minimum(least.layer, least.needs)  # for refusals by the library
         artifacts = []
         edges = accumulate((len(rungs) for rungs in ladders), initial=0)
         for (start, stop), storage in zip(pairwise(edges), storages, strict=True):
             program = self._program(layers, values, ports, all_rungs[start:stop])
             program.metadata.update(record)
+            program.metadata[MINIMUM] = minimum
             program.metadata.update(to_metadata(Prediction(times, storage)))
             program, weights = drop_unused(program, network.weights)
             artifacts.append(Artifact(program, objects, weights, self.target))

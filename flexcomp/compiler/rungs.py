@@ -11,7 +11,7 @@ from flexcomp import plan
 from flexcomp.errors import BudgetError
 from flexcomp.network import Form, Planning, form_of, tailored
 from flexcomp.program import Load, Rung, Step
-from flexcomp.runtime import Budget, resolve
+from flexcomp.runtime import Budget, note_minimum, resolve, too_small
 
 # Forms in bands of rows are tried for budgets up to this multiple of what whole layers need at least.
 _BANDED_UP_TO = 2.5
@@ -38,7 +38,8 @@ def plan_rungs(
     # More memory than everything takes is of no use: the rung would be the last one again.
     asked = minimum.nbytes if budget.smallest else min(resolve(budget, 0, resident), resident)
     if asked < minimum.nbytes:
-        raise BudgetError(f"a budget of {asked:,} B is too small: {minimum}")
+        note = note_minimum(minimum.layer, minimum.needs)
+        raise BudgetError(too_small(asked, minimum.nbytes, note, budget.units))
     budgets = plan.budgets_between(minimum.nbytes, resident)
     offers = _offers(planning, sorted({*budgets, asked}))
     try:
@@ -53,7 +54,16 @@ def plan_rungs(
         )
     except plan.InfeasibleError as error:
         raise BudgetError(str(error)) from error
-    return tuple(_rung(planning, offers[choice.index].form, choice) for choice in chosen)
+    return _once(_rung(planning, offers[choice.index].form, choice) for choice in chosen)
+
+
+def _once(rungs: Iterable[Rung]) -> tuple[Rung, ...]:
+    """Without those that are the plan of the rung below: nothing is gained by giving them more memory."""
+    kept: list[Rung] = []
+    for rung in rungs:
+        if not kept or replace(rung, budget=kept[-1].budget) != kept[-1]:
+            kept.append(rung)
+    return tuple(kept)
 
 
 def _offers(planning: Planning, budgets: Sequence[int]) -> list[_Offer]:

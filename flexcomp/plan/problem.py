@@ -244,10 +244,13 @@ class Minimum:
     weights: int  # of one block, the finest slice, in whole pages
     scratch: int
 
-    def __str__(self) -> str:
+    @property
+    def needs(self) -> dict[str, int]:
+        """What that layer needs, in bytes by name."""
         lost = self.nbytes - self.bound
-        return (
-            f"the smallest feasible budget is {self.nbytes:,} B, set by layer {self.layer}: "
-            f"{self.activations:,} B of activations, {self.weights:,} B of weights, "
-            f"{self.scratch:,} B of scratch" + (f", {lost:,} B lost between them" if lost >= PAGE else "")
-        )
+        parts = {"activations": self.activations, "weights": self.weights, "scratch": self.scratch}
+        return parts | ({"gaps between them": lost} if lost >= PAGE else {})
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{nbytes:,} B of {what}" for what, nbytes in self.needs.items())
+        return f"the smallest feasible budget is {self.nbytes:,} B, set by layer {self.layer}: {parts}"

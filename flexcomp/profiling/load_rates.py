@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from flexcomp.report import human_bytes
+from flexcomp.units import human_bytes
 
 from .observing import LoadTime
 

@@ -26,7 +26,7 @@ from flexcomp.runtime import (
     checked_threads,
     named_outputs,
     parse_trace,
-    resolve,
+    resolve_in,
 )
 
 
@@ -56,7 +56,7 @@ class RemoteNetwork:
         Raises BudgetError, also if the device has not that much memory available, InputError, ArtifactError, DeviceError.
         """
         check_options(options)
-        nbytes = resolve(budget, self.info["min_budget_bytes"], self.info["resident_bytes"])
+        nbytes = resolve_in(budget, self.info)
         self._require_memory(max(rung.arena_bytes for rung in self.ladder if rung.budget_bytes <= nbytes))
         options |= {"budget_bytes": nbytes, "threads": None if threads is None else checked_threads(threads)}
         with self._device.calls(ArtifactError):
@@ -147,8 +147,7 @@ class RemoteSession:
 
     def set_budget(self, budget: int | float | str | Budget | None) -> RungInfo:
         """Switch to the largest plan within `budget`. Raises BudgetError, DeviceError."""
-        info = self._network.info
-        nbytes = resolve(budget, info["min_budget_bytes"], info["resident_bytes"])
+        nbytes = resolve_in(budget, self._network.info)
         with self._device.calls(BudgetError):
             return RungInfo(**json.loads(str(self._call("set_budget", nbytes))))
 

@@ -8,7 +8,9 @@ from flexcomp.doors import door
 __getattr__, __dir__, __all__ = door(
     __name__,
     facts="describe select_rung summary",
-    tables="choice_table human_bytes ladder_table layer_table stdout_console timeline_table",
+    tables="choice_table ladder_table layer_table stdout_console timeline_table",
+    usage="budget_rows median_row",
+    ending="closing_lines",
     picture="draw_plan picture_format",
     chrome_trace="write_trace",
     sharing="shared_processor waiting",

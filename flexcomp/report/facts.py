@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flexcomp.program import Layer, Port, Program, Rung, choices
-from flexcomp.runtime import resolve
+from flexcomp.runtime import MINIMUM, resolve
 
 
 def describe(program: Program) -> dict:
@@ -86,5 +86,5 @@ def _offer(offer: choices.Offer, program: Program, layer: Layer) -> dict:
 
 def select_rung(program: Program, budget: str | int | float | None) -> Rung:
     """The plan that runs under `budget`: the largest that fits. Raises BudgetError if none does."""
-    nbytes = resolve(budget, program.rungs[0].budget, program.rungs[-1].budget)
+    nbytes = resolve(budget, program.rungs[0].budget, program.rungs[-1].budget, program.metadata.get(MINIMUM, ""))
     return [rung for rung in program.rungs if rung.budget <= nbytes][-1]

@@ -10,18 +10,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from flexcomp.units import enough, human_bytes
+
 if TYPE_CHECKING:  # commands that draw no timeline need not load the planner
     from flexcomp.program import Program, Rung
     from flexcomp.report.timeline import Lanes
-
-
-def human_bytes(nbytes: float) -> str:
-    """1234567 → "1.18 MiB"."""
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.2f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.2f} GiB"
 
 
 def stdout_console() -> Console:
@@ -146,8 +139,8 @@ def ladder_table(facts: dict) -> Table:
         table.add_column(name, justify="right")
     for rung in facts["ladder"]:
         table.add_row(
-            human_bytes(rung["budget_bytes"]),
-            human_bytes(rung["arena_bytes"]),
+            enough(rung["budget_bytes"]),
+            enough(rung["arena_bytes"]),
             human_bytes(rung["pinned_bytes"]),
             human_bytes(rung["streamed_bytes"]),
             f"{rung['predicted_ms']:.2f} ms",

@@ -35,6 +35,8 @@ def run(
     threads: int | None = None,
     repeat: int = 1,
     warmup: int = 0,
+    seed: int = 0,
+    verify: bool = False,
     inputs: Mapping[str, str | Path] | None = None,
     output_dir: str | Path | None = None,
     prefix: Sequence[str] = (),
@@ -52,7 +54,8 @@ def run(
 ) -> dict:
     """Run `library` and return what the runner reports: latencies, memory, bytes read, stall time.
 
-    `inputs` are .npy files by input name; without them the runner draws random ones. Outputs are
+    `inputs` are .npy files by input name; without them the runner draws random ones from `seed`. `warmup` inferences go
+    before the timed ones; `verify` checks every byte of the weights first, and whenever it is read. Outputs are
     written to `output_dir` as NAME.npy. `prefix` is a command that starts the runner, e.g. `taskset`.
     `trace` is a file for `flexcomp.runtime.trace.read_traces`; `read_bandwidth` imitates storage of so many bytes per
     second; `buffered` reads through the page cache. `compute_cpus` and `loader_cpu` are lists of cores such as "4-7",
@@ -69,6 +72,10 @@ def run(
         require_folder(output_dir)
     program = [*emulator.command, str(emulator.runner)] if emulator else [str(runtime_ext.runner())]
     command = [*prefix, *program, str(library), "--repeat", str(repeat), "--warmup", str(warmup)]
+    if seed:
+        command += ["--seed", str(seed)]
+    if verify:
+        command += ["--verify"]
     if budget is not None:
         command += ["--budget", str(budget)]
     if threads is not None:

@@ -24,7 +24,7 @@ from flexcomp.errors import (
     TargetError,
 )
 
-from .budget import Budget, resolve
+from .budget import Budget, resolve_in
 from .elf import check_elf
 from .trace import Trace, parse_trace
 
@@ -98,7 +98,7 @@ def load(
     path = Path(path).resolve()
     program, name = _load_program(path)
     info = json.loads(program.get_function("info")())
-    nbytes = resolve(budget, info["min_budget_bytes"], info["resident_bytes"])
+    nbytes = resolve_in(budget, info)
     if weights is None:
         weights = path.with_suffix(".weights")
     if not Path(weights).exists():
@@ -152,7 +152,7 @@ class Session:
         memory has been given back when this returns. A larger one is used from the next inference on; this does not
         wait for it.
         """
-        nbytes = resolve(budget, self.info["min_budget_bytes"], self.info["resident_bytes"])
+        nbytes = resolve_in(budget, self.info)
         with _translated():
             return RungInfo(**json.loads(self._set_budget(nbytes)))
 

@@ -1,8 +1,6 @@
 #include "arguments.h"
 
-#include <cctype>
 #include <charconv>
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -13,7 +11,7 @@ const char kUsage[] =
     R"(flexcomp-run MODEL.so [options]
 
   --weights FILE          the weights file (default: MODEL.weights)
-  --budget B              memory: bytes, 64MB, 64MiB, a fraction of the resident size such as 0.1, or min
+  --budget B              memory: bytes, 64MB, 64MiB, a fraction of the resident size such as 0.1 or 10%, min, or all
   --threads N             compute threads (default: as built, at most the cores for them)
   --compute-cpus LIST     cores for kernels, such as 4-7 (default: the big ones, where cores differ)
   --loader-cpu LIST       cores for loading weights (default: the little ones, where cores differ)
@@ -45,11 +43,6 @@ T Number(const std::string& option, const std::string& text) {
   return value;
 }
 
-std::string Trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t"), end = text.find_last_not_of(" \t");
-  return begin == std::string::npos ? "" : text.substr(begin, end - begin + 1);
-}
-
 }  // namespace
 
 Arguments ParseArguments(int argc, char** argv) {
@@ -61,7 +54,7 @@ Arguments ParseArguments(int argc, char** argv) {
   };
   const std::map<std::string, std::function<void(const std::string&)>> options = {
       {"--weights", [&](const std::string& text) { parsed.weights = text; }},
-      {"--budget", [&](const std::string& text) { parsed.budget = text; }},
+      {"--budget", [&](const std::string& text) { parsed.budget = ParseBudget(text); }},
       {"--threads", [&](const std::string& text) { parsed.threads = Number<int>("--threads", text); }},
       {"--compute-cpus", [&](const std::string& text) { parsed.compute_cpus = text; }},
       {"--loader-cpu", [&](const std::string& text) { parsed.loader_cpu = text; }},
@@ -113,28 +106,6 @@ Arguments ParseArguments(int argc, char** argv) {
   if (parsed.repeat < 1) throw UsageError("--repeat takes at least 1");
   if (parsed.callers > 0 && parsed.switch_budgets == 0) throw UsageError("--callers needs --switch-budgets");
   return parsed;
-}
-
-uint64_t ResolveBudget(const std::string& given, uint64_t min_bytes, uint64_t resident_bytes) {
-  std::string text = Trimmed(given);
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (text.empty()) return resident_bytes;
-  if (text == "min") return min_bytes;
-  const std::pair<const char*, double> units[] = {{"", 1},      {"b", 1},           {"kb", 1e3},         {"mb", 1e6},
-                                                  {"gb", 1e9},  {"kib", 0x1p10},    {"mib", 0x1p20},     {"gib", 0x1p30}};
-  const size_t digits = text.find_first_not_of("0123456789.");
-  const std::string number = text.substr(0, digits);
-  const std::string unit = digits == std::string::npos ? "" : Trimmed(text.substr(digits));
-  for (const auto& [name, factor] : units) {
-    if (unit != name || number.empty()) continue;
-    const double amount = Number<double>("--budget", number);
-    const bool fraction = unit.empty() && number.find('.') != std::string::npos;
-    if (fraction && !(amount > 0 && amount <= 1)) break;
-    const double bytes = fraction ? amount * static_cast<double>(resident_bytes) : amount * factor;
-    if (!(bytes >= 1 && bytes < 0x1p63)) break;
-    return static_cast<uint64_t>(bytes);
-  }
-  throw UsageError("cannot read the budget \"" + given + "\": write bytes, 64MB, 64MiB, a fraction such as 0.1, or min");
 }
 
 }  // namespace flexcomp::runner

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "budget.h"
+
 namespace flexcomp::runner {
 
 // The command line is wrong: exit code 2.
@@ -16,7 +18,7 @@ struct UsageError : std::runtime_error {
 struct Arguments {
   std::string model;
   std::string weights;  // empty: MODEL with the ending .weights
-  std::string budget;   // empty: everything resident
+  Budget budget;
   int threads = 0;      // 0: as many as the model was built for, within the cores for them
   std::string compute_cpus, loader_cpu;  // lists of cores; empty: the session chooses
   bool no_affinity = false;
@@ -38,8 +40,5 @@ struct Arguments {
 extern const char kUsage[];
 
 Arguments ParseArguments(int argc, char** argv);
-
-// Bytes of a budget as in flexcomp/runtime/budget.py; `given` may be empty.
-uint64_t ResolveBudget(const std::string& given, uint64_t min_bytes, uint64_t resident_bytes);
 
 }  // namespace flexcomp::runner

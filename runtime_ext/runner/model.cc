@@ -36,11 +36,21 @@ std::string PathOf(const std::string& library) {
 
 uint64_t Bytes(const json::Object& object, const char* key) { return static_cast<uint64_t>(object[key].cast<int64_t>()); }
 
-std::string Options(const Arguments& arguments, const std::string& library, const json::Object& info) {
+std::string Metadata(const json::Object& info, const char* key) {
+  const auto metadata = info["metadata"].cast<json::Object>();
+  return metadata.count(ffi::String(key)) ? std::string(metadata[key].cast<ffi::String>()) : "";
+}
+
+uint64_t Resolved(const Budget& budget, const json::Object& info) {
+  const uint64_t smallest = Bytes(info, "min_budget_bytes"), asked = budget.Bytes(smallest, Bytes(info, "resident_bytes"));
+  if (asked < smallest) throw std::runtime_error(TooSmall(asked, smallest, Metadata(info, "minimum"), budget.units));
+  return asked;
+}
+
+std::string Options(const Arguments& arguments, const std::string& library, uint64_t budget) {
   json::Object options;
   options.Set("library_path", ffi::String(library));
-  options.Set("budget_bytes", static_cast<int64_t>(ResolveBudget(arguments.budget, Bytes(info, "min_budget_bytes"),
-                                                                 Bytes(info, "resident_bytes"))));
+  options.Set("budget_bytes", static_cast<int64_t>(budget));
   options.Set("threads", int64_t{arguments.threads});
   if (!arguments.compute_cpus.empty()) options.Set("compute_cpus", ffi::String(arguments.compute_cpus));
   if (!arguments.loader_cpu.empty()) options.Set("loader_cpu", ffi::String(arguments.loader_cpu));
@@ -73,7 +83,8 @@ Model::Model(const Arguments& arguments) {
 
   const std::string weights =
       arguments.weights.empty() ? library.substr(0, library.size() - 3) + ".weights" : arguments.weights;
-  session_ = Get(program, "open")(ffi::String(weights), ffi::String(Options(arguments, library, info_))).cast<ffi::Module>();
+  asked_ = Resolved(arguments.budget, info_);
+  session_ = Get(program, "open")(ffi::String(weights), ffi::String(Options(arguments, library, asked_))).cast<ffi::Module>();
   run_ = Get(*session_, "run_in_place");
   stats_ = Get(*session_, "stats");
   set_budget_ = Get(*session_, "set_budget");

@@ -31,6 +31,7 @@ class Model {
     int64_t budget, arena;  // bytes
   };
   std::vector<Rung> Ladder() const;
+  uint64_t asked() const { return asked_; }  // bytes of the budget that was given
 
   // One inference. `look` sees the outputs in the arena.
   using Look = std::function<void(tvm::ffi::PackedArgs)>;
@@ -44,6 +45,7 @@ class Model {
 
  private:
   tvm::ffi::json::Object info_;
+  uint64_t asked_ = 0;
   std::optional<tvm::ffi::Module> session_;
   std::optional<tvm::ffi::Function> run_, stats_, set_budget_, trace_, read_rate_;
 };

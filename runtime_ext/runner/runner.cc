@@ -11,7 +11,9 @@
 //   median_ms                          of latency_ms
 //   idle_rss_bytes                     resident memory with the model open and its arena not yet touched
 //   peak_rss_bytes                     the most after that; inputs and outputs have no memory but the arena's
-//   budget_bytes, arena_bytes, rung, threads, compute_cpus, loader_cpus (null: on any core), direct_io
+//   asked_bytes                        the budget that was given
+//   budget_bytes, next_budget_bytes    what the plan in use and the next larger one need (null: there is none)
+//   arena_bytes, rung, threads, compute_cpus, loader_cpus (null: on any core), direct_io
 //   switches                           with --switch-budgets: [{budget_bytes, arena_bytes, switch_ms, latency_ms,
 //                                      rss_bytes}], the memory taken after the inference. With --callers the
 //                                      memory is taken right after the switch, there is no latency_ms, and beside
@@ -99,6 +101,10 @@ void Main(const Arguments& arguments) {
   report.Set("bytes_read", bytes_read);
   for (const char* key : {"budget_bytes", "arena_bytes", "rung", "threads", "compute_cpus", "loader_cpus", "direct_io"})
     report.Set(key, stats[key]);
+  report.Set("asked_bytes", static_cast<int64_t>(model.asked()));
+  const std::vector<Model::Rung> ladder = model.Ladder();
+  const auto next = static_cast<size_t>(stats["rung"].cast<int64_t>()) + 1;
+  report.Set("next_budget_bytes", next < ladder.size() ? json::Value(ladder[next].budget) : json::Value(nullptr));
   report.Set("idle_rss_bytes", static_cast<int64_t>(idle_rss));
   report.Set("peak_rss_bytes", static_cast<int64_t>(peak_rss));
   if (arguments.read_rate > 0) report.Set("read_bytes_per_s", model.ReadRate(arguments.read_rate));

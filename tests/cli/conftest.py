@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from benchmarks.networks.graph import Graph
+from flexcomp.runtime import read_info
 
 Cli = Callable[..., subprocess.CompletedProcess]
 
@@ -55,6 +56,12 @@ def library(model: Path, built: subprocess.CompletedProcess) -> Path:
     """The tiny network as a library."""
     assert built.returncode == 0, built.stderr
     return model.with_suffix(".so")
+
+
+@pytest.fixture
+def ladder(library: Path) -> list[int]:
+    """Its budgets in bytes, ascending."""
+    return [rung["budget_bytes"] for rung in read_info(library)["ladder"]]
 
 
 @pytest.fixture

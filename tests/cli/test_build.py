@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
+
 import onnx
 import pytest
 from onnx import TensorProto, helper
+
+from flexcomp.units import Units, enough, human_bytes
 
 
 def test_writes_the_library_and_its_weights(library, built):
     assert library.exists()
     assert library.with_suffix(".weights").exists()
     assert f"wrote {library}" in built.stdout
+
+
+def test_ends_in_a_few_lines(library, built, ladder):
+    """Files and sizes, the smallest budget and what sets it, latency at up to four budgets, what to type next."""
+    lines = built.stdout.splitlines()
+    assert 6 <= len(lines) <= 9
+    assert all(len(line) <= 80 for line in lines if str(library) not in line)
+    assert lines[0] == "wrote " + " and ".join(
+        f"{path} ({human_bytes(path.stat().st_size)})" for path in (library, library.with_suffix(".weights"))
+    )
+    assert lines[1].startswith(f"the smallest budget is {enough(ladder[0])}, set by layer matmul")
+    plans = [line for line in lines if " ms in " in line]
+    assert len(plans) == len({line.split(" in ")[1] for line in plans}) and 2 <= len(plans) <= 4
+    assert plans[0].endswith("the smallest") and plans[-1].endswith("everything resident")
+    assert any(line.endswith("as asked") for line in plans)
+    command = lines[-2].removeprefix("next: ")
+    done = subprocess.run([sys.executable, "-m", *shlex.split(command)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "60 % of everything resident" in done.stdout
+
+
+def test_answers_in_the_units_that_were_asked_in(cli, model, tmp_path):
+    for budget, unit, wrong in (("0.4MB", "kB", "iB"), ("0.4MiB", "KiB", "kB")):
+        done = cli("build", model, "-o", tmp_path / "x.so", "--budget", budget)
+        assert done.returncode == 0, done.stderr
+        assert unit in done.stdout and wrong not in done.stdout
+        assert f"--budget {enough(400_000, Units.DECIMAL).replace(' ', '') if unit == 'kB' else '409.60KiB'}" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -65,7 +98,7 @@ def test_a_broken_model_ends_with_3(cli, tmp_path):
 
 def test_an_impossible_budget_ends_with_3(cli, model, tmp_path):
     done = cli("build", model, "-o", tmp_path / "out.so", "--budget", "1kB")
-    assert_one_line_error(done, 3, "1,000 B is too small")
+    assert_one_line_error(done, 3, "1.00 kB is too small")
     assert not (tmp_path / "out.so").exists()
 
 

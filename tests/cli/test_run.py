@@ -12,6 +12,7 @@ import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp.demo import compare
 from flexcomp.runtime import runner
+from flexcomp.units import Units, enough, human_bytes
 
 KEYS = {
     "latency_ms",
@@ -66,7 +67,52 @@ def test_large_inputs_and_outputs_lie_in_the_arena(tmp_path):
 def test_a_table_without_json(cli, library):
     done = cli("run", library)
     assert done.returncode == 0, done.stderr
-    assert "median latency" in done.stdout
+    assert "latency" in done.stdout and "median of" not in done.stdout
+    assert "median of 3" in cli("run", library, "--repeat", "3", "--warmup", "1").stdout
+
+
+def test_how_a_budget_is_used(cli, library, ladder):
+    """Asked, used, and what the next larger plan takes, in the units that were asked in."""
+    asked = ladder[1] // 1000 + 1
+    table = rows(cli("run", library, "--budget", f"{asked}kB").stdout)
+    assert table["budget asked"] == f"{asked:.2f} kB"
+    assert table["budget used"] == enough(ladder[1], Units.DECIMAL)
+    assert table["next larger plan"] == enough(ladder[2], Units.DECIMAL)
+    assert table["arena"].endswith("kB") and table["peak over idle"].endswith(("kB", "MB"))
+    table = rows(cli("run", library, "--budget", "50%").stdout)
+    assert table["budget asked"] == f"50 % of everything resident, {human_bytes(ladder[-1] // 2)}"
+    assert rows(cli("run", library, "--budget", "min").stdout)["budget used"] == enough(ladder[0])
+    table = rows(cli("run", library, "--budget", "all").stdout)
+    assert (table["budget asked"], table["budget used"]) == ("everything resident", enough(ladder[-1]))
+    assert "next larger plan" not in table
+
+
+def rows(printed: str) -> dict[str, str]:
+    """A table of labels and values."""
+    cells = [line.split("│")[1:3] for line in printed.splitlines() if line.startswith("│")]
+    return {label.strip(): value.strip() for label, value in cells}
+
+
+def test_what_flexcomp_run_has(cli, library, tmp_path):
+    for name, options in {"a": ["--seed", "7"], "b": ["--seed", "7", "--warmup", "2", "--verify"], "c": []}.items():
+        done = cli("run", library, "--json", "--output-dir", tmp_path / name, *options)
+        assert done.returncode == 0, done.stderr
+        assert len(json.loads(done.stdout)["warmup_ms"]) == (2 if name == "b" else 0)
+    a, b, c = (np.load(tmp_path / name / "output.npy") for name in "abc")
+    np.testing.assert_array_equal(a, b)
+    assert (a != c).any()
+
+
+def test_verify_notices_a_changed_byte(cli, library, tmp_path):
+    for suffix in (".so", ".weights"):
+        (tmp_path / "x").with_suffix(suffix).write_bytes(library.with_suffix(suffix).read_bytes())
+    with open(tmp_path / "x.weights", "r+b") as file:
+        file.seek(-5000, 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
+    assert cli("run", tmp_path / "x.so").returncode == 0
+    assert_cannot_run(cli("run", tmp_path / "x.so", "--verify"), "x.weights")
 
 
 def test_wrong_usage_ends_with_2(cli, library):
@@ -93,7 +139,11 @@ def test_missing_weights_end_with_4(cli, library, tmp_path):
 
 
 def test_too_small_a_budget_ends_with_4(cli, library):
-    assert_cannot_run(cli("run", library, "--budget", "1kB"), "1000")
+    """And refused as `build` refuses it: with the layer that needs the memory."""
+    done = cli("run", library, "--budget", "1kB")
+    assert_cannot_run(done, "a budget of 1.00 kB is too small: the smallest feasible budget is ", " kB, set by layer matmul")
+    built = cli("build", library.with_suffix(".onnx"), "-o", library.with_name("other.so"), "--budget", "1kB")
+    assert built.returncode == 3 and built.stderr.splitlines()[-1] == done.stderr.strip()
 
 
 @pytest.mark.parametrize("value", [np.zeros((1, 3, 8, 8), "f4"), np.zeros((1, 3, 32, 32), "f8")])

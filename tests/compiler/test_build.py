@@ -1,6 +1,7 @@
 """What `build` promises besides right answers: errors that help, the same bytes every time, the budget asked for."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.prepared import Wish
-from flexcomp.compiler.rungs import layers_of
+from flexcomp.compiler.rungs import _once, layers_of
 from flexcomp.device.target import resolve_target
 from flexcomp.plan import Storage
 from flexcomp.program.prediction import from_program
@@ -37,14 +38,22 @@ def artifact():
 
 
 def test_the_asked_budget_is_a_rung():
-    artifact = flexcomp.build(network(), budget="450kB")
-    assert 450_000 in [rung.budget for rung in artifact.program.rungs]
+    artifact = flexcomp.build(network(), budget="360kB")
+    assert 360_000 in [rung.budget for rung in artifact.program.rungs]
     assert all(rung.arena <= rung.budget for rung in artifact.program.rungs)
 
 
 def test_more_memory_than_everything_adds_no_rung(artifact):
     ladder = [rung.budget for rung in artifact.program.rungs]
     assert [rung.budget for rung in flexcomp.build(network(), budget="1GB").program.rungs] == ladder
+
+
+def test_a_plan_appears_once(artifact):
+    """Where more memory than the rung below has is of no use, there is no rung."""
+    rungs = artifact.program.rungs
+    assert all(replace(one, budget=other.budget) != other for one, other in pairwise(rungs))
+    twice = (rungs[0], replace(rungs[0], budget=rungs[0].budget + 4096), *rungs[1:])
+    assert _once(twice) == rungs
 
 
 def test_a_budget_below_the_minimum_says_what_sets_it(artifact):

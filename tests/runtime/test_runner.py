@@ -8,7 +8,7 @@ import pytest
 
 import flexcomp
 from flexcomp import runtime_ext
-from flexcomp.errors import ArtifactError
+from flexcomp.errors import ArtifactError, BudgetError
 from flexcomp.program.program import PAGE
 
 COMMAND = [str(runtime_ext.runner())]
@@ -119,13 +119,34 @@ def test_bandwidth_limit(tiny):
     assert min(report["latency_ms"]) > 0.9 * report["bytes_read"][0] / 50e6 * 1e3
 
 
-@pytest.mark.parametrize("budget", ["min", "0.5", "1MB", "1MiB", "700kB", "1 MiB", " MIN "])
+@pytest.mark.parametrize(
+    "budget",
+    ["min", "0.5", "1MB", "1MiB", "700kB", "1 MiB", " MIN ", "all", "None", "50%", "99.5 %", "1M", "700k", "1G", "800000"],
+)
 def test_budgets_are_read_as_in_python(tiny, budget):
     from flexcomp.runtime.budget import resolve
 
     budgets = [rung.budget for rung in tiny.program.rungs]
     nbytes = resolve(budget, budgets[0], budgets[-1])
-    assert run(tiny.library, "--budget", budget)["budget_bytes"] == max(b for b in budgets if b <= nbytes)
+    report = run(tiny.library, "--budget", budget)
+    assert report["asked_bytes"] == nbytes
+    assert report["budget_bytes"] == max(b for b in budgets if b <= nbytes)
+    assert report["next_budget_bytes"] == min((b for b in budgets if b > nbytes), default=None)
+
+
+@pytest.mark.parametrize("budget", ["1000", "1kB", "1KiB", "0.1MB", "0.1 MiB", "0.1%", ".001"])
+def test_refused_budgets_name_the_layer_as_in_python(tiny, budget):
+    with pytest.raises(BudgetError) as caught:
+        flexcomp.load(tiny.library, budget)
+    assert run(tiny.library, "--budget", budget, code=4) == f"error: {caught.value}\n"
+    assert "set by layer mv0: " in str(caught.value) and "scratch" not in str(caught.value)
+
+
+@pytest.mark.parametrize("budget", ["-1", "1e6", "101%", "0", "1.5", "3 apples", "%", "99999999999999999999"])
+def test_budgets_that_nobody_can_read(tiny, budget):
+    assert "budget" in run(tiny.library, "--budget", budget, code=2)
+    with pytest.raises(BudgetError):
+        flexcomp.load(tiny.library, budget)
 
 
 def test_failures(tiny, x, tmp_path):
@@ -137,7 +158,7 @@ def test_failures(tiny, x, tmp_path):
     assert "takes a number" in run(tiny.library, "--repeat", "many", code=2)
     assert "no input called y" in run(tiny.library, "--input", "y=1.npy", code=2)
     assert "cannot read the budget" in run(tiny.library, "--budget", "lots", code=2)
-    assert "the smallest that tiny was built for" in run(tiny.library, "--budget", "1000", code=4)
+    assert "a budget of 1,000 B is too small" in run(tiny.library, "--budget", "1000", code=4)
     assert "cannot open" in run(tmp_path / "nothing.so", code=4)
     assert "cannot open the weights file" in run(tiny.library, "--weights", tmp_path / "none", code=4)
     assert "expected '<f4' (256,)" in run(tiny.library, "--input", f"x={tmp_path / 'short.npy'}", code=2)

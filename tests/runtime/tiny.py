@@ -41,6 +41,7 @@ from flexcomp.program.program import (
 from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
 from flexcomp.program.signature import symbol
 from flexcomp.program.weights_file import write_weights
+from flexcomp.runtime import MINIMUM, note_minimum
 
 N, NR = 256, 32
 BLOCKS = N // NR
@@ -247,7 +248,8 @@ def export(library: Path, prefix: str, layers: int = 6, seed: int = 0, *, compil
     rng = np.random.default_rng(seed)
     matrices = (rng.standard_normal((layers, N, N)) * np.sqrt(2 / N)).astype("f4")
     scale = rng.standard_normal(N).astype("f4")
-    program = plan(make_program(layers, prefix))
+    minimum = note_minimum("mv0", {"activations": 3072, "weights": SLICE_NBYTES, "scratch": 0})
+    program = plan(make_program(layers, prefix, {MINIMUM: minimum}))
     digest = write_weights(library.with_suffix(".weights"), weight_entries(matrices, scale), model="tiny")
     runtime_ext.register()
     module = tvm_ffi.get_global_func(PROGRAM_KIND + ".create")(encode_program(program, digest))

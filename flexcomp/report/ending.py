@@ -1,0 +1,57 @@
+"""What to say when a network has been built: a few lines, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from flexcomp.program import Program, Rung
+from flexcomp.runtime import MINIMUM, Budget, resolve, set_by
+from flexcomp.units import Units, enough, human_bytes
+
+PARTS = (0.1, 0.25)  # of everything resident
+
+
+def closing_lines(program: Program, library: Path, budget: Budget) -> list[str]:
+    """Files and sizes, the smallest budget, predicted latency in four budgets, and what to type next.
+
+    Amounts are in the units of `budget`, the one that was asked for; it is one of the four, if it is none of the others.
+    """
+    units = budget.units
+    files = [f"{path} ({human_bytes(path.stat().st_size, units)})" for path in (library, library.with_suffix(".weights"))]
+    smallest, largest = program.rungs[0].budget, program.rungs[-1].budget
+    rows = _rows(program, budget)
+    width = max(len(enough(rung.budget, units)) for _, rung in rows)
+    by = set_by(program.metadata.get(MINIMUM, ""), units).partition(":")[0]
+    count = f"{len(program.rungs)} plans" if len(program.rungs) > 1 else "1 plan"
+    return [
+        f"wrote {files[0]} and {files[1]}",
+        f"the smallest budget is {enough(smallest, units)}{by}",
+        f"everything resident takes {enough(largest, units)}; {count} in all, of which predicted",
+        *(f"  {rung.predicted_s * 1e3:9.2f} ms in {enough(rung.budget, units):>{width}}, {name}" for name, rung in rows),
+        f"next: flexcomp run {shlex.quote(str(library))} --budget {'min' if budget.smallest else _typed(budget)}",
+        f"      flexcomp inspect {shlex.quote(str(library))}  for layers, kernels and all budgets",
+    ]
+
+
+def _rows(program: Program, budget: Budget) -> list[tuple[str, Rung]]:
+    """Up to four plans of the ladder with their names, ascending; each once."""
+    smallest, largest = program.rungs[0].budget, program.rungs[-1].budget
+    wanted = {"the smallest": smallest, "everything resident": largest}
+    if budget.nbytes is not None or budget.fraction is not None:
+        wanted["as asked"] = max(smallest, min(resolve(budget, 0, largest), largest))
+    for part in PARTS:
+        if len(wanted) < 4:
+            wanted[f"{part:.0%} of it".replace("%", " %")] = max(smallest, int(part * largest))
+    found: dict[int, str] = {}
+    for name, nbytes in wanted.items():
+        index = max(i for i, rung in enumerate(program.rungs) if rung.budget <= nbytes)
+        found.setdefault(index, name)
+    return [(name, program.rungs[index]) for index, name in sorted(found.items())]
+
+
+def _typed(budget: Budget) -> str:
+    """The budget to try: as one types it."""
+    if budget.nbytes is None:
+        return f"{100 * (budget.fraction or PARTS[0]):g}%"
+    return str(budget.nbytes) if budget.units is Units.BYTES else enough(budget.nbytes, budget.units).replace(" ", "")

@@ -1,0 +1,24 @@
+"""How a run went: how long it took, and what became of its budget: asked, used, and what the next larger plan needs."""
+
+from __future__ import annotations
+
+from flexcomp.runtime import Budget
+from flexcomp.units import enough, human_bytes
+
+
+def budget_rows(budget: Budget, asked: int, used: int, following: int | None) -> list[tuple[str, str]]:
+    """Label and amount, in the units that the budget was given in; sizes in bytes, `following` None on the largest plan."""
+    units = budget.units
+    words = human_bytes(asked, units)
+    if budget.fraction is not None:
+        words = f"{100 * budget.fraction:g} % of everything resident, {words}"
+    elif budget.nbytes is None:
+        words = "the smallest" if budget.smallest else "everything resident"
+    rows = [("budget asked", words), ("budget used", enough(used, units))]
+    return rows + ([("next larger plan", enough(following, units))] if following is not None else [])
+
+
+def median_row(report: dict) -> tuple[str, str]:
+    """The latency of a run, and of how many inferences it is the median."""
+    count = len(report["latency_ms"])
+    return "latency", f"{report['median_ms']:.2f} ms" + (f", median of {count}" if count > 1 else "")
