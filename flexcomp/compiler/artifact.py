@@ -6,14 +6,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import tvm
 
 from flexcomp import runtime_ext
 from flexcomp.device import CompileTarget
 from flexcomp.errors import InputError, TargetError
 from flexcomp.files import beside
-from flexcomp.program import PROGRAM_KIND, Program, WeightsDigest, encode_program, write_weights
+from flexcomp.program import PROGRAM_KIND, Array, Program, WeightsDigest, encode_program, write_weights
 
 from .linker import Linker, linker_for
 from .machine_code import static_library
@@ -25,7 +24,7 @@ class Artifact:
 
     program: Program
     kernels: dict[str, bytes]  # object files by the symbols that they define
-    weights: tuple[tuple[str, np.ndarray, int], ...]  # name, array, offset in the data section
+    weights: tuple[tuple[str, Array, int], ...]  # name, array, offset in the data section
     target: CompileTarget
 
     def summary(self) -> str:

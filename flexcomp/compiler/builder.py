@@ -28,13 +28,14 @@ from flexcomp.frontend import Imported, load_model
 from flexcomp.network import Lowered, Network, fixed_order, in_bands, kernel_sets, lower, merge
 from flexcomp.passes.choose_kernels import Measured, chosen_kernels
 from flexcomp.profiling import Database, Measurements
+from flexcomp.program import Array
 from flexcomp.runtime import parse_budget
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 from . import pipeline
 from .artifact import Artifact
 from .prepared import Prepared, Progress, Wish
-from .weights import evaluate
+from .weights import evaluate, evaluate_later
 
 # Choices of kernels by name, and the strategies of ChooseKernels whose kernels an artifact then holds.
 KERNELS = {
@@ -157,7 +158,7 @@ def _compile_graph(
     report("passes", 1, total)
 
     def lowerings() -> Iterator[Lowered]:
-        """One at a time, as each holds a copy of the weights; none that has nothing new."""
+        """None that has nothing new."""
         seen: set[tuple[str, str]] = set()
         for done, strategy in enumerate(strategies):
             mod = pipeline.run(simple, pipeline.choose(unit, strategy, measured, dtype), "choose")
@@ -175,12 +176,12 @@ def _compile_graph(
 
 def _pack_weights(
     mod: tvm.IRModule, weights: Sequence[np.ndarray], target: CompileTarget, unit: VectorUnit
-) -> tuple[tvm.IRModule, list[np.ndarray]]:
-    """A module of kernel calls, of one with chosen kernels, and the values of its weights."""
+) -> tuple[tvm.IRModule, list[Array]]:
+    """A module of kernel calls, of one with chosen kernels, and its weights."""
     mod = pipeline.run(mod, pipeline.pack(unit), "pack")
     mod = pipeline.run(mod, pipeline.separate_weights(), "separate_weights")
     transform = [gv for gv in mod.get_global_vars() if gv.name_hint == "main_transform_params"]
-    transformed = evaluate(mod[transform[0]], weights) if transform else list(weights)
+    transformed = evaluate_later(mod[transform[0]], weights) if transform else list(weights)
     kept = {gv: func for gv, func in mod.functions_items() if gv not in transform}
     with target.tvm_target:
         return pipeline.run(tvm.IRModule(kept), pipeline.operators(unit), "operators"), transformed

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from flexcomp.program import PAGE, Layer, Program
+from flexcomp.program import PAGE, Array, Layer, Program
 
-Entry = tuple[str, np.ndarray, int]  # name, array, offset in the data section
+Entry = tuple[str, Array, int]  # name, array, offset in the data section
 
 
 def drop_unused(program: Program, weights: Iterable[Entry]) -> tuple[Program, tuple[Entry, ...]]:

@@ -1,140 +1,170 @@
-"""Evaluate the weight side: operators that depend on weights only, run once at build time.
+"""The weight side: operators that depend on weights only, run once at build time.
 
-NumPy covers what packing and folding need; whatever else a model computes from its weights is compiled by
-TVM and run on the host, one operator at a time.
+Packed weights are several times the raw ones, so they are not made before they are written, and then a few rows at a time:
+what rows of a result need of its operands is mostly rows of those. NumPy covers what packing and folding need
+(`weight_operators.py`); whatever else a model computes from its weights is compiled by TVM and run on the host, at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import tvm
 from tvm import ir, relax, tirx
 
-from flexcomp.passes.ir import bindings, operator
-from flexcomp.schedules.tiles import narrow_panel
+from flexcomp.passes.ir import bindings, operator, shape
+from flexcomp.program import Array, Deferred
 
-_Array = np.ndarray
+from .weight_operators import BY_ROWS, WHOLE
+
+# Results of fewer bytes are made at once: they cost nothing, and may be read by whatever follows.
+_LEAST_DEFERRED = 1 << 16
+# Operators, one after the other, that are left for later: each is a few calls on Python's stack.
+_DEEPEST = 48
 
 
-def evaluate(func: relax.Function, weights: Sequence[_Array]) -> list[_Array]:
-    """The results of a function over weights, as float32 (or other) arrays in the order of its returned tuple.
+def evaluate(func: relax.Function, weights: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The results of a function over weights, as float32 (or other) arrays in the order of its returned tuple."""
+    side = _WeightSide(func, weights)
+    return [_Making(side).whole(result) for result in side.results]
 
-    An array that no later operator reads is let go, so that raw and packed weights are not all held at once.
+
+def evaluate_later(func: relax.Function, weights: Sequence[np.ndarray]) -> list[Array]:
+    """As `evaluate`, but what is large is made when it is asked for."""
+    side = _WeightSide(func, weights)
+    return [side.later(result) for result in side.results]
+
+
+class _WeightSide:
+    """A function of weights: the values that are known, and by which operator each of the others is made."""
+
+    def __init__(self, func: relax.Function, weights: Sequence[np.ndarray]) -> None:
+        self.known: dict[relax.Var, object] = {}
+        self.operators: dict[relax.Var, ir.Expr] = {}
+        if len(func.params) == 1 and isinstance(func.params[0].ty, relax.TupleType):
+            self.known[func.params[0]] = list(weights)
+        else:
+            self.known.update(zip(func.params, weights, strict=True))
+        depth: dict[relax.Var, int] = {}
+        for binding in bindings(func):
+            var, value = binding.var, binding.value
+            self.operators[var] = value
+            depth[var] = 1 + max((depth.get(read, 0) for read in _variables(value)), default=0)
+            if isinstance(value, relax.Call) and operator(value) not in BY_ROWS.keys() | WHOLE.keys():
+                self.known[var] = _compiled(value, [_Making(self).whole(arg) for arg in value.args])
+            elif isinstance(value, relax.TupleGetItem) or depth[var] > _DEEPEST:  # parts of tuples are there
+                self.known[var] = _Making(self).whole(var)
+            else:
+                continue
+            depth[var] = 0
+        returned = func.body.body
+        while isinstance(made := self.operators.get(returned), relax.Var | relax.Tuple):
+            returned = made
+        if isinstance(returned, relax.Tuple):
+            self.results = list(returned.fields)
+        elif isinstance(returned.ty, relax.TupleType):  # the parameters as they are
+            self.results = [relax.TupleGetItem(returned, i) for i in range(len(returned.ty.fields))]
+        else:
+            self.results = [returned]
+
+    def later(self, result: ir.Expr) -> Array:
+        if not isinstance(result, relax.Var) or result in self.known:
+            return _Making(self).whole(result)
+        extents, dtype = shape(result), np.dtype(str(result.ty.dtype))
+        if math.prod(extents) * dtype.itemsize < _LEAST_DEFERRED:
+            return _Making(self).whole(result)
+        return Deferred(extents, dtype, extents[0], lambda: partial(_Making(self).piece, result))
+
+
+class _Making:
+    """Results while they are made: nothing is computed twice, and nothing stays behind.
+
+    What is needed whole is kept from piece to piece, as little else would be gained by making pieces.
     """
-    order = list(bindings(func))
-    last = _last_readers(order, func.body.body)
-    values: dict[relax.Var, object] = {}
-    if len(func.params) == 1 and isinstance(func.params[0].ty, relax.TupleType):
-        values[func.params[0]] = list(weights)
-    else:
-        values.update(zip(func.params, weights, strict=True))
-    for position, binding in enumerate(order):
-        values[binding.var] = _value(binding.value, values)
-        for var in last.get(position, ()):
-            values.pop(var, None)
-    result = _value(func.body.body, values)
-    return list(result) if isinstance(result, list) else [result]
+
+    def __init__(self, side: _WeightSide) -> None:
+        self._side = side
+        self._wholes: dict[relax.Var, object] = {}
+        self._rows: dict[tuple[relax.Var, int, int], np.ndarray] = {}
+
+    def piece(self, result: ir.Expr, first: int, end: int) -> np.ndarray:
+        self._rows.clear()
+        made = self.rows(result, first, end)
+        self._rows.clear()
+        return made
+
+    def rows(self, expr: ir.Expr, first: int, end: int) -> np.ndarray:
+        """The rows `first` to `end` of a tensor, which has axes."""
+        if not isinstance(expr, relax.Var):
+            return self.whole(expr)[first:end]
+        if expr in self._side.known or expr in self._wholes:
+            return self.whole(expr)[first:end]
+        key = (expr, first, end)
+        if key not in self._rows:
+            found = self._by_rows(self._side.operators[expr], first, end)
+            self._rows[key] = self.whole(expr)[first:end] if found is None else found
+        return self._rows[key]
+
+    def whole(self, expr: ir.Expr):
+        """The value of any expression: an array, or a list for a tuple."""
+        if isinstance(expr, relax.Var):
+            if expr in self._side.known:
+                return self._side.known[expr]
+            if expr not in self._wholes:
+                self._wholes[expr] = self._value(self._side.operators[expr])
+            return self._wholes[expr]
+        return self._value(expr)
+
+    def _value(self, expr: ir.Expr):
+        if isinstance(expr, ir.GenericConst):
+            return expr.value.numpy()
+        if isinstance(expr, relax.Tuple):
+            return [self.whole(field) for field in expr.fields]
+        if isinstance(expr, relax.TupleGetItem):
+            return self.whole(expr.tuple_value)[expr.index]
+        if isinstance(expr, relax.ShapeExpr):
+            return tuple(int(extent) for extent in expr.values)
+        if isinstance(expr, tirx.IntImm | tirx.FloatImm):
+            return expr.value
+        if isinstance(expr, relax.ExternFunc):
+            return expr.global_symbol
+        if isinstance(expr, relax.Var):
+            return self.whole(expr)
+        assert isinstance(expr, relax.Call), f"cannot evaluate {type(expr).__name__} on the weight side"
+        if isinstance(expr.ty, relax.TensorType) and shape(expr):
+            found = self._by_rows(expr, 0, shape(expr)[0])
+            if found is not None:
+                return found
+        return _typed(expr, WHOLE[operator(expr)](expr.attrs, *map(self.whole, expr.args)))
+
+    def _by_rows(self, expr: ir.Expr, first: int, end: int) -> np.ndarray | None:
+        """Rows of an operator's result, of no more than it needs of its operands; None where it needs all."""
+        if isinstance(expr, relax.Var):
+            return self.rows(expr, first, end)
+        rule = BY_ROWS.get(operator(expr))
+        found = rule(self, expr, first, end) if rule else None
+        return None if found is None else _typed(expr, found)
 
 
-def _last_readers(order, returned) -> dict[int, list[relax.Var]]:
-    last: dict[relax.Var, int] = {}
-    for position, binding in enumerate(order):
-
-        def note(node, position=position) -> None:
-            if isinstance(node, relax.Var):
-                last[node] = position
-
-        relax.analysis.post_order_visit(binding.value, note)
-    relax.analysis.post_order_visit(returned, lambda node: last.pop(node, None) if isinstance(node, relax.Var) else None)
-    result: dict[int, list[relax.Var]] = {}
-    for var, position in last.items():
-        result.setdefault(position, []).append(var)
-    return result
-
-
-def _value(expr: ir.Expr, values: dict[relax.Var, object]):
-    if isinstance(expr, relax.Var):
-        return values[expr]
-    if isinstance(expr, ir.GenericConst):
-        return expr.value.numpy()
-    if isinstance(expr, relax.Tuple):
-        return [_value(field, values) for field in expr.fields]
-    if isinstance(expr, relax.TupleGetItem):
-        return _value(expr.tuple_value, values)[expr.index]
-    if isinstance(expr, relax.ShapeExpr):
-        return tuple(int(extent) for extent in expr.values)
-    if isinstance(expr, tirx.IntImm | tirx.FloatImm):
-        return expr.value
-    if isinstance(expr, relax.ExternFunc):
-        return expr.global_symbol
-    assert isinstance(expr, relax.Call), f"cannot evaluate {type(expr).__name__} on the weight side"
-    args = [_value(arg, values) for arg in expr.args]
-    rule = _RULES.get(operator(expr))
-    if rule is None:
-        return _compiled(expr, args)
-    result = rule(expr.attrs, *args) if rule is not _narrowed else rule(expr.ty, *args)
-    if not isinstance(expr.ty, relax.TensorType):
+def _typed(call: relax.Call, result):
+    if not isinstance(call.ty, relax.TensorType):
         return result
-    result = np.asarray(result)
-    wanted = str(expr.ty.dtype)
+    result, wanted = np.asarray(result), str(call.ty.dtype)
     return result if str(result.dtype) == wanted else result.astype(wanted)
 
 
-def _axes(value) -> tuple[int, ...] | None:
-    return None if value is None else tuple(int(axis) for axis in value)
-
-
-def _take(attrs, data, indices):
-    return np.take(data, indices, axis=None if attrs.axis is None else int(attrs.axis))
-
-
-def _argument(function, attrs, data):
-    return function(data, axis=None if attrs.axis is None else int(attrs.axis), keepdims=bool(attrs.keepdims))
-
-
-def _narrowed(type_: relax.TensorType, function: str, *args: _Array) -> _Array:
-    """What PretransformWeights calls: flexcomp.pack.DTYPE or flexcomp.round.DTYPE."""
-    _, what, name = function.split(".")
-    if what == "round":
-        return narrow_panel.rounded(*args, name)
-    return narrow_panel.pack(*args, name, int(type_.shape[1]))
-
-
-_RULES: dict[str, Callable[..., _Array]] = {
-    "reshape": lambda _, x, shape: x.reshape(shape),
-    "expand_dims": lambda attrs, x: np.expand_dims(x, _axes(attrs.axis)),
-    "squeeze": lambda attrs, x: np.squeeze(x, _axes(attrs.axis)),
-    "permute_dims": lambda attrs, x: np.transpose(x, _axes(attrs.axes)),
-    "broadcast_to": lambda _, x, shape: np.broadcast_to(x, shape),
-    "concat": lambda attrs, parts: np.concatenate(parts, axis=int(attrs.axis)),
-    "take": _take,
-    "shape_of": lambda _, x: tuple(x.shape),
-    "shape_to_tensor": lambda _, shape: np.array(shape, np.int64),
-    "zeros": lambda _, shape: np.zeros(shape, np.float32),
-    "add": lambda _, a, b: a + b,
-    "subtract": lambda _, a, b: a - b,
-    "multiply": lambda _, a, b: a * b,
-    "divide": lambda _, a, b: a / b,
-    "matmul": lambda _, a, b: np.matmul(a, b),
-    "negative": lambda _, a: -a,
-    "maximum": lambda _, a, b: np.maximum(a, b),
-    "minimum": lambda _, a, b: np.minimum(a, b),
-    "max": lambda attrs, a: np.max(a, axis=_axes(attrs.axis), keepdims=bool(attrs.keepdims)),
-    "min": lambda attrs, a: np.min(a, axis=_axes(attrs.axis), keepdims=bool(attrs.keepdims)),
-    "argmax": lambda attrs, a: _argument(np.argmax, attrs, a),
-    "argmin": lambda attrs, a: _argument(np.argmin, attrs, a),
-    "sqrt": lambda _, a: np.sqrt(a),
-    "rsqrt": lambda _, a: np.float32(1) / np.sqrt(a),
-    "astype": lambda attrs, a: a.astype(str(attrs.dtype)),
-    "call_pure_packed": _narrowed,
-}
+def _variables(expr: ir.Expr) -> list[relax.Var]:
+    found: list[relax.Var] = []
+    relax.analysis.post_order_visit(expr, lambda node: found.append(node) if isinstance(node, relax.Var) else None)
+    return found
 
 
 def _compiled(call: relax.Call, args: list):
     """One operator through TVM's own legalisation and virtual machine."""
-    given: list[_Array] = []
+    given: list[np.ndarray] = []
     params: list[relax.Var] = []
 
     def parameter(expr: ir.Expr, value) -> ir.Expr:

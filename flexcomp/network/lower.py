@@ -22,6 +22,7 @@ from flexcomp.passes.ir import bindings, dtype, num_inputs, operator, shape
 from flexcomp.program import (
     ALIGN,
     Arg,
+    Array,
     CountArg,
     FirstArg,
     Layer,
@@ -60,7 +61,7 @@ class Lowered:
     work: list[float] = field(default_factory=list)  # per layer: operations, weighted by the kernel's speed
     rows: list[RowKernel | None] = field(default_factory=list)  # per layer: the kernel, if it can compute bands of rows
     seconds: list[float | None] = field(default_factory=list)  # per layer: measured for this target; None if not
-    weights: list[tuple[str, np.ndarray, int]] = field(default_factory=list)  # name, array, offset in the file
+    weights: list[tuple[str, Array, int]] = field(default_factory=list)  # name, array, offset in the file
     weights_nbytes: int = 0
     kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)  # by symbol
 
@@ -86,7 +87,7 @@ class _Seen:
 
 
 def lower(
-    mod: tvm.IRModule, weights: list[np.ndarray], target, input_names: tuple[str, ...], output_names: tuple[str, ...]
+    mod: tvm.IRModule, weights: list[Array], target, input_names: tuple[str, ...], output_names: tuple[str, ...]
 ) -> Lowered:
     """Lower a module whose `main` is (inputs…, weights…) and calls kernels only.
 
@@ -96,11 +97,11 @@ def lower(
 
 
 class _Lowering:
-    def __init__(self, mod: tvm.IRModule, weights: list[np.ndarray], target) -> None:
+    def __init__(self, mod: tvm.IRModule, weights: list[Array], target) -> None:
         self.mod, self.target = mod, target
         self.main = mod["main"]
         params = self.main.params[num_inputs(self.main) :]
-        self.arrays: dict[relax.Var, np.ndarray] = dict(zip(params, weights, strict=True))
+        self.arrays: dict[relax.Var, Array] = dict(zip(params, weights, strict=True))
         self.seen: dict[relax.Var, object] = {}  # _Seen, or a list of them for a tuple
         self.scheduled: dict[ir.GlobalVar, generic.Scheduled] = {}
         self.output_names: dict[relax.Expr, str] = {}
@@ -119,7 +120,7 @@ class _Lowering:
             self._binding(binding)
         returned = self._look_up(self.main.body.body)
         for name, seen in zip(output_names, returned if isinstance(returned, list) else [returned], strict=True):
-            if isinstance(seen, np.ndarray):
+            if isinstance(seen, Array):
                 seen = self._copy(seen) if seen.size else self._empty(seen)
             elif not result.layers:  # all outputs are inputs so far; a network has at least one step
                 seen = self._copy(seen)
@@ -145,10 +146,10 @@ class _Lowering:
         value = binding.value
         if not isinstance(value, relax.Call):
             found = self._look_up(value)
-            (self.arrays if isinstance(found, np.ndarray) else self.seen)[binding.var] = found
+            (self.arrays if isinstance(found, Array) else self.seen)[binding.var] = found
         elif operator(value) in VIEWS:
             looked_at = self._look_up(value.args[0])
-            if isinstance(looked_at, np.ndarray):
+            if isinstance(looked_at, Array):
                 self.arrays[binding.var] = looked_at.reshape(shape(binding.var))
             else:
                 self.seen[binding.var] = _Seen(looked_at.value, _type(binding.var))
@@ -180,7 +181,7 @@ class _Lowering:
         over = {int(position) for position in attrs.get(names.IN_PLACE, ())}
 
         args: list[Arg] = []
-        arrays: list[np.ndarray] = []
+        arrays: list[Array] = []
         primitives = iter((FirstArg(), CountArg()))
         # What is written in place comes last: the tensor of a concatenation, which this kernel writes another part of.
         taken = self._look_up(operands[-1]) if operator(call) == "call_tir_inplace" else None
@@ -191,7 +192,7 @@ class _Lowering:
                 args.append(next(primitives))
                 continue
             found = self._look_up(operand)
-            if isinstance(found, np.ndarray):
+            if isinstance(found, Array):
                 args.append(WeightArg(offset, TensorType(found.shape, str(found.dtype))))
                 arrays.append(found)
                 offset += align(found.nbytes)
@@ -233,15 +234,15 @@ class _Lowering:
         result.rows.append(RowKernel.decode(str(attrs[names.ROWS])) if names.ROWS in attrs else None)
         result.seconds.append(attrs.get(names.SECONDS))
 
-    def _empty(self, array: np.ndarray) -> _Seen:
+    def _empty(self, array: Array) -> _Seen:
         """An output without elements: nothing of a value that is written anyway, for a network has at least one step."""
         written = [arg.value for layer in self.result.layers for arg in layer.args if isinstance(arg, ValueArg) and arg.written]
         value = written[-1] if written else self._copy(np.zeros(1, array.dtype)).value
         return _Seen(value, TensorType(array.shape, str(array.dtype)))
 
-    def _copy(self, source: np.ndarray | _Seen) -> _Seen:
+    def _copy(self, source: Array | _Seen) -> _Seen:
         """A layer that copies a weight, for outputs that no input decides, or a tensor."""
-        result, is_weight = self.result, isinstance(source, np.ndarray)
+        result, is_weight = self.result, isinstance(source, Array)
         type_ = TensorType(source.shape, str(source.dtype)) if is_weight else source.type
         name = f"copy.{len(result.layers)}"
         kernel = f"{'constant_output' if is_weight else 'copy'}_{len(result.layers)}"
@@ -283,7 +284,7 @@ class _Lowering:
             return f"output {self.output_names[var]!r}: "
         return f"{node}: " if node else ""
 
-    def _store(self, name: str, arrays: list[np.ndarray], slices: int) -> Weights | None:
+    def _store(self, name: str, arrays: list[Array], slices: int) -> Weights | None:
         if not arrays:
             return None
         assert slices == 1 or len(arrays) == 1, f"{name}: a sliced layer has one panel"

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 from tvm import tirx
 
 from flexcomp.passes.attributes import with_scratch
-from flexcomp.program import Layer, Value
+from flexcomp.program import Array, Layer, Value
 from flexcomp.schedules.row_bands import RowKernel, Rows
 
 from .lower import Lowered
@@ -53,7 +52,7 @@ class Network:
 
     base: Lowered
     alternatives: tuple[Alternative, ...]  # those of one layer in the order of the lowerings they come from
-    weights: tuple[tuple[str, np.ndarray, int], ...]  # of all layers and alternatives: name, array, offset
+    weights: tuple[tuple[str, Array, int], ...]  # of all layers and alternatives: name, array, offset
     weights_nbytes: int
     kernels: Mapping[str, tirx.PrimFunc]
     bands: tuple[Band, ...] = ()
@@ -105,7 +104,7 @@ def merge(lowerings: Iterable[Lowered], worthwhile: float = _WORTHWHILE) -> Netw
     """One network of several lowerings of it, of which the first has the smallest kernels; those of the others get new names.
 
     An alternative is kept if its time, or its work where it was not measured, is less than the part `worthwhile` of
-    the layer's own. Lowerings are taken one at a time, as each holds a copy of the weights.
+    the layer's own.
     """
     lowerings = iter(lowerings)
     small = next(lowerings)
@@ -134,7 +133,6 @@ def merge(lowerings: Iterable[Lowered], worthwhile: float = _WORTHWHILE) -> Netw
             end += moved.nbytes
             moved_layer = replace(layer, name=name, kernel=symbol, weights=moved)
             alternatives.append(Alternative(index, moved_layer, work, seconds, lowered.rows[index]))
-        del lowered, arrays  # before the next is made
     return Network(small, tuple(alternatives), tuple(weights), end, kernels)
 
 

@@ -10,6 +10,7 @@ __getattr__, __dir__, __all__ = door(
     program="ALIGN Arg CountArg FirstArg Layer Load PAGE Port Program Rung ScratchArg Step TensorType Value ValueArg WeightArg "
         "Weights",
     program_bytes="PROGRAM_KIND decode_program encode_program",
+    deferred="Array Deferred pieces",
     weights_file="write_weights",
     digest="WeightsDigest",
     prediction="LayerTime Prediction from_program to_metadata",

@@ -24,6 +24,7 @@ import numpy as np
 
 from flexcomp.files import replacing
 
+from .deferred import Array, pieces
 from .digest import Checksum, WeightsDigest
 from .program import ALIGN, PAGE
 
@@ -40,7 +41,7 @@ _SAFETENSORS = {
 
 def write_weights(
     path: str | os.PathLike[str],
-    entries: Sequence[tuple[str, np.ndarray] | tuple[str, np.ndarray, int]],
+    entries: Sequence[tuple[str, Array] | tuple[str, Array, int]],
     *,
     model: str = "",
     data_nbytes: int | None = None,
@@ -49,7 +50,7 @@ def write_weights(
 
     `entries` are (name, array) or (name, array, offset) in ascending order of offset; without an offset a
     tensor starts at the next multiple of ALIGN. `data_nbytes` pads the data section at its end. `path` appears
-    only when it is complete.
+    only when it is complete. Arrays that are deferred are made here, a piece at a time.
     """
     if not isinstance(entries, Sequence):
         raise TypeError("the weights must be a sequence: they are gone through twice")
@@ -64,12 +65,15 @@ def write_weights(
     with replacing(path) as partial, open(partial, "wb") as out:
         out.truncate(header_nbytes + end)  # gaps are holes, which read as zeros
         for (_, array, *_), offset in zip(entries, offsets, strict=True):
-            raw = memoryview(np.ascontiguousarray(array).reshape(-1).view("u1"))
-            out.seek(header_nbytes + offset)
-            out.write(raw)
             begin, behind = edges[len(checksums) : len(checksums) + 2]
-            crc = zlib.crc32(raw, zlib.crc32(bytes(offset - begin)))
-            crc = zlib.crc32(bytes(behind - offset - raw.nbytes), crc)
+            crc = zlib.crc32(bytes(offset - begin))
+            out.seek(header_nbytes + offset)
+            for piece in pieces(array):
+                raw = memoryview(np.ascontiguousarray(piece).reshape(-1).view("u1"))
+                out.write(raw)
+                crc = zlib.crc32(raw, crc)
+            assert out.tell() == header_nbytes + offset + array.nbytes, "the pieces of an array are all of it"
+            crc = zlib.crc32(bytes(behind - offset - array.nbytes), crc)
             checksums.append(Checksum(begin, behind - begin, crc))
         content = b"".join(struct.pack("<QQI", c.offset, c.nbytes, c.crc) for c in checksums)
         header = _weights_header(tensors, metadata | {"content": hashlib.sha256(content).hexdigest()})

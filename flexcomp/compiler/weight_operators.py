@@ -1,0 +1,176 @@
+"""What NumPy does on the weight side: rules that make some rows of an operator's result, and rules that make all of it.
+
+A rule of rows takes (making, call, first, end): `making.rows` gives rows of operands and `making.whole` all of them. It is asked
+for all rows, too, and answers None where rows need all of the operands: then the operator has a rule for the whole, which takes
+(attributes, *operands).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from tvm import ir, relax
+
+from flexcomp.passes.ir import shape
+from flexcomp.schedules.tiles import narrow_panel
+
+# Rows of a table that are read to take some of them, for each that is taken: beyond that all of it is.
+_MOST_READ = 4
+
+
+class Making(Protocol):
+    """What rules ask for operands."""
+
+    def rows(self, expr: ir.Expr, first: int, end: int) -> np.ndarray: ...
+
+    def whole(self, expr: ir.Expr): ...
+
+
+def _operand(making: Making, call: relax.Call, arg: ir.Expr, first: int, end: int):
+    """An operand that is broadcast to the result: its rows, if it has as many."""
+    if isinstance(arg.ty, relax.TensorType):
+        extents = shape(arg)
+        if len(extents) == len(shape(call)) and extents[0] == shape(call)[0]:
+            return making.rows(arg, first, end)
+    return making.whole(arg)
+
+
+def _elementwise(
+    function: Callable[..., np.ndarray], making: Making, call: relax.Call, first: int, end: int
+) -> np.ndarray:
+    return function(*(_operand(making, call, arg, first, end) for arg in call.args))
+
+
+def _astype(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
+    return making.rows(call.args[0], first, end).astype(str(call.attrs.dtype))
+
+
+def _zeros(_: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
+    return np.zeros((end - first, *shape(call)[1:]), np.float32)
+
+
+def _broadcast_to(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
+    return np.broadcast_to(_operand(making, call, call.args[0], first, end), (end - first, *shape(call)[1:]))
+
+
+def _reshape(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
+    """The operand's rows in which the elements lie, and of these the elements."""
+    given, wanted = shape(call.args[0]), shape(call)
+    result = (end - first, *wanted[1:])
+    of_given, of_wanted = math.prod(given[1:]), math.prod(wanted[1:])
+    if not given or not of_given or not of_wanted:
+        return np.reshape(making.whole(call.args[0]), wanted)[first:end]
+    start, stop = first * of_wanted, end * of_wanted
+    begin = start // of_given
+    rows = making.rows(call.args[0], begin, -(-stop // of_given))
+    if rows.size == stop - start:
+        return rows.reshape(result)
+    return rows.reshape(-1)[start - begin * of_given : stop - begin * of_given].reshape(result)
+
+
+def _permute_dims(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray | None:
+    axes = _axes(call.attrs.axes)
+    if axes is None or axes[0] != 0:
+        return None
+    return np.transpose(making.rows(call.args[0], first, end), axes)
+
+
+def _take(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray | None:
+    data, indices = call.args
+    if call.attrs.axis is None or int(call.attrs.axis) != 0 or len(shape(indices)) != 1:
+        return None
+    taken = making.whole(indices)[first:end]
+    if not len(taken):
+        return None
+    low, high = int(taken.min()), int(taken.max()) + 1
+    if low < 0 or high - low > _MOST_READ * len(taken):
+        return None
+    return np.take(making.rows(data, low, high), taken - low, axis=0)
+
+
+def _concat(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray | None:
+    axis = int(call.attrs.axis) % len(shape(call))
+    if not axis or not isinstance(call.args[0], relax.Tuple):
+        return None
+    return np.concatenate([making.rows(part, first, end) for part in call.args[0].fields], axis=axis)
+
+
+def _matmul(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray | None:
+    """Rows of a batch."""
+    left, right = call.args
+    if len(shape(left)) > 2 or len(shape(right)) != 3:
+        return None
+    return np.matmul(making.whole(left), making.rows(right, first, end))
+
+
+def _narrowed(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
+    """What PretransformWeights calls: flexcomp.pack.DTYPE or flexcomp.round.DTYPE."""
+    function, *operands = call.args
+    _, what, name = function.global_symbol.split(".")
+    rows = [making.rows(operand, first, end) for operand in operands]
+    return narrow_panel.rounded(*rows, name) if what == "round" else narrow_panel.pack(*rows, name, shape(call)[1])
+
+
+def _axes(value) -> tuple[int, ...] | None:
+    return None if value is None else tuple(int(axis) for axis in value)
+
+
+def _taken(attrs, data, indices):
+    return np.take(data, indices, axis=None if attrs.axis is None else int(attrs.axis))
+
+
+def _argument(function, attrs, data):
+    return function(data, axis=None if attrs.axis is None else int(attrs.axis), keepdims=bool(attrs.keepdims))
+
+
+# Of operators that are the same for each element.
+_ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "negative": np.negative,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda a: np.float32(1) / np.sqrt(a),
+}
+
+BY_ROWS: dict[str, Callable[..., np.ndarray | None]] = {
+    "reshape": _reshape,
+    "expand_dims": _reshape,
+    "squeeze": _reshape,
+    "permute_dims": _permute_dims,
+    "broadcast_to": _broadcast_to,
+    "concat": _concat,
+    "take": _take,
+    "zeros": _zeros,
+    "matmul": _matmul,
+    "astype": _astype,
+    "call_pure_packed": _narrowed,
+    **{name: partial(_elementwise, function) for name, function in _ELEMENTWISE.items()},
+}
+
+WHOLE: dict[str, Callable[..., np.ndarray]] = {
+    "reshape": lambda _, x, shape: x.reshape(shape),
+    "expand_dims": lambda attrs, x: np.expand_dims(x, _axes(attrs.axis)),
+    "squeeze": lambda attrs, x: np.squeeze(x, _axes(attrs.axis)),
+    "permute_dims": lambda attrs, x: np.transpose(x, _axes(attrs.axes)),
+    "broadcast_to": lambda _, x, shape: np.broadcast_to(x, shape),
+    "concat": lambda attrs, parts: np.concatenate(parts, axis=int(attrs.axis)),
+    "take": _taken,
+    "shape_of": lambda _, x: tuple(x.shape),
+    "shape_to_tensor": lambda _, shape: np.array(shape, np.int64),
+    "zeros": lambda _, shape: np.zeros(shape, np.float32),
+    "matmul": lambda _, a, b: np.matmul(a, b),
+    "max": lambda attrs, a: np.max(a, axis=_axes(attrs.axis), keepdims=bool(attrs.keepdims)),
+    "min": lambda attrs, a: np.min(a, axis=_axes(attrs.axis), keepdims=bool(attrs.keepdims)),
+    "argmax": lambda attrs, a: _argument(np.argmax, attrs, a),
+    "argmin": lambda attrs, a: _argument(np.argmin, attrs, a),
+    "astype": lambda attrs, a: a.astype(str(attrs.dtype)),
+    **{name: lambda _, *operands, function=function: function(*operands) for name, function in _ELEMENTWISE.items()},
+}

@@ -1,0 +1,55 @@
+"""An array that does not exist before it is written, a few rows at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+# A piece is made of whole rows, as many as there are in so many bytes: few enough to stay in the caches while they are made.
+_PIECE_NBYTES = 1 << 20
+
+Rows = Callable[[int, int], np.ndarray]  # (first, end) → those rows
+
+
+@dataclass(frozen=True, eq=False)
+class Deferred:
+    """What is known of an array before it is made, and how to make it; it can be made as often as one likes."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    count: int  # rows of which it is made: equal parts, one behind the other
+    begin: Callable[[], Rows]  # once for each time that it is made: what its rows share lives as long as the result
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def reshape(self, shape: tuple[int, ...]) -> Deferred:
+        """The same bytes with another shape."""
+        return replace(self, shape=tuple(shape))
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """The array's elements in order, in pieces; each is let go before the next one is made, if the caller does."""
+        rows = self.begin()
+        step = max(1, _PIECE_NBYTES * self.count // self.nbytes)
+        for first in range(0, self.count, step):
+            yield rows(first, min(first + step, self.count))
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        whole = np.concatenate([np.ascontiguousarray(piece).reshape(-1) for piece in self.pieces()]).reshape(self.shape)
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+
+Array = np.ndarray | Deferred
+
+
+def pieces(array: Array) -> Iterator[np.ndarray]:
+    """The elements of any array in order, in pieces."""
+    return array.pieces() if isinstance(array, Deferred) else iter((array,))
