@@ -10,6 +10,7 @@ from flexcomp.cli.bench import bench
 from flexcomp.cli.build import build
 from flexcomp.cli.cache import cache
 from flexcomp.cli.demo import demo
+from flexcomp.cli.help import help
 from flexcomp.cli.inspect import inspect
 from flexcomp.cli.package import package
 from flexcomp.cli.plan import plan
@@ -24,7 +25,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 
@@ -43,6 +43,6 @@ def _options(
     """Compile neural networks to run in a small memory budget."""
 
 
-for command in (build, tune, run, inspect, package, plan, profile, bench, demo, cache):
+for command in (build, tune, run, inspect, package, plan, profile, bench, demo, cache, help):
     app.command()(command)
 app.add_typer(remote, name="remote")

@@ -15,8 +15,12 @@ from flexcomp.cli.common import (
     parse_shapes,
     require_model,
 )
+from flexcomp.cli.names import BUDGETS, completed, known_option
 from flexcomp.cli.progress import BuildProgress
+from flexcomp.compiler.offered import KERNELS
+from flexcomp.device.presets import PRESETS
 from flexcomp.files import require_space, require_writable
+from flexcomp.plan import STRATEGIES
 from flexcomp.runtime import parse_budget
 
 
@@ -27,11 +31,21 @@ def build(
         typer.Option("-o", "--output", help="The library to write, NAME.so; NAME.weights goes beside it."),
     ],
     target: Annotated[
-        str, typer.Option(help="The device, e.g. 'llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76'.")
-    ] = "llvm",
+        str,
+        typer.Option(
+            help=f"The device: native (this machine), {', '.join(PRESETS)}, or options of LLVM, "
+            "e.g. 'llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76'.",
+            autocompletion=completed(["native", *PRESETS]),
+        ),
+    ] = "native",
     budget: Annotated[
         str | None,
-        typer.Option(callback=checked_budget, help="Memory: 64MB, 64MiB, bytes, a fraction such as 0.1 or 10%, min, or all."),
+        typer.Option(
+            callback=checked_budget,
+            autocompletion=completed(BUDGETS),
+            help="Memory that a plan is made for: 64MB, 64MiB, bytes, a fraction such as 0.1 or 10%, min, or all, "
+            "everything resident, as without it. Plans for other budgets are made besides.",
+        ),
     ] = None,
     input: Annotated[
         list[str] | None,
@@ -40,11 +54,16 @@ def build(
     device: Annotated[
         Path | None, typer.Option(help="What `flexcomp profile` measured on the machine that will run it.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads to compile for.")] = None,
-    strategy: Annotated[str, typer.Option(help="Planning strategy.")] = "best",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads to compile for; by default as many as the target has cores.")
+    ] = None,
+    strategy: Annotated[str, known_option(STRATEGIES, "Who plans")] = "best",
     kernels: Annotated[
-        str, typer.Option(
-            help="smallest, fastest, auto: both, and every budget uses what is fastest within it, or flexnn: its fixed order."
+        str,
+        known_option(
+            KERNELS,
+            "Kernels to hold, 'auto' those of all kinds, of which every budget uses what is fastest within it, "
+            "and 'flexnn' those of its fixed order",
         ),
     ] = "auto",
     tuning: Annotated[

@@ -11,7 +11,10 @@ from flexcomp.units import human_bytes
 
 
 def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove all of them.")] = False) -> None:
-    """Say which kernels are kept for other builds (in FLEXCOMP_CACHE, or the user's folder for caches)."""
+    """Say how many kernels are kept for other builds, and where.
+
+    In the folder that FLEXCOMP_CACHE names, or the user's folder for caches.
+    """
     from flexcomp.cache import KernelCache
 
     kept = KernelCache()

@@ -25,8 +25,14 @@ CANNOT_RUN = 4
 _LONGEST_S = 1e6
 
 
-def call(app: Callable[[], None]) -> None:
-    """Run the command line. What goes wrong in printing is one line, too, and a reader that went away is none."""
+_CommandLineError = typer.BadParameter.__base__.__base__  # has no name in Typer
+
+
+def call(app: Callable[[], int | None]) -> None:
+    """Run the command line, which returns its exit code, and exit.
+
+    Wrong usage is one line; what goes wrong in printing is one, too, and a reader that went away is none.
+    """
     for argument in sys.argv:
         if not _is_text(argument):
             typer.echo(f"error: the argument {argument!r} is not UTF-8: rename the file", err=True)
@@ -35,15 +41,33 @@ def call(app: Callable[[], None]) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack our ×
     try:
         try:
-            app()
+            code = app()
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
+    except _CommandLineError as error:
+        sys.exit(_refuse(error))
+    except typer.Abort:
+        sys.exit(FAILED)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still in the buffer
         if not isinstance(error, BrokenPipeError):
             typer.echo(f"error: cannot print the result: {_words(error)}", err=True)
         sys.exit(FAILED)
+    sys.exit(code)
+
+
+def _refuse(error: Exception) -> int:
+    """Say what is wrong with the command line; returns the exit code."""
+    context = error.ctx
+    if type(error).__name__ == "NoArgsIsHelpError" or context is None:
+        error.show()
+        return error.exit_code
+    words = _words(error.format_message()).rstrip(".")
+    commands = getattr(context.command, "commands", ())
+    listed = f"commands are {', '.join(commands)}" if commands else f"see {context.command_path} --help"
+    typer.echo(f"error: {words}{' ' if words.endswith('?') else '; '}{listed}", err=True)
+    return error.exit_code
 
 
 @contextmanager
@@ -70,7 +94,7 @@ def _exit(words: str, code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
-def _words(error: Exception) -> str:
+def _words(error: Exception | str) -> str:
     """One line; the system's errors without their numbers."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"

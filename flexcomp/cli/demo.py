@@ -9,17 +9,25 @@ import typer
 from rich.table import Table
 
 from flexcomp.cli.common import CANNOT_BUILD, exit_on_error
+from flexcomp.cli.names import completed, require_known
 from flexcomp.cli.progress import BuildProgress
+from flexcomp.demo.known import DEFAULT, NAMES
 from flexcomp.files import require_folder
 from flexcomp.report import stdout_console
 from flexcomp.units import human_bytes
 
 
 def demo(
-    everything: Annotated[bool, typer.Option("--all", help="All nine networks instead of VGG-19.")] = False,
+    networks: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NETWORK]...", help=f"Some of {', '.join(NAMES)}.", autocompletion=completed(NAMES)),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help=f"All of them, instead of {', '.join(DEFAULT)}.")] = False,
     dir: Annotated[Path, typer.Option(help="Where libraries and pictures go.")] = Path("flexcomp-demo"),
 ) -> None:
-    """Build networks, run them in four budgets, and compare with ONNX Runtime."""
+    """Run networks in four budgets, and compare with ONNX Runtime."""
+    for name in networks or []:
+        require_known(name, NAMES)
     rows = []
     with exit_on_error(CANNOT_BUILD):
         from flexcomp.demo import compare
@@ -27,7 +35,7 @@ def demo(
 
         require_folder(dir)
         compare.require_reference()
-        for name in demonstration.ALL if everything else demonstration.DEFAULT:
+        for name in NAMES if everything else networks or DEFAULT:
             with BuildProgress(name) as progress:
                 for row in demonstration.run_network(name, dir, progress):
                     progress(f"run, budget {row.measurement.label}", 1, 1)

@@ -17,7 +17,7 @@ def package(
         str | None, typer.Option(help="The C++ compiler for the device; otherwise e.g. aarch64-linux-gnu-g++.")
     ] = None,
 ) -> None:
-    """Put LIBRARY, its weights, the runner and what they need into one folder or archive for the device."""
+    """Put LIBRARY and what a device needs to run it into one archive."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp.packaging import package as make
 

@@ -24,7 +24,7 @@ def plan(
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads of --measured.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Inferences of --measured; the median one is shown.")] = 11,
 ) -> None:
-    """Show the memory plan of LIBRARY and its timeline, predicted and measured."""
+    """Show the memory plan of LIBRARY, and when it computes and loads."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp.errors import ArtifactError
         from flexcomp.program import decode_program

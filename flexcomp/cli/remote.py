@@ -22,6 +22,7 @@ from flexcomp.cli.common import (
     parse_files,
     read_input,
 )
+from flexcomp.cli.names import BUDGETS, completed
 from flexcomp.cli.profile import show
 from flexcomp.cli.progress import BuildProgress
 from flexcomp.errors import InputError
@@ -43,7 +44,10 @@ Key = Annotated[
     str | None, typer.Option(metavar="KEY", help="What the device is called there; with --rpc, the server's key.")
 ]
 Wait = Annotated[float, typer.Option(min=0.1, callback=finite, help="Seconds to wait for a device that is busy.")]
-Memory = Annotated[str | None, typer.Option(callback=checked_budget, help="Memory; without it, everything resident.")]
+Memory = Annotated[
+    str | None,
+    typer.Option(callback=checked_budget, autocompletion=completed(BUDGETS), help="Memory; without it, everything resident."),
+]
 Threads = Annotated[int | None, typer.Option(min=1, help="Compute threads; without it, as built.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -117,7 +121,7 @@ def measure(
     repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Time LIBRARY on a device in one or all of its budgets, without the network in between."""
+    """Time LIBRARY on a device in some or all of its budgets."""
     wanted = [checked_budget(text) for text in budget or []]
     with exit_on_error(CANNOT_RUN):
         require_library(library)
@@ -148,7 +152,7 @@ def profile(
     threads: Threads = None,
     repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget that is run.")] = 8,
 ) -> None:
-    """Measure a device's kernels and storage by running LIBRARIES there in several budgets."""
+    """Measure a device's kernels and storage by running LIBRARIES."""
     with exit_on_error(CANNOT_RUN):
         for library in libraries:
             require_library(library)
@@ -172,7 +176,7 @@ def server(
         str | None, typer.Option(help="The C++ compiler for the device; otherwise e.g. aarch64-linux-gnu-g++.")
     ] = None,
 ) -> None:
-    """Make an RPC server for devices that have no TVM: a folder or archive to copy there."""
+    """Make an RPC server for devices without TVM, to copy there."""
     with exit_on_error(CANNOT_BUILD):
         from flexcomp.remote import package_server
 
@@ -200,7 +204,8 @@ def _upload(device: Device, library: Path) -> RemoteNetwork:
 def _inputs(network: RemoteNetwork, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The given arrays, and random ones (integers: zero) for the other inputs."""
     if unknown := set(given) - {port.name for port in network.inputs}:
-        raise InputError(f'the network has no input "{min(unknown)}"; it has {[port.name for port in network.inputs]}')
+        names = ", ".join(port.name for port in network.inputs)
+        raise InputError(f"the model has no input called {min(unknown)}; it has {names}")
     random = np.random.default_rng(0)
     arrays = {}
     for port in network.inputs:

@@ -16,6 +16,7 @@ from flexcomp.cli.common import (
     parse_files,
     read_input,
 )
+from flexcomp.cli.names import BUDGETS, completed
 from flexcomp.report import budget_rows, median_row, shared_processor, stdout_console, waiting
 from flexcomp.runtime import Budget, parse_budget
 from flexcomp.units import enough, human_bytes
@@ -24,9 +25,12 @@ from flexcomp.units import enough, human_bytes
 def run(
     library: Annotated[Path, typer.Argument(help="A library written by `flexcomp build`.")],
     budget: Annotated[
-        str | None, typer.Option(callback=checked_budget, help="Memory; without it, everything resident.")
+        str | None,
+        typer.Option(
+            callback=checked_budget, autocompletion=completed(BUDGETS), help="Memory; without it, everything resident."
+        ),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Compute threads.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; by default as built, within the cores.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="How many inferences are timed.")] = 1,
     warmup: Annotated[int, typer.Option(min=0, help="Inferences before them, which are not timed.")] = 0,
     input: Annotated[
@@ -66,6 +70,8 @@ def run(
     if as_json:
         typer.echo(json.dumps(report))
     else:
+        for note in report["notes"]:
+            typer.echo(f"note: {note}", err=True)
         console = stdout_console()
         console.print(_table(str(library), report, parse_budget(budget)))
         if (shared := shared_processor(report["median_ms"], report["core_wait_ms"])) is not None:

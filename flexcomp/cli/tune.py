@@ -34,7 +34,7 @@ def tune(
         float, typer.Option(min=1, callback=finite, help="Seconds for building, and for measuring, one kernel.")
     ] = 30.0,
 ) -> None:
-    """Measure kernels of MODEL's layers on a device; `flexcomp build --tuning DATABASE` uses the best."""
+    """Measure which kernels of MODEL are fastest, for `build --tuning`."""
     shapes = parse_shapes(input or [])
     if (rpc_tracker is None) != (rpc_key is None):
         raise typer.BadParameter("--rpc-tracker and --rpc-key go together", param_hint="'--rpc-tracker'")

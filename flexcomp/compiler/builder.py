@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,16 +35,11 @@ from flexcomp.schedules.tiles.tile import VectorUnit
 
 from . import pipeline
 from .artifact import Artifact
+from .offered import KERNELS
 from .prepared import Prepared, Progress, Wish
 from .weights import evaluate, evaluate_later
 
-# Choices of kernels by name, and the strategies of ChooseKernels whose kernels an artifact then holds.
-KERNELS = {
-    "auto": ("smallest", "balanced", "fastest"),
-    "smallest": ("smallest",),
-    "fastest": ("fastest",),
-    "flexnn": fixed_order.ORDER,
-}
+_log = logging.getLogger(__name__)
 
 
 def build(
@@ -118,6 +114,8 @@ def prepare(
     resolved = resolve_target(target)
     require_supported(resolved)
     profile = _device(device) or default_profile(resolved.vector_width, resolved.preset)
+    if threads is not None and threads > (resolved.known_cores or threads):
+        _log.warning("%s threads would share %s: fewer are faster", threads, _cores(resolved))
     threads = threads or resolved.num_cores
 
     measured = Measurements(Database.read(tuning), str(resolved), threads) if tuning is not None else None
@@ -134,6 +132,10 @@ def prepare(
     else:
         planned = in_bands(kernel_sets.planning(network, profile, threads), profile, threads)
     return Prepared(imported.name, resolved, threads, kernels, profile, planned, KernelCache() if cache else None)
+
+
+def _cores(target: CompileTarget) -> str:
+    return f"the target's {target.known_cores} core{'s' * (target.known_cores > 1)}"
 
 
 def _device(device: DeviceProfile | str | Path | None) -> DeviceProfile | None:

@@ -10,9 +10,6 @@ import flexcomp
 from flexcomp.demo import compare, zoo
 from flexcomp.report import draw_plan, select_rung
 
-DEFAULT = ("vgg19",)
-ALL = zoo.NAMES
-
 
 @dataclass(frozen=True)
 class Row:

@@ -15,20 +15,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from flexcomp.errors import ModelError
-
-_FILES = {
-    "vgg19": "light_vgg19.onnx",
-    "resnet50": "light_resnet50.onnx",
-    "squeezenet": "light_squeezenet.onnx",
-    "densenet121": "light_densenet121.onnx",
-    "inception_v1": "light_inception_v1.onnx",
-    "inception_v2": "light_inception_v2.onnx",
-    "shufflenet": "light_shufflenet.onnx",
-    "alexnet": "light_bvlc_alexnet.onnx",
-    "zfnet512": "light_zfnet512.onnx",
-}
-NAMES = tuple(_FILES)
+from flexcomp.demo.known import FILES, NAMES
+from flexcomp.errors import InputError
 
 _RANGE_KEEPERS = frozenset(  # operators whose output is positive when their input is
     ("AveragePool", "Concat", "Dropout", "Flatten", "GlobalAveragePool") + ("LRN", "MaxPool", "Reshape", "Transpose")
@@ -47,11 +35,11 @@ _LOGIT_GAINS = {"vgg19": 1.0, "inception_v2": 0.4, "shufflenet": 0.4, "alexnet":
 
 def load(name: str, seed: int = 0) -> onnx.ModelProto:
     """The network `name` (one of NAMES) with random weights drawn from `seed`."""
-    if name not in _FILES:
-        raise ModelError(f"no network {name!r} in the zoo; it has {', '.join(NAMES)}")
+    if name not in FILES:
+        raise InputError(f"there is no network {name!r}: it is one of {', '.join(NAMES)}")
     folder = resources.files("onnx") / "backend" / "test" / "data" / "light"
     return randomize(
-        onnx.load_from_string((folder / _FILES[name]).read_bytes()), seed, _LOGIT_GAINS.get(name, LOGIT_GAIN)
+        onnx.load_from_string((folder / FILES[name]).read_bytes()), seed, _LOGIT_GAINS.get(name, LOGIT_GAIN)
     )
 
 

@@ -63,6 +63,12 @@ class CompileTarget:
     preset: Preset | None = None  # what is known of the device, if it was named
 
     @property
+    def known_cores(self) -> int | None:
+        """Cores of the device; None where the target does not say."""
+        cores = self.tvm_target.attrs.get("num-cores")
+        return None if cores is None else int(cores)
+
+    @property
     def vector_unit(self) -> VectorUnit:
         """What the tiles of kernels depend on."""
         if self.arch != "aarch64":

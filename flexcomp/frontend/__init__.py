@@ -5,8 +5,9 @@ after them (attribute `num_input` says how many inputs), every shape is static, 
 only scalars are left in the IR.
 """
 
+from flexcomp.frontend.domains import known_operators
 from flexcomp.frontend.load import Imported, load_model
 from flexcomp.frontend.onnx_convert import node_of
 from flexcomp.frontend.onnx_model import external_files
 
-__all__ = ["Imported", "external_files", "load_model", "node_of"]
+__all__ = ["Imported", "external_files", "known_operators", "load_model", "node_of"]

@@ -27,6 +27,12 @@ def is_converted(node: onnx.NodeProto) -> bool:
     return kind in CONVERTERS or (kind in onnx_frontend._get_convert_map() and kind not in _NAMESAKES and is_onnx(kind))
 
 
+def known_operators() -> list[str]:
+    """The names of ONNX's operators for which there is a converter, in alphabetic order."""
+    kinds = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain in DEFAULT}
+    return sorted(kind for kind in kinds if is_converted(onnx.NodeProto(op_type=kind)))
+
+
 def is_onnx(kind: str) -> bool:
     """Whether ONNX itself has an operator of this name."""
     return onnx.defs.has(kind)
@@ -64,7 +70,8 @@ def _refuse(nodes: Iterator[onnx.NodeProto]) -> None:
         listed = ", ".join(f"{op} (node {_name(node)!r})" for op, node in first.items())
         tensors = ", ".join(repr(next(name for name in node.input if name)) for node in first.values() if any(node.input))
         raise UnsupportedModelError(
-            f"operators that cannot be compiled: {listed}; export the network without them, or cut it before them"
+            f"operators that cannot be compiled: {listed} (`flexcomp help operators` lists those that can); "
+            "export the network without them, or cut it before them"
             + (f", by the names of tensors: {tensors}" if tensors else "")
             + ", for example with onnx.utils.extract_model"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,7 +112,8 @@ def _check(model: onnx.ModelProto, where: str) -> None:
     for node in model.graph.node:
         if node.domain in ("", "ai.onnx") and not onnx.defs.has(node.op_type):
             raise UnsupportedModelError(
-                f"node {node.name or node.output[0]!r}: {node.op_type} is not an ONNX operator"
+                f"node {node.name or node.output[0]!r}: {node.op_type} is not an ONNX operator{_meant(node.op_type)}; "
+                "`flexcomp help operators` lists those that can be compiled"
             )
     outputs = [output.name for output in model.graph.output]
     twice = next((name for name in outputs if outputs.count(name) > 1), None)
@@ -227,6 +229,11 @@ def _complete_outputs(model: onnx.ModelProto) -> None:
     for output in model.graph.output:
         if not _is_complete(output):
             output.type.CopyFrom(inferred[output.name].type)
+
+
+def _meant(kind: str) -> str:
+    close = difflib.get_close_matches(kind, {schema.name for schema in onnx.defs.get_all_schemas()}, n=3)
+    return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 
 def _is_complete(info: onnx.ValueInfoProto) -> bool:

@@ -14,14 +14,11 @@ from flexcomp.device import DeviceProfile
 from .forms import Planning, costs_of, planning_of
 from .variants import Choice, Network
 
-# The strategies of ChooseKernels whose kernels are tried, from the last resort to the first choice.
-ORDER = ("smallest", "im2col_gemm", "winograd")
-
 
 def planning(network: Network, profile: DeviceProfile, threads: int) -> Planning:
     """The problems that limits of memory lead to, from the direct kernels alone to the first choice everywhere.
 
-    The alternatives of `network` are those of the lowerings in ORDER. The memory that a layer needs is counted after
+    The alternatives of `network` are those of the lowerings in KERNELS["flexnn"]. The memory that a layer needs is counted after
     slicing: what is live, the scratch, and one block of weights.
     """
     costs = costs_of(network, profile, threads)

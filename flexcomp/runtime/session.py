@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from .trace import Trace, parse_trace
 if TYPE_CHECKING:  # only sessions that watch need it
     from .watch import Watch
 
+_log = logging.getLogger(__name__)
 _KIND = "flexcomp.program."  # a version number follows
 _ERRORS = {c.__name__: c for c in (ArtifactError, BudgetError, ExecutionError, InputError, StorageError, TargetError)}
 _OPTIONS = (  # see `load`
@@ -106,7 +108,10 @@ def load(
     options |= {"library_path": name, "budget_bytes": nbytes, "threads": threads, "verify": verify}
     with _translated():
         opened = _function(program, "open")(str(weights), json.dumps(options, default=_plain))
-    return Session(program, opened, info)
+    session = Session(program, opened, info)
+    if threads is not None:
+        _note_sharing(session.stats())
+    return session
 
 
 class Session:
@@ -339,6 +344,14 @@ def _checked(port: TensorInfo, value: Any) -> np.ndarray:
 
 def _listed(names: Any) -> str:
     return ", ".join(f'"{name}"' for name in names) or "none"
+
+
+def _note_sharing(stats: Mapping[str, Any]) -> None:
+    """Say that there are more threads than cores for them."""
+    cores = len(stats["compute_cpus"] or os.sched_getaffinity(0))
+    if stats["threads"] > cores:
+        shared = f"{cores} core{'s' * (cores > 1)}"
+        _log.warning("%s threads share %s and wait for each other: fewer are faster", stats["threads"], shared)
 
 
 def _plain(value: Any) -> Any:

@@ -39,13 +39,19 @@ void FillNormal(std::byte* data, size_t nbytes, Random& random) {
   }
 }
 
+std::string Listed(const std::vector<Port>& ports) {
+  std::string text;
+  for (const Port& port : ports) text += (text.empty() ? "" : ", ") + port.name;
+  return text.empty() ? "none" : text;
+}
+
 }  // namespace
 
 Inputs::Inputs(std::vector<Port> ports, const std::map<std::string, std::string>& files, uint64_t seed)
     : ports_(std::move(ports)), seed_(seed) {
   for (const auto& [name, path] : files) {
     const auto port = std::ranges::find(ports_, name, &Port::name);
-    if (port == ports_.end()) throw UsageError("the model has no input called " + name);
+    if (port == ports_.end()) throw UsageError("the model has no input called " + name + "; it has " + Listed(ports_));
     try {
       files_.emplace(name, NpyFile(path, port->dtype, port->shape));
     } catch (const std::invalid_argument& error) {

@@ -13,6 +13,7 @@
 //   peak_rss_bytes                     the most after that; inputs and outputs have no memory but the arena's
 //   asked_bytes                        the budget that was given
 //   budget_bytes, next_budget_bytes    what the plan in use and the next larger one need (null: there is none)
+//   notes                              list of sentences that the user should read
 //   arena_bytes, rung, threads, compute_cpus, loader_cpus (null: on any core), direct_io
 //   switches                           with --switch-budgets: [{budget_bytes, arena_bytes, switch_ms, latency_ms,
 //                                      rss_bytes}], the memory taken after the inference. With --callers the
@@ -33,6 +34,7 @@
 #include "core_wait.h"
 #include "inputs.h"
 #include "model.h"
+#include "notes.h"
 #include "outputs.h"
 #include "process_memory.h"
 #include "switch_report.h"
@@ -105,6 +107,7 @@ void Main(const Arguments& arguments) {
   const std::vector<Model::Rung> ladder = model.Ladder();
   const auto next = static_cast<size_t>(stats["rung"].cast<int64_t>()) + 1;
   report.Set("next_budget_bytes", next < ladder.size() ? json::Value(ladder[next].budget) : json::Value(nullptr));
+  report.Set("notes", Notes(stats));
   report.Set("idle_rss_bytes", static_cast<int64_t>(idle_rss));
   report.Set("peak_rss_bytes", static_cast<int64_t>(peak_rss));
   if (arguments.read_rate > 0) report.Set("read_bytes_per_s", model.ReadRate(arguments.read_rate));

@@ -157,4 +157,4 @@ def test_an_input_of_another_type_ends_with_2(cli, library, tmp_path, value):
 def test_an_unknown_input_ends_with_2(cli, library, image):
     done = cli("run", library, "--input", f"y={image[0]}")
     assert done.returncode == 2
-    assert done.stderr.strip().endswith("no input called y")
+    assert done.stderr.strip().endswith("no input called y; it has x")

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from flexcomp.demo import compare, zoo
-from flexcomp.errors import ModelError
+from flexcomp.errors import InputError
 
 SMALL = ("squeezenet", "shufflenet", "inception_v1", "inception_v2", "densenet121", "resnet50")
 
@@ -34,7 +34,7 @@ def test_the_shipped_model_is_not_changed():
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ModelError, match="no network 'lenet' in the zoo; it has vgg19"):
+    with pytest.raises(InputError, match="there is no network 'lenet': it is one of vgg19"):
         zoo.load("lenet")
 
 

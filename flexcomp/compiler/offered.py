@@ -1,0 +1,9 @@
+"""Choices of kernels by name, and the strategies of ChooseKernels whose kernels an artifact then holds. Knows no TVM."""
+
+KERNELS = {
+    "auto": ("smallest", "balanced", "fastest"),
+    "smallest": ("smallest",),
+    "fastest": ("fastest",),
+    # FlexNN's fixed order (flexcomp/network/fixed_order.py), from the last resort to the first choice.
+    "flexnn": ("smallest", "im2col_gemm", "winograd"),
+}
