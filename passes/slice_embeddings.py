@@ -29,20 +29,20 @@ class SliceEmbeddings:
                                    y = call_tir(embedding_0, (ids, p, 0, blocks))
 
     The table is float32 and depends on weights only, the ids do not. Steps of some blocks each fill in the rows of y that
-    they hold.
+    they hold. Rows are kept as `dtype`, which may be of 16 or 8 bits.
     """
 
-    def __init__(self, unit: VectorUnit) -> None:
-        self.unit = unit
+    def __init__(self, unit: VectorUnit, dtype: str = "float32") -> None:
+        self.unit, self.dtype = unit, dtype
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        return _Slicer(mod, self.unit).rewrite()
+        return _Slicer(mod, self.unit, self.dtype).rewrite()
 
 
 class _Slicer(MainRewriter):
-    def __init__(self, mod: tvm.IRModule, unit: VectorUnit) -> None:
+    def __init__(self, mod: tvm.IRModule, unit: VectorUnit, dtype: str) -> None:
         super().__init__(mod)
-        self.unit = unit
+        self.unit, self.dtype = unit, dtype
         self.from_weights = weight_vars(self.main)
         self.kernels: dict[EmbeddingSpec, ir.GlobalVar] = {}
 
@@ -65,11 +65,15 @@ class _Slicer(MainRewriter):
     def _lookup(self, call: relax.Call) -> ir.Expr:
         table, ids = call.args
         rows, *rest = shape(table)
-        spec = EmbeddingSpec(shape(ids) or (1,), dtype(ids), rows, math.prod(rest))
+        spec = EmbeddingSpec(shape(ids) or (1,), dtype(ids), rows, math.prod(rest), self.dtype)
         panel = self.emit(self.reshape(self.substitute(table), (rows, spec.width)))
+        columns = spec.panel[-1]
+        if spec.dtype != "float32":
+            type_ = relax.TensorType((rows, columns), spec.dtype)
+            panel = self.emit(op.call_pure_packed(f"flexcomp.rows.{spec.dtype}", panel, ty_args=type_))
         missing = spec.blocks * spec.block_rows - rows
         if missing:
-            panel = self.emit(op.concat([panel, self.emit(op.zeros((missing, spec.width), "float32"))], 0))
+            panel = self.emit(op.concat([panel, self.emit(op.zeros((missing, columns), spec.dtype))], 0))
         panel = self.emit(self.reshape(panel, spec.panel))
         numbers = self.emit(self.reshape(self.substitute(ids), spec.ids))
         args = [numbers, panel, relax.prim_value(0), relax.prim_value(spec.blocks)]

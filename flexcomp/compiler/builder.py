@@ -156,7 +156,7 @@ def _compile_graph(
     report("passes", 0, total)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
-    simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights), "transformers")
+    simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights, dtype), "transformers")
     report("passes", 1, total)
 
     def lowerings() -> Iterator[Lowered]:

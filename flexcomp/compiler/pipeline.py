@@ -39,12 +39,12 @@ def simplify() -> list[Pass]:
     return [Widen(), Canonicalise(), FoldBatchNorm(), ToNHWC(), Canonicalise()]
 
 
-def transformers(unit: VectorUnit, evaluate: Evaluate) -> list[Pass]:
+def transformers(unit: VectorUnit, evaluate: Evaluate, weights: str = "float32") -> list[Pass]:
     """Indices are checked; attention and large embeddings are calls of kernels.
 
     `evaluate` gives the result of a function of the weights.
     """
-    return [CheckIndices(evaluate), FuseAttention(unit, evaluate), SliceEmbeddings(unit)]
+    return [CheckIndices(evaluate), FuseAttention(unit, evaluate), SliceEmbeddings(unit, weights)]
 
 
 def choose(

@@ -50,7 +50,7 @@ def _astype(making: Making, call: relax.Call, first: int, end: int) -> np.ndarra
 
 
 def _zeros(_: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
-    return np.zeros((end - first, *shape(call)[1:]), np.float32)
+    return np.zeros((end - first, *shape(call)[1:]), str(call.attrs.dtype))
 
 
 def _broadcast_to(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
@@ -108,11 +108,13 @@ def _matmul(making: Making, call: relax.Call, first: int, end: int) -> np.ndarra
 
 
 def _narrowed(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
-    """What PretransformWeights calls: flexcomp.pack.DTYPE or flexcomp.round.DTYPE."""
+    """What PretransformWeights and SliceEmbeddings call: flexcomp.(pack|round|rows).DTYPE."""
     function, *operands = call.args
     _, what, name = function.global_symbol.split(".")
-    rows = [making.rows(operand, first, end) for operand in operands]
-    return narrow_panel.rounded(*rows, name) if what == "round" else narrow_panel.pack(*rows, name, shape(call)[1])
+    given = [making.rows(operand, first, end) for operand in operands]
+    if what == "pack":
+        return narrow_panel.pack(*given, name, shape(call)[1])
+    return (narrow_panel.rounded if what == "round" else narrow_panel.pack_rows)(*given, name)
 
 
 def _axes(value) -> tuple[int, ...] | None:
@@ -165,7 +167,7 @@ WHOLE: dict[str, Callable[..., np.ndarray]] = {
     "take": _taken,
     "shape_of": lambda _, x: tuple(x.shape),
     "shape_to_tensor": lambda _, shape: np.array(shape, np.int64),
-    "zeros": lambda _, shape: np.zeros(shape, np.float32),
+    "zeros": lambda attrs, shape: np.zeros(shape, str(attrs.dtype)),
     "matmul": lambda _, a, b: np.matmul(a, b),
     "max": lambda attrs, a: np.max(a, axis=_axes(attrs.axis), keepdims=bool(attrs.keepdims)),
     "min": lambda attrs, a: np.min(a, axis=_axes(attrs.axis), keepdims=bool(attrs.keepdims)),

@@ -2,6 +2,8 @@
 
 The table lies in blocks of rows, so that a step can hold a few of them: it writes the rows of the output whose numbers
 fall into its blocks and leaves the others alone. Numbers outside the table count as its first or last row.
+
+Rows of 16 and 8 bits are widened as they are copied; a row of int8 begins with its scale, as bits.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ..tiles.emit import flat, vector
+from ..tiles.emit import flat, spread, vector
+from ..tiles.panel import WEIGHT_DTYPES
+from ..tiles.panel_reader import widened
 from ..tiles.rows import cover, for_each_vector
 
 _BLOCK_NBYTES = 256 * 1024  # about what a load should bring
@@ -22,18 +26,28 @@ _ALIGN = 64  # bytes; blocks start at multiples of it
 
 @dataclass(frozen=True)
 class EmbeddingSpec:
-    """y[i] = table[ids[i]], float32."""
+    """y[i] = table[ids[i]], float32, of a table whose rows are kept as `dtype`."""
 
     ids: tuple[int, ...]  # shape of the numbers
     ids_dtype: str  # int32 or int64
     rows: int
     width: int  # elements of a row
+    dtype: str = "float32"
+
+    @property
+    def scale(self) -> int:
+        """Elements in front of a row that are the bits of its scale."""
+        return 4 if self.dtype == "int8" else 0
+
+    @property
+    def row_nbytes(self) -> int:
+        return (self.scale + self.width) * WEIGHT_DTYPES[self.dtype]
 
     @property
     def block_rows(self) -> int:
         """Rows of a block: whole multiples of the alignment."""
-        unit = _ALIGN // math.gcd(_ALIGN, self.width * 4)
-        wanted = max(1, _BLOCK_NBYTES // (self.width * 4 * unit)) * unit
+        unit = _ALIGN // math.gcd(_ALIGN, self.row_nbytes)
+        wanted = max(1, _BLOCK_NBYTES // (self.row_nbytes * unit)) * unit
         return min(wanted, math.ceil(self.rows / unit) * unit)
 
     @property
@@ -43,10 +57,11 @@ class EmbeddingSpec:
     @property
     def panel(self) -> tuple[int, int, int]:
         """Shape of the table with whole blocks."""
-        return (self.blocks, self.block_rows, self.width)
+        return (self.blocks, self.block_rows, self.scale + self.width)
 
     def __str__(self) -> str:
-        return f"{math.prod(self.ids)} of {self.rows} rows of {self.width}"
+        kept = f", {self.dtype}" if self.dtype != "float32" else ""
+        return f"{math.prod(self.ids)} of {self.rows} rows of {self.width}{kept}"
 
 
 def kernel(spec: EmbeddingSpec, width: int) -> tirx.PrimFunc:
@@ -56,19 +71,26 @@ def kernel(spec: EmbeddingSpec, width: int) -> tirx.PrimFunc:
         T.func_name("main")
         T.func_attr({"tirx.noalias": True})
         given_ids = T.arg("ids", T.buffer(spec.ids, spec.ids_dtype))
-        panel = T.arg("panel", T.buffer(spec.panel, "float32"))
+        panel = T.arg("panel", T.buffer(spec.panel, spec.dtype))
         first, count = T.arg("first", T.int64()), T.arg("count", T.int64())
         given_y = T.arg("y", T.buffer((*spec.ids, spec.width), "float32"))
         ids = T.decl_buffer((numbers,), spec.ids_dtype, data=given_ids.data)
-        table, y = flat(panel, math.prod(spec.panel)), flat(given_y, numbers * spec.width)
+        table, y = flat(panel, math.prod(spec.panel), spec.dtype), flat(given_y, numbers * spec.width)
         row = cover(spec.width, width)
         with T.serial(numbers) as i:
             number = T.bind(T.Cast("int32", tirx.max(tirx.min(ids[i], spec.rows - 1), 0)))
             start = T.bind(number - T.Cast("int32", first) * spec.block_rows)
             with T.If(tirx.all(start >= 0, start < T.Cast("int32", count) * spec.block_rows)), T.Then():
 
-                def copy(at, _, start=start, i=i) -> None:
-                    value = table[vector(start * spec.width + at, row.lanes)]
+                row_at = start * (spec.scale + spec.width)
+                scale = T.bind(tirx.reinterpret("float32", table[vector(row_at, 4)])) if spec.scale else None
+
+                def copy(at, _, row_at=row_at, scale=scale, i=i) -> None:
+                    value = table[vector(row_at + spec.scale + at, row.lanes)]
+                    if spec.dtype != "float32":
+                        value = widened(value, spec.dtype, row.lanes)
+                    if scale is not None:
+                        value = value * spread(scale, row.lanes)
                     T.buffer_store(y, value, [vector(i * spec.width + at, row.lanes)])
 
                 for_each_vector(row, copy)

@@ -33,6 +33,12 @@ def pack(head: np.ndarray, taps: np.ndarray, dtype: str, rows: int) -> np.ndarra
     return panel
 
 
+def pack_rows(table: np.ndarray, dtype: str) -> np.ndarray:
+    """A float32 table [rows, width] in a narrow type; int8 rows begin with the bits of their scale. Raises OutOfRangeError."""
+    narrow, scale = _narrowed(table, dtype, axis=1)
+    return narrow if scale is None else np.concatenate([scale.view(np.int8), narrow], axis=1)
+
+
 def rounded(weights: np.ndarray, dtype: str) -> np.ndarray:
     """float32 weights [channels, …] with the values that they have in a narrow type. Raises OutOfRangeError."""
     narrow, scale = _narrowed(weights, dtype, axis=tuple(range(1, weights.ndim)))

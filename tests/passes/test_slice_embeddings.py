@@ -13,6 +13,7 @@ from flexcomp.compiler.weights import evaluate
 from flexcomp.passes import SliceEmbeddings
 from flexcomp.schedules.operators import embedding
 from flexcomp.schedules.operators.embedding import EmbeddingSpec
+from flexcomp.schedules.tiles.narrow_panel import rounded
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 from ..schedules.kernels import library
@@ -47,6 +48,23 @@ def test_large_tables_are_cut():
     table = np.random.default_rng(0).standard_normal((5000, 100)).astype("f4")
     (panel,) = evaluate(lifted["main_transform_params"], [table])
     np.testing.assert_array_equal(panel.reshape(-1, 100)[:5000], table)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+def test_narrow_tables(dtype):
+    """Rows have the values that they are rounded to, by themselves."""
+    after = SliceEmbeddings(UNIT, dtype)(network(5000, 100))
+    relax.analysis.well_formed(after)
+    lifted = relax.transform.LiftTransformParams()(after)
+    table = np.random.default_rng(0).standard_normal((5000, 100)).astype("f4") * np.float32([[3], [0.1]] * 2500)
+    (panel,) = evaluate(lifted["main_transform_params"], [table])
+    spec = EmbeddingSpec((1, 7), "int64", 5000, 100, dtype)
+    assert panel.shape == spec.panel and str(panel.dtype) == dtype and panel.nbytes < table.nbytes * 0.53
+    ids = np.int64([[0, 1, 4999, 5003, -1, 17, 2500]])
+    kernel = library({"kernel": embedding.kernel(spec, UNIT.width)})["kernel"]
+    y = tvm.runtime.tensor(np.full((1, 7, 100), np.nan, "f4"))
+    kernel(tvm.runtime.tensor(ids), tvm.runtime.tensor(panel), 0, spec.blocks, y)
+    np.testing.assert_array_equal(y.numpy(), rounded(table, dtype)[np.clip(ids, 0, 4999)])
 
 
 @pytest.mark.parametrize("mod", [network(100, 100), network(5000, 100, mode="wrap")])
