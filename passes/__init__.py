@@ -15,6 +15,7 @@ from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
 from .slice_embeddings import SliceEmbeddings
 from .slice_layers import SliceLayers
+from .two_dimensions import ToTwoDimensions
 from .widen import Widen
 
 __all__ = [
@@ -33,5 +34,6 @@ __all__ = [
     "SliceEmbeddings",
     "SliceLayers",
     "ToNHWC",
+    "ToTwoDimensions",
     "Widen",
 ]

@@ -11,6 +11,7 @@ from tvm.relax import op
 from .both_layouts import BothLayouts, to_last
 from .ir import shape, static_tensor
 from .rebuild import permuted_axes
+from .transposed import conv2d_transpose
 
 # The channels-last form of a call, or None where it has none or better stays in main's layout.
 Rule = Callable[[BothLayouts, relax.Call], "ir.Expr | None"]
@@ -23,6 +24,9 @@ def _conv2d(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
         return None
     axes = [attrs.kernel_layout.index(axis) for axis in "OHWI"]
     kernel = rewriter.emit(rewriter.permute(rewriter.substitute(weight), axes))
+    column = _column(rewriter, call, kernel)
+    if column is not None:
+        return column
     return op.nn.conv2d(
         rewriter.channels_last(data), kernel,
         strides=attrs.strides, padding=attrs.padding, dilation=attrs.dilation, groups=attrs.groups,
@@ -30,29 +34,28 @@ def _conv2d(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
     )  # fmt: skip
 
 
-def _conv2d_transpose(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
-    """Patches that do not overlap: a 1×1 convolution makes each pixel's patch, a permutation puts it in place."""
-    attrs = call.attrs
-    data, weight = call.args
-    channels, out_channels, height, width = shape(weight)
-    plain = (
-        (attrs.data_layout, attrs.kernel_layout) == ("NCHW", "IOHW")
-        and attrs.out_layout in ("", "NCHW")
-        and [int(s) for s in attrs.strides] == [height, width]
-        and not any(int(p) for p in (*attrs.padding, *attrs.output_padding))
-        and int(attrs.groups) == 1
-        and all(int(d) == 1 for d in attrs.dilation)
-    )
-    if not plain:
+def _column(rewriter: BothLayouts, call: relax.Call, kernel: ir.Expr) -> ir.Expr | None:
+    """A result of one column is one row: the kernel's row is as wide as the image, and its pixels are as good as channels.
+
+    Register tiles are cut from rows: of a column every pixel would be a tile by itself.
+    """
+    attrs, (data, _) = call.attrs, call.args
+    batch, channels, height, width = shape(data)
+    out_channels, rows, columns, per_group = shape(kernel)
+    top, left, bottom, right = (int(p) for p in attrs.padding)
+    (down, _), (apart, beside) = (map(int, pair) for pair in (attrs.strides, attrs.dilation))
+    out_height = (height + top + bottom - apart * (rows - 1) - 1) // down + 1
+    whole = columns == width and (beside == 1 or columns == 1) and left == right == 0
+    if not whole or out_height == 1 or (width > 1 and int(attrs.groups) > 1):
         return None
-    emit = rewriter.emit
-    batch, _, rows, columns = shape(data)
-    kernel = emit(rewriter.permute(rewriter.substitute(weight), [2, 3, 1, 0]))
-    kernel = emit(rewriter.reshape(kernel, (height * width * out_channels, 1, 1, channels)))
-    patches = emit(op.nn.conv2d(rewriter.channels_last(data), kernel, data_layout="NHWC", kernel_layout="OHWI"))
-    patches = emit(op.reshape(patches, (batch, rows, columns, height, width, out_channels)))
-    placed = emit(rewriter.permute(patches, [0, 1, 3, 2, 4, 5]))
-    return rewriter.reshape(placed, (batch, rows * height, columns * width, out_channels))
+    row = rewriter.emit(rewriter.reshape(rewriter.channels_last(data), (batch, 1, height, width * channels)))
+    across = rewriter.emit(rewriter.reshape(kernel, (out_channels, 1, rows, columns * per_group)))
+    result = op.nn.conv2d(
+        row, across,
+        strides=(1, down), padding=(0, top, 0, bottom), dilation=(1, apart), groups=attrs.groups,
+        data_layout="NHWC", kernel_layout="OHWI", out_dtype=attrs.out_dtype,
+    )  # fmt: skip
+    return rewriter.reshape(rewriter.emit(result), (batch, out_height, 1, out_channels))
 
 
 def _pool(function: Callable) -> Rule:
@@ -213,7 +216,7 @@ _ELEMENTWISE = (
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     "conv2d": _conv2d,
-    "conv2d_transpose": _conv2d_transpose,
+    "conv2d_transpose": conv2d_transpose,
     "max_pool2d": _pool(op.nn.max_pool2d),
     "avg_pool2d": _pool(op.nn.avg_pool2d),
     "adaptive_avg_pool2d": _adaptive_average,

@@ -23,6 +23,7 @@ from flexcomp.passes import (
     SliceEmbeddings,
     SliceLayers,
     ToNHWC,
+    ToTwoDimensions,
     Widen,
 )
 from flexcomp.passes.choose_kernels import Measured
@@ -35,8 +36,8 @@ tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
 
 
 def simplify() -> list[Pass]:
-    """Floats of 32 bits or more; one dataflow block in A-normal form; batch norms folded; images in NHWC."""
-    return [Widen(), Canonicalise(), FoldBatchNorm(), ToNHWC(), Canonicalise()]
+    """Floats of 32 bits or more; one dataflow block in A-normal form; batch norms folded; convolutions of images, in NHWC."""
+    return [Widen(), Canonicalise(), FoldBatchNorm(), ToTwoDimensions(), ToNHWC(), Canonicalise()]
 
 
 def transformers(unit: VectorUnit, evaluate: Evaluate, weights: str = "float32") -> list[Pass]:

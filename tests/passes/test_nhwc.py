@@ -265,7 +265,8 @@ def test_grouped_strided_dilated(apply, groups):
     ("size", "stride", "expected"),
     [
         (2, 2, ["permute_dims", "conv2d", "reshape", "permute_dims", "reshape", "permute_dims"]),
-        (3, 2, ["conv2d_transpose"]),
+        (3, 2, ["permute_dims", "conv2d", "reshape", "permute_dims", "reshape", "strided_slice", "permute_dims"]),
+        (3, 1, ["permute_dims", "conv2d", "permute_dims"]),
     ],
 )
 def test_transposed_convolution(apply, size, stride, expected):

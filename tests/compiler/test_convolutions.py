@@ -1,0 +1,131 @@
+"""Convolutions outside the common case: they are computed by the kernels of 2-D ones, and agree with ONNX Runtime."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import flexcomp
+
+from .agreement import agree
+from .operators import model, node
+
+RNG = np.random.default_rng(8)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape, dtype=np.float32)
+
+
+def check(network: onnx.ModelProto, x: np.ndarray, folder: Path, layers: int = 1) -> None:
+    """It agrees, and its products are computed by so many layers that have a choice of kernels."""
+    agree(network, folder, rtol=1e-3, x=x)
+    program = flexcomp.build(network, threads=1, kernels="smallest").program
+    assert [layer.op for layer in program.layers].count("conv2d") == layers
+    assert not any("conv" in layer.op for layer in program.layers if layer.op != "conv2d")
+
+
+def conv(x: np.ndarray, *kernel: int, out: int = 6, op: str = "Conv", after: tuple = (), **attributes) -> onnx.ModelProto:
+    groups, channels = attributes.get("group", 1), x.shape[1]
+    weights = (out, channels // groups, *kernel) if op == "Conv" else (channels, out // groups, *kernel)
+    nodes = [node(op, "x", "w", "b", out="c", **attributes), *after, node("Relu", "c")]
+    return model(nodes, {"x": x.shape}, ["y"], {"w": normal(*weights), "b": normal(out)})
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{}, {"pads": [2, 1], "strides": [2]}, {"dilations": [3]}, {"group": 2}, {"group": 4, "auto_pad": "SAME_UPPER"}],
+    ids=str,
+)
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_one_axis(op, attributes, tmp_path):
+    x = normal(2, 4, 19)
+    check(conv(x, 3, out=8, op=op, **attributes), x, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"pads": [1, 0, 1, 1, 2, 0]},
+        {"strides": [2, 1, 2], "pads": [1] * 6},
+        {"dilations": [2, 1, 1]},
+        {"group": 2, "pads": [0, 1, 1, 0, 1, 1]},
+        {"strides": [3, 2, 2], "dilations": [2, 2, 1], "pads": [2, 2, 1, 0, 1, 1]},
+    ],
+    ids=str,
+)
+def test_three_axes(attributes, tmp_path):
+    x = normal(2, 4, 7, 9, 8)
+    check(conv(x, 3, 2, 3, **attributes), x, tmp_path)
+
+
+def test_a_kernel_of_one_plane(tmp_path):
+    x = normal(1, 4, 5, 6, 7)
+    check(conv(x, 1, 3, 3, pads=[0, 1, 1, 0, 1, 1]), x, tmp_path)
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (4, 4), (5, 2)])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (3, 1), (4, 5)])
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 0, 1), (0, 1, 1, 1)])
+def test_transposed(kernel, strides, pads, tmp_path):
+    """All alignments of a kernel to its phases: taps that are missing, patches that are cut off, rows that nothing reaches."""
+    x = normal(1, 4, 5, 4)
+    more = [s - 1 for s in strides]
+    network = conv(x, *kernel, op="ConvTranspose", strides=strides, pads=pads, output_padding=more)
+    check(network, x, tmp_path)
+
+
+def test_transposed_kernels_with_holes(tmp_path):
+    x = normal(1, 4, 5, 4)
+    check(conv(x, 3, 2, op="ConvTranspose", strides=[2, 1], dilations=[3, 2], pads=[1, 0, 2, 1]), x, tmp_path)
+
+
+def test_transposed_with_pads_beyond_the_kernel(tmp_path):
+    """Pixels of the input that reach nothing."""
+    x = normal(1, 4, 9, 8)
+    check(conv(x, 3, 3, op="ConvTranspose", strides=[2, 1], pads=[5, 4, 6, 3]), x, tmp_path)
+
+
+def test_transposed_in_groups(tmp_path):
+    x = normal(2, 6, 5, 4)
+    check(conv(x, 4, 4, op="ConvTranspose", group=3, strides=[2, 2], pads=[1, 1, 1, 1]), x, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "attributes"),
+    [
+        ((30, 1), (3, 1), {}),
+        ((30, 1), (3, 1), {"pads": [1, 0, 2, 0], "strides": [2, 1], "dilations": [2, 1]}),
+        ((30, 1), (3, 1), {"group": 2}),
+        ((30, 1), (5, 1), {"group": 4, "out": 4}),
+        ((30, 20), (3, 20), {}),
+        ((30, 20), (4, 20), {"pads": [3, 0, 3, 0], "strides": [2, 1]}),
+    ],
+    ids=str,
+)
+def test_columns_are_rows(size, kernel, attributes, tmp_path):
+    """A result of one column is computed with register tiles of several pixels."""
+    x = normal(1, 4, *size)
+    network = conv(x, *kernel, **attributes)
+    check(network, x, tmp_path)
+    (layer,) = (
+        layer for layer in flexcomp.build(network, threads=1, kernels="smallest").program.layers if layer.op == "conv2d"
+    )
+    rows = int(layer.implementation.split()[1].split("×")[0])
+    assert rows > 1
+    products = 2 * math.prod(network.graph.initializer[0].dims) * math.prod(layer.args[-1].type.shape[1:3])
+    assert layer.flops == products
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "attributes"),
+    [((9, 20), (3, 20), {"group": 2}), ((9, 20), (3, 19), {}), ((9, 20), (3, 20), {"pads": [0, 1, 0, 1]})],
+)
+def test_what_is_no_column_stays(size, kernel, attributes, tmp_path):
+    x = normal(1, 4, *size)
+    check(conv(x, *kernel, **attributes), x, tmp_path)
