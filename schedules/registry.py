@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from . import conv, depthwise, matmul
+from . import conv, depthwise, grouped, matmul
 from .im2col import kernel as im2col_kernel
 from .im2col import ways as im2col
 from .row_bands import RowKernel, row_kernel
@@ -31,6 +31,11 @@ _DEPTHWISE_VECTORS = 2
 _DEPTHWISE_LIVE = 21
 # What a depthwise tap costs next to a direct one, whose operands are reused: it loads a vector for every FMA.
 _DEPTHWISE_SLOWDOWN = 1.3
+# Vectors of a tile of groups, registers that hold neither its sums nor its inputs, and what its products cost next to
+# direct ones: every one of them takes a shuffle.
+_GROUPED_VECTORS = 2
+_GROUPED_OTHERS = 4
+_GROUPED_SLOWDOWN = 1.5
 # The predicted time of a direct kernel, in operations at a core's peak: per operation, per byte of the result and of the
 # tensors that the epilogue reads, and per byte of weights, which wait in memory. Fitted to the layers of ResNet-50 on
 # one Zen 4 core (118 GFLOP/s): within 4 % of all that were measured.
@@ -48,7 +53,7 @@ _WORTH_ITS_ERRORS = 0.85
 class Candidate:
     """One way to compute a layer."""
 
-    family: str  # "direct", "depthwise", "gemv", "im2col_gemm", "matmul", "strassen", "winograd"
+    family: str  # "direct", "depthwise", "grouped", "gemv", "im2col_gemm", "matmul", "strassen", "winograd"
     tile: Tile
     panel: Panel | None  # shape of the packed weights; None without weights
     scratch_nbytes: int
@@ -80,6 +85,8 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
     if spec.depthwise:
         block = min(_DEPTHWISE_VECTORS * unit.width, spec.out_channels)
         tile = Tile(min(_depthwise_rows(spec, unit), spec.out_width), block)
+    elif grouped.eligible(spec, unit):
+        tile = grouped_tile(spec, unit)
     else:
         row_nbytes = 4 * spec.in_channels * spec.stride[1]
         tile = choose(tile_width(spec), spec.group_out, conv.unit_for(spec, unit), row_nbytes=row_nbytes)
@@ -100,15 +107,24 @@ def direct_candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     """The kernel without scratch, with a register tile of one's choice."""
     if spec.depthwise:
         build, family, work = depthwise.kernel, "depthwise", spec.flops * _DEPTHWISE_SLOWDOWN
+    elif grouped.eligible(spec, unit):
+        build, family, work = grouped.kernel, "grouped", _direct_work(spec) + spec.flops * (_GROUPED_SLOWDOWN - 1)
     else:
         family = "gemv" if spec.batch * spec.height * spec.width == 1 else "direct"
         build, work = conv.kernel, _direct_work(spec)
     panel = panel_of(spec, tile.channels)
     code = lambda: build(spec, tile, unit.width, unit.threads)  # noqa: E731
     # Blocks that overlap compute some results twice.
-    disjoint = not spec.depthwise and panel.group_channels % panel.block == 0
+    disjoint = family in ("direct", "gemv") and panel.group_channels % panel.block == 0
     rows = row_kernel(spec, unit.width, family, tile)
     return Candidate(family, tile, panel, 0, work, code, rows=rows, in_place=disjoint)
+
+
+def grouped_tile(spec: ConvSpec, unit: VectorUnit) -> Tile:
+    """Pixels whose sums, inputs and shuffled inputs fit the registers: with twice as many it takes up to 1.6 times as long."""
+    vectors = min(_GROUPED_VECTORS, max(1, spec.out_channels // unit.width))
+    rows = (unit.registers - _GROUPED_OTHERS) // (2 * (vectors + 1))
+    return Tile(max(1, min(rows, spec.out_width)), min(vectors * unit.width, spec.out_channels))
 
 
 def _depthwise_rows(spec: ConvSpec, unit: VectorUnit) -> int:

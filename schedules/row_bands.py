@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 
 from tvm import tirx
 
-from . import conv, depthwise
+from . import conv, depthwise, grouped
 from .operators import concat, pool
 from .operators.concat import ConcatSpec
 from .operators.pool import PoolSpec
@@ -26,7 +26,7 @@ from .winograd import kernel as winograd_kernel
 from .winograd.ways import Winograd
 
 _SPECS = {cls.__name__: cls for cls in (ConvSpec, PoolSpec, ConcatSpec)}
-_CONVOLUTIONS = {"direct": conv.kernel, "depthwise": depthwise.kernel}
+_CONVOLUTIONS = {"direct": conv.kernel, "depthwise": depthwise.kernel, "grouped": grouped.kernel}
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from . import conv
+from . import conv, grouped
 from .im2col import ways as im2col
 from .registry import (
     WINOGRAD_KINDS,
     Candidate,
     candidates,
     direct_candidate,
+    grouped_tile,
     im2col_candidate,
     matmul_candidate,
     strassen_candidate,
@@ -36,6 +37,7 @@ _MOST_VECTORS = 4
 _SHORT_ROW = 120  # pixels
 _MOST_GEMV_VECTORS = 8
 _MOST_DEPTHWISE_ROWS = 14
+_MOST_GROUPED_ROWS = 9
 _WINOGRAD_VECTORS = (1, 2, 3)
 _WINOGRAD_HEIGHTS = 3  # of the register tile, the highest first
 # Register tiles of Winograd tiles in a block, if threads share blocks, and if each has its own.
@@ -68,7 +70,10 @@ def _more(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> Iterator[Candidate]:
         for tile in _tiles(spec.m, spec.n, unit, _MOST_VECTORS):
             yield matmul_candidate(spec, tile, unit)
         return
-    if spec.depthwise:
+    if grouped.eligible(spec, unit):
+        default = grouped_tile(spec, unit)
+        tiles = [replace(default, rows=rows) for rows in range(1, min(_MOST_GROUPED_ROWS, spec.out_width) + 1)]
+    elif spec.depthwise:
         tiles = _tiles(min(spec.out_width, _MOST_DEPTHWISE_ROWS), spec.out_channels, unit, _MOST_VECTORS)
         tiles = [replace(tile, depth=1) for tile in tiles]
     else:

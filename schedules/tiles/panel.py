@@ -92,7 +92,7 @@ class Panel:
 
 
 def panel_of(spec: ConvSpec, block: int) -> Panel:
-    """The panel of a convolution for blocks of `block` channels."""
-    if spec.depthwise:
-        return Panel(1, spec.out_channels, block, spec.kernel[0] * spec.kernel[1], spec.channel_vectors, spec.weights)
+    """The panel of a convolution for blocks of `block` channels, of one group or, where they hold more, of several."""
+    if block > spec.group_out:
+        return Panel(1, spec.out_channels, block, spec.taps, spec.channel_vectors, spec.weights)
     return Panel(spec.groups, spec.group_out, block, spec.taps, spec.channel_vectors, spec.weights)

@@ -38,6 +38,9 @@ def random_spec(rng: np.random.Generator, kind: str) -> ConvSpec:
     if kind == "depthwise":
         channels = pick(1, 3, 8, 20, 33, 48)
         inputs, outputs, groups = channels, channels, channels
+    elif kind == "grouped":
+        size, groups = pick(2, 4), pick(2, 3, 5, 7, 8, 16)
+        inputs = outputs = size * groups
     else:
         groups = pick(1, 1, 1, 2, 3)
         inputs, outputs = groups * pick(1, 2, 3, 5, 16, 24), groups * pick(1, 3, 8, 12, 20, 40)
@@ -55,7 +58,7 @@ def specs(kind: str, count: int) -> list[ConvSpec]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
-@pytest.mark.parametrize("kind", ["conv", "depthwise", "dense"])
+@pytest.mark.parametrize("kind", ["conv", "depthwise", "grouped", "dense"])
 def test_random_shapes_and_slices(kind, dtype):
     """Every slice of blocks writes its channels and nothing else, and reads no weights outside itself.
 

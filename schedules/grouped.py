@@ -1,0 +1,57 @@
+"""Convolution in groups of a few channels each, over NHWC images, without scratch.
+
+What it targets: groups of as many outputs as inputs, a power of two and fewer than a vector has lanes. A tile of the direct
+kernel would fill a part of each vector. Here a vector holds the outputs of several groups:
+
+1. Weights lie in panels of `tile.channels` output channels: bias, for each tap one row for every input channel of a group,
+   then the epilogue's vectors.
+2. The vector of inputs at the place of a vector of outputs holds what these groups read. For input k of every group it is
+   shuffled so that each lane has input k of its own group, and multiplied by the row of weights.
+3. Tasks, rows and borders as in the depthwise convolution.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from .conv import DirectEmitter
+from .tiles.emit import maybe_serial, vector
+from .tiles.spec import ConvSpec
+from .tiles.tile import Tile, VectorUnit
+
+
+def eligible(spec: ConvSpec, unit: VectorUnit) -> bool:
+    """Whether several groups fill a vector."""
+    size = spec.group_in
+    return spec.groups > 1 and not spec.depthwise and size == spec.group_out and size < unit.width and size & (size - 1) == 0
+
+
+def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
+    """A PrimFunc (x, epilogue tensors…, panel, first, count, y); shapes as for the direct convolution."""
+    return _Emitter(spec, spec, tile, vector_width, threads).prim_func()
+
+
+class _Emitter(DirectEmitter):
+    """The direct convolution's loops around another tile."""
+
+    def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
+        spec, block, inputs = self.spec, self.panel.block, self.spec.group_in
+        self.total = self.acc
+        self.acc.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
+        with maybe_serial(*self.kernel_rows) as kernel_row:
+            in_row = self.image * spec.height + self.in_row + kernel_row * spec.dilation[0]
+            for kernel_column in range(spec.kernel[1]):
+                reached = list(range(size)) if taps is None else taps[kernel_column]
+                in_column = column * spec.stride[1] - spec.padding[1] + kernel_column * spec.dilation[1]
+                pixel = (in_row * spec.width + in_column) * spec.in_channels + self.out_channel
+                tap = self.w.weights_at(self.panel_at, (kernel_row * spec.kernel[1] + kernel_column) * inputs)
+                for start, lanes in self.pieces:
+                    step = spec.stride[1] * spec.in_channels
+                    pixels = {row: T.bind(self.x[vector(pixel + row * step + start, lanes)]) for row in reached}
+                    for i in range(inputs):
+                        own = [lane // inputs * inputs + i for lane in range(lanes)]
+                        weights = T.bind(self.w.weights(tap + i * block + start, lanes))
+                        for row in reached:
+                            self.acc.add_to(row, start, lanes, tirx.Shuffle([pixels[row]], own) * weights)
+        self._store(column, size)
