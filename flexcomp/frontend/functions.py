@@ -12,7 +12,6 @@ import onnx.inliner
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.domains import DEFAULT, RANDOM, is_converted, title
 from flexcomp.frontend.inference import infer, types
-from flexcomp.frontend.large_weights import put_back, set_aside
 
 _DOMAIN = "flexcomp.bodies"  # of functions made here, until they are inlined
 _DEEPEST = 8  # bodies within bodies; ONNX's are three deep
@@ -23,16 +22,13 @@ def inline_local_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     if not model.functions:
         return model
     names = ", ".join(f"{f.domain}.{f.name}" for f in model.functions)
-    large = set_aside(model.graph)
     try:
-        inlined = onnx.inliner.inline_local_functions(model, convert_version=True)
+        return onnx.inliner.inline_local_functions(model, convert_version=True)
     except (RuntimeError, ValueError) as error:  # ONNX's version converter asserts
         raise UnsupportedModelError(
             f"the model's functions ({names}) cannot be inlined: {' '.join(str(error).split())}; export them for the "
             "model's opset"
         ) from None
-    put_back(inlined.graph, large)
-    return inlined
 
 
 def expand_functions(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,48 +1,107 @@
-"""Large weights stand aside while an ONNX model is simplified.
+"""Large weights never are a part of the ONNX model that is checked, simplified and imported.
 
-Simplification serialises the model and copies its weights again and again: of GPT-2's import that was more than half. What it
-folds are shapes and other small constants, so it need not see large weights: inputs of the same type stand in for them.
+All of that serialises the model and copies its weights again and again: of GPT-2's import that was more than half, and several
+times its weights in memory. What it folds are shapes and other small constants, so it need not see large weights: inputs of
+the same type stand in for them.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
+from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
 _LEAST_ELEMENTS = 1 << 18
 _TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+LEAST_NBYTES = 2 * _LEAST_ELEMENTS  # in a file: nothing large has fewer bytes
 
 
-def set_aside(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
-    """Replace large initialisers by inputs, and return them."""
-    large = [t for t in graph.initializer if t.data_type in _TYPES and math.prod(t.dims) >= _LEAST_ELEMENTS]
-    names = {t.name for t in large}
-    small = [t for t in graph.initializer if t.name not in names]
-    listed = {i.name for i in graph.input}  # old files list initialisers as inputs as well
-    graph.input.extend(
-        onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in large if t.name not in listed
-    )
+def copy_without_large(source: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[int, np.ndarray]]:
+    """A copy of a model, and by their positions among its initialisers the raw data of large weights, which the copy lacks."""
+    model, raw = onnx.ModelProto(), {}
+    _copy(source, model, "graph")
+    if source.HasField("graph"):
+        model.graph.SetInParent()
+        _copy(source.graph, model.graph, "initializer")
+    for position, tensor in enumerate(source.graph.initializer):
+        copy = model.graph.initializer.add()
+        if _is_large(tensor) and tensor.HasField("raw_data"):
+            _copy(tensor, copy, "raw_data")
+            raw[position] = np.frombuffer(tensor.raw_data, np.uint8)
+        else:
+            copy.CopyFrom(tensor)
+    return model, raw
+
+
+def set_aside(graph: onnx.GraphProto, raw: Mapping[int, np.ndarray], folder: str) -> dict[str, np.ndarray]:
+    """Replace large initialisers by inputs at the end, and return what they hold.
+
+    `raw` has data of initialisers that these lack, by position; `folder` is where external data lies. What is no
+    valid tensor stays where it is, whole. Raises what reading external data raises.
+    """
+    names = Counter(tensor.name for tensor in graph.initializer)
+    listed = {info.name for info in graph.input}  # old files list initialisers as inputs as well
+    large: dict[str, np.ndarray] = {}
+    small = []
+    for position, tensor in enumerate(graph.initializer):
+        data = raw.get(position)
+        array = None
+        if tensor.name and names[tensor.name] == 1 and _is_large(tensor):
+            if data is None and uses_external_data(tensor):
+                load_external_data_for_tensor(tensor, folder)
+            array = _array(tensor, data)
+        if array is not None:
+            large[tensor.name] = array
+            if tensor.name not in listed:
+                graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+            continue
+        if data is not None:
+            tensor.raw_data = data.tobytes()
+        small.append(tensor)
     del graph.initializer[:]
     graph.initializer.extend(small)
     return large
 
 
-def put_back(graph: onnx.GraphProto, large: list[onnx.TensorProto]) -> None:
-    """Undo `set_aside`; in a simplified graph, only what it still reads comes back."""
-    names = {t.name for t in large}
-    kept = [i for i in graph.input if i.name not in names]
-    read = _names_read(graph)
-    del graph.input[:]
-    graph.input.extend(kept)
-    graph.initializer.extend(t for t in large if t.name in read)
-
-
-def _names_read(graph: onnx.GraphProto) -> set[str]:
+def names_read(graph: onnx.GraphProto) -> set[str]:
+    """All that nodes and outputs of a graph read, and of the graphs in it."""
     names = {output.name for output in graph.output}
     for node in graph.node:
         names.update(node.input)
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
-                names |= _names_read(inner)
+                names |= names_read(inner)
     return names
+
+
+def _is_large(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_type in _TYPES and min(tensor.dims, default=0) > 0 and math.prod(tensor.dims) >= _LEAST_ELEMENTS
+
+
+def _array(tensor: onnx.TensorProto, data: np.ndarray | None) -> np.ndarray | None:
+    """What a tensor holds, or None if it does not hold what it says."""
+    if data is None:
+        try:
+            return numpy_helper.to_array(tensor)
+        except (TypeError, ValueError):
+            return None
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    return data.view(dtype).reshape(tensor.dims) if data.nbytes == math.prod(tensor.dims) * dtype.itemsize else None
+
+
+def _copy(source, target, without: str) -> None:
+    """All fields of a protobuf message but one."""
+    for field, value in source.ListFields():
+        if field.name == without:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, field.name).extend(value)
+        elif field.message_type is not None:
+            getattr(target, field.name).CopyFrom(value)
+        else:
+            setattr(target, field.name, value)

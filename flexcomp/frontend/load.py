@@ -73,11 +73,10 @@ def _say_what_is_slow(mod: tvm.IRModule) -> None:
 
 
 def _load_onnx(source: str | Path | onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> Imported:
-    proto, name = read_onnx(source)
-    proto = simplify_onnx(proto, input_shapes)
-    mod, input_names, output_names = convert_onnx(proto)
-    mod, weights = detach_weights(mod)
-    return Imported(mod, weights, name, input_names, output_names)
+    model = simplify_onnx(read_onnx(source), input_shapes)
+    mod, params, input_names, output_names = convert_onnx(model)
+    mod, weights = detach_weights(mod, params)
+    return Imported(mod, weights, model.name, input_names, output_names)
 
 
 def _load_relax(mod: tvm.IRModule, params: Mapping[str, object] | Sequence[object] | None) -> Imported:

@@ -11,6 +11,7 @@ import contextlib
 import io
 import math
 import warnings
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.domains import require_converters
-from flexcomp.frontend.onnx_model import graph_inputs
+from flexcomp.frontend.onnx_model import OnnxModel, graph_inputs
 from flexcomp.frontend.operators import CONVERTERS, Node
 from flexcomp.frontend.operators.indexing import check_indices
 from flexcomp.frontend.operators.pads import resolve_auto_pad
@@ -33,33 +34,47 @@ _IMPORTER_ERRORS = (
 )  # fmt: skip
 
 
-def convert_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, tuple[str, ...], tuple[str, ...]]:
-    """Relax module (weights in main's attribute `params`), input names, output names."""
-    input_names = tuple(i.name for i in graph_inputs(model.graph))
-    output_names = tuple(o.name for o in model.graph.output)
-    _name_nodes(model.graph)
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
-    importer = _Importer(model.graph)
+def convert_onnx(model: OnnxModel) -> tuple[tvm.IRModule, list, tuple[str, ...], tuple[str, ...]]:
+    """Relax module, values of its parameters behind the inputs, input names, output names."""
+    graph = model.proto.graph
+    input_names = tuple(i.name for i in graph_inputs(graph, model.large))
+    output_names = tuple(o.name for o in graph.output)
+    _name_nodes(graph)
+    opset = next((o.version for o in model.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+    importer = _Importer(graph, model.large)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # it prints what it raises
         warnings.simplefilter("ignore")
         try:
-            mod = importer.from_onnx(model.graph, opset)
+            mod = importer.from_onnx(graph, opset)
         except _IMPORTER_ERRORS as error:
             raise UnsupportedModelError(f"{importer.place}: {_reason(error)}") from error
     try:
         require_static(mod)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{importer.first_dynamic or importer.place}: {error}") from None
-    return mod, input_names, output_names
+    return *_large_last(mod, list(model.large.values())), input_names, output_names
+
+
+def _large_last(mod: tvm.IRModule, large: list[np.ndarray]) -> tuple[tvm.IRModule, list]:
+    """The importer's module, whose main takes inputs, large weights and small ones, with its weights in the other order."""
+    main = mod["main"]
+    small = list(main.attrs["params"]) if "params" in main.attrs else []
+    count = int(main.attrs["num_input"])
+    params = list(main.params)
+    ordered = [*params[:count], *params[count + len(large) :], *params[count : count + len(large)]]
+    changed = relax.Function(ordered, main.body, main.ret_ty, main.is_pure, main.attrs).without_attr("params")
+    mod.update_func(mod.get_global_var("main"), changed)
+    return mod, [*small, *large]
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):
     """TVM's importer, with better translations and errors that name the node."""
 
-    def __init__(self, graph: onnx.GraphProto):
+    def __init__(self, graph: onnx.GraphProto, large: Mapping[str, np.ndarray]):
         # told, for it takes an axis without elements for one of unknown length
-        shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in graph_inputs(graph)}
+        shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in graph_inputs(graph, large)}
         super().__init__(shape_dict=shapes, dtype_dict="float32", keep_params_in_input=True)
+        self._large = large
         self.place = "graph"  # what is being translated
         self.declared: dict[str, tuple[int | None, ...]] = {}  # by node, the extents that an output is declared to have
         self.last_nodes: set[str] = set()  # names of nodes whose results are outputs, which get variables of their own
@@ -79,6 +94,13 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
                 key = tensor.name.removeprefix("onnx::")
                 _, array = self._params.pop(key)
                 self._nodes[tensor.name] = relax.const(array)
+        for name, array in self._large.items():  # parameters like inputs, but not counted as such
+            self._nodes[name] = self._new_var(name.removeprefix("onnx::"), array.shape, str(array.dtype))
+
+    def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+        for name, array in self._large.items():  # converters may ask what weights are
+            self._params[self._nodes[name].name] = (self._nodes[name], array)
+        super()._construct_nodes(graph)
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         require_converters(graph)
@@ -115,7 +137,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         if isinstance(expr, tvm.ir.GenericConst):
             return expr.value.numpy()
         if isinstance(expr, relax.Var) and expr.name in self._params:
-            return self._params[expr.name][1].numpy()
+            value = self._params[expr.name][1]
+            return value if isinstance(value, np.ndarray) else value.numpy()
         return None
 
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 import difflib
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxslim
 from google.protobuf.message import DecodeError
 from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
+from flexcomp.frontend import onnx_file
 from flexcomp.frontend.control_flow import write_out
 from flexcomp.frontend.domains import DEFAULT, require_own_domain
 from flexcomp.frontend.element_types import require_known_types
 from flexcomp.frontend.fold import fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
-from flexcomp.frontend.large_weights import put_back, set_aside
+from flexcomp.frontend.large_weights import LEAST_NBYTES, copy_without_large, names_read, set_aside
 from flexcomp.frontend.precision import widen
 
 logger = logging.getLogger(__name__)
@@ -35,15 +38,23 @@ _SLIMMING_ERRORS = (
 )  # fmt: skip
 
 
-def read_onnx(source: str | Path | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
-    """A checked copy of the model with its weights inside, and a name for it."""
+@dataclass(frozen=True)
+class OnnxModel:
+    """A checked model, and its large weights, for which inputs stand in."""
+
+    proto: onnx.ModelProto
+    large: dict[str, np.ndarray]
+    name: str
+
+
+def read_onnx(source: str | Path | onnx.ModelProto) -> OnnxModel:
+    """A copy of the model with its weights read."""
     if isinstance(source, onnx.ModelProto):
-        model = onnx.ModelProto()
-        model.CopyFrom(source)
+        model, raw = copy_without_large(source)
         where, folder, name = "the given ONNX model", None, source.graph.name or "model"
     elif isinstance(source, str | Path):
         path = Path(source)
-        model = _parse(path)
+        model, raw = _parse(path)
         where, folder, name = str(path), path.parent, path.stem
     else:
         raise InputError(
@@ -53,14 +64,15 @@ def read_onnx(source: str | Path | onnx.ModelProto) -> tuple[onnx.ModelProto, st
     if not model.graph.node and not model.graph.output:
         raise ModelError(f"{where} is not an ONNX model: it holds no graph")
     _require_versions(model, where)
-    _load_external_data(model, where, folder)
+    large = _load_weights(model, raw, where, folder)
     _check(model, where)
-    return inline_local_functions(model), name
+    return OnnxModel(inline_local_functions(model), large, name)
 
 
-def _parse(path: Path) -> onnx.ModelProto:
+def _parse(path: Path) -> tuple[onnx.ModelProto, dict[int, np.ndarray]]:
+    """As `onnx_file.parse`. Raises ModelError."""
     try:
-        return onnx.load_model_from_string(path.read_bytes())
+        return onnx_file.parse(path, LEAST_NBYTES)
     except DecodeError as error:
         raise ModelError(f"{path} is not an ONNX model, or it is damaged: {error}") from None
     except OSError as error:
@@ -87,24 +99,28 @@ def _require_versions(model: onnx.ModelProto, where: str) -> None:
         raise ModelError(f"{where} is of several opsets at once, {', '.join(map(str, sorted(versions)))}: export it again")
 
 
-def _load_external_data(model: onnx.ModelProto, where: str, folder: Path | None) -> None:
+def _load_weights(
+    model: onnx.ModelProto, raw: dict[int, np.ndarray], where: str, folder: Path | None
+) -> dict[str, np.ndarray]:
+    """The large weights, which the model holds no more; all others it holds itself."""
     external = [t for t in model.graph.initializer if uses_external_data(t)]
-    if not external:
-        return
-    if folder is None:
+    if external and folder is None:
         raise ModelError(
             f"weight {external[0].name!r} of {where} lies in a separate file; pass the model's path, "
             "or load it with onnx.load(path)"
         )
     try:
-        load_external_data_for_model(model, str(folder))
+        large = set_aside(model.graph, raw, str(folder))
+        if external:
+            load_external_data_for_model(model, str(folder))
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         raise ModelError(f"{where} keeps weights in a separate file that cannot be read: {_one_line(error)}") from None
+    return large
 
 
 def external_files(path: Path) -> set[Path]:
     """The files besides `path` that hold weights of the model there. Raises ModelError if it is none."""
-    weights = [t for t in _parse(path).graph.initializer if uses_external_data(t)]
+    weights = [t for t in _parse(path)[0].graph.initializer if uses_external_data(t)]
     return {path.parent / entry.value for t in weights for entry in t.external_data if entry.key == "location"}
 
 
@@ -146,13 +162,16 @@ def _outputs_declared(graph: onnx.GraphProto) -> Iterator[None]:
             output.type.CopyFrom(type_)
 
 
-def simplify_onnx(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    """Give every input a static shape, then fold shape arithmetic and redundant nodes away. Changes `model`."""
-    inputs = graph_inputs(model.graph)
+def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) -> OnnxModel:
+    """Give every input a static shape, then fold shape arithmetic and redundant nodes away. Changes `source.proto`.
+
+    Of the large weights those that are read are left; inputs at the end of the graph stand in for them.
+    """
+    model, large = source.proto, source.large
+    inputs = graph_inputs(model.graph, large)
     declared = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in inputs]
     _fix_shapes(model.graph, inputs, input_shapes)
     fixed = {i.name: i for i in inputs}
-    large = set_aside(model.graph)
     _complete_outputs(model)
     model = expand_functions(widen(model))
     fold_constants(model)
@@ -162,20 +181,20 @@ def simplify_onnx(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[in
     require_own_domain(model.graph)
     require_known_types(model)
     model = _slim(model)
-    put_back(model.graph, large)
 
     # Simplification drops inputs that nothing reads; callers still pass them.
-    kept = {i.name: i for i in graph_inputs(model.graph)}
-    ordered = [kept.get(i.name, fixed[i.name]) for i in declared]
+    kept = {i.name: i for i in model.graph.input}
+    read = names_read(model.graph)
+    ordered = [kept.get(i.name, fixed[i.name]) for i in declared] + [kept[name] for name in large if name in read]
     ordered = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in ordered]
     del model.graph.input[:]
     model.graph.input.extend(ordered)
-    return model
+    return OnnxModel(model, {name: array for name, array in large.items() if name in read}, source.name)
 
 
-def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """The inputs a caller passes: old files list the initialisers as inputs as well."""
-    weights = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+def graph_inputs(graph: onnx.GraphProto, large: Collection[str]) -> list[onnx.ValueInfoProto]:
+    """The inputs a caller passes: `large` weights are among them, and old files list the initialisers as inputs as well."""
+    weights = {*large, *(t.name for t in graph.initializer), *(t.values.name for t in graph.sparse_initializer)}
     return [i for i in graph.input if i.name not in weights]
 
 

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 import flexcomp
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.fold import LARGEST, fold_constants
-from flexcomp.frontend.onnx_model import simplify_onnx
+from flexcomp.frontend.onnx_model import OnnxModel, simplify_onnx
 
 
 def network(*nodes, x=(2, 3), y=None, weights=None, element=TensorProto.FLOAT, opset=18) -> onnx.ModelProto:
@@ -99,13 +99,13 @@ def test_a_narrow_type_is_refused_with_node_and_type(kind, number):
     )
     model.ir_version = 11
     with pytest.raises(UnsupportedModelError, match=rf"node 'cast' \(Cast\): result 'narrow' holds {kind.lower()}"):
-        simplify_onnx(model, {})
+        simplify_onnx(OnnxModel(model, {}, ""), {})
 
 
 def test_a_sequence_is_refused_with_its_node():
     model = network(node("SplitToSequence", "x", out="parts"), node("SequenceAt", "parts", "at"), weights={"at": 0})
     with pytest.raises(UnsupportedModelError, match=r"node 'splittosequence' .* is no tensor but of kind sequence"):
-        simplify_onnx(model, {})
+        simplify_onnx(OnnxModel(model, {}, ""), {})
 
 
 def test_batch_normalization_in_training_uses_the_batchs_statistics(tmp_path):

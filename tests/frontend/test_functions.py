@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 import flexcomp
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.functions import expand_functions
-from flexcomp.frontend.onnx_model import simplify_onnx
+from flexcomp.frontend.onnx_model import OnnxModel, simplify_onnx
 
 
 def network(*nodes: onnx.NodeProto, functions=(), opset=18, domains=(), shape=(2, 3)) -> onnx.ModelProto:
@@ -80,4 +80,4 @@ def test_attention_means_onnx_s_and_not_that_of_com_microsoft():
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 2, 4, 8))
     graph = helper.make_graph([helper.make_node("Attention", ["q", "k", "v"], ["y"])], "network", [q, k, v], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
-    assert "Softmax" in {node.op_type for node in simplify_onnx(model, {}).graph.node}
+    assert "Softmax" in {node.op_type for node in simplify_onnx(OnnxModel(model, {}, ""), {}).proto.graph.node}

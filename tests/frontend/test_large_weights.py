@@ -1,4 +1,4 @@
-"""Large weights are kept out of simplification, and come back unchanged."""
+"""Large weights are kept out of the ONNX model, and stay what they are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from flexcomp.frontend.onnx_model import simplify_onnx
+from flexcomp.errors import ModelError
+from flexcomp.frontend import onnx_file
+from flexcomp.frontend.onnx_model import OnnxModel, graph_inputs, read_onnx, simplify_onnx
 
 WIDTH = 600  # a matrix of that width is large
 
@@ -35,8 +37,12 @@ def model(listed: bool = False) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def run(network: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
-    return ReferenceEvaluator(network).run(None, {"x": x})[0]
+def run(network: onnx.ModelProto, x: np.ndarray, large: dict[str, np.ndarray]) -> np.ndarray:
+    return ReferenceEvaluator(network).run(None, {"x": x, **large})[0]
+
+
+def simplified(source) -> OnnxModel:
+    return simplify_onnx(read_onnx(source), {})
 
 
 @pytest.mark.parametrize("listed", [False, True])
@@ -50,13 +56,14 @@ def test_simplification_sees_small_weights_only(monkeypatch, listed):
 
     monkeypatch.setattr(onnxslim, "slim", spy)
     x = np.random.default_rng(1).standard_normal((2, WIDTH)).astype("f4")
-    expected = run(model(listed), x)
-    simple = simplify_onnx(model(listed), {})
+    expected = run(model(listed), x, {})
+    simple = simplified(model(listed))
     assert seen == [WIDTH]
-    assert [i.name for i in simple.graph.input] == ["x"]
-    assert sum(np.prod(t.dims) == WIDTH * WIDTH for t in simple.graph.initializer) == 2
-    assert all(node.op_type != "Transpose" for node in simple.graph.node)
-    np.testing.assert_allclose(run(simple, x), expected, rtol=1e-5, atol=1e-3)
+    assert [i.name for i in simple.proto.graph.input] == ["x", "W", "V"]
+    assert [i.name for i in graph_inputs(simple.proto.graph, simple.large)] == ["x"]
+    assert {name: array.shape for name, array in simple.large.items()} == {"W": (WIDTH, WIDTH), "V": (WIDTH, WIDTH)}
+    assert all(node.op_type != "Transpose" for node in simple.proto.graph.node)
+    np.testing.assert_allclose(run(simple.proto, x, simple.large), expected, rtol=1e-5, atol=1e-3)
 
 
 def test_weights_come_back_where_simplification_fails(monkeypatch):
@@ -65,4 +72,96 @@ def test_weights_come_back_where_simplification_fails(monkeypatch):
 
     monkeypatch.setattr(onnxslim, "slim", fail)
     x = np.ones((2, WIDTH), "f4")
-    np.testing.assert_allclose(run(simplify_onnx(model(), {}), x), run(model(), x), rtol=1e-5, atol=1e-3)
+    simple = simplified(model())
+    np.testing.assert_allclose(run(simple.proto, x, simple.large), run(model(), x, {}), rtol=1e-5, atol=1e-3)
+
+
+def values(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """The same tensor, its numbers not as raw bytes."""
+    return helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, numpy_helper.to_array(tensor).reshape(-1))
+
+
+FORMS = {
+    "raw": lambda network: network,
+    "numbers": lambda network: with_initialisers(network, map(values, network.graph.initializer)),
+    "in 16 bits": lambda network: with_initialisers(network, map(halved, network.graph.initializer)),
+}
+
+
+def halved(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    return numpy_helper.from_array(numpy_helper.to_array(tensor).astype("f2"), tensor.name)
+
+
+def with_initialisers(network: onnx.ModelProto, tensors) -> onnx.ModelProto:
+    tensors = list(tensors)
+    del network.graph.initializer[:]
+    network.graph.initializer.extend(tensors)
+    return network
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_and_a_model_in_memory_are_read_alike(form, external, tmp_path):
+    network = FORMS[form](model())
+    expected = {t.name: numpy_helper.to_array(t) for t in network.graph.initializer}
+    # saving external data takes it out of the model
+    onnx.save(FORMS[form](model()), tmp_path / "n.onnx", save_as_external_data=external, size_threshold=1000)
+    given = network.SerializeToString()
+    for source in (network, tmp_path / "n.onnx"):
+        read = read_onnx(source)
+        assert [t.name for t in read.proto.graph.initializer] == ["b"]
+        assert {t.name: len(t.raw_data) for t in read.proto.graph.initializer}["b"] in (0, expected["b"].nbytes)
+        assert list(read.large) == ["W", "V"]
+        for name, array in read.large.items():
+            np.testing.assert_array_equal(array, expected[name])
+            assert array.dtype == expected[name].dtype
+    assert network.SerializeToString() == given, "a model that is given stays as it is"
+
+
+def test_what_the_parser_sees_of_a_file_has_no_large_weights(tmp_path, monkeypatch):
+    network = model()
+    network.doc_string, network.producer_version = "said " * 60, "1"
+    onnx.save(network, tmp_path / "n.onnx")
+    seen = []
+    parse = onnx.load_model_from_string
+    monkeypatch.setattr(onnx, "load_model_from_string", lambda text: seen.append(len(text)) or parse(text))
+    read, raw = onnx_file.parse(tmp_path / "n.onnx", 1000 * 1000)
+    (nbytes,) = seen
+    assert nbytes < 5000
+    assert {position: data.nbytes for position, data in raw.items()} == {0: 4 * WIDTH**2, 1: 4 * WIDTH**2}
+    for position, data in raw.items():
+        read.graph.initializer[position].raw_data = data.tobytes()
+    assert read.SerializeToString(deterministic=True) == network.SerializeToString(deterministic=True)
+
+
+def test_files_that_only_protobuf_understands_are_left_to_it(tmp_path):
+    """A graph in two parts, which protobuf merges."""
+    network = model()
+    second = onnx.ModelProto()
+    second.graph.doc_string = "the rest"
+    (tmp_path / "n.onnx").write_bytes(network.SerializeToString() + second.SerializeToString())
+    read, raw = onnx_file.parse(tmp_path / "n.onnx", 1000)
+    network.MergeFrom(second)
+    assert not raw and read == network
+
+
+@pytest.mark.parametrize("part", [1, 10, 100, 100_000])
+def test_a_file_that_is_cut_off_is_refused(part, tmp_path):
+    raw = model().SerializeToString()
+    (tmp_path / "n.onnx").write_bytes(raw[:-part])
+    with pytest.raises(ModelError, match="is not an ONNX model, or it is damaged"):
+        read_onnx(tmp_path / "n.onnx")
+
+
+@pytest.mark.parametrize("where", ["file", "memory"])
+@pytest.mark.parametrize("fault", ["short", "twice"])
+def test_large_weights_that_are_wrong_are_refused(fault, where, tmp_path):
+    network = model()
+    weight = network.graph.initializer[0]
+    if fault == "short":
+        weight.raw_data = weight.raw_data[:-4]
+    else:
+        network.graph.initializer.append(weight)
+    onnx.save(network, tmp_path / "n.onnx")
+    with pytest.raises(ModelError, match="is not a valid ONNX model"):
+        read_onnx(network if where == "memory" else tmp_path / "n.onnx")
