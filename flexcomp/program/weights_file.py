@@ -18,6 +18,7 @@ import os
 import struct
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,7 @@ def write_weights(
 
     `entries` are (name, array) or (name, array, offset) in ascending order of offset; without an offset a
     tensor starts at the next multiple of ALIGN. `data_nbytes` pads the data section at its end. `path` appears
-    only when it is complete. Arrays that are deferred are made here, a piece at a time.
+    only when it is complete. Arrays that are deferred are made here, a piece at a time and on all cores.
     """
     if not isinstance(entries, Sequence):
         raise TypeError("the weights must be a sequence: they are gone through twice")
@@ -60,26 +61,34 @@ def write_weights(
     tensors, offsets, end = _place_weights(entries, data_nbytes)
     metadata = {"format": WEIGHTS_FORMAT, "model": model, "content": hashlib.sha256().hexdigest()}
     header_nbytes = len(_weights_header(tensors, metadata))  # the same with any digest
-    checksums: list[Checksum] = []
     edges = [0, *offsets[1:], end]
     with replacing(path) as partial, open(partial, "wb") as out:
         out.truncate(header_nbytes + end)  # gaps are holes, which read as zeros
-        for (_, array, *_), offset in zip(entries, offsets, strict=True):
-            begin, behind = edges[len(checksums) : len(checksums) + 2]
+
+        def write(position: int) -> Checksum:
+            array, offset = entries[position][1], offsets[position]
+            begin, behind = edges[position : position + 2]
             crc = zlib.crc32(bytes(offset - begin))
-            out.seek(header_nbytes + offset)
+            at = offset
             for piece in pieces(array):
                 raw = memoryview(np.ascontiguousarray(piece).reshape(-1).view("u1"))
-                out.write(raw)
-                crc = zlib.crc32(raw, crc)
-            assert out.tell() == header_nbytes + offset + array.nbytes, "the pieces of an array are all of it"
-            crc = zlib.crc32(bytes(behind - offset - array.nbytes), crc)
-            checksums.append(Checksum(begin, behind - begin, crc))
+                _write_all(out.fileno(), raw, header_nbytes + at)
+                crc, at = zlib.crc32(raw, crc), at + raw.nbytes
+            assert at == offset + array.nbytes, "the pieces of an array are all of it"
+            return Checksum(begin, behind - begin, zlib.crc32(bytes(behind - at), crc))
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # NumPy and writing leave Python to others
+            checksums = list(threads.map(write, range(len(entries))))
         content = b"".join(struct.pack("<QQI", c.offset, c.nbytes, c.crc) for c in checksums)
         header = _weights_header(tensors, metadata | {"content": hashlib.sha256(content).hexdigest()})
-        out.seek(0)
         out.write(header)
     return WeightsDigest(len(header), zlib.crc32(header), end, tuple(checksums))
+
+
+def _write_all(file: int, raw: memoryview, offset: int) -> None:
+    while raw.nbytes:
+        written = os.pwrite(file, raw, offset)
+        raw, offset = raw[written:], offset + written
 
 
 def _place_weights(entries: Sequence[tuple], data_nbytes: int | None) -> tuple[dict[str, dict], list[int], int]:
