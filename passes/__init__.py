@@ -9,6 +9,7 @@ from .fuse_attention import FuseAttention
 from .fuse_layers import FuseLayers
 from .keep_constant_outputs import KeepConstantOutputs
 from .lower_operators import LowerOperators
+from .name_fused import NameFused
 from .narrow_weights import NarrowWeights
 from .nhwc import ToNHWC
 from .place_parts import PlaceParts
@@ -28,6 +29,7 @@ __all__ = [
     "FuseLayers",
     "KeepConstantOutputs",
     "LowerOperators",
+    "NameFused",
     "NarrowWeights",
     "PlaceParts",
     "PretransformWeights",

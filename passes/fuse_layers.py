@@ -152,7 +152,8 @@ class _Rewriter:
                     group = self.groups.get(binding.var)
                     value = self._call(group, replaced) if group else substitute(binding.value)
                     emit = builder.emit_output if binding.var in outputs else builder.emit
-                    replaced[binding.var] = emit(value, name_hint=binding.var.name)
+                    # By its anchor: that is what the layer is for.
+                    replaced[binding.var] = emit(value, name_hint=(group[0] if group else binding).var.name)
             builder.emit_func_output(substitute(returned))
         result = builder.get()
         functions = {gv: func for gv, func in result.functions_items() if gv.name_hint not in ("main", "rewritten")}

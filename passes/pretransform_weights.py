@@ -55,6 +55,7 @@ class _Mutator(relax.PyExprMutator):
         self.kernels: dict[tuple, tvm.ir.GlobalVar] = {}
         self.parts = _parts(mod)
         self.begun: dict[int, relax.Var] = {}  # by number of a concatenation: the tensor, as far as it is written
+        self.name = ""  # of the binding that is visited; what takes its place bears it too
 
     def transform(self) -> tvm.IRModule:
         gv = self.mod.get_global_var("main")
@@ -62,6 +63,10 @@ class _Mutator(relax.PyExprMutator):
         result = self.builder_.get()
         kept = {gv: func for gv, func in result.functions_items() if not is_layer(func)}
         return with_functions(self.mod, kept)
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self.name = binding.var.name
+        super().visit_var_binding_(binding)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if operator(call) == "concat" and isinstance(call.args[0], relax.Tuple):
@@ -88,7 +93,7 @@ class _Mutator(relax.PyExprMutator):
         if names.PLACE in layer.attrs:
             return self._write_part(*names.decode_place(layer.attrs[names.PLACE]), kernel, args)
         result = relax.call_tir(kernel, args, relax.TensorType(out, "float32"))
-        return self._view(self.builder_.emit(result), shape(call))
+        return self._view(self._emit(result), shape(call))
 
     def _write_part(self, number: int, place: Place, kernel: tvm.ir.GlobalVar, args: list[relax.Expr]) -> relax.Var:
         """The concatenation after a kernel has written its part of it: the first one makes the tensor."""
@@ -97,7 +102,7 @@ class _Mutator(relax.PyExprMutator):
             result = relax.op.call_tir_inplace(kernel, [*args, self.begun[number]], len(args), type_)
         else:
             result = relax.call_tir(kernel, args, type_)
-        self.begun[number] = self.builder_.emit(result)
+        self.begun[number] = self._emit(result)
         return self.begun[number]
 
     def _complete(self, call: relax.Call, numbers: list[int | None]) -> relax.Var:
@@ -119,10 +124,13 @@ class _Mutator(relax.PyExprMutator):
         args = [self.visit_expr(fields[i]) for i in spec.copied]
         type_ = relax.TensorType(spec.out_shape, spec.dtype)
         whole = relax.op.call_tir_inplace(self.kernels[(spec,)], [*args, self.begun[number]], len(args), type_)
-        return self.builder_.emit(whole)
+        return self._emit(whole)
 
     def _view(self, value: relax.Expr, wanted: tuple[int, ...]) -> relax.Expr:
-        return value if shape(value) == wanted else self.builder_.emit(relax.op.reshape(value, wanted))
+        return value if shape(value) == wanted else self._emit(relax.op.reshape(value, wanted))
+
+    def _emit(self, value: relax.Expr) -> relax.Var:
+        return self.builder_.emit(value, name_hint=self.name)
 
     def _kernel(self, layer: relax.Function, spec, candidate: Candidate) -> tvm.ir.GlobalVar:
         key = (spec, str(candidate))

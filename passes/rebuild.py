@@ -16,7 +16,8 @@ class MainRewriter:
 
     The result is in A-normal form: every value has a variable, main's body is one dataflow block, and
     it returns a variable or a tuple of variables. Bindings that nothing reads are gone, and so are
-    functions that nothing calls. Parameters stay as they are, read or not.
+    functions that nothing calls. Parameters stay as they are, read or not. What becomes of a binding bears its
+    variable's name, which tells where in the source it comes from.
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:
@@ -25,6 +26,7 @@ class MainRewriter:
         self.builder = relax.BlockBuilder()
         self.replaced: dict[relax.Var, ir.Expr] = {}  # variable of the old main → value in the new one
         self.values: dict[relax.Var, ir.Expr] = {}  # variable of the new main → what it is bound to
+        self.name = ""  # of the binding that is rewritten
 
     def rewrite(self) -> tvm.IRModule:
         """The rewritten module; the given one is left alone."""
@@ -33,9 +35,10 @@ class MainRewriter:
         with builder.function("main", list(main.params), attrs=attrs):
             with builder.dataflow():
                 for binding in bindings(main):
+                    self.name = self.name_of(binding.var)
                     value = self.rewrite_binding(binding.var, binding.value)
                     if value is not None:
-                        self.replaced[binding.var] = self.emit(value, binding.var.name)
+                        self.replaced[binding.var] = self.emit(value)
                 results = [self.emit(self.result(result)) for result in _returned(main)]
                 outputs = [builder.emit_output(var) for var in results]
             builder.emit_func_output(outputs[0] if len(outputs) == 1 and not _is_tuple(main) else outputs)
@@ -45,6 +48,10 @@ class MainRewriter:
         mod = relax.transform.CanonicalizeBindings()(mod)
         return relax.transform.DeadCodeElimination(["main"])(mod)
 
+    def name_of(self, var: relax.Var) -> str:
+        """What the bindings that take the place of that of `var` are called."""
+        return var.name
+
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr | None:
         """What is bound in place of `value`, over variables of the new main; None to bind nothing."""
         return self.substitute(value)
@@ -53,11 +60,11 @@ class MainRewriter:
         """What is returned in place of `old`."""
         return self.substitute(old)
 
-    def emit(self, value: ir.Expr, name: str = "") -> ir.Expr:
-        """A variable that holds `value`, unless it needs none."""
+    def emit(self, value: ir.Expr, name: str | None = None) -> ir.Expr:
+        """A variable that holds `value`, unless it needs none; called as the binding that is rewritten, if not by `name`."""
         if not isinstance(value, relax.Call | relax.TupleGetItem):
             return value
-        var = self.builder.emit(value, name_hint=name)
+        var = self.builder.emit(value, name_hint=self.name if name is None else name)
         self.values[var] = value
         return var
 

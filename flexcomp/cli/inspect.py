@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, require_picture
 
@@ -17,12 +18,10 @@ def inspect(
     picture: Annotated[Path | None, typer.Option(help="Write a picture of the memory plan, e.g. plan.png.")] = None,
     budget: Annotated[
         str | None,
-        typer.Option(callback=checked_budget, help="The budget whose plan is drawn; without it, the smallest."),
+        typer.Option(callback=checked_budget, help="Show the plan of this budget; a picture without it is of the smallest."),
     ] = None,
 ) -> None:
-    """Show the layers, kernels, slices and budgets of LIBRARY."""
-    if budget is not None and picture is None:
-        raise typer.BadParameter("it chooses the plan of the --picture, and none is asked for", param_hint="'--budget'")
+    """Show the layers, kernels, slices and budgets of LIBRARY, or the plan of one --budget."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp.program import decode_program
         from flexcomp.report import describe, select_rung
@@ -32,17 +31,34 @@ def inspect(
             require_picture(picture, library)
         program = decode_program(read_program(library))
         facts = describe(program)
+        rung = program.rungs[0] if budget is None else select_rung(program, budget)
+        if budget is not None:
+            from flexcomp.report import plan_facts, timeline
+
+            facts["plan"] = plan_facts(program, rung, timeline.predicted(program, rung))
         if picture is not None:
             from flexcomp.report import draw_plan
 
-            rung = program.rungs[0] if budget is None else select_rung(program, budget)
             draw_plan(program, rung, picture)
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    from flexcomp.report import choice_table, ladder_table, layer_table, stdout_console
+    from flexcomp.report import stdout_console
 
     console = stdout_console()
+    if budget is not None:
+        from flexcomp.report import plan_table
+
+        console.print(plan_table(facts["plan"]))
+    else:
+        _print_all(console, facts)
+    if picture is not None:
+        console.print(f"the memory plan is drawn in {picture}", markup=False, highlight=False)
+
+
+def _print_all(console: Console, facts: dict) -> None:
+    from flexcomp.report import choice_table, ladder_table, layer_table
+
     console.print(layer_table(facts))
     if (choices := choice_table(facts)) is not None:
         console.print(choices)
@@ -52,5 +68,3 @@ def inspect(
             shape = "×".join(map(str, port["shape"]))
             console.print(f"{kind[:-1]} {port['name']}: {port['dtype']}[{shape}]", markup=False, highlight=False)
     console.print(f"target: {facts['target']}", markup=False, highlight=False)
-    if picture is not None:
-        console.print(f"the memory plan is drawn in {picture}", markup=False, highlight=False)

@@ -169,7 +169,9 @@ def _compile_graph(
                 seen |= chosen
                 mod, weights = _pack_weights(mod, imported.weights, target, unit)
                 report("passes", 2 + 2 * done, total)
-                yield lower(mod, weights, target, imported.input_names, imported.output_names)
+                yield lower(
+                    mod, weights, target, imported.input_names, imported.output_names, imported.output_nodes
+                )
             report("passes", 3 + 2 * done, total)
 
     # A fixed order takes a kernel because of its family, fast or not.

@@ -17,6 +17,7 @@ from flexcomp.passes import (
     FuseLayers,
     KeepConstantOutputs,
     LowerOperators,
+    NameFused,
     NarrowWeights,
     PlaceParts,
     PretransformWeights,
@@ -77,6 +78,7 @@ def operators(unit: VectorUnit) -> list[Pass]:
         relax.transform.LegalizeOps(LEGALISATIONS, skip_ops=[f"relax.{view}" for view in VIEWS]),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FuseOps(),
+        NameFused(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
     ]

@@ -12,7 +12,7 @@ from flexcomp import plan
 from flexcomp.cache import KernelCache
 from flexcomp.device import CompileTarget, DeviceProfile
 from flexcomp.network import Network, Planning, layer_offers, used
-from flexcomp.program import PAGE, Layer, LayerTime, Port, Prediction, Program, Rung, Value, choices, to_metadata
+from flexcomp.program import PAGE, Layer, LayerTime, Port, Prediction, Program, Rung, Value, choices, nodes, to_metadata
 from flexcomp.runtime import MINIMUM, Budget, note_minimum
 
 from .artifact import Artifact
@@ -65,7 +65,9 @@ class Prepared:
             layers, code = self._code(layers)
             objects = compiler.finish(code, lambda done, total: report("compile", done, total))
         offers = layer_offers(network, self.profile, self.threads)
+        origins = network.nodes
         record = choices.record(self.kernels, [offers[layer.name] for layer in layers])
+        record |= nodes.record([origins.get(layer.name) for layer in layers])
         costs = self.planning.costs
         seconds = {
             layer.name: LayerTime(time, slice_s)
@@ -73,7 +75,7 @@ class Prepared:
         }
         times = tuple(seconds[layer.name] for layer in layers)
         least = plan.minimum_budget(self.planning.forms[0].problem)
-        minimum = note_minimum(least.layer, least.needs)  # for refusals by the library
+        minimum = note_minimum(network.titled(least.layer), least.needs)  # for refusals by the library
         artifacts = []
         edges = accumulate((len(rungs) for rungs in ladders), initial=0)
         for (start, stop), storage in zip(pairwise(edges), storages, strict=True):

@@ -38,7 +38,7 @@ def plan_rungs(
     # More memory than everything takes is of no use: the rung would be the last one again.
     asked = minimum.nbytes if budget.smallest else min(resolve(budget, 0, resident), resident)
     if asked < minimum.nbytes:
-        note = note_minimum(minimum.layer, minimum.needs)
+        note = note_minimum(planning.network.titled(minimum.layer), minimum.needs)
         raise BudgetError(too_small(asked, minimum.nbytes, note, budget.units))
     budgets = plan.budgets_between(minimum.nbytes, resident)
     offers = _offers(planning, sorted({*budgets, asked}))
@@ -53,7 +53,8 @@ def plan_rungs(
             between=[(offer.least, offer.most) for offer in offers],
         )
     except plan.InfeasibleError as error:
-        raise BudgetError(str(error)) from error
+        least = replace(error.minimum, layer=planning.network.titled(error.minimum.layer))
+        raise BudgetError(str(plan.InfeasibleError(error.strategy, error.asked, least, error.reason))) from error
     return _once(_rung(planning, offers[choice.index].form, choice) for choice in chosen)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,8 @@ import tvm
 from tvm import relax
 
 from flexcomp.errors import InputError
-from flexcomp.frontend.onnx_convert import convert_onnx, node_of
+from flexcomp.frontend.node_names import node_of, output_nodes
+from flexcomp.frontend.onnx_convert import convert_onnx
 from flexcomp.frontend.onnx_model import read_onnx, simplify_onnx
 from flexcomp.frontend.relax_model import detach_weights, require_static
 from flexcomp.passes.ir import bindings, operator
@@ -31,6 +32,7 @@ class Imported:
     name: str
     input_names: tuple[str, ...]  # as the source calls them
     output_names: tuple[str, ...]
+    output_nodes: Mapping[str, str] = field(default_factory=dict)  # by output the ONNX node that computes it
 
 
 def load_model(
@@ -76,7 +78,7 @@ def _load_onnx(source: str | Path | onnx.ModelProto, input_shapes: Mapping[str, 
     model = simplify_onnx(read_onnx(source), input_shapes)
     mod, params, input_names, output_names = convert_onnx(model)
     mod, weights = detach_weights(mod, params)
-    return Imported(mod, weights, model.name, input_names, output_names)
+    return Imported(mod, weights, model.name, input_names, output_names, output_nodes(model.proto.graph))
 
 
 def _load_relax(mod: tvm.IRModule, params: Mapping[str, object] | Sequence[object] | None) -> Imported:

@@ -21,6 +21,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.domains import require_converters
+from flexcomp.frontend.node_names import name_all, variable_name
 from flexcomp.frontend.onnx_model import OnnxModel, graph_inputs
 from flexcomp.frontend.operators import CONVERTERS, Node
 from flexcomp.frontend.operators.indexing import check_indices
@@ -52,7 +53,7 @@ def convert_onnx(model: OnnxModel) -> tuple[tvm.IRModule, list, tuple[str, ...],
         require_static(mod)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{importer.first_dynamic or importer.place}: {error}") from None
-    return *_large_last(mod, list(model.large.values())), input_names, output_names
+    return *_large_last(name_all(mod), list(model.large.values())), input_names, output_names
 
 
 def _large_last(mod: tvm.IRModule, large: list[np.ndarray]) -> tuple[tvm.IRModule, list]:
@@ -77,14 +78,11 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         self._large = large
         self.place = "graph"  # what is being translated
         self.declared: dict[str, tuple[int | None, ...]] = {}  # by node, the extents that an output is declared to have
-        self.last_nodes: set[str] = set()  # names of nodes whose results are outputs, which get variables of their own
         self.first_dynamic: str | None = None  # where the first dynamic shape comes from
 
     def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
         """Scalars become constants, so that converters and kernels see their values."""
         super()._parse_graph_initializers(graph)
-        outputs = {output.name for output in graph.output}
-        self.last_nodes = {node.name for node in graph.node if outputs.intersection(node.output)}
         extents = {
             output.name: tuple(d.dim_value or None for d in output.type.tensor_type.shape.dim) for output in graph.output
         }
@@ -120,8 +118,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             result = super()._convert_operator(op_name, inputs, attrs, opset)
         elif not isinstance(result, relax.Var):
             result = self.bb.normalize(result)
-        if node.name not in self.last_nodes:
-            result = self._named(result, node.name, op_name)
+        result = self._named(result, node.name, op_name)
         if self.first_dynamic is None and isinstance(result, relax.Expr) and not is_static(result.ty):
             self.first_dynamic = self.place
         return result
@@ -131,7 +128,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         if not isinstance(result, relax.Call):
             return result
         result = self.bb.normalize(result)
-        return self.bb.emit(result, f"{node}@{op_name}") if isinstance(result.ty, relax.TensorType) else result
+        return self.bb.emit(result, variable_name(node, op_name)) if isinstance(result.ty, relax.TensorType) else result
 
     def _value_of(self, expr: relax.Expr) -> np.ndarray | None:
         if isinstance(expr, tvm.ir.GenericConst):
@@ -140,12 +137,6 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             value = self._params[expr.name][1]
             return value if isinstance(value, np.ndarray) else value.numpy()
         return None
-
-
-def node_of(variable: str) -> str | None:
-    """The ONNX node whose result a Relax variable holds, for error messages; None if its name does not tell."""
-    node, mark, op_name = variable.rpartition("@")
-    return f"node {node!r} ({op_name.rstrip('0123456789')})" if mark else None  # digits were added to make names unique
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:

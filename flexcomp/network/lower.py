@@ -7,7 +7,7 @@ a view shares the value it looks at; weights get their place in the weights file
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ import tvm
 from tvm import ir, relax, tirx
 
 from flexcomp.errors import UnsupportedModelError
-from flexcomp.frontend import node_of
+from flexcomp.frontend import node_name, node_of
 from flexcomp.passes import attributes as names
 from flexcomp.passes.attributes import with_scratch
 from flexcomp.passes.ir import bindings, dtype, num_inputs, operator, shape
@@ -64,6 +64,7 @@ class Lowered:
     weights: list[tuple[str, Array, int]] = field(default_factory=list)  # name, array, offset in the file
     weights_nbytes: int = 0
     kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)  # by symbol
+    nodes: dict[str, str] = field(default_factory=dict)  # by the name of a layer the ONNX node that it is for, where known
 
     def lifetimes(self, layers: Sequence[Layer] | None = None) -> dict[int, tuple[int, int]]:
         """For each value in use the layers in which it is live, half-open; positions in `layers`, if they are given."""
@@ -87,18 +88,20 @@ class _Seen:
 
 
 def lower(
-    mod: tvm.IRModule, weights: list[Array], target, input_names: tuple[str, ...], output_names: tuple[str, ...]
+    mod: tvm.IRModule, weights: list[Array], target, input_names: tuple[str, ...], output_names: tuple[str, ...],
+    output_nodes: Mapping[str, str] | None = None,
 ) -> Lowered:
     """Lower a module whose `main` is (inputs…, weights…) and calls kernels only.
 
-    `target` is a CompileTarget. Raises UnsupportedModelError for an operator without a kernel.
+    `target` is a CompileTarget; `output_nodes` are the ONNX nodes that compute outputs, by output. Raises
+    UnsupportedModelError for an operator without a kernel.
     """
-    return _Lowering(mod, weights, target).run(input_names, output_names)
+    return _Lowering(mod, weights, target, output_nodes or {}).run(input_names, output_names)
 
 
 class _Lowering:
-    def __init__(self, mod: tvm.IRModule, weights: list[Array], target) -> None:
-        self.mod, self.target = mod, target
+    def __init__(self, mod: tvm.IRModule, weights: list[Array], target, output_nodes: Mapping[str, str]) -> None:
+        self.mod, self.target, self.output_nodes = mod, target, output_nodes
         self.main = mod["main"]
         params = self.main.params[num_inputs(self.main) :]
         self.arrays: dict[relax.Var, Array] = dict(zip(params, weights, strict=True))
@@ -116,6 +119,9 @@ class _Lowering:
         body = self.main.body.body
         fields = list(body.fields) if isinstance(body, relax.Tuple) else [body]
         self.output_names = dict(zip(fields, output_names, strict=False))
+        for binding in reversed(list(bindings(self.main))):  # what an output only looks at
+            if binding.var in self.output_names and (looked_at := _looked_at(binding.value)) is not None:
+                self.output_names.setdefault(looked_at, self.output_names[binding.var])
         for binding in bindings(self.main):
             self._binding(binding)
         returned = self._look_up(self.main.body.body)
@@ -215,6 +221,9 @@ class _Lowering:
             args.append(ScratchArg(scratch_nbytes, type_))
             scratch_nbytes += align(type_.nbytes)
 
+        node = node_name(var.name) or self.output_nodes.get(self.output_names.get(var, ""))
+        if node is not None:
+            result.nodes[name] = node
         slices = int(attrs.get(names.SLICES, 1))
         result.layers.append(
             Layer(
@@ -295,6 +304,12 @@ class _Lowering:
             result.weights.append((label, array, result.weights_nbytes))
             result.weights_nbytes += align(array.nbytes)
         return Weights(start, slices, (result.weights_nbytes - start) // slices)
+
+
+def _looked_at(value: ir.Expr) -> relax.Var | None:
+    """The variable whose bytes `value` is, maybe seen differently."""
+    seen = value.args[0] if operator(value) in VIEWS else value
+    return seen if isinstance(seen, relax.Var) else None
 
 
 def _refuse_oversize(name: str, types: list[TensorType]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from tvm import tirx
 
 from flexcomp.passes.attributes import with_scratch
-from flexcomp.program import Array, Layer, Value
+from flexcomp.program import Array, Layer, Value, nodes
 from flexcomp.schedules.row_bands import RowKernel, Rows
 
 from .lower import Lowered
@@ -73,6 +73,18 @@ class Network:
         """The layer that `layers[index]` is, or is an alternative for, or a band of."""
         count = len(self.base.layers)
         return index if index < count else (*self.alternatives, *self.bands)[index - count].base
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        """The ONNX nodes of `layers`, by name, where they are known."""
+        names = [layer.name for layer in self.base.layers]
+        origin = [*names, *(names[other.base] for other in (*self.alternatives, *self.bands))]
+        pairs = zip(self.layers, origin, strict=True)
+        return {layer.name: self.base.nodes[name] for layer, name in pairs if name in self.base.nodes}
+
+    def titled(self, layer: str) -> str:
+        """What a layer is called in a sentence: with its ONNX node."""
+        return nodes.titled(layer, self.nodes.get(layer))
 
     def rivals(self) -> dict[int, list[int]]:
         """By the index of a layer, or of a band by its own kernel, those of others that compute the same by other kernels."""

@@ -14,6 +14,7 @@ __getattr__, __dir__, __all__ = door(
     weights_file="write_weights",
     digest="WeightsDigest",
     prediction="LayerTime Prediction from_program to_metadata",
+    nodes="titled",
     choices="Offer worth_recording",
     library="ELF_MACHINES require_library",
 )

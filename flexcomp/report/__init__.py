@@ -13,5 +13,6 @@ __getattr__, __dir__, __all__ = door(
     ending="closing_lines",
     picture="draw_plan picture_format",
     chrome_trace="write_trace",
+    one_plan="plan_facts plan_table",
     sharing="shared_processor waiting",
 )

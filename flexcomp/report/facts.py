@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flexcomp.program import Layer, Port, Program, Rung, choices
+from flexcomp.program import Layer, Port, Program, Rung, choices, nodes
 from flexcomp.runtime import MINIMUM, resolve
 
 
@@ -53,11 +53,13 @@ def _layers(program: Program, recorded: choices.Choices | None) -> list[dict]:
         for step in rung.steps:
             counts[step.layer] += 1
     offers = recorded.offers if recorded else [()] * len(program.layers)
+    origin = nodes.read(program)
     why = choices.reasons(program, recorded) if recorded else [[None] * len(program.rungs)] * len(program.layers)
     return [
         {
             "name": layer.name,
             "band_of": layer.band_of,  # the layer of which it computes some rows; null if it computes all
+            "node": origin[index],  # of the ONNX model; null where none is known
             "op": layer.op,
             "kernel": layer.kernel,
             "implementation": layer.implementation,

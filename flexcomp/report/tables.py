@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from flexcomp.units import enough, human_bytes
 
@@ -31,25 +33,41 @@ def as_text(*tables: Table, width: int = 120) -> str:
     return console.file.getvalue().rstrip("\n")
 
 
+def new_table(title: str, caption: str | None = None) -> Table:
+    """An empty table that spends little width on itself."""
+    plain = dict(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    return Table(title=title, caption=caption, title_justify="left", caption_justify="left", **plain)
+
+
+def kib(nbytes: int) -> str:
+    """A number of KiB, in columns that say so once; nothing for nothing."""
+    return f"{nbytes / 1024:,.0f}" if nbytes >= 1024 else f"{nbytes / 1024:.1f}" if nbytes else ""
+
+
+def named(first: str, second: str | None) -> Text:
+    """Two names of something, one below the other."""
+    return Text.assemble(first, (f"\n{second}", "dim") if second else "")
+
+
 def layer_table(facts: dict) -> Table:
     """One row for each layer of `flexcomp.report.facts.describe`, and for all bands of a layer that the same budgets use."""
-    table = Table(title=f"{facts['model']}: layers")
-    for name in ("layer", "computes", "kernel", "MFLOP", "weights", "scratch", "slices", "budgets"):
-        table.add_column(name, justify="left" if name in ("layer", "computes", "kernel") else "right", overflow="fold")
+    table = new_table(f"{facts['model']}: layers, in how many slices, and by how many budgets they are used", "sizes in KiB")
+    for name in ("layer, node", "computes, kernel", "MFLOP", "weights", "scratch", "slices", "used"):
+        left = name in ("layer, node", "computes, kernel")
+        table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=not left)
     for layers in _with_bands_together(facts["layers"]):
         layer = layers[0]
         slices = [count for band in layers for count in band["slices"] if count]
         fewest, most = min(slices), max(slices)
         times = sum(count > 0 for count in layer["slices"])
         table.add_row(
-            f"{layer['band_of']} in {len(layers)} bands" if layer["band_of"] else layer["name"],
-            layer["description"],
-            layer["implementation"],
+            named(f"{layer['band_of']} in {len(layers)} bands" if layer["band_of"] else layer["name"], layer["node"]),
+            named(layer["description"], layer["implementation"]),
             f"{sum(band['flops'] for band in layers) / 1e6:.1f}",
-            human_bytes(layer["weights_bytes"]) if layer["weights_bytes"] else "",
-            human_bytes(layer["scratch_bytes"]) if layer["scratch_bytes"] else "",
-            str(fewest) if fewest == most else f"{fewest} to {most}",
-            "all" if times == len(layer["slices"]) else f"{times} of {len(layer['slices'])}",
+            kib(layer["weights_bytes"]),
+            kib(layer["scratch_bytes"]),
+            str(fewest) if fewest == most else f"{fewest}–{most}",
+            "all" if times == len(layer["slices"]) else f"{times}/{len(layer['slices'])}",
         )
     return table
 
@@ -69,7 +87,7 @@ def choice_table(facts: dict) -> Table | None:
 
     Layers with the same offers, of which all budgets make the same choice, share their rows.
     """
-    table = Table(title="choice of kernels, and what it was chosen over")
+    table = new_table("choice of kernels, and what it was chosen over")
     for name in ("layers", "kernel", "predicted", "weights", "scratch", "budgets", "why"):
         table.add_column(name, justify="left" if name in ("layers", "kernel", "why") else "right", overflow="fold")
     by_name = {layer["name"]: layer for layer in facts["layers"]}
@@ -134,7 +152,7 @@ def timeline_table(program: Program, rung: Rung, timelines: Sequence[Lanes]) -> 
 
 def ladder_table(facts: dict) -> Table:
     """One row for each budget of `flexcomp.report.facts.describe`."""
-    table = Table(title="budgets")
+    table = new_table("budgets")
     for name in ("budget", "arena", "pinned", "streamed per run", "predicted", "steps"):
         table.add_column(name, justify="right")
     for rung in facts["ladder"]:

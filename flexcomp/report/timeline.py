@@ -86,12 +86,12 @@ def _after(load: Load) -> dict[str, object]:
 
 
 def load_names(program: Program, rung: Rung) -> Iterator[str]:
-    """For each load the layer most of whose bytes it brings."""
-    ranges = [
-        (layer.weights.offset, layer.weights.offset + layer.weights.nbytes, layer.name)
-        for layer in program.layers
-        if layer.weights
-    ]
+    """For each load the layer of the plan most of whose bytes it brings; the first of several that share them."""
+    ranges: dict[tuple[int, int], str] = {}
+    for step in rung.steps:
+        layer = program.layers[step.layer]
+        if layer.weights:
+            ranges.setdefault((layer.weights.offset, layer.weights.offset + layer.weights.nbytes), layer.name)
     for load in rung.loads:
         start, end = load.source, load.source + load.nbytes
-        yield max(ranges, key=lambda r: min(end, r[1]) - max(start, r[0]))[2]
+        yield ranges[max(ranges, key=lambda r: min(end, r[1]) - max(start, r[0]))]

@@ -52,14 +52,38 @@ def test_tables_and_pictures(cli, library, tmp_path):
         picture = tmp_path / f"plan{len(budget)}.png"
         done = cli("inspect", library, "--picture", picture, *budget)
         assert done.returncode == 0, done.stderr
-        assert "budgets" in done.stdout
+        assert ("budgets" if not budget else "steps") in done.stdout
         assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_layers_and_plans_name_the_nodes_of_the_model(cli, library, facts):
+    """Alternatives and bands too; of a layer of several nodes the one that it is for."""
+    nodes = {layer["name"].partition("[")[0]: layer["node"] for layer in facts["layers"]}
+    assert set(nodes.values()) == {"conv0", "conv2", "maxpool4", "gemm6"}
+    assert all(node == "gemm6" for name, node in nodes.items() if name.startswith("matmul"))
+    done = cli("inspect", library)
+    assert all(node in done.stdout for node in nodes.values())
+
+
+def test_a_budget_shows_its_plan(cli, library, facts):
+    done = cli("inspect", library, "--budget", "min", "--json")
+    plan = json.loads(done.stdout)["plan"]
+    rung = facts["ladder"][0]
+    assert (plan["budget_bytes"], plan["arena_bytes"]) == (rung["budget_bytes"], rung["arena_bytes"])
+    assert sum(layer["steps"] for layer in plan["layers"]) == rung["steps"]
+    assert sum(layer["loaded_bytes"] for layer in plan["layers"]) == rung["streamed_bytes"]
+    assert sum(layer["kept_bytes"] for layer in plan["layers"]) == rung["pinned_bytes"]
+    times = [layer["predicted_ms"] + layer["waiting_ms"] for layer in plan["layers"]]
+    assert sum(times) == pytest.approx(rung["predicted_ms"])
+    assert {layer["node"] for layer in plan["layers"]} == {"conv0", "conv2", "maxpool4", "gemm6"}
+    done = cli("inspect", library, "--budget", "min")
+    assert done.returncode == 0, done.stderr
+    assert "budgets" not in done.stdout and "gemm6" in done.stdout and f"{rung['steps']} steps" in done.stdout
 
 
 def test_wrong_usage_ends_with_2(cli, library, tmp_path):
     done = cli("inspect", library, "--picture", tmp_path / "plan.docx")
     assert done.returncode == 2 and done.stderr.startswith("error: pictures are written as ")
-    assert cli("inspect", library, "--budget", "0.6").returncode == 2
 
 
 def test_the_version(cli):

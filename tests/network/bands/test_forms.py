@@ -79,7 +79,7 @@ def test_every_rung_computes_the_same(artifact, tmp_path):
 
 
 def test_a_budget_below_the_minimum_names_the_band_that_sets_it(artifact):
-    with pytest.raises(flexcomp.BudgetError, match=r"set by layer \S+\[\d+:\d+\]: [\d,]+ B of activations"):
+    with pytest.raises(flexcomp.BudgetError, match=r"set by layer \S+\[\d+:\d+\] \(node \w+\): [\d,]+ B of activations"):
         flexcomp.build(network(), threads=2, kernels="smallest", budget=artifact.program.rungs[0].budget - 1)
 
 
