@@ -36,7 +36,7 @@ from benchmarks.peers import ENGINES, environment
 from benchmarks.peers.measure import EngineFailure, Workplace
 from benchmarks.peers.picture import draw
 from benchmarks.peers.summary import OURS, Run, Verdict, conditions, judge, ranking, standing
-from flexcomp.cli.progress import BuildProgress
+from flexcomp.report.progress import BuildProgress
 from flexcomp.runtime.session import read_info
 
 NETWORKS = {  # short names → those of benchmarks.models

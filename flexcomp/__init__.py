@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from flexcomp.runtime import load as load
     from flexcomp.tuning import tune as tune
 
-_find, __dir__, _names = door(
+_find, _, _names = door(
     __name__,
     compiler="build Artifact",
     runtime="load Session",
@@ -45,6 +45,10 @@ _find, __dir__, _names = door(
     "ExecutionError InputError UnsupportedModelError",
 )
 __all__ = [*_names, "remote", "__version__"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:

@@ -70,7 +70,7 @@ def _build(model: Path, library: Path, threads: int, budget: str | None, shapes:
     with exit_on_error(CANNOT_BUILD):
         require_model(model)
         from flexcomp import build
-        from flexcomp.cli.progress import BuildProgress
+        from flexcomp.report.progress import BuildProgress
 
         with BuildProgress(model.name) as progress:
             artifact = build(str(model), budget=budget, input_shapes=shapes or None, threads=threads, progress=progress)

@@ -16,11 +16,11 @@ from flexcomp.cli.common import (
     require_model,
 )
 from flexcomp.cli.names import BUDGETS, completed, known_option
-from flexcomp.cli.progress import BuildProgress
 from flexcomp.compiler.offered import KERNELS
 from flexcomp.device.presets import PRESETS
 from flexcomp.files import require_space, require_writable
 from flexcomp.plan import STRATEGIES
+from flexcomp.report.progress import BuildProgress
 from flexcomp.runtime import parse_budget
 
 

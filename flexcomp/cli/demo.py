@@ -10,10 +10,10 @@ from rich.table import Table
 
 from flexcomp.cli.common import CANNOT_BUILD, exit_on_error
 from flexcomp.cli.names import completed, require_known
-from flexcomp.cli.progress import BuildProgress
 from flexcomp.demo.known import DEFAULT, NAMES
 from flexcomp.files import require_folder
 from flexcomp.report import stdout_console
+from flexcomp.report.progress import BuildProgress
 from flexcomp.units import human_bytes
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flexcomp.cli.common import CANNOT_RUN, exit_on_error
-from flexcomp.cli.progress import BuildProgress
 from flexcomp.files import require_writable
+from flexcomp.report.progress import BuildProgress
 
 if TYPE_CHECKING:
     from flexcomp.device import DeviceProfile

@@ -24,11 +24,11 @@ from flexcomp.cli.common import (
 )
 from flexcomp.cli.names import BUDGETS, completed
 from flexcomp.cli.profile import show
-from flexcomp.cli.progress import BuildProgress
 from flexcomp.errors import InputError
 from flexcomp.files import replacing, require_folder, require_writable
 from flexcomp.program import require_library
 from flexcomp.report import budget_rows, median_row, stdout_console
+from flexcomp.report.progress import BuildProgress
 from flexcomp.runtime import Budget, parse_budget, resolve_in
 from flexcomp.units import enough, human_bytes
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 import tvm
 
 from flexcomp import runtime_ext
+from flexcomp.arguments import checked_path, checked_text
 from flexcomp.device import CompileTarget
 from flexcomp.errors import InputError, TargetError
 from flexcomp.files import beside
 from flexcomp.program import PROGRAM_KIND, Array, Program, WeightsDigest, encode_program, write_weights
+from flexcomp.report import describe
+from flexcomp.runtime import Session, ladder_html, load
+from flexcomp.units import enough
 
 from .linker import Linker, linker_for
 from .machine_code import static_library
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Artifact:
     """What `build` returns: the program, its kernels and its weights."""
 
@@ -33,6 +39,41 @@ class Artifact:
 
         return summary(self.program)
 
+    def __repr__(self) -> str:
+        first, *_, last = self.program.rungs[:1] + self.program.rungs
+        return (
+            f"<Artifact {self.program.model}: {len(self.program.layers)} layers, {len(self.program.rungs)} plans from "
+            f"{enough(first.budget)} ({first.predicted_s * 1e3:.1f} ms predicted) to {enough(last.budget)} "
+            f"({last.predicted_s * 1e3:.1f} ms)>"
+        )
+
+    def _repr_html_(self) -> str:
+        return ladder_html(f"{self.program.model}: plans for {self.program.target}", describe(self.program)["ladder"])
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise InputError("an artifact cannot be pickled or copied: export_library writes it, and flexcomp.load opens it")
+
+    def session(
+        self,
+        budget: int | float | str | None = None,
+        threads: int | None = None,
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> Session:
+        """Open it in this process, without a library to keep; arguments and errors as those of `flexcomp.load`.
+
+        The library and its weights are written to a new folder inside `folder`, by default where temporary files go, whose
+        names are gone when this returns: only the session holds them. Where that is a memory file system, weights
+        take memory besides the budget: give a folder on a disk.
+        """
+        if folder is not None:
+            folder = checked_path(folder, "folder")
+        with tempfile.TemporaryDirectory(prefix="flexcomp-", dir=folder) as place:
+            library = Path(place) / "model.so"
+            self.export_library(library)
+            return load(library, budget, threads, **options)
+
     def export_library(self, path: str | os.PathLike[str], compiler: str | None = None) -> None:
         """Write PATH, a self-contained shared library NAME.so, and its weights beside it, NAME.weights.
 
@@ -40,7 +81,7 @@ class Artifact:
         appear only when both are complete. Raises InputError for another ending, and TargetError if the library
         cannot be linked, most often for want of that compiler.
         """
-        path = Path(path)
+        path = checked_path(path, "the library")
         linker = self._linker(path, compiler)
         with beside(path) as folder:
             library, weights = folder / path.name, folder / path.with_suffix(".weights").name
@@ -57,7 +98,7 @@ class Artifact:
 
         Raises as `export_library`.
         """
-        path = Path(path)
+        path = checked_path(path, "the library")
         linker = self._linker(path, compiler)
         with beside(path) as folder:
             library = folder / path.name
@@ -67,7 +108,7 @@ class Artifact:
     def _linker(self, path: Path, compiler: str | None) -> Linker:
         if path.suffix != ".so":
             raise InputError(f"a library is called NAME.so, not {path.name}")
-        return linker_for(self.target, compiler)
+        return linker_for(self.target, None if compiler is None else checked_text(compiler, "compiler"))
 
     def _link(self, library: Path, weights: WeightsDigest, linker: Linker) -> None:
         runtime_ext.register()

@@ -14,22 +14,23 @@ import onnx
 import tvm
 
 from flexcomp import plan
+from flexcomp.arguments import checked_name, checked_path
 from flexcomp.cache import KernelCache
 from flexcomp.device import (
     CompileTarget,
     DeviceProfile,
+    checked_threads,
     default_profile,
     load_profile,
     require_supported,
-    require_threads,
     resolve_target,
 )
-from flexcomp.errors import InputError
-from flexcomp.frontend import Imported, load_model
+from flexcomp.frontend import Imported, load_model, title_of
 from flexcomp.network import Lowered, Network, fixed_order, in_bands, kernel_sets, lower, merge
 from flexcomp.passes.choose_kernels import Measured, chosen_kernels
 from flexcomp.profiling import Database, Measurements
 from flexcomp.program import Array
+from flexcomp.report import shown
 from flexcomp.runtime import parse_budget
 from flexcomp.schedules.tiles.tile import VectorUnit
 
@@ -54,7 +55,7 @@ def build(
     kernels: str = "auto",
     device: DeviceProfile | str | Path | None = None,
     tuning: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     cache: bool = True,
     weights: str = "float32",
 ) -> Artifact:
@@ -71,22 +72,21 @@ def build(
     plans are made for rates guessed from the target.
     `tuning` is a database that `flexcomp.tune` wrote: where it has times of a layer for this target and number of
     threads, they decide what "fastest" is, and plans are made with them.
-    `progress(phase, done, total)` is called as the work goes on. Machine code of kernels is kept for other builds, in
+    `progress(phase, done, total)` is called as the work goes on; True or False show it or do not, and by default it is
+    shown in terminals and notebooks. Machine code of kernels is kept for other builds, in
     the folder that FLEXCOMP_CACHE names or the user's folder for caches, and found there, unless `cache` is False.
 
     Raises ModelError, UnsupportedModelError, TargetError, BudgetError, InputError, or TuningError if the database is
     broken.
     """
-    report = progress or (lambda phase, done, total: None)
-    wish = Wish(parse_budget(budget), strategy)
-    if strategy not in plan.STRATEGIES:
-        raise InputError(f'strategy="{strategy}" is not known: it is one of {", ".join(plan.STRATEGIES)}')
-    prepared = prepare(
-        model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
-        device=device, tuning=tuning, progress=progress, cache=cache,
-        weights=weights,
-    )  # fmt: skip
-    return prepared.artifacts([wish], report)[0]
+    wish = Wish(parse_budget(budget), checked_name(strategy, plan.STRATEGIES, "strategy"))
+    with shown(progress, title_of(model)) as report:
+        prepared = prepare(
+            model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
+            device=device, tuning=tuning, progress=report, cache=cache,
+            weights=weights,
+        )  # fmt: skip
+        return prepared.artifacts([wish], report)[0]
 
 
 def prepare(
@@ -108,9 +108,8 @@ def prepare(
     Arguments and errors are those of `build`.
     """
     report = progress or (lambda phase, done, total: None)
-    if kernels not in KERNELS:
-        raise InputError(f'kernels="{kernels}" is not known: it is one of {", ".join(KERNELS)}')
-    require_threads(threads)
+    checked_name(kernels, KERNELS, "kernels")
+    threads = checked_threads(threads)
     resolved = resolve_target(target)
     require_supported(resolved)
     profile = _device(device) or default_profile(resolved.vector_width, resolved.preset)
@@ -118,7 +117,7 @@ def prepare(
         _log.warning("%s threads would share %s: fewer are faster", threads, _cores(resolved))
     threads = threads or resolved.num_cores
 
-    measured = Measurements(Database.read(tuning), str(resolved), threads) if tuning is not None else None
+    measured = Measurements(Database.read(checked_path(tuning, "tuning")), str(resolved), threads) if tuning is not None else None
 
     report("import", 0, 1)
     imported = load_model(model, input_shapes, params)
@@ -139,7 +138,9 @@ def _cores(target: CompileTarget) -> str:
 
 
 def _device(device: DeviceProfile | str | Path | None) -> DeviceProfile | None:
-    return load_profile(device) if isinstance(device, str | Path) else device
+    if device is None or isinstance(device, DeviceProfile):
+        return device
+    return load_profile(checked_path(device, "device"))
 
 
 def _compile_graph(

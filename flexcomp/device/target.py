@@ -11,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm.target import codegen
 
+from flexcomp.arguments import checked_number
 from flexcomp.device.cores import compute_cores
 from flexcomp.device.presets import CORES, PRESETS, Preset
 from flexcomp.errors import InputError, TargetError
@@ -108,10 +109,14 @@ def resolve_target(target: str | Mapping | tvm.target.Target | CompileTarget | N
     )
 
 
-def require_threads(threads: int | None) -> None:
-    """Raise InputError for a number of threads that the runtime cannot compute with."""
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
+def checked_threads(threads: int | None) -> int | None:
+    """A number of threads, or None. Raises InputError for one that the runtime cannot compute with."""
+    if threads is None:
+        return None
+    threads = checked_number(threads, "threads", least=1)
+    if threads > MOST_THREADS:
         raise InputError(f"threads must be {_limit(threads)}, not {threads}")
+    return threads
 
 
 def _limit(threads: int) -> str:

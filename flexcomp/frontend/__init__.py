@@ -6,8 +6,8 @@ only scalars are left in the IR.
 """
 
 from flexcomp.frontend.domains import known_operators
-from flexcomp.frontend.load import Imported, load_model
+from flexcomp.frontend.load import Imported, load_model, title_of
 from flexcomp.frontend.node_names import node_name, node_of
 from flexcomp.frontend.onnx_model import external_files
 
-__all__ = ["Imported", "external_files", "known_operators", "load_model", "node_name", "node_of"]
+__all__ = ["Imported", "external_files", "known_operators", "load_model", "node_name", "node_of", "title_of"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import onnx
 import tvm
 from tvm import relax
 
+from flexcomp.arguments import checked_shapes
 from flexcomp.errors import InputError
 from flexcomp.frontend.node_names import node_of, output_nodes
 from flexcomp.frontend.onnx_convert import convert_onnx
@@ -49,16 +51,24 @@ def load_model(
     Raises ModelError for a broken file, UnsupportedModelError for what cannot be compiled (operators,
     dynamic shapes), InputError for shapes or weights that do not fit the model.
     """
+    shapes = checked_shapes(input_shapes, "input_shapes")
     if isinstance(model, tvm.IRModule):
-        if input_shapes:
+        if shapes:
             raise InputError("input_shapes is for ONNX models; a Relax module carries its shapes in main's parameters")
         imported = _load_relax(model, params)
     elif params is not None:
         raise InputError("params is for Relax modules; an ONNX model carries its weights itself")
     else:
-        imported = _load_onnx(model, input_shapes or {})
+        imported = _load_onnx(model, shapes)
     _say_what_is_slow(imported.mod)
     return imported
+
+
+def title_of(model: object) -> str:
+    """What to call a model that is not read yet."""
+    if isinstance(model, onnx.ModelProto):
+        return model.graph.name or "model"
+    return Path(model).name if isinstance(model, str | os.PathLike) else "model"
 
 
 def _say_what_is_slow(mod: tvm.IRModule) -> None:

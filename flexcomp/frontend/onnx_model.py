@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import math
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ def read_onnx(source: str | Path | onnx.ModelProto) -> OnnxModel:
     if isinstance(source, onnx.ModelProto):
         model, raw = copy_without_large(source)
         where, folder, name = "the given ONNX model", None, source.graph.name or "model"
-    elif isinstance(source, str | Path):
+    elif isinstance(source, str | os.PathLike) and isinstance(os.fspath(source), str):
         path = Path(source)
         model, raw = _parse(path)
         where, folder, name = str(path), path.parent, path.stem

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from flexcomp.arguments import checked_text
 from flexcomp.errors import DeviceError, InputError
 
 _KNOCK_S = 10.0
@@ -24,7 +25,7 @@ class TrackedDevice:
 
 def parse_address(text: str, what: str) -> tuple[str, int]:
     """Host and port of "host:port". Raises InputError, which calls it the address of `what`."""
-    host, _, port = text.rpartition(":")
+    host, _, port = checked_text(text, f"the address of {what}").rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
         raise InputError(f'"{text}" is not HOST:PORT of {what}')
     return host, int(port)

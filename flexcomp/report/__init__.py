@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     facts="describe select_rung summary",
     tables="choice_table ladder_table layer_table stdout_console timeline_table",
+    showing="Progress shown",
     usage="budget_rows median_row",
     ending="closing_lines",
     picture="draw_plan picture_format",

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 
 from flexcomp.errors import BudgetError
 from flexcomp.units import Units, enough, human_bytes
@@ -50,8 +51,8 @@ def parse_budget(text: int | float | str | Budget | None) -> Budget:
         return text or Budget()
     if isinstance(text, bool):
         raise BudgetError(f"a budget is a number of bytes, not {text}")
-    if isinstance(text, float):
-        return _fraction(text, text)
+    if isinstance(text, Real) and not isinstance(text, Integral):
+        return _fraction(float(text), text)
     if isinstance(text, str):
         return _read(text)
     try:

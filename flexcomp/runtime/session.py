@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import tvm_ffi
 
+from flexcomp.arguments import checked_number, checked_path, checked_seconds
 from flexcomp.errors import (
     ArtifactError,
     BudgetError,
@@ -24,8 +25,10 @@ from flexcomp.errors import (
     StorageError,
     TargetError,
 )
+from flexcomp.units import enough
 
 from .budget import Budget, resolve_in
+from .display import ladder_html
 from .elf import check_elf
 from .trace import Trace, parse_trace
 
@@ -97,13 +100,12 @@ def load(
     check_options(options)
     if threads is not None:
         threads = checked_threads(threads)
-    path = Path(path).resolve()
+    path = checked_path(path, "the library").resolve()
     program, name = _load_program(path)
     info = json.loads(program.get_function("info")())
     nbytes = resolve_in(budget, info)
-    if weights is None:
-        weights = path.with_suffix(".weights")
-    if not Path(weights).exists():
+    weights = path.with_suffix(".weights") if weights is None else checked_path(weights, "weights")
+    if not weights.exists():
         raise ArtifactError(f"the weights file {weights} is missing")
     options |= {"library_path": name, "budget_bytes": nbytes, "threads": threads, "verify": verify}
     with _translated():
@@ -127,6 +129,27 @@ class Session:
         self.inputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in info["inputs"])
         self.outputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in info["outputs"])
         self.ladder = tuple(RungInfo(**rung) for rung in info["ladder"])
+
+    def __repr__(self) -> str:
+        try:
+            state = self.stats()
+        except FlexcompError:
+            return f"<Session {self.info['model']}, closed>"
+        ports = ", ".join(f"{port.name}: {port}" for port in self.inputs)
+        results = ", ".join(f"{port.name}: {port}" for port in self.outputs)
+        threads = f"{state['threads']} thread{'s' * (state['threads'] > 1)}"
+        used, most = enough(state["budget_bytes"]), enough(self.info["resident_bytes"])
+        return f"<Session {self.info['model']}: {ports} -> {results}; {used} of {most}, {threads}>"
+
+    def _repr_html_(self) -> str:
+        try:
+            used = self.budget
+        except FlexcompError:
+            used = None
+        return ladder_html(f"{self.info['model']}: budgets" + (", closed" if used is None else ""), self.info["ladder"], used)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise InputError("a session cannot be pickled or copied: another process opens one of its own with flexcomp.load")
 
     def run(self, inputs: Mapping[str, Any] | None = None, *args: Any) -> dict[str, np.ndarray]:
         """One inference: `run({"x": x})`, or `run(x, …)` in the order of `inputs`. Returns the outputs by name.
@@ -177,6 +200,7 @@ class Session:
         """
         from .watch import Watch, source_of
 
+        interval_s, patience_s = checked_seconds(interval_s, "interval_s"), checked_seconds(patience_s, "patience_s")
         return Watch(self, source_of(source), interval_s, patience_s)
 
     def stats(self) -> dict[str, Any]:
@@ -323,17 +347,16 @@ def _function(module: tvm_ffi.Module, name: str) -> tvm_ffi.Function:
 
 def checked_threads(given: Any) -> int:
     """A number of compute threads. Raises InputError for anything else."""
-    if isinstance(given, bool) or not hasattr(given, "__index__"):
-        raise InputError(f"threads must be a whole number, not {given!r}")
-    if given < 1:
-        raise InputError(f"threads must be at least 1, not {given}")
-    return int(given)
+    return checked_number(given, "threads", least=1)
 
 
 def _checked(port: TensorInfo, value: Any) -> np.ndarray:
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         value = np.from_dlpack(value)  # tensors of tvm_ffi
-    array = np.asarray(value, order="C")
+    try:
+        array = np.asarray(value, order="C")
+    except (TypeError, ValueError) as error:
+        raise InputError(f'input "{port.name}" must be {port}: {error}') from None
     if port.dtype == array.dtype.name == "bfloat16":
         array = array.view(port.array_dtype)
     if array.dtype != port.array_dtype or array.shape != port.shape:

@@ -13,8 +13,9 @@ from pathlib import Path
 import onnx
 import tvm
 
+from flexcomp.arguments import checked_number, checked_path
 from flexcomp.compiler import linker_for, require_linker
-from flexcomp.device import CompileTarget, require_supported, require_threads, resolve_target
+from flexcomp.device import CompileTarget, checked_threads, require_supported, resolve_target
 from flexcomp.errors import InputError, TuningError
 from flexcomp.frontend import load_model
 from flexcomp.profiling import Database, Record
@@ -62,11 +63,11 @@ def tune(
     Raises ModelError, UnsupportedModelError, TargetError, InputError, and TuningError if the database is broken or no
     device can measure.
     """
-    if trials < 1:
-        raise InputError(f"trials must be at least 1, not {trials}")
+    trials = checked_number(trials, "trials", least=1)
+    database = checked_path(database, "database")
     if (tracker is None) != (key is None):
         raise InputError("a tracker and a key go together")
-    require_threads(threads)
+    threads = checked_threads(threads)
     resolved = resolve_target(target)
     threads = threads or resolved.num_cores
     require_supported(resolved)

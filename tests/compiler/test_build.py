@@ -188,7 +188,7 @@ def test_what_cannot_be_linked_leaves_nothing(artifact, tmp_path, monkeypatch):
 
 def test_wrong_options_are_refused_before_the_work_begins():
     for options, message in (
-        ({"strategy": "luck"}, 'strategy="luck" is not known: it is one of best'),
+        ({"strategy": "luck"}, "strategy='luck' is not known: it is one of best"),
         ({"threads": 0}, "threads must be at least 1, not 0"),
     ):
         with pytest.raises(flexcomp.InputError, match=message):
