@@ -43,13 +43,14 @@ def _groups(main: relax.Function) -> dict[relax.Var, list[relax.VarBinding]]:
     order = list(bindings(main))
     from_weights = weight_vars(main)
     readers = uses(main)
+    at = {binding.var: position for position, binding in enumerate(order)}
     taken: set[relax.Var] = set()
     groups: dict[relax.Var, list[relax.VarBinding]] = {}
     for position in reversed(range(len(order))):
         anchor = order[position]
         if anchor.var in from_weights or not _is_anchor(anchor.value, from_weights):
             continue
-        group = _grow(order, position, from_weights, readers, taken)
+        group = _grow(order, position, at, from_weights, readers, taken)
         taken.update(binding.var for binding in group)
         groups[group[-1].var] = group
     return groups
@@ -75,21 +76,25 @@ def _is_anchor(value: ir.Expr, from_weights: set[relax.Var]) -> bool:
     return all(math.prod(side[:-2]) in (1, whole) for side in (left, right))
 
 
-def _grow(order, position, from_weights, readers, taken) -> list[relax.VarBinding]:
-    """The longest epilogue of the anchor at `position` of which only the end is needed elsewhere."""
+def _grow(order, position, at, from_weights, readers, taken) -> list[relax.VarBinding]:
+    """The longest epilogue of the anchor at `position` of which only the end is needed elsewhere.
+
+    Only what reads a member can become one. `at` has the positions of variables, `readers` those that read them.
+    """
     anchor = order[position]
     out_shape = shape(anchor.var)
     weighted = anchor.value.args[1] in from_weights
     group = [anchor]
     members = {anchor.var}
     best = [anchor]
-    for binding in order[position + 1 :]:
-        if len(group) > _LONGEST_EPILOGUE:
-            break
+    ahead = sorted(at[reader] for reader in set(readers.get(anchor.var, [])) - {anchor.var})
+    while ahead and len(group) <= _LONGEST_EPILOGUE:
+        binding = order[ahead.pop(0)]
         if binding.var in taken or not _fits(binding, members, out_shape, from_weights, weighted):
             continue
         group.append(binding)
         members.add(binding.var)
+        ahead = sorted({*ahead, *(at[reader] for reader in readers.get(binding.var, []) if reader != binding.var)})
         if all(reader in members for inner in group[:-1] for reader in readers.get(inner.var, [])) and all(
             inner.var not in readers.get(inner.var, []) for inner in group[:-1]
         ):

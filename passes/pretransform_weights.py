@@ -42,16 +42,17 @@ class PretransformWeights:
 
     def __init__(self, unit: VectorUnit) -> None:
         self.unit = unit
+        self.built: dict[tuple, tvm.tirx.PrimFunc] = {}  # by spec and candidate: kernels of modules that were seen before
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        return _Mutator(mod, self.unit).transform()
+        return _Mutator(mod, self.unit, self.built).transform()
 
 
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, unit: VectorUnit) -> None:
+    def __init__(self, mod: tvm.IRModule, unit: VectorUnit, built: dict[tuple, tvm.tirx.PrimFunc]) -> None:
         super().__init__(mod)
-        self.mod, self.unit = mod, unit
+        self.mod, self.unit, self.built = mod, unit, built
         self.kernels: dict[tuple, tvm.ir.GlobalVar] = {}
         self.parts = _parts(mod)
         self.begun: dict[int, relax.Var] = {}  # by number of a concatenation: the tensor, as far as it is written
@@ -150,7 +151,9 @@ class _Mutator(relax.PyExprMutator):
             if candidate.in_place:
                 operands = len(data_shapes(spec))
                 described[names.IN_PLACE] = list(range(operands, operands + spec.tensors))
-            func = candidate.build().with_attrs(described)
+            if key not in self.built:
+                self.built[key] = candidate.build()
+            func = self.built[key].with_attrs(described)
             name = f"{operator_of(layer)}_{candidate.family}_{len(self.kernels)}"
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)
         return self.kernels[key]

@@ -158,17 +158,20 @@ def _compile_graph(
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
     simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights, dtype), "transformers")
+    fused = pipeline.run(simple, pipeline.fuse(dtype), "fuse")
+    pack = pipeline.pack(unit)  # one for all choices: it builds equal kernels once
     report("passes", 1, total)
 
     def lowerings() -> Iterator[Lowered]:
         """None that has nothing new."""
         seen: set[tuple[str, str]] = set()
         for done, strategy in enumerate(strategies):
-            mod = pipeline.run(simple, pipeline.choose(unit, strategy, measured, dtype), "choose")
+            mod = pipeline.run(fused, pipeline.choose(unit, strategy, measured), "choose")
             chosen = {(gv.name_hint, kernel) for gv, kernel in chosen_kernels(mod).items()}
             if not done or chosen - seen:
                 seen |= chosen
-                mod, weights = _pack_weights(mod, imported.weights, target, unit)
+                mod = pipeline.run(mod, pack, "pack")
+                mod, weights = _separate_weights(mod, imported.weights, target, unit)
                 report("passes", 2 + 2 * done, total)
                 yield lower(
                     mod, weights, target, imported.input_names, imported.output_names, imported.output_nodes
@@ -179,11 +182,10 @@ def _compile_graph(
     return merge(lowerings(), worthwhile=math.inf) if kernels == "flexnn" else merge(lowerings())
 
 
-def _pack_weights(
+def _separate_weights(
     mod: tvm.IRModule, weights: Sequence[np.ndarray], target: CompileTarget, unit: VectorUnit
 ) -> tuple[tvm.IRModule, list[Array]]:
-    """A module of kernel calls, of one with chosen kernels, and its weights."""
-    mod = pipeline.run(mod, pipeline.pack(unit), "pack")
+    """A module of kernel calls, of one with packed weights, and these."""
     mod = pipeline.run(mod, pipeline.separate_weights(), "separate_weights")
     transform = [gv for gv in mod.get_global_vars() if gv.name_hint == "main_transform_params"]
     transformed = evaluate_later(mod[transform[0]], weights) if transform else list(weights)

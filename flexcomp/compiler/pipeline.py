@@ -49,11 +49,14 @@ def transformers(unit: VectorUnit, evaluate: Evaluate, weights: str = "float32")
     return [CheckIndices(evaluate), FuseAttention(unit, evaluate), SliceEmbeddings(unit, weights)]
 
 
-def choose(
-    unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None, weights: str = "float32"
-) -> list[Pass]:
-    """Anchors and their epilogues are functions with a chosen kernel; `kernels` is a strategy of the choice."""
-    return [FuseLayers(), PlaceParts(), NarrowWeights(weights), ChooseKernels(unit, kernels, measured)]
+def fuse(weights: str = "float32") -> list[Pass]:
+    """Anchors and their epilogues are functions, whose weights have an element type."""
+    return [FuseLayers(), PlaceParts(), NarrowWeights(weights)]
+
+
+def choose(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
+    """These functions have a chosen kernel; `kernels` is a strategy of the choice."""
+    return [ChooseKernels(unit, kernels, measured)]
 
 
 def pack(unit: VectorUnit) -> list[Pass]:
@@ -62,8 +65,8 @@ def pack(unit: VectorUnit) -> list[Pass]:
 
 
 def layers(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
-    """Both of these."""
-    return [*choose(unit, kernels, measured), *pack(unit)]
+    """All of these."""
+    return [*fuse(), *choose(unit, kernels, measured), *pack(unit)]
 
 
 def separate_weights() -> list[Pass]:

@@ -8,7 +8,7 @@ what rows of a result need of its operands is mostly rows of those. NumPy covers
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -156,10 +156,15 @@ def _typed(call: relax.Call, result):
     return result if str(result.dtype) == wanted else result.astype(wanted)
 
 
-def _variables(expr: ir.Expr) -> list[relax.Var]:
-    found: list[relax.Var] = []
-    relax.analysis.post_order_visit(expr, lambda node: found.append(node) if isinstance(node, relax.Var) else None)
-    return found
+def _variables(expr: ir.Expr) -> Iterator[relax.Var]:
+    """What an expression in A-normal form reads."""
+    if isinstance(expr, relax.Var):
+        yield expr
+    elif isinstance(expr, relax.TupleGetItem):
+        yield from _variables(expr.tuple_value)
+    elif isinstance(expr, relax.Tuple | relax.Call):
+        for part in expr.fields if isinstance(expr, relax.Tuple) else expr.args:
+            yield from _variables(part)
 
 
 def _compiled(call: relax.Call, args: list):
