@@ -2,6 +2,8 @@
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
 RESULTS := benchmarks/results
+# What a whole comparison shows is committed, what a part of one shows is not.
+SHOWN = $(if $(ARGS),$(RESULTS),docs)
 
 # How long `make fuzz` takes, without compiling.
 FUZZ_SECONDS := 120
@@ -41,7 +43,7 @@ sanitize:
 
 bench:
 	@bash scripts/environment.sh $(VENV) bench
-	$(PYTHON) -m benchmarks.compare --json $(RESULTS)/compare.json --picture $(RESULTS)/compare.png $(ARGS)
+	$(PYTHON) -m benchmarks.compare --json $(RESULTS)/compare.json --summary $(SHOWN)/comparison.json --picture $(SHOWN)/comparison.png $(ARGS)
 
 lint:
 	@bash scripts/environment.sh $(VENV) test

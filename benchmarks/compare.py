@@ -3,6 +3,7 @@
     python -m benchmarks.compare                                      # all networks, one and two threads
     python -m benchmarks.compare resnet50 gpt2 --threads 1 --rounds 3
     python -m benchmarks.compare vgg19 --picture vgg19.png            # also flexcomp over its budgets
+    python -m benchmarks.compare --draw docs/comparison.json --picture again.png    # measures nothing
 
 Every engine has an environment of its own in `.cache/peers`, made at its first use, and every measurement a process of
 its own; engines take turns. All compute in float32 with the same number of threads on the same inputs, and outputs are
@@ -34,7 +35,7 @@ from rich.table import Table
 from benchmarks import models
 from benchmarks.peers import ENGINES, environment
 from benchmarks.peers.measure import EngineFailure, Workplace
-from benchmarks.peers.picture import draw
+from benchmarks.peers.picture import draw, shown
 from benchmarks.peers.summary import OURS, Run, Verdict, conditions, judge, ranking, standing
 from flexcomp.report.progress import BuildProgress
 from flexcomp.runtime.session import read_info
@@ -186,6 +187,12 @@ def machine() -> dict:
     return {"processor": names[0] if names else platform.machine(), "cores": os.cpu_count()}
 
 
+def note() -> str:
+    """Where the figures come from, for those who find them in a file."""
+    facts = machine()
+    return f"measured by benchmarks.compare on {facts['cores']} cores of {facts['processor']}; memory is the peak over idle"
+
+
 def prepare(engines: Sequence[str]) -> None:
     """Make the environments that are missing."""
     with BuildProgress("peers") as progress:
@@ -207,21 +214,30 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), metavar="ENGINE")
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--picture", type=Path, help="draw latency over memory, with flexcomp at several budgets")
+    parser.add_argument("--summary", type=Path, help="write what the picture shows here, as JSON")
+    parser.add_argument("--draw", type=Path, help="only draw the picture of a JSON file that was written before")
     parser.add_argument("--dir", type=Path, help="a folder for the models, on the disk to load from")
     args = parser.parse_args()
+    if args.draw:
+        if not args.picture:
+            parser.error("--draw needs --picture")
+        draw(json.loads(args.draw.read_text())["results"], args.picture)
+        return
     if unknown := set(args.names) - {*NETWORKS, *models.NAMES}:
         parser.error(f"no network {', '.join(sorted(unknown))}; there are {', '.join([*NETWORKS, *models.NAMES])}")
     try:
         prepare([REFERENCE, *args.engines])
     except environment.EnvironmentFailure as error:
         sys.exit(f"error: {error}")
-    for path in filter(None, (args.json, args.picture)):
+    for path in filter(None, (args.json, args.summary, args.picture)):
         path.parent.mkdir(parents=True, exist_ok=True)
     console, results = Console(width=None if sys.stdout.isatty() else 130), []
     for name in args.names or NETWORKS:
         results += measure_network(name, args, console.print)
         if args.json:  # long runs are worth keeping in parts
             args.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1))
+    if args.summary:
+        args.summary.write_text(json.dumps({"note": note(), "results": shown(results)}, indent=1) + "\n")
     if args.picture:
         draw(results, args.picture)
         console.print(f"the picture is {args.picture}", markup=False, highlight=False)

@@ -34,6 +34,23 @@ def draw(results: Sequence[dict], path: Path) -> None:
     pyplot.close(figure)
 
 
+def shown(results: Sequence[dict]) -> list[dict]:
+    """Of the results of a comparison what the picture needs."""
+    return [
+        {
+            "network": result["network"],
+            "threads": result["threads"],
+            "engines": {name: _place(found) for name, found in result["engines"].items()},
+            "curve": [_place(point) for point in result["curve"]],
+        }
+        for result in results
+    ]
+
+
+def _place(found: dict) -> dict:
+    return {key: found[key] for key in ("status", "memory_bytes", "latency_ms") if key in found}
+
+
 def _draw_one(axis, result: dict) -> dict[str, object]:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -56,7 +73,7 @@ def _draw_one(axis, result: dict) -> dict[str, object]:
     axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > 4 else (1, 2, 3, 4, 6, 8)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_xlabel("peak memory over idle, MB")
+    axis.set_xlabel("memory, MB")
     axis.set_ylabel("latency, ms")
     axis.grid(alpha=0.3, which="both")
     return handles

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from benchmarks.compare import table
 from benchmarks.peers.conditions import Conditions, observed
 from benchmarks.peers.measure import largest_error
-from benchmarks.peers.picture import draw
+from benchmarks.peers.picture import draw, shown
 from benchmarks.peers.summary import Run, conditions, judge, ranking
 from flexcomp.report.tables import as_text
 
@@ -85,6 +90,27 @@ def test_a_picture_is_drawn(tmp_path):
     }
     draw([result] * 5, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_saved_summary_gives_the_same_picture(tmp_path):
+    engine = {"status": "ok", "memory_bytes": 5_000_000, "latency_ms": 3.0, "runs": [1, 2, 3]}
+    wrong = {"status": "wrong", "memory_bytes": 1, "latency_ms": 1.0}
+    engines = {"flexcomp": engine, "ncnn": engine, "mnn": wrong}
+    results = [{"network": "net", "threads": 1, "engines": engines, "curve": [engine], "ratio": 1}]
+    draw(results, tmp_path / "at_once.png")
+    (tmp_path / "summary.json").write_text(json.dumps({"results": shown(results)}))
+    assert "runs" not in (tmp_path / "summary.json").read_text()
+    command = ["--draw", tmp_path / "summary.json", "--picture", tmp_path / "later.png"]
+    subprocess.run([sys.executable, "-m", "benchmarks.compare", *command], check=True)
+    assert (tmp_path / "later.png").read_bytes() == (tmp_path / "at_once.png").read_bytes()
+
+
+def test_the_committed_picture_is_that_of_its_figures(tmp_path):
+    facts = json.loads(Path("docs/comparison.json").read_text())
+    assert facts["note"] and all(len(result["curve"]) > 1 for result in facts["results"])
+    draw(facts["results"], tmp_path / "again.png")
+    with Image.open(tmp_path / "again.png") as drawn, Image.open("docs/comparison.png") as committed:
+        assert drawn.size == committed.size
 
 
 def test_conditions_of_all_runs_stand_in_one_line():
