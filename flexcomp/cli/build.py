@@ -118,8 +118,7 @@ def build(
                 progress=progress,
                 cache=cache,
             )
-            progress("writing", 0, 1)
-            artifact.export_library(str(output))
+            artifact.export_library(str(output), progress=progress)
         from flexcomp.report import closing_lines
 
         for line in closing_lines(artifact.program, output, parse_budget(budget)):

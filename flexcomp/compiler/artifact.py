@@ -16,7 +16,7 @@ from flexcomp.device import CompileTarget
 from flexcomp.errors import InputError, TargetError
 from flexcomp.files import beside
 from flexcomp.program import PROGRAM_KIND, Array, Program, WeightsDigest, encode_program, write_weights
-from flexcomp.report import describe
+from flexcomp.report import Progress, describe
 from flexcomp.runtime import Session, ladder_html, load
 from flexcomp.units import enough
 
@@ -74,24 +74,37 @@ class Artifact:
             self.export_library(library)
             return load(library, budget, threads, **options)
 
-    def export_library(self, path: str | os.PathLike[str], compiler: str | None = None) -> None:
+    def export_library(
+        self,
+        path: str | os.PathLike[str],
+        compiler: str | None = None,
+        *,
+        progress: Progress = lambda phase, done, total: None,
+    ) -> None:
         """Write PATH, a self-contained shared library NAME.so, and its weights beside it, NAME.weights.
 
         A library for another kind of machine is linked with a cross compiler: `compiler`, or TRIPLE-g++. Both files
-        appear only when both are complete. Raises InputError for another ending, and TargetError if the library
-        cannot be linked, most often for want of that compiler.
+        appear only when both are complete. Weights are packed now: `progress` is called as for `flexcomp.build`.
+
+        Raises InputError for another ending, and TargetError if the library cannot be linked, most often for want of
+        that compiler.
         """
         path = checked_path(path, "the library")
         linker = self._linker(path, compiler)
         with beside(path) as folder:
             library, weights = folder / path.name, folder / path.with_suffix(".weights").name
-            self._link(library, self.write_weights(weights), linker)
+            self._link(library, self.write_weights(weights, progress), linker)
             weights.replace(path.with_suffix(".weights"))
             library.replace(path)
 
-    def write_weights(self, path: str | os.PathLike[str]) -> WeightsDigest:
+    def write_weights(
+        self, path: str | os.PathLike[str], progress: Progress = lambda phase, done, total: None
+    ) -> WeightsDigest:
         """Write the weights file alone; what is returned belongs into every library that uses it."""
-        return write_weights(path, self.weights, model=self.program.model, data_nbytes=self.program.weights_nbytes)
+        return write_weights(
+            path, self.weights, model=self.program.model, data_nbytes=self.program.weights_nbytes,
+            report=lambda done, total: progress("writing", done, total),
+        )  # fmt: skip
 
     def write_library(self, path: str | os.PathLike[str], weights: WeightsDigest, compiler: str | None = None) -> None:
         """Write PATH alone, a library for a weights file that this or another artifact with the same weights wrote.

@@ -17,7 +17,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,12 +46,14 @@ def write_weights(
     *,
     model: str = "",
     data_nbytes: int | None = None,
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> WeightsDigest:
     """Write the weights file and return its digest.
 
     `entries` are (name, array) or (name, array, offset) in ascending order of offset; without an offset a
     tensor starts at the next multiple of ALIGN. `data_nbytes` pads the data section at its end. `path` appears
     only when it is complete. Arrays that are deferred are made here, a piece at a time and on all cores.
+    `report(done, total)` is called as tensors are written.
     """
     if not isinstance(entries, Sequence):
         raise TypeError("the weights must be a sequence: they are gone through twice")
@@ -62,6 +64,8 @@ def write_weights(
     metadata = {"format": WEIGHTS_FORMAT, "model": model, "content": hashlib.sha256().hexdigest()}
     header_nbytes = len(_weights_header(tensors, metadata))  # the same with any digest
     edges = [0, *offsets[1:], end]
+    checksums: list[Checksum] = []
+    report(0, len(entries))
     with replacing(path) as partial, open(partial, "wb") as out:
         out.truncate(header_nbytes + end)  # gaps are holes, which read as zeros
 
@@ -78,7 +82,9 @@ def write_weights(
             return Checksum(begin, behind - begin, zlib.crc32(bytes(behind - at), crc))
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # NumPy and writing leave Python to others
-            checksums = list(threads.map(write, range(len(entries))))
+            for checksum in threads.map(write, range(len(entries))):
+                checksums.append(checksum)
+                report(len(checksums), len(entries))
         content = b"".join(struct.pack("<QQI", c.offset, c.nbytes, c.crc) for c in checksums)
         header = _weights_header(tensors, metadata | {"content": hashlib.sha256(content).hexdigest()})
         out.write(header)

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+# Kernels differ a hundredfold: what is left is told by all that was done of a stage, not by the last seconds.
+_REMEMBERED_S = 3600.0
+
+
+class _TimeLeft(ProgressColumn):
+    """How long the stage will take on, by how it went on so far; nothing where that cannot be told."""
+
+    def render(self, task: Task) -> Text:
+        seconds = task.time_remaining
+        if task.finished or seconds is None:
+            return Text("")
+        return Text(f"about {seconds} s left" if seconds < 100 else f"about {seconds / 60:.0f} min left")
 
 
 class BuildProgress:
     """A context manager whose call `progress(stage, done, total)` suits `flexcomp.build`."""
 
-    def __init__(self, title: str, console: Console | None = None) -> None:
-        self._title = title
+    def __init__(
+        self, title: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._title, self._clock = title, clock
         self._console = console or Console(stderr=True)
         self._stage = ""
         self._stage_start = 0.0
@@ -22,8 +39,11 @@ class BuildProgress:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            _TimeLeft(),
             console=self._console,
             transient=True,
+            get_time=clock,
+            speed_estimate_period=_REMEMBERED_S,
             disable=not self._console.is_terminal,
         )
         self._task = self._bars.add_task(title, total=None)
@@ -41,12 +61,12 @@ class BuildProgress:
     def __call__(self, stage: str, done: int, total: int) -> None:
         if stage != self._stage:
             self._finish_stage()
-            self._stage, self._stage_start = stage, time.monotonic()
+            self._stage, self._stage_start = stage, self._clock()
             self._bars.reset(self._task)
         self._bars.update(self._task, description=f"{self._title}: {stage}", completed=done, total=total or None)
 
     def _finish_stage(self) -> None:
         if self._stage:
-            seconds = time.monotonic() - self._stage_start
+            seconds = self._clock() - self._stage_start
             self._console.print(f"{self._title}: {self._stage} ({seconds:.1f} s)", highlight=False, markup=False)
         self._stage = ""

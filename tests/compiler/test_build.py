@@ -153,10 +153,14 @@ def test_a_relax_module_with_constants_is_not_changed(tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_progress_covers_every_phase():
+def test_progress_covers_every_phase(tmp_path):
     seen = []
-    flexcomp.build(network(), progress=lambda phase, done, total: seen.append((phase, done, total)))
-    assert list(dict.fromkeys(phase for phase, _, _ in seen)) == ["import", "passes", "plan", "compile"]
+
+    def progress(phase, done, total):
+        seen.append((phase, done, total))
+
+    flexcomp.build(network(), progress=progress).export_library(tmp_path / "network.so", progress=progress)
+    assert list(dict.fromkeys(phase for phase, _, _ in seen)) == ["import", "passes", "plan", "compile", "writing"]
     last = {phase: (done, total) for phase, done, total in seen}
     assert all(done == total for done, total in last.values())
 
