@@ -10,7 +10,6 @@ from .fuse_layers import FuseLayers
 from .keep_constant_outputs import KeepConstantOutputs
 from .lower_operators import LowerOperators
 from .name_fused import NameFused
-from .narrow_weights import NarrowWeights
 from .nhwc import ToNHWC
 from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
@@ -30,7 +29,6 @@ __all__ = [
     "KeepConstantOutputs",
     "LowerOperators",
     "NameFused",
-    "NarrowWeights",
     "PlaceParts",
     "PretransformWeights",
     "SliceEmbeddings",

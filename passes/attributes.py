@@ -16,7 +16,8 @@ WEIGHTS = "flexcomp.weights"
 # On a layer function (set by PlaceParts, consumed by PretransformWeights): the number of the concatenation that the
 # result is a part of, and its place there; `encode_place` has the form.
 PLACE = "flexcomp.place"
-# On a layer function (set by NarrowWeights, consumed by PretransformWeights): the element type of its weights.
+# On a layer function (set by FuseLayers, consumed by PretransformWeights): the element type of its weights,
+# where it is not float32.
 DTYPE = "flexcomp.dtype"
 # On a layer function (set by ChooseKernels, consumed by PretransformWeights): the candidate, e.g. "direct 14×32".
 KERNEL = "flexcomp.kernel"

@@ -39,6 +39,7 @@ class _Affine:
     axis: int | None  # of the channels; None as long as all factors are scalars
     scale: ir.Expr | None = None
     shift: ir.Expr | None = None
+    name: str = ""  # of the first variable of the chain that tells an ONNX node
 
 
 class _Folder(MainRewriter):
@@ -57,9 +58,9 @@ class _Folder(MainRewriter):
         if affine is None:
             return self.substitute(value)
         if self._goes_on(var, affine.axis):
-            self.chains[var] = affine
+            self.chains[var] = affine if affine.name or "@" not in var.name else replace(affine, name=var.name)
             return None
-        return self._emit_affine(affine)
+        return self._emit_affine(affine, var.name)
 
     # Reading: which operators are links of a chain.
 
@@ -193,7 +194,7 @@ class _Folder(MainRewriter):
         extents = tuple(shape(factor)[0] if i == axis else 1 for i in range(rank))
         return self.emit(self.reshape(factor, extents))
 
-    def _emit_affine(self, affine: _Affine) -> ir.Expr:
+    def _emit_affine(self, affine: _Affine, name: str) -> ir.Expr:
         value, scale = affine.base, affine.scale
         if isinstance(value, relax.Call):
             if scale is not None:
@@ -201,11 +202,11 @@ class _Folder(MainRewriter):
                 channels = _weight_channel_axis(value)
                 weight = self.emit(op.multiply(weight, self._along(scale, channels, len(shape(weight)))))
                 value, scale = relax.Call(value.op, [data, weight], value.attrs, value.ty_args), None
-            value = self.emit(value)
+            value = self.emit(value, affine.name or name)
         rank = len(shape(value))
         for factor, apply in ((scale, op.multiply), (affine.shift, op.add)):
             if factor is not None:
-                value = self.emit(apply(value, self._along(factor, affine.axis, rank)))
+                value = self.emit(apply(value, self._along(factor, affine.axis, rank)), name)
         return value
 
 

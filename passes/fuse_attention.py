@@ -16,11 +16,11 @@ from ..schedules.operators import attention
 from ..schedules.operators.attention import Access, AttentionSpec
 from ..schedules.tiles.tile import VectorUnit
 from .attributes import kernel_attributes
-from .ir import bindings, dtype, num_inputs, operator, shape, static_tensor, uses
+from .ir import bindings, dtype, operator, shape, static_tensor, uses
 from .layers import scalar
 from .rebuild import MainRewriter, permuted_axes
 from .views import View, reshaped_strides, view_of
-from .weights import weight_vars
+from .weights import function_of, weight_vars
 
 # What hides a score for certain: none comes near it from the other side.
 _HIDDEN = -1e30
@@ -256,7 +256,7 @@ class _Fuser(MainRewriter):
             return False
         key = (mask.tensor, mask.kind, mask.hides, queries, keys)
         if key not in self.causal:
-            found = self.evaluate(self._weight_side(mask.tensor))[0]
+            found = self.evaluate(function_of(self.main, mask.tensor))[0]
             if mask.kind == "add":
                 visible, certain = found == 0, bool(((found == 0) | (found <= _HIDDEN)).all())
             else:
@@ -265,17 +265,6 @@ class _Fuser(MainRewriter):
             same = visible.shape[-2:] == wanted.shape and bool((visible == wanted).all())
             self.causal[key] = certain and same
         return self.causal[key]
-
-    def _weight_side(self, wanted: relax.Var) -> relax.Function:
-        """A function of all weights that returns `wanted`."""
-        params = list(self.main.params[num_inputs(self.main) :])
-        needed, order = {wanted}, []
-        for binding in reversed(list(bindings(self.main))):
-            if binding.var in needed:
-                needed.update(relax.analysis.free_vars(binding.value))
-                order.insert(0, binding)
-        block = relax.BindingBlock([relax.VarBinding(binding.var, binding.value) for binding in order])
-        return relax.Function(params, relax.SeqExpr([block] if order else [], wanted), wanted.ty)
 
     def _kernel(self, spec: AttentionSpec) -> ir.GlobalVar:
         if spec not in self.kernels:

@@ -8,10 +8,10 @@ import tvm
 from tvm import ir, relax
 from tvm.ir.transform import module_pass
 
-from .attributes import LAYER, WEIGHTS
+from .attributes import DTYPE, LAYER, WEIGHTS
 from .ir import bindings, dtype, operator, shape, static_tensor, uses, with_functions
 from .layers import ANCHORS, ELEMENTWISE, scalar
-from .weights import weight_vars
+from .weights import KeptWeight, WeightType, weight_vars
 
 # A longer chain than this is no epilogue any more; it also bounds the work of the search.
 _LONGEST_EPILOGUE = 32
@@ -30,12 +30,18 @@ class FuseLayers:
     their other operands are scalars, per-channel weights or tensors of the output's shape, and ends where a
     value is needed elsewhere. A reshape that keeps the channels is no obstacle: it moves nothing. Where two
     anchors could take the same operator, the later one does.
+
+    `weight_type` says in which element type a layer's weights are kept: flexcomp.dtype = "float16". Kernels that take weights
+    as they are widen them in registers; those that take transformed ones have float32 weights, made of the same rounded values.
     """
+
+    def __init__(self, weight_type: WeightType = lambda names, weight: "float32") -> None:
+        self.weight_type = weight_type
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
         main = mod["main"]
         groups = _groups(main)
-        return _Rewriter(mod, main, groups).rewrite() if groups else mod
+        return _Rewriter(mod, main, groups, self.weight_type).rewrite() if groups else mod
 
 
 def _groups(main: relax.Function) -> dict[relax.Var, list[relax.VarBinding]]:
@@ -133,8 +139,8 @@ def _same_rows(value: relax.Var, out_shape: tuple[int, ...]) -> bool:
 
 
 class _Rewriter:
-    def __init__(self, mod: tvm.IRModule, main: relax.Function, groups: dict) -> None:
-        self.mod, self.main, self.groups = mod, main, groups
+    def __init__(self, mod: tvm.IRModule, main: relax.Function, groups: dict, weight_type: WeightType) -> None:
+        self.mod, self.main, self.groups, self.weight_type = mod, main, groups, weight_type
         self.inner = {binding.var for group in groups.values() for binding in group[:-1]}
         self.from_weights = weight_vars(main)
         self.builder = relax.BlockBuilder(mod.clone())
@@ -176,8 +182,14 @@ class _Rewriter:
         inner = dict(zip(args, params, strict=True))
         name = operator(group[0].value)
         weights = [i for i, arg in enumerate(args) if arg in self.from_weights]
+        attrs = {LAYER: name, WEIGHTS: weights}
+        kept = group[0].value.args[1]
+        if kept in self.from_weights:
+            weight = KeptWeight(self.main, kept, 1 if name == "matmul" else 0)
+            dtype = self.weight_type([binding.var.name for binding in group], weight)
+            attrs |= {DTYPE: dtype} if dtype != "float32" else {}
         builder = relax.BlockBuilder()
-        with builder.function("layer", params, private=True, attrs={LAYER: name, WEIGHTS: weights}):
+        with builder.function("layer", params, private=True, attrs=attrs):
             with builder.dataflow():
                 for position, binding in enumerate(group):
                     value = relax.expr_functor.PyExprMutator.visit_expr(_Substitute(inner), binding.value)

@@ -15,7 +15,7 @@ from ..schedules.tiles.tile import VectorUnit
 from .attributes import kernel_attributes
 from .ir import dtype, operator, shape, static_tensor
 from .rebuild import MainRewriter
-from .weights import weight_vars
+from .weights import KeptWeight, WeightType, weight_vars
 
 # Smaller tables are not worth cutting.
 _LEAST_NBYTES = 1 << 20
@@ -29,25 +29,25 @@ class SliceEmbeddings:
                                    y = call_tir(embedding_0, (ids, p, 0, blocks))
 
     The table is float32 and depends on weights only, the ids do not. Steps of some blocks each fill in the rows of y that
-    they hold. Rows are kept as `dtype`, which may be of 16 or 8 bits.
+    they hold. `weight_type` says in which element type rows are kept.
     """
 
-    def __init__(self, unit: VectorUnit, dtype: str = "float32") -> None:
-        self.unit, self.dtype = unit, dtype
+    def __init__(self, unit: VectorUnit, weight_type: WeightType = lambda names, weight: "float32") -> None:
+        self.unit, self.weight_type = unit, weight_type
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        return _Slicer(mod, self.unit, self.dtype).rewrite()
+        return _Slicer(mod, self.unit, self.weight_type).rewrite()
 
 
 class _Slicer(MainRewriter):
-    def __init__(self, mod: tvm.IRModule, unit: VectorUnit, dtype: str) -> None:
+    def __init__(self, mod: tvm.IRModule, unit: VectorUnit, weight_type: WeightType) -> None:
         super().__init__(mod)
-        self.unit, self.dtype = unit, dtype
+        self.unit, self.weight_type = unit, weight_type
         self.from_weights = weight_vars(self.main)
         self.kernels: dict[EmbeddingSpec, ir.GlobalVar] = {}
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
-        return self._lookup(value) if self._is_lookup(value) else self.substitute(value)
+        return self._lookup(var, value) if self._is_lookup(value) else self.substitute(value)
 
     def _is_lookup(self, value: ir.Expr) -> bool:
         if operator(value) != "take" or not all(
@@ -62,10 +62,11 @@ class _Slicer(MainRewriter):
         countable = dtype(ids) in ("int32", "int64") and math.prod(shape(ids)) > 0
         return large and countable and table in self.from_weights and ids not in self.from_weights
 
-    def _lookup(self, call: relax.Call) -> ir.Expr:
+    def _lookup(self, var: relax.Var, call: relax.Call) -> ir.Expr:
         table, ids = call.args
         rows, *rest = shape(table)
-        spec = EmbeddingSpec(shape(ids) or (1,), dtype(ids), rows, math.prod(rest), self.dtype)
+        kept = self.weight_type([var.name], KeptWeight(self.main, table, 0))
+        spec = EmbeddingSpec(shape(ids) or (1,), dtype(ids), rows, math.prod(rest), kept)
         panel = self.emit(self.reshape(self.substitute(table), (rows, spec.width)))
         columns = spec.panel[-1]
         if spec.dtype != "float32":

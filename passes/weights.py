@@ -2,9 +2,65 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
 from tvm import ir, relax
 
-from .ir import bindings, num_inputs
+from .ir import bindings, num_inputs, operator, shape
+
+
+@dataclass(frozen=True)
+class KeptWeight:
+    """The weights of a layer, a variable of main."""
+
+    main: relax.Function
+    var: relax.Var
+    axis: int | None  # of the output channels, if one of its axes is
+
+    def made_of(self) -> KeptWeight:
+        """What it is by nothing than a change of its shape or of the order of its elements."""
+        values = {binding.var: binding.value for binding in bindings(self.main)}
+        var, axis = self.var, self.axis
+        while (name := operator(value := values.get(var))) in ("permute_dims", "reshape"):
+            if axis is not None:
+                axis = _permuted(value, axis) if name == "permute_dims" else _reshaped(value, axis)
+            var = value.args[0]
+        return KeptWeight(self.main, var, axis)
+
+    @property
+    def index(self) -> int | None:
+        """Which of main's weights it is; None if it is computed from them."""
+        params = list(self.main.params[num_inputs(self.main) :])
+        return params.index(self.var) if self.var in params else None
+
+
+# Names of the variables of a layer, and its weights → the element type to keep them in.
+WeightType = Callable[[Sequence[str], KeptWeight], str]
+
+
+def function_of(main: relax.Function, wanted: relax.Var) -> relax.Function:
+    """A function of all of main's weights that returns `wanted`, which depends on weights only."""
+    needed, order = {wanted}, []
+    for binding in reversed(list(bindings(main))):
+        if binding.var in needed:
+            needed.update(relax.analysis.free_vars(binding.value))
+            order.insert(0, binding)
+    block = relax.BindingBlock([relax.VarBinding(binding.var, binding.value) for binding in order])
+    return relax.Function(list(main.params[num_inputs(main) :]), relax.SeqExpr([block] if order else [], wanted), wanted.ty)
+
+
+def _permuted(call: relax.Call, axis: int) -> int:
+    axes, rank = call.attrs.axes, len(shape(call))
+    return rank - 1 - axis if axes is None else int(axes[axis]) % rank
+
+
+def _reshaped(call: relax.Call, axis: int) -> int | None:
+    """The operand's axis that is the result's axis `axis`."""
+    before, after = shape(call.args[0]), shape(call)
+    places = [i for i, n in enumerate(before) if n == after[axis] and math.prod(before[:i]) == math.prod(after[:axis])]
+    return places[0] if places else None
 
 
 def weight_vars(main: relax.Function) -> set[relax.Var]:

@@ -38,6 +38,7 @@ from . import pipeline
 from .artifact import Artifact
 from .offered import KERNELS
 from .prepared import Prepared, Progress, Wish
+from .weight_types import WeightTypes
 from .weights import evaluate, evaluate_later
 
 _log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def build(
     tuning: str | Path | None = None,
     progress: Progress | bool | None = None,
     cache: bool = True,
-    weights: str = "float32",
+    weights: str | Mapping[str, str] | None = None,
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
 
@@ -75,6 +76,10 @@ def build(
     `progress(phase, done, total)` is called as the work goes on; True or False show it or do not, and by default it is
     shown in terminals and notebooks. Machine code of kernels is kept for other builds, in
     the folder that FLEXCOMP_CACHE names or the user's folder for caches, and found there, unless `cache` is False.
+    `weights` is the element type in which weights are kept, in the file and in memory: "float32", "float16", "bfloat16" or
+    "int8", or a dict of types by patterns of ONNX nodes' names, of which the last that matches counts:
+    `{"*": "int8", "/head/*": "float32"}`. Arithmetic is in float32 in any case. Without it nothing is rounded: weights are
+    kept as float32, or in fewer bits where those hold the same numbers.
 
     Raises ModelError, UnsupportedModelError, TargetError, BudgetError, InputError, or TuningError if the database is
     broken.
@@ -101,7 +106,7 @@ def prepare(
     tuning: str | Path | None = None,
     progress: Progress | None = None,
     cache: bool = True,
-    weights: str = "float32",
+    weights: str | Mapping[str, str] | None = None,
 ) -> Prepared:
     """The first half of `build`, without budget and strategy: what follows can be done several times, each for itself.
 
@@ -122,8 +127,10 @@ def prepare(
     report("import", 0, 1)
     imported = load_model(model, input_shapes, params)
     report("import", 1, 1)
+    types = WeightTypes(weights, partial(evaluate, weights=imported.weights))
     unit = replace(resolved.vector_unit, threads=threads)
-    network = _compile_graph(imported, resolved, unit, kernels, measured, report, weights)
+    network = _compile_graph(imported, resolved, unit, kernels, measured, report, types)
+    types.require_matches()
     if measured is not None:
         report(f"tuning: {measured.note()}", 1, 1)
     if kernels == "flexnn":
@@ -150,15 +157,15 @@ def _compile_graph(
     kernels: str,
     measured: Measured | None,
     report: Progress,
-    dtype: str,
+    types: WeightTypes,
 ) -> Network:
     strategies = KERNELS[kernels]
     total = 1 + 2 * len(strategies)
     report("passes", 0, total)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
-    simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights, dtype), "transformers")
-    fused = pipeline.run(simple, pipeline.fuse(dtype), "fuse")
+    simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights, types.of), "transformers")
+    fused = pipeline.run(simple, pipeline.fuse(types.of), "fuse")
     pack = pipeline.pack(unit)  # one for all choices: it builds equal kernels once
     report("passes", 1, total)
 

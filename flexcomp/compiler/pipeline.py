@@ -7,6 +7,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 
+from flexcomp.errors import translated
 from flexcomp.network import VIEWS
 from flexcomp.passes import (
     Canonicalise,
@@ -18,7 +19,6 @@ from flexcomp.passes import (
     KeepConstantOutputs,
     LowerOperators,
     NameFused,
-    NarrowWeights,
     PlaceParts,
     PretransformWeights,
     SliceEmbeddings,
@@ -30,6 +30,7 @@ from flexcomp.passes import (
 from flexcomp.passes.choose_kernels import Measured
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.passes.legalise import LEGALISATIONS
+from flexcomp.passes.weights import WeightType
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 # Ctrl-C in a pass, which C++ calls, comes out of C++ as what it is, not as one of TVM's errors.
@@ -41,17 +42,19 @@ def simplify() -> list[Pass]:
     return [Widen(), Canonicalise(), FoldBatchNorm(), ToTwoDimensions(), ToNHWC(), Canonicalise()]
 
 
-def transformers(unit: VectorUnit, evaluate: Evaluate, weights: str = "float32") -> list[Pass]:
+def transformers(
+    unit: VectorUnit, evaluate: Evaluate, weight_type: WeightType = lambda names, weight: "float32"
+) -> list[Pass]:
     """Indices are checked; attention and large embeddings are calls of kernels.
 
     `evaluate` gives the result of a function of the weights.
     """
-    return [CheckIndices(evaluate), FuseAttention(unit, evaluate), SliceEmbeddings(unit, weights)]
+    return [CheckIndices(evaluate), FuseAttention(unit, evaluate), SliceEmbeddings(unit, weight_type)]
 
 
-def fuse(weights: str = "float32") -> list[Pass]:
+def fuse(weight_type: WeightType = lambda names, weight: "float32") -> list[Pass]:
     """Anchors and their epilogues are functions, whose weights have an element type."""
-    return [FuseLayers(), PlaceParts(), NarrowWeights(weights)]
+    return [FuseLayers(weight_type), PlaceParts()]
 
 
 def choose(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
@@ -89,4 +92,5 @@ def operators(unit: VectorUnit) -> list[Pass]:
 
 def run(mod: tvm.IRModule, passes: list[Pass], name: str) -> tvm.IRModule:
     """Apply a phase."""
-    return Sequential(passes, name=name)(mod)
+    with translated():
+        return Sequential(passes, name=name)(mod)

@@ -1,7 +1,8 @@
 """Weights of 16 and 8 bits: which numbers they are, and how they lie in a panel (`panel.py`).
 
 float16 and bfloat16 are rounded to the nearest, ties to even. int8 is symmetric, one scale for every output channel:
-w ≈ scale · q with q in [-127, 127] and scale = max |w| / 127.
+w ≈ scale · q with q in [-127, 127] and scale = max |w| / 127. Channels that are multiples of a scale already, as of networks
+that were quantised before, keep that scale and lose nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-_TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16), "int8": np.dtype(np.int8)}
+# The smallest first.
+_TYPES = {"int8": np.dtype(np.int8), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 _MOST = {"float16": float(np.finfo(np.float16).max), "bfloat16": float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)}
 _LEVELS = 127
+_MOST_LEVELS = 128  # of weights that are multiples of a scale: q may be -128
+_SAMPLE = 8  # elements of a channel that rule most scales out
+_FEW = 16  # channels or rows that rule most types out
 
 
 class OutOfRangeError(ValueError):
@@ -21,7 +26,7 @@ class OutOfRangeError(ValueError):
 def pack(head: np.ndarray, taps: np.ndarray, dtype: str, rows: int) -> np.ndarray:
     """A panel, dtype[blocks, rows, block], of its float32 rows [blocks, head, block] and weights [blocks, taps, block].
 
-    Every lane of a block is an output channel. Raises OutOfRangeError.
+    Every lane of a block is an output channel. Weights are in the range of the type.
     """
     narrow, scale = _narrowed(taps, dtype, axis=1)
     head = np.concatenate([head, scale], axis=1) if scale is not None else head
@@ -34,31 +39,84 @@ def pack(head: np.ndarray, taps: np.ndarray, dtype: str, rows: int) -> np.ndarra
 
 
 def pack_rows(table: np.ndarray, dtype: str) -> np.ndarray:
-    """A float32 table [rows, width] in a narrow type; int8 rows begin with the bits of their scale. Raises OutOfRangeError."""
+    """A float32 table [rows, width] in a narrow type; int8 rows begin with the bits of their scale."""
     narrow, scale = _narrowed(table, dtype, axis=1)
     return narrow if scale is None else np.concatenate([scale.view(np.int8), narrow], axis=1)
 
 
 def rounded(weights: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 weights [channels, …] with the values that they have in a narrow type. Raises OutOfRangeError."""
+    """float32 weights [channels, …] with the values that they have in a narrow type."""
     narrow, scale = _narrowed(weights, dtype, axis=tuple(range(1, weights.ndim)))
     wide = narrow.astype(np.float32)
     return wide if scale is None else wide * scale
+
+
+def require_fits(weights: np.ndarray, dtype: str) -> None:
+    """OutOfRangeError if float32 weights are beyond the range of a narrow type."""
+    if dtype == "int8":
+        if not np.all(np.isfinite(weights)):
+            raise OutOfRangeError("weights that are infinite or no numbers do not fit int8")
+        return
+    most = float(np.max(np.abs(weights), initial=0, where=np.isfinite(weights)))
+    with np.errstate(over="ignore"):
+        if np.isinf(_TYPES[dtype].type(most)):
+            raise OutOfRangeError(f"weights up to {most:g} do not fit {dtype}, whose largest is {_MOST[dtype]:g}")
+
+
+def natural(weights: np.ndarray, axis: int | None) -> str:
+    """The smallest type in which float32 weights are what they are, to the last bit; None: no axis is that of the channels."""
+    channels_known = axis is not None
+    channels_first = np.moveaxis(weights, axis or 0, 0)
+    by_channel = channels_first.reshape(len(channels_first), -1)
+    if not by_channel.size or not np.all(np.isfinite(by_channel)):
+        return "float32"
+    for dtype in _TYPES if channels_known else ("float16", "bfloat16"):
+        if all(_loses_nothing(part, dtype) for part in (by_channel[:_FEW], by_channel)):
+            return dtype
+    return "float32"
+
+
+def _loses_nothing(by_channel: np.ndarray, dtype: str) -> bool:
+    if dtype == "int8":
+        return bool(np.all(_exact_scales(by_channel) > 0))
+    with np.errstate(over="ignore"):
+        return np.array_equal(by_channel.astype(_TYPES[dtype]).astype(np.float32), by_channel)
+
+
+def _exact_scales(by_channel: np.ndarray) -> np.ndarray:
+    """For every channel the largest scale that all its weights are multiples of, by -128 to 127; 0 where there is none."""
+    largest = np.max(np.abs(by_channel), axis=1)
+    scales = np.where(largest > 0, 0, 1).astype(np.float32)
+    sample = by_channel[:, :: max(1, by_channel.shape[1] // _SAMPLE)]
+    for levels in range(1, _MOST_LEVELS + 1):
+        quotient = (largest / np.float32(levels)).astype(np.float32)
+        for scale in (quotient, np.nextafter(quotient, np.float32(0)), np.nextafter(quotient, np.float32(np.inf))):
+            (left,) = np.nonzero((scales == 0) & (scale > 0))
+            if not len(left):
+                return scales
+            left = left[_are_multiples(sample[left], scale[left])]
+            left = left[_are_multiples(by_channel[left], scale[left])]
+            scales[left] = scale[left]
+    return scales
+
+
+def _are_multiples(weights: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """For each channel whether rounding to multiples of its scale changes nothing."""
+    counts = np.rint(weights / scale[:, None])
+    inside = (counts >= -_MOST_LEVELS) & (counts <= _LEVELS)
+    return np.all(inside & (counts * scale[:, None] == weights), axis=1)
 
 
 def _narrowed(weights: np.ndarray, dtype: str, axis) -> tuple[np.ndarray, np.ndarray | None]:
     """The weights in the type; and for int8 the scales, float32, one for all along `axis`."""
     if dtype != "int8":
         with np.errstate(over="ignore"):
-            narrow = weights.astype(_TYPES[dtype])
-        if np.any(np.isinf(narrow) & np.isfinite(weights)):
-            most = float(np.max(np.abs(weights[np.isfinite(weights)])))
-            raise OutOfRangeError(f"weights up to {most:g} do not fit {dtype}, whose largest is {_MOST[dtype]:g}")
-        return narrow, None
+            return weights.astype(_TYPES[dtype]), None
     largest = np.max(np.abs(weights), axis=axis, keepdims=True)
-    if not np.all(np.isfinite(largest)):
-        raise OutOfRangeError("weights that are infinite or no numbers do not fit int8")
-    scale = np.where(largest > 0, largest / np.float32(_LEVELS), np.float32(1)).astype(np.float32)
+    channels_first = np.moveaxis(weights, axis, -1) if isinstance(axis, int) else weights
+    exact = _exact_scales(channels_first.reshape(largest.size, -1)).reshape(largest.shape)
+    scale = np.where(exact > 0, exact, (largest / np.float32(_LEVELS)).astype(np.float32))
     # Of subnormal weights the scale may have lost digits, or all of them.
     scale = np.where(scale > 0, scale, np.float32(1))
-    return np.clip(np.rint(weights / scale), -_LEVELS, _LEVELS).astype(np.int8), scale
+    low = np.where(exact > 0, -_MOST_LEVELS, -_LEVELS)
+    return np.clip(np.rint(weights / scale), low, _LEVELS).astype(np.int8), scale

@@ -1,0 +1,92 @@
+"""In which element type each layer's weights are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+from tvm import relax
+
+from flexcomp.errors import InputError
+from flexcomp.frontend import node_name, node_of
+from flexcomp.passes.fuse_attention import Evaluate
+from flexcomp.passes.ir import dtype, shape
+from flexcomp.passes.weights import KeptWeight, function_of
+from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, natural, require_fits
+from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
+
+_EVERY = "*"
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
+
+
+class WeightTypes:
+    """The wish of `build(weights=…)`: a type, types by patterns of ONNX nodes' names, or None for what loses nothing.
+
+    `evaluate` gives the results of a function of the network's weights. Raises InputError for what is no type.
+    """
+
+    def __init__(self, wish: str | Mapping[str, str] | None, evaluate: Evaluate) -> None:
+        if wish is None:
+            wish = {}
+        elif not isinstance(wish, Mapping):
+            wish = {_EVERY: wish}
+        for pattern, kind in wish.items():
+            if not isinstance(pattern, str) or not isinstance(kind, str) or kind not in WEIGHT_DTYPES:
+                where = "" if pattern == _EVERY else f" of {pattern!r}"
+                raise InputError(f"weights{where} cannot be kept as {kind!r}: the types are {', '.join(WEIGHT_DTYPES)}")
+        self._rules = dict(wish)
+        self._evaluate = evaluate
+        self._unmatched = set(self._rules) - {_EVERY}
+        self._nodes: dict[str, None] = {}
+        self._known: dict[relax.Var, str] = {}
+
+    def of(self, names: Sequence[str], weight: KeptWeight) -> str:
+        """The type for a layer of variables with these names; a WeightType of the passes."""
+        nodes = [node for node in map(node_name, names) if node is not None]
+        self._nodes.update(dict.fromkeys(nodes[:1]))
+        found = None
+        for pattern, kind in self._rules.items():
+            if pattern == _EVERY or any(fnmatchcase(node, pattern) for node in nodes):
+                self._unmatched.discard(pattern)
+                found = kind
+        if weight.var not in self._known:
+            self._known[weight.var] = self._natural(weight.made_of()) if found is None else self._fitting(names, weight, found)
+        return self._known[weight.var]
+
+    def require_matches(self) -> None:
+        """InputError if a pattern was the name of no layer that was asked for."""
+        if self._unmatched:
+            missing = ", ".join(repr(pattern) for pattern in self._rules if pattern in self._unmatched)
+            known = list(self._nodes)
+            listed = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
+            raise InputError(f"weights: no layer with weights is called {missing}; there are {listed or 'none with names'}")
+
+    def _natural(self, weight: KeptWeight) -> str:
+        if len(shape(weight.var)) < 2 or dtype(weight.var) != "float32":
+            return "float32"
+        function = function_of(weight.main, weight.var)
+        if weight.index is None and not _reads_integers(function):
+            return "float32"  # folding, as of batch norms, leaves no coarse numbers
+        return natural(np.asarray(self._evaluate(function)[0]), weight.axis)
+
+    def _fitting(self, names: Sequence[str], weight: KeptWeight, kind: str) -> str:
+        if kind != "float32":
+            try:
+                require_fits(np.asarray(self._evaluate(function_of(weight.main, weight.var))[0]), kind)
+            except OutOfRangeError as error:
+                place = next((f"{node_of(name)}: " for name in names if node_of(name)), "")
+                name = next(filter(None, map(node_name, names)), _EVERY)
+                raise InputError(f"{place}{error}: keep them as float32, weights={{…, {name!r}: 'float32'}}") from None
+        return kind
+
+
+def _reads_integers(function: relax.Function) -> bool:
+    found: list[bool] = []
+
+    def visit(node) -> None:
+        if isinstance(node, relax.Var) and isinstance(node.ty, relax.TensorType) and shape(node):
+            found.append(dtype(node) in _INTEGERS)
+
+    relax.analysis.post_order_visit(function.body, visit)
+    return any(found)

@@ -1,0 +1,198 @@
+"""`build(weights=…)`: what weights are kept as, in which layers, and that nothing else is rounded."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+from safetensors import safe_open
+
+import flexcomp
+from flexcomp.errors import InputError
+from flexcomp.schedules.tiles.narrow_panel import natural, rounded
+
+from .operators import model, node
+
+NARROW = ("float16", "bfloat16", "int8")
+SAFETENSORS = {"float16": "F16", "bfloat16": "BF16", "int8": "I8", "float32": "F32"}
+IMAGE, WIDTH = (1, 16, 12, 12), 32
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
+
+
+def weights() -> dict[str, np.ndarray]:
+    return {
+        "body": normal(WIDTH, 16, 3, 3), "bias": normal(WIDTH), "each": normal(WIDTH, 1, 3, 3),
+        "head": normal(WIDTH, 40), "last": normal(40),
+    }  # fmt: skip
+
+
+def network(given: dict[str, np.ndarray]) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Conv", ["x", "body", "bias"], ["a"], "/body/conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], "/body/relu"),
+        helper.make_node("Conv", ["b", "each"], ["c"], "/body/each", group=WIDTH, pads=[1, 1, 1, 1]),
+        helper.make_node("GlobalAveragePool", ["c"], ["d"], "/pool"),
+        helper.make_node("Flatten", ["d"], ["e"], "/flat"),
+        helper.make_node("Gemm", ["e", "head", "last"], ["f"], "/head/fc"),
+        helper.make_node("Sigmoid", ["f"], ["y"], "/head/sigmoid"),
+    ]
+    return model(nodes, {"x": IMAGE}, ["y"], given)
+
+
+def kept_as(given: dict[str, np.ndarray], dtypes: dict[str, str]) -> dict[str, np.ndarray]:
+    """The weights as they are after they were kept in these types; channels of a product are on its last axis."""
+    axes = {"head": 1}
+    return given | {
+        name: np.moveaxis(rounded(np.moveaxis(given[name], axes.get(name, 0), 0), dtype), 0, axes.get(name, 0))
+        for name, dtype in dtypes.items()
+        if dtype != "float32"
+    }
+
+
+def found_and_wanted(given, dtypes, tmp_path, **options) -> tuple[np.ndarray, np.ndarray, flexcomp.Artifact]:
+    artifact = flexcomp.build(network(given), threads=1, **options)
+    artifact.export_library(tmp_path / "network.so")
+    x = normal(*IMAGE)
+    with flexcomp.load(tmp_path / "network.so") as session:
+        found = session(x)
+    reference = network(kept_as(given, dtypes)).SerializeToString()
+    (wanted,) = onnxruntime.InferenceSession(reference).run(None, {"x": x})
+    return found, wanted, artifact
+
+
+def stored(path) -> dict[str, str]:
+    """The element types of the tensors in a weights file, by layer, as safetensors itself reads them."""
+    with safe_open(path, "np") as file:
+        return {name: file.get_slice(name).get_dtype() for name in file.keys() if not name.startswith("~")}  # noqa: SIM118
+
+
+@pytest.mark.parametrize("kernels", ["smallest", "auto"])
+@pytest.mark.parametrize("dtype", NARROW)
+def test_only_the_weights_are_rounded(dtype, kernels, tmp_path):
+    """Whatever computes a layer: kernels on narrow weights, and those on transformed ones."""
+    types = dict.fromkeys(("body", "each", "head"), dtype)
+    found, wanted, _ = found_and_wanted(weights(), types, tmp_path, weights=dtype, kernels=kernels)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-6)
+    types = stored(tmp_path / "network.weights")
+    assert SAFETENSORS[dtype] in types.values()
+    if kernels == "smallest":
+        assert set(types.values()) == {SAFETENSORS[dtype]}
+
+
+def test_types_by_patterns(tmp_path):
+    """The last pattern that matches counts."""
+    wish = {"*": "int8", "/body/*": "bfloat16", "/head/*": "float32", "/body/each": "float16"}
+    types = {"body": "bfloat16", "each": "float16", "head": "float32"}
+    found, wanted, _ = found_and_wanted(weights(), types, tmp_path, weights=wish, kernels="smallest")
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-6)
+    assert sorted(stored(tmp_path / "network.weights").values()) == ["BF16", "F16", "F32"]
+
+
+def test_weights_are_float32_unless_asked(tmp_path):
+    found, wanted, _ = found_and_wanted(weights(), {}, tmp_path)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-6)
+    assert set(stored(tmp_path / "network.weights").values()) == {"F32"}
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_what_loses_nothing_is_kept_narrow_unasked(dtype, tmp_path):
+    """Weights that hold numbers of a narrow type, be it because they were given in it."""
+    types = dict.fromkeys(("body", "each", "head"), dtype)
+    given = kept_as(weights(), types)
+    found, wanted, _ = found_and_wanted(given, {}, tmp_path, kernels="smallest")
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-6)
+    # What bfloat16 has of usual sizes float16 has as well.
+    allowed = {"F16", "BF16"} if dtype == "bfloat16" else {SAFETENSORS[dtype]}
+    assert set(stored(tmp_path / "network.weights").values()) <= allowed
+    flexcomp.build(network(given), threads=1, kernels="smallest", weights="float32").export_library(tmp_path / "wide.so")
+    assert set(stored(tmp_path / "wide.weights").values()) == {"F32"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_initialisers_of_16_bits(dtype, tmp_path):
+    kind = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}[dtype]
+    given = {name: array.astype(kind) for name, array in weights().items()}
+    nodes = [
+        node("Conv", "x", "body", "bias", pads=[1, 1, 1, 1], out="a"), node("Relu", "a", out="b"),
+        node("Conv", "b", "each", group=WIDTH, pads=[1, 1, 1, 1], out="c"),
+    ]  # fmt: skip
+    tensor = onnx.TensorProto.FLOAT16 if dtype == "float16" else onnx.TensorProto.BFLOAT16
+    narrow = model(nodes, {"x": IMAGE}, ["c"], {n: given[n] for n in ("body", "bias", "each")}, {"x": tensor, "c": tensor})
+    artifact = flexcomp.build(narrow, threads=1, kernels="smallest")
+    artifact.export_library(tmp_path / "narrow.so")
+    assert set(stored(tmp_path / "narrow.weights").values()) <= {"F16", SAFETENSORS[dtype]}
+
+
+def test_weights_that_were_quantised_before(tmp_path):
+    """DequantizeLinear of 8-bit weights, one scale for each channel: the same integers are in the file."""
+    integers = np.random.default_rng(0).integers(-127, 128, (WIDTH, 16, 3, 3)).astype("i1")
+    integers[3] //= 9  # a channel that does not reach the largest
+    scale = np.abs(normal(WIDTH)) / 50 + np.float32(1e-3)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["w"], "/dequantise", axis=0),
+        helper.make_node("Conv", ["x", "w"], ["y"], "/conv", pads=[1, 1, 1, 1]),
+    ]
+    quantised = model(nodes, {"x": IMAGE}, ["y"], {"q": integers, "s": scale})
+    flexcomp.build(quantised, threads=1, kernels="smallest").export_library(tmp_path / "network.so")
+    assert set(stored(tmp_path / "network.weights").values()) == {"I8"}
+    x = normal(*IMAGE)
+    (wanted,) = onnxruntime.InferenceSession(quantised.SerializeToString()).run(None, {"x": x})
+    with flexcomp.load(tmp_path / "network.so") as session:
+        np.testing.assert_allclose(session(x), wanted, rtol=0, atol=3e-6 * abs(wanted).max())
+
+
+def test_natural_types():
+    rng = np.random.default_rng(0)
+    wide = rng.standard_normal((40, 50), "f4")
+    counts = rng.integers(-128, 128, (40, 50)).astype("f4")
+    scale = np.exp(rng.standard_normal((40, 1))).astype("f4")
+    assert natural(wide, 0) == "float32"
+    assert natural(wide.astype("f2").astype("f4"), 0) == "float16"
+    assert natural(wide.astype(ml_dtypes.bfloat16).astype("f4") * np.float32(2**30), 0) == "bfloat16"
+    assert natural(counts * scale, 0) == "int8"
+    assert natural((counts * scale).T, 1) == "int8"
+    assert natural(counts * scale, 1) == "float32", "its channels are not multiples of a scale"
+    assert natural(counts, None) == "float16", "channels that are not known have no scales"
+    one_more = counts * scale
+    one_more[39, 49] = np.nextafter(one_more[39, 49], np.float32(9e9))
+    assert natural(one_more, 0) == "float32"
+    one_more[39, 49] = np.nan
+    assert natural(one_more, 0) == "float32"
+    np.testing.assert_array_equal(rounded(counts * scale, "int8"), counts * scale)
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ("float8", "weights cannot be kept as 'float8': the types are float32, float16, bfloat16, int8"),
+        ({"/body/*": "int4"}, "weights of '/body/\\*' cannot be kept as 'int4'"),
+        ({"*": 8}, "cannot be kept as 8"),
+        ({"/nose/*": "int8"}, r"no layer with weights is called '/nose/\*'; there are /body/conv, /body/each, /head/fc"),
+    ],
+)
+def test_wishes_that_cannot_be_granted(wish, message):
+    with pytest.raises(InputError, match=message):
+        flexcomp.build(network(weights()), threads=1, weights=wish)
+
+
+def test_weights_that_a_type_does_not_have(tmp_path):
+    given = weights()
+    given["head"][3, 4] = 1e5
+    with pytest.raises(InputError, match=r"/head/fc.*weights up to 100000 do not fit float16, whose largest is 65504.*float32"):
+        flexcomp.build(network(given), threads=1, weights="float16").export_library(tmp_path / "network.so")
+
+
+def test_models_without_names_have_every_type(tmp_path):
+    given = weights()
+    plain = network(given)
+    for part in plain.graph.node:
+        part.name = ""
+    flexcomp.build(plain, threads=1, kernels="smallest", weights="int8").export_library(tmp_path / "network.so")
+    assert set(stored(tmp_path / "network.weights").values()) == {"I8"}
+    assert numpy_helper.to_array(plain.graph.initializer[0]).dtype == np.float32, "the given model is left alone"
