@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 
 class FlexcompError(Exception):
     """Base of every error that flexcomp raises on purpose."""
@@ -52,20 +49,3 @@ class ExecutionError(FlexcompError):
 
 class InputError(FlexcompError, ValueError):
     """An input has the wrong name, shape or element type, or an option has a wrong value."""
-
-
-@contextmanager
-def translated() -> Iterator[None]:
-    """Errors that came through C++, which knows their class by its name only, as that class."""
-    try:
-        yield
-    except RuntimeError as error:  # what tvm_ffi makes of kinds it does not know
-        raised = getattr(error, "__tvm_ffi_error__", None)
-        kind = _named(FlexcompError).get(getattr(raised, "kind", ""))
-        if kind is None:
-            raise
-        raise kind(raised.message) from None
-
-
-def _named(base: type[FlexcompError]) -> dict[str, type[FlexcompError]]:
-    return {base.__name__: base} | {name: kind for sub in base.__subclasses__() for name, kind in _named(sub).items()}

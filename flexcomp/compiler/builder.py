@@ -130,7 +130,6 @@ def prepare(
     types = WeightTypes(weights, partial(evaluate, weights=imported.weights))
     unit = replace(resolved.vector_unit, threads=threads)
     network = _compile_graph(imported, resolved, unit, kernels, measured, report, types)
-    types.require_matches()
     if measured is not None:
         report(f"tuning: {measured.note()}", 1, 1)
     if kernels == "flexnn":
@@ -166,6 +165,7 @@ def _compile_graph(
     on_weights = partial(evaluate, weights=imported.weights)
     simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights, types.of), "transformers")
     fused = pipeline.run(simple, pipeline.fuse(types.of), "fuse")
+    types.require_granted()
     pack = pipeline.pack(unit)  # one for all choices: it builds equal kernels once
     report("passes", 1, total)
 

@@ -7,7 +7,6 @@ import tvm_ffi
 from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 
-from flexcomp.errors import translated
 from flexcomp.network import VIEWS
 from flexcomp.passes import (
     Canonicalise,
@@ -92,5 +91,4 @@ def operators(unit: VectorUnit) -> list[Pass]:
 
 def run(mod: tvm.IRModule, passes: list[Pass], name: str) -> tvm.IRModule:
     """Apply a phase."""
-    with translated():
-        return Sequential(passes, name=name)(mod)
+    return Sequential(passes, name=name)(mod)

@@ -40,6 +40,7 @@ class WeightTypes:
         self._unmatched = set(self._rules) - {_EVERY}
         self._nodes: dict[str, None] = {}
         self._known: dict[relax.Var, str] = {}
+        self._misfit: InputError | None = None
 
     def of(self, names: Sequence[str], weight: KeptWeight) -> str:
         """The type for a layer of variables with these names; a WeightType of the passes."""
@@ -54,8 +55,13 @@ class WeightTypes:
             self._known[weight.var] = self._natural(weight.made_of()) if found is None else self._fitting(names, weight, found)
         return self._known[weight.var]
 
-    def require_matches(self) -> None:
-        """InputError if a pattern was the name of no layer that was asked for."""
+    def require_granted(self) -> None:
+        """InputError if weights do not fit their type, or a pattern was the name of no layer that was asked for.
+
+        What a pass raises would come out of C++ as another error.
+        """
+        if self._misfit is not None:
+            raise self._misfit
         if self._unmatched:
             missing = ", ".join(repr(pattern) for pattern in self._rules if pattern in self._unmatched)
             known = list(self._nodes)
@@ -77,7 +83,8 @@ class WeightTypes:
             except OutOfRangeError as error:
                 place = next((f"{node_of(name)}: " for name in names if node_of(name)), "")
                 name = next(filter(None, map(node_name, names)), _EVERY)
-                raise InputError(f"{place}{error}: keep them as float32, weights={{…, {name!r}: 'float32'}}") from None
+                way_out = f"keep them as float32, weights={{…, {name!r}: 'float32'}}"
+                self._misfit = self._misfit or InputError(f"{place}{error}: {way_out}")
         return kind
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,9 +18,12 @@ import tvm_ffi
 from flexcomp.arguments import checked_number, checked_path, checked_seconds
 from flexcomp.errors import (
     ArtifactError,
+    BudgetError,
+    ExecutionError,
     FlexcompError,
     InputError,
-    translated,
+    StorageError,
+    TargetError,
 )
 from flexcomp.units import enough
 
@@ -33,6 +37,7 @@ if TYPE_CHECKING:  # only sessions that watch need it
 
 _log = logging.getLogger(__name__)
 _KIND = "flexcomp.program."  # a version number follows
+_ERRORS = {c.__name__: c for c in (ArtifactError, BudgetError, ExecutionError, InputError, StorageError, TargetError)}
 _OPTIONS = (  # see `load`
     "direct", "read_bandwidth", "compute_cpus", "loader_cpu", "affinity", "trace", "fail_read_at", "sysfs_cpus",
 )  # fmt: skip
@@ -103,7 +108,7 @@ def load(
     if not weights.exists():
         raise ArtifactError(f"the weights file {weights} is missing")
     options |= {"library_path": name, "budget_bytes": nbytes, "threads": threads, "verify": verify}
-    with translated():
+    with _translated():
         opened = _function(program, "open")(str(weights), json.dumps(options, default=_plain))
     session = Session(program, opened, info)
     if threads is not None:
@@ -157,7 +162,7 @@ class Session:
         """
         given = checked_inputs(self.inputs, inputs, args)
         results = [np.empty(port.shape, port.array_dtype) for port in self.outputs]
-        with translated():
+        with _translated():
             self._run(*map(tvm_ffi.from_dlpack, given), *map(tvm_ffi.from_dlpack, results))
         return named_outputs(self.outputs, results)
 
@@ -176,7 +181,7 @@ class Session:
         wait for it.
         """
         nbytes = resolve_in(budget, self.info)
-        with translated():
+        with _translated():
             return RungInfo(**json.loads(self._set_budget(nbytes)))
 
     def watch(
@@ -205,22 +210,22 @@ class Session:
         restarts (inferences begun anew because the budget shrank), latency_ms, stall_ms, read_ms (in which reads were
         in flight), bytes_read, reads (of the last inference), total_bytes_read.
         """
-        with translated():
+        with _translated():
             return json.loads(self._stats())
 
     def trace(self) -> Trace:
         """When the steps and loads of the last inference ran. The session must be loaded with `trace=True`."""
-        with translated():
+        with _translated():
             return parse_trace(_function(self._opened, "trace")())
 
     def resident_arena(self) -> int:
         """Bytes of the arena that are in memory now; those that no inference has touched yet are not."""
-        with translated():
+        with _translated():
             return int(_function(self._opened, "resident_arena")())
 
     def read_rate(self, request_nbytes: int = 1 << 20, nbytes: int = 64 << 20) -> float:
         """Bytes per second that the storage gives to the loader alone, by reads of `request_nbytes`, `nbytes` or more in all."""
-        with translated():
+        with _translated():
             return float(_function(self._opened, "read_rate")(request_nbytes, nbytes))
 
     @property
@@ -234,7 +239,7 @@ class Session:
 
     def close(self) -> None:
         """Give memory, threads and files back. Closing twice is harmless, and so is closing in a forked process."""
-        with translated():
+        with _translated():
             self._close()
 
     def __enter__(self) -> Session:
@@ -296,7 +301,7 @@ def _load_program(path: Path) -> tuple[tvm_ffi.Module, str]:
         if (program := _programs.get(name)) is not None:
             return program, name
         try:
-            with translated():
+            with _translated():
                 program = tvm_ffi.load_module(name)
         except (ArtifactError, RuntimeError) as error:  # neither the reader nor the dynamic loader names the file
             raise ArtifactError(f"cannot load {path}: {str(error).strip().splitlines()[-1]}") from None
@@ -332,7 +337,7 @@ def _name_of_its_own(path: Path, file: tuple[int, int]) -> str:
 def _function(module: tvm_ffi.Module, name: str) -> tvm_ffi.Function:
     """A function of the runtime inside a library, which may be older than this file."""
     try:
-        with translated():
+        with _translated():
             return module.get_function(name)
     except AttributeError:
         raise ArtifactError(
@@ -377,3 +382,16 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "item"):
         return value.item()
     raise InputError(f"option value {value!r} cannot be used")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn errors of the runtime, which name their class, into that class."""
+    try:
+        yield
+    except RuntimeError as error:  # what tvm_ffi makes of kinds it does not know
+        raised = getattr(error, "__tvm_ffi_error__", None)
+        kind: type[FlexcompError] | None = _ERRORS.get(getattr(raised, "kind", ""))
+        if kind is None:
+            raise
+        raise kind(raised.message) from None
