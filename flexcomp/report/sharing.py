@@ -17,5 +17,5 @@ def shared_processor(latency_ms: float, core_wait_ms: float | None) -> str | Non
         return None
     return (
         f"the processor was shared: within {latency_ms:.2f} ms threads were ready for {core_wait_ms:.2f} ms while "
-        "something else had the core"
+        "other threads had the cores"
     )

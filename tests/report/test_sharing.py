@@ -8,7 +8,7 @@ def test_waiting_stands_beside_what_storage_explains():
 
 def test_a_shared_processor_is_said_where_it_matters():
     assert shared_processor(1500.0, 944.0) == (
-        "the processor was shared: within 1500.00 ms threads were ready for 944.00 ms while something else had the core"
+        "the processor was shared: within 1500.00 ms threads were ready for 944.00 ms while other threads had the cores"
     )
     assert shared_processor(1500.0, 20.0) is None
     assert shared_processor(1500.0, None) is None  # a system that does not say
