@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 
 from flexcomp import plan
 from flexcomp.errors import BudgetError
-from flexcomp.network import Form, Planning, form_of, tailored
+from flexcomp.network import Form, Planning, Tailor, form_of
 from flexcomp.program import Load, Rung, Step
 from flexcomp.runtime import Budget, note_minimum, resolve, too_small
 
@@ -17,19 +17,10 @@ from flexcomp.runtime import Budget, note_minimum, resolve, too_small
 _BANDED_UP_TO = 2.5
 
 
-@dataclass(frozen=True)
-class _Offer:
-    """A form and the budgets for which it is tried, in bytes, both included."""
-
-    form: Form
-    least: float = 0
-    most: float = math.inf
-
-
 def plan_rungs(
     planning: Planning, budget: Budget, strategy: str, report: Callable[[int, int], None]
 ) -> tuple[Rung, ...]:
-    """A rung for every budget of the ladder, and for the one that was asked for.
+    """The rungs of the ladder, and one for the budget that was asked for.
 
     Raises BudgetError, naming the layer that sets the smallest feasible budget, if less was asked for.
     """
@@ -40,22 +31,13 @@ def plan_rungs(
     if asked < minimum.nbytes:
         note = note_minimum(planning.network.titled(minimum.layer), minimum.needs)
         raise BudgetError(too_small(asked, minimum.nbytes, note, budget.units))
-    budgets = plan.budgets_between(minimum.nbytes, resident)
-    offers = _offers(planning, sorted({*budgets, asked}))
+    offers = Offers(planning)
     try:
-        chosen = plan.ladder_of(
-            [offer.form.problem for offer in offers],
-            budgets,
-            extra=(asked,),
-            strategy=strategy,
-            report=report,
-            last_that_fits=planning.fixed_order,
-            between=[(offer.least, offer.most) for offer in offers],
-        )
+        chosen = offers.ladder((asked,), strategy, report)
     except plan.InfeasibleError as error:
         least = replace(error.minimum, layer=planning.network.titled(error.minimum.layer))
         raise BudgetError(str(plan.InfeasibleError(error.strategy, error.asked, least, error.reason))) from error
-    return _once(_rung(planning, offers[choice.index].form, choice) for choice in chosen)
+    return _once(_rung(planning, offers.forms[choice.index], choice) for choice in chosen)
 
 
 def _once(rungs: Iterable[Rung]) -> tuple[Rung, ...]:
@@ -67,21 +49,46 @@ def _once(rungs: Iterable[Rung]) -> tuple[Rung, ...]:
     return tuple(kept)
 
 
-def _offers(planning: Planning, budgets: Sequence[int]) -> list[_Offer]:
-    """The forms of a planning, and those made for a budget."""
-    # Bands repeat work, which pays only where whole layers leave little room for weights.
-    most = _BANDED_UP_TO * plan.minimum_budget(planning.whole[0].problem).nbytes
-    offers = [_Offer(form, most=most) for form in planning.banded] + [_Offer(form) for form in planning.whole]
-    if planning.fixed_order or not planning.network.alternatives:
-        return offers
-    for offer in [*offers[: len(planning.banded)], offers[len(planning.banded)]]:
-        least = plan.minimum_budget(offer.form.problem).nbytes
-        for budget in budgets:
-            if least <= budget <= offer.most:
-                form = tailored(planning, offer.form, budget)
-                if form is not None:
-                    offers.append(_Offer(form, budget, budget))
-    return offers
+class Offers:
+    """The forms of a planning, and those that are made for a budget."""
+
+    def __init__(self, planning: Planning) -> None:
+        self.forms = list(planning.forms)  # by the index of a choice
+        self._planning = planning
+        # Bands repeat work, which pays only where whole layers leave little room for weights.
+        most = _BANDED_UP_TO * plan.minimum_budget(planning.whole[0].problem).nbytes
+        self._between = [(0.0, most)] * len(planning.banded) + [(0.0, math.inf)] * len(planning.whole)
+        several = bool(planning.network.alternatives) and not planning.fixed_order
+        skeletons = (*planning.banded, planning.whole[0]) if several else ()
+        self._made: dict[int, range] = {}  # by budget, the indices of the forms made for it
+        self._tailors = [(Tailor(planning, skeleton), self._between[at][1]) for at, skeleton in enumerate(skeletons)]
+
+    def ladder(
+        self,
+        asked: Iterable[int],
+        strategy: str = "best",
+        report: Callable[[int, int], None] = lambda done, total: None,
+        budgets: Sequence[int] | None = None,
+    ) -> tuple[plan.Choice, ...]:
+        """As `plan.ladder_of`; choices name forms by their index here."""
+        return plan.ladder_of(
+            [form.problem for form in self._planning.forms],
+            budgets,
+            extra=asked,
+            strategy=strategy,
+            report=report,
+            last_that_fits=self._planning.fixed_order,
+            between=self._between,
+            tailor=self._tailored,
+        )
+
+    def _tailored(self, budget: int) -> list[tuple[int, plan.Problem]]:
+        if budget not in self._made:
+            made = [tailor.form(budget) for tailor, most in self._tailors if budget <= most]
+            first = len(self.forms)
+            self.forms += [form for form in made if form is not None]
+            self._made[budget] = range(first, len(self.forms))
+        return [(index, self.forms[index].problem) for index in self._made[budget]]
 
 
 def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
@@ -116,7 +123,7 @@ def resident_rungs(planning: Planning, like: Iterable[Rung]) -> tuple[Rung, ...]
     for layers in dict.fromkeys(map(layers_of, like)):
         form = form_of(planning.network, layers, planning.costs)
         planned = plan.resident_plan(form.problem)
-        chosen.append((form, plan.Choice(0, planned, plan.simulate(form.problem, planned).latency)))
+        chosen.append((form, plan.Choice(0, form.problem, planned, plan.simulate(form.problem, planned).latency)))
     chosen.sort(key=lambda one: one[1].plan.arena)
     result, budget = [], 0
     for form, choice in chosen:

@@ -5,7 +5,7 @@
 
 from .bands.forms import in_bands
 from .forms import Form, Planning, form_of
-from .kernel_sets import tailored
+from .kernel_sets import Tailor
 from .lower import VIEWS, Lowered, lower
 from .offers import layer_offers
 from .used import used
@@ -17,11 +17,11 @@ __all__ = [
     "Lowered",
     "Network",
     "Planning",
+    "Tailor",
     "form_of",
     "in_bands",
     "layer_offers",
     "lower",
     "merge",
-    "tailored",
     "used",
 ]

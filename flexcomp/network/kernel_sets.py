@@ -69,28 +69,41 @@ def _steps(network: Network, seconds: Sequence[float]) -> Iterable[_Step]:
         yield from steps
 
 
-def tailored(planning: Planning, skeleton: Form, budget: int) -> Form | None:
-    """The form with the bands of `skeleton` whose kernels suit one budget, in bytes; None if it is the skeleton.
+class Tailor:
+    """Makes forms with the bands of one, its skeleton, whose kernels suit a budget.
 
     Kernels are chosen for the least `plan.latency_bound`: fast ones where loading waits, small ones where computing
     does. A kernel is considered only where its scratch and one block of its weights fit.
     """
-    network, costs = planning.network, planning.costs
-    rivals = network.rivals()
-    indices = [[index, *rivals.get(index, ())] for index in skeleton.layers]
-    layers = network.layers
-    options = [[planned_layer(layers[i], i, costs) for i in same] for same in indices]
-    storage = replace(costs.storage, bandwidth=(1 - _SHORT) * costs.storage.bandwidth)
-    problem = replace(skeleton.problem, storage=storage)
-    limit = budget
-    for _ in range(_ATTEMPTS):
-        picks = plan.mix(problem, options, budget, limit)
-        if not any(picks):
-            return None
-        form = form_of(network, [same[pick] for same, pick in zip(indices, picks, strict=True)], costs)
-        if plan.minimum_budget(form.problem).nbytes <= budget:
-            return form
-        limit = max(
-            need for need, pick in zip(plan.layer_bounds(form.problem), picks, strict=True) if pick
-        ) - plan.PAGE
-    return None
+
+    def __init__(self, planning: Planning, skeleton: Form) -> None:
+        self._network, self._costs = planning.network, planning.costs
+        rivals, layers = self._network.rivals(), self._network.layers
+        self._indices = [[index, *rivals.get(index, ())] for index in skeleton.layers]
+        storage = replace(self._costs.storage, bandwidth=(1 - _SHORT) * self._costs.storage.bandwidth)
+        options = [[planned_layer(layers[i], i, self._costs) for i in same] for same in self._indices]
+        self._mixture = plan.Mixture(replace(skeleton.problem, storage=storage), options)
+        self._least = plan.minimum_budget(skeleton.problem).nbytes
+        self._made: dict[tuple[int, ...], tuple[Form, int]] = {}  # by the picks; with the smallest budget
+
+    def form(self, budget: int) -> Form | None:
+        """The form for a budget in bytes; None if it is the skeleton, or if not even that fits."""
+        limit = budget
+        for _ in range(_ATTEMPTS if self._least <= budget else 0):
+            picks = self._mixture.best(budget, limit)
+            if not any(picks):
+                return None
+            form, least = self._of(tuple(picks))
+            if least <= budget:
+                return form
+            limit = max(
+                need for need, pick in zip(plan.layer_bounds(form.problem), picks, strict=True) if pick
+            ) - plan.PAGE
+        return None
+
+    def _of(self, picks: tuple[int, ...]) -> tuple[Form, int]:
+        if picks not in self._made:
+            layers = [same[pick] for same, pick in zip(self._indices, picks, strict=True)]
+            form = form_of(self._network, layers, self._costs)
+            self._made[picks] = form, plan.minimum_budget(form.problem).nbytes
+        return self._made[picks]

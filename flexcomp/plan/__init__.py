@@ -6,8 +6,8 @@ Knows no TVM and no files. `problem.py` is what goes in and comes out.
 from .bound import latency_bound
 from .check import check, verify
 from .errors import InfeasibleError, PlanError
-from .ladder import Choice, budgets_between, ladder, ladder_of, resident_budget
-from .mixture import mix
+from .ladder import Choice, ladder, ladder_of, resident_budget
+from .mixture import Mixture
 from .parts.minimum import layer_bounds, minimum_budget
 from .parts.slicing import finest_segment, slice_layers
 from .problem import (
@@ -41,6 +41,7 @@ __all__ = [
     "InfeasibleError",
     "Layer",
     "Minimum",
+    "Mixture",
     "Plan",
     "PlanError",
     "Problem",
@@ -50,7 +51,6 @@ __all__ = [
     "Tensor",
     "Timeline",
     "Weights",
-    "budgets_between",
     "check",
     "extent",
     "finest_segment",
@@ -59,7 +59,6 @@ __all__ = [
     "latency_bound",
     "layer_bounds",
     "minimum_budget",
-    "mix",
     "plan",
     "resident_budget",
     "resident_plan",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -10,17 +10,17 @@ from .bound import latency_bound
 from .check import verify
 from .errors import InfeasibleError
 from .parts.minimum import layer_bounds, minimum_budget
-from .problem import PAGE, Plan, Problem
+from .problem import Plan, Problem
 from .search.best import NO_SLOWER, resident_plan
 from .simulate import brisk, latency_of
+from .spacing import first_budgets, further_budgets, worthwhile
 from .strategies import plan
 
-RUNGS = 14
-CLOSEST = 1.03  # neighbouring rungs differ at least by this factor
 ABOUT = 1.005  # problems whose plans differ by no more than this in latency are equally good
-FRACTIONS = (0.5, 0.25, 0.1)  # of everything resident: rungs for budgets that are likely to be asked for
 FINALISTS = 2  # problems that are planned with all effort, at most
 CLOSE = 1.02  # what the sketch of one of them may lack
+
+Tailor = Callable[[int], Iterable[tuple[int, Problem]]]
 
 
 def resident_budget(problem: Problem) -> int:
@@ -28,31 +28,13 @@ def resident_budget(problem: Problem) -> int:
     return resident_plan(problem).arena
 
 
-def budgets_between(smallest: int, largest: int, rungs: int = RUNGS) -> list[int]:
-    """At most `rungs` budgets in geometric progression, whole pages, both ends included.
-
-    The nearest one to each of FRACTIONS of the largest is moved there: budgets are asked for as such.
-    """
-    if not 0 < smallest < largest:
-        return [smallest]
-    ratio = max((largest / smallest) ** (1 / (rungs - 1)), CLOSEST)
-    between, budget = [], smallest * ratio
-    while budget * CLOSEST**0.5 < largest:
-        between.append(budget)
-        budget *= ratio
-    for wanted in (part * largest for part in FRACTIONS):
-        for index, budget in enumerate(between):
-            if budget / ratio**0.5 <= wanted < budget * ratio**0.5:
-                between[index] = wanted
-    return [smallest, *(int(budget) // PAGE * PAGE for budget in between), largest]
-
-
 def ladder(
     problem: Problem, budgets: Sequence[int] | None = None, extra: Iterable[int] = (), strategy: str = "best"
 ) -> tuple[Plan, ...]:
     """Checked plans in ascending order of budget, in bytes.
 
-    Without `budgets`: a geometric progression from the minimum to everything resident. `extra` budgets are planned
+    Without `budgets`: as many as it takes, from the minimum to everything resident, so that no plan for a budget
+    between two rungs would be faster than the smaller one by much more than `spacing.PAYS`. `extra` budgets are planned
     exactly as asked. A larger budget is never predicted to be slower, but for 0.1 % of the fastest so far if it loads
     less: where the search finds neither, the plan of the rung below is used. Raises InfeasibleError if a budget
     that was asked for is too small.
@@ -65,6 +47,7 @@ class Choice:
     """The plan of a rung, and which of several problems it solves."""
 
     index: int
+    problem: Problem
     plan: Plan
     latency: float  # predicted, seconds
 
@@ -77,6 +60,7 @@ def ladder_of(
     report: Callable[[int, int], None] = lambda done, total: None,
     last_that_fits: bool = False,
     between: Sequence[tuple[float, float]] = (),
+    tailor: Tailor = lambda budget: (),
 ) -> tuple[Choice, ...]:
     """As `ladder`, where a rung may solve any of several problems: one network with other kernels.
 
@@ -85,33 +69,73 @@ def ladder_of(
     as good as that one, the plan is taken that is fastest if computing is faster than predicted. Or,
     with `last_that_fits`, the last problem that can be planned is taken whatever its latency. A budget that was
     not asked for is left out if the strategy finds no plan. `between`, one pair per problem, are the
-    smallest and the largest budget, in bytes, for which a problem is tried.
+    smallest and the largest budget, in bytes, for which a problem is tried; `tailor` gives further problems for a budget,
+    with the indices that choices name them by. Without `budgets`, those of a grid are planned for, and those between
+    them near what was found there; then those that are worth a rung with all effort.
     """
     between = between or [(0, inf)] * len(problems)
-    if budgets is None:
-        largest = max(resident_budget(problem) for problem in problems)
-        budgets = budgets_between(minimum_budget(problems[0]).nbytes, largest)
-    extra = set(extra)
-    wanted = sorted({*budgets, *extra})
     pick = _last if last_that_fits else _fastest
+    extra, ends = set(extra), _ends(problems) if budgets is None else ()
+    asked = extra | set(budgets or ())
+    largest = max({*ends, *asked})
+    found: dict[int, Choice] = {}
+    thorough: set[int] = set()  # budgets that were planned for with all effort
+    wanted: dict[int, list[Plan]] = {
+        budget: [] for budget in sorted({*asked, *(first_budgets(*ends) if ends else ())})
+    }
+
+    def choose(budget: int, near: Sequence[Plan]) -> None:
+        offered = {index: problems[index] for index, (least, most) in enumerate(between) if least <= budget <= most}
+        try:
+            choice = pick(offered | dict(tailor(budget)), budget, strategy, near)
+        except InfeasibleError:
+            if budget in extra or budget == largest:
+                raise
+            return
+        found[budget] = min(choice, found.get(budget, choice), key=lambda one: one.latency)
+
+    total = 0
+    while wanted:
+        total += len(wanted)
+        for done, (budget, near) in enumerate(wanted.items()):
+            report(total - len(wanted) + done, total)
+            choose(budget, near)
+            thorough |= set() if near else {budget}
+        wanted = _wanted(found, thorough, {*ends, *asked}) if budgets is None and not last_that_fits else {}
+    report(total, total)
+    rungs = [found[budget] for budget in sorted(found)] if last_that_fits else _in_order(found, {*ends, *asked})
+    for one in rungs:
+        verify(one.problem, one.plan)
+    return tuple(rungs)
+
+
+def _wanted(found: Mapping[int, Choice], thorough: Collection[int], asked: Collection[int]) -> dict[int, list[Plan]]:
+    """Budgets that are to be planned for, and plans near which to look; none for those that are worth all effort."""
+    further = further_budgets({budget: choice.latency for budget, choice in found.items()})
+    if further:
+        return {budget: _neighbours(found, budget) for budget in further}
+    kept = (choice.plan.budget for choice in _in_order(found, asked))
+    return {budget: [] for budget in kept if budget not in thorough}
+
+
+def _neighbours(found: Mapping[int, Choice], budget: int) -> list[Plan]:
+    """The plans of the next smaller and the next larger budget."""
+    smaller, larger = max(other for other in found if other < budget), min(other for other in found if other > budget)
+    return [found[smaller].plan, found[larger].plan]
+
+
+def _in_order(found: Mapping[int, Choice], asked: Collection[int]) -> list[Choice]:
+    """By budget, each at least as good as the smaller ones, without those that are not worth it."""
     result: list[Choice] = []
     fastest = inf
-    for done, budget in enumerate(wanted):
-        report(done, len(wanted))
-        tried = [index for index, (least, most) in enumerate(between) if least <= budget <= most]
-        try:
-            best = pick(problems, tried, budget, strategy)
-        except InfeasibleError:
-            if budget in extra or budget == wanted[-1]:
-                raise
-            continue
+    for budget in sorted(found):
+        best = found[budget]
         fastest = min(fastest, best.latency)
-        if result and not last_that_fits and _cost(result[-1], fastest) <= _cost(best, fastest):
+        if result and _cost(result[-1], fastest) <= _cost(best, fastest):
             best = replace(result[-1], plan=replace(result[-1].plan, budget=budget))
-        verify(problems[best.index], best.plan)
         result.append(best)
-    report(len(wanted), len(wanted))
-    return tuple(result)
+    kept = worthwhile({one.plan.budget: one.latency for one in result}, asked)
+    return [one for one in result if one.plan.budget in kept]
 
 
 def _cost(choice: Choice, fastest: float) -> tuple[float, int]:
@@ -120,8 +144,8 @@ def _cost(choice: Choice, fastest: float) -> tuple[float, int]:
     return (fastest if near else choice.latency, choice.plan.streamed_nbytes if near else 0)
 
 
-def _fastest(problems: Sequence[Problem], tried: Sequence[int], budget: int, strategy: str) -> Choice:
-    bounds = {index: latency_bound(problems[index], budget) for index in tried}
+def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, near: Sequence[Plan]) -> Choice:
+    bounds = {index: latency_bound(problem, budget) for index, problem in offered.items()}
     failure: InfeasibleError | None = None
 
     def plans(candidates: Sequence[int], quick: bool) -> list[Choice]:
@@ -132,35 +156,43 @@ def _fastest(problems: Sequence[Problem], tried: Sequence[int], budget: int, str
             if made and bounds[index] >= min(choice.latency for choice in made):
                 break
             try:
-                found = plan(problems[index], budget, strategy, quick=quick)
+                found = plan(offered[index], budget, strategy, quick=quick, near=near)
             except InfeasibleError as error:
-                failure = error if index == min(tried) or failure is None else failure
+                failure = error if index == min(offered) or failure is None else failure
                 continue
-            made.append(Choice(index, found, latency_of(problems[index])(found)))
+            made.append(_choice(index, offered[index], found))
         return made
 
-    made = plans(sorted(tried, key=lambda index: (bounds[index], index)), quick=len(tried) > 1)
+    several = len(offered) > 1
+    made = plans(sorted(offered, key=lambda index: (bounds[index], index)), quick=several)
     if not made:
         assert failure is not None
         raise failure
     made.sort(key=lambda choice: choice.latency)
-    close = [choice.index for choice in made[:FINALISTS] if choice.latency <= CLOSE * made[0].latency]
-    if len(tried) > 1:
-        made += plans(close, quick=False)
+    if several and not near:
+        made += plans([choice.index for choice in made[:FINALISTS] if choice.latency <= CLOSE * made[0].latency], quick=False)
     best = min(choice.latency for choice in made)
-    near = [choice for choice in made if choice.latency <= ABOUT * best]
-    return min(near, key=lambda choice: latency_of(brisk(problems[choice.index]))(choice.plan))
+    close = [choice for choice in made if choice.latency <= ABOUT * best]
+    return min(close, key=lambda choice: latency_of(brisk(choice.problem))(choice.plan))
 
 
-def _last(problems: Sequence[Problem], tried: Sequence[int], budget: int, strategy: str) -> Choice:
-    first, *others = tried
+def _last(offered: Mapping[int, Problem], budget: int, strategy: str, near: Sequence[Plan]) -> Choice:
+    first, *others = sorted(offered)
     for index in reversed(others):
-        if max(layer_bounds(problems[index]), default=0) > budget:
+        if max(layer_bounds(offered[index]), default=0) > budget:
             continue
         try:
-            found = plan(problems[index], budget, strategy)
+            return _choice(index, offered[index], plan(offered[index], budget, strategy, near=near))
         except InfeasibleError:
             continue
-        return Choice(index, found, latency_of(problems[index])(found))
-    found = plan(problems[first], budget, strategy)
-    return Choice(first, found, latency_of(problems[first])(found))
+    return _choice(first, offered[first], plan(offered[first], budget, strategy, near=near))
+
+
+def _choice(index: int, problem: Problem, found: Plan) -> Choice:
+    return Choice(index, problem, found, latency_of(problem)(found))
+
+
+def _ends(problems: Sequence[Problem]) -> tuple[int, int]:
+    """The smallest budget, in bytes, and the one for everything resident."""
+    smallest = minimum_budget(problems[0]).nbytes
+    return smallest, max(smallest, *map(resident_budget, problems))

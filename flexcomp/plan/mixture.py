@@ -23,35 +23,39 @@ _BETTER = 1e-9  # part of a cost
 _SINGLES = 12  # layers that are tried alone, where no larger step helps
 
 
-def mix(problem: Problem, options: Sequence[Sequence[Layer]], budget: int, limit: int | None = None) -> list[int]:
-    """Per layer the index of one of its `options`, for the smallest latency bound under `budget` bytes.
+class Mixture:
+    """The choices between kernels for the layers of a network."""
 
-    `problem` has the tensors, and the storage; the first options are its own layers. An option is taken only if what the
-    layer needs at once is at most `limit` bytes (the budget, if it is not given), or if it is the first.
+    def __init__(self, problem: Problem, options: Sequence[Sequence[Layer]]) -> None:
+        """`problem` has the tensors, and the storage; of every layer the first of its `options` is its own."""
+        self._storage, self._live = problem.storage, live_bytes(problem)
+        shape = len(options), max((len(layers) for layers in options), default=1)
+        self._seconds, self._nbytes, self._needs = np.zeros(shape), np.zeros(shape), np.full(shape, np.inf)
+        for row, layers in enumerate(options):
+            for column, layer in enumerate(layers):
+                need = -(-(self._live[row] + layer.scratch + finest_segment(layer)) // PAGE) * PAGE
+                self._needs[row, column] = need if column else 0
+                self._seconds[row, column] = layer.seconds
+                self._nbytes[row, column] = layer.weights.nbytes if layer.weights else 0
 
-    The bound is the largest of many cuts (`Cuts`). Within a cut a layer costs the time to load it, outside the time
-    to compute it: prices of bytes and of seconds that differ from layer to layer. A softened maximum weighs the
-    cuts; layers change to the option that is cheapest at these prices, those first that gain most, as many at once
-    as lower the softened bound. The maximum becomes harder from round to round.
-    """
-    limit = budget if limit is None else limit
-    live = live_bytes(problem)
-    count, width = len(options), max((len(layers) for layers in options), default=1)
-    seconds, nbytes, allowed = np.zeros((count, width)), np.zeros((count, width)), np.zeros((count, width), bool)
-    for row, layers in enumerate(options):
-        for column, layer in enumerate(layers):
-            need = -(-(live[row] + layer.scratch + finest_segment(layer)) // PAGE) * PAGE
-            if column == 0 or need <= limit:
-                allowed[row, column] = True
-                seconds[row, column] = layer.seconds
-                nbytes[row, column] = layer.weights.nbytes if layer.weights else 0
-    if not options:
-        return []
-    cuts = Cuts(live, budget, problem.storage)
-    if in_python():
-        return _Descent(cuts, seconds, nbytes, allowed).run()
-    limits = {"rounds": _ROUNDS, "starts": _STARTS, "singles": _SINGLES, "least": _NEGLIGIBLE, "better": _BETTER}
-    return mix_kernels(seconds, nbytes, allowed, cuts.held, cuts.rates, _SOFTNESS, **limits)
+    def best(self, budget: int, limit: int | None = None) -> list[int]:
+        """Per layer the index of one of its options, for the smallest latency bound under `budget` bytes.
+
+        An option is taken only if what the layer needs at once is at most `limit` bytes (the budget, if it is not given),
+        or if it is the first.
+
+        The bound is the largest of many cuts (`Cuts`). Within a cut a layer costs the time to load it, outside the time
+        to compute it: prices of bytes and of seconds that differ from layer to layer. A softened maximum weighs the
+        cuts; layers change to the option that is cheapest at these prices, those first that gain most, as many at once
+        as lower the softened bound. The maximum becomes harder from round to round.
+        """
+        if not self._live:
+            return []
+        cuts, allowed = Cuts(self._live, budget, self._storage), self._needs <= (budget if limit is None else limit)
+        if in_python():
+            return _Descent(cuts, self._seconds, self._nbytes, allowed).run()
+        limits = {"rounds": _ROUNDS, "starts": _STARTS, "singles": _SINGLES, "least": _NEGLIGIBLE, "better": _BETTER}
+        return mix_kernels(self._seconds, self._nbytes, allowed, cuts.held, cuts.rates, _SOFTNESS, **limits)
 
 
 class _Descent:
@@ -61,6 +65,7 @@ class _Descent:
     def run(self) -> list[int]:
         columns = np.arange(self.seconds.shape[1])
         starts = [np.where(self.allowed, columns, 0)[:, : column + 1].max(axis=1) for column in columns]
+        starts = [np.array(start) for start in dict.fromkeys(tuple(start) for start in starts)]
         starts.sort(key=self._bound)
         found = [self._descend(start) for start in starts[:_STARTS]]
         return [int(pick) for pick in min(found, key=self._bound)]

@@ -215,6 +215,8 @@ class Plan:
     scratch_at: tuple[int, ...]  # one address per step; -1 without scratch
     segments: tuple[Segment, ...]  # in load order
     need: tuple[int, ...]  # per step: loads (from the start of `segments`) that must be complete
+    # how the strategy came to it: where it may begin for another budget, if it says so
+    origin: object = field(default=None, compare=False, repr=False)
 
     @property
     def pinned_nbytes(self) -> int:

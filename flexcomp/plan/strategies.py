@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from .check import verify
@@ -13,7 +13,7 @@ from .published.flexnn import flexnn
 from .published.on_demand import on_demand
 from .published.swapnet import swapnet
 from .search.ablation import without_pinning, without_preloading, without_static_planning
-from .search.best import best, sketch
+from .search.best import best, nearby, sketch
 
 # A strategy takes a problem and a budget in bytes; it raises Unplaceable if it finds no plan.
 STRATEGIES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType(
@@ -30,8 +30,15 @@ STRATEGIES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType(
 SKETCHES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType({"best": sketch})
 
 
-def plan(problem: Problem, budget: int, strategy: str = "best", *, quick: bool = False) -> Plan:
+NEARBY: Mapping[str, Callable[[Problem, int, Sequence[Plan]], Plan]] = MappingProxyType({"best": nearby})
+
+
+def plan(
+    problem: Problem, budget: int, strategy: str = "best", *, quick: bool = False, near: Sequence[Plan] = ()
+) -> Plan:
     """A checked plan for `budget` bytes; if `quick`, a sketch where the strategy would search for long.
+
+    With `near`, plans for similar budgets, maybe with other kernels, such a strategy looks near them only.
 
     Raises InfeasibleError, with the smallest feasible budget and what sets it, if the strategy finds
     no plan, and PlanError for an unknown strategy.
@@ -40,7 +47,7 @@ def plan(problem: Problem, budget: int, strategy: str = "best", *, quick: bool =
         raise PlanError(f"unknown strategy {strategy!r}; there are {', '.join(sorted(STRATEGIES))}")
     make = SKETCHES.get(strategy, STRATEGIES[strategy]) if quick else STRATEGIES[strategy]
     try:
-        found = make(problem, budget)
+        found = NEARBY[strategy](problem, budget, near) if near and strategy in NEARBY else make(problem, budget)
     except Unplaceable as error:
         minimum = minimum_budget(problem)
         reason = "" if budget < minimum.nbytes else str(error)

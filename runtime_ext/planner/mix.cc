@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
+#include <utility>
 #include <vector>
 
 namespace flexcomp::planner {
@@ -127,24 +127,23 @@ class Descending {
 void Mix(const Options& options, const double* held, const CutRates& rates, const Descent& descent, int64_t softnesses,
          const Softness* softness, int64_t* picks) {
   Descending descending(options, held, rates, descent);
-  std::vector<Picks> starts(options.width, Picks(options.layers, 0));
-  std::vector<double> costs(options.width);
+  std::vector<std::pair<double, Picks>> starts;  // with their bounds
   Valued valued;
   for (int64_t column = 0; column < options.width; ++column) {
+    Picks picks(options.layers, 0);
     for (int64_t layer = 0; layer < options.layers; ++layer) {
       for (int64_t option = 0; option <= column; ++option) {
-        if (options.allowed[layer * options.width + option]) starts[column][layer] = option;
+        if (options.allowed[layer * options.width + option]) picks[layer] = option;
       }
     }
-    descending.Value(starts[column], &valued);
-    costs[column] = valued.top;
+    if (std::any_of(starts.begin(), starts.end(), [&](const auto& other) { return other.second == picks; })) continue;
+    descending.Value(picks, &valued);
+    starts.emplace_back(valued.top, std::move(picks));
   }
-  std::vector<int64_t> order(options.width);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t one, int64_t other) { return costs[one] < costs[other]; });
-  std::pair<double, Picks> best{std::numeric_limits<double>::infinity(), starts[0]};
-  for (int64_t turn = 0; turn < std::min(options.width, descent.starts); ++turn) {
-    std::pair<double, Picks> found = descending.Descend(starts[order[turn]], softnesses, softness);
+  std::stable_sort(starts.begin(), starts.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
+  std::pair<double, Picks> best{std::numeric_limits<double>::infinity(), starts[0].second};
+  for (int64_t turn = 0; turn < std::min<int64_t>(starts.size(), descent.starts); ++turn) {
+    std::pair<double, Picks> found = descending.Descend(starts[turn].second, softnesses, softness);
     if (found.first < best.first) best = std::move(found);
   }
   std::copy(best.second.begin(), best.second.end(), picks);

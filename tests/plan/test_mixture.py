@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexcomp.plan import PAGE, Layer, Problem, Storage, Tensor, Weights, latency_bound, layer_bounds, mix
+from flexcomp.plan import PAGE, Layer, Mixture, Problem, Storage, Tensor, Weights, latency_bound, layer_bounds
 
 from .problems import problems
 
@@ -39,7 +39,7 @@ def picked(problem: Problem, options: list[list[Layer]], picks) -> Problem:
 def test_the_choice_fits_and_is_no_worse_than_the_smallest_kernels(case, spare) -> None:
     problem, options = case
     budget = max(layer_bounds(problem)) + spare * PAGE
-    picks = mix(problem, options, budget)
+    picks = Mixture(problem, options).best(budget)
     chosen = picked(problem, options, picks)
     needs = layer_bounds(chosen)
     assert all(not pick or need <= budget for pick, need in zip(picks, needs, strict=True))
@@ -63,7 +63,7 @@ def test_the_choice_is_near_the_best_one() -> None:
         problem = Problem(tuple(kernels[0] for kernels in options), tensors, Storage(714e6, 25e-6))
         budget = PAGE * int(draw.integers(300, 800))
         bounds = [latency_bound(picked(problem, options, p), budget) for p in product(*map(range, map(len, options)))]
-        ratios.append(latency_bound(picked(problem, options, mix(problem, options, budget)), budget) / min(bounds))
+        ratios.append(latency_bound(picked(problem, options, Mixture(problem, options).best(budget)), budget) / min(bounds))
     assert np.mean(ratios) < 1.01 and max(ratios) < 1.1
 
 
@@ -85,17 +85,17 @@ def test_kernels_in_a_phase_that_computes_balance_it_and_no_more() -> None:
     """Direct kernels compute for 288 ms, while the loader idles; the fastest load for 403 ms; the ones between do neither."""
     problem, options = two_phases()
     bounds = [latency_bound(picked(problem, options, [kernel] * 8 + [0]), 8 << 20) for kernel in range(3)]
-    picks = mix(problem, options, 8 << 20)
+    picks = Mixture(problem, options).best(8 << 20)
     found = latency_bound(picked(problem, options, picks), 8 << 20)
     assert found <= min(bounds) and found < 0.9 * bounds[0] and 1 in picks
 
 
 def test_with_memory_for_everything_the_fastest_is_taken() -> None:
     problem, options = two_phases()
-    assert mix(problem, options, 1 << 30) == [2] * 8 + [0]
+    assert Mixture(problem, options).best(1 << 30) == [2] * 8 + [0]
 
 
 def test_what_does_not_fit_is_not_taken() -> None:
     problem, options = two_phases()
     options = [[layers[0], *(replace(layer, scratch=1 << 20) for layer in layers[1:])] for layers in options]
-    assert mix(problem, options, 1 << 30, limit=1 << 20) == [0] * 9
+    assert Mixture(problem, options).best(1 << 30, limit=1 << 20) == [0] * 9

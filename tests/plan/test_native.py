@@ -15,12 +15,12 @@ from flexcomp.plan import (
     STRATEGIES,
     InfeasibleError,
     Layer,
+    Mixture,
     PlanError,
     Problem,
     ladder,
     layer_bounds,
     minimum_budget,
-    mix,
     plan,
     resident_budget,
     simulate,
@@ -114,9 +114,9 @@ def test_choices_are_the_same(
     problem = replace(problem, storage=replace(problem.storage, together=together, disturbance=disturbance))
     least = max(layer_bounds(problem))
     budget, limit = int((1 + factor) * least), int((1 + factor / 2) * least)
-    picks = mix(problem, options, budget, limit)
+    picks = Mixture(problem, options).best(budget, limit)
     with readable():
-        assert mix(problem, options, budget, limit) == picks
+        assert Mixture(problem, options).best(budget, limit) == picks
 
 
 @settings(deadline=None)

@@ -26,7 +26,6 @@ from flexcomp.plan import (
     simulate,
 )
 from flexcomp.plan.bound import unpinned_bound
-from flexcomp.plan.ladder import budgets_between
 from flexcomp.plan.parts.minimum import layer_bounds
 
 from .problems import problems
@@ -176,15 +175,6 @@ def test_ladder(problem: Problem, asked: list[float]) -> None:
             assert latencies[index + 1] <= 1.001 * min(latencies[: index + 2])
     for rung in rungs:
         assert check(problem, rung) == []
-
-
-def test_budgets_between() -> None:
-    budgets = budgets_between(10 * PAGE, 1000 * PAGE)
-    assert (budgets[0], budgets[-1], len(budgets)) == (10 * PAGE, 1000 * PAGE, 14)
-    assert all(budget % PAGE == 0 for budget in budgets)
-    assert budgets_between(100 * PAGE, 101 * PAGE) == [100 * PAGE, 101 * PAGE]
-    assert len(budgets_between(100 * PAGE, 110 * PAGE)) == 4
-    assert budgets_between(5 * PAGE, 5 * PAGE) == [5 * PAGE]
 
 
 def chain() -> Problem:

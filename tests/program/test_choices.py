@@ -42,7 +42,7 @@ def test_what_was_chosen_is_what_its_layer_says(program):
 
 def test_every_rung_has_one_reason_for_every_choice(program):
     why = reasons(program, read(program))
-    names = ("conv2d.2", "conv2d.2.winograd", "conv2d.2.winograd.F(4)")
+    names = ("conv2d.3", "conv2d.3.winograd", "conv2d.3.winograd.F(4)")
     direct, balanced, fastest = (why[layer(program, name)] for name in names)
     bands = [why[i] for i, own in enumerate(program.layers) if own.band_of in names]
     for number in range(len(program.rungs)):

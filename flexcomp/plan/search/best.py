@@ -115,6 +115,34 @@ def sketch(problem: Problem, budget: int) -> Plan:
     return min([(cost, found), *zip(_costs(problem, rivals), rivals, strict=True)], key=lambda one: one[0])[1]
 
 
+def nearby(problem: Problem, budget: int, plans: Sequence[Plan]) -> Plan:
+    """What the search finds from where it found plans for similar budgets, be they of other kernels; a sketch if it found none.
+
+    Nor is it slower than the other named strategies. Raises Unplaceable below the minimum.
+    """
+    layouts = _layouts(problem, budget)
+    resident = resident_plan(problem)
+    if resident.arena <= budget:
+        return replace(resident, budget=budget)
+    starts = [start for plan in plans for start in _starts(plan, budget, layouts)]
+    if not starts:
+        return sketch(problem, budget)
+    found, _ = _search(problem, budget, CORE_SHARES, layouts, EFFORT, starts=starts)
+    (cost,) = _costs(problem, [found])
+    rivals = _rivals(problem, budget, cost[0])
+    return min([(cost, found), *zip(_costs(problem, rivals), rivals, strict=True)], key=lambda one: one[0])[1]
+
+
+def _starts(plan: Plan, budget: int, layouts: Sequence[Layout]) -> list[Choice]:
+    """Where the search found a plan, and there the share that makes the core as large as it was."""
+    if not isinstance(plan.origin, Choice):
+        return []
+    origin = replace(plan.origin, layout=min(plan.origin.layout, len(layouts) - 1))
+    minimum = layouts[origin.layout].nbytes
+    core = origin.share * max(0, plan.budget - minimum)
+    return [origin, replace(origin, share=min(1.0, core / max(PAGE, budget - minimum)))]
+
+
 def _rivals(problem: Problem, budget: int, latency: float) -> list[Plan]:
     """The plans of the other named strategies, of those that find one; none if all would be slower than `latency` by far."""
     plans: list[Plan] = []
@@ -168,10 +196,12 @@ def _search(
     layouts: Sequence[Layout],
     effort: float,
     pin_more: int = 0,
+    starts: Sequence[Choice] = (),
 ) -> tuple[Plan, float]:
     """Coarse grid, then one coordinate after the other from the best few points; and the effort that it took.
 
-    With `pin_more`, the core is halved so many times in search of a plan that is as fast and loads less.
+    With `starts`, from the best of them and without a grid. With `pin_more`, the core is halved so many times in search of
+    a plan that is as fast and loads less.
     """
     arena = budget // PAGE
     cache = problem.storage.cache // PAGE
@@ -221,7 +251,7 @@ def _search(
             if point == before or seen[point][0][0] <= enough or spent > effort:
                 return
 
-    first = winner(
+    first = winner(starts) if starts else winner(
         Choice(layout, share, within=window)
         for window in windows
         for layout in range(len(layouts))
@@ -235,7 +265,9 @@ def _search(
     grid = [
         replace(first, share=share, in_flight=count) for share in core_shares for count in GRID_IN_FLIGHT
     ]
-    if seen[first][0][0] > enough and spent <= effort:
+    if starts:
+        descend(first)
+    elif seen[first][0][0] > enough and spent <= effort:
         winner(grid)
         for start in sorted(grid, key=lambda choice: seen[choice][0] if choice in seen else IMPOSSIBLE)[:STARTS]:
             if spent <= effort:
@@ -253,9 +285,9 @@ def _search(
             high = fitting[0].share
         else:
             low = choices[0].share
-    frugal = [one for one in seen.values() if one[0][0] <= allowed]
-    found = min(frugal, key=lambda one: (one[0][1], one[0]))[1]
-    return candidates.plan(found), searched
+    frugal = [(choice, *one) for choice, one in seen.items() if one[0][0] <= allowed]
+    choice, _, point = min(frugal, key=lambda one: (one[1][1], one[1]))
+    return replace(candidates.plan(point), origin=choice), searched
 
 
 def _in_cache(layouts: Sequence[Layout], arena: int, cache: int) -> list[float]:

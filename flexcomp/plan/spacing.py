@@ -1,0 +1,62 @@
+"""Which budgets deserve a rung of their own: as many that none in between runs much slower than it could.
+
+Plans are made for a few budgets, then between neighbours whose latencies are far apart, until they are close or
+their budgets are a page apart. What lies between two rungs is no faster than the larger one; so those can be left out again
+without which the next larger one is still close to the smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from itertools import accumulate, pairwise
+
+from .problem import PAGE
+
+PAYS = 1.0275  # latencies that are no further apart are close
+_APART = 1.2  # neighbours of the budgets to begin with differ by no more than this factor
+_AT_ONCE = 4  # budgets that are tried between two others before the next look, at most
+
+
+def _whole_pages(budgets: Iterable[float], smallest: int, largest: int) -> list[int]:
+    """In ascending order, inside two others."""
+    return sorted({page for budget in budgets if smallest < (page := -(-int(budget) // PAGE) * PAGE) < largest})
+
+
+def first_budgets(smallest: int, largest: int) -> list[int]:
+    """In ascending order, both ends included."""
+    if not 0 < smallest < largest:
+        return [smallest]
+    ratio = largest / smallest
+    steps = math.ceil(math.log(ratio) / math.log(_APART))
+    between = (smallest * ratio ** (number / steps) for number in range(1, steps))
+    return [smallest, *_whole_pages(between, smallest, largest), largest]
+
+
+def further_budgets(latencies: Mapping[int, float]) -> list[int]:
+    """Budgets to plan for next, of those that have been, with their latencies in seconds; none if all are close."""
+    budgets = sorted(latencies)
+    best = accumulate((latencies[budget] for budget in budgets), min)  # the plan of a smaller budget serves a larger one
+    found: list[int] = []
+    for (smaller, slow), (larger, fast) in pairwise(zip(budgets, best, strict=True)):
+        if slow > PAYS * fast:
+            # Where loading binds, latency falls in proportion to memory.
+            count = min(_AT_ONCE, math.ceil((math.log(slow) - math.log(fast)) / math.log(PAYS)) - 1) if fast > 0 else _AT_ONCE
+            parts = ((1 - (fast / slow) ** (number / (count + 1))) / (1 - fast / slow) for number in range(1, count + 1))
+            between = _whole_pages((smaller + part * (larger - smaller) for part in parts), smaller, larger)
+            found += between or _whole_pages([(smaller + larger) / 2], smaller, larger)
+    return found
+
+
+def worthwhile(latencies: Mapping[int, float], asked: Collection[int]) -> list[int]:
+    """The budgets, in ascending order, whose rungs are worth their bytes; both ends and those that were asked for always are.
+
+    `latencies` never increase with the budget.
+    """
+    budgets = sorted(latencies)
+    kept = budgets[:1]
+    for budget, larger in pairwise([*budgets[1:], budgets[-1]]):
+        best = latencies[budget if larger - budget == PAGE else larger]  # of all plans for budgets from one to the other
+        if budget in asked or budget == budgets[-1] or latencies[kept[-1]] > PAYS * best:
+            kept.append(budget)
+    return kept
