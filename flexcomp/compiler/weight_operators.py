@@ -104,7 +104,20 @@ def _matmul(making: Making, call: relax.Call, first: int, end: int) -> np.ndarra
     left, right = call.args
     if len(shape(left)) > 2 or len(shape(right)) != 3:
         return None
-    return np.matmul(making.whole(left), making.rows(right, first, end))
+    factors, rows = making.whole(left), making.rows(right, first, end)
+    return signed_sums(factors, rows) if np.all(np.abs(factors) <= 1) and not np.any(factors % 1) else np.matmul(factors, rows)
+
+
+def signed_sums(signs: np.ndarray, operands: np.ndarray) -> np.ndarray:
+    """`signs` [sums, terms], which are -1, 0 and 1, times `operands` [count, terms, n]: as np.matmul, in half the time or less.
+
+    BLAS multiplies by zeros, and starts its threads for what is bound by memory.
+    """
+    result = np.zeros((len(operands), len(signs), operands.shape[2]), operands.dtype)
+    for i, row in enumerate(signs):
+        for k in np.flatnonzero(row):
+            (np.add if row[k] > 0 else np.subtract)(result[:, i], operands[:, k], out=result[:, i])
+    return result
 
 
 def _narrowed(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:

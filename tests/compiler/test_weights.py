@@ -14,6 +14,7 @@ from flexcomp.compiler import weight_operators
 from flexcomp.compiler.weights import evaluate, evaluate_later
 from flexcomp.program import Deferred
 from flexcomp.program.weights_file import write_weights
+from flexcomp.schedules.strassen.ways import HalvesTransform
 from tests.passes.reference import evaluate as reference
 
 OP = relax.op
@@ -63,6 +64,7 @@ CHAINS = {
         lambda x, _: OP.matmul(const(MATRIX, "float64"), x),
         lambda x, _: OP.astype(x, "float32"),
     ],
+    "summed": [lambda x, _: OP.matmul(const(np.sign(MATRIX.round()), "float32"), OP.reshape(x, (ROWS * 6, 4, 4)))],
     "a product": [lambda x, _: OP.matmul(x, OP.permute_dims(x))],
     "axes added": [lambda x, _: OP.expand_dims(x, (0, 2)), lambda x, _: OP.squeeze(OP.rsqrt(OP.multiply(x, x)), (0,))],
     "against the largest": [lambda x, _: OP.divide(x, OP.max(x, (0,), keepdims=True))],
@@ -102,6 +104,16 @@ def test_any_rows_are_those_of_the_result(name, arrays):
         rows = later.begin()
         for first, end in ((0, 1), (later.count - 1, later.count), (later.count // 3, later.count // 2)):
             np.testing.assert_array_equal(rows(first, end), now[first:end])
+
+
+def test_signed_sums_are_the_product_to_the_last_bit():
+    rng = np.random.default_rng(0)
+    signs = np.concatenate([HalvesTransform().matrix, np.zeros((1, 4))])
+    operands = rng.standard_normal((5, 4, 300)).astype("f4").astype("f8") * 2.0 ** rng.integers(-30, 30, (5, 4, 300))
+    operands[0, :, :10] = -0.0
+    np.testing.assert_array_equal(
+        weight_operators.signed_sums(signs, operands).view("u8"), np.matmul(signs, operands).view("u8")
+    )
 
 
 def test_a_number_of_rows_needs_as_many_of_the_weights(arrays):
