@@ -15,8 +15,8 @@ from flexcomp.cli.common import (
     parse_shapes,
     require_model,
 )
-from flexcomp.cli.names import BUDGETS, completed, known_option
-from flexcomp.compiler.offered import KERNELS
+from flexcomp.cli.names import BUDGETS, completed, known_option, require_known
+from flexcomp.compiler.offered import KERNELS, WEIGHTS
 from flexcomp.device.presets import PRESETS
 from flexcomp.files import require_space, require_writable
 from flexcomp.plan import STRATEGIES
@@ -66,6 +66,15 @@ def build(
             "and 'flexnn' those of its fixed order",
         ),
     ] = "auto",
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TYPE | PATTERN=TYPE",
+            autocompletion=completed(WEIGHTS),
+            help=f"Keep weights in fewer bits, in the file and in memory: {', '.join(WEIGHTS)}; for the layers of some "
+            "ONNX nodes '/head/*=float32', of which the last that matches counts. By default nothing is rounded.",
+        ),
+    ] = None,
     tuning: Annotated[
         Path | None, typer.Option(metavar="DATABASE", help="Use the times that `flexcomp tune` measured.")
     ] = None,
@@ -75,6 +84,7 @@ def build(
 ) -> None:
     """Compile MODEL for a device and a memory budget."""
     shapes = parse_shapes(input or [])
+    types = _weight_types(weights or [])
     if output.suffix != ".so":
         raise typer.BadParameter(f"'{output}' does not end in .so", param_hint="'--output'")
     # What can be checked is checked first: importing and compiling take minutes.
@@ -82,11 +92,11 @@ def build(
         require_model(model)
         for path in (output, output.with_suffix(".weights")):
             require_writable(path, reading=[model])
-        weights = output.with_suffix(".weights")
-        if weights.exists():
+        beside = output.with_suffix(".weights")
+        if beside.exists():
             from flexcomp.frontend import external_files
 
-            require_writable(weights, reading=external_files(model))
+            require_writable(beside, reading=external_files(model))
         require_space(output, model.stat().st_size, "the model alone")
     with exit_on_error(USAGE):
         from flexcomp.device import load_profile
@@ -117,9 +127,23 @@ def build(
                 tuning=tuning,
                 progress=progress,
                 cache=cache,
+                weights=types,
             )
             artifact.export_library(str(output), progress=progress)
         from flexcomp.report import closing_lines
 
         for line in closing_lines(artifact.program, output, parse_budget(budget)):
             typer.echo(line)
+
+
+def _weight_types(given: list[str]) -> dict[str, str] | None:
+    """TYPE and PATTERN=TYPE as build takes them, TYPE for all layers."""
+    types: dict[str, str] = {}
+    for text in given:
+        pattern, _, kind = text.rpartition("=")
+        try:
+            require_known(kind, WEIGHTS)
+        except typer.BadParameter as error:
+            raise typer.BadParameter(error.message, param_hint="'--weights'") from None
+        types[pattern or "*"] = kind
+    return types or None

@@ -7,3 +7,6 @@ KERNELS = {
     # FlexNN's fixed order (flexcomp/network/fixed_order.py), from the last resort to the first choice.
     "flexnn": ("smallest", "im2col_gemm", "winograd"),
 }
+
+# Element types that weights may be kept in, as `flexcomp.schedules.tiles.panel` has them.
+WEIGHTS = ("float32", "float16", "bfloat16", "int8")

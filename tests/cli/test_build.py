@@ -46,6 +46,15 @@ def test_answers_in_the_units_that_were_asked_in(cli, model, tmp_path):
         assert f"--budget {enough(400_000, Units.DECIMAL).replace(' ', '') if unit == 'kB' else '409.60KiB'}" in done.stdout
 
 
+def test_weights_in_fewer_bits(cli, model, library, tmp_path):
+    narrow, mixed = tmp_path / "narrow.so", tmp_path / "mixed.so"
+    assert cli("build", model, "-o", narrow, "--weights", "int8").returncode == 0
+    done = cli("build", model, "-o", mixed, "--weights", "int8", "--weights", "nothing*=float32")
+    assert done.returncode == 2 and "no layer with weights is called 'nothing*'; there are" in done.stderr
+    sizes = [path.with_suffix(".weights").stat().st_size for path in (narrow, library)]
+    assert sizes[0] < 0.3 * sizes[1]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -54,6 +63,8 @@ def test_answers_in_the_units_that_were_asked_in(cli, model, tmp_path):
         (["--input", "x:1,0,2"], "is not NAME:1,3,224,224"),
         (["--threads", "0"], "threads"),
         (["--no-such-option"], "no-such-option"),
+        (["--weights", "int4"], "'int4' is not known: it is one of float32, float16, bfloat16, int8"),
+        (["--weights", "/head/*=half"], "'half' is not known"),
     ],
 )
 def test_wrong_usage_ends_with_2(cli, model, tmp_path, options, message):

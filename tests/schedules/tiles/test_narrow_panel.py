@@ -9,9 +9,10 @@ import tvm
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from flexcomp.compiler.offered import WEIGHTS
 from flexcomp.schedules.tiles.emit import vector
 from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, pack, require_fits, rounded
-from flexcomp.schedules.tiles.panel import Panel
+from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES, Panel
 from flexcomp.schedules.tiles.panel_reader import widened
 
 from ..kernels import library
@@ -52,6 +53,10 @@ def test_a_panel_holds_its_float32_rows_as_bits(dtype):
         kept *= rows[:, panel.head - 1 : panel.head]
     channels_first = rounded(taps.transpose(0, 2, 1).reshape(24, 5), dtype)
     np.testing.assert_array_equal(kept, channels_first.reshape(3, 8, 5).transpose(0, 2, 1))
+
+
+def test_all_types_are_offered():
+    assert tuple(WEIGHT_DTYPES) == WEIGHTS
 
 
 def test_int8_errs_by_half_a_step_of_its_channel():
