@@ -81,6 +81,14 @@ def build(
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Keep kernels' machine code for other builds, and use what was kept.")
     ] = True,
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe/--no-probe",
+            envvar="FLEXCOMP_PROBE",
+            help="Plan for the storage that the output lies on, measured once, if it is for this machine and without --device.",
+        ),
+    ] = True,
 ) -> None:
     """Compile MODEL for a device and a memory budget."""
     shapes = parse_shapes(input or [])
@@ -114,6 +122,11 @@ def build(
         require_supported(resolved)
         require_linker(resolved)
 
+        if probe and target == "native" and profile is None:
+            from flexcomp.profiling import probed_profile
+
+            profile, note = probed_profile(output.absolute().parent, resolved)
+            typer.echo(f"{model.name}: {note}", err=True)
         with BuildProgress(model.name) as progress:
             artifact = compile_model(
                 str(model),

@@ -55,6 +55,22 @@ def test_weights_in_fewer_bits(cli, model, library, tmp_path):
     assert sizes[0] < 0.3 * sizes[1]
 
 
+def test_the_storage_of_the_output_is_measured_once(cli, model, tmp_path, monkeypatch):
+    """What was found is said, remembered, planned with, and can be given back; both builds are the same bytes."""
+    monkeypatch.setenv("FLEXCOMP_CACHE", str(tmp_path / "cache"))
+    builds = []
+    for name, options in (("a", ["--probe"]), ("b", ["--probe"]), ("c", ["--device", None]), ("d", ["--no-probe"])):
+        (tmp_path / name).mkdir()
+        kept = [*(tmp_path / "cache" / "storage").glob("*.json")]
+        done = cli("build", model, "-o", tmp_path / name / "x.so", *(kept[0] if one is None else one for one in options))
+        assert done.returncode == 0, done.stderr
+        builds.append((done.stderr, (tmp_path / name / "x.so").read_bytes()))
+    said, (first, again, given, _) = [stderr for stderr, _ in builds], [library for _, library in builds]
+    assert "(measured; " in said[0] and "(remembered; " in said[1]
+    assert not any("storage: " in one for one in said[2:])
+    assert first == again == given
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
