@@ -1,4 +1,4 @@
-"""Give calls of fused operators a name that tells where they come from."""
+"""Give calls of fused operators a name that tells where they come from, and fused operators none."""
 
 from __future__ import annotations
 
@@ -11,20 +11,42 @@ from .ir import bindings, with_functions
 
 @module_pass(opt_level=0)
 class NameFused:
-    """Call the result of fused operators as the first of them; TVM's fusion calls it anything.
+    """Call the result of fused operators as the first of them, TVM's fusion calls it anything, and their parameters by number.
 
-    lv = fused_exp_add(x)   →   exp_3 = fused_exp_add(x)      where fused_exp_add holds exp_3 = exp(x)
+    lv = fused_exp_add(x)                     exp_3 = fused_exp_add(x)
+    def fused_exp_add(exp_2):             →   def fused_exp_add(p0):
+        exp_3 = exp(exp_2) …                      exp_3 = exp(p0) …
+
+    Parameters become those of machine code, which must not know what a network's nodes are called: it is kept for others.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        mutator = _Mutator(mod)
-        main = mutator.visit_expr(mod["main"])
-        functions = dict(mod.functions_items())
-        return with_functions(mod, {**functions, mod.get_global_var("main"): main})
+        functions = {}
+        for gv, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                func = _Main(mod).visit_expr(func) if gv.name_hint == "main" else _with_numbered_parameters(func)
+            functions[gv] = func
+        return with_functions(mod, functions)
+
+
+def _with_numbered_parameters(func: relax.Function) -> relax.Function:
+    params = [relax.Var(f"p{i}", param.ty) for i, param in enumerate(func.params)]
+    body = _Renamer(dict(zip(func.params, params, strict=True))).visit_expr(func.body)
+    return relax.Function(params, body, func.ret_ty, func.is_pure, func.attrs)
 
 
 @relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
+class _Renamer(relax.PyExprMutator):
+    def __init__(self, by: dict[relax.Var, relax.Var]) -> None:
+        super().__init__()
+        self.by = by
+
+    def visit_var_(self, var: relax.Var) -> relax.Expr:
+        return self.by.get(var, var)
+
+
+@relax.expr_functor.mutator
+class _Main(relax.PyExprMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self.mod = mod

@@ -10,23 +10,34 @@ from flexcomp.passes.ir import bindings
 from flexcomp.passes.rebuild import MainRewriter
 
 _MARK = "@"
+# TVM writes _ for . in names. A character that nobody uses, and what it stands for.
+_ESCAPED = {"\ue000": "\ue000e", ".": "\ue000d"}
 
 
 def variable_name(node: str, op_name: str) -> str:
     """The name of a variable that holds what a node computes."""
+    for character, stands_in in _ESCAPED.items():
+        node = node.replace(character, stands_in)
     return f"{node}{_MARK}{op_name}"
+
+
+def _parts(variable: str) -> tuple[str, str] | None:
+    node, mark, op_name = variable.rpartition(_MARK)
+    for character, stands_in in reversed(_ESCAPED.items()):
+        node = node.replace(stands_in, character)
+    return (node, op_name.rstrip("0123456789")) if mark else None  # digits were added to make names unique
 
 
 def node_name(variable: str) -> str | None:
     """The name of the ONNX node whose result, or a part of it, a Relax variable holds; None if its name does not tell."""
-    node, mark, _ = variable.rpartition(_MARK)
-    return node if mark else None
+    parts = _parts(variable)
+    return parts[0] if parts else None
 
 
 def node_of(variable: str) -> str | None:
     """The same in words for error messages, with the operator."""
-    node, mark, op_name = variable.rpartition(_MARK)
-    return f"node {node!r} ({op_name.rstrip('0123456789')})" if mark else None  # digits were added to make names unique
+    parts = _parts(variable)
+    return f"node {parts[0]!r} ({parts[1]})" if parts else None
 
 
 def output_nodes(graph: onnx.GraphProto) -> dict[str, str]:
