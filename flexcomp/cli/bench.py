@@ -78,24 +78,31 @@ def _build(model: Path, library: Path, threads: int, budget: str | None, shapes:
 
 
 def _layers(report: dict) -> Table:
-    table = Table(title=f"{report['model']}: kernels")
-    for name in ("layer", "computes", "kernel", "time", "of all", "GFLOP/s", "of peak", "GB/s", "of memory"):
-        table.add_column(name, justify="left" if name in ("layer", "computes", "kernel") else "right", overflow="fold")
+    from flexcomp.report import named, new_table
+
+    table = new_table(f"{report['model']}: kernels")
+    _columns(table, "layer, computes, kernel", "ms")
     for layer in report["layers"]:
-        table.add_row(
-            layer["name"], layer["description"], layer["kernel"], f"{layer['time_ms']:.3f} ms", *_rates(layer)
-        )
+        what = named(layer["name"], f"{layer['description']}\n{layer['kernel']}")
+        table.add_row(what, f"{layer['time_ms']:.3f}", *_rates(layer))
     return table
 
 
 def _groups(report: dict) -> Table:
-    table = Table(title="weighted by time")
-    for name in ("kernels", "layers", "time", "of all", "GFLOP/s", "of peak", "GB/s", "of memory", "bound by"):
-        table.add_column(name, justify="left" if name in ("kernels", "bound by") else "right")
+    from flexcomp.report import named, new_table
+
+    table = new_table("weighted by time")
+    _columns(table, "kernels, bound by", "layers", "ms")
     for group in report["groups"]:
-        row = (group["group"], str(group["layers"]), f"{group['time_ms']:.2f} ms", *_rates(group))
-        table.add_row(*row, group["bound_by"] or "")
+        what = named(group["group"], group["bound_by"])
+        table.add_row(what, str(group["layers"]), f"{group['time_ms']:.2f}", *_rates(group))
     return table
+
+
+def _columns(table: Table, first: str, *more: str) -> None:
+    table.add_column(first, overflow="fold")
+    for name in (*more, "of all", "GFLOP/s", "of peak", "GB/s", "of memory"):
+        table.add_column(name, justify="right", no_wrap=True)
 
 
 def _rates(facts: dict) -> list[str]:

@@ -12,7 +12,7 @@ from flexcomp.cli.common import CANNOT_BUILD, exit_on_error
 from flexcomp.cli.names import completed, require_known
 from flexcomp.demo.known import DEFAULT, NAMES
 from flexcomp.files import require_folder
-from flexcomp.report import stdout_console
+from flexcomp.report import new_table, stdout_console
 from flexcomp.report.progress import BuildProgress
 from flexcomp.units import human_bytes
 
@@ -51,7 +51,7 @@ def demo(
 
 
 def _table(rows: list) -> Table:
-    table = Table(title="the same outputs in less memory")
+    table = new_table("the same outputs in less memory")
     for name in ("network", "", "budget", "peak over idle", "latency", "read per run", "max error"):
         table.add_column(name, justify="right" if name not in ("network", "") else "left")
     for index, row in enumerate(rows):

@@ -27,7 +27,7 @@ from flexcomp.cli.profile import show
 from flexcomp.errors import InputError
 from flexcomp.files import replacing, require_folder, require_writable
 from flexcomp.program import require_library
-from flexcomp.report import budget_rows, median_row, stdout_console
+from flexcomp.report import budget_rows, median_row, new_table, stdout_console
 from flexcomp.report.progress import BuildProgress
 from flexcomp.runtime import Budget, parse_budget, resolve_in
 from flexcomp.units import enough, human_bytes
@@ -246,7 +246,7 @@ def _run_table(title: str, facts: dict, budget: Budget) -> Table:
 
 
 def _measured_table(title: str, found: list[Measurement], predicted: dict[int, float]) -> Table:
-    table = Table(title=title)
+    table = new_table(title)
     for name in ("budget", "arena", "median", "predicted", "waited for storage", "read"):
         table.add_column(name, justify="right")
     for one in found:

@@ -116,13 +116,17 @@ class _Display:
 
 
 def _table(report) -> Table:
-    table = Table(title="layers by the time saved")
-    for name in ("layer", "×", "trials", "untuned", "", "best", "", "saved"):
-        table.add_column(name, justify="left" if name in ("layer", "best", "untuned") else "right", overflow="fold")
+    from flexcomp.report import named, new_table
+
+    table = new_table("layers by the time saved", "the untuned kernel above the best one")
+    for name in ("layer", "×", "trials", "kernels", "time", "saved"):
+        left = name in ("layer", "kernels")
+        table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=not left)
     for layer in sorted(report.layers, key=lambda layer: -layer.saved):
         table.add_row(
-            layer.description, str(layer.count), str(layer.trials), layer.default, _ms(layer.default_seconds),
-            layer.best or "", _ms(layer.best_seconds), _percent(layer.saved, layer.count * (layer.default_seconds or 0)),
+            layer.description, str(layer.count), str(layer.trials), named(layer.default, layer.best),
+            named(_ms(layer.default_seconds), _ms(layer.best_seconds)),
+            _percent(layer.saved, layer.count * (layer.default_seconds or 0)),
         )  # fmt: skip
     return table
 

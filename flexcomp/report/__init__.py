@@ -8,7 +8,7 @@ from flexcomp.doors import door
 __getattr__, __dir__, __all__ = door(
     __name__,
     facts="describe select_rung summary",
-    tables="choice_table ladder_table layer_table stdout_console timeline_table",
+    tables="choice_table ladder_table layer_table named new_table stdout_console timeline_table",
     showing="Progress shown",
     usage="budget_rows median_row",
     ending="closing_lines",

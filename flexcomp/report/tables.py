@@ -19,13 +19,16 @@ if TYPE_CHECKING:  # commands that draw no timeline need not load the planner
     from flexcomp.report.timeline import Lanes
 
 
+WIDTH = 80  # of a terminal, for which our tables are made
+
+
 def stdout_console() -> Console:
-    """A console on stdout, wide enough for our tables where no terminal says how wide it is."""
+    """A console on stdout, as wide as its terminal, or where there is none as one is."""
     console = Console()
-    return console if console.is_terminal else Console(width=140)
+    return console if console.is_terminal else Console(width=WIDTH)
 
 
-def as_text(*tables: Table, width: int = 120) -> str:
+def as_text(*tables: Table, width: int = WIDTH) -> str:
     """The tables as plain text."""
     console = Console(file=io.StringIO(), width=width, color_system=None)
     for table in tables:
@@ -87,9 +90,14 @@ def choice_table(facts: dict) -> Table | None:
 
     Layers with the same offers, of which all budgets make the same choice, share their rows.
     """
-    table = new_table("choice of kernels, and what it was chosen over")
-    for name in ("layers", "kernel", "predicted", "weights", "scratch", "budgets", "why"):
-        table.add_column(name, justify="left" if name in ("layers", "kernel", "why") else "right", overflow="fold")
+    table = new_table(
+        "choice of kernels, and what it was chosen over",
+        "predicted times in ms, sizes in KiB; used by how many budgets",
+    )
+    for name in ("layers, kernels", "ms", "weights", "scratch", "used", "why"):
+        left = name in ("layers, kernels", "why")
+        ratio = {"layers, kernels": 3, "why": 2}.get(name)
+        table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=not left, ratio=ratio)
     by_name = {layer["name"]: layer for layer in facts["layers"]}
     groups: dict[str, list[dict]] = {}
     for layer in facts["layers"]:
@@ -106,17 +114,17 @@ def choice_table(facts: dict) -> Table | None:
 
 def _choice_rows(table: Table, layers: list[dict], by_name: dict[str, dict], kernels: str) -> None:
     names = ", ".join(".".join(layer["name"].split(".")[:2]) for layer in layers)
+    table.add_row(Text(names, "bold"))
     for position, offer in enumerate(layers[0]["candidates"]):
         why = by_name[offer["layer"]]["why"] if offer["layer"] else []
         counts = Counter(reason for reason in why if reason)
-        times = f"{sum(counts.values())} of {len(why)}" if counts else ""
+        times = f"{sum(counts.values())}/{len(why)}" if counts else ""
         reasons = "; ".join(f"{reason} ({count})" if len(counts) > 1 else reason for reason, count in counts.items())
         table.add_row(
-            "" if position else names,
-            offer["implementation"],
-            f"{offer['predicted_ms']:.3f} ms",
-            human_bytes(offer["weights_bytes"]),
-            human_bytes(offer["scratch_bytes"]) if offer["scratch_bytes"] else "",
+            f"  {offer['implementation']}",
+            f"{offer['predicted_ms']:.3f}",
+            kib(offer["weights_bytes"]),
+            kib(offer["scratch_bytes"]),
             times,
             reasons or _passed_over(offer, layers[0]["candidates"], kernels),
             end_section=position == len(layers[0]["candidates"]) - 1,
@@ -139,7 +147,7 @@ def _passed_over(offer: dict, candidates: list[dict], kernels: str) -> str:
 def timeline_table(program: Program, rung: Rung, timelines: Sequence[Lanes]) -> Table:
     """What one inference consists of, one row for each timeline."""
     budget = f"{program.model} in {human_bytes(rung.budget)}"
-    table = Table(title=f"{budget}: {len(rung.steps)} steps, {len(rung.loads)} loads")
+    table = new_table(f"{budget}: {len(rung.steps)} steps, {len(rung.loads)} loads")
     for name in ("", "latency", "computing", "waiting", "loading", "loaded"):
         table.add_column(name, justify="right" if name else "left")
     for lanes in timelines:
