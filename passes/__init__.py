@@ -6,10 +6,10 @@ from .check_indices import CheckIndices
 from .choose_kernels import ChooseKernels
 from .fold_batch_norm import FoldBatchNorm
 from .fuse_attention import FuseAttention
+from .fuse_generic import FuseGeneric
 from .fuse_layers import FuseLayers
 from .keep_constant_outputs import KeepConstantOutputs
 from .lower_operators import LowerOperators
-from .name_fused import NameFused
 from .nhwc import ToNHWC
 from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
@@ -25,10 +25,10 @@ __all__ = [
     "ChooseKernels",
     "FoldBatchNorm",
     "FuseAttention",
+    "FuseGeneric",
     "FuseLayers",
     "KeepConstantOutputs",
     "LowerOperators",
-    "NameFused",
     "PlaceParts",
     "PretransformWeights",
     "SliceEmbeddings",

@@ -28,6 +28,9 @@ SECONDS = "flexcomp.seconds"  # float
 # channels the layer can be cut at most.
 BLOCKS = "flexcomp.blocks"
 
+# On a kernel PrimFunc of no family, for the lowering: the operators that it computes, in order.
+COMPUTES = "flexcomp.computes"  # list of str
+
 # On a kernel PrimFunc, for the lowering to a Program: what it computes and how.
 OPERATOR = "flexcomp.operator"  # str, e.g. "conv2d"
 IMPLEMENTATION = "flexcomp.implementation"  # str, e.g. "direct 14×32"

@@ -51,8 +51,8 @@ def demo(
 
 
 def _table(rows: list) -> Table:
-    table = new_table("the same outputs in less memory")
-    for name in ("network", "", "budget", "peak over idle", "latency", "read per run", "max error"):
+    table = new_table("the same outputs in less memory", "over idle: the peak of the process, less what it takes before")
+    for name in ("network", "", "budget", "over idle", "latency", "read", "max error"):
         table.add_column(name, justify="right" if name not in ("network", "") else "left")
     for index, row in enumerate(rows):
         measured = row.measurement

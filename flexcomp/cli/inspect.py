@@ -21,7 +21,7 @@ def inspect(
         typer.Option(callback=checked_budget, help="Show the plan of this budget; a picture without it is of the smallest."),
     ] = None,
 ) -> None:
-    """Show the layers, kernels, slices and budgets of LIBRARY, or the plan of one --budget."""
+    """Show the layers, kernels and budgets of LIBRARY, or one plan."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp.program import decode_program
         from flexcomp.report import describe, select_rung

@@ -14,10 +14,10 @@ from flexcomp.passes import (
     ChooseKernels,
     FoldBatchNorm,
     FuseAttention,
+    FuseGeneric,
     FuseLayers,
     KeepConstantOutputs,
     LowerOperators,
-    NameFused,
     PlaceParts,
     PretransformWeights,
     SliceEmbeddings,
@@ -81,10 +81,7 @@ def operators(unit: VectorUnit) -> list[Pass]:
     return [
         LowerOperators(unit),
         relax.transform.LegalizeOps(LEGALISATIONS, skip_ops=[f"relax.{view}" for view in VIEWS]),
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FuseOps(),
-        NameFused(),
-        relax.transform.FuseTIR(),
+        FuseGeneric(),
         relax.transform.DeadCodeElimination(),
     ]
 

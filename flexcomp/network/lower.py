@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 import tvm
@@ -175,12 +176,13 @@ class _Lowering:
         gv, operands = call.args[0], call.args[1].fields
         func = self.mod[gv]
         attrs = dict(func.attrs.items()) if func.attrs is not None else {}
-        op = str(attrs.get(names.OPERATOR, gv.name_hint))
+        computed = [str(one) for one in attrs.get(names.COMPUTES, (gv.name_hint,))]
+        op = str(attrs.get(names.OPERATOR, _together(computed)))
         name = f"{op}.{len(result.layers)}"
         scratch = tuple(TensorType(tuple(int(e) for e in s), "float32") for s in attrs.get(names.SCRATCH, ()))
         if names.OPERATOR not in attrs:
             if gv not in self.scheduled:
-                self.scheduled[gv] = self._schedule(var, gv, func)
+                self.scheduled[gv] = self._schedule(var, gv, func.without_attr(names.COMPUTES))
             func = with_scratch(self.scheduled[gv].func, [t.shape for t in self.scheduled[gv].scratch])
             scratch = tuple(TensorType(tuple(t.shape), t.dtype) for t in self.scheduled[gv].scratch)
         result.kernels[gv.name_hint] = func
@@ -231,7 +233,7 @@ class _Lowering:
                 op=op,
                 kernel=gv.name_hint,
                 implementation=str(attrs.get(names.IMPLEMENTATION, "generic")),
-                description=str(attrs.get(names.DESCRIPTION, gv.name_hint)),
+                description=str(attrs.get(names.DESCRIPTION, _listed(computed))),
                 args=tuple(args),
                 weights=self._store(name, arrays, slices),
                 scratch_nbytes=scratch_nbytes,
@@ -310,6 +312,17 @@ def _looked_at(value: ir.Expr) -> relax.Var | None:
     """The variable whose bytes `value` is, maybe seen differently."""
     seen = value.args[0] if operator(value) in VIEWS else value
     return seen if isinstance(seen, relax.Var) else None
+
+
+def _together(operators: Sequence[str]) -> str:
+    """A short name for operators in one kernel: exp, exp+add, exp+4."""
+    return "+".join(operators) if len(operators) <= 2 else f"{operators[0]}+{len(operators) - 1}"
+
+
+def _listed(operators: Sequence[str]) -> str:
+    """All of them, those in a row once: exp, add ×2."""
+    runs = ((name, sum(1 for _ in run)) for name, run in groupby(operators))
+    return ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in runs)
 
 
 def _refuse_oversize(name: str, types: list[TensorType]) -> None:
