@@ -17,8 +17,9 @@ WEIGHTS = "flexcomp.weights"
 # result is a part of, and its place there; `encode_place` has the form.
 PLACE = "flexcomp.place"
 # On a layer function (set by FuseLayers, consumed by PretransformWeights): the element type of its weights,
-# where it is not float32.
+# where it is not float32. Behind VALUES_OF, float32 with the values of that type.
 DTYPE = "flexcomp.dtype"
+VALUES_OF = "values of "
 # On a layer function (set by ChooseKernels, consumed by PretransformWeights): the candidate, e.g. "direct 14×32".
 KERNEL = "flexcomp.kernel"
 # On a layer function (set by ChooseKernels, consumed by PretransformWeights): the kernel's measured time, if known.

@@ -9,7 +9,7 @@ from tvm import ir, relax, tirx
 
 from ..schedules.tiles.epilogue import Epilogue
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
-from .attributes import DTYPE, LAYER, PLACE, decode_place
+from .attributes import DTYPE, LAYER, PLACE, VALUES_OF, decode_place
 from .ir import bindings, operator, shape
 
 # Relax operator (without prefix) → epilogue operator. Operands that are no tensors are handled by name below.
@@ -81,7 +81,7 @@ class _Reader:
         if self.place is not None:
             spec = replace(spec, place=self.place)
         if isinstance(spec, ConvSpec):
-            spec = replace(spec, weights=self.dtype)
+            spec = replace(spec, weights="float32" if self.dtype.startswith(VALUES_OF) else self.dtype)
         return LayerReading(
             spec,
             data=(left,) if weighted else (left, right),

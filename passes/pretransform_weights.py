@@ -163,8 +163,9 @@ class _Mutator(relax.PyExprMutator):
         weight = call.args[reading.weight]
         if operator_of(layer) == "matmul":
             weight = emit(op.permute_dims(weight, (1, 0)))
-        if not panel.narrow and reading.spec.weights != "float32":
-            weight = self._on_weights(f"round.{reading.spec.weights}", "float32", shape(weight), weight)
+        kept = str(layer.attrs.get(names.DTYPE, "float32")).removeprefix(names.VALUES_OF)
+        if not panel.narrow and kept != "float32":
+            weight = self._on_weights(f"round.{kept}", "float32", shape(weight), weight)
         if candidate.weight_transform is not None:
             weight = self._transform(weight, candidate.weight_transform)
         channels = panel.groups * panel.group_channels

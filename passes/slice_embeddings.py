@@ -12,7 +12,7 @@ from tvm.relax import op
 from ..schedules.operators import embedding
 from ..schedules.operators.embedding import EmbeddingSpec
 from ..schedules.tiles.tile import VectorUnit
-from .attributes import kernel_attributes
+from .attributes import VALUES_OF, kernel_attributes
 from .ir import dtype, operator, shape, static_tensor
 from .rebuild import MainRewriter
 from .weights import KeptWeight, WeightType, weight_vars
@@ -66,9 +66,13 @@ class _Slicer(MainRewriter):
         table, ids = call.args
         rows, *rest = shape(table)
         kept = self.weight_type([var.name], KeptWeight(self.main, table, 0))
-        spec = EmbeddingSpec(shape(ids) or (1,), dtype(ids), rows, math.prod(rest), kept)
+        values_of, kept = kept.startswith(VALUES_OF), kept.removeprefix(VALUES_OF)
+        spec = EmbeddingSpec(shape(ids) or (1,), dtype(ids), rows, math.prod(rest), "float32" if values_of else kept)
         panel = self.emit(self.reshape(self.substitute(table), (rows, spec.width)))
         columns = spec.panel[-1]
+        if values_of:
+            type_ = relax.TensorType((rows, columns), "float32")
+            panel = self.emit(op.call_pure_packed(f"flexcomp.round.{kept}", panel, ty_args=type_))
         if spec.dtype != "float32":
             type_ = relax.TensorType((rows, columns), spec.dtype)
             panel = self.emit(op.call_pure_packed(f"flexcomp.rows.{spec.dtype}", panel, ty_args=type_))

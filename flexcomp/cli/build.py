@@ -16,7 +16,7 @@ from flexcomp.cli.common import (
     require_model,
 )
 from flexcomp.cli.names import BUDGETS, completed, known_option, require_known
-from flexcomp.compiler.offered import KERNELS, WEIGHTS
+from flexcomp.compiler.offered import DEFAULT_MAX_ERROR, KERNELS, WEIGHTS
 from flexcomp.device.presets import PRESETS
 from flexcomp.files import require_space, require_writable
 from flexcomp.plan import STRATEGIES
@@ -70,10 +70,18 @@ def build(
         list[str] | None,
         typer.Option(
             metavar="TYPE | PATTERN=TYPE",
-            autocompletion=completed(WEIGHTS),
-            help=f"Keep weights in fewer bits, in the file and in memory: {', '.join(WEIGHTS)}; for the layers of some "
-            "ONNX nodes '/head/*=float32', of which the last that matches counts. By default nothing is rounded.",
+            autocompletion=completed([*WEIGHTS, "auto"]),
+            help=f"Keep weights in fewer bits, in the file and in memory: {', '.join(WEIGHTS)}, or auto, for each layer the "
+            "fewest that keep outputs within --max-error; for the layers of some ONNX nodes '/head/*=float32', of which the "
+            "last that matches counts. By default nothing is rounded.",
         ),
+    ] = None,
+    max_error: Annotated[
+        float, typer.Option(help="For --weights auto: how far outputs may differ, as a part of the largest.")
+    ] = DEFAULT_MAX_ERROR,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npz", help="For --weights auto: inputs by name, one or several of each; else random ones."),
     ] = None,
     tuning: Annotated[
         Path | None, typer.Option(metavar="DATABASE", help="Use the times that `flexcomp tune` measured.")
@@ -141,6 +149,8 @@ def build(
                 progress=progress,
                 cache=cache,
                 weights=types,
+                max_error=max_error,
+                calibration=calibration,
             )
             artifact.export_library(str(output), progress=progress)
         from flexcomp.report import closing_lines
@@ -149,8 +159,10 @@ def build(
             typer.echo(line)
 
 
-def _weight_types(given: list[str]) -> dict[str, str] | None:
+def _weight_types(given: list[str]) -> str | dict[str, str] | None:
     """TYPE and PATTERN=TYPE as build takes them, TYPE for all layers."""
+    if given == ["auto"]:
+        return "auto"
     types: dict[str, str] = {}
     for text in given:
         pattern, _, kind = text.rpartition("=")

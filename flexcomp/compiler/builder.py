@@ -36,9 +36,12 @@ from flexcomp.schedules.tiles.tile import VectorUnit
 
 from . import pipeline
 from .artifact import Artifact
-from .offered import KERNELS
+from .auto_weights import Chosen, checked_max_error
+from .auto_weights import choose as choose_types
+from .calibration import Given
+from .offered import DEFAULT_MAX_ERROR, KERNELS
 from .prepared import Prepared, Progress, Wish
-from .weight_types import WeightTypes
+from .weight_types import TypesInOrder, WeightTypes
 from .weights import evaluate, evaluate_later
 
 _log = logging.getLogger(__name__)
@@ -59,6 +62,8 @@ def build(
     progress: Progress | bool | None = None,
     cache: bool = True,
     weights: str | Mapping[str, str] | None = None,
+    max_error: float = DEFAULT_MAX_ERROR,
+    calibration: Given = None,
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
 
@@ -80,6 +85,9 @@ def build(
     "int8", or a dict of types by patterns of ONNX nodes' names, of which the last that matches counts:
     `{"*": "int8", "/head/*": "float32"}`. Arithmetic is in float32 in any case. Without it nothing is rounded: weights are
     kept as float32, or in fewer bits where those hold the same numbers.
+    "auto" chooses a type for each layer: the fewest bytes with which no output differs by more than `max_error` of its largest
+    element from what float32 weights give, on the `calibration` inputs: arrays by input name, several of these, a .npz file
+    of them, or None for seeded random ones.
 
     Raises ModelError, UnsupportedModelError, TargetError, BudgetError, InputError, or TuningError if the database is
     broken.
@@ -89,7 +97,7 @@ def build(
         prepared = prepare(
             model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
             device=device, tuning=tuning, progress=report, cache=cache,
-            weights=weights,
+            weights=weights, max_error=max_error, calibration=calibration,
         )  # fmt: skip
         return prepared.artifacts([wish], report)[0]
 
@@ -107,6 +115,8 @@ def prepare(
     progress: Progress | None = None,
     cache: bool = True,
     weights: str | Mapping[str, str] | None = None,
+    max_error: float = DEFAULT_MAX_ERROR,
+    calibration: Given = None,
 ) -> Prepared:
     """The first half of `build`, without budget and strategy: what follows can be done several times, each for itself.
 
@@ -127,7 +137,13 @@ def prepare(
     report("import", 0, 1)
     imported = load_model(model, input_shapes, params)
     report("import", 1, 1)
-    types = WeightTypes(weights, partial(evaluate, weights=imported.weights))
+    on_weights = partial(evaluate, weights=imported.weights)
+    chosen = None
+    if weights == "auto":
+        chosen = _choose_types(imported, calibration, checked_max_error(max_error), report, cache)
+        types = TypesInOrder(chosen.types, on_weights)
+    else:
+        types = WeightTypes(weights, on_weights)
     unit = replace(resolved.vector_unit, threads=threads)
     network = _compile_graph(imported, resolved, unit, kernels, measured, report, types)
     if measured is not None:
@@ -136,7 +152,29 @@ def prepare(
         planned = fixed_order.planning(network, profile, threads)
     else:
         planned = in_bands(kernel_sets.planning(network, profile, threads), profile, threads)
-    return Prepared(imported.name, resolved, threads, kernels, profile, planned, KernelCache() if cache else None)
+    kept = KernelCache() if cache else None
+    record = chosen.record() if chosen else {}
+    return Prepared(imported.name, resolved, threads, kernels, profile, planned, kept, record)
+
+
+def _choose_types(imported: Imported, calibration: Given, max_error: float, report: Progress, cache: bool) -> Chosen:
+    target = resolve_target("native")
+    unit, profile = replace(target.vector_unit, threads=target.num_cores), default_profile(target.vector_width, target.preset)
+
+    def lowered(types: WeightTypes) -> Network:
+        return _compile_graph(imported, target, unit, "smallest", None, _quiet, types)
+
+    def compiled(network: Network) -> Artifact:
+        planned = kernel_sets.planning(network, profile, unit.threads)
+        kept = KernelCache() if cache else None
+        prepared = Prepared(imported.name, target, unit.threads, "smallest", profile, planned, kept)
+        return prepared.artifacts([Wish(parse_budget(None))])[0]
+
+    return choose_types(lowered, compiled, partial(evaluate, weights=imported.weights), calibration, max_error, report)
+
+
+def _quiet(phase: str, done: int, total: int) -> None:
+    pass
 
 
 def _cores(target: CompileTarget) -> str:

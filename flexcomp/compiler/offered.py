@@ -10,3 +10,4 @@ KERNELS = {
 
 # Element types that weights may be kept in, as `flexcomp.schedules.tiles.panel` has them.
 WEIGHTS = ("float32", "float16", "bfloat16", "int8")
+DEFAULT_MAX_ERROR = 5e-3  # of the largest output, for weights="auto"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from tvm import tirx
@@ -44,6 +44,7 @@ class Prepared:
     profile: DeviceProfile
     planning: Planning
     cache: KernelCache | None  # of kernels; None: all are compiled, and none is kept
+    record: Mapping[str, str] = field(default_factory=dict)  # more for the program's metadata
 
     def artifacts(
         self,
@@ -80,7 +81,7 @@ class Prepared:
         edges = accumulate((len(rungs) for rungs in ladders), initial=0)
         for (start, stop), storage in zip(pairwise(edges), storages, strict=True):
             program = self._program(layers, values, ports, all_rungs[start:stop])
-            program.metadata.update(record)
+            program.metadata.update(record | self.record)
             program.metadata[MINIMUM] = minimum
             program.metadata.update(to_metadata(Prediction(times, storage)))
             program, weights = drop_unused(program, network.weights)

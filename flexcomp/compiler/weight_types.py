@@ -10,6 +10,7 @@ from tvm import relax
 
 from flexcomp.errors import InputError
 from flexcomp.frontend import node_name, node_of
+from flexcomp.passes.attributes import VALUES_OF
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.passes.ir import dtype, shape
 from flexcomp.passes.weights import KeptWeight, function_of
@@ -23,10 +24,11 @@ _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 class WeightTypes:
     """The wish of `build(weights=…)`: a type, types by patterns of ONNX nodes' names, or None for what loses nothing.
 
-    `evaluate` gives the results of a function of the network's weights. Raises InputError for what is no type.
+    `evaluate` gives the results of a function of the network's weights. With `values_only` weights are float32, with the values
+    that they have in their types, and what does not fit its type stays as it is. Raises InputError for what is no type.
     """
 
-    def __init__(self, wish: str | Mapping[str, str] | None, evaluate: Evaluate) -> None:
+    def __init__(self, wish: str | Mapping[str, str] | None, evaluate: Evaluate, *, values_only: bool = False) -> None:
         if wish is None:
             wish = {}
         elif not isinstance(wish, Mapping):
@@ -41,10 +43,14 @@ class WeightTypes:
         self._nodes: dict[str, None] = {}
         self._known: dict[relax.Var, str] = {}
         self._misfit: InputError | None = None
+        self._values_only = values_only
+        self.nodes: list[str | None] = []  # of the layers that were asked about, in that order
+        self.fits: list[bool] = []  # whether the weights of each are in the range of their type
 
     def of(self, names: Sequence[str], weight: KeptWeight) -> str:
         """The type for a layer of variables with these names; a WeightType of the passes."""
         nodes = [node for node in map(node_name, names) if node is not None]
+        self.nodes.append(nodes[0] if nodes else None)
         self._nodes.update(dict.fromkeys(nodes[:1]))
         found = None
         for pattern, kind in self._rules.items():
@@ -53,7 +59,9 @@ class WeightTypes:
                 found = kind
         if weight.var not in self._known:
             self._known[weight.var] = self._natural(weight.made_of()) if found is None else self._fitting(names, weight, found)
-        return self._known[weight.var]
+        kept = self._known[weight.var]
+        self.fits.append(found is None or kept == found)
+        return VALUES_OF + kept if self._values_only and kept != "float32" else kept
 
     def require_granted(self) -> None:
         """InputError if weights do not fit their type, or a pattern was the name of no layer that was asked for.
@@ -84,8 +92,21 @@ class WeightTypes:
                 place = next((f"{node_of(name)}: " for name in names if node_of(name)), "")
                 name = next(filter(None, map(node_name, names)), _EVERY)
                 way_out = f"keep them as float32, weights={{…, {name!r}: 'float32'}}"
+                if self._values_only:
+                    return "float32"
                 self._misfit = self._misfit or InputError(f"{place}{error}: {way_out}")
         return kind
+
+
+class TypesInOrder(WeightTypes):
+    """Types that were chosen for all layers, in the order in which passes ask for them."""
+
+    def __init__(self, types: Sequence[str], evaluate: Evaluate) -> None:
+        super().__init__("float32", evaluate)
+        self._left = iter(types)
+
+    def of(self, names: Sequence[str], weight: KeptWeight) -> str:
+        return next(self._left)
 
 
 def _reads_integers(function: relax.Function) -> bool:

@@ -51,6 +51,10 @@ def test_weights_in_fewer_bits(cli, model, library, tmp_path):
     assert cli("build", model, "-o", narrow, "--weights", "int8").returncode == 0
     done = cli("build", model, "-o", mixed, "--weights", "int8", "--weights", "nothing*=float32")
     assert done.returncode == 2 and "no layer with weights is called 'nothing*'; there are" in done.stderr
+    auto = cli("build", model, "-o", mixed, "--weights", "auto", "--max-error", "0.5")
+    assert auto.returncode == 0, auto.stderr
+    wrong = cli("build", model, "-o", mixed, "--weights", "auto", "--max-error", "2")
+    assert wrong.returncode == 2 and "max_error=2.0 is not a part of the largest output" in wrong.stderr
     sizes = [path.with_suffix(".weights").stat().st_size for path in (narrow, library)]
     assert sizes[0] < 0.3 * sizes[1]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -196,3 +198,59 @@ def test_models_without_names_have_every_type(tmp_path):
     flexcomp.build(plain, threads=1, kernels="smallest", weights="int8").export_library(tmp_path / "network.so")
     assert set(stored(tmp_path / "network.weights").values()) == {"I8"}
     assert numpy_helper.to_array(plain.graph.initializer[0]).dtype == np.float32, "the given model is left alone"
+
+
+def record_of(artifact: flexcomp.Artifact) -> dict:
+    return json.loads(artifact.program.metadata["weights"])
+
+
+@pytest.mark.parametrize("max_error", [0.05, 2e-3, 1e-7])
+def test_auto_keeps_the_error(max_error, tmp_path):
+    """It is measured on the inputs, all layers together; with less of it there are more bytes."""
+    x = normal(*IMAGE)
+    artifact = flexcomp.build(
+        network(weights()), threads=1, kernels="smallest", weights="auto", max_error=max_error, calibration={"x": x}
+    )
+    record = record_of(artifact)
+    (wanted,) = onnxruntime.InferenceSession(network(weights()).SerializeToString()).run(None, {"x": x})
+    artifact.export_library(tmp_path / "network.so")
+    with flexcomp.load(tmp_path / "network.so") as session:
+        error = abs(session(x) - wanted).max() / abs(wanted).max()
+    assert error <= max_error + 1e-6 and abs(error - record["error"]) <= 2e-6
+    assert [node for node, *_ in record["layers"]] == ["/body/conv", "/body/each", "/head/fc"]
+    types = [dtype for _, dtype, _, _ in record["layers"]]
+    assert set(stored(tmp_path / "network.weights").values()) == {SAFETENSORS[dtype] for dtype in types}
+    assert ("float32" in types) == (max_error < 1e-6) and ("int8" in types) == (max_error > 0.01)
+
+
+def test_auto_takes_what_a_type_does_not_have_in_another(tmp_path):
+    given = weights()
+    given["head"][3, 4] = 1e5
+    artifact = flexcomp.build(network(given), threads=1, kernels="smallest", weights="auto", max_error=0.5)
+    errors = {node: errors for node, _, _, errors in record_of(artifact)["layers"]}
+    assert "float16" not in errors["/head/fc"] and "bfloat16" in errors["/head/fc"]
+    assert "float16" in errors["/body/conv"]
+
+
+def test_auto_with_calibration_from_a_file(tmp_path):
+    np.savez(tmp_path / "images.npz", x=normal(3, *IMAGE))
+    options = {"threads": 1, "kernels": "smallest", "weights": "auto"}
+    several = flexcomp.build(network(weights()), **options, calibration=tmp_path / "images.npz")
+    again = flexcomp.build(network(weights()), **options, calibration=[{"x": image} for image in normal(3, *IMAGE)])
+    assert record_of(several) == record_of(again)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_error": 0}, "max_error=0 is not a part of the largest output between 0 and 1"),
+        ({"max_error": "small"}, "max_error='small'"),
+        ({"calibration": {"y": normal(*IMAGE)}}, "calibration inputs are called 'y'; the network's 'x'"),
+        ({"calibration": {"x": normal(1, 3, 4, 4)}}, r"calibration input 'x' has shape \(1, 3, 4, 4\): the network takes"),
+        ({"calibration": []}, "calibration inputs are a dict"),
+        ({"calibration": "nothing.npz"}, "cannot read calibration inputs from nothing.npz"),
+    ],
+)
+def test_wrong_calibration(options, message):
+    with pytest.raises(InputError, match=message):
+        flexcomp.build(network(weights()), threads=1, weights="auto", **options)

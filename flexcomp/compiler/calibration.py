@@ -1,0 +1,76 @@
+"""Inputs to calibrate with: given ones, or seeded random ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from flexcomp.errors import InputError
+from flexcomp.program import Port
+
+Inputs = Mapping[str, np.ndarray]
+Given = Inputs | Sequence[Inputs] | str | os.PathLike[str] | None
+_SEED, _COUNT = 0, 2
+
+
+def inputs_of(given: Given, ports: Sequence[Port]) -> list[Inputs]:
+    """Inputs for a network: one set by name, several, a file that numpy.savez wrote, or None for random ones.
+
+    In a file, and in a single set, arrays may have one axis more than the inputs, in front: then they are so many sets.
+    Raises InputError if they do not fit the network.
+    """
+    if given is None:
+        rng = np.random.default_rng(_SEED)
+        return [{port.name: _random(rng, port) for port in ports} for _ in range(_COUNT)]
+    if isinstance(given, str | os.PathLike):
+        given = _read(Path(given))
+    sets = [given] if isinstance(given, Mapping) else list(given)
+    if not sets or not all(isinstance(one, Mapping) for one in sets):
+        raise InputError("calibration inputs are a dict of arrays by input name, several of them, or a .npz file")
+    return [each for one in sets for each in _separate(one, ports)]
+
+
+def _random(rng: np.random.Generator, port: Port) -> np.ndarray:
+    kind = port.type.dtype
+    if "float" in kind:
+        return rng.standard_normal(port.type.shape, dtype=np.float32).astype(kind)
+    return rng.integers(0, 2, port.type.shape).astype(kind)
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise InputError(f"{path} holds one array, not inputs by name: write it with numpy.savez")
+            return dict(file)
+    except (OSError, ValueError, BadZipFile) as error:
+        raise InputError(f"cannot read calibration inputs from {path}: {error}") from None
+
+
+def _separate(one: Inputs, ports: Sequence[Port]) -> list[Inputs]:
+    names = {port.name for port in ports}
+    if set(one) != names:
+        found, wanted = (", ".join(sorted(map(repr, some))) for some in (one, names))
+        raise InputError(f"calibration inputs are called {found}; the network's {wanted}")
+    arrays = {name: np.asarray(array) for name, array in one.items()}
+    counts = set()
+    for port in ports:
+        found, wanted = arrays[port.name].shape, port.type.shape
+        if found == wanted:
+            counts.add(None)
+        elif found[1:] == wanted and found[0]:
+            counts.add(found[0])
+        else:
+            raise InputError(
+                f"calibration input {port.name!r} has shape {found}: the network takes {wanted}, or several of these"
+            )
+    if len(counts) > 1:
+        raise InputError("calibration inputs are not equally many of every name")
+    (count,) = counts or {None}
+    sets = [arrays] if count is None else [{name: array[i] for name, array in arrays.items()} for i in range(count)]
+    kinds = {port.name: port.type.dtype for port in ports}
+    return [{name: np.ascontiguousarray(array, dtype=kinds[name]) for name, array in each.items()} for each in sets]
