@@ -10,7 +10,6 @@ narrowed again.
 
 from __future__ import annotations
 
-import json
 import struct
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ import numpy as np
 from flexcomp.errors import InputError
 from flexcomp.network import Network
 from flexcomp.passes.fuse_attention import Evaluate
-from flexcomp.program import Array, FirstArg, Layer
+from flexcomp.program import Array, FirstArg, Layer, WeightErrors
 from flexcomp.report import Progress
 from flexcomp.runtime import load
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
@@ -39,30 +38,18 @@ Lower = Callable[[WeightTypes], Network]  # for this machine, with one kernel a 
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What was chosen for one layer, or what would have been."""
-
-    node: str | None
-    nbytes: int  # of its weights as float32
-    errors: dict[str, float]  # of the outputs, by the type of this layer's weights alone
-    dtype: str
-
-
-@dataclass(frozen=True)
 class Chosen:
-    """All layers with weights, in their order, and the error of the outputs with all of them as they were chosen."""
+    """For all layers with weights, as passes ask for them, what was chosen and what there was to choose from."""
 
-    layers: tuple[Choice, ...]
-    error: float
+    types: tuple[str, ...]
+    errors: tuple[dict[str, float], ...]  # of the outputs, by the type of this layer's weights alone
+    error: float  # with all weights as they were chosen
 
-    @property
-    def types(self) -> tuple[str, ...]:
-        return tuple(layer.dtype for layer in self.layers)
-
-    def record(self) -> dict[str, str]:
-        """For a program's metadata: the error of the outputs, and by node the type and what each type alone would cost."""
-        layers = [[layer.node, layer.dtype, layer.nbytes, layer.errors] for layer in self.layers]
-        return {"weights": json.dumps({"error": self.error, "layers": layers}, separators=(",", ":"))}
+    def record(self, network: Network, layers: Sequence[Layer]) -> WeightErrors:
+        """For a program with some of a network's layers."""
+        names = [layer.name for layer in _asked_about(network.base.layers)]
+        errors = dict(zip(names, self.errors, strict=True))
+        return WeightErrors(self.error, tuple(errors.get(network.origins[layer.name]) for layer in layers))
 
 
 def choose(
@@ -106,8 +93,7 @@ def choose(
         sizes = [array.nbytes for _, array, _ in trial.kept]
         types, error = _search(trial, rounded, errors, sizes, max_error)
         report("calibrate", len(nodes) + 1, len(nodes) + 1)
-    rows = zip(nodes, sizes, errors, types, strict=True)
-    return Chosen(tuple(Choice(*row) for row in rows), error)
+    return Chosen(tuple(types), tuple(errors), error)
 
 
 def _search(

@@ -153,8 +153,7 @@ def prepare(
     else:
         planned = in_bands(kernel_sets.planning(network, profile, threads), profile, threads)
     kept = KernelCache() if cache else None
-    record = chosen.record() if chosen else {}
-    return Prepared(imported.name, resolved, threads, kernels, profile, planned, kept, record)
+    return Prepared(imported.name, resolved, threads, kernels, profile, planned, kept, chosen)
 
 
 def _choose_types(imported: Imported, calibration: Given, max_error: float, report: Progress, cache: bool) -> Chosen:

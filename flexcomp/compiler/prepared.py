@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from tvm import tirx
@@ -16,6 +16,7 @@ from flexcomp.program import PAGE, Layer, LayerTime, Port, Prediction, Program, 
 from flexcomp.runtime import MINIMUM, Budget, note_minimum
 
 from .artifact import Artifact
+from .auto_weights import Chosen
 from .compact import drop_unused
 from .kernel_compiler import KernelCompiler
 from .machine_code import by_content
@@ -44,7 +45,7 @@ class Prepared:
     profile: DeviceProfile
     planning: Planning
     cache: KernelCache | None  # of kernels; None: all are compiled, and none is kept
-    record: Mapping[str, str] = field(default_factory=dict)  # more for the program's metadata
+    chosen: Chosen | None = None  # how the types of its weights were chosen, if by their errors
 
     def artifacts(
         self,
@@ -69,6 +70,8 @@ class Prepared:
         origins = network.nodes
         record = choices.record(self.kernels, [offers[layer.name] for layer in layers])
         record |= nodes.record([origins.get(layer.name) for layer in layers])
+        if self.chosen is not None:
+            record |= self.chosen.record(network, layers).metadata()
         costs = self.planning.costs
         seconds = {
             layer.name: LayerTime(time, slice_s)
@@ -81,7 +84,7 @@ class Prepared:
         edges = accumulate((len(rungs) for rungs in ladders), initial=0)
         for (start, stop), storage in zip(pairwise(edges), storages, strict=True):
             program = self._program(layers, values, ports, all_rungs[start:stop])
-            program.metadata.update(record | self.record)
+            program.metadata.update(record)
             program.metadata[MINIMUM] = minimum
             program.metadata.update(to_metadata(Prediction(times, storage)))
             program, weights = drop_unused(program, network.weights)

@@ -77,10 +77,14 @@ class Network:
     @property
     def nodes(self) -> dict[str, str]:
         """The ONNX nodes of `layers`, by name, where they are known."""
+        return {name: self.base.nodes[base] for name, base in self.origins.items() if base in self.base.nodes}
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """The layer of `base` that each of `layers` computes, all of it or a band, by name."""
         names = [layer.name for layer in self.base.layers]
         origin = [*names, *(names[other.base] for other in (*self.alternatives, *self.bands))]
-        pairs = zip(self.layers, origin, strict=True)
-        return {layer.name: self.base.nodes[name] for layer, name in pairs if name in self.base.nodes}
+        return {layer.name: base for layer, base in zip(self.layers, origin, strict=True)}
 
     def titled(self, layer: str) -> str:
         """What a layer is called in a sentence: with its ONNX node."""

@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = door(
     program_bytes="PROGRAM_KIND decode_program encode_program",
     deferred="Array Deferred pieces",
     weights_file="write_weights",
+    weight_errors="WeightErrors",
     digest="WeightsDigest",
     prediction="LayerTime Prediction from_program to_metadata",
     nodes="titled",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from flexcomp.program import Layer, Port, Program, Rung, choices, nodes
+from flexcomp.program import Layer, Port, Program, Rung, WeightArg, choices, nodes, weight_errors
 from flexcomp.runtime import MINIMUM, resolve
 
 
 def describe(program: Program) -> dict:
     """The facts that `flexcomp inspect --json` prints; sizes in bytes, times in milliseconds."""
-    recorded = choices.read(program)
+    recorded, errors = choices.read(program), weight_errors.read(program)
     return {
         "model": program.model,
         "target": program.target,
@@ -18,9 +18,10 @@ def describe(program: Program) -> dict:
         "min_budget_bytes": program.rungs[0].budget,
         "resident_bytes": program.rungs[-1].budget,
         "weights_bytes": program.weights_nbytes,
+        "error": errors.error if errors else None,  # of the outputs, by narrow weights; null where it was not measured
         "ladder": [_rung(rung) for rung in program.rungs],
         "kernels": recorded.by if recorded else None,
-        "layers": _layers(program, recorded),
+        "layers": _layers(program, recorded, errors),
     }
 
 
@@ -47,7 +48,9 @@ def _rung(rung: Rung) -> dict:
     }
 
 
-def _layers(program: Program, recorded: choices.Choices | None) -> list[dict]:
+def _layers(
+    program: Program, recorded: choices.Choices | None, errors: weight_errors.WeightErrors | None
+) -> list[dict]:
     slices = [[0] * len(program.layers) for _ in program.rungs]
     for counts, rung in zip(slices, program.rungs, strict=True):
         for step in rung.steps:
@@ -66,6 +69,8 @@ def _layers(program: Program, recorded: choices.Choices | None) -> list[dict]:
             "description": layer.description,
             "flops": layer.flops,
             "weights_bytes": layer.weights.nbytes if layer.weights else 0,
+            "weights_dtype": _dtype(layer),  # null without weights
+            "weights_errors": errors.layers[index] if errors else None,  # of the outputs, by the type of these weights alone
             "blocks": layer.weights.blocks if layer.weights else 0,
             "scratch_bytes": layer.scratch_nbytes,
             "candidates": [_offer(offer, program, layer) for offer in offers[index]],  # fastest first
@@ -74,6 +79,11 @@ def _layers(program: Program, recorded: choices.Choices | None) -> list[dict]:
         }
         for index, layer in enumerate(program.layers)
     ]
+
+
+def _dtype(layer: Layer) -> str | None:
+    kinds = [arg.type.dtype for arg in layer.args if isinstance(arg, WeightArg)]
+    return weight_errors.kept_as(kinds) if kinds else None
 
 
 def _offer(offer: choices.Offer, program: Program, layer: Layer) -> dict:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # commands that draw no timeline need not load the planner
     from flexcomp.report.timeline import Lanes
 
 
+_NARROW = ("float16", "bfloat16", "int8")
 WIDTH = 80  # of a terminal, for which our tables are made
 
 
@@ -54,7 +55,10 @@ def named(first: str, second: str | None) -> Text:
 
 def layer_table(facts: dict) -> Table:
     """One row for each layer of `flexcomp.report.facts.describe`, and for all bands of a layer that the same budgets use."""
-    table = new_table(f"{facts['model']}: layers, in how many slices, and by how many budgets they are used", "sizes in KiB")
+    note = "sizes in KiB"
+    if facts["error"] is not None:
+        note += f"; by narrow weights outputs err by {facts['error']:.1e} of the largest, by a layer's alone as it says"
+    table = new_table(f"{facts['model']}: layers, in how many slices, and by how many budgets they are used", note)
     for name in ("layer, node", "computes, kernel", "MFLOP", "weights", "scratch", "slices", "used"):
         left = name in ("layer, node", "computes, kernel")
         table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=not left)
@@ -67,12 +71,19 @@ def layer_table(facts: dict) -> Table:
             named(f"{layer['band_of']} in {len(layers)} bands" if layer["band_of"] else layer["name"], layer["node"]),
             named(layer["description"], layer["implementation"]),
             f"{sum(band['flops'] for band in layers) / 1e6:.1f}",
-            kib(layer["weights_bytes"]),
+            _weights(layer),
             kib(layer["scratch_bytes"]),
             str(fewest) if fewest == most else f"{fewest}–{most}",
             "all" if times == len(layer["slices"]) else f"{times}/{len(layer['slices'])}",
         )
     return table
+
+
+def _weights(layer: dict) -> str:
+    """Bytes, the type where it is a narrow one, and the error that this costs where it is known."""
+    kind, errors = layer["weights_dtype"], layer["weights_errors"] or {}
+    lines = [kib(layer["weights_bytes"])] + ([kind] if kind in _NARROW else [])
+    return "\n".join(lines + ([f"{errors[kind]:.1e}"] if errors.get(kind) else []))
 
 
 def _with_bands_together(layers: list[dict]) -> Iterable[list[dict]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import ml_dtypes
 import numpy as np
 import onnx
@@ -14,6 +12,7 @@ from safetensors import safe_open
 
 import flexcomp
 from flexcomp.errors import InputError
+from flexcomp.report import describe
 from flexcomp.schedules.tiles.narrow_panel import natural, rounded
 
 from .operators import model, node
@@ -200,8 +199,12 @@ def test_models_without_names_have_every_type(tmp_path):
     assert numpy_helper.to_array(plain.graph.initializer[0]).dtype == np.float32, "the given model is left alone"
 
 
-def record_of(artifact: flexcomp.Artifact) -> dict:
-    return json.loads(artifact.program.metadata["weights"])
+def facts_of(artifact: flexcomp.Artifact) -> dict:
+    return describe(artifact.program)
+
+
+def layers_of(facts: dict) -> dict[str, dict]:
+    return {layer["node"]: layer for layer in facts["layers"] if layer["weights_errors"]}
 
 
 @pytest.mark.parametrize("max_error", [0.05, 2e-3, 1e-7])
@@ -211,14 +214,14 @@ def test_auto_keeps_the_error(max_error, tmp_path):
     artifact = flexcomp.build(
         network(weights()), threads=1, kernels="smallest", weights="auto", max_error=max_error, calibration={"x": x}
     )
-    record = record_of(artifact)
+    facts = facts_of(artifact)
     (wanted,) = onnxruntime.InferenceSession(network(weights()).SerializeToString()).run(None, {"x": x})
     artifact.export_library(tmp_path / "network.so")
     with flexcomp.load(tmp_path / "network.so") as session:
         error = abs(session(x) - wanted).max() / abs(wanted).max()
-    assert error <= max_error + 1e-6 and abs(error - record["error"]) <= 2e-6
-    assert [node for node, *_ in record["layers"]] == ["/body/conv", "/body/each", "/head/fc"]
-    types = [dtype for _, dtype, _, _ in record["layers"]]
+    assert error <= max_error + 1e-6 and abs(error - facts["error"]) <= 2e-6
+    assert list(layers_of(facts)) == ["/body/conv", "/body/each", "/head/fc"]
+    types = [layer["weights_dtype"] for layer in layers_of(facts).values()]
     assert set(stored(tmp_path / "network.weights").values()) == {SAFETENSORS[dtype] for dtype in types}
     assert ("float32" in types) == (max_error < 1e-6) and ("int8" in types) == (max_error > 0.01)
 
@@ -227,9 +230,11 @@ def test_auto_takes_what_a_type_does_not_have_in_another(tmp_path):
     given = weights()
     given["head"][3, 4] = 1e5
     artifact = flexcomp.build(network(given), threads=1, kernels="smallest", weights="auto", max_error=0.5)
-    errors = {node: errors for node, _, _, errors in record_of(artifact)["layers"]}
+    errors = {node: layer["weights_errors"] for node, layer in layers_of(facts_of(artifact)).items()}
     assert "float16" not in errors["/head/fc"] and "bfloat16" in errors["/head/fc"]
     assert "float16" in errors["/body/conv"]
+    table = artifact.summary()
+    assert "int8" in table and "outputs err by" in table
 
 
 def test_auto_with_calibration_from_a_file(tmp_path):
@@ -237,7 +242,8 @@ def test_auto_with_calibration_from_a_file(tmp_path):
     options = {"threads": 1, "kernels": "smallest", "weights": "auto"}
     several = flexcomp.build(network(weights()), **options, calibration=tmp_path / "images.npz")
     again = flexcomp.build(network(weights()), **options, calibration=[{"x": image} for image in normal(3, *IMAGE)])
-    assert record_of(several) == record_of(again)
+    assert facts_of(several)["error"] == facts_of(again)["error"] > 0
+    assert layers_of(facts_of(several)) == layers_of(facts_of(again))
 
 
 @pytest.mark.parametrize(
