@@ -31,6 +31,7 @@ def families() -> onnx.ModelProto:
     x = g.relu(g.conv(x, 44, 1))
     for kernel, stride in ((3, 1), (5, 1), (3, 2), (5, 2)):
         x = g.relu(g.conv(x, 44, kernel, stride, groups=44))
+    x = g.relu(g.conv(x, 44, 3, groups=22))
     x = g.relu(g.conv(x, 96, 3))
     x = g.op("Add", g.conv(x, 96, 3), x)
     x = g.relu(g.conv(x, 50, 3, 2))
@@ -54,7 +55,7 @@ def built(request, tmp_path_factory) -> tuple[Path, set[str]]:
     folder = tmp_path_factory.mktemp(request.param)
     artifact = flexcomp.build(families(), target="raspberry-pi-5", budget="0.6", kernels=request.param)
     artifact.export_library(folder / "families.so")
-    wanted = {"direct", "depthwise", "gemv", "attention", "matmul", *(["winograd"] if request.param == "fastest" else [])}
+    wanted = {"direct", "depthwise", "grouped", "gemv", "attention", "matmul", *(["winograd"] if request.param == "fastest" else [])}
     return folder / "families.so", wanted - {layer.implementation.partition(" ")[0] for layer in artifact.program.layers}
 
 
@@ -73,6 +74,31 @@ def test_kernels_against_onnxruntime(built, tmp_path):
         assert report["arena_bytes"] <= report["budget_bytes"]
         found = np.load(runner.output_file(out, model.graph.output[0].name))
         np.testing.assert_allclose(found, expected, atol=2e-5 * abs(expected).max())
+
+
+def test_weights_of_16_and_8_bits(tmp_path):
+    """Every family with every type in turn, against the same weights on this machine."""
+    model = families()
+    nodes = [node.output[0] for node in model.graph.node if node.op_type in ("Conv", "MatMul", "Gemm")]
+    with_weights = [node for node in nodes if node in _kept_nodes(model)]
+    types = {node: ("int8", "float16", "bfloat16")[i % 3] for i, node in enumerate(with_weights)}
+    x = np.random.default_rng(0).standard_normal((1, 3, 50, 50)).astype("f4")
+    np.save(tmp_path / "x.npy", x)
+    options = {"kernels": "smallest", "weights": types}
+    flexcomp.build(model, target="raspberry-pi-5", budget="0.6", **options).export_library(tmp_path / "narrow.so")
+    expected = flexcomp.build(model, threads=1, **options).session()(x)
+    report = runner.run(
+        tmp_path / "narrow.so", budget="0.6", inputs={"x": tmp_path / "x.npy"}, output_dir=tmp_path, emulator=emulated()
+    )
+    assert report["arena_bytes"] <= report["budget_bytes"]
+    found = np.load(runner.output_file(tmp_path, model.graph.output[0].name))
+    np.testing.assert_allclose(found, expected, atol=2e-5 * abs(expected).max())
+
+
+def _kept_nodes(model: onnx.ModelProto) -> set[str]:
+    """Nodes that read a weight."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return {node.output[0] for node in model.graph.node if weights & set(node.input)}
 
 
 def test_a_core_without_the_features_is_told_which(built):
