@@ -68,7 +68,7 @@ def natural(weights: np.ndarray, axis: int | None) -> str:
     channels_known = axis is not None
     channels_first = np.moveaxis(weights, axis or 0, 0)
     by_channel = channels_first.reshape(len(channels_first), -1)
-    if not by_channel.size or not np.all(np.isfinite(by_channel)):
+    if not by_channel.size:
         return "float32"
     for dtype in _TYPES if channels_known else ("float16", "bfloat16"):
         if all(_loses_nothing(part, dtype) for part in (by_channel[:_FEW], by_channel)):
@@ -77,6 +77,8 @@ def natural(weights: np.ndarray, axis: int | None) -> str:
 
 
 def _loses_nothing(by_channel: np.ndarray, dtype: str) -> bool:
+    if not np.all(np.isfinite(by_channel)):
+        return False
     if dtype == "int8":
         return bool(np.all(_exact_scales(by_channel) > 0))
     with np.errstate(over="ignore"):
