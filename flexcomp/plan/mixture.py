@@ -17,7 +17,7 @@ from .problem import PAGE, Layer, Problem
 # value below which others do not count.
 _SOFTNESS = ((3, 0.1), (5, 0.5), (7, 0.85), (9, 0.96), (10, 0.98))
 _ROUNDS = 60  # with one of them, at most
-_STARTS = 3  # from the best of: each option everywhere, or the last before it
+_STARTS = 1  # from the best of: each option everywhere, or the last before it
 _NEGLIGIBLE = 1e-9  # seconds
 _BETTER = 1e-9  # part of a cost
 _SINGLES = 12  # layers that are tried alone, where no larger step helps

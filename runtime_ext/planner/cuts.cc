@@ -28,20 +28,30 @@ void SumUp(int64_t layers, const double* amounts, std::vector<double>* upto) {
   }
 }
 
+double CutRow(int64_t layers, int64_t cut, const double* seconds_upto, const double* nbytes_upto, const double* held,
+              const CutRates& rates, double* row) {
+  const double computing = seconds_upto[layers], bandwidth = rates.bandwidth, helped = rates.helped, own = held[cut];
+  const double* seconds = seconds_upto + cut;
+  const double* nbytes = nbytes_upto + cut;
+  for (int64_t behind = 0; behind <= layers; ++behind) {
+    const double read = std::max(0.0, nbytes[behind] - nbytes[0] - own) / bandwidth;
+    const double computed = seconds[behind] - seconds[0];
+    row[behind] = read - helped * std::max(0.0, read - computed) + (computing - computed);
+  }
+  row[0] += rates.delay * std::max(0.0, nbytes_upto[layers] - rates.budget);
+  double most[4] = {row[0], row[0], row[0], row[0]};  // no chain of comparisons that wait for each other
+  int64_t behind = 0;
+  for (; behind + 4 <= layers + 1; behind += 4) {
+    for (int64_t lane = 0; lane < 4; ++lane) most[lane] = std::max(most[lane], row[behind + lane]);
+  }
+  for (; behind <= layers; ++behind) most[0] = std::max(most[0], row[behind]);
+  return std::max(std::max(most[0], most[1]), std::max(most[2], most[3]));
+}
+
 void CutValues(int64_t layers, const double* seconds_upto, const double* nbytes_upto, const double* held,
                const CutRates& rates, double* values) {
-  const double computing = seconds_upto[layers];
-  for (int64_t cut = 0; cut < layers; ++cut) {
-    const double* seconds = seconds_upto + cut;
-    const double* nbytes = nbytes_upto + cut;
-    double* row = values + cut * (layers + 1);
-    for (int64_t behind = 0; behind <= layers; ++behind) {
-      const double read = std::max(0.0, nbytes[behind] - nbytes[0] - held[cut]) / rates.bandwidth;
-      const double computed = seconds[behind] - seconds[0];
-      row[behind] = read - rates.helped * std::max(0.0, read - computed) + (computing - computed);
-    }
-    row[0] += rates.delay * std::max(0.0, nbytes_upto[layers] - rates.budget);
-  }
+  for (int64_t cut = 0; cut < layers; ++cut)
+    CutRow(layers, cut, seconds_upto, nbytes_upto, held, rates, values + cut * (layers + 1));
 }
 
 void CutPrices(int64_t layers, const double* weights, const double* seconds_upto, const double* nbytes_upto,

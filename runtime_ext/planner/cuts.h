@@ -17,6 +17,10 @@ struct CutRates {
 // Sums over the first so many of the layers of two inferences, of an amount per layer.
 void SumUp(int64_t layers, const double* amounts, std::vector<double>* upto);
 
+// The values of one cut, with every number of layers behind it: the row of CutValues, and the largest of it.
+double CutRow(int64_t layers, int64_t cut, const double* seconds_upto, const double* nbytes_upto, const double* held,
+              const CutRates& rates, double* row);
+
 // `values` are rows of layers + 1: [i, k] is the bound of the cut before layer i with k layers behind it. `seconds_upto` and
 // `nbytes_upto` are those of SumUp, `held` bytes in the arena at each cut.
 void CutValues(int64_t layers, const double* seconds_upto, const double* nbytes_upto, const double* held,

@@ -15,7 +15,8 @@ using Picks = std::vector<int64_t>;
 struct Valued {
   Picks picks;
   std::vector<double> seconds_upto, nbytes_upto, values;
-  double top = 0;  // the largest value
+  std::vector<double> tops;  // the largest value of each cut
+  double top = 0;            // of all
 };
 
 class Descending {
@@ -23,7 +24,8 @@ class Descending {
   Descending(const Options& options, const double* held, const CutRates& rates, const Descent& descent)
       : options_(options), held_(held), rates_(rates), descent_(descent) {}
 
-  void Value(const Picks& picks, Valued* valued) {
+  // False, with not all values, as soon as one is `limit` or more: then the softened maximum is, too.
+  bool Value(const Picks& picks, Valued* valued, double limit = std::numeric_limits<double>::infinity()) {
     const int64_t layers = options_.layers;
     row_.resize(layers);
     for (const auto& [amounts, upto] : {std::pair{options_.seconds, &valued->seconds_upto}, {options_.nbytes, &valued->nbytes_upto}}) {
@@ -32,8 +34,18 @@ class Descending {
     }
     valued->picks = picks;
     valued->values.resize(layers * (layers + 1));
-    CutValues(layers, valued->seconds_upto.data(), valued->nbytes_upto.data(), held_, rates_, valued->values.data());
-    valued->top = *std::max_element(valued->values.begin(), valued->values.end());
+    valued->tops.resize(layers);
+    for (int64_t turn = 0; turn < layers; ++turn) {
+      const int64_t cut = first_ + turn < layers ? first_ + turn : first_ + turn - layers;
+      valued->tops[cut] = CutRow(layers, cut, valued->seconds_upto.data(), valued->nbytes_upto.data(), held_, rates_,
+                                 valued->values.data() + cut * (layers + 1));
+      if (valued->tops[cut] >= limit) {
+        first_ = cut;
+        return false;
+      }
+    }
+    valued->top = *std::max_element(valued->tops.begin(), valued->tops.end());
+    return true;
   }
 
   // The softened maximum; `weights`, if wanted, are the parts that the cuts have in it.
@@ -42,12 +54,16 @@ class Descending {
     const double least = softness.negligible * valued.top;
     double sum = 0;
     if (weights) weights->assign(valued.values.size(), 0.0);
-    for (size_t at = 0; at < valued.values.size(); ++at) {
-      if (valued.values[at] < least) continue;
-      double part = valued.values[at] / valued.top;
-      for (int64_t turn = 0; turn < softness.squarings; ++turn) part *= part;
-      sum += part;
-      if (weights) (*weights)[at] = part;
+    const size_t width = valued.values.size() / valued.tops.size();
+    for (size_t cut = 0; cut < valued.tops.size(); ++cut) {
+      if (valued.tops[cut] < least) continue;
+      for (size_t at = cut * width; at < (cut + 1) * width; ++at) {
+        if (valued.values[at] < least) continue;
+        double part = valued.values[at] / valued.top;
+        for (int64_t turn = 0; turn < softness.squarings; ++turn) part *= part;
+        sum += part;
+        if (weights) (*weights)[at] = part;
+      }
     }
     if (weights) {
       for (double& weight : *weights) weight = weight == 0.0 ? 0.0 : weight / sum;
@@ -83,8 +99,7 @@ class Descending {
     const auto better = [&](const int64_t* first, const int64_t* last) {
       Picks moved = now->picks;
       for (; first != last; ++first) moved[*first] = cheapest[*first];
-      Value(moved, &tried_);
-      if (!(Cost(tried_, softness, nullptr) < enough)) return false;
+      if (!Value(moved, &tried_, enough) || !(Cost(tried_, softness, nullptr) < enough)) return false;
       std::swap(*now, tried_);
       return true;
     };
@@ -120,6 +135,7 @@ class Descending {
   const Descent& descent_;
   std::vector<double> row_, weights_;
   Valued tried_;
+  int64_t first_ = 0;  // the cut that was too large the last time: likely the next time, too
 };
 
 }  // namespace
