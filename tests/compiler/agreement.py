@@ -18,7 +18,9 @@ def run(network: onnx.ModelProto, tmp_path: Path, given: dict[str, np.ndarray]) 
         return session.run(given)
 
 
-def agree(network: onnx.ModelProto, tmp_path: Path, rtol: float = 2e-6, **given: np.ndarray) -> dict[str, np.ndarray]:
+def agree(
+    network: onnx.ModelProto, tmp_path: Path, rtol: float = 2e-6, atol: float = 1e-37, **given: np.ndarray
+) -> dict[str, np.ndarray]:
     found = run(network, tmp_path, given)
     try:
         want = onnxruntime.InferenceSession(network.SerializeToString()).run(None, given)
@@ -27,5 +29,5 @@ def agree(network: onnx.ModelProto, tmp_path: Path, rtol: float = 2e-6, **given:
             want = ReferenceEvaluator(network).run(None, given)
     for (name, got), expected in zip(found.items(), want, strict=True):
         assert got.dtype == expected.dtype and got.shape == expected.shape
-        np.testing.assert_allclose(got, expected, rtol=rtol, atol=1e-37, err_msg=name)
+        np.testing.assert_allclose(got, expected, rtol=rtol, atol=atol, err_msg=name)
     return found

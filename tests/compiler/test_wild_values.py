@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -10,6 +12,7 @@ from onnx import TensorProto
 import flexcomp
 from flexcomp.errors import InputError
 
+from .agreement import agree
 from .operators import model, node
 
 WILD = [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e9, -3e9]
@@ -56,6 +59,19 @@ def test_grid_sample(mode, padding, align, tmp_path):
     given = {"x": IMAGE, "g": grid}
     found = answers(network, given, with_wild(given, "g", (slice(None), 0)), tmp_path)
     assert all(np.isfinite(result[:, :, 1:]).all() for result in found)
+
+
+def test_grid_samples_of_points_outside(tmp_path):
+    """Every way to sample, with points that padding moves back more than once."""
+    ways = list(itertools.product(("linear", "nearest", "cubic"), ("zeros", "border", "reflection"), (0, 1)))
+    names = [f"{mode}_{padding}_{align}" for mode, padding, align in ways]
+    nodes = [
+        node("GridSample", "x", "g", out=name, mode=mode, padding_mode=padding, align_corners=align)
+        for name, (mode, padding, align) in zip(names, ways, strict=True)
+    ]
+    grid = (np.random.default_rng(2).standard_normal((2, 7, 9, 2)) * 2).astype("f4")
+    network = model(nodes, {"x": IMAGE.shape, "g": grid.shape}, names, opset=20)
+    agree(network, tmp_path, rtol=1e-5, atol=1e-5, x=IMAGE, g=grid)
 
 
 REGIONS = np.array([[0, 0, 4, 4], [1, 1, 5, 3], [2, 2, 2, 2], [3, 1, 2, 5]], "f4")
