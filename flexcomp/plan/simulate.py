@@ -145,7 +145,7 @@ def _work_of(problem: Problem, plan: Plan, cold: bool) -> _Work:
 def _loading(storage: Storage, segments: Sequence[Segment]) -> tuple[list[float], list[float]]:
     """Seconds of every load, and what a second of computing takes beside it."""
     nbytes = np.array([segment.nbytes for segment in segments])
-    distances = np.full(len(segments), 2 * storage.cache)  # of pinned ones: they come once
+    distances = np.full(len(segments), 2.0 * storage.cache)  # of pinned ones: they come once
     if storage.cache:
         streamed = [number for number, segment in enumerate(segments) if not segment.pinned]
         distances[streamed] = reuse_distances([(segments[number].address, segments[number].nbytes) for number in streamed])

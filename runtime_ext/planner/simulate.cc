@@ -1,7 +1,6 @@
 #include "simulate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "reuse.h"
@@ -45,7 +44,7 @@ Work WorkOf(const Problem& problem, const Plan& plan) {
     const Segment& one = plan.segments[number];
     double bandwidth = storage.bandwidth, disturbance = storage.disturbance;
     if (storage.cache) {
-      const double distance = one.pinned ? 2 * cache : std::trunc(distances[streamed++]);
+      const double distance = one.pinned ? 2 * cache : distances[streamed++];
       const double beyond = std::clamp(2 * (distance / cache - 1), 0.0, 1.0);
       bandwidth = storage.bandwidth * (1 + (storage.cached - 1) * (1 - beyond));
       disturbance = storage.disturbance * std::max(storage.in_cache, beyond);

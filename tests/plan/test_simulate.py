@@ -24,7 +24,7 @@ from flexcomp.plan import (
     simulate,
 )
 from flexcomp.plan.problem import IN_CACHE, SLICE_S
-from flexcomp.plan.simulate import step_seconds
+from flexcomp.plan.simulate import latency_of, step_seconds
 
 from .problems import problems
 
@@ -249,3 +249,15 @@ def test_loads_that_go_round_have_its_size_as_their_distance():
     assert reuse_distances([]).size == 0
     assert reuse_distances([(at * PAGE, PAGE) for at in (3, 4, 5, 3, 4, 5, 3, 4, 5)]).tolist() == [3 * PAGE] * 9
     assert reuse_distances([(0, 2 * PAGE), (2 * PAGE, 2 * PAGE), (PAGE, 2 * PAGE)]).tolist() == [4.5 * PAGE, 4.5 * PAGE, 3 * PAGE]
+
+
+def test_distances_of_reuse_are_no_whole_bytes():
+    """Of a load of three pages one is written again in between: in the mean they come round in a third of a page less."""
+    layers = (Layer("a", 0, Weights(0, 3, PAGE), 0.0), Layer("b", 0, Weights(3 * PAGE, 1, PAGE), 0.0))
+    segments = (Segment(0, 0, 3 * PAGE, 0, 0, False), Segment(1, 3 * PAGE, PAGE, PAGE, 1, False))
+    planned = Plan("", 3 * PAGE, 3 * PAGE, (Step(0, 0, 3), Step(1, 0, 1)), (), (-1, -1), segments, (1, 2))
+    problem = Problem(layers, (), Storage(PAGE, 0.0, cache=int(2.5 * PAGE), cached=2.0))
+    of_load = rates(problem, planned)
+    expected = sum(segment.nbytes / bandwidth for segment, (bandwidth, _) in zip(segments, of_load, strict=True))
+    assert simulate(problem, planned).latency == pytest.approx(expected, abs=1e-9)
+    assert latency_of(problem)(planned) == pytest.approx(expected, abs=1e-9)
