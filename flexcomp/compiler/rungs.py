@@ -53,14 +53,13 @@ class Offers:
     """The forms of a planning, and those that are made for a budget."""
 
     def __init__(self, planning: Planning) -> None:
-        self.forms = list(planning.forms)  # by the index of a choice
+        self.forms = dict(enumerate(planning.forms))  # by the index of a choice
         self._planning = planning
         # Bands repeat work, which pays only where whole layers leave little room for weights.
         most = _BANDED_UP_TO * plan.minimum_budget(planning.whole[0].problem).nbytes
         self._between = [(0.0, most)] * len(planning.banded) + [(0.0, math.inf)] * len(planning.whole)
         several = bool(planning.network.alternatives) and not planning.fixed_order
         skeletons = (*planning.banded, planning.whole[0]) if several else ()
-        self._made: dict[int, range] = {}  # by budget, the indices of the forms made for it
         self._tailors = [(Tailor(planning, skeleton), self._between[at][1]) for at, skeleton in enumerate(skeletons)]
 
     def ladder(
@@ -83,12 +82,15 @@ class Offers:
         )
 
     def _tailored(self, budget: int) -> list[tuple[int, plan.Problem]]:
-        if budget not in self._made:
-            made = [tailor.form(budget) for tailor, most in self._tailors if budget <= most]
-            first = len(self.forms)
-            self.forms += [form for form in made if form is not None]
-            self._made[budget] = range(first, len(self.forms))
-        return [(index, self.forms[index].problem) for index in self._made[budget]]
+        made = []
+        for at, (tailor, most) in enumerate(self._tailors):
+            form = tailor.form(budget) if budget <= most else None
+            if form:
+                # Whatever was made before: budgets come in no particular order.
+                index = len(self._planning.forms) + budget * len(self._tailors) + at
+                self.forms[index] = form
+                made.append((index, form.problem))
+        return made
 
 
 def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:

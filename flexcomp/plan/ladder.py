@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -71,7 +74,10 @@ def ladder_of(
     not asked for is left out if the strategy finds no plan. `between`, one pair per problem, are the
     smallest and the largest budget, in bytes, for which a problem is tried; `tailor` gives further problems for a budget,
     with the indices that choices name them by. Without `budgets`, those of a grid are planned for, and those between
-    them near what was found there; then those that are worth a rung with all effort.
+    them near what was found there; then those that are worth a rung with all effort, with the kernels that were best.
+
+    Budgets are planned for on all cores, by threads, as C++ leaves Python to others: `tailor` is called by several at once.
+    What is found does not depend on their number.
     """
     between = between or [(0, inf)] * len(problems)
     pick = _last if last_that_fits else _fastest
@@ -80,28 +86,33 @@ def ladder_of(
     largest = max({*ends, *asked})
     found: dict[int, Choice] = {}
     thorough: set[int] = set()  # budgets that were planned for with all effort
-    wanted: dict[int, list[Plan]] = {
-        budget: [] for budget in sorted({*asked, *(first_budgets(*ends) if ends else ())})
-    }
+    wanted = {budget: _Wanted() for budget in sorted({*asked, *(first_budgets(*ends) if ends else ())})}
 
-    def choose(budget: int, near: Sequence[Plan]) -> None:
+    def choose(budget: int, how: _Wanted) -> Choice | None:
         offered = {index: problems[index] for index, (least, most) in enumerate(between) if least <= budget <= most}
+        offered = {how.only.index: how.only.problem} if how.only else offered | dict(tailor(budget))
         try:
-            choice = pick(offered | dict(tailor(budget)), budget, strategy, near)
+            return pick(offered, budget, strategy, how)
         except InfeasibleError:
             if budget in extra or budget == largest:
                 raise
-            return
-        found[budget] = min(choice, found.get(budget, choice), key=lambda one: one.latency)
+            return None
 
     total = 0
-    while wanted:
-        total += len(wanted)
-        for done, (budget, near) in enumerate(wanted.items()):
-            report(total - len(wanted) + done, total)
-            choose(budget, near)
-            thorough |= set() if near else {budget}
-        wanted = _wanted(found, thorough, {*ends, *asked}) if budgets is None and not last_that_fits else {}
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        while wanted:
+            total += len(wanted)
+            chosen = [threads.submit(copy_context().run, choose, *one) for one in wanted.items()]
+            try:
+                for done, budget in enumerate(wanted):
+                    report(total - len(wanted) + done, total)
+                    if choice := chosen[done].result():
+                        found[budget] = min(choice, found.get(budget, choice), key=lambda one: one.latency)
+            finally:
+                for one in chosen:
+                    one.cancel()  # those that have not begun, after an error
+            thorough |= {budget for budget, how in wanted.items() if not how.quick}
+            wanted = _wanted(found, thorough, {*ends, *asked}) if budgets is None and not last_that_fits else {}
     report(total, total)
     rungs = [found[budget] for budget in sorted(found)] if last_that_fits else _in_order(found, {*ends, *asked})
     for one in rungs:
@@ -109,19 +120,28 @@ def ladder_of(
     return tuple(rungs)
 
 
-def _wanted(found: Mapping[int, Choice], thorough: Collection[int], asked: Collection[int]) -> dict[int, list[Plan]]:
-    """Budgets that are to be planned for, and plans near which to look; none for those that are worth all effort."""
+@dataclass(frozen=True)
+class _Wanted:
+    """How a budget is planned for."""
+
+    near: Sequence[Plan] = ()  # plans where to begin
+    quick: bool = False  # not with all effort
+    only: Choice | None = None  # of all problems that of this choice
+
+
+def _wanted(found: Mapping[int, Choice], thorough: Collection[int], asked: Collection[int]) -> dict[int, _Wanted]:
+    """Budgets that are to be planned for next; none once those are with all effort that are worth it."""
     further = further_budgets({budget: choice.latency for budget, choice in found.items()})
     if further:
-        return {budget: _neighbours(found, budget) for budget in further}
-    kept = (choice.plan.budget for choice in _in_order(found, asked))
-    return {budget: [] for budget in kept if budget not in thorough}
+        return {budget: _Wanted(_neighbours(found, budget), quick=True) for budget in further}
+    kept = [choice.plan.budget for choice in _in_order(found, asked) if choice.plan.budget not in thorough]
+    return {budget: _Wanted([found[budget].plan, *_neighbours(found, budget)], only=found[budget]) for budget in kept}
 
 
 def _neighbours(found: Mapping[int, Choice], budget: int) -> list[Plan]:
-    """The plans of the next smaller and the next larger budget."""
-    smaller, larger = max(other for other in found if other < budget), min(other for other in found if other > budget)
-    return [found[smaller].plan, found[larger].plan]
+    """The plans of the next smaller and the next larger budget, where there are any."""
+    smaller, larger = [other for other in found if other < budget], [other for other in found if other > budget]
+    return [found[other].plan for other in (*sorted(smaller)[-1:], *sorted(larger)[:1])]
 
 
 def _in_order(found: Mapping[int, Choice], asked: Collection[int]) -> list[Choice]:
@@ -144,7 +164,7 @@ def _cost(choice: Choice, fastest: float) -> tuple[float, int]:
     return (fastest if near else choice.latency, choice.plan.streamed_nbytes if near else 0)
 
 
-def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, near: Sequence[Plan]) -> Choice:
+def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted) -> Choice:
     bounds = {index: latency_bound(problem, budget) for index, problem in offered.items()}
     failure: InfeasibleError | None = None
 
@@ -156,7 +176,7 @@ def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, near: S
             if made and bounds[index] >= min(choice.latency for choice in made):
                 break
             try:
-                found = plan(offered[index], budget, strategy, quick=quick, near=near)
+                found = plan(offered[index], budget, strategy, quick=quick, near=how.near)
             except InfeasibleError as error:
                 failure = error if index == min(offered) or failure is None else failure
                 continue
@@ -164,28 +184,28 @@ def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, near: S
         return made
 
     several = len(offered) > 1
-    made = plans(sorted(offered, key=lambda index: (bounds[index], index)), quick=several)
+    made = plans(sorted(offered, key=lambda index: (bounds[index], index)), quick=several or how.quick)
     if not made:
         assert failure is not None
         raise failure
     made.sort(key=lambda choice: choice.latency)
-    if several and not near:
+    if several and not how.quick:
         made += plans([choice.index for choice in made[:FINALISTS] if choice.latency <= CLOSE * made[0].latency], quick=False)
     best = min(choice.latency for choice in made)
     close = [choice for choice in made if choice.latency <= ABOUT * best]
     return min(close, key=lambda choice: latency_of(brisk(choice.problem))(choice.plan))
 
 
-def _last(offered: Mapping[int, Problem], budget: int, strategy: str, near: Sequence[Plan]) -> Choice:
+def _last(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted) -> Choice:
     first, *others = sorted(offered)
     for index in reversed(others):
         if max(layer_bounds(offered[index]), default=0) > budget:
             continue
         try:
-            return _choice(index, offered[index], plan(offered[index], budget, strategy, near=near))
+            return _choice(index, offered[index], plan(offered[index], budget, strategy, near=how.near))
         except InfeasibleError:
             continue
-    return _choice(first, offered[first], plan(offered[first], budget, strategy, near=near))
+    return _choice(first, offered[first], plan(offered[first], budget, strategy, near=how.near))
 
 
 def _choice(index: int, problem: Problem, found: Plan) -> Choice:

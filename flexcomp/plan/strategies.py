@@ -13,7 +13,7 @@ from .published.flexnn import flexnn
 from .published.on_demand import on_demand
 from .published.swapnet import swapnet
 from .search.ablation import without_pinning, without_preloading, without_static_planning
-from .search.best import best, nearby, sketch
+from .search.best import best, sketch
 
 # A strategy takes a problem and a budget in bytes; it raises Unplaceable if it finds no plan.
 STRATEGIES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType(
@@ -27,10 +27,9 @@ STRATEGIES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType(
         "without_static_planning": without_static_planning,
     }
 )
-SKETCHES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType({"best": sketch})
-
-
-NEARBY: Mapping[str, Callable[[Problem, int, Sequence[Plan]], Plan]] = MappingProxyType({"best": nearby})
+# Those that can begin at plans for similar budgets: with all effort, and the first that they find.
+SEARCHES: Mapping[str, Callable[[Problem, int, Sequence[Plan]], Plan]] = MappingProxyType({"best": best})
+SKETCHES: Mapping[str, Callable[[Problem, int, Sequence[Plan]], Plan]] = MappingProxyType({"best": sketch})
 
 
 def plan(
@@ -38,16 +37,16 @@ def plan(
 ) -> Plan:
     """A checked plan for `budget` bytes; if `quick`, a sketch where the strategy would search for long.
 
-    With `near`, plans for similar budgets, maybe with other kernels, such a strategy looks near them only.
+    With `near`, plans for similar budgets, maybe with other kernels, such a strategy looks near them, too; if `quick` only there.
 
     Raises InfeasibleError, with the smallest feasible budget and what sets it, if the strategy finds
     no plan, and PlanError for an unknown strategy.
     """
     if strategy not in STRATEGIES:
         raise PlanError(f"unknown strategy {strategy!r}; there are {', '.join(sorted(STRATEGIES))}")
-    make = SKETCHES.get(strategy, STRATEGIES[strategy]) if quick else STRATEGIES[strategy]
+    search = (SKETCHES if quick else SEARCHES).get(strategy)
     try:
-        found = NEARBY[strategy](problem, budget, near) if near and strategy in NEARBY else make(problem, budget)
+        found = search(problem, budget, near) if search else STRATEGIES[strategy](problem, budget)
     except Unplaceable as error:
         minimum = minimum_budget(problem)
         reason = "" if budget < minimum.nbytes else str(error)

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from flexcomp.plan import ladder, ladder_of
 from flexcomp.plan.search.best import NO_SLOWER
 
@@ -38,3 +40,20 @@ def test_a_rung_takes_the_problem_that_is_faster_under_its_budget():
 def test_one_problem_is_the_plain_ladder():
     problem = squeezenet()
     assert tuple(choice.plan for choice in ladder_of([problem])) == ladder(problem)
+
+
+def test_plans_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch):
+    """Whichever budget is planned for first: kernels that are made for budgets, too."""
+    small = squeezenet()
+    fast = with_faster_kernels(small, speed=4.0, size=4)
+    found, tailored = [], set()
+
+    def tailor(budget):
+        tailored.add(budget)
+        return [(budget, with_faster_kernels(small, speed=1 + budget / 2**21, size=2))]
+
+    for cores in (1, 3):
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid, cores=cores: range(cores))
+        found.append(ladder_of([small, fast], tailor=tailor))
+    assert found[0] == found[1]
+    assert len({choice.index for choice in found[0]} & tailored) > 2

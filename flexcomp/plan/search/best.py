@@ -68,12 +68,12 @@ class Choice:
     within: int = 0  # pages in which loads go round, where there is room for them at their time; 0: the arena
 
 
-def best(problem: Problem, budget: int) -> Plan:
+def best(problem: Problem, budget: int, near: Sequence[Plan] = ()) -> Plan:
     """The plan of smallest predicted latency for a budget in bytes; of those within 0.1 %, the one that loads least.
 
     It is never slower than the plan of another named strategy, to the microsecond. Of plans that are equally fast those
     come first that stay so if computing is faster than predicted: then loads that would have been in time are late.
-    Raises Unplaceable below the minimum.
+    The search begins at plans `near`, too, for similar budgets, be they of other kernels. Raises Unplaceable below the minimum.
     """
     arena = budget // PAGE * PAGE
     layouts = _layouts(problem, arena)
@@ -82,7 +82,7 @@ def best(problem: Problem, budget: int) -> Plan:
         return replace(resident, budget=budget)
     faster = brisk(problem)
     brisk_latency = latency_of(faster)
-    found, spent = _search(problem, budget, CORE_SHARES, layouts, EFFORT, PIN_MORE)
+    found, spent = _search(problem, budget, CORE_SHARES, layouts, EFFORT, PIN_MORE, _starts(near, budget, layouts))
     own = [found]
     if spent < BRISK_EFFORT and brisk_latency(found) > GOOD_ENOUGH * latency_bound(faster, budget):
         own.append(_search(faster, budget, CORE_SHARES, layouts, BRISK_EFFORT - spent, PIN_MORE)[0])
@@ -100,47 +100,36 @@ def search_without_pinning(problem: Problem, budget: int) -> Plan:
     return _search(problem, budget, (1.0,), _layouts(problem, budget), EFFORT)[0]
 
 
-def sketch(problem: Problem, budget: int) -> Plan:
+def sketch(problem: Problem, budget: int, near: Sequence[Plan] = ()) -> Plan:
     """What the search for the best plan finds first, which is hardly slower, nor slower than the other named strategies.
 
-    Raises Unplaceable below the minimum.
+    Or what it finds from where it found plans `near`, for similar budgets, be they of other kernels. Raises Unplaceable below the
+    minimum.
     """
     layouts = _layouts(problem, budget)
     resident = resident_plan(problem)
     if resident.arena <= budget:
         return replace(resident, budget=budget)
-    found, _ = _search(problem, budget, CORE_SHARES, layouts, SKETCH_EFFORT)
+    starts = _starts(near, budget, layouts)
+    if starts:
+        found, _ = _search(problem, budget, CORE_SHARES, layouts, EFFORT, starts=starts, gridded=False)
+    else:
+        found, _ = _search(problem, budget, CORE_SHARES, layouts, SKETCH_EFFORT)
     (cost,) = _costs(problem, [found])
     rivals = _rivals(problem, budget, cost[0])
     return min([(cost, found), *zip(_costs(problem, rivals), rivals, strict=True)], key=lambda one: one[0])[1]
 
 
-def nearby(problem: Problem, budget: int, plans: Sequence[Plan]) -> Plan:
-    """What the search finds from where it found plans for similar budgets, be they of other kernels; a sketch if it found none.
-
-    Nor is it slower than the other named strategies. Raises Unplaceable below the minimum.
-    """
-    layouts = _layouts(problem, budget)
-    resident = resident_plan(problem)
-    if resident.arena <= budget:
-        return replace(resident, budget=budget)
-    starts = [start for plan in plans for start in _starts(plan, budget, layouts)]
-    if not starts:
-        return sketch(problem, budget)
-    found, _ = _search(problem, budget, CORE_SHARES, layouts, EFFORT, starts=starts)
-    (cost,) = _costs(problem, [found])
-    rivals = _rivals(problem, budget, cost[0])
-    return min([(cost, found), *zip(_costs(problem, rivals), rivals, strict=True)], key=lambda one: one[0])[1]
-
-
-def _starts(plan: Plan, budget: int, layouts: Sequence[Layout]) -> list[Choice]:
-    """Where the search found a plan, and there the share that makes the core as large as it was."""
-    if not isinstance(plan.origin, Choice):
-        return []
-    origin = replace(plan.origin, layout=min(plan.origin.layout, len(layouts) - 1))
-    minimum = layouts[origin.layout].nbytes
-    core = origin.share * max(0, plan.budget - minimum)
-    return [origin, replace(origin, share=min(1.0, core / max(PAGE, budget - minimum)))]
+def _starts(plans: Iterable[Plan], budget: int, layouts: Sequence[Layout]) -> list[Choice]:
+    """Where the search found plans, and there the shares that make the cores as large as they were."""
+    starts = []
+    for plan in plans:
+        if isinstance(plan.origin, Choice):
+            origin = replace(plan.origin, layout=min(plan.origin.layout, len(layouts) - 1))
+            minimum = layouts[origin.layout].nbytes
+            core = origin.share * max(0, plan.budget - minimum)
+            starts += [origin, replace(origin, share=min(1.0, core / max(PAGE, budget - minimum)))]
+    return starts
 
 
 def _rivals(problem: Problem, budget: int, latency: float) -> list[Plan]:
@@ -197,11 +186,12 @@ def _search(
     effort: float,
     pin_more: int = 0,
     starts: Sequence[Choice] = (),
+    gridded: bool = True,
 ) -> tuple[Plan, float]:
     """Coarse grid, then one coordinate after the other from the best few points; and the effort that it took.
 
-    With `starts`, from the best of them and without a grid. With `pin_more`, the core is halved so many times in search of
-    a plan that is as fast and loads less.
+    Then from the best of `starts`; if not `gridded`, only from there. With `pin_more`, the core is halved so many times in
+    search of a plan that is as fast and loads less.
     """
     arena = budget // PAGE
     cache = problem.storage.cache // PAGE
@@ -251,12 +241,9 @@ def _search(
             if point == before or seen[point][0][0] <= enough or spent > effort:
                 return
 
-    first = winner(starts) if starts else winner(
-        Choice(layout, share, within=window)
-        for window in windows
-        for layout in range(len(layouts))
-        for share in core_shares
-    )
+    first = winner(
+        Choice(layout, share, within=window) for window in windows for layout in range(len(layouts)) for share in core_shares
+    ) if gridded else winner(starts)
     if seen[first][0] == IMPOSSIBLE:  # joined segments find no place
         first = winner([replace(first, joined=0)])
     # Whatever it costs: where two slices in flight are thousands of steps, one may be better.
@@ -265,13 +252,16 @@ def _search(
     grid = [
         replace(first, share=share, in_flight=count) for share in core_shares for count in GRID_IN_FLIGHT
     ]
-    if starts:
+    if not gridded:
         descend(first)
     elif seen[first][0][0] > enough and spent <= effort:
         winner(grid)
         for start in sorted(grid, key=lambda choice: seen[choice][0] if choice in seen else IMPOSSIBLE)[:STARTS]:
             if spent <= effort:
                 descend(start)
+    if gridded and starts:
+        spent = min(spent, effort)  # whatever it costs
+        descend(winner(starts))
     best = min(seen, key=lambda choice: seen[choice][0])
     allowed = max(enough, NO_SLOWER * seen[best][0][0])
     # What is loaded disturbs computing, for it takes memory bandwidth: as little of it as costs no time.
