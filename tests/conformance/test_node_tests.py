@@ -12,7 +12,7 @@ from benchmarks.conformance.cases import Case, cases
 from benchmarks.conformance.verdict import Outcome
 
 PASSING = (Path(__file__).parent / "passing.txt").read_text().split()
-CHUNKS = 16  # each starts a process: two seconds
+CHUNKS = 8  # each starts a process: two seconds
 
 
 @pytest.fixture(scope="module")
