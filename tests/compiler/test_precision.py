@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import flexcomp
 from flexcomp import runtime_ext
 from flexcomp.errors import InputError
+from flexcomp.program.program import ScratchArg, ValueArg, WeightArg
 
 from .operators import model, node
 
@@ -64,8 +65,10 @@ def test_float16_networks_are_as_accurate_as_can_be(tmp_path):
     np.testing.assert_allclose(found.astype("f4"), exact, rtol=6e-4, atol=1e-5)
     assert "direct" in " ".join(layer.implementation for layer in artifact.program.layers if layer.op == "conv2d")
     for layer in artifact.program.layers:
-        kinds = {arg.type.dtype for arg in layer.args if hasattr(arg, "type")}
+        kinds = {arg.type.dtype for arg in layer.args if isinstance(arg, ValueArg | ScratchArg)}
         assert layer.op == "astype" or kinds == {"float32"}, layer
+    kept = [arg.type.dtype for layer in artifact.program.layers for arg in layer.args if isinstance(arg, WeightArg)]
+    assert set(kept) == {"float16", "float32"}  # those of a folded normalisation are no numbers of 16 bits
 
 
 def test_conversions_that_the_model_asks_for_still_round(tmp_path):

@@ -175,7 +175,7 @@ def test_it_returns_to_a_tracker_that_was_away(native):
                 remote.connect(tracker=tracker, key=KEY).close()
 
 
-def test_options(native):
+def test_options(native, tmp_path):
     def outcome(*options: str) -> tuple[int, str]:
         done = subprocess.run([native / SERVER, *options], capture_output=True, text=True, check=False, timeout=30)
         return done.returncode, done.stdout + done.stderr
@@ -187,7 +187,7 @@ def test_options(native):
         (("--tracker", "host"), "takes HOST:PORT"),
         (("--tracker", "host:1"), "needs a --key"),
         (("--key", 'a"b'), "quotes"),
-        (("--work-dir", "/nowhere"), "no folder /nowhere"),
+        (("--work-dir", f"{tmp_path}/none"), f"no folder {tmp_path}/none"),
         (("--port",), "takes a value"),
     ):
         code, text = outcome(*options)
