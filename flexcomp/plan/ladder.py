@@ -90,7 +90,8 @@ def ladder_of(
 
     def choose(budget: int, how: _Wanted) -> Choice | None:
         offered = {index: problems[index] for index, (least, most) in enumerate(between) if least <= budget <= most}
-        offered = {how.only.index: how.only.problem} if how.only else offered | dict(tailor(budget))
+        tailored = {one.index: one.problem for one in how.near if one.index >= len(problems)}
+        offered = {how.only.index: how.only.problem} if how.only else offered | tailored | dict(tailor(budget))
         try:
             return pick(offered, budget, strategy, how)
         except InfeasibleError:
@@ -124,7 +125,7 @@ def ladder_of(
 class _Wanted:
     """How a budget is planned for."""
 
-    near: Sequence[Plan] = ()  # plans where to begin
+    near: Sequence[Choice] = ()  # plans where to begin; problems that were tailored for them are offered, too
     quick: bool = False  # not with all effort
     only: Choice | None = None  # of all problems that of this choice
 
@@ -135,13 +136,13 @@ def _wanted(found: Mapping[int, Choice], thorough: Collection[int], asked: Colle
     if further:
         return {budget: _Wanted(_neighbours(found, budget), quick=True) for budget in further}
     kept = [choice.plan.budget for choice in _in_order(found, asked) if choice.plan.budget not in thorough]
-    return {budget: _Wanted([found[budget].plan, *_neighbours(found, budget)], only=found[budget]) for budget in kept}
+    return {budget: _Wanted([found[budget], *_neighbours(found, budget)], only=found[budget]) for budget in kept}
 
 
-def _neighbours(found: Mapping[int, Choice], budget: int) -> list[Plan]:
-    """The plans of the next smaller and the next larger budget, where there are any."""
+def _neighbours(found: Mapping[int, Choice], budget: int) -> list[Choice]:
+    """Those for the next smaller and the next larger budget, where there are any."""
     smaller, larger = [other for other in found if other < budget], [other for other in found if other > budget]
-    return [found[other].plan for other in (*sorted(smaller)[-1:], *sorted(larger)[:1])]
+    return [found[other] for other in (*sorted(smaller)[-1:], *sorted(larger)[:1])]
 
 
 def _in_order(found: Mapping[int, Choice], asked: Collection[int]) -> list[Choice]:
@@ -176,7 +177,7 @@ def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, how: _W
             if made and bounds[index] >= min(choice.latency for choice in made):
                 break
             try:
-                found = plan(offered[index], budget, strategy, quick=quick, near=how.near)
+                found = plan(offered[index], budget, strategy, quick=quick, near=[one.plan for one in how.near])
             except InfeasibleError as error:
                 failure = error if index == min(offered) or failure is None else failure
                 continue
@@ -202,10 +203,10 @@ def _last(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Want
         if max(layer_bounds(offered[index]), default=0) > budget:
             continue
         try:
-            return _choice(index, offered[index], plan(offered[index], budget, strategy, near=how.near))
+            return _choice(index, offered[index], plan(offered[index], budget, strategy, near=[one.plan for one in how.near]))
         except InfeasibleError:
             continue
-    return _choice(first, offered[first], plan(offered[first], budget, strategy, near=how.near))
+    return _choice(first, offered[first], plan(offered[first], budget, strategy, near=[one.plan for one in how.near]))
 
 
 def _choice(index: int, problem: Problem, found: Plan) -> Choice:

@@ -1,7 +1,7 @@
 """Which budgets deserve a rung of their own: as many that none in between runs much slower than it could.
 
-Plans are made for a few budgets, then between neighbours whose latencies are far apart, until they are close or
-their budgets are a page apart. What lies between two rungs is no faster than the larger one; so those can be left out again
+Plans are made for a few budgets, then between neighbours whose latencies or budgets are far apart, until they are close
+or their budgets are a page apart. What lies between two rungs is no faster than the larger one; so those can be left out again
 without which the next larger one is still close to the smaller.
 """
 
@@ -14,6 +14,7 @@ from itertools import accumulate, pairwise
 from .problem import PAGE
 
 PAYS = 1.0275  # latencies that are no further apart are close
+_FAR = 1.06  # budgets that are no further apart are close: further apart, one between them may be luckier than both
 _APART = 1.2  # neighbours of the budgets to begin with differ by no more than this factor
 _AT_ONCE = 4  # budgets that are tried between two others before the next look, at most
 
@@ -45,6 +46,8 @@ def further_budgets(latencies: Mapping[int, float]) -> list[int]:
             parts = ((1 - (fast / slow) ** (number / (count + 1))) / (1 - fast / slow) for number in range(1, count + 1))
             between = _whole_pages((smaller + part * (larger - smaller) for part in parts), smaller, larger)
             found += between or _whole_pages([(smaller + larger) / 2], smaller, larger)
+        elif larger > _FAR * smaller:
+            found += _whole_pages([math.sqrt(smaller * larger)], smaller, larger)
     return found
 
 

@@ -35,6 +35,7 @@ def test_between_two_rungs_nothing_is_much_faster(by_page: list[float], asked: l
         assert not wanted & seen.keys()
         seen |= {budget: every[budget] for budget in wanted}
         wanted = set(further_budgets(seen))
+    assert all(larger <= max(1.06 * smaller, smaller + PAGE) for smaller, larger in pairwise(sorted(seen)))
     best = dict(zip(sorted(seen), accumulate((seen[budget] for budget in sorted(seen)), min), strict=True))
     rungs = worthwhile(best, kept_anyway)
     assert {min(every), max(every), *kept_anyway} <= set(rungs) <= set(seen)
