@@ -77,8 +77,11 @@ def build(
         ),
     ] = None,
     max_error: Annotated[
-        float, typer.Option(help="For --weights auto: how far outputs may differ, as a part of the largest.")
-    ] = DEFAULT_MAX_ERROR,
+        float | None,
+        typer.Option(
+            help=f"For --weights auto: how far outputs may differ, as a part of the largest; {DEFAULT_MAX_ERROR} by default."
+        ),
+    ] = None,
     calibration: Annotated[
         Path | None,
         typer.Option(metavar="FILE.npz", help="For --weights auto: inputs by name, one or several of each; else random ones."),
@@ -165,6 +168,8 @@ def _weight_types(given: list[str]) -> str | dict[str, str] | None:
         return "auto"
     types: dict[str, str] = {}
     for text in given:
+        if text == "auto":
+            raise typer.BadParameter("auto chooses the types of all layers: give it alone", param_hint="'--weights'")
         pattern, _, kind = text.rpartition("=")
         try:
             require_known(kind, WEIGHTS)

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Real
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 from flexcomp.errors import InputError
@@ -58,9 +60,11 @@ def choose(
     evaluate: Evaluate,
     given: Given,
     max_error: float,
+    offered: Collection[str],
     report: Progress,
 ) -> Chosen:
-    """The types within `max_error` of the largest output, each output by its own, over all calibration inputs `given`.
+    """The types of those `offered` within `max_error` of the largest output, each output by its own, over all
+    calibration inputs `given`.
 
     Raises InputError if the inputs do not fit the network.
     """
@@ -73,7 +77,8 @@ def choose(
         assert len(trial.kept) == len(nodes), f"{len(nodes)} layers were asked about, {len(trial.kept)} have weights"
         rounded: dict[str, list[Array]] = {}
         fits: dict[str, list[bool]] = {}
-        for dtype in _NARROW:
+        narrow, nowhere = [dtype for dtype in _NARROW if dtype in offered], [False] * len(nodes)
+        for dtype in narrow:
             types = WeightTypes(dtype, evaluate, values_only=True)
             by_name = {name: array for name, array, _ in lower(types).weights}
             rounded[dtype] = [by_name[name] for name, _, _ in trial.kept]
@@ -82,9 +87,9 @@ def choose(
         for index in range(len(nodes)):
             report("calibrate", index, len(nodes) + 1)
             found = {"float32": 0.0}
-            for dtype in _NARROW:
+            for dtype in narrow:
                 # bfloat16 is for what float16 does not have.
-                if fits[dtype][index] and not (dtype == "bfloat16" and fits["float16"][index]):
+                if fits[dtype][index] and not (dtype == "bfloat16" and fits.get("float16", nowhere)[index]):
                     trial.put(index, rounded[dtype][index])
                     found[dtype] = trial.error()
             trial.put(index, trial.kept[index][1])
@@ -123,7 +128,7 @@ def _search(
             wanted[index] = max(wanted[index], wide, key=WEIGHT_DTYPES.__getitem__)
         return wanted
 
-    low, high = 0, len(moves)  # all of them: nothing is narrow, and the error is 0
+    low, high = 0, len(moves)  # all of them: nothing is narrow, and the error is 0. The end is within the error, or that
     while low < high:
         middle = (low + high) // 2
         if apply(after(middle)) <= max_error:
@@ -136,16 +141,20 @@ def _search(
             found = apply([narrow if i == index else dtype for i, dtype in enumerate(best)])
             if found <= max_error:
                 best[index], error = narrow, found
+    assert error <= max_error, f"{error} with types that were found to be within {max_error}"
     return best, error
 
 
 def _ladder(errors: Mapping[str, float]) -> list[str]:
-    """The types that are worth having, the narrowest first: each has a smaller error than those before it."""
+    """The types that are worth having, the narrowest first: each has a smaller error than those before it; at last float32.
+
+    That an error was 0 by itself says little of layers together: outputs may move in steps.
+    """
     result: list[str] = []
-    for dtype in sorted(errors, key=lambda name: (WEIGHT_DTYPES[name], errors[name])):
+    for dtype in sorted(errors.keys() - {"float32"}, key=lambda name: (WEIGHT_DTYPES[name], errors[name])):
         if not result or errors[dtype] < errors[result[-1]]:
             result.append(dtype)
-    return result
+    return [*result, "float32"]
 
 
 class _Trial:
@@ -184,10 +193,11 @@ def difference(found: np.ndarray, wanted: np.ndarray) -> float:
     """The largest difference over the largest wanted value."""
     if not wanted.size:
         return 0.0
-    if wanted.dtype.kind not in "f":
+    if wanted.dtype.kind != "f" and wanted.dtype != ml_dtypes.bfloat16:
         return 0.0 if np.array_equal(found, wanted) else np.inf
-    largest = float(np.max(np.abs(wanted)))
-    apart = float(np.max(np.abs(found.astype(np.float64) - wanted.astype(np.float64))))
+    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        largest, apart = float(np.max(np.abs(wanted))), float(np.max(np.abs(found - wanted)))
     if not np.isfinite(apart):
         return 0.0 if np.array_equal(found, wanted, equal_nan=True) else np.inf
     return apart / largest if largest else (0.0 if not apart else np.inf)
@@ -201,6 +211,6 @@ def _asked_about(layers: Sequence[Layer]) -> list[Layer]:
 
 def checked_max_error(value: object) -> float:
     """The value; raises InputError if it is no error that can be kept."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < 1:
         raise InputError(f"max_error={value!r} is not a part of the largest output between 0 and 1, such as 0.005")
     return float(value)

@@ -25,6 +25,7 @@ from flexcomp.device import (
     require_supported,
     resolve_target,
 )
+from flexcomp.errors import InputError
 from flexcomp.frontend import Imported, load_model, title_of
 from flexcomp.network import Lowered, Network, fixed_order, in_bands, kernel_sets, lower, merge
 from flexcomp.passes.choose_kernels import Measured, chosen_kernels
@@ -32,13 +33,14 @@ from flexcomp.profiling import Database, Measurements
 from flexcomp.program import Array
 from flexcomp.report import shown
 from flexcomp.runtime import parse_budget
+from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 from . import pipeline
 from .artifact import Artifact
 from .auto_weights import Chosen, checked_max_error
 from .auto_weights import choose as choose_types
-from .calibration import Given
+from .calibration import Given, read_inputs
 from .offered import DEFAULT_MAX_ERROR, KERNELS
 from .prepared import Prepared, Progress, Wish
 from .weight_types import TypesInOrder, WeightTypes
@@ -62,7 +64,7 @@ def build(
     progress: Progress | bool | None = None,
     cache: bool = True,
     weights: str | Mapping[str, str] | None = None,
-    max_error: float = DEFAULT_MAX_ERROR,
+    max_error: float | None = None,
     calibration: Given = None,
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
@@ -86,8 +88,8 @@ def build(
     `{"*": "int8", "/head/*": "float32"}`. Arithmetic is in float32 in any case. Without it nothing is rounded: weights are
     kept as float32, or in fewer bits where those hold the same numbers.
     "auto" chooses a type for each layer: the fewest bytes with which no output differs by more than `max_error` of its largest
-    element from what float32 weights give, on the `calibration` inputs: arrays by input name, several of these, a .npz file
-    of them, or None for seeded random ones.
+    element (None: 0.005) from what float32 weights give, on the `calibration` inputs: arrays by input name, several of these,
+    a .npz file of them, or None for seeded random ones.
 
     Raises ModelError, UnsupportedModelError, TargetError, BudgetError, InputError, or TuningError if the database is
     broken.
@@ -115,7 +117,7 @@ def prepare(
     progress: Progress | None = None,
     cache: bool = True,
     weights: str | Mapping[str, str] | None = None,
-    max_error: float = DEFAULT_MAX_ERROR,
+    max_error: float | None = None,
     calibration: Given = None,
 ) -> Prepared:
     """The first half of `build`, without budget and strategy: what follows can be done several times, each for itself.
@@ -123,6 +125,11 @@ def prepare(
     Arguments and errors are those of `build`.
     """
     report = progress or (lambda phase, done, total: None)
+    if weights == "auto":
+        max_error = checked_max_error(DEFAULT_MAX_ERROR if max_error is None else max_error)
+        calibration = read_inputs(calibration)
+    elif max_error is not None or calibration is not None:
+        raise InputError('max_error and calibration are for weights="auto", which chooses types by their errors')
     checked_name(kernels, KERNELS, "kernels")
     threads = checked_threads(threads)
     resolved = resolve_target(target)
@@ -138,12 +145,13 @@ def prepare(
     imported = load_model(model, input_shapes, params)
     report("import", 1, 1)
     on_weights = partial(evaluate, weights=imported.weights)
+    offered = [kind for kind in WEIGHT_DTYPES if kind != "float16" or resolved.converts_float16]
     chosen = None
     if weights == "auto":
-        chosen = _choose_types(imported, calibration, checked_max_error(max_error), report, cache)
+        chosen = _choose_types(imported, calibration, max_error, offered, report, cache)
         types = TypesInOrder(chosen.types, on_weights)
     else:
-        types = WeightTypes(weights, on_weights)
+        types = WeightTypes(weights, on_weights, offered=offered)
     unit = replace(resolved.vector_unit, threads=threads)
     network = _compile_graph(imported, resolved, unit, kernels, measured, report, types)
     if measured is not None:
@@ -156,7 +164,9 @@ def prepare(
     return Prepared(imported.name, resolved, threads, kernels, profile, planned, kept, chosen)
 
 
-def _choose_types(imported: Imported, calibration: Given, max_error: float, report: Progress, cache: bool) -> Chosen:
+def _choose_types(
+    imported: Imported, calibration: Given, max_error: float, offered: Sequence[str], report: Progress, cache: bool
+) -> Chosen:
     target = resolve_target("native")
     unit, profile = replace(target.vector_unit, threads=target.num_cores), default_profile(target.vector_width, target.preset)
 
@@ -169,7 +179,7 @@ def _choose_types(imported: Imported, calibration: Given, max_error: float, repo
         prepared = Prepared(imported.name, target, unit.threads, "smallest", profile, planned, kept)
         return prepared.artifacts([Wish(parse_budget(None))])[0]
 
-    return choose_types(lowered, compiled, partial(evaluate, weights=imported.weights), calibration, max_error, report)
+    return choose_types(lowered, compiled, partial(evaluate, weights=imported.weights), calibration, max_error, offered, report)
 
 
 def _quiet(phase: str, done: int, total: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -17,20 +17,29 @@ Given = Inputs | Sequence[Inputs] | str | os.PathLike[str] | None
 _SEED, _COUNT = 0, 2
 
 
-def inputs_of(given: Given, ports: Sequence[Port]) -> list[Inputs]:
-    """Inputs for a network: one set by name, several, a file that numpy.savez wrote, or None for random ones.
+def read_inputs(given: Given) -> list[Inputs] | None:
+    """One set of inputs by name, several, or a file that numpy.savez wrote, as sets; None for random ones.
 
-    In a file, and in a single set, arrays may have one axis more than the inputs, in front: then they are so many sets.
-    Raises InputError if they do not fit the network.
+    Raises InputError for anything else.
     """
     if given is None:
-        rng = np.random.default_rng(_SEED)
-        return [{port.name: _random(rng, port) for port in ports} for _ in range(_COUNT)]
+        return None
     if isinstance(given, str | os.PathLike):
         given = _read(Path(given))
-    sets = [given] if isinstance(given, Mapping) else list(given)
+    sets = [given] if isinstance(given, Mapping) else list(given) if isinstance(given, Iterable) else []
     if not sets or not all(isinstance(one, Mapping) for one in sets):
         raise InputError("calibration inputs are a dict of arrays by input name, several of them, or a .npz file")
+    return sets
+
+
+def inputs_of(sets: Sequence[Inputs] | None, ports: Sequence[Port]) -> list[Inputs]:
+    """Inputs for a network: arrays of a set may have one axis more than the inputs, in front, and are then so many sets.
+
+    Raises InputError if they do not fit the network. Element types are looked at by the session that they are given to.
+    """
+    if sets is None:
+        rng = np.random.default_rng(_SEED)
+        return [{port.name: _random(rng, port) for port in ports} for _ in range(_COUNT)]
     return [each for one in sets for each in _separate(one, ports)]
 
 
@@ -72,5 +81,4 @@ def _separate(one: Inputs, ports: Sequence[Port]) -> list[Inputs]:
         raise InputError("calibration inputs are not equally many of every name")
     (count,) = counts or {None}
     sets = [arrays] if count is None else [{name: array[i] for name, array in arrays.items()} for i in range(count)]
-    kinds = {port.name: port.type.dtype for port in ports}
-    return [{name: np.ascontiguousarray(array, dtype=kinds[name]) for name, array in each.items()} for each in sets]
+    return [{name: np.ascontiguousarray(array) for name, array in each.items()} for each in sets]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -12,23 +12,32 @@ from flexcomp.errors import InputError
 from flexcomp.frontend import node_name, node_of
 from flexcomp.passes.attributes import VALUES_OF
 from flexcomp.passes.fuse_attention import Evaluate
-from flexcomp.passes.ir import dtype, shape
+from flexcomp.passes.ir import bindings, dtype, operator, shape
 from flexcomp.passes.weights import KeptWeight, function_of
 from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, natural, require_fits
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
 
 _EVERY = "*"
+_MOVING = ("reshape", "permute_dims", "concat", "take", "strided_slice", "zeros")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 
 
 class WeightTypes:
     """The wish of `build(weights=…)`: a type, types by patterns of ONNX nodes' names, or None for what loses nothing.
 
-    `evaluate` gives the results of a function of the network's weights. With `values_only` weights are float32, with the values
-    that they have in their types, and what does not fit its type stays as it is. Raises InputError for what is no type.
+    `evaluate` gives the results of a function of the network's weights; `offered` are the types that the target widens. With
+    `values_only` weights are float32, with the values that they have in their types, and what does not fit its type stays as
+    it is. Raises InputError for what is no type.
     """
 
-    def __init__(self, wish: str | Mapping[str, str] | None, evaluate: Evaluate, *, values_only: bool = False) -> None:
+    def __init__(
+        self,
+        wish: str | Mapping[str, str] | None,
+        evaluate: Evaluate,
+        *,
+        offered: Collection[str] = tuple(WEIGHT_DTYPES),
+        values_only: bool = False,
+    ) -> None:
         if wish is None:
             wish = {}
         elif not isinstance(wish, Mapping):
@@ -37,11 +46,16 @@ class WeightTypes:
             if not isinstance(pattern, str) or not isinstance(kind, str) or kind not in WEIGHT_DTYPES:
                 where = "" if pattern == _EVERY else f" of {pattern!r}"
                 raise InputError(f"weights{where} cannot be kept as {kind!r}: the types are {', '.join(WEIGHT_DTYPES)}")
+            if kind not in offered:
+                raise InputError(
+                    f"the target cannot widen {kind} weights (x86 needs F16C): the types are {', '.join(offered)}"
+                )
         self._rules = dict(wish)
         self._evaluate = evaluate
         self._unmatched = set(self._rules) - {_EVERY}
         self._nodes: dict[str, None] = {}
-        self._known: dict[relax.Var, str] = {}
+        self._offered = offered
+        self._known: dict[tuple, object] = {}
         self._misfit: InputError | None = None
         self._values_only = values_only
         self.nodes: list[str | None] = []  # of the layers that were asked about, in that order
@@ -57,9 +71,7 @@ class WeightTypes:
             if pattern == _EVERY or any(fnmatchcase(node, pattern) for node in nodes):
                 self._unmatched.discard(pattern)
                 found = kind
-        if weight.var not in self._known:
-            self._known[weight.var] = self._natural(weight.made_of()) if found is None else self._fitting(names, weight, found)
-        kept = self._known[weight.var]
+        kept = self._naturally(weight) if found is None else self._fitting(names, weight, found)
         self.fits.append(found is None or kept == found)
         return VALUES_OF + kept if self._values_only and kept != "float32" else kept
 
@@ -76,26 +88,39 @@ class WeightTypes:
             listed = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
             raise InputError(f"weights: no layer with weights is called {missing}; there are {listed or 'none with names'}")
 
+    def _naturally(self, weight: KeptWeight) -> str:
+        key = (weight.var, weight.axis)
+        if key not in self._known:
+            self._known[key] = self._natural(weight.made_of())
+        return self._known[key]
+
     def _natural(self, weight: KeptWeight) -> str:
         if len(shape(weight.var)) < 2 or dtype(weight.var) != "float32":
             return "float32"
         function = function_of(weight.main, weight.var)
-        if weight.index is None and not _reads_integers(function):
+        if weight.index is None and not _reads_integers(function) and not _moves_only(function):
             return "float32"  # folding, as of batch norms, leaves no coarse numbers
-        return natural(np.asarray(self._evaluate(function)[0]), weight.axis)
+        found = natural(np.asarray(self._evaluate(function)[0]), weight.axis)
+        return found if found in self._offered else "float32"
 
     def _fitting(self, names: Sequence[str], weight: KeptWeight, kind: str) -> str:
-        if kind != "float32":
-            try:
-                require_fits(np.asarray(self._evaluate(function_of(weight.main, weight.var))[0]), kind)
-            except OutOfRangeError as error:
-                place = next((f"{node_of(name)}: " for name in names if node_of(name)), "")
-                name = next(filter(None, map(node_name, names)), _EVERY)
-                way_out = f"keep them as float32, weights={{…, {name!r}: 'float32'}}"
-                if self._values_only:
-                    return "float32"
-                self._misfit = self._misfit or InputError(f"{place}{error}: {way_out}")
+        error = self._error(weight, kind)
+        if error is None:
+            return kind
+        if self._values_only:
+            return "float32"
+        place = next((f"{node_of(name)}: " for name in names if node_of(name)), "")
+        name = next(filter(None, map(node_name, names)), _EVERY)
+        way_out = f"keep them as float32, weights={{…, {name!r}: 'float32'}}"
+        self._misfit = self._misfit or InputError(f"{place}{error}: {way_out}")
         return kind
+
+    def _error(self, weight: KeptWeight, kind: str) -> OutOfRangeError | None:
+        key = (weight.var, kind)
+        if kind != "float32" and key not in self._known:
+            values = self._evaluate(function_of(weight.main, weight.var))[0]
+            self._known[key] = _misfit(np.asarray(values), kind)
+        return self._known.get(key)
 
 
 class TypesInOrder(WeightTypes):
@@ -107,6 +132,19 @@ class TypesInOrder(WeightTypes):
 
     def of(self, names: Sequence[str], weight: KeptWeight) -> str:
         return next(self._left)
+
+
+def _misfit(weights: np.ndarray, kind: str) -> OutOfRangeError | None:
+    try:
+        require_fits(weights, kind)
+    except OutOfRangeError as error:
+        return error
+    return None
+
+
+def _moves_only(function: relax.Function) -> bool:
+    """Whether the result's elements are the weights', or zeros."""
+    return all(operator(binding.value) in _MOVING for binding in bindings(function) if isinstance(binding.value, relax.Call))
 
 
 def _reads_integers(function: relax.Function) -> bool:

@@ -70,6 +70,11 @@ class CompileTarget:
         return None if cores is None else int(cores)
 
     @property
+    def converts_float16(self) -> bool:
+        """Whether it has instructions that widen float16; a function for each number would take a hundred times as long."""
+        return self.arch == "aarch64" or "f16c" in self.features
+
+    @property
     def vector_unit(self) -> VectorUnit:
         """What the tiles of kernels depend on."""
         if self.arch != "aarch64":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx
 import tvm
 from tvm import relax
@@ -40,28 +42,38 @@ def node_of(variable: str) -> str | None:
     return f"node {parts[0]!r} ({parts[1]})" if parts else None
 
 
+def output_names(graph: onnx.GraphProto) -> list[str | None]:
+    """For each of a graph's outputs the name of a variable that holds it; None if no node computes it."""
+    made = {name: variable_name(node.name, node.op_type) for node in graph.node for name in node.output}
+    return [made.get(output.name) for output in graph.output]
+
+
 def output_nodes(graph: onnx.GraphProto) -> dict[str, str]:
     """The nodes that compute a graph's outputs, by output: these have variables of their own, whose names do not tell."""
     outputs = {output.name for output in graph.output}
     return {name: node.name for node in graph.node for name in node.output if name in outputs}
 
 
-def name_all(mod: tvm.IRModule) -> tvm.IRModule:
-    """A module in which all that the importer makes of a node is named after it.
+def name_all(mod: tvm.IRModule, outputs: Sequence[str | None] = ()) -> tvm.IRModule:
+    """A module in which all that the importer makes of a node is named after it; `outputs` are the names of what is returned.
 
     lv = exp(x)             →   a@Sinh = exp(x)
     a@Sinh = f(lv)              a@Sinh1 = f(a@Sinh)
     """
-    return _Namer(mod).rewrite()
+    return _Namer(mod, outputs).rewrite()
 
 
 class _Namer(MainRewriter):
-    def __init__(self, mod: tvm.IRModule) -> None:
+    def __init__(self, mod: tvm.IRModule, outputs: Sequence[str | None]) -> None:
         super().__init__(mod)
         self.names: dict[relax.Var, str] = {}
+        returned = self.main.body.body
+        parts = list(returned.fields) if isinstance(returned, relax.Tuple) else [returned]
+        given = {part: name for part, name in zip(parts, outputs, strict=False) if name is not None}
         last = ""
         for binding in reversed(list(bindings(self.main))):  # nodes come one by one, and the last binding of each is named
-            last = binding.var.name if node_name(binding.var.name) is not None else last
+            own = given.get(binding.var, binding.var.name)
+            last = own if node_name(own) is not None else last
             self.names[binding.var] = last or binding.var.name
 
     def name_of(self, var: relax.Var) -> str:

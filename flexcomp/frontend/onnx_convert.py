@@ -22,6 +22,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.domains import require_converters
 from flexcomp.frontend.node_names import name_all, variable_name
+from flexcomp.frontend.node_names import output_names as named_outputs
 from flexcomp.frontend.onnx_model import OnnxModel, graph_inputs
 from flexcomp.frontend.operators import CONVERTERS, Node
 from flexcomp.frontend.operators.indexing import check_indices
@@ -53,7 +54,7 @@ def convert_onnx(model: OnnxModel) -> tuple[tvm.IRModule, list, tuple[str, ...],
         require_static(mod)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{importer.first_dynamic or importer.place}: {error}") from None
-    return *_large_last(name_all(mod), list(model.large.values())), input_names, output_names
+    return *_large_last(name_all(mod, named_outputs(graph)), list(model.large.values())), input_names, output_names
 
 
 def _large_last(mod: tvm.IRModule, large: list[np.ndarray]) -> tuple[tvm.IRModule, list]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flexcomp.profiling.kernel_records import Database
-from flexcomp.schedules.tiles.spec import Spec
+from flexcomp.schedules.tiles.spec import Spec, identity
 from flexcomp.version import __version__
 
 
@@ -23,7 +23,7 @@ class Measurements:
 
     def __call__(self, spec: Spec) -> Mapping[str, float]:
         """Seconds of the kernels of a layer, by name; none if it was not measured."""
-        layer = repr(spec)
+        layer = identity(spec)
         seconds = self._database.seconds((layer, self._target, self._threads))
         self._asked[layer] = bool(seconds)
         return seconds

@@ -5,12 +5,13 @@ The record is the program's metadata "weights", a JSON object, so that the runti
     {"error": 0.0031,                            of the outputs, all weights as they are kept
      "layers": [{"int8": 0.002, …}, null, …]}    per layer of the program the error if only its weights were kept so
 
-Errors are parts of the largest output, on the calibration inputs.
+Errors are parts of the largest output, on the calibration inputs; null where outputs are no numbers any more, or other integers.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,12 +27,12 @@ class WeightErrors:
     """The record."""
 
     error: float
-    layers: tuple[Mapping[str, float] | None, ...]  # None: a layer whose weights have one type only
+    layers: tuple[Mapping[str, float | None] | None, ...]  # None: a layer whose weights have one type only
 
     def metadata(self) -> dict[str, str]:
         """For a program with these layers."""
-        facts = {"error": self.error, "layers": [None if one is None else dict(one) for one in self.layers]}
-        return {KEY: json.dumps(facts, separators=(",", ":"))}
+        layers = [None if one is None else {k: v if math.isfinite(v) else None for k, v in one.items()} for one in self.layers]
+        return {KEY: json.dumps({"error": self.error, "layers": layers}, separators=(",", ":"), allow_nan=False)}
 
 
 def read(program: Program) -> WeightErrors | None:
@@ -40,12 +41,16 @@ def read(program: Program) -> WeightErrors | None:
         return None
     try:
         facts = json.loads(program.metadata[KEY])
-        layers = [None if one is None else {str(k): float(v) for k, v in one.items()} for one in facts["layers"]]
+        layers = [None if one is None else _errors(one) for one in facts["layers"]]
         if len(layers) != len(program.layers):
             raise ValueError("layers and errors do not match")
         return WeightErrors(float(facts["error"]), tuple(layers))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArtifactError(f"the record of the weights' errors is malformed: {error}") from None
+
+
+def _errors(facts: dict) -> dict[str, float | None]:
+    return {str(kind): None if error is None else float(error) for kind, error in facts.items()}
 
 
 def kept_as(dtypes: Sequence[str]) -> str:

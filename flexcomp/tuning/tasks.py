@@ -16,7 +16,7 @@ from flexcomp.passes.choose_kernels import STRATEGIES, default_kernel, layer_spe
 from flexcomp.passes.ir import bindings
 from flexcomp.schedules.registry import Candidate
 from flexcomp.schedules.space import space
-from flexcomp.schedules.tiles.spec import Spec
+from flexcomp.schedules.tiles.spec import Spec, identity
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 
@@ -32,7 +32,7 @@ class Task:
     @property
     def layer(self) -> str:
         """Its name in the database."""
-        return repr(self.spec)
+        return identity(self.spec)
 
     @property
     def default(self) -> str:

@@ -45,7 +45,7 @@ from flexcomp.program import (
 )
 from flexcomp.schedules.registry import Candidate
 from flexcomp.schedules.space import named
-from flexcomp.schedules.tiles.spec import Spec
+from flexcomp.schedules.tiles.spec import Spec, identity
 
 # Copies of the weights together: more than caches hold, as far as neither their number nor the time becomes too large.
 _COPIES_NBYTES = 64 << 20
@@ -67,8 +67,8 @@ class Trial:
     @property
     def name(self) -> str:
         """Different for different trials."""
-        identity = repr((self.spec, self.kernel, self.target, self.threads, self.digest.data_nbytes))
-        return f"trial_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+        told_by = repr((identity(self.spec), self.kernel, self.target, self.threads, self.digest.data_nbytes))
+        return f"trial_{hashlib.sha256(told_by.encode()).hexdigest()[:16]}"
 
 
 def write_data(path: Path, candidates: list[Candidate]) -> WeightsDigest:
@@ -114,7 +114,7 @@ def one_layer_program(trial: Trial, candidate: Candidate, features: tuple[str, .
     args: list[Arg] = [ValueArg(i, type_) for i, type_ in enumerate(types[:-1])]
     weights = None
     if panel is not None:
-        args += [WeightArg(0, TensorType(panel.shape)), FirstArg(), CountArg()]
+        args += [WeightArg(0, TensorType(panel.shape, panel.dtype)), FirstArg(), CountArg()]
         weights = Weights(0, panel.blocks, panel.block_nbytes)
     args.append(ValueArg(len(types) - 1, types[-1], written=True))
     scratch = [TensorType(shape) for shape in candidate.scratch]

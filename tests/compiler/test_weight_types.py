@@ -254,9 +254,86 @@ def test_auto_with_calibration_from_a_file(tmp_path):
         ({"calibration": {"y": normal(*IMAGE)}}, "calibration inputs are called 'y'; the network's 'x'"),
         ({"calibration": {"x": normal(1, 3, 4, 4)}}, r"calibration input 'x' has shape \(1, 3, 4, 4\): the network takes"),
         ({"calibration": []}, "calibration inputs are a dict"),
+        ({"calibration": 5}, "calibration inputs are a dict"),
+        ({"calibration": {"x": np.full(IMAGE, "text")}}, "x"),
         ({"calibration": "nothing.npz"}, "cannot read calibration inputs from nothing.npz"),
     ],
 )
 def test_wrong_calibration(options, message):
     with pytest.raises(InputError, match=message):
         flexcomp.build(network(weights()), threads=1, weights="auto", **options)
+
+
+def shared(first: str, second: str) -> dict[str, str]:
+    """The types of two products with one weight, by node."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "first"), helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("MatMul", ["b", "w"], ["y"], "second"),
+    ]  # fmt: skip
+    network = model(nodes, {"x": (2, 24)}, ["y"], {"w": normal(24, 24)})
+    artifact = flexcomp.build(network, threads=1, kernels="smallest", weights={"first": first, "second": second})
+    layers = [layer for layer in describe(artifact.program)["layers"] if layer["op"] == "matmul"]
+    return {layer["node"]: layer["weights_dtype"] for layer in layers}
+
+
+def test_layers_that_share_a_weight_have_types_of_their_own():
+    assert shared("int8", "float32") == {"first": "int8", "second": "float32"}
+    assert shared("float32", "bfloat16") == {"first": "float32", "second": "bfloat16"}
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_layers_that_end_a_network_have_names(op, tmp_path):
+    nodes = [helper.make_node(op, ["x", "w"], ["y"], "/head/last", kernel_shape=[3, 3])]
+    last = model(nodes, {"x": IMAGE}, ["y"], {"w": normal(16, 16, 3, 3)})
+    flexcomp.build(last, threads=1, kernels="smallest", weights={"*": "int8", "/head/*": "bfloat16"}).export_library(
+        tmp_path / "last.so"
+    )
+    assert set(stored(tmp_path / "last.weights").values()) == {"BF16"}
+
+
+def test_auto_where_outputs_move_in_steps():
+    """Every layer's error alone may be 0, and that of all together is not."""
+    for seed in (89, 120, 535):
+        rng = np.random.default_rng(seed)
+        nodes = [helper.make_node("MatMul", ["x" if i == 0 else f"r{i - 1}", f"w{i}"], [f"m{i}"], f"m{i}") for i in range(3)]
+        nodes += [helper.make_node("Relu", [f"m{i}"], [f"r{i}"], f"r{i}") for i in range(3)]
+        nodes = [node for pair in zip(nodes[:3], nodes[3:], strict=True) for node in pair]
+        nodes.append(helper.make_node("Floor", ["r2"], ["y"], "steps"))
+        given = {f"w{i}": rng.standard_normal((24, 24), dtype=np.float32) for i in range(3)}
+        stepped = model(nodes, {"x": (1, 24)}, ["y"], given)
+        artifact = flexcomp.build(stepped, threads=1, kernels="smallest", weights="auto", max_error=1e-3)
+        assert facts_of(artifact)["error"] <= 1e-3
+
+
+def test_auto_of_networks_in_bfloat16():
+    brain = onnx.TensorProto.BFLOAT16
+    nodes = [node("MatMul", "x", "w")]
+    given = {"w": normal(24, 24).astype(ml_dtypes.bfloat16)}
+    network = model(nodes, {"x": (2, 24)}, ["y"], given, {"x": brain, "y": brain})
+    facts = facts_of(flexcomp.build(network, threads=1, kernels="smallest", weights="auto", max_error=0.2))
+    (errors,) = [layer["weights_errors"] for layer in facts["layers"] if layer["weights_errors"]]
+    assert 0 < errors["int8"] < 0.2
+
+
+def test_transposed_weights_of_16_bits_stay(tmp_path):
+    nodes = [node("ConvTranspose", "x", "w", strides=[2, 2], kernel_shape=[3, 3])]
+    weight = normal(16, 8, 3, 3).astype("f2").astype("f4")
+    network = model(nodes, {"x": IMAGE}, ["y"], {"w": weight})
+    flexcomp.build(network, threads=1, kernels="smallest").export_library(tmp_path / "network.so")
+    assert set(stored(tmp_path / "network.weights").values()) == {"F16"}
+
+
+def test_processors_that_cannot_widen_float16():
+    """They would call a function for every weight."""
+    old = "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v2"
+    with pytest.raises(InputError, match=r"cannot widen float16 .* needs F16C\): the types are float32, bfloat16, int8"):
+        flexcomp.build(network(weights()), target=old, weights="float16")
+    given = kept_as(weights(), dict.fromkeys(("body", "each", "head"), "float16"))
+    artifact = flexcomp.build(network(given), target=old, kernels="smallest")
+    assert {layer["weights_dtype"] for layer in facts_of(artifact)["layers"]} <= {"float32", None}
+
+
+def test_options_of_auto_are_for_auto():
+    for option in ({"max_error": 0.1}, {"calibration": {"x": normal(*IMAGE)}}):
+        with pytest.raises(InputError, match='are for weights="auto"'):
+            flexcomp.build(network(weights()), threads=1, weights="int8", **option)

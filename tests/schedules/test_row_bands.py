@@ -29,6 +29,10 @@ CONVOLUTIONS = (
     ConvSpec(1, 21, 6, 8, 8, kernel=(3, 2), padding=(2, 0, 1, 1), dilation=(2, 1)),
     ConvSpec(1, 20, 11, 40, 40, kernel=(3, 3), stride=(2, 2), padding=(1, 1, 1, 1), groups=40),
     ConvSpec(1, 9, 5, 600, 8, kernel=(3, 3), padding=(1, 1, 1, 1)),
+    ConvSpec(1, 13, 6, 16, 16, kernel=(3, 3), padding=(1, 1, 1, 1), groups=4),
+    ConvSpec(1, 13, 6, 16, 16, kernel=(3, 3), padding=(1, 1, 1, 1), groups=4, weights="int8"),
+    ConvSpec(1, 23, 17, 12, 24, kernel=(3, 3), padding=(1, 1, 1, 1), weights="float16"),
+    ConvSpec(1, 20, 11, 40, 40, kernel=(3, 3), stride=(2, 2), padding=(1, 1, 1, 1), groups=40, weights="bfloat16"),
 )
 POOLS = (
     PoolSpec(1, 21, 9, 16, 3, 3, (2, 2), (1, 1, 1, 1), (1, 1), "max", False, 11, 5),
