@@ -4,7 +4,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from flexcomp.passes import NameFused
+from flexcomp.passes.name_fused import NameFused
 
 
 def network() -> tvm.IRModule:
