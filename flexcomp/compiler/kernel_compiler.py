@@ -31,6 +31,7 @@ class KernelCompiler:
         self._pending: dict[str, Future[bytes]] = {}
         self._waiting: dict[str, str] = {}  # kernels as text
         self._workers: Workers | None = None
+        self._has_kept = False
 
     def __enter__(self) -> KernelCompiler:
         return self
@@ -38,7 +39,7 @@ class KernelCompiler:
     def __exit__(self, *_: object) -> None:
         if self._workers is not None:
             self._workers.close()
-        if self._cache is not None:
+        if self._cache is not None and self._has_kept:  # looking through the folder takes as long as a small build
             self._cache.trim()
 
     def begin(self, kernels: Mapping[str, tirx.PrimFunc]) -> None:
@@ -85,3 +86,4 @@ class KernelCompiler:
         self._pending.pop(symbol, None)
         if self._cache is not None:
             self._cache.keep(f"{symbol}.{version()}", code)
+            self._has_kept = True
