@@ -40,7 +40,7 @@ class MainRewriter:
                     if value is not None:
                         self.replaced[binding.var] = self.emit(value)
                 results = [self.emit(self.result(result)) for result in _returned(main)]
-                outputs = [builder.emit_output(var, name_hint=var.name) for var in results]
+                outputs = [builder.emit_output(part, part.name if isinstance(part, relax.Var) else "") for part in results]
             builder.emit_func_output(outputs[0] if len(outputs) == 1 and not _is_tuple(main) else outputs)
         mod = self.mod.clone()
         for gv, func in builder.get().functions_items():

@@ -11,8 +11,9 @@ import pytest
 import flexcomp
 import flexcomp.passes
 
-# A shell starts what it runs in the background with Ctrl-C ignored, and so what tests start.
+# A shell starts what it runs in the background with Ctrl-C ignored, nohup with hang-ups, and so what tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Plans of the suite are the same on every storage; tests of the probe ask for it.
 os.environ["FLEXCOMP_PROBE"] = "0"

@@ -88,7 +88,7 @@ def test_an_operator_without_a_kernel_is_named_with_its_node(monkeypatch):
     with pytest.raises(flexcomp.UnsupportedModelError) as caught:
         flexcomp.build(model([node("Cos", "x", out="c"), node("Softmax", "c")], {"x": (3, 4)}, ["y"]))
     assert str(caught.value).startswith("node 'c' (Cos): operator tir_cos: calls a library: replace it")
-    with pytest.raises(flexcomp.UnsupportedModelError, match=r"^output 'y': operator tir_cos: calls a library"):
+    with pytest.raises(flexcomp.UnsupportedModelError, match=r"^node 'y' \(Cos\): operator tir_cos: calls a library"):
         flexcomp.build(model([node("Cos", "x")], {"x": (3, 4)}, ["y"]))
 
 
