@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tvm import tirx
 
 from .conv import DirectEmitter
@@ -19,28 +21,34 @@ from .tiles.tile import Tile
 
 def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
     """A PrimFunc (x, epilogue tensors…, panel, first, count, y); shapes as for the direct convolution."""
-    return _Emitter(spec, spec, tile, vector_width, threads).prim_func()
+    return ChannelEmitter(spec, spec, tile, vector_width, threads).prim_func()
 
 
-class _Emitter(DirectEmitter):
+class ChannelEmitter(DirectEmitter):
     """The direct convolution's loops around another tile: channel i of the input meets channel i of the filter."""
 
     def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
         spec = self.spec
         self.total = self.acc
         self.acc.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
+        for kernel_row, kernel_column, reached, pixel in self.reach(column, size, taps):
+            tap = self.w.weights_at(self.panel_at, kernel_row * spec.kernel[1], kernel_column)
+            self.acc.accumulate(
+                reached,
+                lambda row, start, lanes, pixel=pixel: self.x[
+                    vector(pixel + row * spec.stride[1] * spec.in_channels + start, lanes)
+                ],
+                lambda start, lanes, tap=tap: self.w.weights(tap + start, lanes),
+            )
+        self._store(column, size)
+
+    def reach(self, column, size: int, taps: list[list[int]] | None) -> Iterator[tuple]:
+        """(kernel row, kernel column, pixels that the tap reaches, where the block's channels of the first lie in the input)."""
+        spec = self.spec
         with maybe_serial(*self.kernel_rows) as kernel_row:
             in_row = self.image * spec.height + self.in_row + kernel_row * spec.dilation[0]
             for kernel_column in range(spec.kernel[1]):
                 reached = list(range(size)) if taps is None else taps[kernel_column]
                 in_column = column * spec.stride[1] - spec.padding[1] + kernel_column * spec.dilation[1]
                 pixel = (in_row * spec.width + in_column) * spec.in_channels + self.out_channel
-                tap = self.w.weights_at(self.panel_at, kernel_row * spec.kernel[1], kernel_column)
-                self.acc.accumulate(
-                    reached,
-                    lambda row, start, lanes, pixel=pixel: self.x[
-                        vector(pixel + row * spec.stride[1] * spec.in_channels + start, lanes)
-                    ],
-                    lambda start, lanes, tap=tap: self.w.weights(tap + start, lanes),
-                )
-        self._store(column, size)
+                yield kernel_row, kernel_column, reached, pixel

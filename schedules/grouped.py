@@ -15,8 +15,8 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from .conv import DirectEmitter
-from .tiles.emit import maybe_serial, vector
+from .depthwise import ChannelEmitter
+from .tiles.emit import vector
 from .tiles.spec import ConvSpec
 from .tiles.tile import Tile, VectorUnit
 
@@ -32,26 +32,21 @@ def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> t
     return _Emitter(spec, spec, tile, vector_width, threads).prim_func()
 
 
-class _Emitter(DirectEmitter):
-    """The direct convolution's loops around another tile."""
+class _Emitter(ChannelEmitter):
+    """The depthwise convolution's loops around another tile."""
 
     def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
         spec, block, inputs = self.spec, self.panel.block, self.spec.group_in
         self.total = self.acc
         self.acc.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
-        with maybe_serial(*self.kernel_rows) as kernel_row:
-            in_row = self.image * spec.height + self.in_row + kernel_row * spec.dilation[0]
-            for kernel_column in range(spec.kernel[1]):
-                reached = list(range(size)) if taps is None else taps[kernel_column]
-                in_column = column * spec.stride[1] - spec.padding[1] + kernel_column * spec.dilation[1]
-                pixel = (in_row * spec.width + in_column) * spec.in_channels + self.out_channel
-                tap = self.w.weights_at(self.panel_at, (kernel_row * spec.kernel[1] + kernel_column) * inputs)
-                for start, lanes in self.pieces:
-                    step = spec.stride[1] * spec.in_channels
-                    pixels = {row: T.bind(self.x[vector(pixel + row * step + start, lanes)]) for row in reached}
-                    for i in range(inputs):
-                        own = [lane // inputs * inputs + i for lane in range(lanes)]
-                        weights = T.bind(self.w.weights(tap + i * block + start, lanes))
-                        for row in reached:
-                            self.acc.add_to(row, start, lanes, tirx.Shuffle([pixels[row]], own) * weights)
+        for kernel_row, kernel_column, reached, pixel in self.reach(column, size, taps):
+            tap = self.w.weights_at(self.panel_at, (kernel_row * spec.kernel[1] + kernel_column) * inputs)
+            for start, lanes in self.pieces:
+                step = spec.stride[1] * spec.in_channels
+                pixels = {row: T.bind(self.x[vector(pixel + row * step + start, lanes)]) for row in reached}
+                for i in range(inputs):
+                    own = [lane // inputs * inputs + i for lane in range(lanes)]
+                    weights = T.bind(self.w.weights(tap + i * block + start, lanes))
+                    for row in reached:
+                        self.acc.add_to(row, start, lanes, tirx.Shuffle([pixels[row]], own) * weights)
         self._store(column, size)
