@@ -45,7 +45,8 @@ _LAYERS = 4
 def driver() -> Path:
     """The program, compiled unless that was done before."""
     units = [*sorted(SRC.rglob("*.cc")), HERE / "everything.cc"]
-    folder = cache_for("everything", _COMPILER, [*units, *sorted(SRC.rglob("*.h"))])
+    # It finds libtvm_ffi where this environment has it.
+    folder = cache_for("everything", f"{_COMPILER} {_FFI}", [*units, *sorted(SRC.rglob("*.h"))])
     program = folder / "everything"
     if program.exists():
         return program
