@@ -27,7 +27,7 @@ from .winograd.transforms import WeightTransform
 _DEPTHWISE_ROWS = 7
 _DEPTHWISE_VECTORS = 2
 # Above this value of inputs + 3 × weights of a kernel row LLVM was seen to move vectors to the stack and back in the
-# inner loop, the inputs being loaded early (benchmarks/mca.py).
+# inner loop, the inputs being loaded early (benchmarks/arm/mca.py).
 _DEPTHWISE_LIVE = 21
 # What a depthwise tap costs next to a direct one, whose operands are reused: it loads a vector for every FMA.
 _DEPTHWISE_SLOWDOWN = 1.3

@@ -20,8 +20,7 @@ from flexcomp.plan import Storage
 from flexcomp.program.prediction import from_program
 from flexcomp.runtime.budget import Budget
 from flexcomp.schedules.generic import schedule as generic
-
-from .operators import model, node
+from tests.operators.networks import model, node
 
 
 def network() -> onnx.ModelProto:

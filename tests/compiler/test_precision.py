@@ -16,8 +16,7 @@ import flexcomp
 from flexcomp import runtime_ext
 from flexcomp.errors import InputError
 from flexcomp.program.program import ScratchArg, ValueArg, WeightArg
-
-from .operators import model, node
+from tests.operators.networks import model, node
 
 RNG = np.random.default_rng(3)
 HALF, BRAIN, DOUBLE = TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE

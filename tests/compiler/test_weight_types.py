@@ -14,8 +14,7 @@ import flexcomp
 from flexcomp.errors import InputError
 from flexcomp.report import describe
 from flexcomp.schedules.tiles.narrow_panel import natural, rounded
-
-from .operators import model, node
+from tests.operators.networks import model, node
 
 NARROW = ("float16", "bfloat16", "int8")
 SAFETENSORS = {"float16": "F16", "bfloat16": "BF16", "int8": "I8", "float32": "F32"}

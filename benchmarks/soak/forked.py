@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import flexcomp
-from benchmarks.soaking.files import Expected, digest, version_files
+from benchmarks.soak.files import Expected, digest, version_files
 from flexcomp.errors import ExecutionError, FlexcompError
 
 LIMIT_S = 120  # then the child ends itself: it hangs

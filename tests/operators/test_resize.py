@@ -12,7 +12,7 @@ import flexcomp
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.operators.resampling import Resampling
 
-from .operators import model, node
+from .networks import model, node
 
 IMAGE = (1, 3, 7, 5)
 

@@ -12,7 +12,7 @@ import flexcomp
 from flexcomp.errors import UnsupportedModelError
 
 from .agreement import run
-from .operators import node
+from .networks import node
 
 
 def network(images, classes, boxes, most=None, overlap=None, score=None, rows=None, **attributes):

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import flexcomp
-from benchmarks.soaking.files import Expected, Place, digest
-from benchmarks.soaking.memory import Allowance, Share
+from benchmarks.soak.files import Expected, Place, digest
+from benchmarks.soak.memory import Allowance, Share
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, InputError, StorageError
 
 MOST_TRIES = 20  # to open a library whose files are being replaced

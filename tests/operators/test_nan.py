@@ -6,7 +6,7 @@ import pytest
 
 import flexcomp
 
-from .operators import model, node
+from .networks import model, node
 
 IMAGE = {"x": (1, 24, 9, 11)}
 WEIGHT = np.random.default_rng(0).standard_normal((32, 24, 3, 3)).astype("f4")

@@ -1,6 +1,6 @@
 """Kernels for ARM cores, judged without one: the inner loops as they are built, through llvm-mca.
 
-    python -m benchmarks.mca [--preset NAME …] [--markdown]
+    python -m benchmarks.arm.mca [--preset NAME …] [--markdown]
 
 Every kernel family is compiled for presets whose cores LLVM has a model of. Of a kernel's innermost loops the one
 that the full register tile runs in is taken: the one with the most multiply-adds that writes no memory. Its
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import tvm
 
-from benchmarks.assembly import Loop, cycles, find_llvm_mca, loops
+from benchmarks.arm.assembly import Loop, cycles, find_llvm_mca, loops
 from flexcomp.compiler.machine_code import compile_module
 from flexcomp.device.target import CompileTarget, resolve_target
 from flexcomp.schedules.registry import Candidate, candidates

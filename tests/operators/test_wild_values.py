@@ -13,7 +13,7 @@ import flexcomp
 from flexcomp.errors import InputError
 
 from .agreement import agree
-from .operators import model, node
+from .networks import model, node
 
 WILD = [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e9, -3e9]
 RNG = np.random.default_rng(5)

@@ -1,6 +1,6 @@
 """Builds the networks of a soak and finds out what they must compute. A process of its own: it needs the compiler.
 
-    python -m benchmarks.soaking.prepare DIR
+    python -m benchmarks.soak.prepare DIR
 
 DIR gets NETWORK-VERSION.so and .weights, and expected.json: for every network its inputs' files, and for every version
 the hashes of the outputs, by threads, rung and input. An output that is hashed here came from a session of its own that
@@ -17,8 +17,8 @@ import numpy as np
 import onnxruntime
 
 import flexcomp
-from benchmarks.soaking.files import digest
-from benchmarks.soaking.networks import VERSIONS, Network, networks
+from benchmarks.soak.files import digest
+from benchmarks.soak.networks import VERSIONS, Network, networks
 from flexcomp.runtime.session import read_info
 
 # Of the largest output. Both add up float32 products, up to 4,096 in a sum, each in an order of its own, and some kernels are

@@ -16,7 +16,7 @@ from flexcomp import runtime_ext
 from flexcomp.errors import InputError, ModelError
 from flexcomp.runtime.session import read_program
 
-from .operators import model, node
+from .networks import model, node
 
 RNG = np.random.default_rng(7)
 BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64

@@ -13,7 +13,7 @@ import pytest
 import flexcomp
 
 from .agreement import run
-from .operators import model, node
+from .networks import model, node
 
 
 def normal(*shape: int) -> np.ndarray:

@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto
 
 from .agreement import agree, run
-from .operators import model, node
+from .networks import model, node
 
 INF, NAN = np.inf, np.nan
 TYPES = {"f4": TensorProto.FLOAT, "i4": TensorProto.INT32, "i8": TensorProto.INT64, "bool": TensorProto.BOOL}

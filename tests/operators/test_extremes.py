@@ -6,7 +6,7 @@ from onnx import TensorProto
 
 import flexcomp
 
-from .operators import model, node
+from .networks import model, node
 
 INF, NAN = np.inf, np.nan
 SHAPES = [(6, 5), (6, 40), (6, 7, 33)]

@@ -8,7 +8,7 @@ from onnx.reference import ReferenceEvaluator
 import flexcomp
 from flexcomp.errors import InputError, UnsupportedModelError
 
-from .operators import model, node
+from .networks import model, node
 
 
 def run(network, folder, **inputs: np.ndarray) -> np.ndarray:

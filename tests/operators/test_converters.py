@@ -8,7 +8,7 @@ from onnx import TensorProto
 from flexcomp.errors import UnsupportedModelError
 
 from .agreement import agree, run
-from .operators import model, node
+from .networks import model, node
 
 INF = np.inf
 INT = TensorProto.INT64

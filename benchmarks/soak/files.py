@@ -20,7 +20,7 @@ def digest(output: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class Expected:
-    """What `benchmarks.soaking.prepare` wrote about a network."""
+    """What `benchmarks.soak.prepare` wrote about a network."""
 
     name: str
     inputs: tuple[dict[str, np.ndarray], ...]

@@ -1,8 +1,8 @@
 """The process that is soaked: rounds of everything at once, and between them an idle process that is measured.
 
-    python -m benchmarks.soaking.worker STORE MEMORY SEED SECONDS PAUSE
+    python -m benchmarks.soak.worker STORE MEMORY SEED SECONDS PAUSE
 
-STORE is a folder of `benchmarks.soaking.prepare` on a disk, MEMORY one on a file system in memory. Each round opens
+STORE is a folder of `benchmarks.soak.prepare` on a disk, MEMORY one on a file system in memory. Each round opens
 one to three sessions, which THREADS threads use for some seconds at random; then all are closed, and the resident
 memory is read. A line of JSON on standard output tells of each round. Random numbers follow from seed, round and
 thread; what the threads meet does not.
@@ -27,10 +27,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import flexcomp
-from benchmarks.soaking.files import Expected, Place, damage, read_expected
-from benchmarks.soaking.forked import fork_and_check
-from benchmarks.soaking.memory import Allowance, Sampler, resident
-from benchmarks.soaking.subject import Subject, Wrong, draw_wish
+from benchmarks.soak.files import Expected, Place, damage, read_expected
+from benchmarks.soak.forked import fork_and_check
+from benchmarks.soak.memory import Allowance, Sampler, resident
+from benchmarks.soak.subject import Subject, Wrong, draw_wish
 from flexcomp.errors import ArtifactError, FlexcompError
 
 THREADS = 4

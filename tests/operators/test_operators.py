@@ -1,4 +1,4 @@
-"""Every network of operators.py through build, export and the runtime, at both ends of the ladder."""
+"""Every network of networks.py through build, export and the runtime, at both ends of the ladder."""
 
 import numpy as np
 import onnxruntime
@@ -6,7 +6,7 @@ import pytest
 
 import flexcomp
 
-from .operators import NETWORKS
+from .networks import NETWORKS
 
 
 def inputs_of(session: onnxruntime.InferenceSession) -> dict[str, np.ndarray]:
