@@ -127,15 +127,7 @@ def vit_b16(seed: int = 0, image: int = 224) -> onnx.ModelProto:
     width, heads, layers, tokens = 768, 12, 12, (image // 16) ** 2 + 1
 
     def norm(x: str) -> str:
-        scale = g.weight(g.rng.uniform(0.9, 1.1, width).astype(np.float32))
-        return g.op("LayerNormalization", x, scale, g.normal((width,), 0.05), axis=-1, epsilon=1e-6)
-
-    def constant(value: float) -> str:
-        return g.weight(np.float32(value))
-
-    def gelu(x: str) -> str:
-        error = g.op("Erf", g.op("Div", x, constant(math.sqrt(2.0))))
-        return g.op("Mul", g.op("Mul", x, g.op("Add", error, constant(1.0))), constant(0.5))
+        return g.layer_norm(x, 1e-6)
 
     def split_heads(x: str, order: list[int]) -> str:
         return g.op("Transpose", g.reshape(x, 1, tokens, heads, width // heads), perm=order)
@@ -144,13 +136,13 @@ def vit_b16(seed: int = 0, image: int = 224) -> onnx.ModelProto:
         query = split_heads(g.linear(x, width, gain=2.0), [0, 2, 1, 3])
         key = split_heads(g.linear(x, width, gain=2.0), [0, 2, 3, 1])
         value = split_heads(g.linear(x, width), [0, 2, 1, 3])
-        scores = g.op("Mul", g.op("MatMul", query, key), constant((width // heads) ** -0.5))
+        scores = g.op("Mul", g.op("MatMul", query, key), g.number((width // heads) ** -0.5))
         mixed = g.op("MatMul", g.op("Softmax", scores, axis=-1), value)
         joined = g.reshape(g.op("Transpose", mixed, perm=[0, 2, 1, 3]), 1, tokens, width, channels=width)
         return g.linear(joined, width)
 
     def mlp(x: str) -> str:
-        return g.linear(gelu(g.linear(x, 4 * width)), width)
+        return g.linear(g.gelu(g.linear(x, 4 * width)), width)
 
     patches = g.conv(g.input("x", (1, 3, image, image)), width, 16, 16, padding=0, gain=1.0)
     x = g.op("Transpose", g.reshape(patches, 1, width, tokens - 1), perm=[0, 2, 1], channels=width)
@@ -174,13 +166,6 @@ def gpt2(seed: int = 0, tokens: int = 64) -> onnx.ModelProto:
     head_width = width // heads
     branch_gain = residual_gain(2 * layers)
 
-    def constant(value: float) -> str:
-        return g.weight(np.float32(value))
-
-    def norm(x: str) -> str:
-        scale = g.weight(g.rng.uniform(0.9, 1.1, width).astype(np.float32))
-        return g.op("LayerNormalization", x, scale, g.normal((width,), 0.05), axis=-1, epsilon=1e-5)
-
     def affine(x: str, channels: int, gain: float = 1.0) -> str:
         """The Conv1D of GPT-2: weights [inputs, outputs]."""
         fan_in = g.channels[x]
@@ -190,9 +175,9 @@ def gpt2(seed: int = 0, tokens: int = 64) -> onnx.ModelProto:
         return g.reshape(product, 1, tokens, channels, channels=channels)
 
     def gelu(x: str) -> str:
-        cubic = g.op("Mul", g.op("Pow", x, constant(3.0)), constant(0.044715))
-        inner = g.op("Mul", g.op("Add", x, cubic), constant(math.sqrt(2.0 / math.pi)))
-        return g.op("Mul", g.op("Mul", x, constant(0.5)), g.op("Add", g.op("Tanh", inner), constant(1.0)))
+        cubic = g.op("Mul", g.op("Pow", x, g.number(3.0)), g.number(0.044715))
+        inner = g.op("Mul", g.op("Add", x, cubic), g.number(math.sqrt(2.0 / math.pi)))
+        return g.op("Mul", g.op("Mul", x, g.number(0.5)), g.op("Add", g.op("Tanh", inner), g.number(1.0)))
 
     def split_heads(x: str, order: list[int]) -> str:
         return g.op("Transpose", g.reshape(x, 1, tokens, heads, head_width), perm=order)
@@ -200,8 +185,8 @@ def gpt2(seed: int = 0, tokens: int = 64) -> onnx.ModelProto:
     def attention(x: str, mask: str) -> str:
         query, key, value = g.split(affine(x, 3 * width, gain=1.5), 3, axis=2)
         scores = g.op("MatMul", split_heads(query, [0, 2, 1, 3]), split_heads(key, [0, 2, 3, 1]))
-        scores = g.op("Div", scores, constant(math.sqrt(head_width)))
-        masked = g.op("Where", mask, scores, constant(np.finfo(np.float32).min))
+        scores = g.op("Div", scores, g.number(math.sqrt(head_width)))
+        masked = g.op("Where", mask, scores, g.number(np.finfo(np.float32).min))
         mixed = g.op("MatMul", g.op("Softmax", masked, axis=-1), split_heads(value, [0, 2, 1, 3]))
         joined = g.reshape(g.op("Transpose", mixed, perm=[0, 2, 1, 3]), 1, tokens, width, channels=width)
         return affine(joined, width, branch_gain)
@@ -216,9 +201,9 @@ def gpt2(seed: int = 0, tokens: int = 64) -> onnx.ModelProto:
     x = g.op("Add", x, g.op("Gather", g.normal((1024, width), 0.05), positions, axis=0))
     mask = g.weight(np.tril(np.ones((tokens, tokens), dtype=bool))[None, None])
     for _ in range(layers):
-        x = g.op("Add", attention(norm(x), mask), x)
-        x = g.op("Add", x, mlp(norm(x)))
-    logits = g.op("MatMul", norm(x), g.op("Transpose", table, perm=[1, 0]), channels=VOCABULARY)
+        x = g.op("Add", attention(g.layer_norm(x), mask), x)
+        x = g.op("Add", x, mlp(g.layer_norm(x)))
+    logits = g.op("MatMul", g.layer_norm(x), g.op("Transpose", table, perm=[1, 0]), channels=VOCABULARY)
     return g.model(logits, (1, tokens, VOCABULARY))
 
 

@@ -50,6 +50,10 @@ class Graph:
         """Add an int64 vector."""
         return self.weight(np.array(values, dtype=np.int64))
 
+    def number(self, value: float) -> str:
+        """Add a scalar of float32."""
+        return self.weight(np.float32(value))
+
     def op(self, kind: str, *inputs: str, channels: int | None = None, **attributes) -> str:
         """Add a node with one output, which has the first input's channels unless told otherwise."""
         name = f"{kind.lower()}{len(self.nodes)}"
@@ -80,20 +84,21 @@ class Graph:
         self,
         x: str,
         channels: int,
-        kernel: int,
+        kernel: int | tuple[int, int],
         stride: int = 1,
-        padding: int | None = None,
+        padding: int | tuple[int, int] | None = None,
         groups: int = 1,
         bias: bool = True,
         gain: float = RECTIFIED_GAIN,
     ) -> str:
-        """A square convolution, padded to keep the image's size unless told otherwise."""
-        pad = kernel // 2 if padding is None else padding
-        weights = self.filters((channels, self.channels[x] // groups, kernel, kernel), (1, 2, 3), gain)
+        """A convolution, padded to keep the image's size unless told otherwise; kernel and padding (height, width)."""
+        taps = _pair(kernel)
+        pads = tuple(tap // 2 for tap in taps) if padding is None else _pair(padding)
+        weights = self.filters((channels, self.channels[x] // groups, *taps), (1, 2, 3), gain)
         biases = [self.normal((channels,), 0.05)] if bias else []
         return self.op(
             "Conv", x, weights, *biases, channels=channels, group=groups,
-            kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4, dilations=[1, 1],
+            kernel_shape=list(taps), strides=[stride] * 2, pads=[*pads, *pads], dilations=[1, 1],
         )  # fmt: skip
 
     def batch_norm(self, x: str, gain: float = 1.0) -> str:
@@ -120,6 +125,31 @@ class Graph:
             ceil_mode=int(ceil),
         )  # fmt: skip
 
+    def average_pool(self, x: str, kernel: int, stride: int, padding: int = 0) -> str:
+        """A square average pooling that counts what pads as zeros."""
+        return self.op(
+            "AveragePool", x, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[padding] * 4, count_include_pad=1,
+        )  # fmt: skip
+
+    def global_pool(self, x: str) -> str:
+        """The average of each channel as a row of a matrix."""
+        return self.op("Flatten", self.op("GlobalAveragePool", x), axis=1)
+
+    def concat(self, *parts: str, axis: int = 1) -> str:
+        """Parts side by side, along an axis that holds their channels."""
+        return self.op("Concat", *parts, axis=axis, channels=sum(self.channels[part] for part in parts))
+
+    def layer_norm(self, x: str, epsilon: float = 1e-5) -> str:
+        """Layer normalisation over the last axis, which holds the channels."""
+        width = self.channels[x]
+        scale = self.weight(self.rng.uniform(0.9, 1.1, width).astype(np.float32))
+        return self.op("LayerNormalization", x, scale, self.normal((width,), 0.05), axis=-1, epsilon=epsilon)
+
+    def gelu(self, x: str) -> str:
+        """GELU with the error function, in elementary operators."""
+        error = self.op("Erf", self.op("Div", x, self.number(math.sqrt(2.0))))
+        return self.op("Mul", self.op("Mul", x, self.op("Add", error, self.number(1.0))), self.number(0.5))
+
     def dense(self, x: str, channels: int, gain: float = 1.0) -> str:
         """Gemm with transposed weights, for matrices."""
         weights = self.filters((channels, self.channels[x]), (1,), gain)
@@ -143,3 +173,7 @@ class Graph:
         outputs = [helper.make_tensor_value_info("output", TensorProto.FLOAT, list(shape))]
         graph = helper.make_graph(self.nodes, self.name, self.inputs, outputs, self.weights)
         return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", OPSET)])
+
+
+def _pair(extent: int | tuple[int, int]) -> tuple[int, int]:
+    return extent if isinstance(extent, tuple) else (extent, extent)
