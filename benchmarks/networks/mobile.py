@@ -61,8 +61,8 @@ def efficientnet_b0(seed: int = 0) -> onnx.ModelProto:
     def block(x: str, expansion: int, kernel: int, stride: int, channels: int) -> str:
         width = g.channels[x]
         hidden = width * expansion
-        y = g.unit(x, hidden, act=g.silu, gain=1.4) if expansion > 1 else x
-        y = g.unit(y, hidden, kernel, stride, groups=hidden, act=g.silu, gain=2.0)
+        y = g.unit(x, hidden, act=g.silu, gain=1.2) if expansion > 1 else x
+        y = g.unit(y, hidden, kernel, stride, groups=hidden, act=g.silu, gain=1.6)
         y = g.unit(g.excite(y, width // 4, g.silu, g.sigmoid), channels, gain=3.0)
         return g.op("Add", y, x) if stride == 1 and width == channels else y
 
