@@ -15,8 +15,9 @@ from flexcomp.cli.common import (
     parse_shapes,
     require_model,
 )
-from flexcomp.cli.names import BUDGETS, completed, known_option, require_known
-from flexcomp.compiler.offered import DEFAULT_MAX_ERROR, KERNELS, WEIGHTS
+from flexcomp.cli.names import BUDGETS, completed, known_option
+from flexcomp.cli.weight_options import Calibration, MaxError, Weights, weight_types
+from flexcomp.compiler.offered import KERNELS
 from flexcomp.device.presets import PRESETS
 from flexcomp.files import require_space, require_writable
 from flexcomp.plan import STRATEGIES
@@ -66,26 +67,9 @@ def build(
             "and 'flexnn' those of its fixed order",
         ),
     ] = "auto",
-    weights: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TYPE | PATTERN=TYPE",
-            autocompletion=completed([*WEIGHTS, "auto"]),
-            help=f"Keep weights in fewer bits, in the file and in memory: {', '.join(WEIGHTS)}, or auto, for each layer the "
-            "fewest that keep outputs within --max-error; for the layers of some ONNX nodes '/head/*=float32', of which the "
-            "last that matches counts. By default nothing is rounded.",
-        ),
-    ] = None,
-    max_error: Annotated[
-        float | None,
-        typer.Option(
-            help=f"For --weights auto: how far outputs may differ, as a part of the largest; {DEFAULT_MAX_ERROR} by default."
-        ),
-    ] = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.npz", help="For --weights auto: inputs by name, one or several of each; else random ones."),
-    ] = None,
+    weights: Weights = None,
+    max_error: MaxError = None,
+    calibration: Calibration = None,
     tuning: Annotated[
         Path | None, typer.Option(metavar="DATABASE", help="Use the times that `flexcomp tune` measured.")
     ] = None,
@@ -103,7 +87,7 @@ def build(
 ) -> None:
     """Compile MODEL for a device and a memory budget."""
     shapes = parse_shapes(input or [])
-    types = _weight_types(weights or [])
+    types = weight_types(weights or [])
     if output.suffix != ".so":
         raise typer.BadParameter(f"'{output}' does not end in .so", param_hint="'--output'")
     # What can be checked is checked first: importing and compiling take minutes.
@@ -160,20 +144,3 @@ def build(
 
         for line in closing_lines(artifact.program, output, parse_budget(budget)):
             typer.echo(line)
-
-
-def _weight_types(given: list[str]) -> str | dict[str, str] | None:
-    """TYPE and PATTERN=TYPE as build takes them, TYPE for all layers."""
-    if given == ["auto"]:
-        return "auto"
-    types: dict[str, str] = {}
-    for text in given:
-        if text == "auto":
-            raise typer.BadParameter("auto chooses the types of all layers: give it alone", param_hint="'--weights'")
-        pattern, _, kind = text.rpartition("=")
-        try:
-            require_known(kind, WEIGHTS)
-        except typer.BadParameter as error:
-            raise typer.BadParameter(error.message, param_hint="'--weights'") from None
-        types[pattern or "*"] = kind
-    return types or None

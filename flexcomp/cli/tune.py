@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from flexcomp.cli.common import CANNOT_BUILD, exit_on_error, finite, parse_shapes, require_model
 from flexcomp.cli.supervise import last_words
+from flexcomp.cli.weight_options import Calibration, MaxError, Weights, weight_types
 
 
 def tune(
@@ -26,6 +27,9 @@ def tune(
         list[str] | None, typer.Option(metavar="NAME:1,3,224,224", help="Shape of an input with dynamic axes.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads that the kernels run on, as for build.")] = None,
+    weights: Weights = None,
+    max_error: MaxError = None,
+    calibration: Calibration = None,
     rpc_tracker: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Measure on devices that this tracker knows.")
     ] = None,
@@ -36,6 +40,7 @@ def tune(
 ) -> None:
     """Measure which kernels of MODEL are fastest, for `build --tuning`."""
     shapes = parse_shapes(input or [])
+    types = weight_types(weights or [])
     if (rpc_tracker is None) != (rpc_key is None):
         raise typer.BadParameter("--rpc-tracker and --rpc-key go together", param_hint="'--rpc-tracker'")
     with exit_on_error(CANNOT_BUILD):
@@ -55,6 +60,9 @@ def tune(
                 key=rpc_key,
                 timeout_s=timeout,
                 progress=display,
+                weights=types,
+                max_error=max_error,
+                calibration=calibration,
             )
     from flexcomp.report import stdout_console
 

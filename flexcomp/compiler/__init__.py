@@ -7,9 +7,11 @@ from flexcomp.doors import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,
-    builder="build",
+    builder="build checked_wish types_of",
     artifact="Artifact",
     weights="evaluate",
+    weight_types="WeightTypes",
+    calibration="Given",
     machine_code="by_symbol compile_module",
     linker="cache_for cross_compiler linker_for require_linker",
 )

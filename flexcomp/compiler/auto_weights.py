@@ -10,6 +10,7 @@ narrowed again.
 
 from __future__ import annotations
 
+import logging
 import struct
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,6 +33,8 @@ from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
 from .artifact import Artifact
 from .calibration import Given, Inputs, inputs_of
 from .weight_types import WeightTypes
+
+_log = logging.getLogger(__name__)
 
 # The narrowest first; a layer is widened to the next of these that has a smaller error.
 _NARROW = ("int8", "float16", "bfloat16")
@@ -66,7 +69,7 @@ def choose(
     """The types of those `offered` within `max_error` of the largest output, each output by its own, over all
     calibration inputs `given`.
 
-    Raises InputError if the inputs do not fit the network.
+    Raises InputError if the inputs do not fit the network, or all outputs on them are 0 or no numbers.
     """
     wide = WeightTypes("float32", evaluate)
     network = lower(wide)
@@ -74,6 +77,7 @@ def choose(
     artifact, nodes = compiled(network), wide.nodes
     with tempfile.TemporaryDirectory(prefix="flexcomp-auto-") as folder:
         trial = _Trial(artifact, Path(folder), inputs)
+        _require_telling(trial.wanted, "random inputs" if given is None else "the calibration inputs")
         assert len(trial.kept) == len(nodes), f"{len(nodes)} layers were asked about, {len(trial.kept)} have weights"
         rounded: dict[str, list[Array]] = {}
         fits: dict[str, list[bool]] = {}
@@ -94,6 +98,7 @@ def choose(
                     found[dtype] = trial.error()
             trial.put(index, trial.kept[index][1])
             errors.append(found)
+        _warn_of_silent_layers(trial, nodes, rounded, errors)
         report("calibrate", len(nodes), len(nodes) + 1)
         sizes = [array.nbytes for _, array, _ in trial.kept]
         types, error = _search(trial, rounded, errors, sizes, max_error)
@@ -168,7 +173,7 @@ class _Trial:
         arrays = {offset: (name, array, offset) for name, array, offset in artifact.weights}
         self.kept = [arrays[layer.weights.offset] for layer in _asked_about(artifact.program.layers)]
         self._inputs = inputs
-        self._wanted = [self._outputs(given) for given in inputs]
+        self.wanted = [self._outputs(given) for given in inputs]
 
     def put(self, index: int, array: Array) -> None:
         """Change the weights of a layer."""
@@ -176,10 +181,14 @@ class _Trial:
             file.seek(self._data + self.kept[index][2])
             file.write(np.ascontiguousarray(np.asarray(array)).tobytes())
 
+    def same(self, index: int, array: Array) -> bool:
+        """Whether they are the weights that the layer has."""
+        return np.array_equal(np.asarray(array), np.asarray(self.kept[index][1]))
+
     def error(self) -> float:
         """The largest difference from the outputs as they were, over the largest of them; infinite if one is no number."""
         worst = 0.0
-        for given, wanted in zip(self._inputs, self._wanted, strict=True):
+        for given, wanted in zip(self._inputs, self.wanted, strict=True):
             for name, found in self._outputs(given).items():
                 worst = max(worst, difference(found, wanted[name]))
         return worst
@@ -189,11 +198,56 @@ class _Trial:
             return session.run(given)
 
 
+def _require_telling(outputs: Sequence[Inputs], on: str) -> None:
+    """InputError if outputs say nothing of errors, and a warning if some of them do not."""
+    silent = [name for name in outputs[0] if not any(_tells(each[name]) for each in outputs)]
+    if not silent:
+        return
+    words = f"{on} make {_listed(silent)} 0, or no numbers: they say nothing of errors"
+    if len(silent) == len(outputs[0]):
+        raise InputError(f"{words}; give calibration inputs that the network is for")
+    _log.warning("%s there", words)
+
+
+def _tells(output: np.ndarray) -> bool:
+    """Whether there is something to compare with: other floats than 0."""
+    if not is_float(output):
+        return output.size > 0
+    with np.errstate(invalid="ignore"):
+        return bool(np.any(np.isfinite(output.astype(np.float64)) & (output != 0)))
+
+
+def _warn_of_silent_layers(
+    trial: _Trial, nodes: Sequence[str | None], rounded: Mapping[str, list[Array]], errors: Sequence[Mapping[str, float]]
+) -> None:
+    """Layers whose weights can be rounded to 8 bits without moving any output were not reached by the inputs, unless these
+    weights lose nothing, or outputs move in steps.
+    """
+    if not any(is_float(output) for each in trial.wanted for output in each.values()):
+        return
+    silent = [
+        nodes[index] or f"layer {index}"
+        for index, found in enumerate(errors)
+        if not any(found.values()) and any(not trial.same(index, arrays[index]) for arrays in rounded.values())
+    ]
+    if silent:
+        _log.warning("the calibration inputs say nothing of %s: no output depends on their weights there", _listed(silent))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def is_float(array: np.ndarray) -> bool:
+    """Whether outputs are compared by their distance."""
+    return array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
+
+
 def difference(found: np.ndarray, wanted: np.ndarray) -> float:
     """The largest difference over the largest wanted value."""
     if not wanted.size:
         return 0.0
-    if wanted.dtype.kind != "f" and wanted.dtype != ml_dtypes.bfloat16:
+    if not is_float(wanted):
         return 0.0 if np.array_equal(found, wanted) else np.inf
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)
     with np.errstate(invalid="ignore"):

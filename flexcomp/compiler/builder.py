@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from . import pipeline
 from .artifact import Artifact
 from .auto_weights import Chosen, checked_max_error
 from .auto_weights import choose as choose_types
-from .calibration import Given, read_inputs
+from .calibration import Given, Inputs, read_inputs
 from .offered import DEFAULT_MAX_ERROR, KERNELS
 from .prepared import Prepared, Progress, Wish
 from .weight_types import TypesInOrder, WeightTypes
@@ -125,11 +125,7 @@ def prepare(
     Arguments and errors are those of `build`.
     """
     report = progress or (lambda phase, done, total: None)
-    if weights == "auto":
-        max_error = checked_max_error(DEFAULT_MAX_ERROR if max_error is None else max_error)
-        calibration = read_inputs(calibration)
-    elif max_error is not None or calibration is not None:
-        raise InputError('max_error and calibration are for weights="auto", which chooses types by their errors')
+    wish = checked_wish(weights, max_error, calibration)
     checked_name(kernels, KERNELS, "kernels")
     threads = checked_threads(threads)
     resolved = resolve_target(target)
@@ -144,14 +140,7 @@ def prepare(
     report("import", 0, 1)
     imported = load_model(model, input_shapes, params)
     report("import", 1, 1)
-    on_weights = partial(evaluate, weights=imported.weights)
-    offered = [kind for kind in WEIGHT_DTYPES if kind != "float16" or resolved.converts_float16]
-    chosen = None
-    if weights == "auto":
-        chosen = _choose_types(imported, calibration, max_error, offered, report, cache)
-        types = TypesInOrder(chosen.types, on_weights)
-    else:
-        types = WeightTypes(weights, on_weights, offered=offered)
+    types, chosen = types_of(imported, wish, resolved, report, cache)
     unit = replace(resolved.vector_unit, threads=threads)
     network = _compile_graph(imported, resolved, unit, kernels, measured, report, types)
     if measured is not None:
@@ -164,9 +153,40 @@ def prepare(
     return Prepared(imported.name, resolved, threads, kernels, profile, planned, kept, chosen)
 
 
-def _choose_types(
-    imported: Imported, calibration: Given, max_error: float, offered: Sequence[str], report: Progress, cache: bool
-) -> Chosen:
+@dataclass(frozen=True)
+class WeightWish:
+    """What `build(weights=…, max_error=…, calibration=…)` asked for, checked as far as it can be without a network."""
+
+    weights: str | Mapping[str, str] | None
+    max_error: float
+    calibration: Sequence[Inputs] | None
+
+
+def checked_wish(weights: str | Mapping[str, str] | None, max_error: float | None, calibration: Given) -> WeightWish:
+    """Raises InputError for an error that cannot be kept, calibration inputs that cannot be read, or either of them in vain."""
+    if weights != "auto" and (max_error is not None or calibration is not None):
+        raise InputError('max_error and calibration are for weights="auto", which chooses types by their errors')
+    most = checked_max_error(DEFAULT_MAX_ERROR if max_error is None else max_error)
+    return WeightWish(weights, most, read_inputs(calibration))
+
+
+def types_of(
+    imported: Imported, wish: WeightWish, target: CompileTarget, report: Progress, cache: bool
+) -> tuple[WeightTypes, Chosen | None]:
+    """The types of a network's weights for passes to ask for, and how they were chosen, if by their errors.
+
+    Raises InputError for types that there are not or that the target does not widen, and for calibration inputs that do not
+    fit the network.
+    """
+    on_weights = partial(evaluate, weights=imported.weights)
+    offered = [kind for kind in WEIGHT_DTYPES if kind != "float16" or target.converts_float16]
+    if wish.weights != "auto":
+        return WeightTypes(wish.weights, on_weights, offered=offered), None
+    chosen = _choose_types(imported, wish, offered, report, cache)
+    return TypesInOrder(chosen.types, on_weights), chosen
+
+
+def _choose_types(imported: Imported, wish: WeightWish, offered: Sequence[str], report: Progress, cache: bool) -> Chosen:
     target = resolve_target("native")
     unit, profile = replace(target.vector_unit, threads=target.num_cores), default_profile(target.vector_width, target.preset)
 
@@ -179,7 +199,8 @@ def _choose_types(
         prepared = Prepared(imported.name, target, unit.threads, "smallest", profile, planned, kept)
         return prepared.artifacts([Wish(parse_budget(None))])[0]
 
-    return choose_types(lowered, compiled, partial(evaluate, weights=imported.weights), calibration, max_error, offered, report)
+    on_weights = partial(evaluate, weights=imported.weights)
+    return choose_types(lowered, compiled, on_weights, wish.calibration, wish.max_error, offered, report)
 
 
 def _quiet(phase: str, done: int, total: int) -> None:

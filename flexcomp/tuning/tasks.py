@@ -8,7 +8,7 @@ from functools import partial
 
 from tvm import ir, relax
 
-from flexcomp.compiler import evaluate, pipeline
+from flexcomp.compiler import WeightTypes, evaluate, pipeline
 from flexcomp.frontend import Imported
 from flexcomp.passes import FuseLayers
 from flexcomp.passes.attributes import LAYER
@@ -40,12 +40,16 @@ class Task:
         return self.defaults[0]
 
 
-def tasks_of(imported: Imported, unit: VectorUnit) -> list[Task]:
-    """The tasks of a network, in the order of its layers."""
+def tasks_of(imported: Imported, unit: VectorUnit, types: WeightTypes) -> list[Task]:
+    """The tasks of a network whose weights have these types, in the order of its layers.
+
+    Raises InputError for types that weights do not fit.
+    """
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
-    simple = pipeline.run(simple, pipeline.transformers(replace(unit, threads=1), on_weights), "transformers")
-    fused = pipeline.run(simple, [FuseLayers()], "layers")
+    simple = pipeline.run(simple, pipeline.transformers(replace(unit, threads=1), on_weights, types.of), "transformers")
+    fused = pipeline.run(simple, [FuseLayers(types.of)], "layers")
+    types.require_granted()
     # Layers that compute the same may share a function: it is their calls that count.
     calls = (binding.value for binding in bindings(fused["main"]))
     called = [fused[c.op] for c in calls if isinstance(c, relax.Call) and isinstance(c.op, ir.GlobalVar)]

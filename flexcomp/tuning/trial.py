@@ -52,6 +52,7 @@ _COPIES_NBYTES = 64 << 20
 _MOST_COPIES = 32
 _MOST_FLOPS = 4e9
 _LEAST_DATA_NBYTES = 1 << 20
+_ORDINARY_BITS = (0x3800, 0x4000)  # as float16 from 0.5, as bfloat16 from 3e-5, below 2
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,16 @@ class Trial:
 
 
 def write_data(path: Path, candidates: list[Candidate]) -> WeightsDigest:
-    """Random numbers for the weights of any of the candidates: all read the same ones, from the start."""
+    """Random numbers for the weights of any of the candidates: all read the same ones, from the start.
+
+    Every half of a float32 is a number of ordinary size as float16 and as bfloat16, too.
+    """
     panels = [candidate.panel for candidate in candidates if candidate.panel is not None]
     nbytes = max([_LEAST_DATA_NBYTES, *(panel.blocks * panel.block_nbytes for panel in panels)])
-    some = np.random.default_rng(0).standard_normal(_LEAST_DATA_NBYTES // 4, dtype=np.float32)
-    data = np.resize(some, _pages(nbytes) // 4)
+    rng = np.random.default_rng(0)
+    count = _LEAST_DATA_NBYTES // 2
+    halves = rng.integers(*_ORDINARY_BITS, count, np.uint16) | rng.choice(np.array([0, 0x8000], np.uint16), count)
+    data = np.resize(halves.view(np.float32), _pages(nbytes) // 4)
     return write_weights(path, [("data", data)], model="trial")
 
 

@@ -14,7 +14,7 @@ import onnx
 import tvm
 
 from flexcomp.arguments import checked_number, checked_path
-from flexcomp.compiler import linker_for, require_linker
+from flexcomp.compiler import Given, checked_wish, linker_for, require_linker, types_of
 from flexcomp.device import CompileTarget, checked_threads, require_supported, resolve_target
 from flexcomp.errors import InputError, TuningError
 from flexcomp.frontend import load_model
@@ -52,17 +52,22 @@ def tune(
     compiler: str | None = None,
     timeout_s: float = 30.0,
     progress: Callable[[TrialDone], None] | None = None,
+    weights: str | Mapping[str, str] | None = None,
+    max_error: float | None = None,
+    calibration: Given = None,
 ) -> TuningReport:
     """Measure at most `trials` kernels of a network's layers and append every outcome to `database`.
 
     Arguments that `build` has too mean the same. A database that exists is continued: what it holds is not measured
-    again, except that in the end each layer's best kernel and its default are, in turns. Without a `tracker`
+    again, except that in the end each layer's best kernel and its default are, in turns. Kernels on narrow weights are others
+    than those on float32: give the `weights` that the build is given. Without a `tracker`
     ("host:port") the kernels run on this machine; with one, on all devices that it knows under `key`. A candidate that
     takes longer than `timeout_s` to build, or to measure, has failed.
 
     Raises ModelError, UnsupportedModelError, TargetError, InputError, and TuningError if the database is broken or no
     device can measure.
     """
+    wish = checked_wish(weights, max_error, calibration)
     trials = checked_number(trials, "trials", least=1)
     database = checked_path(database, "database")
     if (tracker is None) != (key is None):
@@ -76,7 +81,9 @@ def tune(
         require_devices(tracker, key)
     records = Database.open(database)
     unit = replace(resolved.vector_unit, threads=threads)
-    tasks = tasks_of(load_model(model, input_shapes, params), unit)
+    imported = load_model(model, input_shapes, params)
+    types, _ = types_of(imported, wish, resolved, lambda phase, done, total: None, cache=True)
+    tasks = tasks_of(imported, unit, types)
     if not tasks:
         raise InputError("the network has no layer with a choice of kernels")
     linker_for(resolved, compiler)  # makes the runtime, once and not in every worker

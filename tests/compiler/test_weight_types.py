@@ -245,6 +245,43 @@ def test_auto_with_calibration_from_a_file(tmp_path):
     assert layers_of(facts_of(several)) == layers_of(facts_of(again))
 
 
+def relu_of_products(**given: np.ndarray) -> onnx.ModelProto:
+    """Outputs a = relu(x · first), and if there are weights for it b = relu(x · second)."""
+    nodes = [helper.make_node("MatMul", ["x", name], [f"{name}/p"], f"/{name}") for name in given]
+    nodes += [helper.make_node("Relu", [f"{name}/p"], [f"{name}/y"], f"/{name}/relu") for name in given]
+    return model(nodes, {"x": (2, 24)}, [f"{name}/y" for name in given], given)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, np.nan])
+def test_calibration_that_says_nothing_is_refused(value):
+    network = relu_of_products(first=abs(normal(24, 24)))
+    x = np.full((2, 24), value, np.float32)
+    with pytest.raises(InputError, match="calibration inputs make first/y 0, or no numbers: they say nothing of errors; give"):
+        flexcomp.build(network, threads=1, kernels="smallest", weights="auto", calibration={"x": x})
+    flexcomp.build(network, threads=1, kernels="smallest", weights="auto", calibration=[{"x": x}, {"x": np.ones_like(x)}])
+
+
+def test_random_inputs_that_say_nothing_are_refused():
+    nodes = [helper.make_node("Cast", ["x"], ["f"], to=1), helper.make_node("MatMul", ["f", "w"], ["p"], "/p")]
+    nodes += [helper.make_node("Relu", ["p"], ["y"])]
+    counted = model(nodes, {"x": (2, 24)}, ["y"], {"w": -abs(normal(24, 24))}, {"x": onnx.TensorProto.INT64})
+    with pytest.raises(InputError, match="random inputs make y 0, or no numbers"):
+        flexcomp.build(counted, threads=1, kernels="smallest", weights="auto")
+
+
+def test_what_calibration_does_not_reach_is_said(caplog):
+    """An output that stays 0, and the layer whose weights nothing depends on."""
+    network = relu_of_products(first=abs(normal(24, 24)), second=-abs(normal(24, 24)))
+    options = dict(threads=1, kernels="smallest", weights="auto")
+    flexcomp.build(network, **options, calibration={"x": np.ones((2, 24), np.float32)})
+    first, second = (record.message for record in caplog.records)
+    assert first == "the calibration inputs make second/y 0, or no numbers: they say nothing of errors there"
+    assert second == "the calibration inputs say nothing of /second: no output depends on their weights there"
+    caplog.clear()
+    flexcomp.build(network, **options)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,5 +1,7 @@
 """The space of a tuner: names, sizes, and that what it offers computes the layer."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tvm
@@ -7,6 +9,7 @@ import tvm
 from flexcomp.device.target import resolve_target
 from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.space import named, space
+from flexcomp.schedules.tiles.narrow_panel import rounded
 from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
 
 from .kernels import library
@@ -66,7 +69,10 @@ def test_im2col_is_also_tried_with_other_tiles(name):
     assert {c.tile for c in space(spec, UNITS[name]) if c.family == "im2col_gemm"} > offered
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=str)
+NARROW = [replace(spec, weights=("int8", "float16", "bfloat16")[i % 3]) for i, spec in enumerate(SPECS)]
+
+
+@pytest.mark.parametrize("spec", [*SPECS, *NARROW], ids=str)
 def test_candidates_compute_the_layer(spec):
     rng = np.random.default_rng(0)
     more = space(spec, AVX2)[len(candidates(spec, AVX2)) :]
@@ -76,6 +82,7 @@ def test_candidates_compute_the_layer(spec):
         kernels = library({f"k{i}": candidate.build() for i, candidate in enumerate(picked)})
     x = rng.standard_normal((spec.batch, spec.height, spec.width, spec.in_channels), dtype="f4")
     w = rng.standard_normal((spec.out_channels, *spec.kernel, spec.group_in), dtype="f4")
+    w = rounded(w, spec.weights) if spec.weights != "float32" else w
     bias = rng.standard_normal(spec.out_channels, dtype="f4")
     expected = conv2d(spec, x, w, bias)
     for i, candidate in enumerate(picked):

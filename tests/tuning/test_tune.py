@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 import flexcomp
 from benchmarks.networks.graph import Graph
@@ -127,12 +128,45 @@ def test_smallest_kernels_and_other_targets_stay_as_they_are(tuned):
     assert any("records are for another target" in note for note in notes)
 
 
+def test_kernels_on_narrow_weights_are_measured_for_themselves(tmp_path):
+    """A record is of one type of weights, and builds with that type use it."""
+    path, patient = tmp_path / "tuning.jsonl", dict(threads=1, timeout_s=_PATIENT_S)
+    wish = {"*": "int8", "gemm5": "float16"}
+    report = flexcomp.tune(network(), database=path, trials=4, weights=wish, **patient)
+    assert report.failed == 0
+    assert [layer.description.rpartition(", ")[2] for layer in report.layers] == ["int8", "int8", "float16"]
+    assert {record.layer.rpartition(" ")[2] for record in Database.read(path).records} == {"int8", "float16"}
+    measured = {}
+    for weights in (wish, "float32", "bfloat16"):
+        notes = []
+        options = dict(kernels="fastest", tuning=path, progress=lambda phase, *_, notes=notes: notes.append(phase))
+        flexcomp.build(network(), threads=1, weights=weights, **options)
+        measured[str(weights)] = [note for note in notes if note.startswith("tuning")]
+    assert "3 of 3 kinds of layers measured" in measured.pop(str(wish))[0]
+    assert all("0 of 3 kinds" in note for (note,) in measured.values()), measured
+
+
+def test_weights_that_lose_nothing_are_tuned_as_they_are_built(tmp_path):
+    """A build keeps them narrow unasked."""
+    coarse = network()
+    for tensor in coarse.graph.initializer:
+        numbers = numpy_helper.to_array(tensor).astype(np.float16).astype(np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
+    path = tmp_path / "tuning.jsonl"
+    flexcomp.tune(coarse, database=path, trials=3, threads=1, timeout_s=_PATIENT_S)
+    assert all(record.layer.endswith(" float16") for record in Database.read(path).records)
+
+
 def test_wrong_use_is_explained(tmp_path):
     path = tmp_path / "tuning.jsonl"
     with pytest.raises(flexcomp.InputError, match="trials must be at least 1"):
         flexcomp.tune(network(), database=path, trials=0)
     with pytest.raises(flexcomp.InputError, match="go together"):
         flexcomp.tune(network(), database=path, tracker="localhost:9190")
+    with pytest.raises(flexcomp.InputError, match="weights cannot be kept as 'int4'"):
+        flexcomp.tune(network(), database=path, weights="int4")
+    with pytest.raises(flexcomp.InputError, match='are for weights="auto"'):
+        flexcomp.tune(network(), database=path, weights="int8", max_error=0.1)
     with pytest.raises(flexcomp.TuningError, match=r"broken\.jsonl, line 1 is no record"):
         (tmp_path / "broken.jsonl").write_text("no record\n")
         flexcomp.build(network(), tuning=tmp_path / "broken.jsonl")

@@ -1,0 +1,49 @@
+"""Options of `build` and `tune` for the element types of weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flexcomp.cli.names import completed, require_known
+from flexcomp.compiler.offered import DEFAULT_MAX_ERROR, WEIGHTS
+
+Weights = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TYPE | PATTERN=TYPE",
+        autocompletion=completed([*WEIGHTS, "auto"]),
+        help=f"Keep weights in fewer bits, in the file and in memory: {', '.join(WEIGHTS)}, or auto, for each layer the "
+        "fewest that keep outputs within --max-error; for the layers of some ONNX nodes '/head/*=float32', of which the "
+        "last that matches counts. By default nothing is rounded.",
+    ),
+]
+MaxError = Annotated[
+    float | None,
+    typer.Option(
+        help=f"For --weights auto: how far outputs may differ, as a part of the largest; {DEFAULT_MAX_ERROR} by default."
+    ),
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.npz", help="For --weights auto: inputs by name, one or several of each; else random ones."),
+]
+
+
+def weight_types(given: list[str]) -> str | dict[str, str] | None:
+    """TYPE and PATTERN=TYPE as build takes them, TYPE for all layers."""
+    if given == ["auto"]:
+        return "auto"
+    types: dict[str, str] = {}
+    for text in given:
+        if text == "auto":
+            raise typer.BadParameter("auto chooses the types of all layers: give it alone", param_hint="'--weights'")
+        pattern, _, kind = text.rpartition("=")
+        try:
+            require_known(kind, WEIGHTS)
+        except typer.BadParameter as error:
+            raise typer.BadParameter(error.message, param_hint="'--weights'") from None
+        types[pattern or "*"] = kind
+    return types or None
