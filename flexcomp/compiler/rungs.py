@@ -13,7 +13,7 @@ from flexcomp.network import Form, Planning, Tailor, form_of
 from flexcomp.program import Load, Rung, Step
 from flexcomp.runtime import Budget, note_minimum, resolve, too_small
 
-# Forms in bands of rows are tried for budgets up to this multiple of what whole layers need at least.
+# Forms in bands of rows are tried for budgets up to this multiple of what the next form of fewer steps needs at least.
 _BANDED_UP_TO = 2.5
 
 
@@ -55,9 +55,9 @@ class Offers:
     def __init__(self, planning: Planning) -> None:
         self.forms = dict(enumerate(planning.forms))  # by the index of a choice
         self._planning = planning
-        # Bands repeat work, which pays only where whole layers leave little room for weights.
-        most = _BANDED_UP_TO * plan.minimum_budget(planning.whole[0].problem).nbytes
-        self._between = [(0.0, most)] * len(planning.banded) + [(0.0, math.inf)] * len(planning.whole)
+        # Bands repeat work, which pays only where fewer of them leave little room for weights.
+        self._between = [(0.0, _BANDED_UP_TO * _least_of_fewer(planning.forms, form)) for form in planning.banded]
+        self._between += [(0.0, math.inf)] * len(planning.whole)
         several = bool(planning.network.alternatives) and not planning.fixed_order
         skeletons = (*planning.banded, planning.whole[0]) if several else ()
         self._tailors = [(Tailor(planning, skeleton), self._between[at][1]) for at, skeleton in enumerate(skeletons)]
@@ -91,6 +91,12 @@ class Offers:
                 self.forms[index] = form
                 made.append((index, form.problem))
         return made
+
+
+def _least_of_fewer(forms: Sequence[Form], banded: Form) -> int:
+    """Bytes that the first of the forms that have fewer layers needs at least; the whole ones do."""
+    other = next(form for form in forms if len(form.layers) < len(banded.layers))
+    return plan.minimum_budget(other.problem).nbytes
 
 
 def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:

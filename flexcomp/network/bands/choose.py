@@ -27,8 +27,8 @@ _RATIO = 0.85
 _PRECISION = 0.01
 # Bands may add this multiple of the network's computing and loading; with more, less memory is not worth it.
 _MOST_REPEATED = 2.0
-# Splits that are offered to the planner.
-_OFFERED = 3
+# Of the splits that are offered to the planner, each has at most this part of the steps of the next finer one.
+_FEWER = 0.75
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Split:
     regions: tuple[Region, ...]
     peak: int  # bytes of the largest layer or band; multiple of the page
     seconds: float  # that bands add
+    steps: int  # layers outside of the regions and bands of those inside
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class _Option:
     region: Region
     peak: int
     seconds: float
+    steps: int
 
 
 def splits(
@@ -75,9 +77,19 @@ def splits(
         else:
             found.append(split)
             high = split.peak
-    found.sort(key=lambda split: split.peak)
-    count = min(_OFFERED, len(found))
-    return tuple(found[round(i * (len(found) - 1) / max(count - 1, 1))] for i in range(count))
+    return tuple(spread(sorted(found, key=lambda split: split.peak)))
+
+
+def spread(found: Sequence[Split]) -> list[Split]:
+    """Of splits by their peaks the first, the last, and as many between them as bring the steps down evenly.
+
+    Were they far apart, the finest bands, which repeat most, would serve budgets far above what they need.
+    """
+    kept = [found[0]]
+    for split in found[1:-1]:
+        if split.steps <= _FEWER * kept[-1].steps:
+            kept.append(split)
+    return kept if len(found) == 1 else [*kept, found[-1]]
 
 
 class _Options:
@@ -111,13 +123,14 @@ class _Options:
                         best[stop] = min(best[stop], part, key=_cost)
         if math.isinf(best[count][0]):
             return None
-        regions, at = [], count
+        regions, steps, at = [], 0, count
         while at:
             _, _, start, option = best[at]
+            steps += option.steps if option else 1
             if option is not None:
                 regions.append(option.region)
             at = start
-        return Split(tuple(reversed(regions)), best[count][1], best[count][0])
+        return Split(tuple(reversed(regions)), best[count][1], best[count][0], steps)
 
     def _from(self, start: int) -> list[list[_Option]]:
         """The options of the regions that start at a layer, by their length from two on."""
@@ -155,7 +168,8 @@ class _Options:
             for rows in parts
             for live, layer in zip(chain.inner_nbytes(rows), layers, strict=True)
         )
-        return _Option(region, plan.PAGE * -(-peak // plan.PAGE), self._added_seconds(chain, region, parts))
+        steps = len(parts) * (region.stop - region.start)
+        return _Option(region, plan.PAGE * -(-peak // plan.PAGE), self._added_seconds(chain, region, parts), steps)
 
     def _added_seconds(self, chain: Chain, region: Region, parts: Sequence) -> float:
         storage = self.problem.storage

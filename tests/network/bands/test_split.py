@@ -13,7 +13,7 @@ from flexcomp.compiler.weights import evaluate
 from flexcomp.device.profile import default_profile
 from flexcomp.device.target import resolve_target
 from flexcomp.frontend import load_model
-from flexcomp.network.bands.choose import splits
+from flexcomp.network.bands.choose import Split, splits, spread
 from flexcomp.network.bands.split import BandBook, Region, chain_of
 from flexcomp.network.forms import costs_of, form_of
 from flexcomp.network.lower import Lowered, lower
@@ -156,6 +156,22 @@ def test_splits_keep_what_they_promise(stem):
         network = replace(merge([stem]), bands=tuple(book.bands), band_values=tuple(book.values))
         form = form_of(network, order, costs_of(network, default_profile(8), 1))
         assert max(plan.layer_bounds(form.problem)) <= split.peak
+
+
+def test_the_steps_of_neighbouring_splits_are_not_far_apart():
+    """A rung of the finest bands is followed by one of fewer, not by one of half as many."""
+    found = [Split((), peak, 0.0, steps) for peak, steps in enumerate([247, 240, 154, 121, 99, 85, 73, 63, 58, 57])]
+    offered = [split.steps for split in spread(found)]
+    assert offered == [247, 154, 99, 73, 57]
+    assert spread(found[:1]) == found[:1]
+    assert spread(found[:2]) == found[:2]
+
+
+def test_splits_know_their_steps(stem):
+    for split in splits(stem, problem_of(stem), seconds_of):
+        book = BandBook(stem)
+        inside = sum(region.stop - region.start for region in split.regions)
+        assert split.steps == len(stem.layers) - inside + sum(len(book.add(region)) for region in split.regions)
 
 
 def test_no_splits_where_they_do_not_help():
