@@ -193,7 +193,7 @@ class _Mutator(relax.PyExprMutator):
             taps = self._combine(blocks(weight, per_channel), candidate.block_transform, panel.taps)
         if panel.narrow:
             head = emit(op.concat([vector(reading.bias), *(vector(i) for i in reading.vectors)], axis=1))
-            return self._on_weights(f"pack.{panel.dtype}", panel.dtype, panel.shape, head, taps)
+            return self._on_weights(f"pack.{panel.kept}", panel.dtype, panel.shape, head, taps)
         parts = [vector(reading.bias), taps, *(vector(i) for i in reading.vectors)]
         padding = panel.rows - 1 - panel.taps - panel.vectors
         if padding:

@@ -75,7 +75,7 @@ class _Slicer(MainRewriter):
             panel = self.emit(op.call_pure_packed(f"flexcomp.round.{kept}", panel, ty_args=type_))
         if spec.dtype != "float32":
             type_ = relax.TensorType((rows, columns), spec.dtype)
-            panel = self.emit(op.call_pure_packed(f"flexcomp.rows.{spec.dtype}", panel, ty_args=type_))
+            panel = self.emit(op.call_pure_packed(f"flexcomp.rows.{spec.kept}", panel, ty_args=type_))
         missing = spec.blocks * spec.block_rows - rows
         if missing:
             panel = self.emit(op.concat([panel, self.emit(op.zeros((missing, columns), spec.dtype))], 0))

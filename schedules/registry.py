@@ -16,7 +16,7 @@ from .row_bands import RowKernel, row_kernel
 from .strassen import kernel as strassen_kernel
 from .strassen import ways as strassen
 from .strassen.ways import HalvesTransform
-from .tiles.panel import WEIGHT_DTYPES, Panel, panel_of
+from .tiles.panel import WEIGHT_DTYPES, Panel, element_type, panel_of
 from .tiles.spec import ConvSpec, MatmulSpec
 from .tiles.tile import Tile, VectorUnit, choose
 from .winograd import kernel as winograd_kernel
@@ -141,7 +141,7 @@ def _direct_work(spec: ConvSpec) -> float:
     """Operations on pixels that exist, and waiting for weights and results."""
     inside = _taps_inside(spec, 0) * _taps_inside(spec, 1) / (spec.out_height * spec.out_width * math.prod(spec.kernel))
     result_nbytes = 4 * math.prod(spec.out_shape) * (1 + spec.tensors)
-    weight_nbytes = WEIGHT_DTYPES[spec.weights] * spec.out_channels * spec.taps
+    weight_nbytes = WEIGHT_DTYPES[element_type(spec.weights)] * spec.out_channels * spec.taps
     return _DIRECT_FLOPS * spec.flops * inside + _RESULT_FLOPS * result_nbytes + _WEIGHT_FLOPS * weight_nbytes
 
 

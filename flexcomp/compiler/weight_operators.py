@@ -121,7 +121,7 @@ def signed_sums(signs: np.ndarray, operands: np.ndarray) -> np.ndarray:
 
 
 def _narrowed(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
-    """What PretransformWeights and SliceEmbeddings call: flexcomp.(pack|round|rows).DTYPE."""
+    """What PretransformWeights and SliceEmbeddings call: flexcomp.(pack|round|rows).KEPT."""
     function, *operands = call.args
     _, what, name = function.global_symbol.split(".")
     given = [making.rows(operand, first, end) for operand in operands]

@@ -15,7 +15,7 @@ from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.passes.ir import bindings, dtype, operator, shape
 from flexcomp.passes.weights import KeptWeight, function_of
 from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, natural, require_fits
-from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
+from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES, element_type
 
 _EVERY = "*"
 _MOVING = ("reshape", "permute_dims", "concat", "take", "strided_slice", "zeros")
@@ -98,10 +98,11 @@ class WeightTypes:
         if len(shape(weight.var)) < 2 or dtype(weight.var) != "float32":
             return "float32"
         function = function_of(weight.main, weight.var)
-        if weight.index is None and not _reads_integers(function) and not _moves_only(function):
+        counted = _reads_integers(function)
+        if weight.index is None and not counted and not _moves_only(function):
             return "float32"  # folding, as of batch norms, leaves no coarse numbers
-        found = natural(np.asarray(self._evaluate(function)[0]), weight.axis)
-        return found if found in self._offered else "float32"
+        found = natural(np.asarray(self._evaluate(function)[0]), weight.axis, counted=counted)
+        return found if element_type(found) in self._offered else "float32"
 
     def _fitting(self, names: Sequence[str], weight: KeptWeight, kind: str) -> str:
         error = self._error(weight, kind)

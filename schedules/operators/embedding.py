@@ -3,7 +3,7 @@
 The table lies in blocks of rows, so that a step can hold a few of them: it writes the rows of the output whose numbers
 fall into its blocks and leaves the others alone. Numbers outside the table count as its first or last row.
 
-Rows of 16 and 8 bits are widened as they are copied; a row of int8 begins with its scale, as bits.
+Rows of 16 and 8 bits are widened as they are copied; a row of multiples of a scale begins with it, as bits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ..tiles.emit import flat, spread, vector
-from ..tiles.panel import WEIGHT_DTYPES
+from ..tiles.panel import WEIGHT_DTYPES, element_type, is_scaled
 from ..tiles.panel_reader import widened
 from ..tiles.rows import cover, for_each_vector
 
@@ -26,18 +26,23 @@ _ALIGN = 64  # bytes; blocks start at multiples of it
 
 @dataclass(frozen=True)
 class EmbeddingSpec:
-    """y[i] = table[ids[i]], float32, of a table whose rows are kept as `dtype`."""
+    """y[i] = table[ids[i]], float32, of a table whose rows are kept as `kept` (tiles/panel.py)."""
 
     ids: tuple[int, ...]  # shape of the numbers
     ids_dtype: str  # int32 or int64
     rows: int
     width: int  # elements of a row
-    dtype: str = "float32"
+    kept: str = "float32"
+
+    @property
+    def dtype(self) -> str:
+        """The type of the table's elements."""
+        return element_type(self.kept)
 
     @property
     def scale(self) -> int:
         """Elements in front of a row that are the bits of its scale."""
-        return 4 if self.dtype == "int8" else 0
+        return 4 // WEIGHT_DTYPES[self.dtype] if is_scaled(self.kept) else 0
 
     @property
     def row_nbytes(self) -> int:
@@ -60,7 +65,7 @@ class EmbeddingSpec:
         return (self.blocks, self.block_rows, self.scale + self.width)
 
     def __str__(self) -> str:
-        kept = f", {self.dtype}" if self.dtype != "float32" else ""
+        kept = f", {self.kept}" if self.kept != "float32" else ""
         return f"{math.prod(self.ids)} of {self.rows} rows of {self.width}{kept}"
 
 
@@ -83,7 +88,7 @@ def kernel(spec: EmbeddingSpec, width: int) -> tirx.PrimFunc:
             with T.If(tirx.all(start >= 0, start < T.Cast("int32", count) * spec.block_rows)), T.Then():
 
                 row_at = start * (spec.scale + spec.width)
-                scale = T.bind(tirx.reinterpret("float32", table[vector(row_at, 4)])) if spec.scale else None
+                scale = T.bind(tirx.reinterpret("float32", table[vector(row_at, spec.scale)])) if spec.scale else None
 
                 def copy(at, _, row_at=row_at, scale=scale, i=i) -> None:
                     value = table[vector(row_at + spec.scale + at, row.lanes)]

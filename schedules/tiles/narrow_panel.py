@@ -2,7 +2,8 @@
 
 float16 and bfloat16 are rounded to the nearest, ties to even. int8 is symmetric, one scale for every output channel:
 w ≈ scale · q with q in [-127, 127] and scale = max |w| / 127. Channels that are multiples of a scale already, as of networks
-that were quantised before, keep that scale and lose nothing.
+that were quantised before, keep that scale and lose nothing. So do those that were quantised with zero points, as what is
+called "scaled bfloat16": q in [-256, 256], all of which bfloat16 has.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from .panel import SCALED_BFLOAT16, is_scaled
+
 # The smallest first.
 _TYPES = {"int8": np.dtype(np.int8), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+_ALL_TYPES = {**_TYPES, SCALED_BFLOAT16: _TYPES["bfloat16"]}
 _MOST = {"float16": float(np.finfo(np.float16).max), "bfloat16": float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)}
 _LEVELS = 127
-_MOST_LEVELS = 128  # of weights that are multiples of a scale: q may be -128
+_EXACT = {"int8": (-128, 127), SCALED_BFLOAT16: (-256, 256)}  # q of weights that are multiples of a scale
 _SAMPLE = 8  # elements of a channel that rule most scales out
 _FEW = 16  # channels or rows that rule most types out
 
@@ -31,17 +35,17 @@ def pack(head: np.ndarray, taps: np.ndarray, dtype: str, rows: int) -> np.ndarra
     narrow, scale = _narrowed(taps, dtype, axis=1)
     head = np.concatenate([head, scale], axis=1) if scale is not None else head
     blocks, _, block = taps.shape
-    bits = np.ascontiguousarray(head, np.float32).view(_TYPES[dtype]).reshape(blocks, -1, block)
-    panel = np.zeros((blocks, rows, block), _TYPES[dtype])
+    bits = np.ascontiguousarray(head, np.float32).view(_ALL_TYPES[dtype]).reshape(blocks, -1, block)
+    panel = np.zeros((blocks, rows, block), _ALL_TYPES[dtype])
     panel[:, : bits.shape[1]] = bits
     panel[:, bits.shape[1] : bits.shape[1] + taps.shape[1]] = narrow
     return panel
 
 
 def pack_rows(table: np.ndarray, dtype: str) -> np.ndarray:
-    """A float32 table [rows, width] in a narrow type; int8 rows begin with the bits of their scale."""
+    """A float32 table [rows, width] in a narrow type; rows of multiples of a scale begin with its bits."""
     narrow, scale = _narrowed(table, dtype, axis=1)
-    return narrow if scale is None else np.concatenate([scale.view(np.int8), narrow], axis=1)
+    return narrow if scale is None else np.concatenate([scale.view(narrow.dtype), narrow], axis=1)
 
 
 def rounded(weights: np.ndarray, dtype: str) -> np.ndarray:
@@ -63,14 +67,18 @@ def require_fits(weights: np.ndarray, dtype: str) -> None:
             raise OutOfRangeError(f"weights up to {most:g} do not fit {dtype}, whose largest is {_MOST[dtype]:g}")
 
 
-def natural(weights: np.ndarray, axis: int | None) -> str:
-    """The smallest type in which float32 weights are what they are, to the last bit; None: no axis is that of the channels."""
+def natural(weights: np.ndarray, axis: int | None, *, counted: bool = False) -> str:
+    """What float32 weights can be kept as in the fewest bytes and still be what they are, to the last bit.
+
+    `axis` is that of the channels; None: no axis is. `counted` weights are integers times a scale.
+    """
     channels_known = axis is not None
     channels_first = np.moveaxis(weights, axis or 0, 0)
     by_channel = channels_first.reshape(len(channels_first), -1)
     if not by_channel.size:
         return "float32"
-    for dtype in _TYPES if channels_known else ("float16", "bfloat16"):
+    kinds = [*_TYPES, *([SCALED_BFLOAT16] if counted else [])]
+    for dtype in kinds if channels_known else ("float16", "bfloat16"):
         if all(_loses_nothing(part, dtype) for part in (by_channel[:_FEW], by_channel)):
             return dtype
     return "float32"
@@ -79,46 +87,47 @@ def natural(weights: np.ndarray, axis: int | None) -> str:
 def _loses_nothing(by_channel: np.ndarray, dtype: str) -> bool:
     if not np.all(np.isfinite(by_channel)):
         return False
-    if dtype == "int8":
-        return bool(np.all(_exact_scales(by_channel) > 0))
+    if is_scaled(dtype):
+        return bool(np.all(_exact_scales(by_channel, *_EXACT[dtype]) > 0))
     with np.errstate(over="ignore"):
         return np.array_equal(by_channel.astype(_TYPES[dtype]).astype(np.float32), by_channel)
 
 
-def _exact_scales(by_channel: np.ndarray) -> np.ndarray:
-    """For every channel the largest scale that all its weights are multiples of, by -128 to 127; 0 where there is none."""
+def _exact_scales(by_channel: np.ndarray, low: int, high: int) -> np.ndarray:
+    """For every channel the largest scale that all its weights are multiples of, by `low` to `high`; 0 where there is none."""
     largest = np.max(np.abs(by_channel), axis=1)
     scales = np.where(largest > 0, 0, 1).astype(np.float32)
     sample = by_channel[:, :: max(1, by_channel.shape[1] // _SAMPLE)]
-    for levels in range(1, _MOST_LEVELS + 1):
+    for levels in range(1, max(-low, high) + 1):
         quotient = (largest / np.float32(levels)).astype(np.float32)
         for scale in (quotient, np.nextafter(quotient, np.float32(0)), np.nextafter(quotient, np.float32(np.inf))):
             (left,) = np.nonzero((scales == 0) & (scale > 0))
             if not len(left):
                 return scales
-            left = left[_are_multiples(sample[left], scale[left])]
-            left = left[_are_multiples(by_channel[left], scale[left])]
+            left = left[_are_multiples(sample[left], scale[left], low, high)]
+            left = left[_are_multiples(by_channel[left], scale[left], low, high)]
             scales[left] = scale[left]
     return scales
 
 
-def _are_multiples(weights: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """For each channel whether rounding to multiples of its scale changes nothing."""
+def _are_multiples(weights: np.ndarray, scale: np.ndarray, low: int, high: int) -> np.ndarray:
+    """For each channel whether rounding to multiples of its scale, by `low` to `high`, changes nothing."""
     counts = np.rint(weights / scale[:, None])
-    inside = (counts >= -_MOST_LEVELS) & (counts <= _LEVELS)
+    inside = (counts >= low) & (counts <= high)
     return np.all(inside & (counts * scale[:, None] == weights), axis=1)
 
 
 def _narrowed(weights: np.ndarray, dtype: str, axis) -> tuple[np.ndarray, np.ndarray | None]:
-    """The weights in the type; and for int8 the scales, float32, one for all along `axis`."""
-    if dtype != "int8":
+    """The weights in the type; and the scales, if it has any, float32, one for all along `axis`."""
+    if not is_scaled(dtype):
         with np.errstate(over="ignore"):
             return weights.astype(_TYPES[dtype]), None
     largest = np.max(np.abs(weights), axis=axis, keepdims=True)
     channels_first = np.moveaxis(weights, axis, -1) if isinstance(axis, int) else weights
-    exact = _exact_scales(channels_first.reshape(largest.size, -1)).reshape(largest.shape)
+    exact = _exact_scales(channels_first.reshape(largest.size, -1), *_EXACT[dtype]).reshape(largest.shape)
     scale = np.where(exact > 0, exact, (largest / np.float32(_LEVELS)).astype(np.float32))
     # Of subnormal weights the scale may have lost digits, or all of them.
     scale = np.where(scale > 0, scale, np.float32(1))
-    low = np.where(exact > 0, -_MOST_LEVELS, -_LEVELS)
-    return np.clip(np.rint(weights / scale), low, _LEVELS).astype(np.int8), scale
+    lowest, highest = _EXACT[dtype]
+    low, high = np.where(exact > 0, lowest, -_LEVELS), np.where(exact > 0, highest, _LEVELS)
+    return np.clip(np.rint(weights / scale), low, high).astype(_ALL_TYPES[dtype]), scale

@@ -25,6 +25,9 @@ from .spec import ConvSpec
 
 # Element types that weights may have, and their bytes. int8 has a scale for every output channel.
 WEIGHT_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+# Integers with a scale for every output channel, too, of which bfloat16 has all up to 256: nobody asks for it, but 8-bit
+# weights with zero points are kept so, since nothing is lost.
+SCALED_BFLOAT16 = "scaled bfloat16"
 _ALIGN = 64  # bytes; a slice starts at any block, and kernels assume aligned data
 
 
@@ -37,7 +40,7 @@ class Panel:
     block: int  # output channels of a block
     taps: int
     vectors: int  # channel vectors of the epilogue
-    dtype: str = "float32"  # of the weights: one of WEIGHT_DTYPES
+    kept: str = "float32"  # what weights are kept as: one of WEIGHT_DTYPES, or SCALED_BFLOAT16
 
     @property
     def blocks_per_group(self) -> int:
@@ -46,6 +49,11 @@ class Panel:
     @property
     def blocks(self) -> int:
         return self.groups * self.blocks_per_group
+
+    @property
+    def dtype(self) -> str:
+        """The panel's element type."""
+        return element_type(self.kept)
 
     @property
     def itemsize(self) -> int:
@@ -58,7 +66,7 @@ class Panel:
     @property
     def scaled(self) -> bool:
         """Whether weights are multiples of a scale."""
-        return self.dtype == "int8"
+        return is_scaled(self.kept)
 
     @property
     def head(self) -> int:
@@ -89,6 +97,16 @@ class Panel:
         starts = np.minimum(np.arange(self.blocks_per_group) * self.block, max(self.group_channels - self.block, 0))
         lanes = np.minimum(starts[:, None] + np.arange(self.block), self.group_channels - 1)
         return (np.arange(self.groups)[:, None, None] * self.group_channels + lanes).reshape(self.blocks, self.block)
+
+
+def element_type(kept: str) -> str:
+    """The type of the elements of weights that are kept so: one of WEIGHT_DTYPES."""
+    return "bfloat16" if kept == SCALED_BFLOAT16 else kept
+
+
+def is_scaled(kept: str) -> bool:
+    """Whether weights that are kept so are multiples of a scale."""
+    return kept in ("int8", SCALED_BFLOAT16)
 
 
 def panel_of(spec: ConvSpec, block: int) -> Panel:

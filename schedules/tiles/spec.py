@@ -27,7 +27,7 @@ class ConvSpec:
     groups: int = 1
     epilogue: Epilogue = IDENTITY
     place: Place | None = field(default=None, repr=False)  # of the result, if it is a part of a tensor
-    weights: str = field(default="float32", repr=False)  # element type of the weights where they lie as they are
+    weights: str = field(default="float32", repr=False)  # what weights are kept as, where they lie as they are (panel.py)
 
     @property
     def out_shape(self) -> tuple[int, ...]:

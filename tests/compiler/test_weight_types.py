@@ -14,6 +14,7 @@ import flexcomp
 from flexcomp.errors import InputError
 from flexcomp.report import describe
 from flexcomp.schedules.tiles.narrow_panel import natural, rounded
+from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16
 from tests.operators.networks import model, node
 
 NARROW = ("float16", "bfloat16", "int8")
@@ -139,12 +140,58 @@ def test_weights_that_were_quantised_before(tmp_path):
         helper.make_node("Conv", ["x", "w"], ["y"], "/conv", pads=[1, 1, 1, 1]),
     ]
     quantised = model(nodes, {"x": IMAGE}, ["y"], {"q": integers, "s": scale})
-    flexcomp.build(quantised, threads=1, kernels="smallest").export_library(tmp_path / "network.so")
-    assert set(stored(tmp_path / "network.weights").values()) == {"I8"}
-    x = normal(*IMAGE)
-    (wanted,) = onnxruntime.InferenceSession(quantised.SerializeToString()).run(None, {"x": x})
+    assert stored_and_right(quantised, normal(*IMAGE), tmp_path) == {"I8"}
+
+
+ZEROS = {  # zero points of WIDTH channels, and the type in which nothing is lost
+    "int8, none": (np.zeros(WIDTH, "i1"), "I8"),
+    "int8, other": (np.arange(WIDTH).astype("i1") - 16, "BF16"),
+    "uint8, middle": (np.full(WIDTH, 128, "u1"), "I8"),
+    "uint8, other": (np.arange(WIDTH).astype("u1") * 8, "BF16"),
+    "uint8, end": (np.full(WIDTH, 255, "u1"), "BF16"),
+    "uint8, one for all": (np.array(131, "u1"), "BF16"),
+}
+
+
+@pytest.mark.parametrize("kind", ["Conv", "depthwise", "MatMul", "Gemm"])
+@pytest.mark.parametrize(("zero", "kept"), ZEROS.values(), ids=ZEROS)
+def test_zero_points_lose_nothing(zero, kept, kind, tmp_path):
+    """Differences of 8-bit integers need 9 bits: half the bytes of float32, and the same numbers."""
+    limits = np.iinfo(zero.dtype)
+    shape, axis = {"Conv": ((WIDTH, 16, 3, 3), 0), "depthwise": ((WIDTH, 1, 3, 3), 0)}.get(kind, ((24, WIDTH), 1))
+    integers = np.random.default_rng(1).integers(limits.min, limits.max, shape, zero.dtype, endpoint=True)
+    scale = np.abs(normal(*zero.shape)) / 50 + np.float32(1e-3)
+    nodes = [helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], "/dequantise", axis=axis)]
+    if axis:
+        nodes.append(helper.make_node(kind, ["x", "w"], ["y"], "/dense"))
+    else:
+        nodes.append(helper.make_node("Conv", ["x", "w"], ["y"], "/conv", group=WIDTH if kind == "depthwise" else 1))
+    x = normal(5, 24) if axis else normal(1, WIDTH if kind == "depthwise" else 16, 12, 12)
+    quantised = model(nodes, {"x": x.shape}, ["y"], {"q": integers, "s": np.float32(scale), "z": zero})
+    assert stored_and_right(quantised, x, tmp_path) == {kept}
+
+
+def test_tables_with_zero_points_lose_nothing(tmp_path):
+    integers = np.random.default_rng(1).integers(0, 256, (6000, 64), np.uint8)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], "/dequantise"),
+        helper.make_node("Gather", ["w", "x"], ["y"], "/table"),
+    ]
+    given = {"q": integers, "s": np.float32(0.02), "z": np.uint8(140)}
+    table = model(nodes, {"x": (1, 7)}, ["y"], given, {"x": onnx.TensorProto.INT64})
+    assert stored_and_right(table, np.int64([[0, 5999, 17, 18, 3000, 3001, 44]]), tmp_path) == {"BF16"}
+
+
+def stored_and_right(network: onnx.ModelProto, x: np.ndarray, tmp_path) -> set[str]:
+    """The element types in the weights file of a network with one input and output, which is held against ONNX Runtime."""
+    flexcomp.build(network, threads=1, kernels="smallest").export_library(tmp_path / "network.so")
+    plain = onnxruntime.SessionOptions()
+    # It would quantise x, too, where weights are 8 bits wide.
+    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    (wanted,) = onnxruntime.InferenceSession(network.SerializeToString(), plain).run(None, {"x": x})
     with flexcomp.load(tmp_path / "network.so") as session:
         np.testing.assert_allclose(session(x), wanted, rtol=0, atol=3e-6 * abs(wanted).max())
+    return set(stored(tmp_path / "network.weights").values())
 
 
 def test_natural_types():
@@ -158,6 +205,12 @@ def test_natural_types():
     assert natural(counts * scale, 0) == "int8"
     assert natural((counts * scale).T, 1) == "int8"
     assert natural(counts * scale, 1) == "float32", "its channels are not multiples of a scale"
+    assert natural(counts * scale, 0, counted=True) == "int8"
+    for far in (-256, 256):
+        wider = np.concatenate([counts, np.full((40, 1), far, "f4"), counts], axis=1) * scale
+        assert natural(wider, 0, counted=True) == SCALED_BFLOAT16 and natural(wider, 0) == "float32"
+        np.testing.assert_array_equal(rounded(wider, SCALED_BFLOAT16), wider)
+    assert natural(np.concatenate([counts, np.full((40, 1), 257, "f4"), counts + 1], 1) * scale, 0, counted=True) == "float32"
     assert natural(counts, None) == "float16", "channels that are not known have no scales"
     one_more = counts * scale
     one_more[39, 49] = np.nextafter(one_more[39, 49], np.float32(9e9))

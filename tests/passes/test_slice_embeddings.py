@@ -14,6 +14,7 @@ from flexcomp.passes import SliceEmbeddings
 from flexcomp.schedules.operators import embedding
 from flexcomp.schedules.operators.embedding import EmbeddingSpec
 from flexcomp.schedules.tiles.narrow_panel import rounded
+from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 from ..schedules.kernels import library
@@ -50,7 +51,7 @@ def test_large_tables_are_cut():
     np.testing.assert_array_equal(panel.reshape(-1, 100)[:5000], table)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", SCALED_BFLOAT16])
 def test_narrow_tables(dtype):
     """Rows have the values that they are rounded to, by themselves."""
     after = SliceEmbeddings(UNIT, lambda names, weight: dtype)(network(5000, 100))
@@ -59,7 +60,7 @@ def test_narrow_tables(dtype):
     table = np.random.default_rng(0).standard_normal((5000, 100)).astype("f4") * np.float32([[3], [0.1]] * 2500)
     (panel,) = evaluate(lifted["main_transform_params"], [table])
     spec = EmbeddingSpec((1, 7), "int64", 5000, 100, dtype)
-    assert panel.shape == spec.panel and str(panel.dtype) == dtype and panel.nbytes < table.nbytes * 0.53
+    assert panel.shape == spec.panel and str(panel.dtype) == spec.dtype and panel.nbytes < table.nbytes * 0.53
     ids = np.int64([[0, 1, 4999, 5003, -1, 17, 2500]])
     kernel = library({"kernel": embedding.kernel(spec, UNIT.width)})["kernel"]
     y = tvm.runtime.tensor(np.full((1, 7, 100), np.nan, "f4"))

@@ -39,7 +39,7 @@ def pack(
     lanes = panel.channels()
     if panel.narrow:
         taps = w.reshape(len(bias), -1)[lanes].transpose(0, 2, 1)
-        return narrow_panel.pack(np.stack([v[lanes] for v in (bias, *vectors)], axis=1), taps, panel.dtype, panel.rows)
+        return narrow_panel.pack(np.stack([v[lanes] for v in (bias, *vectors)], axis=1), taps, panel.kept, panel.rows)
     packed = np.full(panel.shape, np.nan, "f4")
     packed[:, 0] = bias[lanes]
     blocks = w.reshape(len(bias), -1)[lanes]

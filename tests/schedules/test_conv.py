@@ -8,6 +8,7 @@ import tvm
 
 from flexcomp.schedules.registry import conv_candidates
 from flexcomp.schedules.tiles.narrow_panel import rounded
+from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
@@ -57,7 +58,7 @@ def specs(kind: str, count: int) -> list[ConvSpec]:
     return [spec for spec in drawn if spec.out_height > 0 and spec.out_width > 0][:count]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", SCALED_BFLOAT16])
 @pytest.mark.parametrize("kind", ["conv", "depthwise", "grouped", "dense"])
 def test_random_shapes_and_slices(kind, dtype):
     """Every slice of blocks writes its channels and nothing else, and reads no weights outside itself.
@@ -79,7 +80,7 @@ def test_random_shapes_and_slices(kind, dtype):
         kept = w if dtype == "float32" else rounded(w, dtype)
         expected = EPILOGUES[spec.epilogue](conv2d(spec, x, kept, bias), tensor, slope)
         panel = candidate.panel
-        assert panel.dtype == dtype
+        assert panel.kept == dtype
         packed = pack(panel, w, bias, [slope] * spec.channel_vectors)
         y = np.full(expected.shape, np.nan, "f4")
         result = tvm.runtime.tensor(y)

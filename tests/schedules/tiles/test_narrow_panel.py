@@ -12,7 +12,7 @@ from tvm.script.ir_builder import tirx as T
 from flexcomp.compiler.offered import WEIGHTS
 from flexcomp.schedules.tiles.emit import vector
 from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, pack, require_fits, rounded
-from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES, Panel
+from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16, WEIGHT_DTYPES, Panel
 from flexcomp.schedules.tiles.panel_reader import widened
 
 from ..kernels import library
@@ -39,10 +39,10 @@ def test_every_number_is_widened_exactly(dtype, lanes):
     np.testing.assert_array_equal(found.numpy(), narrow.astype("f4"))
 
 
-@pytest.mark.parametrize("dtype", NUMPY)
+@pytest.mark.parametrize("dtype", [*NUMPY, SCALED_BFLOAT16])
 def test_a_panel_holds_its_float32_rows_as_bits(dtype):
     rng = np.random.default_rng(0)
-    panel = Panel(1, 24, 8, taps=5, vectors=1, dtype=dtype)
+    panel = Panel(1, 24, 8, taps=5, vectors=1, kept=dtype)
     head, taps = rng.standard_normal((3, 2, 8), "f4"), rng.standard_normal((3, 5, 8), "f4")
     packed = pack(head, taps, dtype, panel.rows)
     assert packed.shape == panel.shape and packed.nbytes == panel.blocks * panel.block_nbytes and not panel.block_nbytes % 64
