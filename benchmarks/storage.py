@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from flexcomp.device import guessed_overhead_s
 from flexcomp.device.copies import cache_of_copies
-from flexcomp.device.profile import QUEUED
 from flexcomp.plan import Storage
 
 TMPFS = Path("/dev/shm")
@@ -33,7 +33,8 @@ class Medium:
 
     def storage(self, wake_s: float, disturbance: float) -> Storage:
         """As planners know it. A device serves its queue with hardly a pause: there overhead is the latency of the first load."""
-        overhead, latency = (self.overhead_s, 0.0) if self.name == "tmpfs" else (QUEUED * self.overhead_s, self.overhead_s)
+        once = self.overhead_s
+        overhead, latency = (once, 0.0) if self.name == "tmpfs" else (guessed_overhead_s(once), once)
         return Storage(self.bandwidth, overhead, wake_s, disturbance, self.cache, self.together, latency, self.cached)
 
     def __post_init__(self) -> None:

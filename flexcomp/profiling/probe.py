@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flexcomp.cache import cache_root
-from flexcomp.device import QUEUED, CompileTarget, DeviceProfile, default_profile, load_profile
+from flexcomp.device import CompileTarget, DeviceProfile, default_profile, guessed_overhead_s, load_profile
 from flexcomp.errors import InputError
 
 STEP = 1.15  # figures are powers of it
@@ -104,7 +104,7 @@ def _profile(target: CompileTarget, bandwidth: float, latency: float) -> DeviceP
     latency = rounded(latency)
     base = default_profile(target.vector_width, target.preset)
     return replace(
-        base, storage_bytes_per_s=rounded(bandwidth), load_latency_s=latency, load_overhead_s=QUEUED * latency
+        base, storage_bytes_per_s=rounded(bandwidth), load_latency_s=latency, load_overhead_s=guessed_overhead_s(latency)
     )
 
 
