@@ -41,6 +41,7 @@ from .artifact import Artifact
 from .auto_weights import Chosen, checked_max_error
 from .auto_weights import choose as choose_types
 from .calibration import Given, Inputs, read_inputs
+from .kernel_compiler import KernelCompiler
 from .offered import DEFAULT_MAX_ERROR, KERNELS
 from .prepared import Prepared, Progress, Wish
 from .weight_types import TypesInOrder, WeightTypes
@@ -149,8 +150,8 @@ def prepare(
         planned = fixed_order.planning(network, profile, threads)
     else:
         planned = in_bands(kernel_sets.planning(network, profile, threads), profile, threads)
-    kept = KernelCache() if cache else None
-    return Prepared(imported.name, resolved, threads, kernels, profile, planned, kept, chosen)
+    compiler = KernelCompiler(KernelCache() if cache else None)
+    return Prepared(imported.name, resolved, threads, kernels, profile, planned, compiler, chosen)
 
 
 @dataclass(frozen=True)
@@ -195,8 +196,8 @@ def _choose_types(imported: Imported, wish: WeightWish, offered: Sequence[str], 
 
     def compiled(network: Network) -> Artifact:
         planned = kernel_sets.planning(network, profile, unit.threads)
-        kept = KernelCache() if cache else None
-        prepared = Prepared(imported.name, target, unit.threads, "smallest", profile, planned, kept)
+        compiler = KernelCompiler(KernelCache() if cache else None)
+        prepared = Prepared(imported.name, target, unit.threads, "smallest", profile, planned, compiler)
         return prepared.artifacts([Wish(parse_budget(None))])[0]
 
     on_weights = partial(evaluate, weights=imported.weights)

@@ -4,45 +4,48 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, as_completed
+from functools import partial
+from pathlib import Path
 
-import tvm
 from tvm import tirx
 
 from flexcomp.cache import KernelCache
 from flexcomp.device import CompileTarget
 
-from .machine_code import compile_object, version
+from .machine_code import compile_object, extent, version
 from .workers import Workers
 
-# Characters of kernels as text, below which this process has compiled them before others have started.
-_WORTH_PROCESSES = 8 << 20
+# Statements of kernels, below which this process has compiled them about when others would have.
+_WORTH_PROCESSES = 500
 
 
 class KernelCompiler:
-    """Compiles kernels for a target, in the background from the moment they are known.
+    """Compiles kernels, in the background from the moment they are known.
 
     `cache` is None where nothing is to be kept or found. Used in a `with`, at whose end no process is left.
     """
 
-    def __init__(self, target: CompileTarget, cache: KernelCache | None) -> None:
-        self._target, self._cache = target, cache
+    def __init__(self, cache: KernelCache | None) -> None:
+        self._cache = cache
         self._found: dict[str, bytes] = {}  # by symbol
-        self._pending: dict[str, Future[bytes]] = {}
-        self._waiting: dict[str, str] = {}  # kernels as text
-        self._workers: Workers | None = None
+        self._pending: set[str] = set()
+        self._waiting: dict[str, tuple[tirx.PrimFunc, CompileTarget, int]] = {}  # with their extents
+        self._workers: list[Workers] = []
         self._has_kept = False
 
     def __enter__(self) -> KernelCompiler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._workers is not None:
-            self._workers.close()
+        for workers in self._workers:
+            workers.close()
+        self._workers.clear()
+        self._pending.clear()
         if self._cache is not None and self._has_kept:  # looking through the folder takes as long as a small build
             self._cache.trim()
+            self._has_kept = False
 
-    def begin(self, kernels: Mapping[str, tirx.PrimFunc]) -> None:
+    def begin(self, kernels: Mapping[str, tirx.PrimFunc], target: CompileTarget) -> None:
         """Start to compile kernels, by their symbols, that are needed later."""
         for symbol, kernel in kernels.items():
             if symbol in self._found or symbol in self._pending or symbol in self._waiting:
@@ -51,39 +54,45 @@ class KernelCompiler:
             if code is not None:
                 self._found[symbol] = code
             else:
-                self._waiting[symbol] = tvm.ir.save_json(kernel)
-        if self._workers is not None or sum(map(len, self._waiting.values())) >= _WORTH_PROCESSES:
+                self._waiting[symbol] = kernel, target, extent(kernel)
+        if sum(size for _, _, size in self._waiting.values()) >= _WORTH_PROCESSES:
             self._hand_out()
 
-    def finish(self, kernels: Mapping[str, tirx.PrimFunc], report: Callable[[int, int], None]) -> dict[str, bytes]:
+    def finish(
+        self, kernels: Mapping[str, tirx.PrimFunc], target: CompileTarget, report: Callable[[int, int], None]
+    ) -> dict[str, bytes]:
         """The object files of these kernels, by their symbols."""
-        self.begin(kernels)
+        self.begin(kernels, target)
         wanted = sorted(kernels)
         missing = [symbol for symbol in wanted if symbol not in self._found]
         done = 0
         report(done, len(missing))
         for symbol in [symbol for symbol in missing if symbol in self._waiting]:
-            del self._waiting[symbol]
-            self._keep(symbol, compile_object(symbol, kernels[symbol], self._target))
+            kernel, target, _ = self._waiting.pop(symbol)
+            self._keep(symbol, compile_object(symbol, kernel, target))
             done += 1
             report(done, len(missing))
-        symbols = {self._pending[symbol]: symbol for symbol in missing if symbol in self._pending}
-        for future in as_completed(symbols):
-            self._keep(symbols[future], future.result())
-            done += 1
-            report(done, len(missing))
+        for workers in self._workers:
+            for symbol, code in workers.results():
+                self._keep(symbol, code)
+                done += symbol in kernels
+                report(done, len(missing))
         return {symbol: self._found[symbol] for symbol in wanted}
 
     def _hand_out(self) -> None:
         """The largest first: no core has to wait long for the last one."""
-        if self._workers is None:
-            self._workers = Workers(len(os.sched_getaffinity(0)))
-        for symbol in sorted(self._waiting, key=lambda symbol: (-len(self._waiting[symbol]), symbol)):
-            self._pending[symbol] = self._workers.submit(symbol, self._waiting.pop(symbol), str(self._target))
+        order = sorted(self._waiting, key=lambda symbol: (-self._waiting[symbol][2], symbol))
+        jobs = {symbol: partial(_compile, symbol, *self._waiting.pop(symbol)[:2]) for symbol in order}
+        self._workers.append(Workers(jobs, len(os.sched_getaffinity(0))))
+        self._pending.update(jobs)
 
     def _keep(self, symbol: str, code: bytes) -> None:
         self._found[symbol] = code
-        self._pending.pop(symbol, None)
+        self._pending.discard(symbol)
         if self._cache is not None:
             self._cache.keep(f"{symbol}.{version()}", code)
             self._has_kept = True
+
+
+def _compile(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget, path: Path) -> None:
+    path.write_bytes(compile_object(symbol, kernel, target))

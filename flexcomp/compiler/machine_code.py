@@ -9,6 +9,7 @@ import hashlib
 import inspect
 import re
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -31,6 +32,8 @@ _CONFIG = {
     "tirx.disable_cse_tir": True,
 }
 _PIPELINE = "flexcomp"
+# Held while LLVM is at work, whose locks a process that is forked meanwhile would find taken for ever.
+COMPILING = threading.Lock()
 # Characters of a family in a kernel's name: TVM names fused operators after all of them, and objects are files.
 _MOST_OF_NAME = 48
 # What makes machine code of a PrimFunc.
@@ -107,7 +110,7 @@ def require_agreement(signatures: Mapping[str, str], layers: Iterable[Layer]) ->
 def compile_module(functions: Mapping[str, tirx.PrimFunc], target: CompileTarget) -> tvm.runtime.Module:
     """A module with these functions, by their symbols."""
     named = {symbol: func.with_attr("global_symbol", symbol) for symbol, func in functions.items()}
-    with tvm.transform.PassContext(config=_CONFIG):
+    with COMPILING, tvm.transform.PassContext(config=_CONFIG):
         aligned = AlignStack(4 * target.vector_width)(tvm.IRModule(named))
         return tvm.tirx.build(aligned, target=target.tvm_target, pipeline=_PIPELINE)
 
@@ -115,10 +118,17 @@ def compile_module(functions: Mapping[str, tirx.PrimFunc], target: CompileTarget
 def compile_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget) -> bytes:
     """An object file that defines `symbol`."""
     module = compile_module({symbol: kernel}, target)
-    with tempfile.TemporaryDirectory() as folder:
+    with COMPILING, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.o"
         module.write_to_file(str(path))
         return path.read_bytes()
+
+
+def extent(kernel: tirx.PrimFunc) -> int:
+    """How large a kernel is: its stores, on which the time goes that it takes to be compiled."""
+    stores: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(kernel.body, [(tirx.BufferStore, stores.append)])
+    return len(stores)
 
 
 def static_library(symbol: str, code: bytes, folder: Path) -> tvm.runtime.Module:

@@ -9,7 +9,6 @@ from itertools import accumulate, pairwise
 from tvm import tirx
 
 from flexcomp import plan
-from flexcomp.cache import KernelCache
 from flexcomp.device import CompileTarget, DeviceProfile
 from flexcomp.network import Network, Planning, layer_offers, used
 from flexcomp.program import PAGE, Layer, LayerTime, Port, Prediction, Program, Rung, Value, choices, nodes, to_metadata
@@ -44,7 +43,7 @@ class Prepared:
     kernels: str  # a choice of kernels, by name
     profile: DeviceProfile
     planning: Planning
-    cache: KernelCache | None  # of kernels; None: all are compiled, and none is kept
+    compiler: KernelCompiler
     chosen: Chosen | None = None  # how the types of its weights were chosen, if by their errors
 
     def artifacts(
@@ -60,12 +59,12 @@ class Prepared:
         Raises BudgetError if a budget is too small.
         """
         network = self.planning.network
-        with KernelCompiler(self.target, self.cache) as compiler:
-            compiler.begin(self._code(network.base.layers)[1])  # every ladder needs most of them
+        with self.compiler as compiler:
+            compiler.begin(self._code(network.base.layers)[1], self.target)  # every ladder needs most of them
             ladders, storages = self._ladders(wishes, report, yardstick)
             layers, values, ports, all_rungs = used(network, [rung for rungs in ladders for rung in rungs])
             layers, code = self._code(layers)
-            objects = compiler.finish(code, lambda done, total: report("compile", done, total))
+            objects = compiler.finish(code, self.target, lambda done, total: report("compile", done, total))
         offers = layer_offers(network, self.profile, self.threads)
         origins = network.nodes
         record = choices.record(self.kernels, [offers[layer.name] for layer in layers])

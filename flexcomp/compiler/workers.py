@@ -1,62 +1,128 @@
-"""Processes that compile kernels, beside the one that builds."""
+"""Processes that compile kernels, beside the one that builds: forked from it, so that they have the kernels already.
+
+Writing kernels down for others and reading them again took a quarter of a build, and every process would import TVM first. What a
+forked process may not touch is what other threads held at that moment: TVM and LLVM lock nothing but what compiling a
+kernel takes, and that is never going on in another thread of ours (`machine_code.COMPILING`).
+"""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
-import pickle
-import queue
-import subprocess
-import sys
+import signal
+import struct
 import tempfile
-from concurrent.futures import Future, ThreadPoolExecutor
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from flexcomp.errors import CompilerError
 
-COMMAND = (sys.executable, "-m", "flexcomp.compiler.worker")
+from .machine_code import COMPILING
+
+_JOB = struct.Struct("<I")  # which one it is; written and read in one go, so that no process sees a part of it
+_ANSWER = struct.Struct("<I?")  # and whether an object came of it
+_SET_PDEATHSIG = 1  # an option of prctl
 
 
 class Workers:
-    """So many processes. Each is spoken to by one thread at a time; only `close` ends them."""
+    """So many processes that together do `jobs` in their order, each by calling it with a path to write its result to.
 
-    def __init__(self, count: int) -> None:
+    They begin at once, and end by themselves; `close` ends them wherever they are.
+    """
+
+    def __init__(self, jobs: Mapping[str, Callable[[Path], None]], count: int) -> None:
+        self._names = tuple(jobs)
         self._scratch = tempfile.TemporaryDirectory()  # theirs: they may be ended at any moment
-        # Where this process finds its modules, so do they.
-        modules = os.pathsep.join(path for path in sys.path if path)
-        environment = os.environ | {"PYTHONPATH": modules, "TMPDIR": self._scratch.name}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._processes = [subprocess.Popen(COMMAND, env=environment, **pipes) for _ in range(count)]
-        self._idle: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
-        for process in self._processes:
-            self._idle.put(process)
-        self._threads = ThreadPoolExecutor(count)
+        self._answers, answering = os.pipe()
+        taking, giving = os.pipe()
+        try:
+            self._processes = [
+                _fork(lambda: _work(tuple(jobs.values()), taking, answering, self._path), close=(giving, self._answers))
+                for _ in range(min(count, len(jobs)))
+            ]
+            for number in range(len(jobs)):
+                os.write(giving, _JOB.pack(number))
+        finally:
+            for descriptor in (answering, taking, giving):
+                os.close(descriptor)
+        self._waited_for = set(self._names)
 
-    def submit(self, symbol: str, kernel: str, target: str) -> Future[bytes]:
-        """An object file that defines `symbol`; `kernel` is TVM's JSON. The future raises CompilerError if a process is ended."""
-        return self._threads.submit(self._compile, (symbol, kernel, target))
+    @property
+    def pending(self) -> frozenset[str]:
+        """The jobs whose results were not handed out."""
+        return frozenset(self._waited_for)
+
+    def results(self) -> Iterator[tuple[str, bytes]]:
+        """Each job and what it wrote, as they are done. CompilerError if a process is ended before."""
+        while self._waited_for:
+            answer = os.read(self._answers, _ANSWER.size)
+            if not answer:
+                raise CompilerError(
+                    "a process that compiled kernels was ended, most likely because memory ran out: end other programs, or "
+                    "let the build have fewer cores (taskset)"
+                )
+            number, is_done = _ANSWER.unpack(answer)
+            path = self._path(number)
+            if not is_done:
+                raise RuntimeError(path.read_text())
+            result = path.read_bytes()
+            path.unlink()
+            self._waited_for.discard(self._names[number])
+            yield self._names[number], result
 
     def close(self) -> None:
         """End all processes, whatever they are doing."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
-            process.kill()
-        self._threads.shutdown()  # nothing answers any more: none of them waits
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         for process in self._processes:
-            process.communicate()
+            with suppress(ChildProcessError):  # somebody waits for all children of this process
+                os.waitpid(process, 0)
+        os.close(self._answers)
         self._scratch.cleanup()
 
-    def _compile(self, job: tuple[str, str, str]) -> bytes:
-        process = self._idle.get()
+    def _path(self, number: int) -> Path:
+        return Path(self._scratch.name) / f"{number}.o"
+
+
+def _fork(work: Callable[[], None], close: Sequence[int]) -> int:
+    """A process that does `work` without these descriptors, and nothing after it. It ends with this one."""
+    parent = os.getpid()
+    with COMPILING:
+        process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        gc.disable()  # it would write to all that there is, and so copy it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever builds is interrupted, and ends this process
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            return os._exit(code)
+        silent = os.open(os.devnull, os.O_RDWR)
+        for standard in range(3):
+            os.dup2(silent, standard)
+        for descriptor in close:
+            os.close(descriptor)
+        work()
+        code = 0
+    finally:
+        os._exit(code)  # no handler of the process that it was
+
+
+def _work(jobs: Sequence[Callable[[Path], None]], taking: int, answering: int, path: Callable[[int], Path]) -> None:
+    while job := os.read(taking, _JOB.size):
+        (number,) = _JOB.unpack(job)
         try:
-            pickle.dump(job, process.stdin)
-            process.stdin.flush()
-            code, wrong = pickle.load(process.stdout)
-        except (OSError, EOFError, pickle.UnpicklingError):
-            raise CompilerError(
-                "a process that compiled kernels was ended, most likely because memory ran out: end other programs, or let "
-                "the build have fewer cores (taskset)"
-            ) from None
-        finally:
-            self._idle.put(process)
-        if wrong is not None:
-            raise RuntimeError(wrong)
-        return code
+            jobs[number](path(number))
+            is_done = True
+        except Exception:  # whatever it is, the process that builds raises it
+            path(number).write_text(traceback.format_exc())
+            is_done = False
+        os.write(answering, _ANSWER.pack(number, is_done))

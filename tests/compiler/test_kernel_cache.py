@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -166,20 +168,72 @@ def test_the_folder_is_bounded(tmp_path):
     assert [path.name for path in cache.folder.iterdir()] == ["notes.txt"]
 
 
-def test_a_compiler_process_that_is_killed_is_said(tmp_path, monkeypatch):
+def ends_itself(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_compiler_process_that_is_killed_is_said(monkeypatch):
     monkeypatch.setattr(kernel_compiler, "_WORTH_PROCESSES", 0)
-    monkeypatch.setattr(workers, "COMMAND", (sys.executable, "-c", "import os; os.read(0, 1); os.kill(os.getpid(), 9)"))
+    monkeypatch.setattr(kernel_compiler, "compile_object", ends_itself)
     with pytest.raises(CompilerError, match="was ended, most likely because memory ran out"):
         flexcomp.build(network(), cache=False)
 
 
+def test_what_goes_wrong_in_a_process_is_raised(monkeypatch):
+    def fails(*_):
+        raise ValueError("no such instruction")
+
+    monkeypatch.setattr(kernel_compiler, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr(kernel_compiler, "compile_object", fails)
+    with pytest.raises(RuntimeError, match="ValueError: no such instruction"):
+        flexcomp.build(network(), cache=False)
+
+
+def test_processes_do_each_job_once_in_order(tmp_path):
+    jobs = {f"job{number}": partial(Path.write_text, data=str(number)) for number in range(100)}
+    processes = workers.Workers(jobs, 2)
+    try:
+        assert sorted(processes.results()) == sorted((name, name[3:].encode()) for name in jobs)
+        assert not processes.pending
+    finally:
+        processes.close()
+
+
+def waits(begun, path):
+    (path.parent / f"left-by-{path.name}").touch()
+    os.write(begun, b".")
+    time.sleep(60)
+
+
 def test_processes_that_are_ended_while_they_compile_leave_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    scratch = "import os, tempfile, time; tempfile.mkdtemp(); os.write(1, b'.'); time.sleep(60)"
-    monkeypatch.setattr(workers, "COMMAND", (sys.executable, "-c", scratch))
-    processes = workers.Workers(2)
-    for process in processes._processes:
-        assert process.stdout.read(1) == b"."
-    assert list(tmp_path.glob("*/*"))
+    seen, begun = os.pipe()
+    processes = workers.Workers({name: partial(waits, begun) for name in "ab"}, 2)
+    os.close(begun)
+    assert os.read(seen, 1) + os.read(seen, 1) == b".."
+    assert len(list(tmp_path.glob("*/left-by-*"))) == 2
     processes.close()
+    assert os.read(seen, 1) == b""  # nobody holds its other end
+    os.close(seen)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_processes_end_with_the_one_that_builds(tmp_path):
+    """Whatever it dies of."""
+    seen, begun = os.pipe()
+    build = os.fork()
+    if build == 0:
+        try:
+            os.close(seen)
+            started = workers.Workers({name: partial(waits, begun) for name in "ab"}, 2)
+            os.close(begun)
+            time.sleep(60)
+            started.close()
+        finally:
+            os._exit(1)
+    os.close(begun)
+    assert os.read(seen, 1) + os.read(seen, 1) == b".."
+    os.kill(build, signal.SIGKILL)
+    os.waitpid(build, 0)
+    assert os.read(seen, 1) == b""
+    os.close(seen)
