@@ -63,8 +63,9 @@ def efficientnet_b0(seed: int = 0) -> onnx.ModelProto:
         hidden = width * expansion
         y = g.unit(x, hidden, act=g.silu, gain=1.2) if expansion > 1 else x
         y = g.unit(y, hidden, kernel, stride, groups=hidden, act=g.silu, gain=1.6)
-        y = g.unit(g.excite(y, width // 4, g.silu, g.sigmoid), channels, gain=3.0)
-        return g.op("Add", y, x) if stride == 1 and width == channels else y
+        adds = stride == 1 and width == channels
+        y = g.unit(g.excite(y, width // 4, g.silu, g.sigmoid), channels, gain=1.0 if adds else 2.5)
+        return g.op("Add", y, x) if adds else y
 
     x = g.unit(g.input("x", (1, 3, 224, 224)), 32, 3, 2, act=g.silu)
     settings = (
@@ -90,10 +91,11 @@ def mobilenet_v3(seed: int = 0) -> onnx.ModelProto:
         width = g.channels[x]
         y = g.unit(x, hidden, act=act, gain=1.4) if hidden != width else x
         y = g.unit(y, hidden, kernel, stride, groups=hidden, act=act)
+        adds = stride == 1 and width == channels
         if excited:
             y = g.excite(y, (hidden // 4 + 4) // 8 * 8, g.relu, g.hard_sigmoid)
-        y = g.unit(y, channels, gain=3.0 if excited else 1.0)
-        return g.op("Add", y, x) if stride == 1 and width == channels else y
+        y = g.unit(y, channels, gain=1.0 if adds else 2.5)
+        return g.op("Add", y, x) if adds else y
 
     x = g.unit(g.input("x", (1, 3, 224, 224)), 16, 3, 2, act=g.hard_swish)
     settings = (
