@@ -37,8 +37,9 @@ class FuseAttention:
     y = matmul(softmax(s), v)
 
     q, k and v are read in place out of the tensors that they are slices, reshapes and permutations of, and y is written
-    in the order in which a permutation after it wants it. A mask is transposed; one that is known to be causal goes,
-    and with it the work on what it hides. `evaluate` gives the result of a function of the weights of `main`.
+    in the order in which a permutation after it wants it. A mask is transposed, of several that are added the sum; one
+    that is known to be causal goes, and with it the work on what it hides. `evaluate` gives the result of a function of
+    the weights of `main`.
     """
 
     def __init__(self, unit: VectorUnit, evaluate: Evaluate) -> None:
@@ -57,6 +58,7 @@ class _Mask:
     tensor: relax.Var
     fill: float = 0.0
     hides: bool = False  # where the tensor is true, not where it is false
+    others: tuple[relax.Var, ...] = ()  # added besides
 
 
 @dataclass(frozen=True)
@@ -140,12 +142,22 @@ class _Matcher:
                 value = self._unviewed(value.args[0])
                 continue
             # A factor met before the mask was applied after it.
-            found = self._masked(value, lead) if mask is None and scale == 1.0 else None
+            found = self._masked(value, lead) if scale == 1.0 else None
             if found is None:
                 return None
-            inner, mask = found
+            inner, earlier = found
+            mask = earlier if mask is None else self._both(earlier, mask)
+            if mask is None:
+                return None
             value = self._unviewed(inner)
         return None
+
+    def _both(self, first: _Mask, second: _Mask) -> _Mask | None:
+        """One mask for two that are added, where their sum is known when the network is built."""
+        tensors = (first.tensor, second.tensor, *second.others)
+        if {first.kind, second.kind} != {"add"} or not self.from_weights.issuperset(tensors):
+            return None
+        return replace(first, others=tensors[1:])
 
     def _masked(self, call: relax.Call, lead: tuple[int, int]) -> tuple[ir.Expr, _Mask] | None:
         name, args = operator(call), getattr(call, "args", ())
@@ -161,8 +173,9 @@ class _Matcher:
 
     def _reaches_product(self, var: ir.Expr) -> bool:
         value = self._unviewed(var)
-        while operator(value) in ("multiply", "divide") and scalar(value.args[1]):
-            value = self._unviewed(value.args[0])
+        while operator(value) == "add" or (operator(value) in ("multiply", "divide") and scalar(value.args[1])):
+            masks = operator(value) == "add" and value.args[0] in self.from_weights
+            value = self._unviewed(value.args[int(masks)])
         return operator(value) == "matmul"
 
     def _broadcasts(self, tensor: ir.Expr, full: tuple[int, ...], lead: tuple[int, int]) -> bool:
@@ -171,7 +184,8 @@ class _Matcher:
             return False
         extents = _padded(shape(tensor))
         wanted = (*lead, *full[-2:])
-        if len(extents) > 4 or (len(full) != 4 and any(e != 1 for e in extents[:-2]) and shape(tensor) != full):
+        four_axes = len(_padded(full)) == 4 <= len(full)
+        if len(extents) > 4 or (not four_axes and any(e != 1 for e in extents[:-2]) and shape(tensor) != full):
             return False
         return extents[3] == wanted[3] and all(e in (1, w) for e, w in zip(extents, wanted, strict=True))
 
@@ -238,7 +252,11 @@ class _Fuser(MainRewriter):
 
     def _mask(self, mask: _Mask) -> ir.Expr:
         """A mask as float32[batch or 1, heads or 1, keys, queries or 1]."""
-        tensor = self.emit(self.reshape(self.substitute(mask.tensor), _padded(shape(mask.tensor))))
+        tensor, *others = (
+            self.emit(self.reshape(self.substitute(one), _padded(shape(one)))) for one in (mask.tensor, *mask.others)
+        )
+        for other in others:
+            tensor = self.emit(op.add(tensor, other))
         if mask.hides:
             tensor = self.emit(op.logical_not(tensor))
         if dtype(tensor) != "float32":
@@ -249,6 +267,7 @@ class _Fuser(MainRewriter):
         """Whether the mask is known, and hides of every query just the keys that come later."""
         if (
             mask.tensor not in self.matcher.from_weights
+            or mask.others
             or keys < queries
             or (mask.kind == "where"
             and mask.fill > _HIDDEN)
@@ -280,6 +299,9 @@ class _Fuser(MainRewriter):
 
 
 def _padded(extents: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape of four axes, or of more if there are more from the first one on that is longer than 1."""
+    while len(extents) > 4 and extents[0] == 1:
+        extents = extents[1:]
     return (1,) * (4 - len(extents)) + extents
 
 

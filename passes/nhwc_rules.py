@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tvm import ir, relax
 from tvm.relax import op
 
-from .both_layouts import BothLayouts, to_last
+from .both_layouts import BothLayouts, from_last, to_last
 from .ir import shape, static_tensor
 from .rebuild import permuted_axes
 from .transposed import conv2d_transpose
@@ -194,9 +194,11 @@ def _reshape(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
 
 
 def _permute(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
-    """Channels reordered among themselves, as in a channel shuffle."""
+    """Channels reordered among themselves, as in a channel shuffle; or moved in front, whose other version there is."""
     data, axes = call.args[0], permuted_axes(call)
     rank = len(axes)
+    if rank == 4 and axes == from_last(rank) and data not in rewriter.last:
+        return rewriter.substitute(data)
     fixed = [0, rank - 2, rank - 1]
     if rank < 4 or [axes[axis] for axis in fixed] != fixed or not rewriter.prefers_channels_last([data]):
         return None

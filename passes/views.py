@@ -39,6 +39,8 @@ def dense_strides(extents: tuple[int, ...]) -> tuple[int, ...]:
 def view_of(expr: ir.Expr, values: Mapping[relax.Var, ir.Expr], scalar) -> View:
     """`expr` as a view of the earliest tensor from which only reshapes, permutations, slices and factors lead to it.
 
+    Taking one place of an axis is a slice, too.
+
     `values` holds what variables are bound to, `scalar(expr)` is the value of a scalar constant or None.
     """
     call = values.get(expr) if isinstance(expr, relax.Var) else None
@@ -48,7 +50,7 @@ def view_of(expr: ir.Expr, values: Mapping[relax.Var, ir.Expr], scalar) -> View:
 
 def _through(call: relax.Call, values, scalar) -> View | None:
     name = operator(call)
-    if name not in ("reshape", "permute_dims", "strided_slice", "multiply", "divide"):
+    if name not in ("reshape", "permute_dims", "strided_slice", "take", "multiply", "divide"):
         return None
     if not static_tensor(call) or not static_tensor(call.args[0]) or dtype(call.args[0]) != "float32":
         return None
@@ -66,7 +68,19 @@ def _through(call: relax.Call, values, scalar) -> View | None:
         axes = permuted_axes(call)
         extents, strides = (tuple(of[axis] for axis in axes) for of in (inner.shape, inner.strides))
         return replace(inner, shape=extents, strides=strides)
-    return _sliced(call, inner)
+    return _taken(call, inner, scalar) if name == "take" else _sliced(call, inner)
+
+
+def _taken(call: relax.Call, inner: View, scalar) -> View | None:
+    """One place of an axis, which goes."""
+    index, axis = scalar(call.args[1]), call.attrs.axis
+    if index is None or axis is None or len(shape(call)) != len(inner.shape) - 1:
+        return None
+    axis, place = int(axis) % len(inner.shape), int(index)
+    if not 0 <= place < inner.shape[axis]:
+        return None
+    offset = inner.offset + place * inner.strides[axis]
+    return replace(inner, offset=offset, shape=shape(call), strides=inner.strides[:axis] + inner.strides[axis + 1 :])
 
 
 def _sliced(call: relax.Call, inner: View) -> View | None:

@@ -151,3 +151,38 @@ def test_attention_becomes_one_kernel(name):
 def test_weights_that_are_returned_are_computed():
     after = fuse(network(returns_weights=True))
     assert "relax.nn.softmax" in calls(after) and "attention_0" not in calls(after)
+
+
+def windows(shifted, count=2):
+    """Attention within windows: one product's result taken apart, a bias of the heads and a mask of the windows added."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((count, TOKENS, 3 * WIDTH), "float32"))
+    bias = relax.Var("bias", relax.TensorType((1, HEADS, TOKENS, TOKENS), "float32"))
+    mask = relax.Var("mask", relax.TensorType((1, count, 1, TOKENS, TOKENS), "float32"))
+    full = (count, HEADS, TOKENS, TOKENS)
+    with builder.function("main", [x, bias, mask], attrs={"num_input": 1}):
+        with builder.dataflow():
+            emit = builder.emit
+            parts = emit(op.permute_dims(emit(op.reshape(x, (count, TOKENS, 3, HEADS, DEPTH))), [2, 0, 3, 1, 4]))
+            q, k, v = (emit(op.take(parts, relax.const(i, "int64"), axis=0, mode="clip")) for i in range(3))
+            q = emit(op.multiply(q, relax.const(0.3, "float32")))
+            scores = emit(op.add(emit(op.matmul(q, emit(op.permute_dims(k, [0, 1, 3, 2])))), bias))
+            if shifted:
+                scores = emit(op.add(emit(op.reshape(scores, (1, *full))), mask))
+                scores = emit(op.reshape(scores, full))
+            y = emit(op.matmul(emit(op.nn.softmax(scores)), v))
+            output = builder.emit_output(op.reshape(emit(op.permute_dims(y, [0, 2, 1, 3])), (count, TOKENS, WIDTH)))
+        builder.emit_func_output(output)
+    return Canonicalise()(builder.get())
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_windows_read_one_product_in_place(shifted):
+    random = np.random.default_rng(0)
+    weights = [random.standard_normal(shape).astype("f4") for shape in ((1, HEADS, TOKENS, TOKENS), (1, 2, 1, TOKENS, TOKENS))]
+    before = windows(shifted)
+    after = fuse(before, *weights)
+    on_weights = {"relax.add", "relax.reshape", "relax.permute_dims"}
+    assert [name for name in calls(after) if name not in on_weights] == ["attention_0"]
+    x = random.standard_normal((2, TOKENS, 3 * WIDTH)).astype("f4")
+    np.testing.assert_allclose(run(after, x, *weights), run(before, x, *weights), rtol=1e-4, atol=1e-5)

@@ -222,6 +222,19 @@ def test_input_that_comes_channels_last(apply):
     check(apply, body, ["conv2d", "mean"], inputs={"x": (1, 6, 8, 4)})
 
 
+def test_pixels_that_are_rows_between_convolutions(apply):
+    """A dense layer on pixels, weighed by channel and added to the image: nothing moves."""
+
+    def body(emit, x, w, d, s):
+        image = conv(emit, x, w)
+        rows = emit(op.matmul(emit(op.permute_dims(image, [0, 2, 3, 1])), d))
+        scaled = emit(op.multiply(s, emit(op.permute_dims(rows, [0, 3, 1, 2]))))
+        return emit(op.mean(conv(emit, emit(op.add(scaled, image)), w), [2, 3]))
+
+    expected = ["permute_dims", "conv2d", "matmul", "multiply", "add", "conv2d", "mean"]
+    check(apply, body, expected, KERNEL | {"d": (4, 4), "s": (4, 1, 1)})
+
+
 def test_result_that_is_permuted_to_channels_last(apply):
     def body(emit, x, w):
         return emit(op.permute_dims(conv(emit, x, w), [0, 2, 3, 1]))
