@@ -16,6 +16,10 @@ def inspect(
     library: Annotated[Path, typer.Argument(help="A library written by `flexcomp build`.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Write a picture of the memory plan, e.g. plan.png.")] = None,
+    weights_picture: Annotated[
+        Path | None,
+        typer.Option(help="Write a picture of what --weights auto chose: errors over bytes, layers as they were narrowed."),
+    ] = None,
     budget: Annotated[
         str | None,
         typer.Option(callback=checked_budget, help="Show the plan of this budget; a picture without it is of the smallest."),
@@ -27,8 +31,9 @@ def inspect(
         from flexcomp.report import describe, select_rung
         from flexcomp.runtime import read_program
 
-        if picture is not None:
-            require_picture(picture, library)
+        for path in (picture, weights_picture):
+            if path is not None:
+                require_picture(path, library)
         program = decode_program(read_program(library))
         facts = describe(program)
         rung = program.rungs[0] if budget is None else select_rung(program, budget)
@@ -40,6 +45,10 @@ def inspect(
             from flexcomp.report import draw_plan
 
             draw_plan(program, rung, picture)
+        if weights_picture is not None:
+            from flexcomp.report import draw_weights
+
+            draw_weights(program, weights_picture)
     if as_json:
         typer.echo(json.dumps(facts))
         return
@@ -52,8 +61,9 @@ def inspect(
         console.print(plan_table(facts["plan"]))
     else:
         _print_all(console, facts)
-    if picture is not None:
-        console.print(f"the memory plan is drawn in {picture}", markup=False, highlight=False)
+    for path, what in ((picture, "the memory plan is"), (weights_picture, "the choice of weights' types is")):
+        if path is not None:
+            console.print(f"{what} drawn in {path}", markup=False, highlight=False)
 
 
 def _print_all(console: Console, facts: dict) -> None:

@@ -10,31 +10,25 @@ narrowed again.
 
 from __future__ import annotations
 
-import logging
-import struct
+import math
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
 
-import ml_dtypes
-import numpy as np
-
 from flexcomp.errors import InputError
 from flexcomp.network import Network
 from flexcomp.passes.fuse_attention import Evaluate
-from flexcomp.program import Array, FirstArg, Layer, WeightErrors
+from flexcomp.program import Array, Layer, Narrowing, WeightErrors
 from flexcomp.report import Progress
-from flexcomp.runtime import load
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
 
 from .artifact import Artifact
-from .calibration import Given, Inputs, inputs_of
+from .calibration import Given, inputs_of
+from .weight_trial import Trial, asked_about, require_telling, warn_of_silent_layers
 from .weight_types import WeightTypes
-
-_log = logging.getLogger(__name__)
 
 # The narrowest first; a layer is widened to the next of these that has a smaller error.
 _NARROW = ("int8", "float16", "bfloat16")
@@ -48,13 +42,13 @@ class Chosen:
 
     types: tuple[str, ...]
     errors: tuple[dict[str, float], ...]  # of the outputs, by the type of this layer's weights alone
-    error: float  # with all weights as they were chosen
+    found: WeightErrors  # without its layers
 
     def record(self, network: Network, layers: Sequence[Layer]) -> WeightErrors:
         """For a program with some of a network's layers."""
-        names = [layer.name for layer in _asked_about(network.base.layers)]
+        names = [layer.name for layer in asked_about(network.base.layers)]
         errors = dict(zip(names, self.errors, strict=True))
-        return WeightErrors(self.error, tuple(errors.get(network.origins[layer.name]) for layer in layers))
+        return replace(self.found, layers=tuple(errors.get(network.origins[layer.name]) for layer in layers))
 
 
 def choose(
@@ -76,8 +70,8 @@ def choose(
     inputs = inputs_of(given, network.base.inputs)
     artifact, nodes = compiled(network), wide.nodes
     with tempfile.TemporaryDirectory(prefix="flexcomp-auto-") as folder:
-        trial = _Trial(artifact, Path(folder), inputs)
-        _require_telling(trial.wanted, "random inputs" if given is None else "the calibration inputs")
+        trial = Trial(artifact, Path(folder), inputs)
+        require_telling(trial.wanted, "random inputs" if given is None else "the calibration inputs")
         assert len(trial.kept) == len(nodes), f"{len(nodes)} layers were asked about, {len(trial.kept)} have weights"
         rounded: dict[str, list[Array]] = {}
         fits: dict[str, list[bool]] = {}
@@ -98,56 +92,92 @@ def choose(
                     found[dtype] = trial.error()
             trial.put(index, trial.kept[index][1])
             errors.append(found)
-        _warn_of_silent_layers(trial, nodes, rounded, errors)
+        warn_of_silent_layers(trial, nodes, rounded, errors)
         report("calibrate", len(nodes), len(nodes) + 1)
-        sizes = [array.nbytes for _, array, _ in trial.kept]
-        types, error = _search(trial, rounded, errors, sizes, max_error)
+        names = [node or layer.name for node, layer in zip(nodes, asked_about(artifact.program.layers), strict=True)]
+        search = _Search(trial, rounded, errors, names)
+        types, error = search.run(max_error)
         report("calibrate", len(nodes) + 1, len(nodes) + 1)
-    return Chosen(tuple(types), tuple(errors), error)
+    return Chosen(tuple(types), tuple(errors), search.record(types, error, max_error))
 
 
-def _search(
-    trial: _Trial, rounded: Mapping[str, list[Array]], errors: list[dict[str, float]], sizes: list[int], max_error: float
-) -> tuple[list[str], float]:
+class _Search:
     """The fewest widenings, those worth most first, after which all layers together are within the error."""
-    ladders = [_ladder(found) for found in errors]
-    moves = []
-    for index, ladder in enumerate(ladders):
-        for narrow, wide in pairwise(ladder):
-            more = (WEIGHT_DTYPES[wide] - WEIGHT_DTYPES[narrow]) * sizes[index]
-            moves.append(((errors[index][narrow] ** 2 - errors[index][wide] ** 2) / more, index, narrow, wide))
-    moves.sort(key=lambda move: -move[0])
-    now = ["float32"] * len(ladders)
 
-    def apply(wanted: Sequence[str]) -> float:
+    def __init__(
+        self, trial: Trial, rounded: Mapping[str, list[Array]], errors: list[dict[str, float]], names: Sequence[str]
+    ) -> None:
+        self._trial, self._rounded, self._errors, self._names = trial, rounded, errors, names
+        self._sizes = [array.nbytes for _, array, _ in trial.kept]  # as float32
+        self._ladders = [_ladder(found) for found in errors]
+        moves = []
+        for index, ladder in enumerate(self._ladders):
+            for narrow, wide in pairwise(ladder):
+                more = (WEIGHT_DTYPES[wide] - WEIGHT_DTYPES[narrow]) * self._sizes[index]
+                moves.append(((errors[index][narrow] ** 2 - errors[index][wide] ** 2) / more, index, narrow, wide))
+        self._moves = [move[1:] for move in sorted(moves, key=lambda move: -move[0])]
+        self._now = ["float32"] * len(self._ladders)
+        self._tried: list[tuple[int, float]] = []
+
+    def run(self, max_error: float) -> tuple[list[str], float]:
+        """The types of all layers, and the error of all together."""
+        errors = self._errors
+        # After all moves nothing is narrow, and the error is 0. The end is within the error, or that.
+        low, high = 0, len(self._moves)
+        while low < high:
+            middle = (low + high) // 2
+            if self._apply(self._after(middle)) <= max_error:
+                high = middle
+            else:
+                low = middle + 1
+        best = self._after(low)
+        error = self._apply(best)
+        for index, narrow, wide in sorted(self._moves[:low], key=lambda move: -self._sizes[move[0]]):
+            if best[index] == wide and error**2 + errors[index][narrow] ** 2 - errors[index][wide] ** 2 <= max_error**2:
+                found = self._apply([narrow if i == index else dtype for i, dtype in enumerate(best)])
+                if found <= max_error:
+                    best[index], error = narrow, found
+        assert error <= max_error, f"{error} with types that were found to be within {max_error}"
+        return best, error
+
+    def record(self, types: Sequence[str], error: float, max_error: float) -> WeightErrors:
+        """The way from float32 to the narrowest types, and what was tried on it."""
+        narrowings = []
+        before = self._after(len(self._moves))
+        for count in reversed(range(len(self._moves))):
+            after = self._after(count)
+            for index, dtype in enumerate(after):
+                if dtype != before[index]:
+                    ladder = self._ladders[index]
+                    done = ladder.index(types[index]) <= ladder.index(dtype)
+                    narrowings.append(Narrowing(self._names[index], dtype, self._nbytes(after), self._together(after), done))
+            before = after
+        tried = tuple(dict.fromkeys(self._tried))
+        return WeightErrors(error, max_error, self._nbytes(types), sum(self._sizes), tuple(narrowings), tried)
+
+    def _apply(self, wanted: Sequence[str]) -> float:
         for index, dtype in enumerate(wanted):
-            if dtype != now[index]:
-                trial.put(index, trial.kept[index][1] if dtype == "float32" else rounded[dtype][index])
-                now[index] = dtype
-        return trial.error()
+            if dtype != self._now[index]:
+                kept = self._trial.kept[index][1]
+                self._trial.put(index, kept if dtype == "float32" else self._rounded[dtype][index])
+                self._now[index] = dtype
+        error = self._trial.error()
+        self._tried.append((self._nbytes(wanted), error))
+        return error
 
-    def after(count: int) -> list[str]:
+    def _after(self, count: int) -> list[str]:
         """The types after so many moves."""
-        wanted = [ladder[0] for ladder in ladders]
-        for _, index, _, wide in moves[:count]:
+        wanted = [ladder[0] for ladder in self._ladders]
+        for index, _, wide in self._moves[:count]:
             wanted[index] = max(wanted[index], wide, key=WEIGHT_DTYPES.__getitem__)
         return wanted
 
-    low, high = 0, len(moves)  # all of them: nothing is narrow, and the error is 0. The end is within the error, or that
-    while low < high:
-        middle = (low + high) // 2
-        if apply(after(middle)) <= max_error:
-            high = middle
-        else:
-            low = middle + 1
-    best, error = after(low), apply(after(low))
-    for _, index, narrow, wide in sorted(moves[:low], key=lambda move: -sizes[move[1]]):
-        if best[index] == wide and error**2 + errors[index][narrow] ** 2 - errors[index][wide] ** 2 <= max_error**2:
-            found = apply([narrow if i == index else dtype for i, dtype in enumerate(best)])
-            if found <= max_error:
-                best[index], error = narrow, found
-    assert error <= max_error, f"{error} with types that were found to be within {max_error}"
-    return best, error
+    def _nbytes(self, types: Sequence[str]) -> int:
+        return sum(size * WEIGHT_DTYPES[dtype] // 4 for size, dtype in zip(self._sizes, types, strict=True))
+
+    def _together(self, types: Sequence[str]) -> float:
+        """The error as those of the layers add up."""
+        return math.hypot(*(found[dtype] for found, dtype in zip(self._errors, types, strict=True)))
 
 
 def _ladder(errors: Mapping[str, float]) -> list[str]:
@@ -160,107 +190,6 @@ def _ladder(errors: Mapping[str, float]) -> list[str]:
         if not result or errors[dtype] < errors[result[-1]]:
             result.append(dtype)
     return [*result, "float32"]
-
-
-class _Trial:
-    """A network in files whose weights are changed, and how far that moves its outputs."""
-
-    def __init__(self, artifact: Artifact, folder: Path, inputs: Sequence[Inputs]) -> None:
-        self._library, self._weights = folder / "network.so", folder / "network.weights"
-        artifact.export_library(self._library)
-        with self._weights.open("rb") as file:
-            self._data = 8 + struct.unpack("<Q", file.read(8))[0]
-        arrays = {offset: (name, array, offset) for name, array, offset in artifact.weights}
-        self.kept = [arrays[layer.weights.offset] for layer in _asked_about(artifact.program.layers)]
-        self._inputs = inputs
-        self.wanted = [self._outputs(given) for given in inputs]
-
-    def put(self, index: int, array: Array) -> None:
-        """Change the weights of a layer."""
-        with self._weights.open("r+b") as file:
-            file.seek(self._data + self.kept[index][2])
-            file.write(np.ascontiguousarray(np.asarray(array)).tobytes())
-
-    def same(self, index: int, array: Array) -> bool:
-        """Whether they are the weights that the layer has."""
-        return np.array_equal(np.asarray(array), np.asarray(self.kept[index][1]))
-
-    def error(self) -> float:
-        """The largest difference from the outputs as they were, over the largest of them; infinite if one is no number."""
-        worst = 0.0
-        for given, wanted in zip(self._inputs, self.wanted, strict=True):
-            for name, found in self._outputs(given).items():
-                worst = max(worst, difference(found, wanted[name]))
-        return worst
-
-    def _outputs(self, given: Inputs) -> dict[str, np.ndarray]:
-        with load(self._library) as session:
-            return session.run(given)
-
-
-def _require_telling(outputs: Sequence[Inputs], on: str) -> None:
-    """InputError if outputs say nothing of errors, and a warning if some of them do not."""
-    silent = [name for name in outputs[0] if not any(_tells(each[name]) for each in outputs)]
-    if not silent:
-        return
-    words = f"{on} make {_listed(silent)} 0, or no numbers: they say nothing of errors"
-    if len(silent) == len(outputs[0]):
-        raise InputError(f"{words}; give calibration inputs that the network is for")
-    _log.warning("%s there", words)
-
-
-def _tells(output: np.ndarray) -> bool:
-    """Whether there is something to compare with: other floats than 0."""
-    if not is_float(output):
-        return output.size > 0
-    with np.errstate(invalid="ignore"):
-        return bool(np.any(np.isfinite(output.astype(np.float64)) & (output != 0)))
-
-
-def _warn_of_silent_layers(
-    trial: _Trial, nodes: Sequence[str | None], rounded: Mapping[str, list[Array]], errors: Sequence[Mapping[str, float]]
-) -> None:
-    """Layers whose weights can be rounded to 8 bits without moving any output were not reached by the inputs, unless these
-    weights lose nothing, or outputs move in steps.
-    """
-    if not any(is_float(output) for each in trial.wanted for output in each.values()):
-        return
-    silent = [
-        nodes[index] or f"layer {index}"
-        for index, found in enumerate(errors)
-        if not any(found.values()) and any(not trial.same(index, arrays[index]) for arrays in rounded.values())
-    ]
-    if silent:
-        _log.warning("the calibration inputs say nothing of %s: no output depends on their weights there", _listed(silent))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
-def is_float(array: np.ndarray) -> bool:
-    """Whether outputs are compared by their distance."""
-    return array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
-
-
-def difference(found: np.ndarray, wanted: np.ndarray) -> float:
-    """The largest difference over the largest wanted value."""
-    if not wanted.size:
-        return 0.0
-    if not is_float(wanted):
-        return 0.0 if np.array_equal(found, wanted) else np.inf
-    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        largest, apart = float(np.max(np.abs(wanted))), float(np.max(np.abs(found - wanted)))
-    if not np.isfinite(apart):
-        return 0.0 if np.array_equal(found, wanted, equal_nan=True) else np.inf
-    return apart / largest if largest else (0.0 if not apart else np.inf)
-
-
-def _asked_about(layers: Sequence[Layer]) -> list[Layer]:
-    """Layers whose weights may have a type: tables of embeddings first, as the passes ask for them."""
-    panels = [layer for layer in layers if any(isinstance(arg, FirstArg) for arg in layer.args)]
-    return sorted(panels, key=lambda layer: layer.op != "take")
 
 
 def checked_max_error(value: object) -> float:

@@ -3,6 +3,12 @@
 The record is the program's metadata "weights", a JSON object, so that the runtime need not know it:
 
     {"error": 0.0031,                            of the outputs, all weights as they are kept
+     "max_error": 0.005,                         which was asked for
+     "bytes": [1200, 4000],                      of these weights as they are kept, and as float32
+     "narrowings": [["/conv", "int8", 3000, 0.0001, true], …]
+                                                 the way to the narrowest: a layer, its type, bytes of all layers
+                                                 after it, error as those of layers add up, and whether it was done
+     "tried": [[2500, 0.004], …]                 bytes of all layers, and the error as it was measured
      "layers": [{"int8": 0.002, …}, null, …]}    per layer of the program the error if only its weights were kept so
 
 Errors are parts of the largest output, on the calibration inputs; null where outputs are no numbers any more, or other integers.
@@ -23,16 +29,39 @@ KEY = "weights"
 
 
 @dataclass(frozen=True)
+class Narrowing:
+    """A step on the way from float32 to the narrowest types, those first that cost least error for the bytes that they save."""
+
+    layer: str  # its node, or its name
+    dtype: str
+    nbytes: int  # of all layers' weights after it
+    error: float | None  # of the outputs after it, as the errors of layers add up
+    done: bool  # whether the layer's weights are kept so, or in fewer bits
+
+
+@dataclass(frozen=True)
 class WeightErrors:
     """The record."""
 
     error: float
-    layers: tuple[Mapping[str, float | None] | None, ...]  # None: a layer whose weights have one type only
+    max_error: float
+    nbytes: int
+    float32_nbytes: int
+    narrowings: tuple[Narrowing, ...]
+    tried: tuple[tuple[int, float | None], ...]
+    layers: tuple[Mapping[str, float | None] | None, ...] = ()  # None: a layer whose weights have one type only
 
     def metadata(self) -> dict[str, str]:
         """For a program with these layers."""
-        layers = [None if one is None else {k: v if math.isfinite(v) else None for k, v in one.items()} for one in self.layers]
-        return {KEY: json.dumps({"error": self.error, "layers": layers}, separators=(",", ":"), allow_nan=False)}
+        record = {
+            "error": self.error,
+            "max_error": self.max_error,
+            "bytes": [self.nbytes, self.float32_nbytes],
+            "narrowings": [[n.layer, n.dtype, n.nbytes, _rounded(n.error), n.done] for n in self.narrowings],
+            "tried": [[nbytes, _rounded(error)] for nbytes, error in self.tried],
+            "layers": [None if one is None else {k: _finite(v) for k, v in one.items()} for one in self.layers],
+        }
+        return {KEY: json.dumps(record, separators=(",", ":"), allow_nan=False, ensure_ascii=False)}
 
 
 def read(program: Program) -> WeightErrors | None:
@@ -44,13 +73,30 @@ def read(program: Program) -> WeightErrors | None:
         layers = [None if one is None else _errors(one) for one in facts["layers"]]
         if len(layers) != len(program.layers):
             raise ValueError("layers and errors do not match")
-        return WeightErrors(float(facts["error"]), tuple(layers))
+        nbytes, float32_nbytes = map(int, facts["bytes"])
+        narrowings = tuple(Narrowing(str(n), str(t), int(b), _number(e), bool(d)) for n, t, b, e, d in facts["narrowings"])
+        tried = tuple((int(size), _number(error)) for size, error in facts["tried"])
+        error, most = float(facts["error"]), float(facts["max_error"])
+        return WeightErrors(error, most, nbytes, float32_nbytes, narrowings, tried, tuple(layers))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArtifactError(f"the record of the weights' errors is malformed: {error}") from None
 
 
 def _errors(facts: dict) -> dict[str, float | None]:
-    return {str(kind): None if error is None else float(error) for kind, error in facts.items()}
+    return {str(kind): _number(error) for kind, error in facts.items()}
+
+
+def _number(error: object) -> float | None:
+    return None if error is None else float(error)
+
+
+def _finite(error: float | None) -> float | None:
+    return error if error is not None and math.isfinite(error) else None
+
+
+def _rounded(error: float | None) -> float | None:
+    """To three digits, which is all that a picture shows."""
+    return None if _finite(error) is None else float(f"{error:.3g}")
 
 
 def kept_as(dtypes: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ def describe(program: Program) -> dict:
         "resident_bytes": program.rungs[-1].budget,
         "weights_bytes": program.weights_nbytes,
         "error": errors.error if errors else None,  # of the outputs, by narrow weights; null where it was not measured
+        "max_error": errors.max_error if errors else None,  # what was asked for
         "ladder": [_rung(rung) for rung in program.rungs],
         "kernels": recorded.by if recorded else None,
         "layers": _layers(program, recorded, errors),

@@ -1,17 +1,22 @@
-"""Pictures of a plan: addresses over steps, and when it computes and loads."""
+"""Pictures: of a plan, addresses over steps and when it computes and loads; of weights, errors over bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flexcomp.errors import InputError
+from flexcomp.errors import ArtifactError, InputError
 from flexcomp.files import replacing
-from flexcomp.program import Program, Rung
+from flexcomp.program import Program, Rung, weight_errors
 from flexcomp.report.timeline import Lanes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _NARROWEST, _WIDEST = 11.0, 24.0  # inches
 _PER_STEP = 1 / 20  # inches
+_PER_NARROWING = 1 / 8
 
 
 def draw_plan(program: Program, rung: Rung, path: str | Path, timelines: Sequence[Lanes] = ()) -> None:
@@ -19,13 +24,12 @@ def draw_plan(program: Program, rung: Rung, path: str | Path, timelines: Sequenc
 
     Raises InputError for a format that matplotlib does not write.
     """
-    import matplotlib
     from matplotlib.figure import Figure
 
     from flexcomp.report.memory_axes import draw_memory
     from flexcomp.report.timeline_axes import draw_timelines
 
-    kind = picture_format(path)
+    picture_format(path)
     width = min(_WIDEST, max(_NARROWEST, 4.0 + _PER_STEP * len(rung.steps)))
     heights = [6.5, *(1.5 for _ in timelines)]
     figure = Figure(figsize=(width, sum(heights) + 1.2), layout="constrained")
@@ -33,7 +37,37 @@ def draw_plan(program: Program, rung: Rung, path: str | Path, timelines: Sequenc
     draw_memory(above, program, rung, width)
     if below:
         draw_timelines(below, timelines)
-    # The same plan gives the same file.
+    _write(figure, path)
+
+
+def draw_weights(program: Program, path: str | Path) -> None:
+    """Write how the types of a program's weights were chosen as a picture: the error of the outputs over bytes, the layers in the
+    order in which they were narrowed, what was allowed and what was chosen; the format follows from the name.
+
+    Raises ArtifactError if they were not chosen by their errors, and InputError for a format that matplotlib does not write.
+    """
+    from matplotlib.figure import Figure
+
+    from flexcomp.report.weight_axes import draw_errors, draw_order
+
+    picture_format(path)
+    found = weight_errors.read(program)
+    if found is None:
+        raise ArtifactError(f"the types of {program.model}'s weights were not chosen by errors: build it with --weights auto")
+    width = min(_WIDEST, max(_NARROWEST, 4.0 + _PER_NARROWING * len(found.narrowings)))
+    figure = Figure(figsize=(width, 9.0), layout="constrained")
+    above, below = figure.subplots(2, 1, height_ratios=[3, 2])
+    figure.suptitle(f"{program.model}: weights in fewer bits, and what that does to the outputs", fontsize=13)
+    draw_errors(above, found)
+    draw_order(below, found, width)
+    _write(figure, path)
+
+
+def _write(figure: Figure, path: str | Path) -> None:
+    import matplotlib
+
+    kind = picture_format(path)
+    # The same figure gives the same file.
     plain = {"png": {"Software": None}, "svg": {"Date": None}}.get(kind)
     with matplotlib.rc_context({"svg.hashsalt": "flexcomp"}), replacing(path) as partial:
         figure.savefig(partial, format=kind, dpi=130, metadata=plain)

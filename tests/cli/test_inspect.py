@@ -81,6 +81,11 @@ def test_a_budget_shows_its_plan(cli, library, facts):
     assert "budgets" not in done.stdout and "gemm6" in done.stdout and f"{rung['steps']} steps" in done.stdout
 
 
+def test_a_picture_of_weights_needs_a_choice_by_errors(cli, library, tmp_path):
+    done = cli("inspect", library, "--weights-picture", tmp_path / "weights.png")
+    assert done.returncode == 4 and "were not chosen by errors: build it with --weights auto" in done.stderr
+
+
 def test_wrong_usage_ends_with_2(cli, library, tmp_path):
     done = cli("inspect", library, "--picture", tmp_path / "plan.docx")
     assert done.returncode == 2 and done.stderr.startswith("error: pictures are written as ")

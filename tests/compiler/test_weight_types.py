@@ -12,6 +12,7 @@ from safetensors import safe_open
 
 import flexcomp
 from flexcomp.errors import InputError
+from flexcomp.program import weight_errors
 from flexcomp.report import describe
 from flexcomp.schedules.tiles.narrow_panel import natural, rounded
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16
@@ -276,6 +277,15 @@ def test_auto_keeps_the_error(max_error, tmp_path):
     types = [layer["weights_dtype"] for layer in layers_of(facts).values()]
     assert set(stored(tmp_path / "network.weights").values()) == {SAFETENSORS[dtype] for dtype in types}
     assert ("float32" in types) == (max_error < 1e-6) and ("int8" in types) == (max_error > 0.01)
+
+    record = weight_errors.read(artifact.program)
+    assert record.max_error == max_error and (record.nbytes, float(f"{record.error:.3g}")) in record.tried
+    sizes = [record.float32_nbytes, *(each.nbytes for each in record.narrowings)]
+    assert sizes == sorted(sizes, reverse=True), "every narrowing saves bytes"
+    assert record.narrowings[-1].nbytes <= record.nbytes <= record.float32_nbytes
+    assert {(n.layer, n.dtype) for n in record.narrowings if n.done} >= {
+        (node, layer["weights_dtype"]) for node, layer in layers_of(facts).items() if layer["weights_dtype"] != "float32"
+    }
 
 
 def test_auto_takes_what_a_type_does_not_have_in_another(tmp_path):

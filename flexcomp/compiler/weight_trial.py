@@ -1,0 +1,121 @@
+"""A network whose weights are changed one layer at a time, to see what that does to its outputs."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from flexcomp.errors import InputError
+from flexcomp.program import Array, FirstArg, Layer
+from flexcomp.runtime import load
+
+from .artifact import Artifact
+from .calibration import Inputs
+
+_log = logging.getLogger(__name__)
+
+
+class Trial:
+    """A network in files whose weights are changed, and how far that moves its outputs."""
+
+    def __init__(self, artifact: Artifact, folder: Path, inputs: Sequence[Inputs]) -> None:
+        self._library, self._weights = folder / "network.so", folder / "network.weights"
+        artifact.export_library(self._library)
+        with self._weights.open("rb") as file:
+            self._data = 8 + struct.unpack("<Q", file.read(8))[0]
+        arrays = {offset: (name, array, offset) for name, array, offset in artifact.weights}
+        self.kept = [arrays[layer.weights.offset] for layer in asked_about(artifact.program.layers)]
+        self._inputs = inputs
+        self.wanted = [self._outputs(given) for given in inputs]
+
+    def put(self, index: int, array: Array) -> None:
+        """Change the weights of a layer."""
+        with self._weights.open("r+b") as file:
+            file.seek(self._data + self.kept[index][2])
+            file.write(np.ascontiguousarray(np.asarray(array)).tobytes())
+
+    def same(self, index: int, array: Array) -> bool:
+        """Whether they are the weights that the layer has."""
+        return np.array_equal(np.asarray(array), np.asarray(self.kept[index][1]))
+
+    def error(self) -> float:
+        """The largest difference from the outputs as they were, over the largest of them; infinite if one is no number."""
+        worst = 0.0
+        for given, wanted in zip(self._inputs, self.wanted, strict=True):
+            for name, found in self._outputs(given).items():
+                worst = max(worst, difference(found, wanted[name]))
+        return worst
+
+    def _outputs(self, given: Inputs) -> dict[str, np.ndarray]:
+        with load(self._library) as session:
+            return session.run(given)
+
+
+def require_telling(outputs: Sequence[Inputs], on: str) -> None:
+    """InputError if outputs say nothing of errors, and a warning if some of them do not."""
+    silent = [name for name in outputs[0] if not any(_tells(each[name]) for each in outputs)]
+    if not silent:
+        return
+    words = f"{on} make {_listed(silent)} 0, or no numbers: they say nothing of errors"
+    if len(silent) == len(outputs[0]):
+        raise InputError(f"{words}; give calibration inputs that the network is for")
+    _log.warning("%s there", words)
+
+
+def _tells(output: np.ndarray) -> bool:
+    """Whether there is something to compare with: other floats than 0."""
+    if not is_float(output):
+        return output.size > 0
+    with np.errstate(invalid="ignore"):
+        return bool(np.any(np.isfinite(output.astype(np.float64)) & (output != 0)))
+
+
+def warn_of_silent_layers(
+    trial: Trial, nodes: Sequence[str | None], rounded: Mapping[str, list[Array]], errors: Sequence[Mapping[str, float]]
+) -> None:
+    """Layers whose weights can be rounded to 8 bits without moving any output were not reached by the inputs, unless these
+    weights lose nothing, or outputs move in steps.
+    """
+    if not any(is_float(output) for each in trial.wanted for output in each.values()):
+        return
+    silent = [
+        nodes[index] or f"layer {index}"
+        for index, found in enumerate(errors)
+        if not any(found.values()) and any(not trial.same(index, arrays[index]) for arrays in rounded.values())
+    ]
+    if silent:
+        _log.warning("the calibration inputs say nothing of %s: no output depends on their weights there", _listed(silent))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def is_float(array: np.ndarray) -> bool:
+    """Whether outputs are compared by their distance."""
+    return array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
+
+
+def difference(found: np.ndarray, wanted: np.ndarray) -> float:
+    """The largest difference over the largest wanted value."""
+    if not wanted.size:
+        return 0.0
+    if not is_float(wanted):
+        return 0.0 if np.array_equal(found, wanted) else np.inf
+    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        largest, apart = float(np.max(np.abs(wanted))), float(np.max(np.abs(found - wanted)))
+    if not np.isfinite(apart):
+        return 0.0 if np.array_equal(found, wanted, equal_nan=True) else np.inf
+    return apart / largest if largest else (0.0 if not apart else np.inf)
+
+
+def asked_about(layers: Sequence[Layer]) -> list[Layer]:
+    """Layers whose weights may have a type: tables of embeddings first, as the passes ask for them."""
+    panels = [layer for layer in layers if any(isinstance(arg, FirstArg) for arg in layer.args)]
+    return sorted(panels, key=lambda layer: layer.op != "take")
