@@ -75,9 +75,10 @@ class Candidate:
         return " ".join(part for part in (self.family, self.variant, str(self.tile)) if part)
 
 
-def candidates(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> list[Candidate]:
+@functools.lru_cache(maxsize=1024)  # every choice of kernels asks for those of every layer
+def candidates(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> tuple[Candidate, ...]:
     """Every kernel that can compute a layer."""
-    return conv_candidates(spec, unit) if isinstance(spec, ConvSpec) else matmul_candidates(spec, unit)
+    return tuple(conv_candidates(spec, unit) if isinstance(spec, ConvSpec) else matmul_candidates(spec, unit))
 
 
 def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import tvm
+from tvm import tirx
 
 from flexcomp import plan
 from flexcomp.arguments import checked_name, checked_path
@@ -30,7 +31,7 @@ from flexcomp.frontend import Imported, load_model, title_of
 from flexcomp.network import Lowered, Network, fixed_order, in_bands, kernel_sets, lower, merge
 from flexcomp.passes.choose_kernels import Measured, chosen_kernels
 from flexcomp.profiling import Database, Measurements
-from flexcomp.program import Array
+from flexcomp.program import Array, Layer
 from flexcomp.report import shown
 from flexcomp.runtime import parse_budget
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
@@ -42,6 +43,7 @@ from .auto_weights import Chosen, checked_max_error
 from .auto_weights import choose as choose_types
 from .calibration import Given, Inputs, read_inputs
 from .kernel_compiler import KernelCompiler
+from .machine_code import Code
 from .offered import DEFAULT_MAX_ERROR, KERNELS
 from .prepared import Prepared, Progress, Wish
 from .weight_types import TypesInOrder, WeightTypes
@@ -96,11 +98,11 @@ def build(
     broken.
     """
     wish = Wish(parse_budget(budget), checked_name(strategy, plan.STRATEGIES, "strategy"))
-    with shown(progress, title_of(model)) as report:
+    with shown(progress, title_of(model)) as report, KernelCompiler(KernelCache() if cache else None) as compiler:
         prepared = prepare(
             model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
             device=device, tuning=tuning, progress=report, cache=cache,
-            weights=weights, max_error=max_error, calibration=calibration,
+            weights=weights, max_error=max_error, calibration=calibration, compiler=compiler,
         )  # fmt: skip
         return prepared.artifacts([wish], report)[0]
 
@@ -120,10 +122,12 @@ def prepare(
     weights: str | Mapping[str, str] | None = None,
     max_error: float | None = None,
     calibration: Given = None,
+    compiler: KernelCompiler | None = None,
 ) -> Prepared:
     """The first half of `build`, without budget and strategy: what follows can be done several times, each for itself.
 
-    Arguments and errors are those of `build`.
+    Arguments and errors are those of `build`. With a `compiler`, kernels that are needed whatever the budget are compiled
+    in it from the moment they are known.
     """
     report = progress or (lambda phase, done, total: None)
     wish = checked_wish(weights, max_error, calibration)
@@ -143,15 +147,22 @@ def prepare(
     report("import", 1, 1)
     types, chosen = types_of(imported, wish, resolved, report, cache)
     unit = replace(resolved.vector_unit, threads=threads)
-    network = _compile_graph(imported, resolved, unit, kernels, measured, report, types)
+    code = Code(resolved)
+    begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
+    network = _compile_graph(imported, resolved, unit, kernels, measured, report, types, begin)
     if measured is not None:
         report(f"tuning: {measured.note()}", 1, 1)
     if kernels == "flexnn":
         planned = fixed_order.planning(network, profile, threads)
     else:
-        planned = in_bands(kernel_sets.planning(network, profile, threads), profile, threads)
-    compiler = KernelCompiler(KernelCache() if cache else None)
-    return Prepared(imported.name, resolved, threads, kernels, profile, planned, compiler, chosen)
+        whole = kernel_sets.planning(network, profile, threads)
+        if begin is not None:  # everything resident takes the last form
+            fastest = [network.layers[index] for index in whole.whole[-1].layers]
+            begin({layer.kernel: network.kernels[layer.kernel] for layer in fastest}, fastest)
+        planned = in_bands(whole, profile, threads)
+    if compiler is None:
+        compiler = KernelCompiler(KernelCache() if cache else None)
+    return Prepared(imported.name, code, threads, kernels, profile, planned, compiler, chosen)
 
 
 @dataclass(frozen=True)
@@ -197,7 +208,7 @@ def _choose_types(imported: Imported, wish: WeightWish, offered: Sequence[str], 
     def compiled(network: Network) -> Artifact:
         planned = kernel_sets.planning(network, profile, unit.threads)
         compiler = KernelCompiler(KernelCache() if cache else None)
-        prepared = Prepared(imported.name, target, unit.threads, "smallest", profile, planned, compiler)
+        prepared = Prepared(imported.name, Code(target), unit.threads, "smallest", profile, planned, compiler)
         return prepared.artifacts([Wish(parse_budget(None))])[0]
 
     on_weights = partial(evaluate, weights=imported.weights)
@@ -226,7 +237,9 @@ def _compile_graph(
     measured: Measured | None,
     report: Progress,
     types: WeightTypes,
+    begin: Callable[[Mapping[str, tirx.PrimFunc], Sequence[Layer]], None] | None = None,
 ) -> Network:
+    """`begin` is told of the smallest kernels, as soon as there are layers that call them."""
     strategies = KERNELS[kernels]
     total = 1 + 2 * len(strategies)
     report("passes", 0, total)
@@ -249,9 +262,10 @@ def _compile_graph(
                 mod = pipeline.run(mod, pack, "pack")
                 mod, weights = _separate_weights(mod, imported.weights, target, unit)
                 report("passes", 2 + 2 * done, total)
-                yield lower(
-                    mod, weights, target, imported.input_names, imported.output_names, imported.output_nodes
-                )
+                lowered = lower(mod, weights, target, imported.input_names, imported.output_names, imported.output_nodes)
+                if begin is not None and not done:
+                    begin(lowered.kernels, lowered.layers)
+                yield lowered
             report("passes", 3 + 2 * done, total)
 
     # A fixed order takes a kernel because of its family, fast or not.

@@ -67,9 +67,14 @@ def name_of(name: str, kernel: tirx.PrimFunc, takes: str, target: CompileTarget)
 
     So equal kernels are one, and symbols of two libraries in a process are equal only where what they compute is.
     """
-    family = re.sub(r"_\d+", "", name)[:_MOST_OF_NAME]
+    family = family_of(name)
     parts = (str(target), family, takes, tvm_ffi.structural_hash(kernel))
     return f"{family}_{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+
+
+def family_of(name: str) -> str:
+    """A kernel's name without the numbers that tell it from others of one network."""
+    return re.sub(r"_\d+", "", name)[:_MOST_OF_NAME]
 
 
 @cache
@@ -89,15 +94,28 @@ def by_symbol(kernels: Mapping[str, tirx.PrimFunc], layers: Iterable[Layer]) -> 
     return {signature.symbol(name, signatures[name]): kernel for name, kernel in kernels.items()}
 
 
-def by_content(
-    kernels: Mapping[str, tirx.PrimFunc], layers: Sequence[Layer], target: CompileTarget
-) -> tuple[tuple[Layer, ...], dict[str, tirx.PrimFunc]]:
-    """The layers, calling kernels by names that say what they are, and these kernels by their symbols. As `by_symbol`."""
-    signatures = {name: signature_of(kernel) for name, kernel in kernels.items()}
-    require_agreement(signatures, layers)
-    names = {name: name_of(name, kernel, signatures[name], target) for name, kernel in kernels.items()}
-    code = {signature.symbol(names[name], signatures[name]): kernel for name, kernel in kernels.items()}
-    return tuple(replace(layer, kernel=names[layer.kernel]) for layer in layers), code
+class Code:
+    """What kernels are called in libraries for a target; each is looked at once."""
+
+    def __init__(self, target: CompileTarget) -> None:
+        self.target = target
+        self._known: dict[tuple[str, tirx.PrimFunc], tuple[str, str]] = {}  # signatures and names
+
+    def of(
+        self, kernels: Mapping[str, tirx.PrimFunc], layers: Sequence[Layer]
+    ) -> tuple[tuple[Layer, ...], dict[str, tirx.PrimFunc]]:
+        """The layers, calling kernels by names that say what they are, and these kernels by their symbols. As `by_symbol`."""
+        known = {name: self._look_at(name, kernel) for name, kernel in kernels.items()}
+        require_agreement({name: takes for name, (takes, _) in known.items()}, layers)
+        code = {signature.symbol(called, takes): kernels[name] for name, (takes, called) in known.items()}
+        return tuple(replace(layer, kernel=known[layer.kernel][1]) for layer in layers), code
+
+    def _look_at(self, name: str, kernel: tirx.PrimFunc) -> tuple[str, str]:
+        key = family_of(name), kernel
+        if key not in self._known:
+            takes = signature_of(kernel)
+            self._known[key] = takes, name_of(name, kernel, takes, self.target)
+        return self._known[key]
 
 
 def require_agreement(signatures: Mapping[str, str], layers: Iterable[Layer]) -> None:

@@ -18,7 +18,7 @@ from .artifact import Artifact
 from .auto_weights import Chosen
 from .compact import drop_unused
 from .kernel_compiler import KernelCompiler
-from .machine_code import by_content
+from .machine_code import Code
 from .rungs import plan_rungs, resident_rungs
 
 Progress = Callable[[str, int, int], None]  # phase, done, total
@@ -38,13 +38,18 @@ class Prepared:
     """A network in all the forms between which plans choose."""
 
     name: str
-    target: CompileTarget
+    code: Code
     threads: int
     kernels: str  # a choice of kernels, by name
     profile: DeviceProfile
     planning: Planning
     compiler: KernelCompiler
     chosen: Chosen | None = None  # how the types of its weights were chosen, if by their errors
+
+    @property
+    def target(self) -> CompileTarget:
+        """What it is compiled for."""
+        return self.code.target
 
     def artifacts(
         self,
@@ -109,7 +114,7 @@ class Prepared:
     def _code(self, layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], dict[str, tirx.PrimFunc]]:
         """The layers with the names that their kernels have in a library, and these kernels by their symbols."""
         kernels = {name: self.planning.network.kernel(name) for name in dict.fromkeys(layer.kernel for layer in layers)}
-        return by_content(kernels, layers, self.target)
+        return self.code.of(kernels, layers)
 
     def _program(
         self, layers: tuple[Layer, ...], values: tuple[Value, ...], ports: tuple[Port, ...], rungs: tuple[Rung, ...]
