@@ -22,7 +22,7 @@ def closing_lines(program: Program, library: Path, budget: Budget) -> list[str]:
     smallest, largest = program.rungs[0].budget, program.rungs[-1].budget
     rows = _rows(program, budget)
     width = max(len(enough(rung.budget, units)) for _, rung in rows)
-    by = set_by(program.metadata.get(MINIMUM, ""), units).partition(":")[0]
+    by = set_by(program.metadata.get(MINIMUM, ""), units, with_needs=False)
     count = f"{len(program.rungs)} plans" if len(program.rungs) > 1 else "1 plan"
     return [
         f"wrote {files[0]} and {files[1]}",

@@ -95,12 +95,12 @@ def too_small(asked: int, smallest: int, minimum: str, units: Units) -> str:
     return f"a budget of {human_bytes(asked, units)} is too small: {least}"
 
 
-def set_by(minimum: str, units: Units) -> str:
-    """", set by layer …", of what `note_minimum` wrote; empty where nothing is known."""
+def set_by(minimum: str, units: Units, *, with_needs: bool = True) -> str:
+    """", set by layer …", of what `note_minimum` wrote, with or without what that needs; empty where nothing is known."""
     try:
         facts = json.loads(minimum)
         parts = [f"{human_bytes(int(nbytes), units)} of {what}" for what, nbytes in facts["needs"].items() if nbytes]
-        return f", set by layer {facts['layer']}: {', '.join(parts)}"
+        return f", set by layer {facts['layer']}" + (f": {', '.join(parts)}" if with_needs else "")
     except (ValueError, TypeError, KeyError, AttributeError):
         return ""
 

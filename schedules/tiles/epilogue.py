@@ -98,12 +98,4 @@ def operands(epilogue: Epilogue, kind: str) -> int:
     return max((operands(arg, kind) for arg in args if isinstance(arg, tuple)), default=0)
 
 
-def describe(epilogue: Epilogue) -> str:
-    """Operator names in order of computation, for people: `add+relu`."""
-    head, *args = epilogue
-    inner = [describe(arg) for arg in args if isinstance(arg, tuple)]
-    own = [head] if head in OPERATORS else []
-    return "+".join(part for part in [*inner, *own] if part)
-
-
-__all__ = ["IDENTITY", "OPERATORS", "Epilogue", "describe", "evaluate", "operands", "T"]
+__all__ = ["IDENTITY", "OPERATORS", "Epilogue", "evaluate", "operands", "T"]

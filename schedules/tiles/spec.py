@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .epilogue import IDENTITY, Epilogue, describe, operands
+from .epilogue import IDENTITY, Epilogue, operands
+from .epilogue_names import describe
 from .place import Place
 
 

@@ -4,7 +4,7 @@ from tvm import relax
 
 from flexcomp.passes import FuseLayers
 from flexcomp.passes.layers import read
-from flexcomp.schedules.tiles.epilogue import describe
+from flexcomp.schedules.tiles.epilogue_names import describe
 
 from .networks import calls, conv, network
 
