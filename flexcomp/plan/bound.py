@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -13,6 +14,14 @@ from .parts.slicing import live_bytes
 from .problem import Problem, Storage
 
 
+@lru_cache(maxsize=256)
+def _amounts(problem: Problem) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """Per layer the bytes of live tensors, the seconds, and the bytes of weights."""
+    seconds = np.array([layer.seconds for layer in problem.layers])
+    nbytes = np.array([layer.weights.nbytes if layer.weights else 0 for layer in problem.layers], dtype=float)
+    return live_bytes(problem), seconds, nbytes
+
+
 def latency_bound(problem: Problem, budget: int) -> float:
     """Seconds below which no plan for `budget` bytes gets, in the steady state, on the predicted times.
 
@@ -20,17 +29,34 @@ def latency_bound(problem: Problem, budget: int) -> float:
     """
     if not problem.layers:
         return 0.0
-    seconds = np.array([layer.seconds for layer in problem.layers])
-    nbytes = np.array([layer.weights.nbytes if layer.weights else 0 for layer in problem.layers], dtype=float)
-    return float(Cuts(live_bytes(problem), budget, problem.storage).values(seconds, nbytes).max())
+    live, seconds, nbytes = _amounts(problem)
+    return float(Cuts(live, budget, problem.storage).values(seconds, nbytes).max())
 
 
 def unpinned_bound(problem: Problem) -> float:
     """Seconds below which no plan gets that keeps no weights and loads nothing ahead, whatever its budget, but for rounding."""
+    return _unpinned(problem)[0]
+
+
+def piecewise_bound(problem: Problem) -> float:
+    """The same of plans with a load, or several, for each layer."""
+    return _unpinned(problem)[1]
+
+
+def on_demand_bound(problem: Problem) -> float:
+    """The same of those where nothing is loaded while a step is computed."""
+    return _unpinned(problem)[2]
+
+
+@lru_cache(maxsize=256)
+def _unpinned(problem: Problem) -> tuple[float, float, float]:
     storage = problem.storage.in_cache  # all loads may be
-    nbytes = sum(layer.weights.nbytes for layer in problem.layers if layer.weights)
-    bound = storage.least_seconds(nbytes / storage.bandwidth, sum(layer.seconds for layer in problem.layers))
-    return bound * (1 - 1e-9)
+    weights = [layer.weights.nbytes for layer in problem.layers if layer.weights]
+    reading, computing = sum(weights) / storage.bandwidth, sum(layer.seconds for layer in problem.layers)
+    asking = len(weights) * storage.overhead_s
+    in_turn = asking + reading / storage.together + computing
+    bounds = storage.least_seconds(reading, computing), storage.least_seconds(reading + asking, computing), in_turn
+    return tuple(bound * (1 - 1e-9) for bound in bounds)
 
 
 class Cuts:

@@ -17,7 +17,7 @@ from .problem import Plan, Problem
 from .search.best import NO_SLOWER, resident_plan
 from .simulate import brisk, latency_of
 from .spacing import first_budgets, further_budgets, worthwhile
-from .strategies import plan
+from .strategies import unchecked
 
 ABOUT = 1.005  # problems whose plans differ by no more than this in latency are equally good
 FINALISTS = 2  # problems that are planned with all effort, at most
@@ -116,7 +116,7 @@ def ladder_of(
             wanted = _wanted(found, thorough, {*ends, *asked}) if budgets is None and not last_that_fits else {}
     report(total, total)
     rungs = [found[budget] for budget in sorted(found)] if last_that_fits else _in_order(found, {*ends, *asked})
-    for one in rungs:
+    for one in rungs:  # the others are of no use to anyone
         verify(one.problem, one.plan)
     return tuple(rungs)
 
@@ -177,7 +177,7 @@ def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, how: _W
             if made and bounds[index] >= min(choice.latency for choice in made):
                 break
             try:
-                found = plan(offered[index], budget, strategy, quick=quick, near=[one.plan for one in how.near])
+                found = unchecked(offered[index], budget, strategy, quick=quick, near=[one.plan for one in how.near])
             except InfeasibleError as error:
                 failure = error if index == min(offered) or failure is None else failure
                 continue
@@ -199,14 +199,15 @@ def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, how: _W
 
 def _last(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted) -> Choice:
     first, *others = sorted(offered)
+    near = [one.plan for one in how.near]
     for index in reversed(others):
         if max(layer_bounds(offered[index]), default=0) > budget:
             continue
         try:
-            return _choice(index, offered[index], plan(offered[index], budget, strategy, near=[one.plan for one in how.near]))
+            return _choice(index, offered[index], unchecked(offered[index], budget, strategy, near=near))
         except InfeasibleError:
             continue
-    return _choice(first, offered[first], plan(offered[first], budget, strategy, near=[one.plan for one in how.near]))
+    return _choice(first, offered[first], unchecked(offered[first], budget, strategy, near=near))
 
 
 def _choice(index: int, problem: Problem, found: Plan) -> Choice:

@@ -10,7 +10,9 @@ from ctypes import POINTER, byref, c_double, c_int32, c_int64, c_void_p
 from dataclasses import asdict, fields
 from functools import cache
 from itertools import accumulate, chain, islice
+from math import inf
 from operator import attrgetter
+from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +21,14 @@ from .errors import PlanError
 from .problem import IN_CACHE, Layer, Plan, Problem, Segment, Step, Storage
 
 _Occupied = Sequence[Sequence[tuple[int, int]]]  # per layer (address, nbytes), by address: Layout.occupied
+
+
+class _Layout(Protocol):
+    """Of parts.layout.Layout, which needs the loops itself."""
+
+    occupied: _Occupied
+    top: int
+
 
 _UNPLACEABLE, _STUCK, _OUT_OF_MEMORY = 1, 2, 3  # as in runtime_ext/planner/c_api.cc
 
@@ -40,7 +50,7 @@ class _Choice(ctypes.Structure):
 
 
 class Result(ctypes.Structure):
-    """Of a plan: seconds, bytes to load and of memory, steps before pinned neighbours were merged; and how many rows it has."""
+    """Of a plan: seconds, bytes to load, and of memory, steps before pinned neighbours were merged; and how many rows it has."""
 
     _fields_ = (("latency", c_double), *((name, c_int64) for name in ("nbytes", "arena", "effort", "steps", "segments")))
 
@@ -71,7 +81,7 @@ def _library() -> ctypes.CDLL:
         ("New", c_int32, c_int64, c_void_p, c_void_p, POINTER(_Storage), POINTER(c_void_p)),
         ("Free", None, c_void_p),
         ("AddLayout", c_int32, c_void_p, c_void_p, c_void_p, c_int64),
-        ("Try", c_int32, c_void_p, c_int64, POINTER(_Choice), POINTER(Result)),
+        ("Try", c_int32, c_void_p, c_int64, POINTER(_Choice), c_double, POINTER(Result)),
         ("Plan", None, c_void_p, c_void_p, c_void_p, c_void_p),
         ("Latency", c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_double), POINTER(_Waits)),
         ("Cuts", None, c_int64, c_void_p, c_void_p, c_void_p, POINTER(_CutRates), c_void_p),
@@ -98,25 +108,32 @@ class NativeProblem:
         storage = _Storage(**asdict(problem.storage), in_cache=IN_CACHE, same_s=same_s, most_laps=most_laps)
         times = array("d", chain.from_iterable((layer.seconds, layer.slice_s) for layer in problem.layers))
         weights = array("q", chain.from_iterable(_weights_row(layer) for layer in problem.layers))
+        self._layouts: dict[int, tuple[int, object]] = {}  # by their identity: numbers, and themselves so that it stays theirs
         self._handle = c_void_p()
         _call("New", len(problem.layers), _address(times), _address(weights), byref(storage), byref(self._handle))
         weakref.finalize(self, _library().FlexcompPlannerFree, self._handle)
 
-    def add_layout(self, occupied: _Occupied, top: int) -> None:
-        """Layouts, by what their layers occupy, are numbered in the order of their adding; tensors and scratch end at `top`."""
-        ends, intervals = _intervals(occupied)
-        _call("AddLayout", self._handle, _address(ends), _address(intervals), top)
+    def number_of(self, layout: _Layout) -> int:
+        """The number by which the loops know a layout, from the first time on."""
+        if id(layout) not in self._layouts:
+            ends, intervals = _intervals(layout.occupied)
+            _call("AddLayout", self._handle, _address(ends), _address(intervals), layout.top)
+            self._layouts[id(layout)] = len(self._layouts), layout
+        return self._layouts[id(layout)][0]
 
-    def attempt(self, layout: int, **choice: int) -> Result | None:
-        """Make the plan of a point of the search, by the fields of `_Choice`; None if something finds no place."""
+    def attempt(self, layout: int, limit: float, *choice: int) -> Result | None:
+        """Make the plan of a point of the search, by the fields of `_Choice`; None if something finds no place.
+
+        What would take more than `limit` seconds is not made: its latency is what it takes at least, and it needs no memory.
+        """
         result = Result()
-        code = _call("Try", self._handle, layout, byref(_Choice(**choice)), byref(result))
+        code = _call("Try", self._handle, layout, byref(_Choice(*choice)), limit, byref(result))
         assert code != _STUCK, "a plan of the search waits for itself"
         return None if code == _UNPLACEABLE else result
 
-    def plan(self, layout: int, **choice: int) -> tuple[Result, tuple[Step, ...], tuple[Segment, ...], tuple[int, ...]]:
+    def plan(self, layout: int, *choice: int) -> tuple[Result, tuple[Step, ...], tuple[Segment, ...], tuple[int, ...]]:
         """As `attempt`, with the steps, segments and needs of a plan that can be made."""
-        result = self.attempt(layout, **choice)
+        result = self.attempt(layout, inf, *choice)
         assert result is not None
         steps, need = array("q", bytes(24 * result.steps)), array("q", bytes(8 * result.steps))
         segments = array("q", bytes(64 * result.segments))

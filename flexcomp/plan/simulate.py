@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from threading import local
 
 import numpy as np
 
@@ -29,6 +31,8 @@ from .reuse import reuse_distances
 BRISK = 0.85  # of a layer's predicted time: where nothing was measured, kernels have been that much faster
 MOST_LAPS = 8  # inferences played to reach the steady state
 SAME_S = 1e-9  # seconds
+
+_OF_THREAD = local()
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,10 @@ def latency_of(problem: Problem) -> Callable[[Plan], float]:
 
 
 def native_problem(problem: Problem) -> NativeProblem:
-    """The problem in C++."""
-    return NativeProblem(problem, SAME_S, MOST_LAPS)
+    """The problem in C++, this thread's own: it remembers what it has made."""
+    if not hasattr(_OF_THREAD, "problem"):
+        _OF_THREAD.problem = lru_cache(maxsize=16)(partial(NativeProblem, same_s=SAME_S, most_laps=MOST_LAPS))
+    return _OF_THREAD.problem(problem)
 
 
 def brisk(problem: Problem) -> Problem:

@@ -35,7 +35,14 @@ SKETCHES: Mapping[str, Callable[[Problem, int, Sequence[Plan]], Plan]] = Mapping
 def plan(
     problem: Problem, budget: int, strategy: str = "best", *, quick: bool = False, near: Sequence[Plan] = ()
 ) -> Plan:
-    """A checked plan for `budget` bytes; if `quick`, a sketch where the strategy would search for long.
+    """A checked plan for `budget` bytes, as `unchecked` finds it."""
+    return verify(problem, unchecked(problem, budget, strategy, quick=quick, near=near))
+
+
+def unchecked(
+    problem: Problem, budget: int, strategy: str = "best", *, quick: bool = False, near: Sequence[Plan] = ()
+) -> Plan:
+    """A plan for `budget` bytes that nobody has checked; if `quick`, a sketch where the strategy would search for long.
 
     With `near`, plans for similar budgets, maybe with other kernels, such a strategy looks near them, too; if `quick` only there.
 
@@ -46,9 +53,8 @@ def plan(
         raise PlanError(f"unknown strategy {strategy!r}; there are {', '.join(sorted(STRATEGIES))}")
     search = (SKETCHES if quick else SEARCHES).get(strategy)
     try:
-        found = search(problem, budget, near) if search else STRATEGIES[strategy](problem, budget)
+        return search(problem, budget, near) if search else STRATEGIES[strategy](problem, budget)
     except Unplaceable as error:
         minimum = minimum_budget(problem)
         reason = "" if budget < minimum.nbytes else str(error)
         raise InfeasibleError(strategy, budget, minimum, reason) from None
-    return verify(problem, found)

@@ -28,6 +28,7 @@ struct Result {
 struct Search {
   Problem problem;
   std::vector<Layout> layouts;
+  Making making{problem};
   Candidate candidate;
 };
 
@@ -38,12 +39,6 @@ int32_t Guarded(Function function) noexcept {
   } catch (const std::bad_alloc&) {
     return kOutOfMemory;
   }
-}
-
-int64_t Streamed(const Plan& plan) {
-  int64_t nbytes = 0;
-  for (const Segment& one : plan.segments) nbytes += one.pinned ? 0 : one.nbytes;
-  return nbytes;
 }
 
 template <typename Row>
@@ -83,15 +78,21 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerAddLayout(Search* search, const int64_t*
   });
 }
 
-// The plan of one point of the search, and what it costs.
-FLEXCOMP_PLANNER int32_t FlexcompPlannerTry(Search* search, int64_t layout, const Choice* choice, Result* result) {
+// The plan of one point of the search, and what it costs; of one that would take more than `limit` seconds, only at least.
+FLEXCOMP_PLANNER int32_t FlexcompPlannerTry(Search* search, int64_t layout, const Choice* choice, double limit,
+                                            Result* result) {
   return Guarded([&]() -> int32_t {
     Candidate& made = search->candidate;
-    if (!MakeCandidate(search->problem, search->layouts[layout], *choice, &made)) return kUnplaceable;
+    const Made how = search->making.Make(layout, search->layouts[layout], *choice, limit, &made);
+    if (how == Made::kUnplaceable) return kUnplaceable;
+    if (how == Made::kHopeless) {
+      *result = {made.least, made.nbytes, 0, made.effort, 0, 0};
+      return kFine;
+    }
     double latency = 0;
     Waits waits;
     if (!Simulate(search->problem, made.plan, &latency, &waits)) return kStuck;
-    *result = {latency, Streamed(made.plan), made.arena, made.effort,
+    *result = {latency, made.nbytes, made.arena, made.effort,
                static_cast<int64_t>(made.plan.steps.size()), static_cast<int64_t>(made.plan.segments.size())};
     return kFine;
   });

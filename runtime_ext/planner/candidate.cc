@@ -1,12 +1,15 @@
 #include "candidate.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "pieces.h"
 #include "slicing.h"
 
 namespace flexcomp::planner {
 namespace {
+
+constexpr size_t kRemembered = 32;  // ways to slice and pin
 
 std::vector<char> Pinned(const Problem& problem, const std::vector<Step>& steps, const std::vector<int64_t>& room,
                          const Choice& choice) {
@@ -64,29 +67,61 @@ void Assemble(const Problem& problem, const Layout& layout, const std::vector<Pi
   candidate->arena = (top + kPage - 1) / kPage * kPage;
 }
 
+// A plan of these steps that streams these pieces is no faster, wherever they are placed.
+double LeastSeconds(const Problem& problem, const std::vector<Step>& steps, const std::vector<Piece>& streamed) {
+  const Storage& storage = problem.storage;
+  const double bandwidth = storage.cache ? storage.bandwidth * (1 + (storage.cached - 1)) : storage.bandwidth;
+  double reading = 0.0, computing = 0.0;
+  for (const Piece& piece : streamed) reading += storage.overhead_s + static_cast<double>(piece.nbytes) / bandwidth;
+  for (const Step& step : steps) {
+    const Layer& layer = problem.layers[step.layer];
+    const double part = layer.seconds * static_cast<double>(step.count) / static_cast<double>(layer.blocks());
+    computing += part + (step.first ? layer.slice_s : 0.0);
+  }
+  const double helped = (reading + (storage.together - 1) * computing) / storage.together;
+  return std::max(computing, std::min(reading, helped)) * (1 - 1e-9);
+}
+
 }  // namespace
 
-bool MakeCandidate(const Problem& problem, const Layout& layout, const Choice& choice, Candidate* candidate) {
-  const size_t layers = problem.layers.size();
-  std::vector<Step>& steps = candidate->plan.steps;
-
-  // 2 and 3: the core, and slices that fit its gaps
-  std::vector<int64_t> room(layers), limits(layers);
+const Making::Sliced& Making::SlicedFor(int64_t number, const Layout& layout, const Choice& choice) {
+  const Key key{number, choice.arena, choice.core, choice.in_flight, choice.pins, choice.within};
+  const auto found = sliced_.find(key);
+  if (found != sliced_.end()) return found->second;
+  const size_t layers = problem_.layers.size();
+  std::vector<int64_t> room(layers);
+  Sliced sliced;
+  sliced.limits.resize(layers);
   const int64_t most = (choice.within ? choice.within : choice.arena) * kPage;
   for (size_t layer = 0; layer < layers; ++layer) {
     room[layer] = layout.Room(layer, choice.core);
     const int64_t wanted = std::min(room[layer], most) / choice.in_flight;
-    limits[layer] = std::min(room[layer], std::max(problem.layers[layer].finest, wanted));
+    sliced.limits[layer] = std::min(room[layer], std::max(problem_.layers[layer].finest, wanted));
   }
-  if (!SliceToRoom(problem, limits, &steps)) return false;
-  candidate->effort = static_cast<int64_t>(steps.size());
+  sliced.fits = SliceToRoom(problem_, sliced.limits, &sliced.steps);
+  if (sliced.fits) {
+    sliced.effort = static_cast<int64_t>(sliced.steps.size());
+    sliced.pinned = Pinned(problem_, sliced.steps, room, choice);
+    MergePinned(&sliced.steps, &sliced.pinned);
+  }
+  if (sliced_.size() >= kRemembered) sliced_.clear();
+  return sliced_.emplace(key, std::move(sliced)).first->second;
+}
 
-  // 4: what stays, at the top of the arena in the order of the steps, and what is read together
-  std::vector<char> pinned = Pinned(problem, steps, room, choice);
-  MergePinned(&steps, &pinned);
+Made Making::Make(int64_t number, const Layout& layout, const Choice& choice, double limit, Candidate* candidate) {
+  // 2, 3, and what stays: slices that fit the gaps of the core
+  const Sliced& sliced = SlicedFor(number, layout, choice);
+  if (!sliced.fits) return Made::kUnplaceable;
+  const size_t layers = problem_.layers.size();
+  const std::vector<char>& pinned = sliced.pinned;
+  std::vector<Step>& steps = candidate->plan.steps;
+  steps = sliced.steps;
+  candidate->effort = sliced.effort;
+
+  // 4: where that is, at the top of the arena in the order of the steps, and what is read together
   std::vector<Piece> pieces, streamed;
-  PiecesOf(problem, steps, &pieces);
-  if (choice.joined) Join(steps, limits, choice.joined, pinned, &pieces);
+  PiecesOf(problem_, steps, &pieces);
+  if (choice.joined) Join(steps, sliced.limits, choice.joined, pinned, &pieces);
   int64_t top = choice.arena;
   for (const Piece& piece : pieces) {
     if (pinned[piece.step]) {
@@ -96,13 +131,18 @@ bool MakeCandidate(const Problem& problem, const Layout& layout, const Choice& c
     }
   }
 
+  candidate->least = LeastSeconds(problem_, steps, streamed);
+  candidate->nbytes = 0;
+  for (const Piece& piece : streamed) candidate->nbytes += piece.nbytes;
+  if (candidate->least > limit) return Made::kHopeless;
+
   // 5: the others
-  std::vector<PageSet> free(steps.size() + 1);
+  free_.resize(steps.size() + 1);
   for (size_t step = 0; step <= steps.size(); ++step) {
-    layout.FreePages(step < steps.size() ? steps[step].layer : layers - 1, top, &free[step]);
+    layout.FreePages(step < steps.size() ? steps[step].layer : layers - 1, top, &free_[step]);
   }
   std::vector<Place> found, places;
-  if (!Preloading(&free, streamed, choice.chooser, choice.within).Run(&found)) return false;
+  if (!Preloading(&free_, &moved_, streamed, choice.chooser, choice.within).Run(&found)) return Made::kUnplaceable;
   auto next = found.begin();
   for (const Piece& piece : pieces) {
     if (pinned[piece.step]) {
@@ -112,8 +152,8 @@ bool MakeCandidate(const Problem& problem, const Layout& layout, const Choice& c
       places.push_back(*next++);
     }
   }
-  Assemble(problem, layout, pieces, places, pinned, candidate);
-  return true;
+  Assemble(problem_, layout, pieces, places, pinned, candidate);
+  return Made::kPlan;
 }
 
 }  // namespace flexcomp::planner

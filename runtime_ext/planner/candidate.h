@@ -1,6 +1,8 @@
 // One point of the search: acts 2 to 5 of flexcomp/plan's best.py, and what the simulator says of the plan.
 #pragma once
 
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "layout.h"
@@ -24,9 +26,37 @@ struct Candidate {
   Plan plan;
   int64_t arena = 0;   // bytes
   int64_t effort = 0;  // steps before neighbouring pinned ones were merged
+  double least = 0;    // seconds that computing its steps and reading what it streams take at least
+  int64_t nbytes = 0;  // that it streams
 };
 
-// False where something finds no place.
-bool MakeCandidate(const Problem& problem, const Layout& layout, const Choice& choice, Candidate* candidate);
+enum class Made { kPlan, kHopeless, kUnplaceable };
+
+// Makes candidates of a problem; points that differ only in how their loads are joined and placed share what they can.
+class Making {
+ public:
+  explicit Making(const Problem& problem) : problem_(problem) {}
+
+  // In the layout of a number, always the same. Hopeless is what takes more than `limit` seconds at least: it is not placed.
+  // Unplaceable is where something finds no place.
+  Made Make(int64_t number, const Layout& layout, const Choice& choice, double limit, Candidate* candidate);
+
+ private:
+  // Acts 2 and 3, and the pins.
+  struct Sliced {
+    std::vector<int64_t> limits;  // bytes of a segment, per layer
+    std::vector<Step> steps;
+    std::vector<char> pinned;  // per step
+    int64_t effort = 0;
+    bool fits = false;
+  };
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, Pins, int64_t>;
+
+  const Sliced& SlicedFor(int64_t number, const Layout& layout, const Choice& choice);
+
+  const Problem& problem_;
+  std::map<Key, Sliced> sliced_;
+  std::vector<PageSet> free_, moved_;  // room that is used again
+};
 
 }  // namespace flexcomp::planner

@@ -37,8 +37,8 @@ bool Preloading::Run(std::vector<Place>* places) {
   size_t early = 0;
   while (early < places->size() && (*places)[early].after == 0) ++early;
   std::vector<Place> moved = *places;
-  std::vector<PageSet> free = free_;
-  if (MoveAhead(&free, early, &moved)) {
+  moved_ = free_;
+  if (MoveAhead(&moved_, early, &moved)) {
     places->swap(moved);
   } else {
     Prolong(early, places);

@@ -37,9 +37,10 @@ class Window {
 class Preloading {
  public:
   // `free` holds the free pages of every step, and at its end those between two inferences; places are taken out of it.
-  // The first `within` pages are preferred; 0: none are.
-  Preloading(std::vector<PageSet>* free, const std::vector<Piece>& pieces, Chooser chooser, int64_t within)
-      : free_(*free), pieces_(pieces), chooser_(chooser), within_(within) {}
+  // The first `within` pages are preferred; 0: none are. `moved` is room for a copy of `free`.
+  Preloading(std::vector<PageSet>* free, std::vector<PageSet>* moved, const std::vector<Piece>& pieces, Chooser chooser,
+             int64_t within)
+      : free_(*free), moved_(*moved), pieces_(pieces), chooser_(chooser), within_(within) {}
 
   // A place for every piece; false if one has none.
   bool Run(std::vector<Place>* places);
@@ -52,6 +53,7 @@ class Preloading {
   int64_t Choose(int64_t count);
 
   std::vector<PageSet>& free_;
+  std::vector<PageSet>& moved_;
   const std::vector<Piece>& pieces_;
   const Chooser chooser_;
   const int64_t within_;

@@ -25,6 +25,7 @@ class Layout:
     tensor_at: tuple[int, ...]  # one per tensor
     scratch_at: tuple[int, ...]  # one per layer, the same in all its steps; -1 without scratch
     occupied: tuple[tuple[tuple[int, int], ...], ...]  # per layer: (address, nbytes) of tensors and scratch, by address
+    top: int  # where the last of them ends
     nbytes: int  # arena that also holds the finest segment of every layer; multiple of PAGE
 
     def free_pages(self, arena: int) -> list[int]:
@@ -62,13 +63,16 @@ def layout_of(problem: Problem, tensor_at: Sequence[int], scratch_at: Sequence[i
         if address >= 0:
             live[layer].append((address, problem.layers[layer].scratch))
     occupied = tuple(tuple(sorted(intervals)) for intervals in live)
-    top = 0
+    of_tensors = [at + tensor.nbytes for at, tensor in zip(tensor_at, problem.tensors, strict=True)]
+    of_scratch = [at + layer.scratch for at, layer in zip(scratch_at, problem.layers, strict=True)]
+    arena = 0
     for layer, intervals in zip(problem.layers, occupied, strict=True):
         finest = finest_segment(layer)
         end = max((address + nbytes for address, nbytes in intervals), default=0)
         fits = [low + finest for low, high in _gaps(intervals, end) if high - low >= finest]
-        top = max(top, end, min(fits, default=pages(end) * PAGE + finest) if finest else 0)
-    return Layout(tuple(tensor_at), tuple(scratch_at), occupied, pages(top) * PAGE)
+        arena = max(arena, end, min(fits, default=pages(end) * PAGE + finest) if finest else 0)
+    top = max((*of_tensors, *of_scratch), default=0)
+    return Layout(tuple(tensor_at), tuple(scratch_at), occupied, top, pages(arena) * PAGE)
 
 
 def joint_records(problem: Problem) -> list[Record]:

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
-from ..bound import latency_bound, unpinned_bound
+from ..bound import latency_bound, on_demand_bound, piecewise_bound, unpinned_bound
 from ..errors import Unplaceable
 from ..parts.assemble import Place, assemble
 from ..parts.layout import Layout, compact_layout, settling_layout, smallest_layout
@@ -55,8 +56,7 @@ BRISK_EFFORT = EFFORT // 4  # of which the search for a steady plan may use what
 SKETCH_EFFORT = EFFORT // 28  # a dozen candidates of a large network
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """One point of the search."""
 
     layout: int  # index into the layouts that fit
@@ -125,21 +125,20 @@ def _starts(plans: Iterable[Plan], budget: int, layouts: Sequence[Layout]) -> li
     starts = []
     for plan in plans:
         if isinstance(plan.origin, Choice):
-            origin = replace(plan.origin, layout=min(plan.origin.layout, len(layouts) - 1))
+            origin = plan.origin._replace(layout=min(plan.origin.layout, len(layouts) - 1))
             minimum = layouts[origin.layout].nbytes
             core = origin.share * max(0, plan.budget - minimum)
-            starts += [origin, replace(origin, share=min(1.0, core / max(PAGE, budget - minimum)))]
+            starts += [origin, origin._replace(share=min(1.0, core / max(PAGE, budget - minimum)))]
     return starts
 
 
 def _rivals(problem: Problem, budget: int, latency: float) -> list[Plan]:
-    """The plans of the other named strategies, of those that find one; none if all would be slower than `latency` by far."""
+    """The plans of the other named strategies, of those that find one; without those that are slower than `latency` by far."""
     plans: list[Plan] = []
-    if unpinned_bound(problem) > NO_SLOWER * latency + 1e-6:  # a cost is to the microsecond
-        return plans
-    for strategy in (flexnn, swapnet, on_demand):
-        with suppress(Unplaceable):
-            plans.append(replace(strategy(problem, budget), strategy="best"))
+    for strategy, bound in ((flexnn, piecewise_bound), (swapnet, unpinned_bound), (on_demand, on_demand_bound)):
+        if bound(problem) <= NO_SLOWER * latency + 1e-6:  # a cost is to the microsecond
+            with suppress(Unplaceable):
+                plans.append(replace(strategy(problem, budget), strategy="best"))
     return plans
 
 
@@ -204,10 +203,11 @@ def _search(
     enough = GOOD_ENOUGH * latency_bound(problem, budget)
     step_effort = 1 + arena / LARGE_ARENA
     spent = 0.0
+    limit = inf  # seconds; what takes longer is of no interest
 
     def winner(choices: Iterable[Choice]) -> Choice:
         """The best of `choices`; of those so far, once one is good enough or no effort is left."""
-        nonlocal spent
+        nonlocal spent, limit
         compared: list[Choice] = []
         for choice in choices:
             if choice not in seen:
@@ -215,8 +215,9 @@ def _search(
                     break
                 point = _point(arena, layouts[choice.layout], choice)
                 if point not in made:
-                    tried = candidates.attempt(point)
+                    tried = candidates.attempt(point, limit)
                     made[point] = _cost(tried) if tried else IMPOSSIBLE
+                    limit = min(limit, max(enough, NO_SLOWER * made[point][0]) + 2e-6)  # costs are to the microsecond
                     spent += tried.effort * step_effort if tried else 0.0
                 seen[choice] = made[point], point
             compared.append(choice)
@@ -227,17 +228,17 @@ def _search(
     def descend(point: Choice) -> None:
         for _ in range(ROUNDS):
             before = point
-            point = winner(replace(point, joined=joined) for joined in JOINED)
-            point = winner(replace(point, in_flight=count) for count in IN_FLIGHT)
-            point = winner(replace(point, chooser=name) for name in CHOOSERS)
-            point = winner(replace(point, pins=name) for name in PINS)
-            point = winner(replace(point, within=window) for window in windows)
-            point = winner(replace(point, layout=index) for index in range(len(layouts)))
+            point = winner(point._replace(joined=joined) for joined in JOINED)
+            point = winner(point._replace(in_flight=count) for count in IN_FLIGHT)
+            point = winner(point._replace(chooser=name) for name in CHOOSERS)
+            point = winner(point._replace(pins=name) for name in PINS)
+            point = winner(point._replace(within=window) for window in windows)
+            point = winner(point._replace(layout=index) for index in range(len(layouts)))
             shares = sorted({*core_shares, *(choice.share for choice in seen)})
             at = shares.index(point.share)
             near = shares[max(0, at - 1) : at + 2]
             between = [(one + other) / 2 for one, other in pairwise(near)]
-            point = winner(replace(point, share=share) for share in [point.share, *between])
+            point = winner(point._replace(share=share) for share in [point.share, *between])
             if point == before or seen[point][0][0] <= enough or spent > effort:
                 return
 
@@ -245,12 +246,12 @@ def _search(
         Choice(layout, share, within=window) for window in windows for layout in range(len(layouts)) for share in core_shares
     ) if gridded else winner(starts)
     if seen[first][0] == IMPOSSIBLE:  # joined segments find no place
-        first = winner([replace(first, joined=0)])
+        first = winner([first._replace(joined=0)])
     # Whatever it costs: where two slices in flight are thousands of steps, one may be better.
     if seen[first][0][0] > enough:
-        first = winner([replace(first, in_flight=1), first])
+        first = winner([first._replace(in_flight=1), first])
     grid = [
-        replace(first, share=share, in_flight=count) for share in core_shares for count in GRID_IN_FLIGHT
+        first._replace(share=share, in_flight=count) for share in core_shares for count in GRID_IN_FLIGHT
     ]
     if not gridded:
         descend(first)
@@ -268,7 +269,7 @@ def _search(
     searched = spent
     low, high = 0.0, best.share
     for _ in range(pin_more):
-        choices = [replace(best, share=(low + high) / 2, pins=name) for name in PINS]
+        choices = [best._replace(share=(low + high) / 2, pins=name) for name in PINS]
         spent = min(spent, effort)  # whatever it costs
         fitting = [choice for choice in choices if winner([choice]) == choice and seen[choice][0][0] <= allowed]
         if fitting:

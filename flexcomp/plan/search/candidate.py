@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from math import inf
+from typing import NamedTuple, Protocol
 
 from ..errors import Unplaceable
 from ..loops import in_python
@@ -21,10 +22,10 @@ from .pin import pin_evenly, pin_in_order, pin_small
 
 PINS = ("evenly", "in order", "small")  # C++ has the numbers of both
 CHOOSERS = {"ring": Ring, "lowest": lambda: choose_lowest, "highest": lambda: choose_highest}
+_NUMBER_OF_CHOOSER = {name: number for number, name in enumerate(CHOOSERS)}
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """What a candidate is made of. Different choices of the search may come to the same."""
 
     layout: int  # index into the layouts
@@ -36,9 +37,8 @@ class Point:
     within: int  # pages that are preferred; 0: none
 
 
-@dataclass(frozen=True)
-class Tried:
-    """What a candidate came to."""
+class Tried(NamedTuple):
+    """What a candidate came to; one that is not made, since it would take too long, has no arena."""
 
     latency: float  # seconds, in the steady state
     nbytes: int  # to load for every inference but the first
@@ -54,8 +54,11 @@ def joined_nbytes(storage: Storage, joined: int) -> int:
 class Candidates(Protocol):
     """The candidates of a problem, for one budget and in some layouts, which fit."""
 
-    def attempt(self, point: Point) -> Tried | None:
-        """None if something finds no place, which happens only where segments are joined."""
+    def attempt(self, point: Point, limit: float = inf) -> Tried | None:
+        """None if something finds no place, which happens only where segments are joined.
+
+        What takes more than `limit` seconds at least, wherever segments are placed, is not made: so long it takes.
+        """
 
     def plan(self, point: Point) -> Plan:
         """The plan of a point that is one."""
@@ -71,43 +74,34 @@ class Native:
 
     def __init__(self, problem: Problem, budget: int, layouts: Sequence[Layout]) -> None:
         self.problem, self.budget, self.layouts, self.loops = problem, budget, layouts, native_problem(problem)
-        for layout in layouts:
-            of_tensors = [at + tensor.nbytes for at, tensor in zip(layout.tensor_at, problem.tensors, strict=True)]
-            of_scratch = [at + layer.scratch for at, layer in zip(layout.scratch_at, problem.layers, strict=True)]
-            self.loops.add_layout(layout.occupied, max((*of_tensors, *of_scratch), default=0))
+        self.numbers = [self.loops.number_of(layout) for layout in layouts]
 
-    def attempt(self, point: Point) -> Tried | None:
+    def attempt(self, point: Point, limit: float = inf) -> Tried | None:
         """As Candidates says."""
-        made = self.loops.attempt(point.layout, **self._numbers(point))
+        made = self.loops.attempt(self.numbers[point.layout], limit, *self._numbers(point))
         return Tried(made.latency, made.nbytes, made.arena, made.effort) if made else None
 
     def plan(self, point: Point) -> Plan:
         """As Candidates says."""
-        made, steps, segments, need = self.loops.plan(point.layout, **self._numbers(point))
+        made, steps, segments, need = self.loops.plan(self.numbers[point.layout], *self._numbers(point))
         layout = self.layouts[point.layout]
         scratch_at = tuple(layout.scratch_at[step.layer] for step in steps)
         return Plan("best", self.budget, made.arena, steps, layout.tensor_at, scratch_at, segments, need)
 
-    def _numbers(self, point: Point) -> dict[str, int]:
-        return {
-            "arena": self.budget // PAGE,
-            "core": point.core,
-            "in_flight": point.in_flight,
-            "pins": PINS.index(point.pins),
-            "joined": joined_nbytes(self.problem.storage, point.joined),
-            "chooser": list(CHOOSERS).index(point.chooser),
-            "within": point.within,
-        }
+    def _numbers(self, point: Point) -> tuple[int, ...]:
+        """In the order of C++."""
+        joined = joined_nbytes(self.problem.storage, point.joined)
+        pins, chooser = PINS.index(point.pins), _NUMBER_OF_CHOOSER[point.chooser]
+        return self.budget // PAGE, point.core, point.in_flight, pins, joined, chooser, point.within
 
 
 @dataclass(frozen=True)
 class _Sliced:
-    """What acts 2 and 3 make of a point, and which steps act 4 pins."""
+    """What acts 2 to 4 make of a point."""
 
-    limits: list[int]  # bytes of a segment, per layer
     steps: tuple[Step, ...]
     pinned: set[int]  # steps
-    pieces: list[Piece]  # before joining
+    pieces: list[Piece]
     effort: int  # steps before neighbouring pinned ones were merged
 
 
@@ -117,9 +111,13 @@ class Readable:
     def __init__(self, problem: Problem, budget: int, layouts: Sequence[Layout]) -> None:
         self.problem, self.budget, self.layouts = problem, budget, layouts
 
-    def attempt(self, point: Point) -> Tried | None:
+    def attempt(self, point: Point, limit: float = inf) -> Tried | None:
         """As Candidates says."""
         sliced = self._sliced(point)
+        streamed = [piece for piece in sliced.pieces if piece.step not in sliced.pinned]
+        least = least_seconds(self.problem, sliced.steps, streamed)
+        if least > limit:
+            return Tried(least, sum(piece.nbytes for piece in streamed), 0, sliced.effort)
         try:
             made = self._placed(point, sliced)
         except Unplaceable:
@@ -134,9 +132,6 @@ class Readable:
         """Act 5. Raises Unplaceable where something finds no place."""
         problem, layout, arena = self.problem, self.layouts[point.layout], self.budget // PAGE
         steps, pinned, pieces = sliced.steps, sliced.pinned, sliced.pieces
-        if point.joined:
-            most = joined_nbytes(problem.storage, point.joined)
-            pieces = join(pieces, [sliced.limits[step.layer] for step in steps], most, pinned)
 
         # pinned segments lie at the top of the arena, in step order
         top = first = arena - sum(piece.pages for piece in pieces if piece.step in pinned)
@@ -156,7 +151,7 @@ class Readable:
         return assemble(problem, "best", self.budget, steps, layout.tensor_at, scratch_at, pieces, places, pinned)
 
     def _sliced(self, point: Point) -> _Sliced:
-        """The slices and the pins of a point."""
+        """The slices, the pins and the loads of a point."""
         problem, arena = self.problem, self.budget // PAGE
         room = self.layouts[point.layout].room(point.core * PAGE)
         most = point.within * PAGE or arena * PAGE
@@ -168,7 +163,10 @@ class Readable:
         effort = len(steps)
         pinned = self._pinned(steps, room, point)
         steps, pinned = merge_pinned(steps, pinned)
-        return _Sliced(limits, steps, pinned, pieces_of(problem, steps), effort)
+        pieces = pieces_of(problem, steps)
+        if point.joined:
+            pieces = join(pieces, [limits[step.layer] for step in steps], joined_nbytes(problem.storage, point.joined), pinned)
+        return _Sliced(steps, pinned, pieces, effort)
 
     def _pinned(self, steps: tuple[Step, ...], room: list[int], point: Point) -> set[int]:
         """The steps whose segments stay, in what the core leaves of the arena; `room` in bytes per layer."""
@@ -184,6 +182,18 @@ class Readable:
         limit = [room[step.layer] // PAGE for step in steps]
         bandwidth = problem.storage.bandwidth / PAGE
         return pin_evenly(counts, seconds, limit, capacity, bandwidth, problem.storage.overhead_s * bandwidth)
+
+
+def least_seconds(problem: Problem, steps: Sequence[Step], streamed: Sequence[Piece]) -> float:
+    """Seconds below which no plan of these steps gets that streams these pieces, wherever they are placed."""
+    storage = problem.storage.in_cache  # all loads may be
+    reading = computing = 0.0
+    for piece in streamed:
+        reading += storage.overhead_s + piece.nbytes / storage.bandwidth
+    for step in steps:
+        layer = problem.layers[step.layer]
+        computing += layer.seconds * step.count / layer.blocks + (layer.slice_s if step.first else 0.0)
+    return storage.least_seconds(reading, computing) * (1 - 1e-9)
 
 
 def merge_pinned(steps: tuple[Step, ...], pinned: set[int]) -> tuple[tuple[Step, ...], set[int]]:
