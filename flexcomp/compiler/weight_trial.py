@@ -31,7 +31,7 @@ class Trial:
         arrays = {offset: (name, array, offset) for name, array, offset in artifact.weights}
         self.kept = [arrays[layer.weights.offset] for layer in asked_about(artifact.program.layers)]
         self._inputs = inputs
-        self.wanted = [self._outputs(given) for given in inputs]
+        self.wanted = self._outputs()
 
     def put(self, index: int, array: Array) -> None:
         """Change the weights of a layer."""
@@ -46,14 +46,14 @@ class Trial:
     def error(self) -> float:
         """The largest difference from the outputs as they were, over the largest of them; infinite if one is no number."""
         worst = 0.0
-        for given, wanted in zip(self._inputs, self.wanted, strict=True):
-            for name, found in self._outputs(given).items():
+        for outputs, wanted in zip(self._outputs(), self.wanted, strict=True):
+            for name, found in outputs.items():
                 worst = max(worst, difference(found, wanted[name]))
         return worst
 
-    def _outputs(self, given: Inputs) -> dict[str, np.ndarray]:
+    def _outputs(self) -> list[dict[str, np.ndarray]]:
         with load(self._library) as session:
-            return session.run(given)
+            return [session.run(given) for given in self._inputs]
 
 
 def require_telling(outputs: Sequence[Inputs], on: str) -> None:

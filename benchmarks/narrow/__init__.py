@@ -1,0 +1,1 @@
+"""What weights in fewer bits cost and gain."""

@@ -1,0 +1,175 @@
+"""Errors of the outputs with narrow weights: trained networks, and the logits of GPT-2 with drawn weights.
+
+    python -m benchmarks.narrow.accuracy                      # all of them
+    python -m benchmarks.narrow.accuracy ppocr_rec gpt2       # some
+
+Every network is built with float32 weights, in three narrow types, and with types chosen by `auto`, and runs on the same
+pictures. Errors are the largest difference from float32 over the largest output. `auto` is calibrated on all pictures but
+the last, on which it is measured too. Ends with code 1 if anything is out of bounds, if PP-OCR reads other text or nudenet finds
+other boxes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import flexcomp
+from benchmarks import models
+from benchmarks.narrow.reading import Run, alphabet, find_boxes, names_of, read_line, read_page, same_boxes
+from benchmarks.networks import trained
+
+NETWORKS = (*trained.TRAINED, "gpt2")
+AUTO_ERROR, AUTO_PART = 5e-3, 0.45  # what auto has to keep, in which part of float32's bytes
+MOST = {"float16": 1e-3, "bfloat16": None, "int8": 3e-2, "auto": AUTO_ERROR}  # part of the largest output
+PICTURES = {"gpt2": 2}
+_PICTURES = 3
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A network with weights of one kind."""
+
+    network: str
+    weights: str
+    part: float  # of float32's bytes
+    error: float  # the largest, on the pictures that auto was calibrated with
+    error_elsewhere: float  # on the last picture
+    verdict: str  # "" if it is within bounds
+
+
+def measure(name: str, folder: Path) -> list[Row]:
+    """A network with weights of all kinds, written as FOLDER/NAME.WEIGHTS.so."""
+    network = models.load(name)
+    inputs = [network.example(variant) for variant in range(PICTURES.get(name, _PICTURES))]
+    rows, wide = [], None
+    for weights in ("float32", *MOST):
+        more = dict(max_error=AUTO_ERROR, calibration=inputs[:-1]) if weights == "auto" else {}
+        artifact = flexcomp.build(
+            network.model, input_shapes=network.input_shapes, kernels="smallest", weights=weights, **more
+        )
+        artifact.export_library(library(folder, name, weights))
+        with flexcomp.load(library(folder, name, weights)) as session:
+            outputs = [session.run(given) for given in inputs]
+        nbytes = artifact.program.weights_nbytes
+        if wide is None:
+            wide = outputs, nbytes
+            continue
+        *errors, last = (_error(found, wanted) for found, wanted in zip(outputs, wide[0], strict=True))
+        rows.append(_row(name, weights, nbytes / wide[1], max(errors), last))
+    return rows
+
+
+def _row(name: str, weights: str, part: float, error: float, elsewhere: float) -> Row:
+    most = MOST[weights]
+    wrong = []
+    if most is not None and not error <= most:
+        wrong.append(f"errs by more than {most:g}")
+    if most is not None and weights != "auto" and not elsewhere <= most:
+        wrong.append(f"errs by more than {most:g} on the last picture")
+    if weights == "auto" and part > AUTO_PART:
+        wrong.append(f"more than {AUTO_PART} of the bytes")
+    return Row(name, weights, part, error, elsewhere, "; ".join(wrong))
+
+
+def _error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
+    return max(float(np.max(abs(found[name] - wanted[name])) / np.max(abs(wanted[name]))) for name in wanted)
+
+
+def library(folder: Path, name: str, weights: str) -> Path:
+    return folder / f"{name}.{weights}.so"
+
+
+def answers(folder: Path, names: list[str]) -> dict[str, str]:
+    """What narrow networks say of pictures that float32 does not, by what was asked; "" if it is the same."""
+    result = {}
+    for weights in MOST:
+        if {"ppocr_det", "ppocr_rec"} <= set(names):
+            result[f"PP-OCR, {weights}"] = _other_text(folder, weights)
+        if "nudenet_320n" in names:
+            result[f"nudenet, {weights}"] = _other_boxes(folder, weights)
+    return result
+
+
+def _other_text(folder: Path, weights: str) -> str:
+    letters = alphabet(trained.load("ppocr_rec"))
+    texts = {}
+    for kind in ("float32", weights):
+        with _running(folder, "ppocr_det", kind) as detect, _running(folder, "ppocr_rec", kind) as recognise:
+            pages = [_picture("ppocr_det", variant) for variant in range(_PICTURES)]
+            lines = [_picture("ppocr_rec", variant) for variant in range(_PICTURES)]
+            texts[kind] = [read_page(page, detect, recognise, letters) for page in pages]
+            texts[kind].append([read_line(line, recognise, letters) for line in lines])
+    print(f"PP-OCR, {weights}: {texts[weights]}", file=sys.stderr)
+    return "" if texts[weights] == texts["float32"] else f"{texts[weights]} instead of {texts['float32']}"
+
+
+def _other_boxes(folder: Path, weights: str) -> str:
+    names = names_of(trained.load("nudenet_320n"))
+    boxes = {}
+    for kind in ("float32", weights):
+        with _running(folder, "nudenet_320n", kind) as run:
+            boxes[kind] = [find_boxes(run(_picture("nudenet_320n", variant)), names) for variant in range(_PICTURES)]
+    print(f"nudenet, {weights}: {[[box.label for box in some] for some in boxes[weights]]}", file=sys.stderr)
+    same = all(same_boxes(found, wanted) for found, wanted in zip(boxes[weights], boxes["float32"], strict=True))
+    return "" if same else f"{boxes[weights]} instead of {boxes['float32']}"
+
+
+def _picture(name: str, variant: int) -> np.ndarray:
+    (value,) = trained.example_input(name, variant).values()
+    return value
+
+
+@contextmanager
+def _running(folder: Path, name: str, weights: str) -> Iterator[Run]:
+    with flexcomp.load(library(folder, name, weights)) as session:
+        yield session
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(title="errors of outputs, as parts of the largest, and bytes of weights, as parts of float32's")
+    for column in ("network", "weights", "bytes", "error", "on another picture", "verdict"):
+        table.add_column(column, justify="left" if column in ("network", "weights", "verdict") else "right")
+    for row in rows:
+        errors = (f"{row.error:.1e}", f"{row.error_elsewhere:.1e}")
+        table.add_row(row.network, row.weights, f"{row.part:.3f}", *errors, row.verdict or "ok")
+    return table
+
+
+def main() -> None:
+    """Measure the chosen networks and print one table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NETWORK", help=f"some of {', '.join(NETWORKS)}")
+    parser.add_argument("--json", type=Path, default=RESULTS / "narrow_accuracy.json", help="where the figures go")
+    args = parser.parse_args()
+    if unknown := set(args.names) - set(NETWORKS):
+        parser.error(f"no network {', '.join(sorted(unknown))}; there are {', '.join(NETWORKS)}")
+    names, rows = args.names or list(NETWORKS), []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            rows += measure(name, Path(folder))
+            for row in rows[-len(MOST) :]:
+                print(f"{row.network}, {row.weights}: {row.error:.1e}, {row.part:.3f} of the bytes", file=sys.stderr, flush=True)
+        found = answers(Path(folder), names)
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps({"rows": [asdict(row) for row in rows], "answers": found}, indent=1))
+    console = Console(width=150)
+    console.print(_table(rows))
+    for what, other in found.items():
+        console.print(f"{what}: {other or 'the same as float32'}", markup=False, highlight=False)
+    sys.exit(any(row.verdict for row in rows) or any(found.values()))
+
+
+if __name__ == "__main__":
+    main()

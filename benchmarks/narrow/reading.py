@@ -1,0 +1,112 @@
+"""What trained networks say of a picture, in words: the text that PP-OCR reads, the boxes that nudenet finds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from benchmarks.networks import trained
+
+Run = Callable[[np.ndarray], np.ndarray]  # a network of one input and one output
+
+_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, which PP-OCR's pictures are normalised with
+_INK = 0.3  # of the map of a text detector, above which a pixel is text
+_LEAST_PIXELS = 40
+_UNCLIPPED = 1.5  # a detector marks the middle of a line: boxes grow by this times area / perimeter
+_SCORE, _OVERLAP, _SAME = 0.2, 0.45, 0.9  # nudenet's own thresholds; and how far boxes agree that are the same
+
+
+@dataclass(frozen=True)
+class Box:
+    """Something found: top, left, bottom, right in pixels."""
+
+    label: str
+    place: tuple[float, float, float, float]
+
+
+def alphabet(recogniser: onnx.ModelProto) -> list[str]:
+    """What the classes of PP-OCR's recogniser are; the first is no letter."""
+    (letters,) = [entry.value.splitlines() for entry in recogniser.metadata_props if entry.key == "character"]
+    return ["", *letters, " "]
+
+
+def read_page(page: np.ndarray, detect: Run, recognise: Run, letters: list[str]) -> list[str]:
+    """The lines of text on a picture for PP-OCR's detector, from top to bottom."""
+    pixels = (page[0].transpose(1, 2, 0) * _DEVIATION + _MEAN).clip(0, 1)
+    return [read_line(_as_line(pixels[box]), recognise, letters) for box in _text_boxes(detect(page)[0, 0])]
+
+
+def read_line(line: np.ndarray, recognise: Run, letters: list[str]) -> str:
+    """The text of a picture for PP-OCR's recogniser: the likeliest classes, repeated ones once."""
+    classes = recognise(line)[0].argmax(axis=1)
+    first = np.concatenate([[True], classes[1:] != classes[:-1]])
+    return "".join(letters[index] for index in classes[first])
+
+
+def names_of(detector: onnx.ModelProto) -> list[str]:
+    """What the classes of nudenet are called."""
+    (names,) = [ast.literal_eval(entry.value) for entry in detector.metadata_props if entry.key == "names"]
+    return [names[index] for index in range(len(names))]
+
+
+def find_boxes(found: np.ndarray, names: list[str]) -> list[Box]:
+    """What nudenet found, of its output; of boxes over one another the likeliest."""
+    x, y, width, height = found[0, :4]
+    scores, classes = found[0, 4:].max(axis=0), found[0, 4:].argmax(axis=0)
+    kept: list[Box] = []
+    for index in np.argsort(-scores, kind="stable"):
+        if scores[index] < _SCORE:
+            break
+        down, across = height[index] / 2, width[index] / 2
+        place = (y[index] - down, x[index] - across, y[index] + down, x[index] + across)
+        if all(_overlap(place, other.place) < _OVERLAP for other in kept):
+            kept.append(Box(names[classes[index]], tuple(map(float, place))))
+    return kept
+
+
+def same_boxes(found: list[Box], wanted: list[Box]) -> bool:
+    """Whether they are as many, of the same labels in the same places."""
+    near = [[a.label == b.label and _overlap(a.place, b.place) >= _SAME for b in wanted] for a in found]
+    return len(found) == len(wanted) and all(map(any, near)) and all(map(any, zip(*near, strict=True)))
+
+
+def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    """Area of the intersection over that of the union."""
+    down, across = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    both = max(down, 0.0) * max(across, 0.0)
+    return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both)
+
+
+def _text_boxes(ink: np.ndarray) -> list[tuple[slice, slice]]:
+    """Connected pixels of a detector's map, as boxes, from top to bottom."""
+    left = set(map(tuple, np.argwhere(ink > _INK).tolist()))
+    boxes = []
+    while left:
+        reached = [left.pop()]
+        for row, column in reached:
+            for other in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
+                if other in left:
+                    left.remove(other)
+                    reached.append(other)
+        if len(reached) >= _LEAST_PIXELS:
+            (top, first), (bottom, last) = np.min(reached, axis=0), np.max(reached, axis=0) + 1
+            height, width = bottom - top, last - first
+            more = int(_UNCLIPPED * height * width / (2 * (height + width)))
+            boxes.append((slice(max(top - more, 0), bottom + more), slice(max(first - more, 0), last + more)))
+    return sorted(boxes, key=lambda box: (box[0].start, box[1].start))
+
+
+def _as_line(pixels: np.ndarray) -> np.ndarray:
+    """A part of a picture, 0 to 1, as the recogniser wants it: as high as its input, -1 to 1, and 0 behind the end."""
+    from PIL import Image
+
+    _, _, height, width = next(iter(trained.TRAINED["ppocr_rec"].shapes.values()))
+    wide = min(width, max(1, round(pixels.shape[1] * height / pixels.shape[0])))
+    image = Image.fromarray((pixels * 255).astype(np.uint8)).resize((wide, height), Image.Resampling.BILINEAR)
+    line = np.zeros((1, 3, height, width), np.float32)
+    line[0, :, :, :wide] = (np.asarray(image, np.float32) / 127.5 - 1).transpose(2, 0, 1)
+    return line
