@@ -132,6 +132,7 @@ def build(
                 strategy=strategy,
                 kernels=kernels,
                 device=profile,
+                probe=False,
                 tuning=tuning,
                 progress=progress,
                 cache=cache,

@@ -46,6 +46,7 @@ from .kernel_compiler import KernelCompiler
 from .machine_code import Code
 from .offered import DEFAULT_MAX_ERROR, KERNELS
 from .prepared import Prepared, Progress, Wish
+from .probing import probed
 from .weight_types import TypesInOrder, WeightTypes
 from .weights import evaluate, evaluate_later
 
@@ -69,6 +70,7 @@ def build(
     weights: str | Mapping[str, str] | None = None,
     max_error: float | None = None,
     calibration: Given = None,
+    probe: bool | str | Path | None = None,
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
 
@@ -80,7 +82,9 @@ def build(
     memory. "flexnn" is FlexNN's fixed order, to compare with: of Winograd, im2col and direct the first that fits the
     memory.
     `device` is a profile of the machine that will run it, or the file that `flexcomp profile` wrote; without one,
-    plans are made for rates guessed from the target.
+    plans are made for rates guessed from the target. But a build for this machine measures its storage, once and for a second:
+    that of the folder `probe`, by default the current one; False, or FLEXCOMP_PROBE=0, measures nothing. What was found is
+    reported, and remembered in the folder for caches, as a file that can be given as `device`.
     `tuning` is a database that `flexcomp.tune` wrote: where it has times of a layer for this target and number of
     threads, they decide what "fastest" is, and plans are made with them.
     `progress(phase, done, total)` is called as the work goes on; True or False show it or do not, and by default it is
@@ -99,6 +103,8 @@ def build(
     """
     wish = Wish(parse_budget(budget), checked_name(strategy, plan.STRATEGIES, "strategy"))
     with shown(progress, title_of(model)) as report, KernelCompiler(KernelCache() if cache else None) as compiler:
+        if device is None:
+            device = probed(target, probe, lambda note: report(note, 1, 1))
         prepared = prepare(
             model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
             device=device, tuning=tuning, progress=report, cache=cache,

@@ -38,7 +38,10 @@ def probed_profile(folder: Path, target: CompileTarget) -> tuple[DeviceProfile, 
 
     Raises InputError if nothing can be written and read there.
     """
-    path = _remembered(folder, target)
+    try:
+        path = _remembered(folder, target)
+    except OSError as error:
+        raise _cannot(folder, error) from None
     try:
         found, how = load_profile(path), "remembered"
     except InputError:  # none yet, or damaged
@@ -58,7 +61,11 @@ def measure(folder: Path, clock: Callable[[], float] = time.perf_counter) -> tup
             os.fsync(file.fileno())
             return _rates(_opened(Path(file.name)), clock)
     except OSError as error:
-        raise InputError(f"cannot measure the storage of {folder}: {error.strerror} (--no-probe builds without)") from None
+        raise _cannot(folder, error) from None
+
+
+def _cannot(folder: Path, error: OSError) -> InputError:
+    return InputError(f"cannot measure the storage of {folder}: {error.strerror} (--no-probe, or probe=False, builds without)")
 
 
 def rounded(value: float) -> float:

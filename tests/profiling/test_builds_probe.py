@@ -1,0 +1,81 @@
+"""A build for this machine measures its storage, where nobody says otherwise."""
+
+from dataclasses import replace
+
+import pytest
+
+import flexcomp
+from flexcomp.compiler import builder, probing
+from flexcomp.device import default_profile, resolve_target
+from flexcomp.errors import InputError
+from flexcomp.profiling import probe as measuring
+from tests.compiler.test_build import network
+
+TARGET = resolve_target("native")
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """The folders whose storage was measured."""
+    monkeypatch.setenv("FLEXCOMP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FLEXCOMP_PROBE")
+    folders = []
+    monkeypatch.setattr(measuring, "measure", lambda folder: folders.append(folder.resolve()) or (2e8, 1e-3))
+    return folders
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """The profiles that networks are planned for; nothing is built."""
+    profiles = []
+
+    def stop(*args, **kwargs):
+        profiles.append(kwargs["device"])
+        raise StopIteration
+
+    monkeypatch.setattr(builder, "prepare", stop)
+    return profiles
+
+
+def build(**options):
+    with pytest.raises(StopIteration):
+        flexcomp.build(network(), **options)
+
+
+def test_plans_are_made_for_the_storage_of_a_folder(measured, planned, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    said = []
+    for probe in (None, True, tmp_path, str(tmp_path / "other")):
+        build(probe=probe, progress=lambda phase, done, total: said.append(phase))
+    assert measured == [tmp_path]  # remembered: all of them are one storage
+    assert {profile.storage_bytes_per_s for profile in planned} == {measuring.rounded(2e8)}
+    assert "(measured; " in said[0] and all("(remembered; " in one for one in said[1:]) and len(said) == 4
+
+
+def test_nothing_is_measured_where_rates_are_known_or_for_others(measured, planned, monkeypatch):
+    profile = replace(default_profile(TARGET.vector_width, TARGET.preset), storage_bytes_per_s=1e9)
+    build(device=profile)
+    build(probe=False)
+    build(target="llvm -mcpu=x86-64-v3")
+    monkeypatch.setenv("FLEXCOMP_PROBE", "0")
+    build()
+    assert not measured and planned == [profile, None, None, None]
+    build(probe=True)
+    assert len(measured) == 1
+
+
+def test_storage_that_cannot_be_measured(measured, planned, tmp_path, monkeypatch, caplog):
+    with pytest.raises(InputError, match=r"cannot measure the storage of .*none: No such file"):
+        flexcomp.build(network(), probe=tmp_path / "none")
+    with pytest.raises(InputError, match='this machine: it is for target="native"'):
+        flexcomp.build(network(), probe=True, target="llvm -mcpu=x86-64-v3")
+    with pytest.raises(InputError, match="probe must be a path, not 3"):
+        flexcomp.build(network(), probe=3)
+
+    def fails(*_):
+        raise InputError("cannot measure the storage of .: Read-only file system")
+
+    monkeypatch.setattr(probing, "probed_profile", fails)
+    build()
+    assert planned == [None] and "Read-only file system; planned for guessed rates" in caplog.text
