@@ -5,7 +5,8 @@ they are in a narrow type, one layer at a time, and the outputs on calibration i
 That is done with values only; kernels, plans and rounding of everything else stay the same. Then all layers are narrowed as
 far as they can be, and those that cost most error for the bytes they save are widened again until all of them together
 are within the error. (Errors of layers are taken to be independent: their squares add up.) At last what was widened in vain is
-narrowed again.
+narrowed again. What was chosen is built and run: kernels on narrow weights add up in other orders, which shows where outputs
+are as steep as steps. If the error is too large there, less is allowed.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
 from .artifact import Artifact
 from .calibration import Given, inputs_of
 from .weight_trial import Trial, asked_about, require_telling, warn_of_silent_layers
-from .weight_types import WeightTypes
+from .weight_types import TypesInOrder, WeightTypes
 
 # The narrowest first; a layer is widened to the next of these that has a smaller error.
 _NARROW = ("int8", "float16", "bfloat16")
+
+# How often a choice is built, and what is allowed after one that errs by too much, as a part of what would be in proportion.
+_ROUNDS = 4
+_LESS = 0.9
 
 Lower = Callable[[WeightTypes], Network]  # for this machine, with one kernel a layer
 
@@ -96,7 +101,15 @@ def choose(
         report("calibrate", len(nodes), len(nodes) + 1)
         names = [node or layer.name for node, layer in zip(nodes, asked_about(artifact.program.layers), strict=True)]
         search = _Search(trial, rounded, errors, names)
-        types, error = search.run(max_error)
+        allowed = max_error
+        for _ in range(_ROUNDS):
+            types = search.run(allowed)
+            error = trial.error_of(compiled(lower(TypesInOrder(types, evaluate))))
+            if error <= max_error:
+                break
+            allowed *= _LESS * max_error / error
+        else:
+            types, error = ["float32"] * len(nodes), 0.0
         report("calibrate", len(nodes) + 1, len(nodes) + 1)
     return Chosen(tuple(types), tuple(errors), search.record(types, error, max_error))
 
@@ -119,8 +132,8 @@ class _Search:
         self._now = ["float32"] * len(self._ladders)
         self._tried: list[tuple[int, float]] = []
 
-    def run(self, max_error: float) -> tuple[list[str], float]:
-        """The types of all layers, and the error of all together."""
+    def run(self, max_error: float) -> list[str]:
+        """The types of all layers."""
         errors = self._errors
         # After all moves nothing is narrow, and the error is 0. The end is within the error, or that.
         low, high = 0, len(self._moves)
@@ -138,7 +151,7 @@ class _Search:
                 if found <= max_error:
                     best[index], error = narrow, found
         assert error <= max_error, f"{error} with types that were found to be within {max_error}"
-        return best, error
+        return best
 
     def record(self, types: Sequence[str], error: float, max_error: float) -> WeightErrors:
         """The way from float32 to the narrowest types, and what was tried on it."""
@@ -152,7 +165,7 @@ class _Search:
                     done = ladder.index(types[index]) <= ladder.index(dtype)
                     narrowings.append(Narrowing(self._names[index], dtype, self._nbytes(after), self._together(after), done))
             before = after
-        tried = tuple(dict.fromkeys(self._tried))
+        tried = tuple(dict.fromkeys([*self._tried, (self._nbytes(types), error)]))
         return WeightErrors(error, max_error, self._nbytes(types), sum(self._sizes), tuple(narrowings), tried)
 
     def _apply(self, wanted: Sequence[str]) -> float:

@@ -31,7 +31,7 @@ class Trial:
         arrays = {offset: (name, array, offset) for name, array, offset in artifact.weights}
         self.kept = [arrays[layer.weights.offset] for layer in asked_about(artifact.program.layers)]
         self._inputs = inputs
-        self.wanted = self._outputs()
+        self.wanted = self._outputs(self._library)
 
     def put(self, index: int, array: Array) -> None:
         """Change the weights of a layer."""
@@ -45,14 +45,23 @@ class Trial:
 
     def error(self) -> float:
         """The largest difference from the outputs as they were, over the largest of them; infinite if one is no number."""
+        return self._error(self._library)
+
+    def error_of(self, artifact: Artifact) -> float:
+        """The same of another build of the network."""
+        library = self._library.with_name("other.so")
+        artifact.export_library(library)
+        return self._error(library)
+
+    def _error(self, library: Path) -> float:
         worst = 0.0
-        for outputs, wanted in zip(self._outputs(), self.wanted, strict=True):
+        for outputs, wanted in zip(self._outputs(library), self.wanted, strict=True):
             for name, found in outputs.items():
                 worst = max(worst, difference(found, wanted[name]))
         return worst
 
-    def _outputs(self) -> list[dict[str, np.ndarray]]:
-        with load(self._library) as session:
+    def _outputs(self, library: Path) -> list[dict[str, np.ndarray]]:
+        with load(library) as session:
             return [session.run(given) for given in self._inputs]
 
 

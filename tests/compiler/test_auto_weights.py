@@ -1,0 +1,174 @@
+"""`build(weights="auto")`: the fewest bytes within an error, on which inputs it is measured, and what it says of them."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+import flexcomp
+from flexcomp.compiler import weight_trial
+from flexcomp.errors import InputError
+from flexcomp.program import weight_errors
+from flexcomp.report import describe
+from tests.operators.networks import model, node
+
+from .test_weight_types import IMAGE, SAFETENSORS, network, normal, stored, weights
+
+
+def facts_of(artifact: flexcomp.Artifact) -> dict:
+    return describe(artifact.program)
+
+
+def layers_of(facts: dict) -> dict[str, dict]:
+    return {layer["node"]: layer for layer in facts["layers"] if layer["weights_errors"]}
+
+
+@pytest.mark.parametrize("max_error", [0.05, 2e-3, 1e-7])
+def test_auto_keeps_the_error(max_error, tmp_path):
+    """It is measured on the inputs, all layers together; with less of it there are more bytes."""
+    x = normal(*IMAGE)
+    artifact = flexcomp.build(
+        network(weights()), threads=1, kernels="smallest", weights="auto", max_error=max_error, calibration={"x": x}
+    )
+    facts = facts_of(artifact)
+    (wanted,) = onnxruntime.InferenceSession(network(weights()).SerializeToString()).run(None, {"x": x})
+    artifact.export_library(tmp_path / "network.so")
+    with flexcomp.load(tmp_path / "network.so") as session:
+        error = abs(session(x) - wanted).max() / abs(wanted).max()
+    assert error <= max_error + 1e-6 and abs(error - facts["error"]) <= 2e-6
+    assert list(layers_of(facts)) == ["/body/conv", "/body/each", "/head/fc"]
+    types = [layer["weights_dtype"] for layer in layers_of(facts).values()]
+    assert set(stored(tmp_path / "network.weights").values()) == {SAFETENSORS[dtype] for dtype in types}
+    assert ("float32" in types) == (max_error < 1e-6) and ("int8" in types) == (max_error > 0.01)
+
+    record = weight_errors.read(artifact.program)
+    assert record.max_error == max_error and (record.nbytes, float(f"{record.error:.3g}")) in record.tried
+    sizes = [record.float32_nbytes, *(each.nbytes for each in record.narrowings)]
+    assert sizes == sorted(sizes, reverse=True), "every narrowing saves bytes"
+    assert record.narrowings[-1].nbytes <= record.nbytes <= record.float32_nbytes
+    assert {(n.layer, n.dtype) for n in record.narrowings if n.done} >= {
+        (node, layer["weights_dtype"]) for node, layer in layers_of(facts).items() if layer["weights_dtype"] != "float32"
+    }
+
+
+def test_auto_builds_what_it_chose(monkeypatch):
+    """Where that errs by more than values alone, less is allowed; in the end nothing is narrow."""
+    options = dict(threads=1, kernels="smallest", weights="auto", max_error=0.02)
+    measured = weight_trial.Trial.error_of
+    loose = weight_errors.read(flexcomp.build(network(weights()), **options).program)
+    for count in (1, 9):
+        found = iter([0.05] * count)
+        monkeypatch.setattr(weight_trial.Trial, "error_of", lambda *given, found=found: next(found, None) or measured(*given))
+        record = weight_errors.read(flexcomp.build(network(weights()), **options).program)
+        assert record.max_error == 0.02 and record.nbytes > loose.nbytes
+        assert 0 < record.error <= 0.02 * 0.9 * 0.02 / 0.05 + 1e-6 if count == 1 else record.error == 0
+    assert record.nbytes == record.float32_nbytes
+
+
+def test_auto_takes_what_a_type_does_not_have_in_another(tmp_path):
+    given = weights()
+    given["head"][3, 4] = 1e5
+    artifact = flexcomp.build(network(given), threads=1, kernels="smallest", weights="auto", max_error=0.5)
+    errors = {node: layer["weights_errors"] for node, layer in layers_of(facts_of(artifact)).items()}
+    assert "float16" not in errors["/head/fc"] and "bfloat16" in errors["/head/fc"]
+    assert "float16" in errors["/body/conv"]
+    table = artifact.summary()
+    assert "int8" in table and "outputs err by" in table
+
+
+def test_auto_with_calibration_from_a_file(tmp_path):
+    np.savez(tmp_path / "images.npz", x=normal(3, *IMAGE))
+    options = {"threads": 1, "kernels": "smallest", "weights": "auto"}
+    several = flexcomp.build(network(weights()), **options, calibration=tmp_path / "images.npz")
+    again = flexcomp.build(network(weights()), **options, calibration=[{"x": image} for image in normal(3, *IMAGE)])
+    assert facts_of(several)["error"] == facts_of(again)["error"] > 0
+    assert layers_of(facts_of(several)) == layers_of(facts_of(again))
+
+
+def relu_of_products(**given: np.ndarray) -> onnx.ModelProto:
+    """Outputs a = relu(x · first), and if there are weights for it b = relu(x · second)."""
+    nodes = [helper.make_node("MatMul", ["x", name], [f"{name}/p"], f"/{name}") for name in given]
+    nodes += [helper.make_node("Relu", [f"{name}/p"], [f"{name}/y"], f"/{name}/relu") for name in given]
+    return model(nodes, {"x": (2, 24)}, [f"{name}/y" for name in given], given)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, np.nan])
+def test_calibration_that_says_nothing_is_refused(value):
+    network = relu_of_products(first=abs(normal(24, 24)))
+    x = np.full((2, 24), value, np.float32)
+    with pytest.raises(InputError, match="calibration inputs make first/y 0, or no numbers: they say nothing of errors; give"):
+        flexcomp.build(network, threads=1, kernels="smallest", weights="auto", calibration={"x": x})
+    flexcomp.build(network, threads=1, kernels="smallest", weights="auto", calibration=[{"x": x}, {"x": np.ones_like(x)}])
+
+
+def test_random_inputs_that_say_nothing_are_refused():
+    nodes = [helper.make_node("Cast", ["x"], ["f"], to=1), helper.make_node("MatMul", ["f", "w"], ["p"], "/p")]
+    nodes += [helper.make_node("Relu", ["p"], ["y"])]
+    counted = model(nodes, {"x": (2, 24)}, ["y"], {"w": -abs(normal(24, 24))}, {"x": onnx.TensorProto.INT64})
+    with pytest.raises(InputError, match="random inputs make y 0, or no numbers"):
+        flexcomp.build(counted, threads=1, kernels="smallest", weights="auto")
+
+
+def test_what_calibration_does_not_reach_is_said(caplog):
+    """An output that stays 0, and the layer whose weights nothing depends on."""
+    network = relu_of_products(first=abs(normal(24, 24)), second=-abs(normal(24, 24)))
+    options = dict(threads=1, kernels="smallest", weights="auto")
+    flexcomp.build(network, **options, calibration={"x": np.ones((2, 24), np.float32)})
+    first, second = (record.message for record in caplog.records)
+    assert first == "the calibration inputs make second/y 0, or no numbers: they say nothing of errors there"
+    assert second == "the calibration inputs say nothing of /second: no output depends on their weights there"
+    caplog.clear()
+    flexcomp.build(network, **options)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_error": 0}, "max_error=0 is not a part of the largest output between 0 and 1"),
+        ({"max_error": "small"}, "max_error='small'"),
+        ({"calibration": {"y": normal(*IMAGE)}}, "calibration inputs are called 'y'; the network's 'x'"),
+        ({"calibration": {"x": normal(1, 3, 4, 4)}}, r"calibration input 'x' has shape \(1, 3, 4, 4\): the network takes"),
+        ({"calibration": []}, "calibration inputs are a dict"),
+        ({"calibration": 5}, "calibration inputs are a dict"),
+        ({"calibration": {"x": np.full(IMAGE, "text")}}, "x"),
+        ({"calibration": "nothing.npz"}, "cannot read calibration inputs from nothing.npz"),
+    ],
+)
+def test_wrong_calibration(options, message):
+    with pytest.raises(InputError, match=message):
+        flexcomp.build(network(weights()), threads=1, weights="auto", **options)
+
+
+def test_auto_where_outputs_move_in_steps():
+    """Every layer's error alone may be 0, and that of all together is not."""
+    for seed in (89, 120, 535):
+        rng = np.random.default_rng(seed)
+        nodes = [helper.make_node("MatMul", ["x" if i == 0 else f"r{i - 1}", f"w{i}"], [f"m{i}"], f"m{i}") for i in range(3)]
+        nodes += [helper.make_node("Relu", [f"m{i}"], [f"r{i}"], f"r{i}") for i in range(3)]
+        nodes = [node for pair in zip(nodes[:3], nodes[3:], strict=True) for node in pair]
+        nodes.append(helper.make_node("Floor", ["r2"], ["y"], "steps"))
+        given = {f"w{i}": rng.standard_normal((24, 24), dtype=np.float32) for i in range(3)}
+        stepped = model(nodes, {"x": (1, 24)}, ["y"], given)
+        artifact = flexcomp.build(stepped, threads=1, kernels="smallest", weights="auto", max_error=1e-3)
+        assert facts_of(artifact)["error"] <= 1e-3
+
+
+def test_auto_of_networks_in_bfloat16():
+    brain = onnx.TensorProto.BFLOAT16
+    nodes = [node("MatMul", "x", "w")]
+    given = {"w": normal(24, 24).astype(ml_dtypes.bfloat16)}
+    network = model(nodes, {"x": (2, 24)}, ["y"], given, {"x": brain, "y": brain})
+    facts = facts_of(flexcomp.build(network, threads=1, kernels="smallest", weights="auto", max_error=0.2))
+    (errors,) = [layer["weights_errors"] for layer in facts["layers"] if layer["weights_errors"]]
+    assert 0 < errors["int8"] < 0.2
+
+
+def test_options_of_auto_are_for_auto():
+    for option in ({"max_error": 0.1}, {"calibration": {"x": normal(*IMAGE)}}):
+        with pytest.raises(InputError, match='are for weights="auto"'):
+            flexcomp.build(network(weights()), threads=1, weights="int8", **option)
