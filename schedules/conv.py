@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from tvm import tirx
@@ -39,7 +39,7 @@ from .tiles.tile import Tile, VectorUnit, pieces, split_evenly
 # Bytes of input that should stay in the second-level cache while all blocks pass over it.
 _BAND_NBYTES = 256 * 1024
 # Input channels up to which the whole reduction over them is unrolled: a loop of three steps would not pay.
-_UNROLL_CHANNELS = 4
+UNROLL_CHANNELS = 4
 # Products added up in a register before the sum moves to the total. Rounding errors grow with the number of terms
 # added one after the other: 25,088 of them lose a digit against ONNX Runtime, which also adds up in parts.
 _PARTIAL_TERMS = 512
@@ -54,10 +54,10 @@ def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> t
     x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer.
     """
-    return DirectEmitter(spec, _as_row(spec), tile, vector_width, threads).prim_func()
+    return DirectEmitter(spec, as_row(spec), tile, vector_width, threads).prim_func()
 
 
-def _as_row(spec: ConvSpec) -> ConvSpec:
+def as_row(spec: ConvSpec) -> ConvSpec:
     """A pointwise convolution sees one long row of pixels."""
     if not spec.pointwise:
         return spec
@@ -71,7 +71,7 @@ def unit_for(spec: ConvSpec, unit: VectorUnit) -> VectorUnit:
 
 
 def _may_join_columns(spec: ConvSpec) -> bool:
-    return spec.group_in <= _UNROLL_CHANNELS and spec.groups == 1 and spec.dilation[1] == 1
+    return spec.group_in <= UNROLL_CHANNELS and spec.groups == 1 and spec.dilation[1] == 1
 
 
 class DirectEmitter:
@@ -89,7 +89,7 @@ class DirectEmitter:
         keeps_rows = 2 * math.prod(self.panel.shape) <= tensors
         self.parts = choose_parts(self.units, self.panel.blocks * spec.batch, bands, threads, keeps_rows)
         # Their reductions are so short that writing takes longer than computing if the lines are not there yet.
-        self.fetches_output = spec.in_channels <= _UNROLL_CHANNELS
+        self.fetches_output = spec.in_channels <= UNROLL_CHANNELS
         # Few input channels make no vector; those of neighbouring columns do, and their weights are neighbours too.
         self.joins_columns = tile.depth > 1 and _may_join_columns(spec)
 
@@ -102,25 +102,31 @@ class DirectEmitter:
         self._tasks(given.first, given.count)
 
     def _tasks(self, first, count) -> None:
+        with loop(count * (self.spec.batch * self.parts), self.spec.flops) as task:
+            self._task(task, first, count)
+
+    def _task(self, task, first, count) -> None:
         spec, panel = self.spec, self.panel
-        with loop(count * (spec.batch * self.parts), spec.flops) as task:
-            self.acc = Accumulators(self.tile.rows, self.pieces)
-            self.total = Accumulators(self.tile.rows, self.pieces) if spec.taps > _PARTIAL_TERMS else self.acc
-            offset = T.bind(task % count)
-            part = T.bind(task // count)
-            block = T.bind(first + offset)
-            start = tirx.min(block % panel.blocks_per_group * panel.block, max(panel.group_channels - panel.block, 0))
-            group = block // panel.blocks_per_group
-            self.in_channel = T.bind(group * spec.group_in) if panel.groups > 1 else 0
-            self.out_channel = T.bind(group * panel.group_channels + start) if panel.blocks > 1 else 0
-            self.panel_at = T.bind(self.w.block_at(offset))
-            self.image = T.bind(part // self.parts) if spec.batch > 1 else 0
-            low, size = self._part_of_units(part % self.parts if spec.batch > 1 else part)
-            if spec.pointwise:
-                self._pointwise(low, size)
-            else:
-                with T.serial(size) as row:
-                    self._row(low + row)
+        self.acc = Accumulators(self.tile.rows, self.pieces)
+        self.total = Accumulators(self.tile.rows, self.pieces) if spec.taps > _PARTIAL_TERMS else self.acc
+        offset = T.bind(task % count)
+        part = T.bind(task // count)
+        block = T.bind(first + offset)
+        start = tirx.min(block % panel.blocks_per_group * panel.block, max(panel.group_channels - panel.block, 0))
+        group = block // panel.blocks_per_group
+        self.in_channel = T.bind(group * spec.group_in) if panel.groups > 1 else 0
+        self.out_channel = T.bind(group * panel.group_channels + start) if panel.blocks > 1 else 0
+        self.panel_at = T.bind(self.w.block_at(offset))
+        self.image = T.bind(part // self.parts) if spec.batch > 1 else 0
+        self._units(*self._part_of_units(part % self.parts if spec.batch > 1 else part))
+
+    def _units(self, low, size) -> None:
+        """Units [low, low + size) of the output: rows, or tiles of the only one."""
+        if self.spec.pointwise:
+            self._pointwise(low, size)
+        else:
+            with T.serial(size) as row:
+                self._row(low + row)
 
     def _part_of_units(self, part) -> tuple:
         """First unit of a part and how many it has; the first `larger` parts have one more."""
@@ -135,7 +141,7 @@ class DirectEmitter:
         """Tiles [low, low + count) of the only row; the first `larger` of the row have one pixel more."""
         self.out_row, self.in_row, self.kernel_rows = 0, 0, (0, 1)
         size, larger = divmod(self.spec.out_width, self.units)
-        if self.parts == 1:
+        if isinstance(count, int) and count == self.units:
             larger_count, smaller_count = larger, self.units - larger
         else:
             larger_count = T.bind(tirx.max(tirx.min(larger - low, count), 0)) if larger else 0
@@ -166,16 +172,20 @@ class DirectEmitter:
 
     def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
         """One register tile at output pixels [column, column + size); `taps[kw]` lists the pixels that tap kw reaches."""
-        spec = self.spec
         self._prefetch(column, size)
         self.total.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
-        every = list(range(size))
+        self._products(column, size, taps)
+        self._store(column, size)
+
+    def _products(self, column, size: int, taps: list[list[int]] | None) -> None:
+        """Add what the kernel rows contribute."""
+        spec, every = self.spec, list(range(size))
         by_column = spec.group_in >= 2 * _PARTIAL_TERMS
-        with maybe_serial(*self.kernel_rows) as kernel_row, self._part(size, not by_column):
+        with self._kernel_row() as kernel_row, self._part(size, not by_column):
             if self.joins_columns:
                 for first, last, reached in _joined(taps or [every] * spec.kernel[1]):
                     self._reduce(kernel_row, first, column, reached, 0, (last - first) * spec.group_in)
-            elif taps is None and spec.group_in > _UNROLL_CHANNELS:
+            elif taps is None and spec.group_in > UNROLL_CHANNELS:
                 with maybe_serial(0, spec.kernel[1]) as kernel_column:
                     self._channels(kernel_row, kernel_column, column, every, size)
             else:
@@ -183,7 +193,10 @@ class DirectEmitter:
                     reached = every if taps is None else taps[kernel_column]
                     if reached:
                         self._channels(kernel_row, kernel_column, column, reached, size)
-        self._store(column, size)
+
+    def _kernel_row(self) -> AbstractContextManager:
+        """A loop over the kernel rows that meet the image."""
+        return maybe_serial(*self.kernel_rows)
 
     @contextmanager
     def _part(self, size: int, wanted: bool = True) -> Iterator[None]:
@@ -213,16 +226,15 @@ class DirectEmitter:
         in_row = self.image * spec.height + self.in_row + kernel_row * spec.dilation[0]
         in_column = column * spec.stride[1] - spec.padding[1] + kernel_column * spec.dilation[1]
         pixel = (in_row * spec.width + in_column) * spec.in_channels + self.in_channel + start_channel
-        position = (kernel_row * spec.kernel[1] + kernel_column) * spec.group_in
-        tap = self.w.weights_at(self.panel_at, position, start_channel)
+        tap = self._weights_at(kernel_row, kernel_column, start_channel)
 
         def left(row: int, step, lanes: int) -> tirx.Expr:
             return self.x[vector(pixel + (row * spec.stride[1] * spec.in_channels) + step, lanes)]
 
         def right(step, start: int, lanes: int) -> tirx.Expr:
-            return self.w.weights(tap + step * block + start, lanes)
+            return self._weights(tap + step * block + start, lanes)
 
-        if spec.group_in <= _UNROLL_CHANNELS and not self.joins_columns:
+        if spec.group_in <= UNROLL_CHANNELS and not self.joins_columns:
             for step in range(spec.group_in):
                 self.acc.accumulate(
                     reached,
@@ -232,6 +244,13 @@ class DirectEmitter:
         else:
             depth = self.tile.depth  # parts of a long reduction are multiples of it
             lane.reduce(self.acc, reached, count, left, right, depth, rest=spec.group_in % depth)
+
+    def _weights_at(self, kernel_row, kernel_column, channel):
+        position = (kernel_row * self.spec.kernel[1] + kernel_column) * self.spec.group_in
+        return self.w.weights_at(self.panel_at, position, channel)
+
+    def _weights(self, index, lanes: int) -> tirx.Expr:
+        return self.w.weights(index, lanes)
 
     def _place(self, column):
         """Where the first output channel of a pixel lies in y, and in the tensors."""
@@ -248,6 +267,10 @@ class DirectEmitter:
             if self.fetches_output:
                 prefetch(self.y, place, self.panel.block, write=True)
 
+    def _sum(self, column, row: int, start: int, lanes: int) -> tirx.Expr:
+        """What all products of pixel `column + row` add up to."""
+        return self.total.get(row, start, lanes)
+
     def _store(self, column, size: int) -> None:
         spec = self.spec
         for row in range(size):
@@ -256,7 +279,7 @@ class DirectEmitter:
                 index = vector(place + start, lanes)
                 value = ep.evaluate(
                     spec.epilogue,
-                    self.w.finish(self.panel_at, start, lanes, self.total.get(row, start, lanes)),
+                    self.w.finish(self.panel_at, start, lanes, self._sum(column, row, start, lanes)),
                     tensor=lambda i, index=index: self.tensors[i][index],
                     channel=lambda i, start=start, lanes=lanes: self.w.channel(self.panel_at, i, start, lanes),
                 )

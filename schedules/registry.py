@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 
-from . import conv, depthwise, grouped, matmul
+from . import conv, depthwise, grouped, matmul, widened
 from .im2col import kernel as im2col_kernel
 from .im2col import ways as im2col
 from .row_bands import RowKernel, row_kernel
@@ -42,6 +42,9 @@ _GROUPED_SLOWDOWN = 1.5
 _DIRECT_FLOPS = 1.025
 _RESULT_FLOPS = 0.95
 _WEIGHT_FLOPS = 2.0
+# Instructions that widen a vector of 128 bits, as multiply-adds that could run instead (benchmarks/mca.py); wider vectors
+# are widened beside the multiply-adds.
+_WIDENING = {"float16": 2.0, "bfloat16": 1.5, "int8": 3.5}
 # F(6,3) is not offered: it errs by 1e-5 of the largest output where F(4,3) errs by 2e-6, and over the sixteen
 # convolutions of VGG-19 that adds up to more than 1e-4. F(5,3) errs by 6e-6, and must save this part of the work.
 WINOGRAD_KINDS = (2, 4, 5)
@@ -93,6 +96,7 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
         tile = choose(tile_width(spec), spec.group_out, conv.unit_for(spec, unit), row_nbytes=row_nbytes)
     return [
         direct_candidate(spec, tile, unit),
+        *widened_candidates(spec, tile, unit),
         *(winograd_candidate(way, unit) for way in _winograd_ways(spec, unit)),
         *(strassen_candidate(way, unit) for way in strassen.ways(spec, unit)),
         *(im2col_candidate(way, unit) for way in im2col.ways(spec, unit)),
@@ -113,12 +117,33 @@ def direct_candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     else:
         family = "gemv" if spec.batch * spec.height * spec.width == 1 else "direct"
         build, work = conv.kernel, _direct_work(spec)
+        if tile.depth > 1 and spec.weights in _WIDENING:
+            work *= 1 + _WIDENING[spec.weights] / tile.rows
     panel = panel_of(spec, tile.channels)
     code = lambda: build(spec, tile, unit.width, unit.threads)  # noqa: E731
     # Blocks that overlap compute some results twice.
     disjoint = family in ("direct", "gemv") and panel.group_channels % panel.block == 0
     rows = row_kernel(spec, unit.width, family, tile)
     return Candidate(family, tile, panel, 0, work, code, rows=rows, in_place=disjoint)
+
+
+def widened_candidates(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> list[Candidate]:
+    """The direct kernel with weights widened once for many tiles, if there is something to gain; it needs scratch."""
+    if grouped.eligible(spec, unit) or not widened.eligible(spec, tile):
+        return []
+    way = widened.Widened(spec, tile, unit.threads)
+    direct = direct_candidate(spec, tile, unit)
+    return [
+        replace(
+            direct,
+            scratch_nbytes=way.scratch_nbytes,
+            work=_direct_work(spec) * (1 + _WIDENING[spec.weights] / widened.TILES_OF_A_GROUP / tile.rows),
+            build=lambda: widened.kernel(way, unit.width),
+            variant="widened",
+            scratch=way.scratch,
+            rows=None,
+        )
+    ]
 
 
 def grouped_tile(spec: ConvSpec, unit: VectorUnit) -> Tile:

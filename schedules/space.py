@@ -24,6 +24,7 @@ from .registry import (
     matmul_candidate,
     strassen_candidate,
     tile_width,
+    widened_candidates,
     winograd_candidate,
 )
 from .strassen import ways as strassen
@@ -81,6 +82,7 @@ def _more(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> Iterator[Candidate]:
         tiles = _tiles(tile_width(spec), spec.group_out, conv.unit_for(spec, unit), vectors)
     for tile in tiles:
         yield direct_candidate(spec, tile, unit)
+        yield from widened_candidates(spec, tile, unit)
     offered = set(winograd.ways(spec, unit))
     for way in _winograd_ways(spec, unit):
         if way not in offered:

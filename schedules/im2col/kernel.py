@@ -13,19 +13,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..tiles import epilogue as ep
-from ..tiles.emit import CACHE_LINE, Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
+from ..tiles.emit import CACHE_LINE, PARALLEL_FLOPS, Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
 from ..tiles.layer_function import Operands, layer_function
 from ..tiles.tile import pieces
 from .ways import Im2col, eligible
 
-# Products added up in a register before the sum moves to the output, as in the direct convolution.
-_PARTIAL_TERMS = 512
 # Bytes of the flattened slice that should stay in the second-level cache while all blocks pass over it.
 _BAND_NBYTES = 256 * 1024
 # Tasks of a stretch, if it has as many tiles: enough for several threads to get equal shares.
@@ -33,12 +32,12 @@ _LEAST_TASKS = 8
 
 
 def kernel(way: Im2col, vector_width: int) -> tirx.PrimFunc:
-    """A PrimFunc (x, epilogue tensors…, panel, first, count, y, flattened).
+    """A PrimFunc (x, epilogue tensors…, panel, first, count, y, flattened[, widened]).
 
     x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
-    out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer; flattened is scratch
-    of the shape `way.scratch[0]`. A step whose first block overlaps the one before it leaves the shared channels to
-    the step that has that one.
+    out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer; flattened and
+    widened are scratch of the shapes `way.scratch`. A step whose first block overlaps the one before it leaves the
+    shared channels to the step that has that one.
     """
     assert eligible(way.spec), f"nothing to flatten for {way.spec}"
     assert way.tile.channels <= way.spec.group_out, f"{way.tile} is wider than {way.spec}"
@@ -72,7 +71,7 @@ class _Emitter:
 
     def _body(self, given: Operands) -> None:
         self.x, self.w, self.y, self.tensors = given.x, given.panel, given.y, given.tensors
-        (self.a,) = given.scratch
+        self.a, self.wide = (*given.scratch, None)[:2]
         self._slices(given.first, given.count)
 
     def _slices(self, first, count) -> None:
@@ -203,7 +202,7 @@ class _Emitter:
         spec, panel = self.spec, self.panel
         flops = 2 * self.way.flattened_pixels * spec.group_out * self.way.slice
         shared = max(0, panel.blocks_per_group * panel.block - panel.group_channels)
-        with loop(count * self.bands, flops) as task:
+        with self._each_task(count * self.bands, flops) as task:
             accumulators = {lanes: Accumulators(self.way.tile.rows, self._pieces(lanes)) for lanes in (0, shared)}
             block = T.bind(low + task % count)
             top = T.bind(self.top + task // count * self.band) if self.bands > 1 else self.top
@@ -218,6 +217,21 @@ class _Emitter:
                 with T.Else():
                     self._tiles(accumulators[shared], top, panel.group_channels - panel.block)
 
+    @contextmanager
+    def _each_task(self, tasks, flops: int) -> Iterator[tirx.Expr]:
+        """A loop over tasks, in which `wide_at` is where the thread that has one may widen weights."""
+        slots = self.way.slots if flops >= PARALLEL_FLOPS else 1
+        if self.wide is None or slots == 1:
+            self.wide_at = 0
+            with T.serial(tasks) if self.wide is not None else loop(tasks, flops) as task:
+                yield task
+            return
+        each = T.bind((tasks + (slots - 1)) // slots)
+        with T.parallel(slots) as slot:
+            self.wide_at = slot * self.way.scratch[1][1]
+            with T.serial(slot * each, T.bind(tirx.min((slot + 1) * each, tasks))) as task:
+                yield task
+
     def _pieces(self, shared: int) -> list[tuple[int, int]]:
         """The vectors of a block's lanes behind the first `shared`."""
         return [(shared + start, lanes) for start, lanes in pieces(self.panel.block - shared, self.width)]
@@ -225,37 +239,58 @@ class _Emitter:
     def _tiles(self, acc: Accumulators, top, channel) -> None:
         self.out_channel = _bind(self.group * self.spec.group_out + channel)
         stop = T.bind(tirx.min(top + self.band, self.bottom)) if self.bands > 1 else self.bottom
+        if self.wide is None:
+            self._each_tile(top, stop, lambda pixel, size: self._tile(acc, pixel, size))
+            return
+        with maybe_serial(0, self.way.parts) as part:
+            begin = T.bind(self.start + part * self.way.terms)
+            terms = tirx.min(self.way.terms, self.stop - begin)
+            self.w.widen(self.w.weights_at(self.panel_at, begin), terms, self.wide, self.wide_at)
+            self._each_tile(top, stop, lambda pixel, size: self._part(acc, pixel, size, self._place(pixel), part))
+
+    def _each_tile(self, top, stop, emit: Callable) -> None:
+        """`emit(pixel, size)` for tiles [top, stop)."""
         if not self.larger:
             with T.serial(top, stop) as tile:
-                self._tile(acc, tile * self.small, self.small)
+                emit(tile * self.small, self.small)
             return
         middle = T.bind(tirx.max(top, tirx.min(stop, self.larger)))
         with T.serial(top, middle) as tile:
-            self._tile(acc, tile * (self.small + 1), self.small + 1)
+            emit(tile * (self.small + 1), self.small + 1)
         with T.serial(middle, stop) as tile:
-            self._tile(acc, tile * self.small + self.larger, self.small)
+            emit(tile * self.small + self.larger, self.small)
 
     def _tile(self, acc: Accumulators, pixel, size: int) -> None:
         """Output pixels [pixel, pixel + size) and the channels of a block."""
-        spec, block = self.spec, self.panel.block
-        place = T.bind((self.image * self.way.pixels + pixel) * spec.y_stride + (spec.y_start + self.out_channel))
+        place = self._place(pixel)
         if self.way.count > 1:
             self._prefetch(place, size)
-        parts = math.ceil(self.way.slice / _PARTIAL_TERMS)
-        each = math.ceil(self.way.slice / parts)
-        with maybe_serial(0, parts) as part:
-            acc.fill(size, lambda start, lanes: zero(lanes))
-            begin = _bind(self.start + part * each)
-            terms = tirx.min(each, self.stop - begin)
-            source = T.bind((pixel - self.first_pixel) * self.way.row + part * each)
-            weights = T.bind(self.w.weights_at(self.panel_at, begin))
-            with T.serial(terms) as term:
-                acc.accumulate(
-                    list(range(size)),
-                    lambda row, start, lanes: spread(self.a[source + row * self.way.row + term], lanes),
-                    lambda start, lanes: self.w.weights(weights + term * block + start, lanes),
-                )
-            self._add(acc, size, place, part, parts)
+        with maybe_serial(0, self.way.parts) as part:
+            self._part(acc, pixel, size, place, part)
+
+    def _place(self, pixel):
+        return T.bind((self.image * self.way.pixels + pixel) * self.spec.y_stride + (self.spec.y_start + self.out_channel))
+
+    def _part(self, acc: Accumulators, pixel, size: int, place, part) -> None:
+        """Multiply a tile with a part of the slice, and add it to the output."""
+        block = self.panel.block
+        acc.fill(size, lambda start, lanes: zero(lanes))
+        begin = _bind(self.start + part * self.way.terms)
+        terms = tirx.min(self.way.terms, self.stop - begin)
+        source = T.bind((pixel - self.first_pixel) * self.way.row + part * self.way.terms)
+        weights = T.bind(self.w.weights_at(self.panel_at, begin) if self.wide is None else self.wide_at)
+
+        def right(term, start: int, lanes: int) -> tirx.Expr:
+            at = weights + term * block + start
+            return self.w.weights(at, lanes) if self.wide is None else self.wide[vector(at, lanes)]
+
+        with T.serial(terms) as term:
+            acc.accumulate(
+                list(range(size)),
+                lambda row, start, lanes: spread(self.a[source + row * self.way.row + term], lanes),
+                lambda start, lanes: right(term, start, lanes),
+            )
+        self._add(acc, size, place, part, self.way.parts)
 
     def _prefetch(self, place, size: int) -> None:
         """Ask for the partial sums that a slice adds to."""

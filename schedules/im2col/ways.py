@@ -19,7 +19,10 @@ from dataclasses import dataclass
 from ..tiles.panel import Panel, panel_of
 from ..tiles.spec import ConvSpec
 from ..tiles.tile import Tile, VectorUnit, choose
+from ..tiles.widening import WIDENED_NBYTES, widens
 
+# Products added up in a register before the sum moves to the output, as in the direct convolution.
+_PARTIAL_TERMS = 512
 _LINE = 16  # floats of a cache line
 # Pixels of a tile this many bytes apart would share a few sets of an 8-way 32 KiB cache.
 _ALIAS_NBYTES = 1024
@@ -46,6 +49,7 @@ class Im2col:
     tile: Tile
     slices: int
     stretch: int  # output pixels that pass through all slices together, up to a tile more
+    slots: int = 0  # rooms for widened weights, one per thread; 0: weights are read as they are
 
     @property
     def panel(self) -> Panel:
@@ -100,13 +104,25 @@ class Im2col:
         return floats + _LINE if floats * 4 % _ALIAS_NBYTES == 0 else floats
 
     @property
+    def parts(self) -> int:
+        """Into how many parts the products of a slice are cut that are added up in registers."""
+        most = min(_PARTIAL_TERMS, WIDENED_NBYTES // (4 * self.tile.channels)) if self.slots else _PARTIAL_TERMS
+        return math.ceil(self.slice / most)
+
+    @property
+    def terms(self) -> int:
+        """Products of the first part, which no other has more than."""
+        return math.ceil(self.slice / self.parts)
+
+    @property
     def scratch(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of the flattened slice, float32."""
-        return ((self.flattened_pixels, self.row),)
+        """The shapes of the flattened slice and of widened weights, float32."""
+        flattened = (self.flattened_pixels, self.row)
+        return (flattened, (self.slots, self.terms * self.tile.channels)) if self.slots else (flattened,)
 
     @property
     def scratch_nbytes(self) -> int:
-        return 4 * self.flattened_pixels * self.row
+        return 4 * sum(math.prod(shape) for shape in self.scratch)
 
     @property
     def work(self) -> float:
@@ -138,5 +154,7 @@ def ways(spec: ConvSpec, unit: VectorUnit) -> list[Im2col]:
 
 def in_slices(spec: ConvSpec, unit: VectorUnit, slices: int) -> Im2col:
     """The way with the best register tile, about so many slices, and stretches whose partial sums stay cached."""
-    tile = choose(spec.out_height * spec.out_width, spec.group_out, unit)
-    return Im2col(spec, tile, slices, max(1, _SUMS_NBYTES // (4 * spec.group_out)))
+    pixels = spec.out_height * spec.out_width
+    tile = choose(pixels, spec.group_out, unit)
+    slots = unit.threads if widens(spec, unit.by_lane, pixels) else 0
+    return Im2col(spec, tile, slices, max(1, _SUMS_NBYTES // (4 * spec.group_out)), slots)

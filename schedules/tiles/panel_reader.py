@@ -7,9 +7,12 @@ channel's scale before the bias is added.
 from __future__ import annotations
 
 from tvm import tirx
+from tvm.script.ir_builder import tirx as T
 
 from .emit import vector, zero
 from .panel import Panel
+
+_WIDENED_LANES = 16  # of a vector that is not in a register tile
 
 
 class PanelReader:
@@ -57,6 +60,13 @@ class PanelReader:
         """The weights from element `index` on."""
         value = self.buffer[vector(index, lanes)]
         return widened(value, self.panel.dtype, lanes) if self.panel.narrow else value
+
+    def widen(self, at, count, target: tirx.Buffer, place) -> None:
+        """Write the weights of `count` taps, of which the first begin at element `at`, to `target` from `place` on, float32."""
+        block = self.panel.block
+        lanes = min(block & -block, _WIDENED_LANES)
+        with T.serial(count * block // lanes) as i:
+            T.buffer_store(target, self.weights(at + i * lanes, lanes), [vector(place + i * lanes, lanes)])
 
     def _wide(self, at, row: int, start, lanes: int) -> tirx.Expr:
         """A float32 row in front of narrow weights."""

@@ -118,10 +118,10 @@ def check(spec: ConvSpec, candidate: Candidate, function, cut: int) -> None:
             continue
         given = np.full_like(packed, np.nan)
         given[:count] = packed[first : first + count]
-        scratch = [_Guarded(shape) for shape in candidate.scratch]
+        scratch = [Guarded(shape) for shape in candidate.scratch]
         operands = map(tvm.runtime.tensor, [x, *[tensor] * spec.tensors, given])
         function(*operands, first, count, result, *(one.inside for one in scratch))
-        written = _written(candidate, first, count)
+        written = written_channels(candidate, first, count)
         y[..., written] = expected[..., written]
         np.testing.assert_array_equal(np.isnan(result.numpy()), np.isnan(y))
         assert all(one.is_untouched_outside() for one in scratch), "scratch is too small"
@@ -130,7 +130,7 @@ def check(spec: ConvSpec, candidate: Candidate, function, cut: int) -> None:
     assert error < accuracy, f"error {error:.1e}"
 
 
-def _written(candidate: Candidate, first: int, count: int) -> np.ndarray:
+def written_channels(candidate: Candidate, first: int, count: int) -> np.ndarray:
     """Channels that a step writes. What im2col's blocks share belongs to the earlier one."""
     channels = candidate.panel.channels()
     written = set(channels[first : first + count].reshape(-1))
@@ -139,7 +139,7 @@ def _written(candidate: Candidate, first: int, count: int) -> np.ndarray:
     return np.array(sorted(written))
 
 
-class _Guarded:
+class Guarded:
     """A scratch buffer full of NaN between guard values."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:

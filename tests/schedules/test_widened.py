@@ -1,0 +1,111 @@
+"""Narrow weights widened into scratch for many tiles, against NumPy: in whole blocks and in parts, over random layers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+
+from flexcomp.schedules import widened
+from flexcomp.schedules.im2col import ways as im2col
+from flexcomp.schedules.registry import conv_candidates, im2col_candidate
+from flexcomp.schedules.tiles.narrow_panel import rounded
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import VectorUnit
+
+from .kernels import assert_no_workspace, library
+from .reference import conv2d, pack
+from .shapes_conv import Guarded, written_channels
+from .test_conv import EPILOGUES, RELU, RESIDUAL, specs
+
+UNIT = VectorUnit(4, 32, by_lane=True)
+DTYPES = ("float16", "bfloat16", "int8")
+# Whole blocks of few taps; channels in parts that do not come out even, with borders, strides, groups and threads.
+LAYERS = [
+    ConvSpec(1, 20, 23, 3, 24, (7, 7), (2, 2), (3, 3, 3, 3), epilogue=RELU),
+    ConvSpec(1, 14, 15, 130, 40, (3, 3), (1, 1), (1, 1, 1, 1), epilogue=RESIDUAL),
+    ConvSpec(2, 9, 31, 150, 56, (5, 3), (2, 1), (3, 0, 1, 2), dilation=(1, 2)),
+    ConvSpec(1, 13, 13, 2 * 400, 2 * 24, (1, 1), groups=2, epilogue=RELU),
+    ConvSpec(1, 1, 197, 1029, 72, epilogue=("silu", ("acc",))),
+    ConvSpec(3, 11, 9, 700, 33, stride=(2, 2), epilogue=("prelu", ("acc",), ("channel", 0))),
+]
+
+
+def widened_of(spec: ConvSpec, unit: VectorUnit = UNIT):
+    return next((c for c in conv_candidates(spec, unit) if c.variant == "widened"), None)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_widened_weights_are_those_that_the_type_has(threads):
+    """Every slice writes its channels and nothing else, reads no weights outside itself, and stays inside of its scratch."""
+    unit = replace(UNIT, threads=threads)
+    drawn = [spec for spec in specs("conv", 30) if widened.eligible(replace(spec, weights="int8"), UNIT_TILE)]
+    layers = [replace(spec, weights=DTYPES[i % 3]) for i, spec in enumerate([*LAYERS, *LAYERS[1:], *drawn])]
+    cases = [(spec, candidate) for spec in layers if (candidate := widened_of(spec, unit))]
+    assert len(cases) > 12 and {len(candidate.scratch) for _, candidate in cases} == {1, 2}
+    functions = {f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)}
+    assert_no_workspace(functions)
+    compiled = library(functions)
+    for i, (spec, candidate) in enumerate(cases):
+        check(spec, candidate, compiled[f"kernel_{i}"], np.random.default_rng(i))
+
+
+UNIT_TILE = conv_candidates(ConvSpec(1, 20, 20, 64, 64), UNIT)[0].tile
+
+
+def check(spec: ConvSpec, candidate, kernel, rng: np.random.Generator) -> None:
+    draw = lambda *shape: rng.standard_normal(shape).astype("f4")  # noqa: E731
+    x = draw(spec.batch, spec.height, spec.width, spec.in_channels)
+    w, bias = draw(spec.out_channels, *spec.kernel, spec.group_in), draw(spec.out_channels)
+    slope, tensor = draw(spec.out_channels), draw(*spec.out_shape)
+    expected = EPILOGUES[spec.epilogue](conv2d(spec, x, rounded(w, spec.weights), bias), tensor, slope)
+    panel = candidate.panel
+    packed = pack(panel, w, bias, [slope] * spec.channel_vectors)
+    y, result = np.full(expected.shape, np.nan, "f4"), tvm.runtime.tensor(np.full(expected.shape, np.nan, "f4"))
+    cut = int(rng.integers(0, panel.blocks))
+    for first, count in ((cut, panel.blocks - cut), (0, cut)):
+        if not count:
+            continue
+        given = np.full_like(packed, -77 if spec.weights == "int8" else np.nan)
+        given[:count] = packed[first : first + count]
+        scratch = [Guarded(shape) for shape in candidate.scratch]
+        operands = [x, *[tensor] * spec.tensors, given]
+        kernel(*map(tvm.runtime.tensor, operands), first, count, result, *(one.inside for one in scratch))
+        written = written_channels(candidate, first, count)
+        y[..., written] = expected[..., written]
+        np.testing.assert_array_equal(np.isnan(result.numpy()), np.isnan(y), err_msg=f"{spec} {candidate}")
+        assert all(one.is_untouched_outside() for one in scratch), f"scratch of {candidate} is too small for {spec}"
+    accuracy = 3e-5 * max(1, abs(expected).max())
+    np.testing.assert_allclose(result.numpy(), expected, atol=accuracy, err_msg=f"{spec} {candidate}")
+
+
+def test_only_where_there_is_something_to_widen_for():
+    """Wide vectors, float32, a row alone and depthwise layers widen in registers, or not at all."""
+    layer = ConvSpec(1, 14, 14, 256, 64, (3, 3), padding=(1, 1, 1, 1), weights="float16")
+    assert widened_of(layer) is not None
+    assert widened_of(layer, VectorUnit(8, 16)) is None
+    assert widened_of(replace(layer, weights="float32")) is None
+    assert widened_of(replace(layer, groups=256, out_channels=256)) is None
+    assert widened_of(ConvSpec(1, 1, 1, 4096, 1000, weights="int8")) is None
+
+
+def test_scratch_is_a_few_kibibytes_however_deep_the_layer():
+    for channels in (64, 512, 4096):
+        for dtype in DTYPES:
+            candidate = widened_of(ConvSpec(1, 14, 14, channels, 512, (3, 3), padding=(1, 1, 1, 1), weights=dtype))
+            assert candidate.scratch_nbytes <= 32 * 1024
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_slices_of_a_flattened_input(threads):
+    """im2col with narrow weights, by lane: its parts are widened once for all tiles of a band."""
+    unit = replace(UNIT, threads=threads)
+    layers = [replace(spec, weights=DTYPES[i % 3]) for i, spec in enumerate([*LAYERS[:4], *LAYERS[1:3]])]
+    cases = []
+    for i, spec in enumerate(layer for layer in layers if im2col.eligible(layer)):
+        way = im2col.in_slices(spec, unit, (1, 3, 5)[i % 3])
+        cases.append((spec, im2col_candidate(replace(way, stretch=(way.stretch, 40)[i % 2]), unit)))
+    assert len(cases) > 4 and all(len(candidate.scratch) == 2 for _, candidate in cases)
+    compiled = library({f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)})
+    for i, (spec, candidate) in enumerate(cases):
+        check(spec, candidate, compiled[f"kernel_{i}"], np.random.default_rng(i))
