@@ -14,6 +14,8 @@ _BRANCH = re.compile(r"(?:b|b\.\w+|bc\.\w+|cbn?z|tbn?z)\s+(?:.*,\s*)?([.\w$]+)$"
 _FMA = re.compile(r"(?:fmla|fmadd)\b")
 _VECTOR_FMA = re.compile(r"fmla\s+v\d+\.4s")
 _STACK = re.compile(r"(?:ld|st)\w*\s.*\[sp\b")
+_WIDENING = re.compile(r"(?:fcvtl|shll|[su]shll|[su]xtl)2?\b")
+_VECTOR_STORE = re.compile(r"st(p)?(?:ur|r)?\s+q")
 _STORE = re.compile(r"st\w*\s")
 _LOAD = re.compile(r"ld\w*\s")
 _TRIPLE = "aarch64-linux-gnu"
@@ -50,6 +52,16 @@ class Loop:
     def stores(self) -> int:
         """Writes to memory other than the stack."""
         return sum(bool(_STORE.match(line) and not _STACK.match(line)) for line in self.instructions)
+
+    @cached_property
+    def converts(self) -> bool:
+        """Whether narrow numbers become wider ones."""
+        return any(_WIDENING.match(line) for line in self.instructions)
+
+    @cached_property
+    def stored_vectors(self) -> int:
+        """Registers of 128 bits that are written."""
+        return sum(1 + bool(match[1]) for line in self.instructions if (match := _VECTOR_STORE.match(line)))
 
 
 def loops(assembly: str) -> Iterator[Loop]:

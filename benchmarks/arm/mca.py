@@ -1,27 +1,33 @@
 """Kernels for ARM cores, judged without one: the inner loops as they are built, through llvm-mca.
 
-    python -m benchmarks.arm.mca [--preset NAME …] [--markdown]
+    python -m benchmarks.arm.mca [--preset NAME …] [--weights TYPE] [--markdown]
 
 Every kernel family is compiled for presets whose cores LLVM has a model of. Of a kernel's innermost loops the one
 that the full register tile runs in is taken: the one with the most multiply-adds that writes no memory. Its
 multiply-adds are counted against what the core can start; llvm-mca says how many cycles an iteration takes, every
 load being a hit of the first-level cache. The exit status is 1 if a kernel falls short of `SHARE`, or if a product's
-loop touches the stack. Nothing here says how long a layer takes on a device.
+loop touches the stack. With narrow weights an iteration also takes its part of the loop that widens them, and the exit
+status is 1 if a product falls below NARROW_SHARE of what it reaches in float32. Nothing here says how long a layer
+takes on a device.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 
 from benchmarks.arm.assembly import Loop, cycles, find_llvm_mca, loops
 from flexcomp.compiler.machine_code import compile_module
-from flexcomp.device.target import CompileTarget, resolve_target
+from flexcomp.device.target import resolve_target
+from flexcomp.schedules import widened
 from flexcomp.schedules.registry import Candidate, candidates
+from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
 from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
 
 
@@ -41,6 +47,9 @@ CORES = {
     "pixel-6-pro": Core("X1", "neoverse-v1", 4, 0.85),
 }
 DEPTHWISE_SHARE = 0.80
+NARROW_SHARE = 0.90
+_MANY_ROWS = 7
+_FAMILIES_WITH_NARROW_WEIGHTS = ("direct", "depthwise", "im2col_gemm", "gemv")
 _RELU = ("relu", ("acc",))
 
 
@@ -82,6 +91,10 @@ LAYERS: list[tuple[str, ConvSpec | MatmulSpec, str]] = [
 ]
 
 
+# A layer whose weights are widened in a loop.
+DEEP = ConvSpec(1, 1, 197, 768, 3072)
+
+
 @dataclass(frozen=True)
 class Result:
     """A kernel's inner loop on a core."""
@@ -90,7 +103,8 @@ class Result:
     candidate: Candidate
     core: Core
     loop: Loop
-    cycles: float
+    cycles: float  # of an iteration, with what it takes to widen its weights
+    float32: Result | None = None  # the same with weights that are not widened
 
     @property
     def share(self) -> float:
@@ -101,6 +115,9 @@ class Result:
     def wanted(self) -> float | None:
         """The share to reach; None for products of a vector, which wait for weights from memory."""
         family = self.candidate.family
+        if self.float32:
+            many = self.candidate.tile.rows >= _MANY_ROWS and family in ("direct", "im2col_gemm")
+            return NARROW_SHARE * self.float32.share if many else None
         return {"depthwise": DEPTHWISE_SHARE, "gemv": None}.get(family, self.core.share)
 
     @property
@@ -118,14 +135,34 @@ class Result:
         return None
 
 
-def measure(layer: str, spec: ConvSpec | MatmulSpec, wanted: str, target: CompileTarget, core: Core, mca: str) -> Result:
+def measure(layer: str, spec: ConvSpec | MatmulSpec, wanted: str, preset: str, mca: str) -> Result:
     """Compile the layer's kernel that is called `wanted`, the one with the least work if there are several."""
+    target, core = resolve_target(preset), CORES[preset]
     offered = [c for c in candidates(spec, target.vector_unit) if str(c).startswith(wanted)]
     candidate = min(offered, key=lambda c: c.work)
     with target.tvm_target:
         module = compile_module({"kernel": candidate.build()}, target)
     loop = main_loop(module)
-    return Result(layer, candidate, core, loop, cycles(loop, core.model, mca))
+    taken = cycles(loop, core.model, mca)
+    if candidate.panel and candidate.panel.narrow and candidate.scratch:
+        tiles = min(widened.TILES_OF_A_GROUP, math.ceil(spec.out_height * spec.out_width / candidate.tile.rows))
+        weights = loop.fmas / candidate.tile.rows
+        taken += weights * cycles_of_widening(spec.weights, preset, mca) / tiles
+    return Result(layer, candidate, core, loop, taken)
+
+
+@functools.cache
+def cycles_of_widening(weights: str, preset: str, mca: str) -> float:
+    """Cycles for four weights that are widened into scratch, by the loop of a layer that LLVM does not unroll."""
+    target, core = resolve_target(preset), CORES[preset]
+    candidate = next(c for c in candidates(replace(DEEP, weights=weights), target.vector_unit) if c.variant == "widened")
+    with target.tvm_target:
+        module = compile_module({"kernel": candidate.build()}, target)
+    found = [loop for loop in loops(module.inspect_source("s")) if not loop.fmas and loop.converts]
+    if not found:
+        raise RuntimeError("the kernel has no loop that widens weights")
+    loop = max(found, key=lambda loop: loop.stored_vectors)
+    return cycles(loop, core.model, mca) / loop.stored_vectors
 
 
 def main_loop(module: tvm.runtime.Module) -> Loop:
@@ -136,17 +173,23 @@ def main_loop(module: tvm.runtime.Module) -> Loop:
     return max(found, key=lambda loop: loop.fmas)
 
 
-def measure_all(presets: list[str], mca: str) -> Iterator[Result]:
-    """All layers on all presets."""
+def measure_all(presets: list[str], weights: str, mca: str) -> Iterator[Result]:
+    """All layers that can have such weights, on all presets."""
     for layer, spec, wanted in LAYERS:
         for preset in presets:
-            yield measure(layer, spec, wanted, resolve_target(preset), CORES[preset], mca)
+            if weights == "float32":
+                yield measure(layer, spec, wanted, preset, mca)
+            elif wanted in _FAMILIES_WITH_NARROW_WEIGHTS:
+                wide = measure(layer, spec, wanted, preset, mca)
+                yield replace(measure(layer, replace(spec, weights=weights), wanted, preset, mca), float32=wide)
 
 
 def text_line(result: Result) -> str:
     """One result for reading."""
     loop = result.loop
-    memory = f"  {result.weight_bytes_per_cycle:.0f} B/cycle" if result.wanted is None else ""
+    memory = f"  {result.weight_bytes_per_cycle:.0f} B/cycle" if result.candidate.family == "gemv" else ""
+    if result.float32:
+        memory += f"  {result.share / result.float32.share:.2f} of float32's"
     return (
         f"{result.core.name:4s} {result.layer:26s} {result.candidate.tile!s:>6s} {loop.fmas:4d} FMA "
         f"{len(loop.instructions):4d} instructions {loop.spills:3d} on the stack {result.share:7.1%}{memory}"
@@ -164,7 +207,7 @@ def markdown(results: list[Result]) -> str:
 
 
 def _cell(result: Result) -> str:
-    if result.wanted is None:
+    if result.candidate.family == "gemv":
         return f"{result.candidate.tile}: {result.weight_bytes_per_cycle:.0f} B/cycle"
     spills = f", stack {result.loop.spills}" if result.loop.spills else ""
     return f"{result.candidate.tile}: {result.share:.1%}{spills}"
@@ -174,6 +217,7 @@ def main() -> int:
     """The command line; 1 if something falls short, 2 without llvm-mca."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", action="append", choices=list(CORES), help="only these (default: all)")
+    parser.add_argument("--weights", choices=list(WEIGHT_DTYPES), default="float32", help="the type of the weights")
     parser.add_argument("--markdown", action="store_true", help="print a table for the documentation")
     arguments = parser.parse_args()
     mca = find_llvm_mca()
@@ -181,7 +225,7 @@ def main() -> int:
         print("error: llvm-mca of LLVM 17 or later is missing; on Debian: apt-get install llvm-19", file=sys.stderr)
         return 2
     results = []
-    for result in measure_all(arguments.preset or list(CORES), mca):
+    for result in measure_all(arguments.preset or list(CORES), arguments.weights, mca):
         results.append(result)
         print(text_line(result), file=sys.stderr if arguments.markdown else sys.stdout, flush=True)
     if arguments.markdown:

@@ -77,17 +77,20 @@ def test_kernels_against_onnxruntime(built, tmp_path):
         np.testing.assert_allclose(found, expected, atol=2e-5 * abs(expected).max())
 
 
-def test_weights_of_16_and_8_bits(tmp_path):
-    """Every family with every type in turn, against the same weights on this machine."""
+@pytest.mark.parametrize("kernels", ["smallest", "fastest"])
+def test_weights_of_16_and_8_bits(kernels, tmp_path):
+    """Every family with every type in turn, widened in registers and in scratch, against the same weights on this machine."""
     model = families()
     nodes = [node.output[0] for node in model.graph.node if node.op_type in ("Conv", "MatMul", "Gemm")]
     with_weights = [node for node in nodes if node in _kept_nodes(model)]
     types = {node: ("int8", "float16", "bfloat16")[i % 3] for i, node in enumerate(with_weights)}
     x = np.random.default_rng(0).standard_normal((1, 3, 50, 50)).astype("f4")
     np.save(tmp_path / "x.npy", x)
-    options = {"kernels": "smallest", "weights": types}
-    flexcomp.build(model, target="raspberry-pi-5", budget="0.6", **options).export_library(tmp_path / "narrow.so")
-    expected = flexcomp.build(model, threads=1, **options).session()(x)
+    artifact = flexcomp.build(model, target="raspberry-pi-5", budget="0.6", kernels=kernels, weights=types)
+    artifact.export_library(tmp_path / "narrow.so")
+    widened = [layer for layer in artifact.program.layers if layer.implementation.startswith("direct widened")]
+    assert bool(widened) == (kernels == "fastest")
+    expected = flexcomp.build(model, threads=1, kernels="smallest", weights=types).session()(x)
     report = runner.run(
         tmp_path / "narrow.so", budget="0.6", inputs={"x": tmp_path / "x.npy"}, output_dir=tmp_path, emulator=emulated()
     )
