@@ -40,7 +40,6 @@ def view_of(expr: ir.Expr, values: Mapping[relax.Var, ir.Expr], scalar) -> View:
     """`expr` as a view of the earliest tensor from which only reshapes, permutations, slices and factors lead to it.
 
     Taking one place of an axis is a slice, too.
-
     `values` holds what variables are bound to, `scalar(expr)` is the value of a scalar constant or None.
     """
     call = values.get(expr) if isinstance(expr, relax.Var) else None

@@ -10,7 +10,7 @@ that occur more than once are bound by `Let`: the size of the result does not de
 | --- | --- | --- |
 | exp | 1e-7 relative (one ulp of subnormal results) | x = n ln 2 + r, polynomial of degree 6 in r |
 | exp_nonpositive | 1e-7 relative, 0 below 2^-126 | the same, with fewer special cases |
-| sigmoid | 2e-7 relative | 1 / (1 + exp(-x)) |
+| sigmoid | 2e-7 relative, 0 below 2^-127 | 1 / (1 + exp(-x)) |
 | tanh | 3e-7 relative | x P(x²) / Q(x²), degrees 4 and 4, on [-9, 9] |
 | erf | 3e-7 relative | x P(x²) / Q(x²), degrees 5 and 5, on [-3.9, 3.9] |
 | log | 1e-7 relative | x = 2^e m, series of atanh in (m - 1) / (m + 1) |
@@ -116,7 +116,7 @@ def _clamp(x: ir.Expr, low: float, high: float) -> ir.Expr:
 
 
 def _power_of_two(n: ir.Expr) -> ir.Expr:
-    """2**n as float32 for an int32 expression -126 <= n <= 127; 0 for -127."""
+    """2**n as float32 for an int32 expression -126 <= n <= 127; 0 for -127, infinity for 128."""
     int32 = _dtype("int32", n)
     bits = tirx.shift_left(n + tirx.const(127, int32), tirx.const(23, int32))
     return tirx.reinterpret(_dtype("float32", n), bits)
@@ -171,8 +171,19 @@ def exp_nonpositive(x: ir.Expr) -> ir.Expr:
 
 
 def sigmoid(x: ir.Expr) -> ir.Expr:
-    """1 / (1 + e**-x)."""
-    return constant(1.0, x) / (constant(1.0, x) + exp(constant(0.0, x) - x))
+    """1 / (1 + e**-x); 0 where the result would be subnormal."""
+    one = constant(1.0, x)
+
+    def scaled(x: ir.Expr, n: ir.Expr, n_float: ir.Expr) -> ir.Expr:
+        remainder = (x - n_float * constant(_LN2_HIGH, x)) - n_float * constant(_LN2_LOW, x)
+        # One factor will do: at the bounds n is -127 and 128, whose representations are those of 0 and infinity.
+        return let(remainder, lambda r: (_polynomial(r, _EXP) * (r * r) + r + one) * _power_of_two(n))
+
+    def power(x: ir.Expr) -> ir.Expr:
+        return _round(x * constant(_LOG2_E, x), lambda n, f: scaled(x, n, f))
+
+    bounded = tirx.min(constant(_EXP_MAX, x), tirx.max(constant(_EXP_FLUSH, x), constant(0.0, x) - x))
+    return one / (one + let(bounded, power))
 
 
 def _odd_rational(x: ir.Expr, limit: float, numerator: Sequence[float], denominator: Sequence[float]) -> ir.Expr:

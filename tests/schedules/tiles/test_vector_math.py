@@ -89,7 +89,7 @@ def test_accuracy(library, name, lanes):
     normal = np.isfinite(rounded) & (np.abs(exact) > tiny)
     assert np.abs(result[normal] / exact[normal] - 1).max() <= BOUNDS[name]
     small = np.isfinite(rounded) & ~normal
-    assert np.abs(result[small] - exact[small]).max(initial=0) <= 3e-39 if name == "sigmoid" else 3e-45
+    assert np.abs(result[small] - exact[small]).max(initial=0) <= 5e-39 if name == "sigmoid" else 3e-45
 
 
 def test_tanh_and_erf_stay_within_one(library):
