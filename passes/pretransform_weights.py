@@ -221,14 +221,21 @@ class _Mutator(relax.PyExprMutator):
         return emit(op.reshape(combined, (blocks, taps, whole)))
 
     def _transform(self, weight: relax.Expr, transform: WeightTransform) -> relax.Var:
-        """G w Gᵀ of OHWI weights, as float32[out, a, a, in]: first along the kernel's rows, then along its columns."""
+        """G w Gᵀ of OHWI weights, as float32[out, a, a, in]: first along the kernel's rows, then along its columns.
+
+        Of a kernel of one row or one column float32[out, 1, a, in]: along that.
+        """
         op, emit = relax.op, self.builder_.emit
         g = relax.const(transform.matrix, "float64")
         a, taps = transform.matrix.shape
         if transform.stride > 1:
             weight = self._in_pairs(weight, transform)
         out, _, _, channels = shape(weight)
-        exact = emit(op.reshape(emit(op.astype(weight, "float64")), (out, taps, taps * channels)))
+        exact = emit(op.astype(weight, "float64"))
+        if not all(transform.axes):
+            line = emit(op.matmul(g, emit(op.reshape(exact, (out, taps, channels)))))
+            return emit(op.astype(emit(op.reshape(line, (out, 1, a, channels))), "float32"))
+        exact = emit(op.reshape(exact, (out, taps, taps * channels)))
         rows = emit(op.reshape(emit(op.matmul(g, exact)), (out * a, taps, channels)))
         both = emit(op.reshape(emit(op.matmul(g, rows)), (out, a, a, channels)))
         return emit(op.astype(both, "float32"))

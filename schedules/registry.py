@@ -182,6 +182,8 @@ def _taps_inside(spec: ConvSpec, axis: int) -> int:
 
 
 def _winograd_ways(spec: ConvSpec, unit: VectorUnit) -> list[winograd.Winograd]:
+    if winograd.is_line(spec):
+        return winograd.ways(spec, unit)  # transformed once, not twice: errors are small
     ways = [way for way in winograd.ways(spec, unit) if way.m in WINOGRAD_KINDS]
     accurate = [way for way in ways if way.m != _LESS_ACCURATE_KIND]
     limit = _WORTH_ITS_ERRORS * min((way.work for way in accurate), default=0.0)

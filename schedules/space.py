@@ -109,7 +109,8 @@ def _tiles(width: int, channels: int, unit: VectorUnit, most_vectors: int) -> li
 def _winograd_ways(spec: ConvSpec, unit: VectorUnit) -> Iterator[winograd.Winograd]:
     if not winograd.ways(spec, unit):
         return
-    for m in sorted({*WINOGRAD_KINDS} & {*winograd.kinds(spec)}):
+    offered = {*winograd.kinds(spec)} if winograd.is_line(spec) else {*WINOGRAD_KINDS} & {*winograd.kinds(spec)}
+    for m in sorted(offered):
         tiles = winograd.Winograd(spec, m, Tile(1, 1), 1).tiles
         for vectors in _WINOGRAD_VECTORS:
             channels = vectors * unit.width

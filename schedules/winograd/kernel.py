@@ -136,29 +136,29 @@ class _Emitter:
         return image, T.bind(row), T.bind(tile % way.columns)
 
     def _transform_input(self, tile, v_at) -> None:
-        spec, way, m, a = self.spec, self.way, self.way.m, self.way.a
+        spec, way, (down, across), (tall, wide) = self.spec, self.way, self.way.outputs, self.way.inputs
         top, left = way.padding
         step, height, width = way.stride, spec.height // way.stride, spec.width // way.stride
         image, row, column = self._place(T.bind(tile))
-        pixel = (image * height + row * m - top) * step * spec.width + (column * m - left) * step
+        pixel = (image * height + row * down - top) * step * spec.width + (column * across - left) * step
         at = T.bind(pixel * spec.in_channels)
 
         def emit(rows: _Span, columns: _Span) -> None:
             def vectors(offset, place_at, lanes: int) -> None:
-                for position in range(a * a if way.prefetches_v else 0):
+                for position in range(way.positions if way.prefetches_v else 0):
                     prefetch(self.v, v_at + position * way.v_position + place_at, lanes, write=True)
                 done = []
-                for j in range(a):
+                for j in range(wide):
                     line = [
                         T.bind(self.x[vector(at + (i * spec.width + j) * (step * spec.in_channels) + offset, lanes)])
                         if rows.low <= i < rows.high and columns.low <= j < columns.high
                         else None
-                        for i in range(a)
+                        for i in range(tall)
                     ]
                     done.append(input_line(line, lanes, bind))
-                for i in range(a):
+                for i in range(tall):
                     for j, value in enumerate(input_line([line[i] for line in done], lanes, bind)):
-                        place = vector(v_at + (i * a + j) * way.v_position + place_at, lanes)
+                        place = vector(v_at + (i * wide + j) * way.v_position + place_at, lanes)
                         T.buffer_store(self.v, zero(lanes) if value is None else value, [place])
 
             if way.stride > 1:
@@ -166,13 +166,13 @@ class _Emitter:
             else:
                 self._channels(lambda start, lanes: vectors(start, start, lanes))
 
-        rows = _spans(way.rows, lambda i: (max(0, top - i * m), min(a, height + top - i * m)))
+        rows = _spans(way.rows, lambda i: (max(0, top - i * down), min(tall, height + top - i * down)))
         columns = _spans(
             way.columns,
             lambda i: (
-                max(0, left - i * m),
-                min(a, width + left - i * m),
-                way.stride > 1 and i * m - left + a >= width,
+                max(0, left - i * across),
+                min(wide, width + left - i * across),
+                way.stride > 1 and i * across - left + wide >= width,
             ),
         )
         _dispatch(row, rows, lambda r: _dispatch(column, columns, lambda c: emit(r, c)))
@@ -243,20 +243,21 @@ class _Emitter:
             tile(self.small, group)
 
     def _transform_output(self, tile, slot_tile, inside, block, offset) -> None:
-        spec, panel, m, a = self.spec, self.panel, self.way.m, self.way.a
+        spec, panel, m = self.spec, self.panel, self.way.m
+        (down, across), (tall, wide) = self.way.outputs, self.way.inputs
         image, row, column = self._place(T.bind(tile))
         start_channel = tirx.min(block * panel.block, max(panel.group_channels - panel.block, 0))
         channel_at = T.bind(start_channel) if panel.blocks > 1 else 0
         panel_at = T.bind(self.w.block_at(offset))
         m_at = T.bind(self.m_at + slot_tile * self.way.m_tile + inside * (self.way.positions * panel.block))
-        pixel = (image * spec.out_height + row * m) * spec.out_width + column * m
+        pixel = (image * spec.out_height + row * down) * spec.out_width + column * across
         at = T.bind(pixel * spec.y_stride + (spec.y_start + channel_at))
 
         def emit(rows: _Span, columns: _Span) -> None:
             def vectors(start, lanes: int) -> None:
                 done = []
-                for j in range(a):
-                    line = [T.bind(self.m[vector(m_at + (i * a + j) * panel.block + start, lanes)]) for i in range(a)]
+                for j in range(wide):
+                    line = [T.bind(self.m[vector(m_at + (i * wide + j) * panel.block + start, lanes)]) for i in range(tall)]
                     done.append(output_line(m, line, lanes, bind)[: rows.high])
                 bias = T.bind(self.w.bias(panel_at, start, lanes))
                 for i in range(rows.high):
@@ -278,6 +279,6 @@ class _Emitter:
             for start, lanes in self.stores[len(whole) :]:
                 vectors(start, lanes)
 
-        rows = _spans(self.way.rows, lambda i: (0, min(m, spec.out_height - i * m)))
-        columns = _spans(self.way.columns, lambda i: (0, min(m, spec.out_width - i * m)))
+        rows = _spans(self.way.rows, lambda i: (0, min(down, spec.out_height - i * down)))
+        columns = _spans(self.way.columns, lambda i: (0, min(across, spec.out_width - i * across)))
         _dispatch(row, rows, lambda r: _dispatch(column, columns, lambda c: emit(r, c)))

@@ -2,6 +2,8 @@
 
     Y = Aᵀ [ (G w Gᵀ) ∘ (Bᵀ x B) ] A          x: a × a inputs, w: r × r weights, Y: m × m outputs, a = m + r - 1
 
+For a kernel of one row or one column that is done along one axis only: a inputs, r weights, m outputs.
+
 Source: Lavin & Gray, Fast Algorithms for Convolutional Neural Networks (2015), section 4; the matrices by the
 Toom-Cook construction on the points below and infinity. Points come as pairs ±p, for even a after 0, so that rows
 of Bᵀ and columns of Aᵀ come in pairs whose even and odd parts are equal or opposite, and computed once.
@@ -27,6 +29,7 @@ _POINTS = {
     7: "3/8 -3/8 7/8 -7/8 15/8 -15/8",
     8: "0 1 -1 2 -2 1/2 -1/2",
 }
+EXTENTS = tuple(_POINTS)  # a, for which there are points
 KINDS = (2, 4, 5, 6)  # m for 3 × 3 weights
 
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -68,6 +71,7 @@ def _polynomial(roots: list[Fraction]) -> list[Fraction]:
 class WeightTransform:
     """Weights OHWI float32[out, r, r, in] → float32[out, a², in]: U = G w Gᵀ, position row-major.
 
+    Of kernels of one row or one column, whose other axis stays: float32[out, a, in].
     With stride 2 the weights are those of pairs of pixels, [out, 2r - 1 or 2r, 2r - 1 or 2r, in] with `before` zeros
     before them (rows, columns), and the result is float32[out, a², 4 · in]: row in the pair, column in the pair, in.
     """
@@ -76,10 +80,11 @@ class WeightTransform:
     r: int = KERNEL
     stride: int = 1
     before: tuple[int, int] = (0, 0)
+    axes: tuple[bool, bool] = (True, True)  # which are transformed: rows, columns
 
     @property
     def positions(self) -> int:
-        return (self.m + self.r - 1) ** 2
+        return (self.m + self.r - 1) ** sum(self.axes)
 
     @property
     def matrix(self) -> np.ndarray:
@@ -88,20 +93,26 @@ class WeightTransform:
 
     def padding(self, kernel: tuple[int, int]) -> list[tuple[int, int]]:
         """Zeros before and after the rows and columns of the weights."""
+        if self.stride == 1:
+            return [(0, 0), (0, 0)]
         return [(low, self.stride * self.r - low - size) for low, size in zip(self.before, kernel, strict=True)]
 
     def apply(self, weights: np.ndarray) -> np.ndarray:
         """The transform in NumPy, in float64 until the end."""
         g, (out, rows, columns, channels) = self.matrix, weights.shape
         padded = np.pad(weights.astype("f8"), [(0, 0), *self.padding((rows, columns)), (0, 0)])
-        pairs = padded.reshape(out, self.r, self.stride, self.r, self.stride, channels).transpose(0, 1, 3, 2, 4, 5)
-        result = np.einsum("pi,oijc,qj->opqc", g, pairs.reshape(out, self.r, self.r, -1), g, optimize=True)
+        of_rows, of_columns = (g if transformed else np.ones((1, 1)) for transformed in self.axes)
+        taps = of_rows.shape[1], of_columns.shape[1]
+        pairs = padded.reshape(out, taps[0], self.stride, taps[1], self.stride, channels).transpose(0, 1, 3, 2, 4, 5)
+        result = np.einsum("pi,oijc,qj->opqc", of_rows, pairs.reshape(out, *taps, -1), of_columns, optimize=True)
         return result.reshape(out, self.positions, -1).astype("f4")
 
 
 def input_line(values: list[Term], lanes: int, bind) -> list[Term]:
-    """Bᵀ d for one row or column d of a vectors; `bind` names a shared value."""
+    """Bᵀ d for one row or column d of a vectors; `bind` names a shared value. A single one stays as it is."""
     a = len(values)
+    if a == 1:
+        return values
     bt, pairs = matrices(a - KERNEL + 1)[1], _pairs(a)  # the same for every r
     result = [_dot(bt[i], values, lanes) for i in range(pairs.start)]
     for i in pairs:
@@ -114,6 +125,8 @@ def input_line(values: list[Term], lanes: int, bind) -> list[Term]:
 def output_line(m: int, values: list[tirx.Expr], lanes: int, bind) -> list[Term]:
     """Aᵀ x for one row or column x of a vectors: even rows need the sums of the pairs, odd ones the differences."""
     a = len(values)
+    if a == 1:
+        return list(values)
     at, pairs = matrices(m, a - m + 1)[0], _pairs(a)
     alone = [*range(pairs.start), a - 1]  # zero, infinity
     both = [bind(values[i] + values[i + 1]) for i in pairs], [bind(values[i] - values[i + 1]) for i in pairs]

@@ -1,14 +1,15 @@
 """Winograd convolution F(m × m, 3 × 3), m = 2, 4, 5, 6, over NHWC images: fewer products, for scratch and larger weights.
 
 What it targets: 3×3 kernels, stride 1, dilation 1, one group, padding of at most 2 (schedules/winograd/transforms.py
-has the algebra and the source). And 7×7 kernels of stride 2 over images of few channels, as networks begin with: over
-pairs of pixels, which have four times the channels, that is a 4×4 kernel of stride 1, F(4 × 4, 4 × 4).
+has the algebra and the source). Kernels of one row or one column of 3 to 7 taps, which are transformed along that axis
+only: F(1 × m, 1 × r). And 7×7 kernels of stride 2 over images of few channels, as networks begin with: over pairs of
+pixels, which have four times the channels, that is a 4×4 kernel of stride 1, F(4 × 4, 4 × 4).
 
 The output is cut into Winograd tiles of m × m pixels, row-major over all images. With a = m + r - 1, r × r being the
 kernel, for each block of Winograd tiles:
 
-1. V[tile][a·a][in channel] = Bᵀ x B. Rows and columns outside the image are known when code is emitted: each kind
-   of border tile is emitted on its own, without them.
+1. V[tile][a·a][in channel] = Bᵀ x B; along one axis there are a positions, not a·a. Rows and columns outside the image
+   are known when code is emitted: each kind of border tile is emitted on its own, without them.
 2. For each chunk of output channel blocks, each block, each of the a·a positions: M[tile][block][a·a][lane] = V U,
    a matrix product with a register tile of Winograd tiles × output channels. U streams from the panel in its order
    in memory, once per block of tiles.
@@ -26,7 +27,7 @@ from dataclasses import dataclass, replace
 from ..tiles.panel import Panel
 from ..tiles.spec import ConvSpec
 from ..tiles.tile import MOST_VECTORS, Tile, VectorUnit, choose
-from .transforms import KERNEL, KINDS, WeightTransform
+from .transforms import EXTENTS, KERNEL, KINDS, WeightTransform
 
 _MOST_PADDING = KERNEL - 1
 _STEM = 7
@@ -67,6 +68,10 @@ def eligible(spec: ConvSpec) -> bool:
         return False
     if in_pairs(spec):
         return spec.in_channels <= _MOST_STEM_CHANNELS and max(spec.padding) < _STEM and not _odd(spec)
+    if is_line(spec):
+        top, left, bottom, right = spec.padding
+        reach = max(top, bottom) < spec.kernel[0] and max(left, right) < spec.kernel[1]
+        return spec.stride == (1, 1) and reach and bool(kinds(spec))
     return spec.kernel == (KERNEL, KERNEL) and spec.stride == (1, 1) and max(spec.padding) <= _MOST_PADDING
 
 
@@ -75,12 +80,22 @@ def in_pairs(spec: ConvSpec) -> bool:
     return spec.kernel == (_STEM, _STEM) and spec.stride == (2, 2)
 
 
+def is_line(spec: ConvSpec) -> bool:
+    """Whether the kernel is one row or one column, and transformed along that axis only."""
+    return min(spec.kernel) == 1 < max(spec.kernel)
+
+
 def _odd(spec: ConvSpec) -> bool:
     return spec.height % 2 == 1 or spec.width % 2 == 1
 
 
 def kinds(spec: ConvSpec) -> tuple[int, ...]:
     """Sizes of output tiles that there are matrices for."""
+    if is_line(spec):
+        taps = max(spec.kernel)
+        sizes = tuple(a - taps + 1 for a in EXTENTS if a > taps) if taps >= KERNEL else ()
+        # The largest errs by 3e-6 of the largest output, the others by half of that.
+        return sizes[:-1] or sizes
     return (4,) if in_pairs(spec) else KINDS
 
 
@@ -98,7 +113,22 @@ class Winograd:
 
     @property
     def r(self) -> int:
-        return (_STEM + 1) // 2 if in_pairs(self.spec) else KERNEL
+        return (_STEM + 1) // 2 if in_pairs(self.spec) else max(self.spec.kernel)
+
+    @property
+    def axes(self) -> tuple[bool, bool]:
+        """Which axes are transformed: rows, columns."""
+        return (self.spec.kernel[0] > 1, self.spec.kernel[1] > 1)
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Rows and columns of a tile's outputs."""
+        return tuple(self.m if transformed else 1 for transformed in self.axes)
+
+    @property
+    def inputs(self) -> tuple[int, int]:
+        """Rows and columns of a tile's inputs, or positions."""
+        return tuple(self.a if transformed else 1 for transformed in self.axes)
 
     @property
     def stride(self) -> int:
@@ -118,7 +148,7 @@ class Winograd:
     @property
     def weight_transform(self) -> WeightTransform:
         before = tuple(self.stride * p - q for p, q in zip(self.padding, self.spec.padding[:2], strict=True))
-        return WeightTransform(self.m, self.r, self.stride, before)
+        return WeightTransform(self.m, self.r, self.stride, before, self.axes)
 
     @property
     def a(self) -> int:
@@ -126,16 +156,16 @@ class Winograd:
 
     @property
     def positions(self) -> int:
-        return self.a**2
+        return math.prod(self.inputs)
 
     @property
     def rows(self) -> int:
         """Rows of Winograd tiles in an image."""
-        return math.ceil(self.spec.out_height / self.m)
+        return math.ceil(self.spec.out_height / self.outputs[0])
 
     @property
     def columns(self) -> int:
-        return math.ceil(self.spec.out_width / self.m)
+        return math.ceil(self.spec.out_width / self.outputs[1])
 
     @property
     def tiles(self) -> int:

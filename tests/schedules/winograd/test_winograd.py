@@ -1,5 +1,8 @@
 """Winograd convolutions against NumPy: random shapes, slices and epilogues, scratch, accuracy, a network."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 import tvm
@@ -10,15 +13,15 @@ from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import Tile, VectorUnit
 from flexcomp.schedules.winograd.kernel import kernel as winograd_kernel
 from flexcomp.schedules.winograd.transforms import KINDS, WeightTransform
-from flexcomp.schedules.winograd.ways import Winograd
+from flexcomp.schedules.winograd.ways import Winograd, kinds
 from flexcomp.schedules.winograd.ways import ways as offers
 from tests.schedules.kernels import assert_no_workspace, library
 from tests.schedules.reference import conv2d, pack
 from tests.schedules.test_conv import EPILOGUES, RESIDUAL
 
 GUARD = 64  # floats before and after scratch
-STEM = "stem"
-ACCURACY = {2: 1e-5, 4: 1e-5, 5: 1e-5, 6: 5e-5, STEM: 1e-5}  # of the largest output
+STEM, LINE = "stem", "line"
+ACCURACY = {2: 1e-5, 4: 1e-5, 5: 1e-5, 6: 5e-5, STEM: 1e-5, LINE: 1e-5}  # of the largest output
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +54,20 @@ def random_stem(rng: np.random.Generator) -> Winograd:
     return Winograd(spec, 4, Tile(pick(1, 3, 5), 8), groups=pick(1, 2, 50), chunk=pick(1, 2), slots=pick(1, 1, 2))
 
 
+def random_line(rng: np.random.Generator) -> Winograd:
+    """A kernel of one row or one column, with every size of tile that there is."""
+    way = random_way(rng, 2)
+    taps, column = int(rng.integers(3, 8)), int(rng.integers(2))
+    reach = [int(rng.integers(taps)) for _ in range(2)]
+    padding = (reach[0], 0, reach[1], 0) if column else (0, reach[0], 0, reach[1])
+    spec = replace(way.spec, kernel=(taps, 1) if column else (1, taps), padding=padding)
+    return replace(way, spec=spec, m=int(rng.choice(kinds(spec))))
+
+
 def ways(m: int, count: int) -> list[Winograd]:
-    rng = np.random.default_rng(7 if m == STEM else m)
-    drawn = (random_stem(rng) if m == STEM else random_way(rng, m) for _ in range(10 * count))
+    rng = np.random.default_rng({STEM: 7, LINE: 8}.get(m, m))
+    draw = {STEM: random_stem, LINE: random_line}.get(m, partial(random_way, m=m))
+    drawn = (draw(rng) for _ in range(10 * count))
     return [way for way in drawn if way.spec.out_height > 0 and way.spec.out_width > 0][:count]
 
 
@@ -93,10 +107,10 @@ class Guarded:
         return all(not np.isnan(part.numpy()[0, -1]).all() for part in self.parts)
 
 
-@pytest.mark.parametrize("m", [*KINDS, STEM])
+@pytest.mark.parametrize("m", [*KINDS, STEM, LINE])
 def test_random_shapes_and_slices(m):
     """Every slice of blocks writes its channels and nothing else; no pixel or weight outside is read; scratch is enough."""
-    cases = ways(m, 20 if m in (2, 4) else 10 if m == STEM else 4)
+    cases = ways(m, 20 if m in (2, 4, LINE) else 10 if m == STEM else 4)
     compiled = library(
         {f"kernel_{i}": winograd_kernel(way, (8, 4)[i % 2 or way.tile.depth > 1]) for i, way in enumerate(cases)}
     )
@@ -177,17 +191,18 @@ def test_weight_transform_is_exact_for_one():
         )
 
 
-def _residual_network():
+def _residual_network(inputs, channels, *kernels):
     """Two convolutions, the second with a residual, on an odd image."""
     g = Graph("winograd", seed=3)
-    x = g.relu(g.conv(g.input("x", (1, 16, 29, 31)), 40, 3))
-    return g.model(g.relu(g.op("Add", g.conv(x, 40, 3), x)), (1, 40, 29, 31))
+    x = g.relu(g.conv(g.input("x", (1, inputs, 29, 31)), channels, kernels[0]))
+    return g.model(g.relu(g.op("Add", g.conv(x, channels, kernels[1]), x)), (1, channels, 29, 31))
 
 
-def test_a_network_computes_the_same_with_the_fastest_kernels(tmp_path):
+@pytest.mark.parametrize("layers", [(16, 40, 3, 3), (64, 64, (1, 5), (7, 1))], ids=["squares", "lines"])
+def test_a_network_computes_the_same_with_the_fastest_kernels(tmp_path, layers):
     """From ONNX to a session: weights are transformed at build time, scratch lies in the arena, slices compute all."""
-    model = _residual_network()
-    x = np.random.default_rng(0).standard_normal((1, 16, 29, 31)).astype("f4")
+    model = _residual_network(*layers)
+    x = np.random.default_rng(0).standard_normal((1, layers[0], 29, 31)).astype("f4")
     reference = flexcomp.build(model, kernels="smallest")
     fastest = flexcomp.build(model, kernels="fastest")
     assert all(not layer.scratch_nbytes for layer in reference.program.layers)
