@@ -17,10 +17,11 @@ from tvm.relax import op
 
 from .both_layouts import BothLayouts
 from .ir import dtype, shape
+from .rebuild import MainRewriter
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """One spatial axis: `size` pixels in and `result` out, a kernel of `kernel` taps, and where the result begins."""
 
     size: int
@@ -57,13 +58,13 @@ def conv2d_transpose(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
     plain = (attrs.data_layout, attrs.kernel_layout) == ("NCHW", "IOHW") and attrs.out_layout in ("", "NCHW")
     if not plain:
         return None
-    weight = _without_holes(rewriter, rewriter.substitute(weight), attrs.dilation)
+    weight = without_holes(rewriter, rewriter.substitute(weight), attrs.dilation)
     batch, _, height, width = shape(data)
     _, per_group, *kernel = shape(weight)
     groups = int(attrs.groups)
     top, left, bottom, right = (int(p) for p in attrs.padding)
     axes = [
-        _Axis(size, (size - 1) * int(stride) + taps + int(more) - before - after, taps, int(stride), before)
+        Axis(size, (size - 1) * int(stride) + taps + int(more) - before - after, taps, int(stride), before)
         for size, taps, stride, more, before, after in zip(
             (height, width), kernel, attrs.strides, attrs.output_padding, (top, left), (bottom, right), strict=True
         )
@@ -91,8 +92,8 @@ def conv2d_transpose(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
     return op.strided_slice(found, [1, 2], start, end)
 
 
-def _without_holes(rewriter: BothLayouts, weight: ir.Expr, dilation) -> ir.Expr:
-    """IOHW weights with zeros between the taps of a dilated kernel."""
+def without_holes(rewriter: MainRewriter, weight: ir.Expr, dilation) -> ir.Expr:
+    """IOHW or IODHW weights with zeros between the taps of a dilated kernel."""
     emit = rewriter.emit
     for axis, apart in enumerate(map(int, dilation), start=2):
         before = list(shape(weight))
@@ -107,7 +108,7 @@ def _without_holes(rewriter: BothLayouts, weight: ir.Expr, dilation) -> ir.Expr:
     return weight
 
 
-def _phases(rewriter: BothLayouts, weight: ir.Expr, groups: int, axes: list[_Axis]) -> ir.Expr:
+def _phases(rewriter: BothLayouts, weight: ir.Expr, groups: int, axes: list[Axis]) -> ir.Expr:
     """IOHW weights as OHWI ones of all phases, for a convolution that reads its taps forwards."""
     emit = rewriter.emit
     channels, per_group, *kernel = shape(weight)
@@ -127,7 +128,7 @@ def _phases(rewriter: BothLayouts, weight: ir.Expr, groups: int, axes: list[_Axi
     return emit(op.reshape(ordered, (groups * step_down * step_across * per_group, down, across, within)))
 
 
-def _without_border(rewriter: BothLayouts, image: ir.Expr, axes: list[_Axis]) -> ir.Expr:
+def _without_border(rewriter: BothLayouts, image: ir.Expr, axes: list[Axis]) -> ir.Expr:
     """An NHWC image without the pixels that no part of the result depends on."""
     cuts = [[max(-p, 0) for p in axis.padding] for axis in axes]
     if not any(map(any, cuts)):

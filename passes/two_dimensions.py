@@ -9,8 +9,9 @@ from tvm import ir, relax
 from tvm.ir.transform import module_pass
 from tvm.relax import op
 
-from .ir import operator, shape, static_tensor
+from .ir import dtype, operator, shape, static_tensor
 from .rebuild import MainRewriter
+from .transposed import Axis, without_holes
 
 
 @module_pass(opt_level=0)
@@ -22,8 +23,10 @@ class ToTwoDimensions:
 
     y = conv3d(x, w)   x (n, c, d, h, w)    →   p = for each of the kernel's planes those of x that it meets, as channels
                                                 y = conv2d of n · d images with kd · c channels each
+    y = conv3d_transpose(x, w)              →   likewise conv2d_transpose, of which the s planes that follow each other in the
+                                                result are channels for a stride of s, and a permutation
 
-    Sums are over the same products. What else there is, such as three axes transposed, stays as it is.
+    Sums are over the same products.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -113,4 +116,63 @@ def _conv3d(rewriter: _Rewriter, call: relax.Call, result: tuple[int, ...]) -> i
     return rewriter.permute(found, [0, 2, 1, 3, 4])
 
 
-_RULES: dict[str, Callable] = {"conv1d": _conv1d, "conv1d_transpose": _conv1d_transpose, "conv3d": _conv3d}
+def _conv3d_transpose(rewriter: _Rewriter, call: relax.Call, result: tuple[int, ...]) -> ir.Expr | None:
+    attrs, emit = call.attrs, rewriter.emit
+    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) not in (("NCDHW", "IODHW", ""), ("NCDHW", "IODHW", "NCDHW")):
+        return None
+    data, weight = call.args
+    apart, *dilation = (int(d) for d in attrs.dilation)
+    weight = without_holes(rewriter, weight, (apart, 1, 1))
+    batch, channels, size, height, width = shape(data)
+    _, per_group, planes, *kernel = shape(weight)
+    _, out_channels, depth, out_height, out_width = result
+    front, top, left, _, bottom, right = (int(p) for p in attrs.padding)
+    step, *strides = (int(s) for s in attrs.strides)
+    groups = int(attrs.groups)
+    axis = Axis(size, depth, planes, step, front)
+
+    # For every patch of planes of the result those of the input that it is made of, the last first.
+    before, after = axis.padding
+    if max(before, after) > 0:
+        data = emit(op.nn.pad(data, (0, 0, 0, 0, max(before, 0), max(after, 0), 0, 0, 0, 0)))
+    own = (batch, groups, 1, channels // groups, axis.patches, height, width)
+
+    def met(tap: int) -> ir.Expr:
+        first = axis.taps - 1 - tap + max(-before, 0)
+        if shape(data)[2] == axis.patches:
+            return data
+        return emit(op.strided_slice(data, [2], [first], [first + axis.patches]))
+
+    parts = [emit(rewriter.reshape(met(tap), own)) for tap in range(axis.taps)]
+    joined = emit(op.concat(parts, axis=2)) if axis.taps > 1 else parts[0]
+    images = emit(rewriter.permute(joined, [0, 4, 1, 2, 3, 5, 6]))
+    images = emit(rewriter.reshape(images, (batch * axis.patches, axis.taps * channels, height, width)))
+
+    missing = axis.taps * step - planes
+    if missing:
+        zeros = emit(op.zeros((channels, per_group, missing, *kernel), dtype(weight)))
+        weight = emit(op.concat([weight, zeros], axis=2))
+    cut = emit(rewriter.reshape(weight, (groups, channels // groups, per_group, axis.taps, step, *kernel)))
+    flat = emit(rewriter.permute(cut, [0, 3, 1, 4, 2, 5, 6]))
+    flat = emit(rewriter.reshape(flat, (axis.taps * channels, step * per_group, *kernel)))
+    found = emit(
+        op.nn.conv2d_transpose(
+            images, flat, strides=strides, padding=(top, left, bottom, right), dilation=dilation, groups=groups,
+            output_padding=[int(more) for more in attrs.output_padding][1:], out_dtype=attrs.out_dtype,
+        )
+    )  # fmt: skip
+    found = emit(rewriter.reshape(found, (batch, axis.patches, groups, step, per_group, out_height, out_width)))
+    placed = emit(rewriter.permute(found, [0, 2, 4, 1, 3, 5, 6]))
+    whole = emit(rewriter.reshape(placed, (batch, out_channels, axis.patches * step, out_height, out_width)))
+    start = axis.start - axis.first * step
+    if shape(whole)[2] == depth:
+        return whole
+    return op.strided_slice(whole, [2], [start], [start + depth])
+
+
+_RULES: dict[str, Callable] = {
+    "conv1d": _conv1d,
+    "conv1d_transpose": _conv1d_transpose,
+    "conv3d": _conv3d,
+    "conv3d_transpose": _conv3d_transpose,
+}

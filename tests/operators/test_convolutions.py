@@ -93,6 +93,29 @@ def test_transposed_with_pads_beyond_the_kernel(tmp_path):
     check(conv(x, 3, 3, op="ConvTranspose", strides=[2, 1], pads=[5, 4, 6, 3]), x, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"strides": [2, 2, 2], "pads": [1] * 6, "output_padding": [1, 0, 1]},
+        {"strides": [3, 1, 2], "pads": [2, 0, 1, 1, 0, 0]},
+        {"strides": [4, 1, 1], "output_padding": [3, 0, 0]},
+        {"dilations": [2, 1, 2], "strides": [2, 1, 1]},
+        {"dilations": [3, 1, 1], "strides": [2, 2, 1], "pads": [4, 0, 0, 5, 0, 0]},
+        {"pads": [4, 0, 1, 3, 1, 0], "strides": [1, 2, 1]},
+        {"group": 2, "strides": [2, 1, 2]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("planes", [1, 3, 4])
+def test_transposed_in_three_axes(planes, attributes, tmp_path):
+    """Phases of planes, planes that are cut off, planes that nothing reaches."""
+    if planes == 1 and attributes.get("pads", [0])[0] > 1:
+        attributes = attributes | {"pads": [0, *attributes["pads"][1:3], 0, *attributes["pads"][4:]]}
+    x = normal(2, 4, 6, 5, 4)
+    check(conv(x, planes, 2, 3, op="ConvTranspose", **attributes), x, tmp_path)
+
+
 def test_transposed_in_groups(tmp_path):
     x = normal(2, 6, 5, 4)
     check(conv(x, 4, 4, op="ConvTranspose", group=3, strides=[2, 2], pads=[1, 1, 1, 1]), x, tmp_path)
