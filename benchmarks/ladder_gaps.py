@@ -3,8 +3,8 @@
     python -m benchmarks.ladder_gaps squeezenet mobilenet_v2 resnet50 [--budgets 200] [--bandwidth 718e6] [--seed 0]
 
 Budgets are drawn evenly on a logarithmic scale between the smallest and everything resident. A line for each network: rungs, the
-bytes of the program that they take, seconds of this process's core for planning them, and of latency over that of a plan made
-for the budget the median, the worst, and how many are above 1.03.
+bytes of the program that they take, how many times the steps of the next one a rung needs at most, seconds of this process's core
+for planning them, and of latency over that of a plan made for the budget the median, the worst, and how many are above 1.03.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import time
 from bisect import bisect_right
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def main() -> None:
     parser.add_argument("--bandwidth", type=float, help="of the storage, bytes per second; default: the default profile's")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    print("network            rungs     bytes  planning  median   worst  above  worst at, MiB")
+    print("network            rungs     bytes  steps  planning  median   worst  above  worst at, MiB")
     for name in args.networks:
         network = models.load(name)
         planning = prepare(network.model, input_shapes=network.input_shapes).planning
@@ -41,6 +42,7 @@ def main() -> None:
         rungs = Offers(planning).ladder(())
         seconds = time.process_time() - begin
         nbytes = sum(32 * len(one.plan.steps) + 40 * len(one.plan.segments) + 8 * len(planning.network.values) for one in rungs)
+        steps = max((len(one.plan.steps) / len(other.plan.steps) for one, other in pairwise(rungs)), default=1.0)
         edges = [one.plan.budget for one in rungs]
         drawn = edges[0] * (edges[-1] / edges[0]) ** np.random.default_rng(args.seed).random(args.budgets)
         ratios = {}
@@ -49,9 +51,10 @@ def main() -> None:
             ratios[budget] = rungs[bisect_right(edges, budget) - 1].latency / exact.latency
         worst = max(ratios, key=lambda budget: ratios[budget])
         above = sum(ratio > ALLOWED for ratio in ratios.values())
+        median = np.median(list(ratios.values()))
         print(
-            f"{name:17} {len(rungs):6} {nbytes:9,} {seconds:7.2f} s {np.median(list(ratios.values())):7.3f} {ratios[worst]:7.3f} "
-            f"{above:6} {worst / 2**20:8.2f}",
+            f"{name:17} {len(rungs):6} {nbytes:9,} {steps:6.2f} {seconds:7.2f} s {median:7.3f} {ratios[worst]:7.3f} {above:6} "
+            f"{worst / 2**20:8.2f}",
             flush=True,
         )
 

@@ -15,6 +15,9 @@ from flexcomp.runtime import Budget, note_minimum, resolve, too_small
 
 # Forms in bands of rows are tried for budgets up to this multiple of what the next form of fewer steps needs at least.
 _BANDED_UP_TO = 2.5
+# Kernels are chosen for budgets so far apart, and those for so many below a budget are offered for it.
+_TAILORED_APART = 1.05
+_TAILORED_BELOW = 2
 
 
 def plan_rungs(
@@ -82,15 +85,18 @@ class Offers:
         )
 
     def _tailored(self, budget: int) -> list[tuple[int, plan.Problem]]:
-        made = []
-        for at, (tailor, most) in enumerate(self._tailors):
-            form = tailor.form(budget) if budget <= most else None
-            if form:
-                # Whatever was made before: budgets come in no particular order.
-                index = len(self._planning.forms) + budget * len(self._tailors) + at
-                self.forms[index] = form
-                made.append((index, form.problem))
-        return made
+        """Forms made for the budget and for a few smaller ones, the same for all budgets around: none is always the best."""
+        made: dict[Form, int] = {}
+        below = int(math.log(budget) / math.log(_TAILORED_APART))
+        for size in (int(_TAILORED_APART**number) for number in range(below, below - _TAILORED_BELOW, -1)):
+            for at, (tailor, most) in enumerate(self._tailors):
+                form = tailor.form(size) if budget <= most else None
+                if form and form not in made:
+                    # Whatever was made before: budgets come in no particular order.
+                    made[form] = len(self._planning.forms) + size * len(self._tailors) + at
+        for form, index in made.items():
+            self.forms[index] = form
+        return [(index, form.problem) for form, index in made.items()]
 
 
 def _least_of_fewer(forms: Sequence[Form], banded: Form) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from flexcomp import plan
 from flexcomp.device import DeviceProfile
@@ -85,8 +86,9 @@ class Tailor:
         self._mixture = plan.Mixture(replace(skeleton.problem, storage=storage), options)
         self._least = plan.minimum_budget(skeleton.problem).nbytes
         self._made: dict[tuple[int, ...], tuple[Form, int]] = {}  # by the picks; with the smallest budget
+        self.form = lru_cache(maxsize=None)(self._form)
 
-    def form(self, budget: int) -> Form | None:
+    def _form(self, budget: int) -> Form | None:
         """The form for a budget in bytes; None if it is the skeleton, or if not even that fits."""
         limit = budget
         for _ in range(_ATTEMPTS if self._least <= budget else 0):

@@ -16,7 +16,7 @@ from .parts.minimum import layer_bounds, minimum_budget
 from .problem import Plan, Problem
 from .search.best import NO_SLOWER, resident_plan
 from .simulate import brisk, latency_of
-from .spacing import first_budgets, further_budgets, worthwhile
+from .spacing import far_between, first_budgets, further_budgets, worthwhile
 from .strategies import unchecked
 
 ABOUT = 1.005  # problems whose plans differ by no more than this in latency are equally good
@@ -135,8 +135,15 @@ def _wanted(found: Mapping[int, Choice], thorough: Collection[int], asked: Colle
     further = further_budgets({budget: choice.latency for budget, choice in found.items()})
     if further:
         return {budget: _Wanted(_neighbours(found, budget), quick=True) for budget in further}
-    kept = [choice.plan.budget for choice in _in_order(found, asked) if choice.plan.budget not in thorough]
-    return {budget: _Wanted([found[budget], *_neighbours(found, budget)], only=found[budget]) for budget in kept}
+    rungs = [choice.plan.budget for choice in _in_order(found, asked)]
+    wanted = {
+        budget: _Wanted([found[budget], *_neighbours(found, budget)], only=found[budget])
+        for budget in rungs
+        if budget not in thorough
+    }
+    # What was seen quickly between rungs far apart may be worth one if it is looked at again.
+    unsure = [budget for budget in far_between(rungs, found) if budget not in thorough]
+    return wanted or {budget: _Wanted([found[budget], *_neighbours(found, budget)]) for budget in unsure}
 
 
 def _neighbours(found: Mapping[int, Choice], budget: int) -> list[Choice]:

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 
 from .problem import PAGE
 
-PAYS = 1.0275  # latencies that are no further apart are close
+PAYS = 1.025  # latencies that are no further apart are close
 _FAR = 1.06  # budgets that are no further apart are close: further apart, one between them may be luckier than both
 _APART = 1.2  # neighbours of the budgets to begin with differ by no more than this factor
 _AT_ONCE = 4  # budgets that are tried between two others before the next look, at most
@@ -49,6 +49,12 @@ def further_budgets(latencies: Mapping[int, float]) -> list[int]:
         elif larger > _FAR * smaller:
             found += _whole_pages([math.sqrt(smaller * larger)], smaller, larger)
     return found
+
+
+def far_between(rungs: Collection[int], seen: Iterable[int]) -> list[int]:
+    """Those of the budgets seen that lie between two rungs, in ascending order, twice as far apart as budgets may be unseen."""
+    pairs = [(smaller, larger) for smaller, larger in pairwise(sorted(rungs)) if larger > _FAR**2 * smaller]
+    return sorted(budget for budget in seen if any(smaller < budget < larger for smaller, larger in pairs))
 
 
 def worthwhile(latencies: Mapping[int, float], asked: Collection[int]) -> list[int]:

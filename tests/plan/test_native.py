@@ -74,6 +74,12 @@ def test_candidates_are_the_same(data: st.DataObject, problem: Problem, factor: 
     assert tried == python.attempt(point)
     if tried:
         assert native.plan(point) == python.plan(point)
+        limit = data.draw(st.floats(0.5, 1.1)) * tried.latency
+        limited = native.attempt(point, limit)
+        assert limited == python.attempt(point, limit)
+        # What is not made takes longer than the limit, and no longer than it is said to.
+        assert limited == tried or (limit < limited.latency <= tried.latency + 1e-9 and not limited.arena)
+        assert limited.nbytes == tried.nbytes
 
 
 @settings(deadline=None, max_examples=150)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexcomp.plan import PAGE, ladder, plan, simulate
-from flexcomp.plan.spacing import PAYS, first_budgets, further_budgets, worthwhile
+from flexcomp.plan.spacing import PAYS, far_between, first_budgets, further_budgets, worthwhile
 
 from . import networks
 
@@ -45,6 +45,11 @@ def test_between_two_rungs_nothing_is_much_faster(by_page: list[float], asked: l
             assert best[smaller] <= PAYS * min(inner, default=best[smaller])
             before = max(budget for budget in best if budget < larger)
             assert larger - before == PAGE or best[smaller] <= PAYS * best[larger]
+
+
+def test_what_lies_between_rungs_far_apart_is_looked_at_again() -> None:
+    assert far_between([100, 112, 130, 131], [100, 105, 112, 115, 122, 130, 131, 140]) == [115, 122]
+    assert far_between([100], [100, 200]) == []
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "mobilenet_v2"])

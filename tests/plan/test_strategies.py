@@ -25,7 +25,7 @@ from flexcomp.plan import (
     resident_budget,
     simulate,
 )
-from flexcomp.plan.bound import unpinned_bound
+from flexcomp.plan.bound import on_demand_bound, piecewise_bound, unpinned_bound
 from flexcomp.plan.parts.minimum import layer_bounds
 
 from .problems import problems
@@ -55,7 +55,10 @@ def test_what_keeps_nothing_is_not_faster_than_reading_everything(problem: Probl
         planned = plan(problem, int(minimum_budget(problem).nbytes * factor), strategy)
     except InfeasibleError:
         return
-    assert unpinned_bound(problem) <= simulate(problem, planned).latency
+    latency = simulate(problem, planned).latency
+    assert unpinned_bound(problem) <= latency
+    assert strategy == "swapnet" or piecewise_bound(problem) <= latency
+    assert strategy != "on_demand" or on_demand_bound(problem) <= latency
 
 
 @settings(deadline=None)

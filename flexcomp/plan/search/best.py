@@ -42,6 +42,7 @@ IMPOSSIBLE: Cost = (inf, 0, 0)
 
 # of the arena beyond the layout's minimum: first grid, the likeliest and the cheapest to try first
 CORE_SHARES = (0.3, 0.15, 0.6, 0.06, 1.0, 0.8, 0.0)
+USUAL_SHARES = (1.0, 0.3)  # where sketches begin besides where plans nearby were found, as those may be of other kernels
 IN_FLIGHT = (1, 2, 3, 4, 6, 8, 12)  # segments that fit into a layer's gap at once
 GRID_IN_FLIGHT = (2, 4, 10)
 JOINED = (0, 5, 12, 30)
@@ -111,10 +112,8 @@ def sketch(problem: Problem, budget: int, near: Sequence[Plan] = ()) -> Plan:
     if resident.arena <= budget:
         return replace(resident, budget=budget)
     starts = _starts(near, budget, layouts)
-    if starts:
-        found, _ = _search(problem, budget, CORE_SHARES, layouts, EFFORT, starts=starts, gridded=False)
-    else:
-        found, _ = _search(problem, budget, CORE_SHARES, layouts, SKETCH_EFFORT)
+    starts += [Choice(layout, share) for layout in range(len(layouts)) for share in (USUAL_SHARES if starts else CORE_SHARES)]
+    found, _ = _search(problem, budget, CORE_SHARES, layouts, EFFORT, starts=starts, gridded=False)
     (cost,) = _costs(problem, [found])
     rivals = _rivals(problem, budget, cost[0])
     return min([(cost, found), *zip(_costs(problem, rivals), rivals, strict=True)], key=lambda one: one[0])[1]
