@@ -46,6 +46,7 @@ class Row:
     part: float  # of float32's bytes
     error: float  # the largest, on the pictures that auto was calibrated with
     error_elsewhere: float  # on the last picture
+    mean: float  # of the differences of all outputs on all pictures, over the largest
     verdict: str  # "" if it is within bounds
 
 
@@ -67,11 +68,12 @@ def measure(name: str, folder: Path) -> list[Row]:
             wide = outputs, nbytes
             continue
         *errors, last = (_error(found, wanted) for found, wanted in zip(outputs, wide[0], strict=True))
-        rows.append(_row(name, weights, nbytes / wide[1], max(errors), last))
+        mean = np.mean([_mean(found, wanted) for found, wanted in zip(outputs, wide[0], strict=True)])
+        rows.append(_row(name, weights, nbytes / wide[1], max(errors), last, float(mean)))
     return rows
 
 
-def _row(name: str, weights: str, part: float, error: float, elsewhere: float) -> Row:
+def _row(name: str, weights: str, part: float, error: float, elsewhere: float, mean: float) -> Row:
     most = MOST[weights]
     wrong = []
     if most is not None and not error <= most:
@@ -80,11 +82,15 @@ def _row(name: str, weights: str, part: float, error: float, elsewhere: float) -
         wrong.append(f"errs by more than {most:g} on the last picture")
     if weights == "auto" and part > AUTO_PART:
         wrong.append(f"more than {AUTO_PART} of the bytes")
-    return Row(name, weights, part, error, elsewhere, "; ".join(wrong))
+    return Row(name, weights, part, error, elsewhere, mean, "; ".join(wrong))
 
 
 def _error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
     return max(float(np.max(abs(found[name] - wanted[name])) / np.max(abs(wanted[name]))) for name in wanted)
+
+
+def _mean(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
+    return float(np.mean([np.mean(abs(found[name] - wanted[name])) / np.max(abs(wanted[name])) for name in wanted]))
 
 
 def library(folder: Path, name: str, weights: str) -> Path:
@@ -139,10 +145,10 @@ def _running(folder: Path, name: str, weights: str) -> Iterator[Run]:
 
 def _table(rows: list[Row]) -> Table:
     table = Table(title="errors of outputs, as parts of the largest, and bytes of weights, as parts of float32's")
-    for column in ("network", "weights", "bytes", "error", "on another picture", "verdict"):
+    for column in ("network", "weights", "bytes", "error", "on another picture", "mean", "verdict"):
         table.add_column(column, justify="left" if column in ("network", "weights", "verdict") else "right")
     for row in rows:
-        errors = (f"{row.error:.1e}", f"{row.error_elsewhere:.1e}")
+        errors = (f"{row.error:.1e}", f"{row.error_elsewhere:.1e}", f"{row.mean:.1e}")
         table.add_row(row.network, row.weights, f"{row.part:.3f}", *errors, row.verdict or "ok")
     return table
 
