@@ -4,14 +4,15 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
+from flexcomp.compiler.machine_code import compile_module
+from flexcomp.device import CompileTarget, resolve_target
+
+TARGET = resolve_target({"mcpu": "x86-64-v3"})
 
 
-def library(functions: dict[str, tirx.PrimFunc]):
-    """One compiled module of all `functions`, without TVM's search for common subexpressions, as in the compiler."""
-    named = {name: function.with_attr("global_symbol", name) for name, function in functions.items()}
-    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
-        return tvm.tirx.build(tvm.IRModule(named), target=TARGET)
+def library(functions: dict[str, tirx.PrimFunc], target: CompileTarget = TARGET) -> tvm.runtime.Module:
+    """One module of all `functions`, compiled as `flexcomp.build` compiles kernels."""
+    return compile_module(functions, target)
 
 
 def call(function, *inputs: np.ndarray, out: tuple[int, ...], dtype: str = "float32") -> np.ndarray:

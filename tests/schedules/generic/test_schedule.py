@@ -11,6 +11,7 @@ from tvm.relax.op import image, nn
 from flexcomp.schedules.generic import audit
 from flexcomp.schedules.generic import schedule as generic
 from flexcomp.schedules.generic.parse import parse
+from tests.schedules.kernels import library as build
 
 TVM_TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 FLOAT = "float32"
@@ -140,11 +141,6 @@ def legalised(expression, *arguments) -> list[tirx.PrimFunc]:
     with TVM_TARGET:
         module = tvm.transform.Sequential(passes)(builder.get())
     return [function for function in module.functions.values() if isinstance(function, tirx.PrimFunc)]
-
-
-def build(functions):
-    named = {name: function.with_attr("global_symbol", name) for name, function in functions.items()}
-    return tvm.tirx.build(tvm.IRModule(named), target=TVM_TARGET)
 
 
 def random_array(rng, buffer):

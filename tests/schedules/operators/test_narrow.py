@@ -9,14 +9,15 @@ import tvm
 
 from flexcomp.schedules.operators import narrow
 from flexcomp.schedules.operators.narrow import NarrowSpec
+from tests.schedules.kernels import library
 
 FAR = (np.float32(np.inf), np.float32(-np.inf))
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 def run(bits: np.ndarray, source: str, target: str, width: int = 8) -> np.ndarray:
-    func = narrow.kernel(NarrowSpec(bits.shape, source, target), width).with_attr("global_symbol", "f")
-    module = tvm.tirx.build(tvm.IRModule({"f": func}), target=tvm.target.Target("llvm"))
+    func = narrow.kernel(NarrowSpec(bits.shape, source, target), width)
+    module = library({"f": func})
     given, out = tvm.runtime.empty(bits.shape, source), tvm.runtime.empty(bits.shape, target)
     given.copyfrom(bits.view("f4" if source == "float32" else TYPES[source]))
     module["f"](given, out)

@@ -7,8 +7,8 @@ from tvm import relax
 from tvm.relax.op import nn
 
 from flexcomp.schedules.operators.pool import PoolSpec, kernel
+from tests.schedules.kernels import library as build
 
-TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 # n, h, w, c, kernel, stride, padding (top, left, bottom, right), dilation, ceil_mode
 CASES = (
     (1, 13, 15, 64, (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), False),
@@ -46,11 +46,6 @@ def relax_function(case, kind, count_include_pad):
     module = relax.transform.LegalizeOps()(builder.get())
     shape = tuple(int(extent) for extent in module["main"].ret_ty.shape)
     return next(f for f in module.functions.values() if isinstance(f, tvm.tirx.PrimFunc)), shape
-
-
-def build(functions):
-    named = {name: function.with_attr("global_symbol", name) for name, function in functions.items()}
-    return tvm.tirx.build(tvm.IRModule(named), target=TARGET)
 
 
 @pytest.fixture(scope="module")

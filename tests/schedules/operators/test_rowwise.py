@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import tvm
-from tvm import tirx
 
 from flexcomp.schedules.operators import concat, rowwise
 from flexcomp.schedules.tiles.rows import cover
+from tests.schedules.kernels import library as build
 
-TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 SHAPES = ((7, 1), (5, 3), (9, 5), (4, 16), (3, 17), (64, 21), (2, 3, 67), (5, 197), (300, 768))
 WIDTHS = (4, 16)
 EPSILON = 1e-5
@@ -19,11 +18,6 @@ CONCATS = (
     (((3, 2), (1, 2), (4, 2)), 0, "int64"),
     (((2, 9, 5), (2, 1, 5)), 1, "int8"),
 )
-
-
-def build(functions: dict[str, tirx.PrimFunc]):
-    named = {name: function.with_attr("global_symbol", name) for name, function in functions.items()}
-    return tvm.tirx.build(tvm.IRModule(named), target=TARGET)
 
 
 def exact(kind, x, axes):
