@@ -6,6 +6,7 @@ import difflib
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import tvm
 import tvm_ffi
@@ -85,6 +86,10 @@ class CompileTarget:
         return VectorUnit(self.vector_width, self.vector_registers, by_lane=True, in_flight=in_flight)
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return format_target(self.tvm_target)
 
 
@@ -181,6 +186,7 @@ def _parse(text: str) -> dict:
     return config
 
 
+@cache
 def _options() -> dict[str, str]:
     """The options of LLVM targets with their types, from TVM."""
     options = tvm.target.TargetKind.options_from_name("llvm")
