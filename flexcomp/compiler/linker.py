@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -20,6 +21,7 @@ from flexcomp.device import CompileTarget
 from flexcomp.errors import TargetError
 from flexcomp.files import beside
 
+_GOLD = "-fuse-ld=gold"
 _SAME_MACHINE = {"arm64": "aarch64", "amd64": "x86_64"}  # other names of an architecture
 
 
@@ -40,8 +42,9 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
     """
     machine, here = _machines(target)
     if machine == here and compiler is None:
-        _require(cc.get_cc(), "g++")
-        return Linker(_for_target(cc.create_shared, target), runtime_ext.runtime_object(), tuple(runtime_ext.link_options()))
+        compiler = _require(cc.get_cc(), "g++")
+        options = (*_fast(compiler), *runtime_ext.link_options())
+        return Linker(_for_target(cc.create_shared, target), runtime_ext.runtime_object(), options)
     compiler = cross_compiler(machine, compiler)
     folder = runtime_cache(compiler)
     runtime, stub = folder / "flexcomp_runtime.o", folder / "libtvm_ffi.so"
@@ -55,6 +58,15 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
             _name_only_library(compiler, scratch / stub.name).replace(stub)
     # The stand-in for libtvm_ffi defines nothing, so the linker would think that it is not needed.
     return Linker(_for_target(compiler, target), runtime, ("-Wl,--no-as-needed", *runtime_ext.link_options(folder)))
+
+
+@functools.cache
+def _fast(compiler: str) -> tuple[str, ...]:
+    """Options for gold, where this compiler has it: it takes a third of the time of GNU's other linker."""
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [*compiler.split(), _GOLD, "-shared", "-nostdlib", "-x", "c", os.devnull, "-o", f"{scratch}/trial.so"]
+        done = subprocess.run(command, capture_output=True, check=False)
+    return () if done.returncode else (_GOLD,)
 
 
 def _for_target(compiler: Callable | str, target: CompileTarget) -> Callable:
