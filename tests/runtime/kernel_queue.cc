@@ -33,6 +33,7 @@ void Require(bool holds, const char* what, int number = 0) {
 // Takes reads, and carries them out as late as it may: when it is waited for, or taken down.
 struct Queue {
   bool there = false;
+  int made = 0;
   std::deque<iocb> reads;
   int calls = 0, fail_at = 0;  // the call of this number fails, counted from 1
   int failures = 1;            // so often in a row
@@ -51,6 +52,7 @@ struct Queue {
     switch (number) {
       case SYS_io_setup:
         there = true;
+        ++made;
         *reinterpret_cast<aio_context_t*>(args[1]) = 1;
         return 0;
       case SYS_io_destroy:
@@ -63,6 +65,7 @@ struct Queue {
         reads.push_back(**reinterpret_cast<iocb**>(args[2]));
         return 1;
       case SYS_io_getevents: {
+        if (!there && args[2] == 0) return errno = EINVAL, -1;  // asked whether it is there
         Require(there, "waited for a queue that is gone");
         long count = 0;
         while (count < static_cast<int>(args[1])) Carry(reinterpret_cast<io_event*>(args[3]) + count++);
@@ -99,11 +102,12 @@ int main(int, char** argv) {
   const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(kPage, ByteSource::kMostInFlight * kNbytes), &std::free);
   auto* const targets = static_cast<std::byte*>(memory.get());
 
-  int calls = 0;  // of a source without failures
+  constexpr int kAsked = 2;  // calls that ask for the last source's queue, and take leave of it
+  int calls = 0;             // of a source without failures
   bool direct = true;
   for (const int error : {EINVAL, EINTR, EAGAIN, ENOSYS})
     for (const int failures : {1, error == EINVAL ? 2 : 3})  // io_destroy says EINVAL where there is no queue
-      for (int fail_at = 0; fail_at <= calls; ++fail_at) {
+      for (int fail_at = 0; fail_at <= calls + kAsked; ++fail_at) {
         Queue now;
         now.fail_at = fail_at == 0 ? 1 << 30 : fail_at;
         now.failures = failures;
@@ -133,6 +137,29 @@ int main(int, char** argv) {
         Require(now.reads.empty(), "reads are in flight without a source", fail_at);
         if (fail_at == 0 && calls == 0) calls = now.calls;
       }
+
+  // Of sources one after another all use one queue, of two at once each has its own, and a forked process makes a new one.
+  const auto read = [&](FileSource& source) {
+    source.Begin(0, targets, kNbytes);
+    Require(source.End() == 0 && std::memcmp(targets, file.data(), kNbytes) == 0, "a read brought other bytes");
+  };
+  for (const bool gone : {false, true}) {
+    Queue now, child;
+    now.fail_at = child.fail_at = 1 << 30;
+    queue = &now;
+    for (int i = 0; i < 3; ++i) {
+      FileSource source(argv[1], true);
+      read(source);
+    }
+    Require(!direct || (now.made == 1 && now.there), "a queue was not kept for the next source", now.made);
+    if (gone) queue = &child;
+    {
+      FileSource first(argv[1], true), second(argv[1], true);
+      read(first);
+      read(second);
+    }
+    Require(!direct || (now.made + child.made == (gone ? 3 : 2)), "two sources had one queue", now.made);
+  }
   Require(!direct || calls > static_cast<int>(kReads), "reads were not queued");
   if (!direct) std::printf("no queue: %s lies on a file system without O_DIRECT\n", argv[1]);
 }

@@ -15,11 +15,11 @@ namespace flexcomp {
 class KernelAio {
  public:
   KernelAio() = default;
-  ~KernelAio();
+  ~KernelAio();  // every read that was begun has ended
   KernelAio(const KernelAio&) = delete;
   KernelAio& operator=(const KernelAio&) = delete;
 
-  // Once, if there is to be a queue: to take one down again is a matter of milliseconds.
+  // Once, if there is to be a queue.
   void SetUp() noexcept;
   // Any thread may call it.
   bool available() const noexcept { return available_.load(std::memory_order_relaxed); }
@@ -32,6 +32,7 @@ class KernelAio {
   bool Ended(uint32_t slot, bool wait, int64_t* result) noexcept;
 
  private:
+  void Try() noexcept;
   void GiveUp() noexcept;
 
   aio_context_t context_ = 0;
