@@ -94,16 +94,14 @@ def _convolve(function, x, tensors, packed, out, scratch=()):
 def test_winograd_in_bands_differs_from_the_whole_by_rounding():
     rng = np.random.default_rng(4)
     functions, cases = {}, []
-    for i, (spec, m, slots) in enumerate(
-        itertools.product(
-            (
-                ConvSpec(1, 23, 17, 12, 24, kernel=(3, 3), padding=(1, 1, 1, 1), epilogue=RESIDUAL),
-                ConvSpec(1, 14, 9, 8, 8, kernel=(3, 3), padding=(2, 0, 0, 1)),
-            ),
-            (2, 4),
-            (1, 2),
-        )
-    ):
+    squares = (
+        ConvSpec(1, 23, 17, 12, 24, kernel=(3, 3), padding=(1, 1, 1, 1), epilogue=RESIDUAL),
+        ConvSpec(1, 14, 9, 8, 8, kernel=(3, 3), padding=(2, 0, 0, 1)),
+    )
+    column = ConvSpec(1, 23, 9, 12, 24, kernel=(7, 1), padding=(3, 0, 3, 0), epilogue=RESIDUAL)
+    row = ConvSpec(1, 14, 17, 8, 8, kernel=(1, 5), padding=(0, 2, 0, 2))
+    layers = [*itertools.product(squares, (2, 4)), (column, 2), (row, 3)]
+    for i, ((spec, m), slots) in enumerate(itertools.product(layers, (1, 2))):
         way = Winograd(spec, m, Tile(3, 8), groups=3, slots=slots, threads=slots)
         kernel = row_kernel(spec, UNIT.width, "winograd", way.tile, way)
         assert kernel.way.panel == way.panel and RowKernel.decode(kernel.encode()) == kernel
