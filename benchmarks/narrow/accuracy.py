@@ -26,7 +26,7 @@ from rich.table import Table
 
 import flexcomp
 from benchmarks import models
-from benchmarks.narrow.reading import Run, alphabet, find_boxes, names_of, read_line, read_page, same_boxes
+from benchmarks.narrow.reading import Run, alphabet, find_boxes, names_of, printed_page, read_page, same_boxes
 from benchmarks.networks import trained
 
 NETWORKS = (*trained.TRAINED, "gpt2")
@@ -113,10 +113,7 @@ def _other_text(folder: Path, weights: str) -> str:
     texts = {}
     for kind in ("float32", weights):
         with _running(folder, "ppocr_det", kind) as detect, _running(folder, "ppocr_rec", kind) as recognise:
-            pages = [_picture("ppocr_det", variant) for variant in range(_PICTURES)]
-            lines = [_picture("ppocr_rec", variant) for variant in range(_PICTURES)]
-            texts[kind] = [read_page(page, detect, recognise, letters) for page in pages]
-            texts[kind].append([read_line(line, recognise, letters) for line in lines])
+            texts[kind] = [read_page(printed_page(variant), detect, recognise, letters) for variant in range(_PICTURES)]
     print(f"PP-OCR, {weights}: {texts[weights]}", file=sys.stderr)
     return "" if texts[weights] == texts["float32"] else f"{texts[weights]} instead of {texts['float32']}"
 

@@ -16,6 +16,11 @@ Run = Callable[[np.ndarray], np.ndarray]  # a network of one input and one outpu
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, which PP-OCR's pictures are normalised with
 _INK = 0.3  # of the map of a text detector, above which a pixel is text
 _LEAST_PIXELS = 40
+_LINES = (
+    ("The arena holds it all", "weights stream in 1.8 ms", "Budget: 12,345,678", "never slower (R-50)"),
+    ("Invoice no. 2024-0817", "3 x espresso  7.50", "Total EUR 41.95", "Thank you very much!"),
+    ("Platform 7, 14:35", "to Basel via Freiburg", "Please mind the gap", "Coach 21, seat 56"),
+)
 _UNCLIPPED = 1.5  # a detector marks the middle of a line: boxes grow by this times area / perimeter
 _SCORE, _OVERLAP, _SAME = 0.2, 0.45, 0.9  # nudenet's own thresholds; and how far boxes agree that are the same
 
@@ -32,6 +37,19 @@ def alphabet(recogniser: onnx.ModelProto) -> list[str]:
     """What the classes of PP-OCR's recogniser are; the first is no letter."""
     (letters,) = [entry.value.splitlines() for entry in recogniser.metadata_props if entry.key == "character"]
     return ["", *letters, " "]
+
+
+def printed_page(variant: int) -> np.ndarray:
+    """A page of dark letters on bright ground, as PP-OCR's detector wants it; each variant is another."""
+    from PIL import Image, ImageDraw
+
+    *_, height, width = next(iter(trained.TRAINED["ppocr_det"].shapes.values()))
+    image = Image.new("RGB", (width, height), (240, 236, 228))
+    draw, font = ImageDraw.Draw(image), trained.font(26 + 2 * variant)
+    for row, line in enumerate(_LINES[variant % len(_LINES)]):
+        draw.text((24 + 8 * row, 40 + 100 * row), line, fill=(25, 30, 50), font=font)
+    pixels = np.asarray(image, np.float32) / 255.0
+    return np.ascontiguousarray(((pixels - _MEAN) / _DEVIATION).transpose(2, 0, 1)[None], np.float32)
 
 
 def read_page(page: np.ndarray, detect: Run, recognise: Run, letters: list[str]) -> list[str]:

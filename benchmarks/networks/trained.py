@@ -105,7 +105,7 @@ def lettered_photo(shape: tuple[int, ...], variant: int) -> np.ndarray:
     draw = ImageDraw.Draw(photo)
     for line in range(3):
         place = (20 + 15 * variant, (40 + line * 150 + 70 * variant) % (height - 50))
-        draw.text(place, f"line {line} of sign {variant}", fill=(255, 255, 255), font=_font(32), stroke_width=1)
+        draw.text(place, f"line {line} of sign {variant}", fill=(255, 255, 255), font=font(32), stroke_width=1)
     pixels = np.asarray(photo, np.float32) / 255.0
     return ((pixels - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)).transpose(2, 0, 1)[None]
 
@@ -117,7 +117,7 @@ def line_of_text(shape: tuple[int, ...], variant: int) -> np.ndarray:
     *_, height, width = shape
     image = Image.new("RGB", (width, height), (235, 230, 220))
     text = ("Hello world 2024", "turned around", "arena & budget")[variant % 3]
-    ImageDraw.Draw(image).text((6, 6), text, fill=(20, 30, 60), font=_font(int(height * 0.6)))
+    ImageDraw.Draw(image).text((6, 6), text, fill=(20, 30, 60), font=font(int(height * 0.6)))
     if variant % 2:
         image = image.rotate(180)
     return (np.asarray(image, np.float32) / 127.5 - 1.0).transpose(2, 0, 1)[None]
@@ -157,7 +157,8 @@ def _photo(variant: int, width: int, height: int):
     return views[variant % 3].resize((width, height), Image.Resampling.BILINEAR)
 
 
-def _font(size: int):
+def font(size: int):
+    """matplotlib's letters, in pixels."""
     from matplotlib import font_manager
     from PIL import ImageFont
 
