@@ -42,8 +42,8 @@ from .artifact import Artifact
 from .auto_weights import Chosen, checked_max_error
 from .auto_weights import choose as choose_types
 from .calibration import Given, Inputs, read_inputs
+from .code import Code
 from .kernel_compiler import KernelCompiler
-from .machine_code import Code
 from .offered import DEFAULT_MAX_ERROR, KERNELS
 from .prepared import Prepared, Progress, Wish
 from .probing import probed
@@ -153,7 +153,7 @@ def prepare(
     report("import", 1, 1)
     types, chosen = types_of(imported, wish, resolved, report, cache)
     unit = replace(resolved.vector_unit, threads=threads)
-    code = Code(resolved)
+    code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
     network = _compile_graph(imported, resolved, unit, kernels, measured, report, types, begin)
     if measured is not None:
@@ -213,8 +213,9 @@ def _choose_types(imported: Imported, wish: WeightWish, offered: Sequence[str], 
 
     def compiled(network: Network) -> Artifact:
         planned = kernel_sets.planning(network, profile, unit.threads)
-        compiler = KernelCompiler(KernelCache() if cache else None)
-        prepared = Prepared(imported.name, Code(target), unit.threads, "smallest", profile, planned, compiler)
+        kept = KernelCache() if cache else None
+        code, compiler = Code(target, kept), KernelCompiler(kept)
+        prepared = Prepared(imported.name, code, unit.threads, "smallest", profile, planned, compiler)
         return prepared.artifacts([Wish(parse_budget(None))])[0]
 
     on_weights = partial(evaluate, weights=imported.weights)

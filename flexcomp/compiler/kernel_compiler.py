@@ -11,7 +11,9 @@ from tvm import tirx
 
 from flexcomp.cache import KernelCache
 from flexcomp.device import CompileTarget
+from flexcomp.network import BandKernel
 
+from .code import Kernel
 from .machine_code import compile_object, extent, version
 from .workers import Workers
 
@@ -45,7 +47,7 @@ class KernelCompiler:
             self._cache.trim()
             self._has_kept = False
 
-    def begin(self, kernels: Mapping[str, tirx.PrimFunc], target: CompileTarget) -> None:
+    def begin(self, kernels: Mapping[str, Kernel], target: CompileTarget) -> None:
         """Start to compile kernels, by their symbols, that are needed later."""
         for symbol, kernel in kernels.items():
             if symbol in self._found or symbol in self._pending or symbol in self._waiting:
@@ -54,12 +56,13 @@ class KernelCompiler:
             if code is not None:
                 self._found[symbol] = code
             else:
-                self._waiting[symbol] = kernel, target, extent(kernel)
+                made = kernel.code if isinstance(kernel, BandKernel) else kernel
+                self._waiting[symbol] = made, target, extent(made)
         if sum(size for _, _, size in self._waiting.values()) >= _WORTH_PROCESSES:
             self._hand_out()
 
     def finish(
-        self, kernels: Mapping[str, tirx.PrimFunc], target: CompileTarget, report: Callable[[int, int], None]
+        self, kernels: Mapping[str, Kernel], target: CompileTarget, report: Callable[[int, int], None]
     ) -> dict[str, bytes]:
         """The object files of these kernels, by their symbols."""
         self.begin(kernels, target)

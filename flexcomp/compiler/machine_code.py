@@ -10,8 +10,7 @@ import inspect
 import re
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -92,30 +91,6 @@ def by_symbol(kernels: Mapping[str, tirx.PrimFunc], layers: Iterable[Layer]) -> 
     signatures = {name: signature_of(kernel) for name, kernel in kernels.items()}
     require_agreement(signatures, layers)
     return {signature.symbol(name, signatures[name]): kernel for name, kernel in kernels.items()}
-
-
-class Code:
-    """What kernels are called in libraries for a target; each is looked at once."""
-
-    def __init__(self, target: CompileTarget) -> None:
-        self.target = target
-        self._known: dict[tuple[str, tirx.PrimFunc], tuple[str, str]] = {}  # signatures and names
-
-    def of(
-        self, kernels: Mapping[str, tirx.PrimFunc], layers: Sequence[Layer]
-    ) -> tuple[tuple[Layer, ...], dict[str, tirx.PrimFunc]]:
-        """The layers, calling kernels by names that say what they are, and these kernels by their symbols. As `by_symbol`."""
-        known = {name: self._look_at(name, kernel) for name, kernel in kernels.items()}
-        require_agreement({name: takes for name, (takes, _) in known.items()}, layers)
-        code = {signature.symbol(called, takes): kernels[name] for name, (takes, called) in known.items()}
-        return tuple(replace(layer, kernel=known[layer.kernel][1]) for layer in layers), code
-
-    def _look_at(self, name: str, kernel: tirx.PrimFunc) -> tuple[str, str]:
-        key = family_of(name), kernel
-        if key not in self._known:
-            takes = signature_of(kernel)
-            self._known[key] = takes, name_of(name, kernel, takes, self.target)
-        return self._known[key]
 
 
 def require_agreement(signatures: Mapping[str, str], layers: Iterable[Layer]) -> None:

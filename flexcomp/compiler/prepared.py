@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from tvm import tirx
-
 from flexcomp import plan
 from flexcomp.device import CompileTarget, DeviceProfile
 from flexcomp.network import Network, Planning, layer_offers, used
@@ -16,9 +14,9 @@ from flexcomp.runtime import MINIMUM, Budget, note_minimum
 
 from .artifact import Artifact
 from .auto_weights import Chosen
+from .code import Code, Kernel
 from .compact import drop_unused
 from .kernel_compiler import KernelCompiler
-from .machine_code import Code
 from .rungs import plan_rungs, resident_rungs
 
 Progress = Callable[[str, int, int], None]  # phase, done, total
@@ -111,7 +109,7 @@ class Prepared:
             storages.append(self.profile.storage)
         return ladders, storages
 
-    def _code(self, layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], dict[str, tirx.PrimFunc]]:
+    def _code(self, layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], dict[str, Kernel]]:
         """The layers with the names that their kernels have in a library, and these kernels by their symbols."""
         kernels = {name: self.planning.network.kernel(name) for name in dict.fromkeys(layer.kernel for layer in layers)}
         return self.code.of(kernels, layers)

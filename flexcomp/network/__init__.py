@@ -9,10 +9,11 @@ from .kernel_sets import Tailor
 from .lower import VIEWS, Lowered, lower
 from .offers import layer_offers
 from .used import used
-from .variants import Network, merge
+from .variants import BandKernel, Network, merge
 
 __all__ = [
     "VIEWS",
+    "BandKernel",
     "Form",
     "Lowered",
     "Network",

@@ -7,7 +7,8 @@ do not, the faster one is an alternative, with weights packed for it, that a run
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
+from functools import cached_property
 
 from tvm import tirx
 
@@ -44,6 +45,23 @@ class Band:
     work: float  # as Lowered.work
     whole: int  # of all layers and alternatives the one of which it computes rows
     instead_of: int | None = None  # the band of the same rows by the layer's own kernel, if this one has another
+
+
+@dataclass(frozen=True)
+class BandKernel:
+    """The kernel of a band, not made yet: many are looked at, and few of them have to be compiled."""
+
+    rows: RowKernel
+
+    @property
+    def identity(self) -> str:
+        """What it is made of; equal only for equal kernels."""
+        return f"{type(self.rows.spec).__name__} {astuple(self.rows)}"
+
+    @cached_property
+    def code(self) -> tirx.PrimFunc:
+        """What it is when it is made."""
+        return with_scratch(self.rows.build(), self.rows.scratch)
 
 
 @dataclass(frozen=True)
@@ -102,10 +120,10 @@ class Network:
                 result.setdefault(first + band.instead_of, []).append(index)
         return result
 
-    def kernel(self, symbol: str) -> tirx.PrimFunc:
-        """A kernel's code; that of bands is made on demand."""
+    def kernel(self, symbol: str) -> tirx.PrimFunc | BandKernel:
+        """A kernel's code, or how it is made."""
         band = self.band_kernels.get(symbol)
-        return with_scratch(band.build(), band.scratch) if band else self.kernels[symbol]
+        return BandKernel(band) if band else self.kernels[symbol]
 
     def indices(self, choice: Choice) -> list[int]:
         """For every layer its index in `layers`, with the alternatives that are chosen."""

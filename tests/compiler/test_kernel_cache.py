@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 import flexcomp
+from benchmarks.networks.graph import Graph
 from flexcomp.cache import KernelCache
 from flexcomp.compiler import kernel_compiler, workers
 from flexcomp.errors import CompilerError
+from flexcomp.schedules.row_bands import RowKernel
 from tests.compiler.test_build import network
 
 BUILD = """
@@ -48,6 +50,14 @@ def exported(folder, **options) -> bytes:
     return (folder / "tiny.so").read_bytes() + (folder / "tiny.weights").read_bytes()
 
 
+def in_bands():
+    """A network whose smallest plans compute its largest layers in bands of rows."""
+    g = Graph("banded", seed=3)
+    x = g.relu(g.conv(g.input("x", (1, 3, 64, 64)), 32, 3))
+    x = g.max_pool(g.relu(g.conv(x, 32, 3)), 2, 2)
+    return g.model(g.conv(x, 8, 1), (1, 8, 32, 32))
+
+
 def entries(kept):
     return sorted(kept.folder.iterdir())
 
@@ -73,6 +83,21 @@ def test_a_second_build_compiles_nothing(kept, wanted, tmp_path, monkeypatch):
     assert exported(tmp_path / "second") == wanted
     with pytest.raises(AssertionError, match="is compiled again"):
         exported(tmp_path / "third", cache=False)
+
+
+def test_kernels_of_bands_that_are_known_are_not_made(tmp_path, monkeypatch):
+    """Nor looked at: what they are called is found by what they would be made of."""
+    monkeypatch.setenv("FLEXCOMP_CACHE", str(tmp_path / "cache"))
+    made = []
+    build = RowKernel.build
+    monkeypatch.setattr(RowKernel, "build", lambda self: made.append(self) or build(self))
+    builds = [
+        flexcomp.build(in_bands(), budget="min", target="llvm -mcpu=x86-64-v3", cache=cache) for cache in (False, True, True)
+    ]
+    none, cold, warm = builds
+    count = len({kernel for kernel in none.kernels if "_rows_" in kernel})
+    assert count and len(made) == 2 * count
+    assert none.kernels == cold.kernels == warm.kernels and none.program == cold.program == warm.program
 
 
 def test_another_budget_compiles_nothing(kept, tmp_path, monkeypatch):
@@ -135,9 +160,10 @@ def test_builds_that_are_killed_leave_what_is_right(tmp_path, wanted, monkeypatc
 
 def test_another_compiler_finds_nothing(kept, tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_compiler, "version", lambda: "another")
+    bands = list(kept.folder.glob("band_*"))  # of which it says what they are called: no machine code
     known = entries(kept)
     assert exported(tmp_path / "second") == exported(tmp_path / "third")
-    assert len(entries(kept)) == 2 * len(known)
+    assert len(entries(kept)) == 2 * len(known) - len(bands)
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path, wanted, monkeypatch):
