@@ -117,8 +117,8 @@ def direct_candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
     else:
         family = "gemv" if spec.batch * spec.height * spec.width == 1 else "direct"
         build, work = conv.kernel, _direct_work(spec)
-        if tile.depth > 1 and spec.weights in _WIDENING:
-            work *= 1 + _WIDENING[spec.weights] / tile.rows
+        if tile.depth > 1 and element_type(spec.weights) in _WIDENING:
+            work *= 1 + _WIDENING[element_type(spec.weights)] / tile.rows
     panel = panel_of(spec, tile.channels)
     code = lambda: build(spec, tile, unit.width, unit.threads)  # noqa: E731
     # Blocks that overlap compute some results twice.
@@ -137,7 +137,7 @@ def widened_candidates(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> list[Can
         replace(
             direct,
             scratch_nbytes=way.scratch_nbytes,
-            work=_direct_work(spec) * (1 + _WIDENING[spec.weights] / widened.TILES_OF_A_GROUP / tile.rows),
+            work=_direct_work(spec) * (1 + _WIDENING[element_type(spec.weights)] / widened.TILES_OF_A_GROUP / tile.rows),
             build=lambda: widened.kernel(way, unit.width),
             variant="widened",
             scratch=way.scratch,
