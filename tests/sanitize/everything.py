@@ -34,7 +34,7 @@ SRC = Path(runtime_ext.__file__).parent / "src"
 _FFI = Path(tvm_ffi.__file__).parent
 _COMPILER = " ".join(
     (
-        "g++ -std=c++20 -O1 -g -fsanitize=thread -fno-omit-frame-pointer -fPIC -fvisibility=hidden",
+        "g++ -std=c++20 -O1 -g1 -fsanitize=thread -fno-omit-frame-pointer -fPIC -fvisibility=hidden",
         "-Wall -Wno-tsan -D_FILE_OFFSET_BITS=64 -D_GNU_SOURCE",  # of fences, which tvm_ffi's headers hold
     )
 )
