@@ -22,6 +22,8 @@ from flexcomp.errors import TargetError
 from flexcomp.files import beside
 
 _GOLD = "-fuse-ld=gold"
+# Without a name gold writes where it was told to put the library into it.
+_NAMED = "-Wl,-soname,flexcomp_model.so"
 _SAME_MACHINE = {"arm64": "aarch64", "amd64": "x86_64"}  # other names of an architecture
 
 
@@ -66,7 +68,7 @@ def _fast(compiler: str) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory() as scratch:
         command = [*compiler.split(), _GOLD, "-shared", "-nostdlib", "-x", "c", os.devnull, "-o", f"{scratch}/trial.so"]
         done = subprocess.run(command, capture_output=True, check=False)
-    return () if done.returncode else (_GOLD,)
+    return () if done.returncode else (_GOLD, _NAMED)
 
 
 def _for_target(compiler: Callable | str, target: CompileTarget) -> Callable:
