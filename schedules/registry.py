@@ -42,7 +42,7 @@ _GROUPED_SLOWDOWN = 1.5
 _DIRECT_FLOPS = 1.025
 _RESULT_FLOPS = 0.95
 _WEIGHT_FLOPS = 2.0
-# Instructions that widen a vector of 128 bits, as multiply-adds that could run instead (benchmarks/mca.py); wider vectors
+# Instructions that widen a vector of 128 bits, as multiply-adds that could run instead (benchmarks/arm/mca.py); wider vectors
 # are widened beside the multiply-adds.
 _WIDENING = {"float16": 2.0, "bfloat16": 1.5, "int8": 3.5}
 # F(6,3) is not offered: it errs by 1e-5 of the largest output where F(4,3) errs by 2e-6, and over the sixteen

@@ -9,8 +9,8 @@ had run nothing before, with everything read by plain reads, and lies within TOL
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -65,4 +65,6 @@ def _outputs(library: Path, network: Network) -> dict[str, list[list[str]]]:
 
 
 if __name__ == "__main__":
-    prepare(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dir", type=Path, help="where the libraries and what they must compute go")
+    prepare(parser.parse_args().dir)

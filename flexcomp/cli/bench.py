@@ -70,10 +70,13 @@ def _build(model: Path, library: Path, threads: int, budget: str | None, shapes:
     with exit_on_error(CANNOT_BUILD):
         require_model(model)
         from flexcomp import build
+        from flexcomp.compiler.probing import usually
         from flexcomp.report.progress import BuildProgress
 
         with BuildProgress(model.name) as progress:
-            artifact = build(str(model), budget=budget, input_shapes=shapes or None, threads=threads, progress=progress)
+            probe = library.parent if usually() else False
+            shapes = shapes or None
+            artifact = build(str(model), budget=budget, input_shapes=shapes, threads=threads, progress=progress, probe=probe)
             artifact.export_library(str(library))
 
 

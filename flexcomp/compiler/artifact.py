@@ -130,7 +130,7 @@ class Artifact:
             module.import_module(static_library(symbol, code, library.parent))
         try:
             module.export_library(
-                str(library), fcompile=linker.compile, addons=[str(linker.runtime)], options=list(linker.options)
+                str(library), fcompile=linker.compile, addons=[str(linker.runtime)], options=linker.options_for(library.name)
             )
         except RuntimeError as error:
             raise TargetError(f"cannot link {library.name}: {_reason(error)}") from error

@@ -11,6 +11,7 @@ are as steep as steps. If the error is too large there, less is allowed.
 
 from __future__ import annotations
 
+import logging
 import math
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,7 +25,7 @@ from flexcomp.network import Network
 from flexcomp.passes.fuse_attention import Evaluate
 from flexcomp.program import Array, Layer, Narrowing, WeightErrors
 from flexcomp.report import Progress
-from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
+from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES, element_type
 
 from .artifact import Artifact
 from .calibration import Given, inputs_of
@@ -37,6 +38,8 @@ _NARROW = ("int8", "float16", "bfloat16")
 # How often a choice is built, and what is allowed after one that errs by too much, as a part of what would be in proportion.
 _ROUNDS = 4
 _LESS = 0.9
+
+_log = logging.getLogger(__name__)
 
 Lower = Callable[[WeightTypes], Network]  # for this machine, with one kernel a layer
 
@@ -70,7 +73,7 @@ def choose(
 
     Raises InputError if the inputs do not fit the network, or all outputs on them are 0 or no numbers.
     """
-    wide = WeightTypes("float32", evaluate)
+    wide = WeightTypes("float32", evaluate, offered=offered)
     network = lower(wide)
     inputs = inputs_of(given, network.base.inputs)
     artifact, nodes = compiled(network), wide.nodes
@@ -101,15 +104,21 @@ def choose(
         report("calibrate", len(nodes), len(nodes) + 1)
         names = [node or layer.name for node, layer in zip(nodes, asked_about(artifact.program.layers), strict=True)]
         search = _Search(trial, rounded, errors, names)
-        allowed = max_error
+        allowed, lossless = max_error, wide.natural()
         for _ in range(_ROUNDS):
-            types = search.run(allowed)
+            # What loses nothing in as few bits is better than what was measured.
+            types = [min(pair, key=_nbytes_of) for pair in zip(lossless, search.run(allowed), strict=True)]
             error = trial.error_of(compiled(lower(TypesInOrder(types, evaluate))))
             if error <= max_error:
                 break
             allowed *= _LESS * max_error / error
         else:
-            types, error = ["float32"] * len(nodes), 0.0
+            _log.warning(
+                "auto: however little is allowed, kernels on narrow weights move outputs by more than %.1e (%.1e): weights stay "
+                "as they are",
+                max_error, error,
+            )  # fmt: skip
+            types, error = lossless, 0.0
         report("calibrate", len(nodes) + 1, len(nodes) + 1)
     return Chosen(tuple(types), tuple(errors), search.record(types, error, max_error))
 
@@ -161,8 +170,7 @@ class _Search:
             after = self._after(count)
             for index, dtype in enumerate(after):
                 if dtype != before[index]:
-                    ladder = self._ladders[index]
-                    done = ladder.index(types[index]) <= ladder.index(dtype)
+                    done = _nbytes_of(types[index]) <= _nbytes_of(dtype)
                     narrowings.append(Narrowing(self._names[index], dtype, self._nbytes(after), self._together(after), done))
             before = after
         tried = tuple(dict.fromkeys([*self._tried, (self._nbytes(types), error)]))
@@ -186,11 +194,16 @@ class _Search:
         return wanted
 
     def _nbytes(self, types: Sequence[str]) -> int:
-        return sum(size * WEIGHT_DTYPES[dtype] // 4 for size, dtype in zip(self._sizes, types, strict=True))
+        return sum(size * _nbytes_of(dtype) // 4 for size, dtype in zip(self._sizes, types, strict=True))
 
     def _together(self, types: Sequence[str]) -> float:
         """The error as those of the layers add up."""
         return math.hypot(*(found[dtype] for found, dtype in zip(self._errors, types, strict=True)))
+
+
+def _nbytes_of(kept: str) -> int:
+    """Bytes of a weight that is kept so."""
+    return WEIGHT_DTYPES[element_type(kept)]
 
 
 def _ladder(errors: Mapping[str, float]) -> list[str]:

@@ -103,11 +103,9 @@ def build(
     """
     wish = Wish(parse_budget(budget), checked_name(strategy, plan.STRATEGIES, "strategy"))
     with shown(progress, title_of(model)) as report, KernelCompiler(KernelCache() if cache else None) as compiler:
-        if device is None:
-            device = probed(target, probe, lambda note: report(note, 1, 1))
         prepared = prepare(
             model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
-            device=device, tuning=tuning, progress=report, cache=cache,
+            device=device, probe=probe, tuning=tuning, progress=report, cache=cache,
             weights=weights, max_error=max_error, calibration=calibration, compiler=compiler,
         )  # fmt: skip
         return prepared.artifacts([wish], report)[0]
@@ -122,6 +120,7 @@ def prepare(
     threads: int | None = None,
     kernels: str = "auto",
     device: DeviceProfile | str | Path | None = None,
+    probe: bool | str | Path | None = False,
     tuning: str | Path | None = None,
     progress: Progress | None = None,
     cache: bool = True,
@@ -132,8 +131,8 @@ def prepare(
 ) -> Prepared:
     """The first half of `build`, without budget and strategy: what follows can be done several times, each for itself.
 
-    Arguments and errors are those of `build`. With a `compiler`, kernels that are needed whatever the budget are compiled
-    in it from the moment they are known.
+    Arguments and errors are those of `build`, but nothing is probed unless asked for. With a `compiler`, kernels that are
+    needed whatever the budget are compiled in it from the moment they are known.
     """
     report = progress or (lambda phase, done, total: None)
     wish = checked_wish(weights, max_error, calibration)
@@ -158,6 +157,8 @@ def prepare(
     network = _compile_graph(imported, resolved, unit, kernels, measured, report, types, begin)
     if measured is not None:
         report(f"tuning: {measured.note()}", 1, 1)
+    if device is None:  # not before: it takes a second and writes a file
+        profile = probed(target, probe, lambda note: report(note, 1, 1)) or profile
     if kernels == "flexnn":
         planned = fixed_order.planning(network, profile, threads)
     else:

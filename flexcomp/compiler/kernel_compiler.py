@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 from tvm import tirx
 
@@ -14,7 +13,7 @@ from flexcomp.device import CompileTarget
 from flexcomp.network import BandKernel
 
 from .code import Kernel
-from .machine_code import compile_object, extent, version
+from .machine_code import compile_object, extent, version, write_object
 from .workers import Workers
 
 # Statements of kernels, below which this process has compiled them about when others would have.
@@ -85,7 +84,7 @@ class KernelCompiler:
     def _hand_out(self) -> None:
         """The largest first: no core has to wait long for the last one."""
         order = sorted(self._waiting, key=lambda symbol: (-self._waiting[symbol][2], symbol))
-        jobs = {symbol: partial(_compile, symbol, *self._waiting.pop(symbol)[:2]) for symbol in order}
+        jobs = {symbol: partial(write_object, symbol, *self._waiting.pop(symbol)[:2]) for symbol in order}
         self._workers.append(Workers(jobs, len(os.sched_getaffinity(0))))
         self._pending.update(jobs)
 
@@ -95,7 +94,3 @@ class KernelCompiler:
         if self._cache is not None:
             self._cache.keep(f"{symbol}.{version()}", code)
             self._has_kept = True
-
-
-def _compile(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget, path: Path) -> None:
-    path.write_bytes(compile_object(symbol, kernel, target))

@@ -22,8 +22,6 @@ from flexcomp.errors import TargetError
 from flexcomp.files import beside
 
 _GOLD = "-fuse-ld=gold"
-# Without a name gold writes where it was told to put the library into it.
-_NAMED = "-Wl,-soname,flexcomp_model.so"
 _SAME_MACHINE = {"arm64": "aarch64", "amd64": "x86_64"}  # other names of an architecture
 
 
@@ -34,6 +32,10 @@ class Linker:
     compile: Callable  # what TVM's export_library calls
     runtime: Path  # the runtime's object
     options: tuple[str, ...]
+
+    def options_for(self, name: str) -> list[str]:
+        """The options for a library that will be called so. Without a name gold writes the path of the output into it."""
+        return [*self.options, *(["-Xlinker", "-soname", "-Xlinker", name] if _GOLD in self.options else [])]
 
 
 def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
@@ -68,7 +70,7 @@ def _fast(compiler: str) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory() as scratch:
         command = [*compiler.split(), _GOLD, "-shared", "-nostdlib", "-x", "c", os.devnull, "-o", f"{scratch}/trial.so"]
         done = subprocess.run(command, capture_output=True, check=False)
-    return () if done.returncode else (_GOLD, _NAMED)
+    return () if done.returncode else (_GOLD,)
 
 
 def _for_target(compiler: Callable | str, target: CompileTarget) -> Callable:

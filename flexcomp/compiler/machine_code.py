@@ -110,11 +110,17 @@ def compile_module(functions: Mapping[str, tirx.PrimFunc], target: CompileTarget
 
 def compile_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget) -> bytes:
     """An object file that defines `symbol`."""
-    module = compile_module({symbol: kernel}, target)
-    with COMPILING, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.o"
-        module.write_to_file(str(path))
+        write_object(symbol, kernel, target, path)
         return path.read_bytes()
+
+
+def write_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget, path: Path) -> None:
+    """Write an object file that defines `symbol`; its name must end with .o."""
+    module = compile_module({symbol: kernel}, target)
+    with COMPILING:
+        module.write_to_file(str(path))
 
 
 def extent(kernel: tirx.PrimFunc) -> int:

@@ -17,13 +17,18 @@ _VARIABLE = "FLEXCOMP_PROBE"
 _NO = {"0", "false", "f", "no", "n", "off"}  # as on the command line
 
 
+def usually() -> bool:
+    """Whether storage is measured where nobody says: FLEXCOMP_PROBE=0 turns that off."""
+    return os.environ.get(_VARIABLE, "").lower() not in _NO
+
+
 def probed(target: object, probe: bool | str | Path | None, say: Callable[[str], None]) -> DeviceProfile | None:
     """The profile of this machine with the storage of a folder, by default the current one; None if nothing is to be measured.
 
     `probe` is as in `build`. Raises InputError if storage that was asked for cannot be measured.
     """
     if probe is None:
-        if target != "native" or os.environ.get(_VARIABLE, "").lower() in _NO:
+        if target != "native" or not usually():
             return None
     elif probe is False:
         return None

@@ -60,11 +60,13 @@ class WeightTypes:
         self._values_only = values_only
         self.nodes: list[str | None] = []  # of the layers that were asked about, in that order
         self.fits: list[bool] = []  # whether the weights of each are in the range of their type
+        self._asked: list[KeptWeight] = []
 
     def of(self, names: Sequence[str], weight: KeptWeight) -> str:
         """The type for a layer of variables with these names; a WeightType of the passes."""
         nodes = [node for node in map(node_name, names) if node is not None]
         self.nodes.append(nodes[0] if nodes else None)
+        self._asked.append(weight)
         self._nodes.update(dict.fromkeys(nodes[:1]))
         found = None
         for pattern, kind in self._rules.items():
@@ -74,6 +76,10 @@ class WeightTypes:
         kept = self._naturally(weight) if found is None else self._fitting(names, weight, found)
         self.fits.append(found is None or kept == found)
         return VALUES_OF + kept if self._values_only and kept != "float32" else kept
+
+    def natural(self) -> list[str]:
+        """For each layer that was asked about: the type of fewest bits in which its weights lose nothing."""
+        return [self._naturally(weight) for weight in self._asked]
 
     def require_granted(self) -> None:
         """InputError if weights do not fit their type, or a pattern was the name of no layer that was asked for.

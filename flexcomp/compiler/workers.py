@@ -16,6 +16,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from flexcomp.errors import CompilerError
@@ -36,18 +37,23 @@ class Workers:
     def __init__(self, jobs: Mapping[str, Callable[[Path], None]], count: int) -> None:
         self._names = tuple(jobs)
         self._scratch = tempfile.TemporaryDirectory()  # theirs: they may be ended at any moment
-        self._answers, answering = os.pipe()
-        taking, giving = os.pipe()
-        try:
-            self._processes = [
-                _fork(lambda: _work(tuple(jobs.values()), taking, answering, self._path), close=(giving, self._answers))
-                for _ in range(min(count, len(jobs)))
-            ]
-            for number in range(len(jobs)):
-                os.write(giving, _JOB.pack(number))
-        finally:
-            for descriptor in (answering, taking, giving):
-                os.close(descriptor)
+        self._processes: list[int] = []
+        # Nobody else forks meanwhile: a process that had these ends, too, would keep them open.
+        with COMPILING:
+            self._answers, answering = os.pipe()
+            taking, giving = os.pipe()
+            try:
+                for _ in range(min(count, len(jobs))):
+                    work = partial(_work, tuple(jobs.values()), taking, answering, self._path)
+                    self._processes.append(_fork(work, close=(giving, self._answers)))
+                for number in range(len(jobs)):
+                    os.write(giving, _JOB.pack(number))
+            except OSError as error:
+                self.close()
+                raise CompilerError(f"the system refuses processes that compile kernels: {error.strerror}") from error
+            finally:
+                for descriptor in (answering, taking, giving):
+                    os.close(descriptor)
         self._waited_for = set(self._names)
 
     @property
@@ -67,7 +73,7 @@ class Workers:
             number, is_done = _ANSWER.unpack(answer)
             path = self._path(number)
             if not is_done:
-                raise RuntimeError(path.read_text())
+                raise RuntimeError(_text_in(path))
             result = path.read_bytes()
             path.unlink()
             self._waited_for.discard(self._names[number])
@@ -88,15 +94,26 @@ class Workers:
         return Path(self._scratch.name) / f"{number}.o"
 
 
+def _text_in(path: Path) -> str:
+    """What went wrong with a job."""
+    with suppress(OSError):
+        if text := path.read_text():
+            return text
+    return f"a kernel could not be compiled, nor could it be written why: is there room in {path.parent.parent}?"
+
+
 def _fork(work: Callable[[], None], close: Sequence[int]) -> int:
-    """A process that does `work` without these descriptors, and nothing after it. It ends with this one."""
+    """A process that does `work` without these descriptors, and nothing after it. It ends with this one.
+
+    Called while COMPILING is held, which is free in the process.
+    """
     parent = os.getpid()
-    with COMPILING:
-        process = os.fork()
+    process = os.fork()
     if process:
         return process
     code = 1
     try:
+        COMPILING.release()
         gc.disable()  # it would write to all that there is, and so copy it
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever builds is interrupted, and ends this process
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -123,6 +140,7 @@ def _work(jobs: Sequence[Callable[[Path], None]], taking: int, answering: int, p
             jobs[number](path(number))
             is_done = True
         except Exception:  # whatever it is, the process that builds raises it
-            path(number).write_text(traceback.format_exc())
+            with suppress(OSError):  # the disk may be full
+                path(number).write_text(traceback.format_exc())
             is_done = False
         os.write(answering, _ANSWER.pack(number, is_done))

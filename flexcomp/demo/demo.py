@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import flexcomp
+from flexcomp.compiler.probing import usually
 from flexcomp.demo import compare, zoo
 from flexcomp.report import draw_plan, select_rung
 
@@ -33,7 +34,7 @@ def run_network(
     model = zoo.load(name, seed)
     inputs = zoo.example_input(model, seed)
     library = folder / f"{name}.so"
-    artifact = flexcomp.build(model, progress=progress)
+    artifact = flexcomp.build(model, progress=progress, probe=folder if usually() else False)
     artifact.export_library(str(library))
     expected = compare.reference(model, inputs)
     for label, nbytes in compare.budgets(artifact.program).items():

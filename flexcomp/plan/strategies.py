@@ -44,7 +44,7 @@ def unchecked(
 ) -> Plan:
     """A plan for `budget` bytes that nobody has checked; if `quick`, a sketch where the strategy would search for long.
 
-    With `near`, plans for similar budgets, maybe with other kernels, such a strategy looks near them, too; if `quick` only there.
+    With `near`, plans for similar budgets, maybe with other kernels, such a strategy looks near them, too.
 
     Raises InfeasibleError, with the smallest feasible budget and what sets it, if the strategy finds
     no plan, and PlanError for an unknown strategy.

@@ -55,7 +55,7 @@ def test_auto_keeps_the_error(max_error, tmp_path):
     }
 
 
-def test_auto_builds_what_it_chose(monkeypatch):
+def test_auto_builds_what_it_chose(monkeypatch, caplog):
     """Where that errs by more than values alone, less is allowed; in the end nothing is narrow."""
     options = dict(threads=1, kernels="smallest", weights="auto", max_error=0.02)
     measured = weight_trial.Trial.error_of
@@ -67,6 +67,25 @@ def test_auto_builds_what_it_chose(monkeypatch):
         assert record.max_error == 0.02 and record.nbytes > loose.nbytes
         assert 0 < record.error <= 0.02 * 0.9 * 0.02 / 0.05 + 1e-6 if count == 1 else record.error == 0
     assert record.nbytes == record.float32_nbytes
+    assert "weights stay as they are" in caplog.text
+
+
+def test_auto_is_never_larger_than_what_loses_nothing(tmp_path):
+    """Weights of 8 bits with zero points need 9, and in 16 lose nothing: no error is too small for that."""
+    integers = np.random.default_rng(1).integers(0, 256, (24, 64), np.uint8)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], "/dequantise", axis=1),
+        helper.make_node("MatMul", ["x", "w"], ["y"], "/dense"),
+    ]
+    scales = np.abs(normal(64)) / 50 + np.float32(1e-3)
+    given = {"q": integers, "s": scales, "z": np.full(64, 140, np.uint8)}
+    artifact = flexcomp.build(
+        model(nodes, {"x": (5, 24)}, ["y"], given), threads=1, kernels="smallest", weights="auto", max_error=1e-6
+    )
+    artifact.export_library(tmp_path / "network.so")
+    record = weight_errors.read(artifact.program)
+    assert set(stored(tmp_path / "network.weights").values()) == {"BF16"}
+    assert record.nbytes == record.float32_nbytes // 2 and record.error <= 1e-6
 
 
 def test_auto_takes_what_a_type_does_not_have_in_another(tmp_path):

@@ -1,5 +1,6 @@
 """Kernels that were compiled before: found again, never taken for others, whoever writes or damages the folder."""
 
+import errno
 import os
 import random
 import signal
@@ -15,7 +16,7 @@ import pytest
 import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp.cache import KernelCache
-from flexcomp.compiler import kernel_compiler, workers
+from flexcomp.compiler import kernel_compiler, machine_code, workers
 from flexcomp.errors import CompilerError
 from flexcomp.schedules.row_bands import RowKernel
 from tests.compiler.test_build import network
@@ -200,7 +201,7 @@ def ends_itself(*_):
 
 def test_a_compiler_process_that_is_killed_is_said(monkeypatch):
     monkeypatch.setattr(kernel_compiler, "_WORTH_PROCESSES", 0)
-    monkeypatch.setattr(kernel_compiler, "compile_object", ends_itself)
+    monkeypatch.setattr(kernel_compiler, "write_object", ends_itself)
     with pytest.raises(CompilerError, match="was ended, most likely because memory ran out"):
         flexcomp.build(network(), cache=False)
 
@@ -210,7 +211,7 @@ def test_what_goes_wrong_in_a_process_is_raised(monkeypatch):
         raise ValueError("no such instruction")
 
     monkeypatch.setattr(kernel_compiler, "_WORTH_PROCESSES", 0)
-    monkeypatch.setattr(kernel_compiler, "compile_object", fails)
+    monkeypatch.setattr(kernel_compiler, "write_object", fails)
     with pytest.raises(RuntimeError, match="ValueError: no such instruction"):
         flexcomp.build(network(), cache=False)
 
@@ -242,6 +243,39 @@ def test_processes_that_are_ended_while_they_compile_leave_nothing(tmp_path, mon
     assert os.read(seen, 1) == b""  # nobody holds its other end
     os.close(seen)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_compiling_leaves_nothing_where_temporary_files_lie(tmp_path, monkeypatch):
+    """Objects are written where the processes' other files are, however the build ends."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    seen, begun = os.pipe()
+
+    class Slow:
+        def write_to_file(self, path):
+            Path(path).touch()
+            waits(begun, Path(path))
+
+    monkeypatch.setattr(machine_code, "compile_module", lambda kernels, target: Slow())
+    processes = workers.Workers({name: partial(machine_code.write_object, name, None, None) for name in "ab"}, 2)
+    os.close(begun)
+    assert os.read(seen, 1) + os.read(seen, 1) == b".."
+    processes.close()
+    os.close(seen)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_system_without_room_for_processes_says_so(monkeypatch):
+    forks = iter([None])
+
+    def refuse():
+        next(forks)
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(workers.os, "fork", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(CompilerError, match="refuses processes that compile kernels: Resource temporarily"):
+        workers.Workers({name: lambda path: None for name in "ab"}, 2)
+    assert len(os.listdir("/proc/self/fd")) == before and not machine_code.COMPILING.locked()
 
 
 def test_processes_end_with_the_one_that_builds(tmp_path):

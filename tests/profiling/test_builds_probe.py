@@ -11,8 +11,6 @@ from flexcomp.errors import InputError
 from flexcomp.profiling import probe as measuring
 from tests.compiler.test_build import network
 
-TARGET = resolve_target("native")
-
 
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
@@ -26,15 +24,20 @@ def measured(tmp_path, monkeypatch):
 
 @pytest.fixture
 def planned(monkeypatch):
-    """The profiles that networks are planned for; nothing is built."""
+    """The profiles that networks are planned for; nothing is planned."""
     profiles = []
 
-    def stop(*args, **kwargs):
-        profiles.append(kwargs["device"])
+    def stop(network, profile, threads):
+        profiles.append(profile)
         raise StopIteration
 
-    monkeypatch.setattr(builder, "prepare", stop)
+    monkeypatch.setattr(builder.kernel_sets, "planning", stop)
     return profiles
+
+
+def guessed(target: str = "native"):
+    resolved = resolve_target(target)
+    return default_profile(resolved.vector_width, resolved.preset)
 
 
 def build(**options):
@@ -47,22 +50,31 @@ def test_plans_are_made_for_the_storage_of_a_folder(measured, planned, tmp_path,
     (tmp_path / "other").mkdir()
     said = []
     for probe in (None, True, tmp_path, str(tmp_path / "other")):
-        build(probe=probe, progress=lambda phase, done, total: said.append(phase))
+        build(probe=probe, progress=lambda phase, done, total: said.append(phase) if phase.startswith("storage") else None)
     assert measured == [tmp_path]  # remembered: all of them are one storage
     assert {profile.storage_bytes_per_s for profile in planned} == {measuring.rounded(2e8)}
     assert "(measured; " in said[0] and all("(remembered; " in one for one in said[1:]) and len(said) == 4
 
 
 def test_nothing_is_measured_where_rates_are_known_or_for_others(measured, planned, monkeypatch):
-    profile = replace(default_profile(TARGET.vector_width, TARGET.preset), storage_bytes_per_s=1e9)
+    profile = replace(guessed(), storage_bytes_per_s=1e9)
     build(device=profile)
     build(probe=False)
     build(target="llvm -mcpu=x86-64-v3")
     monkeypatch.setenv("FLEXCOMP_PROBE", "0")
     build()
-    assert not measured and planned == [profile, None, None, None]
+    assert not measured and planned == [profile, guessed(), guessed("llvm -mcpu=x86-64-v3"), guessed()]
     build(probe=True)
     assert len(measured) == 1
+
+
+def test_what_is_wrong_is_said_before_anything_is_measured(measured, tmp_path):
+    for wrong in ({"threads": 0}, {"kernels": "best"}, {"weights": {"*": "int7"}}):
+        with pytest.raises(flexcomp.errors.FlexcompError):
+            flexcomp.build(network(), **wrong)
+    with pytest.raises(flexcomp.errors.FlexcompError):
+        flexcomp.build(tmp_path / "none.onnx")
+    assert not measured
 
 
 def test_storage_that_cannot_be_measured(measured, planned, tmp_path, monkeypatch, caplog):
@@ -78,4 +90,4 @@ def test_storage_that_cannot_be_measured(measured, planned, tmp_path, monkeypatc
 
     monkeypatch.setattr(probing, "probed_profile", fails)
     build()
-    assert planned == [None] and "Read-only file system; planned for guessed rates" in caplog.text
+    assert planned == [guessed()] and "Read-only file system; planned for guessed rates" in caplog.text

@@ -10,6 +10,7 @@ from flexcomp.schedules import widened
 from flexcomp.schedules.im2col import ways as im2col
 from flexcomp.schedules.registry import conv_candidates, im2col_candidate
 from flexcomp.schedules.tiles.narrow_panel import rounded
+from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
@@ -19,7 +20,7 @@ from .shapes_conv import Guarded, written_channels
 from .test_conv import EPILOGUES, RELU, RESIDUAL, specs
 
 UNIT = VectorUnit(4, 32, by_lane=True)
-DTYPES = ("float16", "bfloat16", "int8")
+DTYPES = ("float16", "bfloat16", "int8", SCALED_BFLOAT16)
 # Whole blocks of few taps; channels in parts that do not come out even, with borders, strides, groups and threads.
 LAYERS = [
     ConvSpec(1, 20, 23, 3, 24, (7, 7), (2, 2), (3, 3, 3, 3), epilogue=RELU),
@@ -40,7 +41,7 @@ def test_widened_weights_are_those_that_the_type_has(threads):
     """Every slice writes its channels and nothing else, reads no weights outside itself, and stays inside of its scratch."""
     unit = replace(UNIT, threads=threads)
     drawn = [spec for spec in specs("conv", 30) if widened.eligible(replace(spec, weights="int8"), UNIT_TILE)]
-    layers = [replace(spec, weights=DTYPES[i % 3]) for i, spec in enumerate([*LAYERS, *LAYERS[1:], *drawn])]
+    layers = [replace(spec, weights=DTYPES[i % len(DTYPES)]) for i, spec in enumerate([*LAYERS, *LAYERS[1:], *drawn])]
     cases = [(spec, candidate) for spec in layers if (candidate := widened_of(spec, unit))]
     assert len(cases) > 12 and {len(candidate.scratch) for _, candidate in cases} == {1, 2}
     functions = {f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)}
@@ -100,7 +101,7 @@ def test_scratch_is_a_few_kibibytes_however_deep_the_layer():
 def test_slices_of_a_flattened_input(threads):
     """im2col with narrow weights, by lane: its parts are widened once for all tiles of a band."""
     unit = replace(UNIT, threads=threads)
-    layers = [replace(spec, weights=DTYPES[i % 3]) for i, spec in enumerate([*LAYERS[:4], *LAYERS[1:3]])]
+    layers = [replace(spec, weights=DTYPES[i % len(DTYPES)]) for i, spec in enumerate([*LAYERS[:4], *LAYERS[1:3]])]
     cases = []
     for i, spec in enumerate(layer for layer in layers if im2col.eligible(layer)):
         way = im2col.in_slices(spec, unit, (1, 3, 5)[i % 3])

@@ -54,7 +54,6 @@ GOOD_ENOUGH = 1.001  # stop at this multiple of the lower bound
 NO_SLOWER = 1.001  # fewer bytes to load are worth this
 PIN_MORE = 4  # halvings of the core, in search of fewer bytes
 BRISK_EFFORT = EFFORT // 4  # of which the search for a steady plan may use what the first has left
-SKETCH_EFFORT = EFFORT // 28  # a dozen candidates of a large network
 
 
 class Choice(NamedTuple):
