@@ -21,6 +21,8 @@ class FuseGeneric:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
+        # Operators that became part of others are still there; TVM would warn of them.
+        mod = relax.transform.DeadCodeElimination()(mod)
         mod = NameFused()(relax.transform.FuseOps()(relax.transform.AnnotateTIROpPattern()(mod)))
         computes = {gv.name_hint: _operators(gv, func) for gv, func in mod.functions_items()}
         mod = relax.transform.FuseTIR()(mod)
