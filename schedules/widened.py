@@ -127,11 +127,10 @@ class _Emitter(DirectEmitter):
             super()._units(low, size)
             return
         self.total = self.acc
-        # Groups are as even as can be: none has so few tiles that widening shows.
-        groups = T.bind((size + (way.group - 1)) // way.group)
-        with T.serial(groups) as index:
-            self.group_at = T.bind(low + index * size // groups)
-            count = T.bind(low + (index + 1) * size // groups - self.group_at)
+        with T.serial((size + (way.group - 1)) // way.group) as index:
+            self.group_at = T.bind(low + index * way.group)
+            self.group_pixel = T.bind(self._first_pixel())
+            count = T.bind(tirx.min(way.group, size - index * way.group))
             self._each_tile(count, self._begin)
             with T.serial(spec.kernel[0]) as kernel_row, T.serial(math.ceil(spec.group_in / way.channels)) as part:
                 start, channels = T.bind(part * way.channels), way.channels
@@ -180,12 +179,15 @@ class _Emitter(DirectEmitter):
         self._store(column, size)
 
     def _sum_at(self, column, row: int, start: int, lanes: int):
-        if self.spec.pointwise:
-            size, larger = divmod(self.spec.out_width, self.units)
-            pixel = column - (self.group_at * size + (tirx.min(self.group_at, larger) if larger else 0))
-        else:
-            pixel = (self.out_row - self.group_at) * self.spec.out_width + column
-        return vector(self.sums_at + (pixel + row) * self.panel.block + start, lanes)
+        pixel = column if self.spec.pointwise else self.out_row * self.spec.out_width + column
+        return vector(self.sums_at + (pixel + row - self.group_pixel) * self.panel.block + start, lanes)
+
+    def _first_pixel(self):
+        """Of the group."""
+        if not self.spec.pointwise:
+            return self.group_at * self.spec.out_width
+        size, larger = divmod(self.spec.out_width, self.units)
+        return self.group_at * size + (tirx.min(self.group_at, larger) if larger else 0)
 
     def _sum(self, column, row: int, start: int, lanes: int) -> tirx.Expr:
         if self.way.whole:
