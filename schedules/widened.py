@@ -20,7 +20,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from .conv import UNROLL_CHANNELS, DirectEmitter, as_row
-from .tiles.emit import PARALLEL_FLOPS, maybe_serial, vector, zero
+from .tiles.emit import PARALLEL_FLOPS, in_slots, vector, zero
 from .tiles.layer_function import Operands, layer_function
 from .tiles.spec import ConvSpec
 from .tiles.tile import Tile
@@ -62,7 +62,7 @@ class Widened:
 
     @property
     def group(self) -> int:
-        """Units of output that weights are widened for: rows, or tiles of the only row."""
+        """Units of output that weights are widened for at most: rows, or tiles of the only row."""
         tiles = 1 if self.spec.pointwise else math.ceil(self.spec.out_width / self.tile.rows)
         return math.ceil(TILES_OF_A_GROUP / tiles)
 
@@ -100,6 +100,9 @@ class _Emitter(DirectEmitter):
     def __init__(self, way: Widened, vector_width: int) -> None:
         super().__init__(way.spec, as_row(way.spec), way.tile, vector_width, way.threads)
         self.way = way
+        # Groups are as even as can be: none has so few tiles that widening shows.
+        most = math.ceil(self.units / self.parts)
+        self.group = math.ceil(most / math.ceil(most / way.group))
 
     def prim_func(self) -> tirx.PrimFunc:
         in_place = self.spec.tensors > 0
@@ -110,14 +113,10 @@ class _Emitter(DirectEmitter):
         super()._body(given)
 
     def _tasks(self, first, count) -> None:
-        slots, tasks = self.way.slots, T.bind(count * (self.spec.batch * self.parts))
-        each = T.bind((tasks + (slots - 1)) // slots)
-        with T.parallel(slots) if slots > 1 else maybe_serial(0, 1) as slot:
+        with in_slots(count * (self.spec.batch * self.parts), self.way.slots) as (task, slot):
             self.wide_at = slot * self.way.scratch[0][1]
             self.sums_at = slot * self.way.scratch[1][1] if self.sums is not None else 0
-            stop = T.bind(tirx.min((slot + 1) * each, tasks))
-            with T.serial(slot * each, stop) as task:
-                self._task(task, first, count)
+            self._task(task, first, count)
 
     def _units(self, low, size) -> None:
         spec, way = self.spec, self.way
@@ -127,10 +126,10 @@ class _Emitter(DirectEmitter):
             super()._units(low, size)
             return
         self.total = self.acc
-        with T.serial((size + (way.group - 1)) // way.group) as index:
-            self.group_at = T.bind(low + index * way.group)
+        with T.serial((size + (self.group - 1)) // self.group) as index:
+            self.group_at = T.bind(low + index * self.group)
             self.group_pixel = T.bind(self._first_pixel())
-            count = T.bind(tirx.min(way.group, size - index * way.group))
+            count = T.bind(tirx.min(self.group, size - index * self.group))
             self._each_tile(count, self._begin)
             with T.serial(spec.kernel[0]) as kernel_row, T.serial(math.ceil(spec.group_in / way.channels)) as part:
                 start, channels = T.bind(part * way.channels), way.channels

@@ -20,7 +20,18 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..tiles import epilogue as ep
-from ..tiles.emit import CACHE_LINE, PARALLEL_FLOPS, Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
+from ..tiles.emit import (
+    CACHE_LINE,
+    PARALLEL_FLOPS,
+    Accumulators,
+    in_slots,
+    loop,
+    maybe_serial,
+    prefetch,
+    spread,
+    vector,
+    zero,
+)
 from ..tiles.layer_function import Operands, layer_function
 from ..tiles.tile import pieces
 from .ways import Im2col, eligible
@@ -220,17 +231,13 @@ class _Emitter:
     @contextmanager
     def _each_task(self, tasks, flops: int) -> Iterator[tirx.Expr]:
         """A loop over tasks, in which `wide_at` is where the thread that has one may widen weights."""
-        slots = self.way.slots if flops >= PARALLEL_FLOPS else 1
-        if self.wide is None or slots == 1:
-            self.wide_at = 0
-            with T.serial(tasks) if self.wide is not None else loop(tasks, flops) as task:
+        if self.wide is None:
+            with loop(tasks, flops) as task:
                 yield task
             return
-        each = T.bind((tasks + (slots - 1)) // slots)
-        with T.parallel(slots) as slot:
+        with in_slots(tasks, self.way.slots if flops >= PARALLEL_FLOPS else 1) as (task, slot):
             self.wide_at = slot * self.way.scratch[1][1]
-            with T.serial(slot * each, T.bind(tirx.min((slot + 1) * each, tasks))) as task:
-                yield task
+            yield task
 
     def _pieces(self, shared: int) -> list[tuple[int, int]]:
         """The vectors of a block's lanes behind the first `shared`."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -35,6 +35,20 @@ def zero(lanes: int) -> tirx.Expr:
 def loop(extent, flops: int) -> AbstractContextManager:
     """A loop over independent tasks of `flops` operations in all: parallel if that pays."""
     return T.parallel(extent) if flops >= PARALLEL_FLOPS else T.serial(extent)
+
+
+@contextmanager
+def in_slots(tasks, slots: int) -> Iterator[tuple]:
+    """(task, slot) for every task: slots run in parallel, each with room of its own and an equal share of the tasks."""
+    if slots == 1:
+        with T.serial(tasks) as task:
+            yield task, 0
+        return
+    each = T.bind((tasks + (slots - 1)) // slots)
+    with T.parallel(slots) as slot:
+        stop = T.bind(tirx.min((slot + 1) * each, tasks))
+        with T.serial(slot * each, stop) as task:
+            yield task, slot
 
 
 def prefetch(buffer, index, floats: int, *, write: bool = False, level: int = 1) -> None:
