@@ -37,7 +37,11 @@ class PanelReader:
 
     def scale(self, at, start, lanes: int, total: tirx.Expr) -> tirx.Expr:
         """Sums of products as they are without a scale."""
-        return total * self._wide(at, self.panel.head - 1, start, lanes) if self.panel.scaled else total
+        return total * self.factor(at, start, lanes) if self.panel.scaled else total
+
+    def factor(self, at, start, lanes: int) -> tirx.Expr:
+        """The scale of channels whose weights have one."""
+        return self._wide(at, self.panel.head - 1, start, lanes)
 
     def bias(self, at, start, lanes: int) -> tirx.Expr:
         if self.panel.narrow:

@@ -136,6 +136,12 @@ def output_line(m: int, values: list[tirx.Expr], lanes: int, bind) -> list[Term]
     ]
 
 
+def weight_line(m: int, values: list[Term], lanes: int, bind) -> list[Term]:
+    """G w for one row or column w of weights, r vectors: a of them."""
+    g = matrices(m, len(values))[2]
+    return [_bound(_dot(row, values, lanes), bind) for row in g]
+
+
 def _pairs(a: int) -> range:
     """The first of every two rows that belong to points ±p."""
     return range(1 - a % 2, a - 1, 2)

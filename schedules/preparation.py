@@ -1,0 +1,251 @@
+"""Preparations: blocks of weights in the form of one kernel, made of the stored blocks of another.
+
+Weights lie in the file once, as panels of a layer's smallest kernel. What another kernel multiplies by is made of them when
+they are loaded: panels of another width, with narrow weights widened if it wants that; the transforms of Winograd's and
+Strassen's algorithms. Source: NNV12 (Yi et al., Boosting DNN Cold Inference on Edge Devices, MobiSys 2023), section 3.1,
+"weights transformation", which it does layer by layer; here for any range of blocks, so that slices can be prepared, too.
+
+All of them are sums of a few stored weights with constant factors, for one input channel and a vector of output channels at a
+time: a straight line of vector code in a loop over the input channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from .strassen.ways import HalvesTransform
+from .tiles.emit import flat, vector, zero
+from .tiles.panel import Panel
+from .tiles.panel_reader import PanelReader
+from .winograd.transforms import WeightTransform, weight_line
+
+Transform = WeightTransform | HalvesTransform | None
+
+_MOST_LANES = 16
+Vectors = list[tirx.Expr | None]  # None is zero
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How the panel of a kernel is made of the one that is stored, for a layer of one group."""
+
+    stored: Panel
+    prepared: Panel
+    kernel: tuple[int, int]  # rows and columns of the layer's weights
+    in_channels: int
+    transform: Transform = None
+
+    def stored_range(self, first: int, count: int) -> tuple[int, int]:
+        """The stored blocks, first and count, that blocks [first, first + count) are made of."""
+        low = min(self._start(self.prepared, first) // self.stored.block, self.stored.blocks - 1)
+        last = self._start(self.prepared, first + count - 1) + self.prepared.block - 1
+        return low, last // self.stored.block + 1 - low
+
+    @staticmethod
+    def _start(panel: Panel, block: int) -> int:
+        """The first output channel of a block."""
+        return min(block * panel.block, panel.group_channels - panel.block)
+
+    @property
+    def lanes(self) -> int:
+        """Output channels that are prepared at a time: they lie together in the stored block and in the prepared one."""
+        parts = 2**self.transform.levels if isinstance(self.transform, HalvesTransform) else 1
+        together = math.gcd(self.stored.group_channels, self.stored.block, self.prepared.block // parts)
+        return min(together & -together, _MOST_LANES)
+
+    @property
+    def as_kept(self) -> bool:
+        """Whether weights are moved as they are kept."""
+        return self.transform is None and self.prepared.kept == self.stored.kept
+
+
+def eligible(stored: Panel, prepared: Panel) -> bool:
+    """Whether there is a preparation between panels of one layer."""
+    whole = all(panel.groups == 1 and panel.block <= panel.group_channels for panel in (stored, prepared))
+    return whole and prepared.kept in ("float32", stored.kept) and stored.vectors == prepared.vectors
+
+
+def function(preparation: Preparation) -> tirx.PrimFunc:
+    """A PrimFunc (stored, first, count, prepared): blocks [first, first + count) of the prepared panel.
+
+    stored[…, rows, block] begins with the first block of `stored_range(first, count)`, prepared[count, rows, block] with block
+    `first`; the types are those of the panels. Rows of padding are not written.
+    """
+    source, target = preparation.stored, preparation.prepared
+    with IRBuilder() as builder:
+        with T.prim_func():
+            T.func_name("main")
+            T.func_attr({"tirx.noalias": True})
+            stored = T.arg("stored", T.buffer(source.shape, source.dtype))
+            first, count = T.arg("first", T.int64()), T.arg("count", T.int64())
+            prepared = T.arg("prepared", T.buffer(target.shape, target.dtype))
+            reader = PanelReader(source, flat(stored, math.prod(source.shape), source.dtype))
+            written = flat(prepared, math.prod(target.shape), target.dtype)
+            _Emitter(preparation, reader, written).emit(T.Cast("int32", first), T.Cast("int32", count))
+    return builder.get()
+
+
+class _Emitter:
+    def __init__(self, preparation: Preparation, stored: PanelReader, prepared: tirx.Buffer) -> None:
+        self.of, self.stored, self.prepared = preparation, stored, prepared
+        self.lanes = preparation.lanes
+        self.target = PanelReader(preparation.prepared, prepared)
+
+    def emit(self, first, count) -> None:
+        of, panel = self.of, self.of.prepared
+        self.first_stored = T.bind(self._place(self._start(first))[0])
+        with T.serial(count) as offset:
+            self.begin = T.bind(self._start(first + offset))
+            self.at = T.bind(self.target.block_at(offset))
+            with T.serial(panel.block // self.lanes) as piece:
+                self.head(T.bind(piece * self.lanes))
+            if isinstance(of.transform, HalvesTransform):
+                self.halves(of.transform)
+            elif of.transform is not None:
+                self.winograd(of.transform)
+            else:
+                self.move()
+
+    def _start(self, block):
+        panel = self.of.prepared
+        return tirx.min(block * panel.block, panel.group_channels - panel.block)
+
+    def _place(self, channel):
+        """The stored block in which an output channel lies, and its lane there."""
+        panel = self.of.stored
+        block = tirx.min(channel // panel.block, panel.blocks - 1)
+        return block, channel - tirx.min(block * panel.block, panel.group_channels - panel.block)
+
+    def _source(self, channel) -> tuple:
+        """Where the stored block of output channels from `channel` on begins, and their lane."""
+        block, lane = self._place(self.begin + channel)
+        return T.bind(self.stored.block_at(block - self.first_stored)), T.bind(lane)
+
+    def head(self, channel) -> None:
+        """The bias and the channel vectors of the epilogue."""
+        panel, lanes = self.of.prepared, self.lanes
+        at, lane = self._source(channel)
+        rows = [self.stored.bias(at, lane, lanes)]
+        rows += [self.stored.channel(at, i, lane, lanes) for i in range(panel.vectors)]
+        if panel.scaled:
+            rows.append(self.stored.factor(at, lane, lanes))
+        for number, value in enumerate(rows):
+            if panel.narrow:
+                each = 4 // panel.itemsize
+                place, bits = vector(self.at + (number * panel.block + channel) * each, lanes * each), lanes * each
+                T.buffer_store(self.prepared, tirx.reinterpret(f"{panel.dtype}x{bits}", value), [place])
+            else:
+                row = number + panel.taps if number else 0
+                T.buffer_store(self.prepared, value, [vector(self.at + row * panel.block + channel, lanes)])
+
+    def _weights(self, at, lane, tap) -> tirx.Expr:
+        """Stored weights of a tap, as float32."""
+        value = self.stored.weights(self.stored.weights_at(at, tap) + lane, self.lanes)
+        return T.bind(self.stored.scale(at, lane, self.lanes, value))
+
+    def _write(self, index, value: tirx.Expr | None) -> None:
+        """To an element behind the first of the prepared weights."""
+        place = self.target.weights_at(self.at, 0) + index
+        T.buffer_store(self.prepared, zero(self.lanes) if value is None else value, [vector(place, self.lanes)])
+
+    def move(self) -> None:
+        panel = self.of.prepared
+        with T.serial(panel.block // self.lanes) as piece:
+            channel = T.bind(piece * self.lanes)
+            at, lane = self._source(channel)
+            with T.serial(panel.taps) as tap:
+                if self.of.as_kept:
+                    value = self.stored.buffer[vector(self.stored.weights_at(at, tap) + lane, self.lanes)]
+                else:
+                    value = self._weights(at, lane, tap)
+                self._write(tap * panel.block + channel, value)
+
+    def winograd(self, transform: WeightTransform) -> None:
+        """U = G w Gᵀ of every input channel, or of every place in a pair of pixels and input channel."""
+        panel, inner = self.of.prepared, self.of.in_channels
+        pairs, depth = range(transform.stride), transform.stride**2 * inner
+        with T.serial(panel.block // self.lanes) as piece:
+            channel = T.bind(piece * self.lanes)
+            at, lane = self._source(channel)
+            for below in pairs:
+                for right in pairs:
+                    with T.serial(inner) as c:
+                        taps = self._taps(transform, (below, right), lambda tap, c=c: self._weights(at, lane, tap + c))
+                        for position, value in enumerate(_both(transform, taps, self.lanes)):
+                            row = position * depth + (below * transform.stride + right) * inner + c
+                            self._write(row * panel.block + channel, value)
+
+    def _taps(self, transform: WeightTransform, place: tuple[int, int], read: Callable) -> list[Vectors]:
+        """The weights at one place of the pairs of pixels, by row and column; `read` gets the first tap of a pixel."""
+        rows, columns = self.of.kernel
+        grid = []
+        extents = [transform.r if along else 1 for along in transform.axes]
+        for i in range(extents[0]):
+            line: Vectors = []
+            for j in range(extents[1]):
+                y, x = (
+                    number * transform.stride + inside - before
+                    for number, inside, before in zip((i, j), place, transform.before, strict=True)
+                )
+                known = 0 <= y < rows and 0 <= x < columns
+                line.append(read((y * columns + x) * self.of.in_channels) if known else None)
+            grid.append(line)
+        return grid
+
+    def halves(self, transform: HalvesTransform) -> None:
+        """The right operands of Strassen's products, from parts of the channels on both sides."""
+        panel, parts = self.of.prepared, 2**transform.levels
+        depth, block = self.of.in_channels // parts, panel.block // parts
+        with T.serial(block // self.lanes) as piece:
+            channel = T.bind(piece * self.lanes)
+            sources = [self._source(channel + part * block) for part in range(parts)]
+            with T.serial(depth) as k:
+                whole = [[self._weights(*sources[j], i * depth + k) for j in range(parts)] for i in range(parts)]
+                for product, value in enumerate(_operands(transform, whole, self.lanes)):
+                    self._write((product * depth + k) * block + channel, value)
+
+
+def _both(transform: WeightTransform, taps: list[Vectors], lanes: int) -> Vectors:
+    """G w Gᵀ, row-major."""
+    rows, columns = transform.axes
+    if rows:
+        by_column = [weight_line(transform.m, list(column), lanes, T.bind) for column in zip(*taps, strict=True)]
+        taps = [list(row) for row in zip(*by_column, strict=True)]
+    if columns:
+        taps = [weight_line(transform.m, row, lanes, T.bind) for row in taps]
+    return [value for row in taps for value in row]
+
+
+def _operands(transform: HalvesTransform, whole: list[list[tirx.Expr]], lanes: int) -> list[tirx.Expr]:
+    """The combinations of a matrix [input part][channel part], level by level."""
+    size = len(whole) // 2
+    if not size:
+        return [whole[0][0]]
+    quarters = [
+        [row[j * size : (j + 1) * size] for row in whole[i * size : (i + 1) * size]] for i in range(2) for j in range(2)
+    ]
+    result = []
+    for factors in transform.matrix.tolist():
+        combined = [
+            [T.bind(_signed_sum(factors, [quarter[i][j] for quarter in quarters])) for j in range(size)] for i in range(size)
+        ]
+        result += _operands(transform, combined, lanes)
+    return result
+
+
+def _signed_sum(factors: list[float], values: list[tirx.Expr]) -> tirx.Expr:
+    """A sum of values, each with the factor 1, 0 or -1."""
+    positive = [value for factor, value in zip(factors, values, strict=True) if factor > 0]
+    negative = [value for factor, value in zip(factors, values, strict=True) if factor < 0]
+    total = positive[0] if positive else tirx.const(0.0, str(values[0].dtype)) - negative.pop(0)
+    for value in positive[1:]:
+        total = total + value
+    for value in negative:
+        total = total - value
+    return total

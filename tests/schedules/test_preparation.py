@@ -1,0 +1,103 @@
+"""Panels prepared from stored ones: what the same weights, transformed in NumPy and packed, would be."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+
+from flexcomp.schedules.preparation import Preparation, eligible, function
+from flexcomp.schedules.strassen.ways import HalvesTransform
+from flexcomp.schedules.tiles import narrow_panel
+from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16, Panel
+from flexcomp.schedules.winograd.transforms import WeightTransform
+from tests.schedules.kernels import library
+from tests.schedules.reference import pack
+
+CLOSE = 1e-6  # of the largest element
+
+
+def panel_of(weights: np.ndarray, vectors: np.ndarray, panel: Panel, transform=None) -> np.ndarray:
+    """OHWI weights and float32[1 + vectors, out] in a panel."""
+    if isinstance(transform, HalvesTransform):
+        return pack(panel, weights, vectors[0], list(vectors[1:]), transform)
+    return pack(panel, transform.apply(weights) if transform else weights, vectors[0], list(vectors[1:]))
+
+
+def bare(panel: Panel, array: np.ndarray) -> np.ndarray:
+    """What kernels read of a panel: all but rows of padding."""
+    end = panel.first_tap + panel.taps + (0 if panel.narrow else panel.vectors)
+    return array[:, :end]
+
+
+WINOGRAD = [WeightTransform(m) for m in (2, 4, 5)]
+LINES = [WeightTransform(4, 3, axes=(False, True)), WeightTransform(2, 5, axes=(True, False))]
+STEMS = [WeightTransform(4, 4, 2, before) for before in ((0, 0), (1, 1))]
+
+
+def transformed(transform, out: int, block: int, in_channels: int, kernel, kept: str, vectors: int = 1) -> Preparation:
+    """A preparation of `out` channels from blocks of 32 channels, for blocks of `block`."""
+    taps = kernel[0] * kernel[1] * in_channels
+    stored = Panel(1, out, min(32, out), taps, vectors, kept)
+    if isinstance(transform, HalvesTransform):
+        taps = taps * 7**transform.levels // 4**transform.levels
+    elif transform is not None:
+        taps = transform.positions * in_channels * transform.stride**2
+    prepared = Panel(1, out, block, taps, vectors, kept if transform is None else "float32")
+    return Preparation(stored, prepared, kernel, in_channels, transform)
+
+
+CASES = [
+    *((f"winograd {t.m}", transformed(t, 96, 48, 5, (3, 3), "float32")) for t in WINOGRAD),
+    *((f"line {t.axes}", transformed(t, 64, 16, 3, (t.r, 1) if t.axes[0] else (1, t.r), "float32")) for t in LINES),
+    *((f"stem {t.before}", transformed(t, 64, 32, 3, (7, 7), "float32")) for t in STEMS),
+    *((f"strassen {n}", transformed(HalvesTransform(n), 128, 64 * n, 32, (1, 1), "float32", 0)) for n in (1, 2)),
+    *((f"wider, {kept}", transformed(None, 96, 48, 9, (1, 1), kept, 2)) for kept in ("float32", "float16", "int8")),
+    *((f"of {kept}", transformed(WINOGRAD[1], 64, 16, 3, (3, 3), kept)) for kept in ("float16", "bfloat16", "int8", SCALED_BFLOAT16)),
+    ("a last block that overlaps", transformed(WINOGRAD[0], 72, 16, 4, (3, 3), "float32")),
+    ("odd channels", transformed(WINOGRAD[0], 37, 16, 2, (3, 3), "float32")),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """All cases in one library."""
+    return library({f"prepare_{number}": function(preparation) for number, (_, preparation) in enumerate(CASES)})
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[name for name, _ in CASES])
+def test_any_range_of_blocks(compiled, number):
+    """Each range is made of the stored blocks that it says, and of nothing else: the others are not handed over."""
+    preparation, rng = CASES[number][1], np.random.default_rng(number)
+    stored, prepared = preparation.stored, preparation.prepared
+    assert eligible(stored, prepared)
+    weights = rng.standard_normal((stored.group_channels, *preparation.kernel, preparation.in_channels)).astype("f4")
+    vectors = rng.standard_normal((1 + stored.vectors, stored.group_channels)).astype("f4")
+    source = panel_of(weights, vectors, stored)
+    if stored.narrow:
+        weights = narrow_panel.rounded(weights, stored.kept)
+    expected = panel_of(weights, vectors, prepared, preparation.transform)
+    run = compiled[f"prepare_{number}"]
+    for first in range(prepared.blocks):
+        for count in {1, prepared.blocks - first}:
+            low, some = preparation.stored_range(first, count)
+            given = np.full(stored.shape, 77, source.dtype)  # kernels know one shape
+            given[:some] = source[low : low + some]
+            made = np.full(prepared.shape, np.nan if prepared.dtype == "float32" else 77, expected.dtype)
+            result = tvm.runtime.tensor(made)
+            run(tvm.runtime.tensor(given), first, count, result)
+            got, want = bare(prepared, result.numpy())[:count], bare(prepared, expected)[first : first + count]
+            if preparation.as_kept:
+                assert got.tobytes() == want.tobytes()
+            else:
+                assert np.abs(got - want).max() <= CLOSE * np.abs(want).max()
+
+
+def test_what_cannot_be_prepared():
+    """Groups, lanes that repeat a channel, and types that would lose something again."""
+    panel = Panel(1, 64, 32, 9, 0)
+    assert eligible(panel, replace(panel, block=16))
+    assert not eligible(replace(panel, groups=2), replace(panel, groups=2, block=16))
+    assert not eligible(replace(panel, block=128), panel)
+    assert not eligible(panel, replace(panel, kept="float16"))
+    assert not eligible(replace(panel, vectors=1), panel)
