@@ -11,6 +11,7 @@ from tvm.ir.transform import module_pass
 
 from ..schedules.operators import concat
 from ..schedules.operators.concat import ConcatSpec
+from ..schedules.preparation import Form
 from ..schedules.registry import Candidate, candidates
 from ..schedules.row_bands import row_kernel
 from ..schedules.strassen.ways import HalvesTransform
@@ -146,6 +147,8 @@ class _Mutator(relax.PyExprMutator):
             described[names.CANDIDATES] = [
                 [name, c.scratch_nbytes, c.weight_nbytes, float(c.work)] for name, c in offers.items()
             ]
+            if candidate.panel is not None:
+                described[names.FORM] = _form(spec, candidate).encode()
             if isinstance(spec, ConvSpec) and spec.place:
                 described[names.PART] = math.prod(spec.out_shape) / math.prod(spec.y_shape)
             if candidate.in_place:
@@ -255,6 +258,11 @@ class _Mutator(relax.PyExprMutator):
         r, stride = transform.r, transform.stride
         split = emit(op.reshape(weight, (out, r, stride, r, stride, channels)))
         return emit(op.reshape(emit(op.permute_dims(split, (0, 1, 3, 2, 4, 5))), (out, r, r, stride**2 * channels)))
+
+
+def _form(spec: ConvSpec, candidate: Candidate) -> Form:
+    """The weights that a kernel takes."""
+    return Form(candidate.panel, spec.kernel, spec.group_in, candidate.weight_transform or candidate.block_transform)
 
 
 def _parts(mod: tvm.IRModule) -> dict[relax.Var, int]:

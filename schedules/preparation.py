@@ -11,9 +11,10 @@ time: a straight line of vector code in a loop over the input channels.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
@@ -29,6 +30,35 @@ Transform = WeightTransform | HalvesTransform | None
 
 _MOST_LANES = 16
 Vectors = list[tirx.Expr | None]  # None is zero
+
+
+@dataclass(frozen=True)
+class Form:
+    """The weights that a kernel takes: what they are of a layer's weights, and how they lie in its panel."""
+
+    panel: Panel
+    kernel: tuple[int, int]  # rows and columns of the layer's weights
+    in_channels: int
+    transform: Transform = None
+
+    def encode(self) -> str:
+        """As text, for an attribute of the kernel."""
+        kind = type(self.transform).__name__ if self.transform else None
+        return json.dumps([asdict(self.panel), self.kernel, self.in_channels, kind, asdict(self.transform) if kind else {}])
+
+    @staticmethod
+    def decode(text: str) -> Form:
+        """The inverse of `encode`."""
+        panel, kernel, in_channels, kind, fields = json.loads(text)
+        fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        transform = {"WeightTransform": WeightTransform, "HalvesTransform": HalvesTransform}[kind](**fields) if kind else None
+        return Form(Panel(**panel), tuple(kernel), in_channels, transform)
+
+
+def preparation(stored: Form, prepared: Form) -> Preparation | None:
+    """How weights of one form are made of those of another, of the same layer; None if they cannot be."""
+    known = stored.transform is None and eligible(stored.panel, prepared.panel)
+    return Preparation(stored.panel, prepared.panel, stored.kernel, stored.in_channels, prepared.transform) if known else None
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from .auto_weights import choose as choose_types
 from .calibration import Given, Inputs, read_inputs
 from .code import Code
 from .kernel_compiler import KernelCompiler
-from .offered import DEFAULT_MAX_ERROR, KERNELS
+from .offered import DEFAULT_MAX_ERROR, DEFAULT_STORE, KERNELS, STORES
 from .prepared import Prepared, Progress, Wish
 from .probing import probed
 from .weight_types import TypesInOrder, WeightTypes
@@ -71,6 +71,7 @@ def build(
     max_error: float | None = None,
     calibration: Given = None,
     probe: bool | str | Path | None = None,
+    store: str = DEFAULT_STORE,
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
 
@@ -90,6 +91,8 @@ def build(
     `progress(phase, done, total)` is called as the work goes on; True or False show it or do not, and by default it is
     shown in terminals and notebooks. Machine code of kernels is kept for other builds, in
     the folder that FLEXCOMP_CACHE names or the user's folder for caches, and found there, unless `cache` is False.
+    `store` says how weights lie in the file: "once", each layer's in the form of its smallest kernel, of which the forms of
+    others are prepared when they are loaded; or "prepared", in the forms of all kernels that some rung uses.
     `weights` is the element type in which weights are kept, in the file and in memory: "float32", "float16", "bfloat16" or
     "int8", or a dict of types by patterns of ONNX nodes' names, of which the last that matches counts:
     `{"*": "int8", "/head/*": "float32"}`. Arithmetic is in float32 in any case. Without it nothing is rounded: weights are
@@ -106,7 +109,7 @@ def build(
         prepared = prepare(
             model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
             device=device, probe=probe, tuning=tuning, progress=report, cache=cache,
-            weights=weights, max_error=max_error, calibration=calibration, compiler=compiler,
+            weights=weights, max_error=max_error, calibration=calibration, compiler=compiler, store=store,
         )  # fmt: skip
         return prepared.artifacts([wish], report)[0]
 
@@ -128,6 +131,7 @@ def prepare(
     max_error: float | None = None,
     calibration: Given = None,
     compiler: KernelCompiler | None = None,
+    store: str = DEFAULT_STORE,
 ) -> Prepared:
     """The first half of `build`, without budget and strategy: what follows can be done several times, each for itself.
 
@@ -137,6 +141,7 @@ def prepare(
     report = progress or (lambda phase, done, total: None)
     wish = checked_wish(weights, max_error, calibration)
     checked_name(kernels, KERNELS, "kernels")
+    checked_name(store, STORES, "store")
     threads = checked_threads(threads)
     resolved = resolve_target(target)
     require_supported(resolved)
@@ -154,7 +159,7 @@ def prepare(
     unit = replace(resolved.vector_unit, threads=threads)
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
-    network = _compile_graph(imported, resolved, unit, kernels, measured, report, types, begin)
+    network = _compile_graph(imported, resolved, unit, kernels, measured, report, types, store, begin)
     if measured is not None:
         report(f"tuning: {measured.note()}", 1, 1)
     if device is None:  # not before: it takes a second and writes a file
@@ -165,7 +170,7 @@ def prepare(
         whole = kernel_sets.planning(network, profile, threads)
         if begin is not None:  # everything resident takes the last form
             fastest = [network.layers[index] for index in whole.whole[-1].layers]
-            begin({layer.kernel: network.kernels[layer.kernel] for layer in fastest}, fastest)
+            begin(network.kernels_of(fastest), fastest)
         planned = in_bands(whole, profile, threads)
     if compiler is None:
         compiler = KernelCompiler(KernelCache() if cache else None)
@@ -210,7 +215,7 @@ def _choose_types(imported: Imported, wish: WeightWish, offered: Sequence[str], 
     unit, profile = replace(target.vector_unit, threads=target.num_cores), default_profile(target.vector_width, target.preset)
 
     def lowered(types: WeightTypes) -> Network:
-        return _compile_graph(imported, target, unit, "smallest", None, _quiet, types)
+        return _compile_graph(imported, target, unit, "smallest", None, _quiet, types, DEFAULT_STORE)
 
     def compiled(network: Network) -> Artifact:
         planned = kernel_sets.planning(network, profile, unit.threads)
@@ -245,6 +250,7 @@ def _compile_graph(
     measured: Measured | None,
     report: Progress,
     types: WeightTypes,
+    store: str,
     begin: Callable[[Mapping[str, tirx.PrimFunc], Sequence[Layer]], None] | None = None,
 ) -> Network:
     """`begin` is told of the smallest kernels, as soon as there are layers that call them."""
@@ -277,7 +283,8 @@ def _compile_graph(
             report("passes", 3 + 2 * done, total)
 
     # A fixed order takes a kernel because of its family, fast or not.
-    return merge(lowerings(), worthwhile=math.inf) if kernels == "flexnn" else merge(lowerings())
+    worthwhile = {"worthwhile": math.inf} if kernels == "flexnn" else {}
+    return merge(lowerings(), once=store == "once", **worthwhile)
 
 
 def _separate_weights(

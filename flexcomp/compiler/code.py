@@ -40,7 +40,7 @@ class Code:
         known = {name: self._look_at(name, kernel) for name, kernel in kernels.items()}
         require_agreement({name: takes for name, (takes, _) in known.items()}, layers)
         code = {signature.symbol(called, takes): kernels[name] for name, (takes, called) in known.items()}
-        return tuple(replace(layer, kernel=known[layer.kernel][1]) for layer in layers), code
+        return tuple(_calling(layer, {name: called for name, (_, called) in known.items()}) for layer in layers), code
 
     def _look_at(self, name: str, kernel: Kernel) -> tuple[str, str]:
         key = family_of(name), kernel
@@ -63,6 +63,14 @@ class Code:
         if self._cache is not None:
             self._cache.keep(key, json.dumps(found).encode())
         return found
+
+
+def _calling(layer: Layer, names: Mapping[str, str]) -> Layer:
+    """The layer with other names for the kernels that it calls."""
+    weights = layer.weights
+    if weights and weights.preparation:
+        weights = replace(weights, preparation=replace(weights.preparation, kernel=names[weights.preparation.kernel]))
+    return replace(layer, kernel=names[layer.kernel], weights=weights)
 
 
 @cache

@@ -26,7 +26,7 @@ def drop_unused(program: Program, weights: Iterable[Entry]) -> tuple[Program, tu
     def moved(offset: int) -> int:
         return offset - int(removed[offset // PAGE]) * PAGE
 
-    ranges = [(layer.weights.offset, layer.weights.offset + layer.weights.nbytes) for layer in program.layers if layer.weights]
+    ranges = [(layer.weights.offset, layer.weights.offset + layer.weights.stored_nbytes) for layer in program.layers if layer.weights]
     kept = tuple(
         (name, array, moved(offset))
         for name, array, offset in weights
@@ -47,5 +47,5 @@ def drop_unused(program: Program, weights: Iterable[Entry]) -> tuple[Program, tu
 def _pages(layer: Layer) -> slice:
     if layer.weights is None:
         return slice(0)
-    end = layer.weights.offset + layer.weights.nbytes
+    end = layer.weights.offset + layer.weights.stored_nbytes
     return slice(layer.weights.offset // PAGE, -(-end // PAGE))

@@ -58,6 +58,8 @@ def signature_of(kernel: tirx.PrimFunc) -> str:
         shape = tuple(int(extent) for extent in param.shape)
         bounds = () if arguments else attrs.get(names.BOUNDS, ())
         arguments.append(signature.argument(kind, TensorType(shape, str(param.dtype)), bounds))
+    if names.CHANNELS in attrs:
+        arguments.append(signature.channels(int(attrs[names.CHANNELS])))
     return signature.joined(arguments)
 
 
@@ -96,8 +98,12 @@ def by_symbol(kernels: Mapping[str, tirx.PrimFunc], layers: Iterable[Layer]) -> 
 def require_agreement(signatures: Mapping[str, str], layers: Iterable[Layer]) -> None:
     """AssertionError if a layer gives its kernel anything else than what that takes."""
     for layer in layers:
-        given, taken = signature.of_layer(layer), signatures[layer.kernel]
-        assert given == taken, f"layer {layer.name} gives its kernel {layer.kernel} ({given}), which takes ({taken})"
+        given = {layer.kernel: signature.of_layer(layer)}
+        if layer.weights and layer.weights.preparation:
+            given[layer.weights.preparation.kernel] = signature.of_preparation(layer)
+        for kernel, arguments in given.items():
+            taken = signatures[kernel]
+            assert arguments == taken, f"layer {layer.name} gives its kernel {kernel} ({arguments}), which takes ({taken})"
 
 
 def compile_module(functions: Mapping[str, tirx.PrimFunc], target: CompileTarget) -> tvm.runtime.Module:

@@ -11,3 +11,7 @@ KERNELS = {
 # Element types that weights may be kept in, as `flexcomp.schedules.tiles.panel` has them.
 WEIGHTS = ("float32", "float16", "bfloat16", "int8")
 DEFAULT_MAX_ERROR = 5e-3  # of the largest output, for weights="auto"
+
+# In how many forms a layer's weights may lie in the file.
+STORES = ("prepared", "once")
+DEFAULT_STORE = "prepared"

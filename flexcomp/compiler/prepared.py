@@ -111,8 +111,7 @@ class Prepared:
 
     def _code(self, layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], dict[str, Kernel]]:
         """The layers with the names that their kernels have in a library, and these kernels by their symbols."""
-        kernels = {name: self.planning.network.kernel(name) for name in dict.fromkeys(layer.kernel for layer in layers)}
-        return self.code.of(kernels, layers)
+        return self.code.of(self.planning.network.kernels_of(layers), layers)
 
     def _program(
         self, layers: tuple[Layer, ...], values: tuple[Value, ...], ports: tuple[Port, ...], rungs: tuple[Rung, ...]

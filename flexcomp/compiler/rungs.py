@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 from flexcomp import plan
 from flexcomp.errors import BudgetError
 from flexcomp.network import Form, Planning, Tailor, form_of
-from flexcomp.program import Load, Rung, Step
+from flexcomp.network.preparing import PIECES, pieces, source
+from flexcomp.program import Load, Prepared, Rung, Step
 from flexcomp.runtime import Budget, note_minimum, resolve, too_small
 
 # Forms in bands of rows are tried for budgets up to this multiple of what the next form of fewer steps needs at least.
@@ -112,7 +113,8 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
     for value, tensor in zip(form.values, form.tensors, strict=True):
         value_at[value] = planned.tensor_at[tensor]
     weights_at = [-1] * len(planned.steps)
-    loads = []
+    loads: list[Load] = []
+    complete = [0]  # loads, by segments
     for segment in planned.segments:
         for index in range(segment.step, segment.step + segment.count):
             step = planned.steps[index]
@@ -120,15 +122,32 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
             if weights is not None:
                 inside = weights.offset + step.first * weights.block_nbytes - segment.source
                 weights_at[index] = segment.address + inside
-        place = (segment.source, segment.nbytes, segment.address)
-        loads.append(Load(*place, segment.after, segment.pinned, segment.ahead))
+        loads += _loads(planning, form, planned, segment, weights_at[segment.step])
+        complete.append(len(loads))
     steps = tuple(
-        Step(form.layers[step.layer], step.first, step.count, need, weights, scratch)
+        Step(form.layers[step.layer], step.first, step.count, complete[need], weights, scratch)
         for step, need, weights, scratch in zip(
             planned.steps, planned.need, weights_at, planned.scratch_at, strict=True
         )
     )
     return Rung(planned.budget, planned.arena, tuple(value_at), steps, tuple(loads), choice.latency)
+
+
+def _loads(planning: Planning, form: Form, planned: plan.Plan, segment: plan.Segment, at: int) -> Iterator[Load]:
+    """The loads of a segment; of one that is prepared, the first of whose blocks lies `at`, they are as many as there are pieces."""
+    steps = planned.steps[segment.step : segment.step + segment.count]
+    index = form.layers[steps[0].layer]
+    layer = planning.network.layers[index]
+    if layer.weights.preparation is None:
+        yield Load(segment.source, segment.nbytes, segment.address, segment.after, segment.pinned, segment.ahead)
+        return
+    first, count = steps[0].first, sum(step.count for step in steps)
+    room = -(-planned.tensor_at[-1] // plan.PAGE) * plan.PAGE
+    ranges = pieces(layer, first, count, form.piece)
+    for number, (begin, some) in enumerate(ranges):
+        prepared = Prepared(index, begin, some, at + (begin - first) * layer.weights.block_nbytes)
+        place = (*source(layer, begin, some), room + number % PIECES * form.piece)
+        yield Load(*place, segment.after, segment.pinned, segment.ahead, prepared)
 
 
 def resident_rungs(planning: Planning, like: Iterable[Rung]) -> tuple[Rung, ...]:

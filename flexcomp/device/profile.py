@@ -69,6 +69,11 @@ class DeviceProfile:
     delays: DelayModel | None = None
 
     @property
+    def prepare_s(self) -> float:
+        """Seconds that a core takes for a byte of prepared weights."""
+        return _PREPARING_BYTES / self.memory_bytes_per_s
+
+    @property
     def storage(self) -> Storage:
         """What the planner knows of loading."""
         return Storage(
@@ -122,6 +127,9 @@ class DeviceProfile:
 # a megabyte of input by Strassen's sums, 80 to 340 by Winograd's transform, 130 to 500 where columns are copied.
 _PREPARING_FLOPS = {"strassen": 5.0, "winograd": 20.0, "im2col_gemm": 30.0}
 
+# What preparing a byte of weights takes, as bytes that memory gives: transforms of 3×3 weights and sums of quarters made 10 to 13
+# GB/s on one Zen 4 core.
+_PREPARING_BYTES = 2.2
 # A loaded byte delays computing by this part of the time that memory takes for it, where nothing was measured. Copies from
 # tmpfs took 0.14 from ResNet-152 on a quiet machine, and up to 0.8 where others used the memory too.
 _DELAY = 0.25

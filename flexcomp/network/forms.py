@@ -9,10 +9,14 @@ from flexcomp import plan
 from flexcomp.device import DeviceProfile
 from flexcomp.program import Layer
 
+from . import preparing
 from .contents import contents_of
 from .in_place import lives_of_places, shared_places
 from .lower import operand_bytes
 from .variants import Choice, Network
+
+# Bytes between the weights of two layers in the file of prepared weights that plans are made for.
+_APART = 2**36
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Costs:
     seconds: tuple[float, ...]  # as by `layer_seconds`
     slice_s: tuple[float, ...]  # that each further slice adds
     storage: plan.Storage
+    prepare_s: float = 0.0  # that a core takes for a byte of prepared weights
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class Form:
     values: tuple[int, ...]  # indices into Network.values, those in use
     tensors: tuple[int, ...]  # for each of them the tensor of the problem that it is, alone or with others
     problem: plan.Problem  # its layers in the order above
+    piece: int = 0  # bytes; the last tensor of the problem has room for some that are read before they are prepared
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ def planning_of(network: Network, choices: Sequence[Choice], costs: Costs, fixed
 def costs_of(network: Network, profile: DeviceProfile, threads: int) -> Costs:
     """What a device profile says of the layers of a network."""
     slices = tuple(profile.slice_seconds(layer, threads) for layer in network.layers)
-    return Costs(tuple(layer_seconds(network, profile, threads)), slices, profile.storage)
+    return Costs(tuple(layer_seconds(network, profile, threads)), slices, profile.storage, profile.prepare_s)
 
 
 def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> list[float]:
@@ -100,17 +106,23 @@ def form_of(network: Network, indices: Sequence[int], costs: Costs) -> Form:
     place = shared_places(values, layers, lives, {port.value for port in network.base.outputs})
     tensors = lives_of_places(lives, place)
     position = {value: index for index, value in enumerate(tensors)}
+    piece = preparing.piece_nbytes(layers)
+    read = (plan.Tensor("weights to be prepared", preparing.PIECES * piece + plan.PAGE, 0, len(layers)),) if piece else ()
     problem = plan.Problem(
         tuple(planned_layer(layer, index, costs) for layer, index in zip(layers, indices, strict=True)),
-        tuple(plan.Tensor(values[value].name, values[value].nbytes, *live) for value, live in tensors.items()),
+        (*(plan.Tensor(values[value].name, values[value].nbytes, *live) for value, live in tensors.items()), *read),
         costs.storage,
         contents_of(network.base, layers, values, {v: position[place[v]] for v in lives}),
     )
-    return Form(tuple(indices), tuple(lives), tuple(position[place[value]] for value in lives), problem)
+    return Form(tuple(indices), tuple(lives), tuple(position[place[value]] for value in lives), problem, piece)
 
 
 def planned_layer(layer: Layer, index: int, costs: Costs) -> plan.Layer:
     """What the planner knows of `layer`, which is `Network.layers[index]`."""
     weights = layer.weights
     packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
+    if weights and weights.preparation:
+        packed = replace(
+            packed, offset=_APART * (index + 1), read=weights.stored_nbytes / weights.nbytes, prepare_s=costs.prepare_s
+        )
     return plan.Layer(layer.name, layer.scratch_nbytes, packed, costs.seconds[index], costs.slice_s[index])

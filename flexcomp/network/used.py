@@ -39,6 +39,10 @@ def used(
                 rung,
                 value_at=tuple(rung.value_at[i] for i in values),
                 steps=tuple(replace(step, layer=layer_at[step.layer]) for step in rung.steps),
+                loads=tuple(
+                    replace(load, prepared=replace(load.prepared, layer=layer_at[load.prepared.layer])) if load.prepared else load
+                    for load in rung.loads
+                ),
             )
             for rung in rungs
         ),

@@ -16,6 +16,7 @@ from flexcomp.passes.attributes import with_scratch
 from flexcomp.program import Array, Layer, Value, nodes
 from flexcomp.schedules.row_bands import RowKernel, Rows
 
+from . import preparing
 from .lower import Lowered
 
 Choice = frozenset[int]  # indices of alternatives, at most one for each layer
@@ -120,6 +121,14 @@ class Network:
                 result.setdefault(first + band.instead_of, []).append(index)
         return result
 
+    def kernels_of(self, layers: Iterable[Layer]) -> dict[str, tirx.PrimFunc | BandKernel]:
+        """The kernels that layers call, and those that prepare their weights, by symbol."""
+        symbols = dict.fromkeys(layer.kernel for layer in layers)
+        symbols |= dict.fromkeys(
+            layer.weights.preparation.kernel for layer in layers if layer.weights and layer.weights.preparation
+        )
+        return {symbol: self.kernel(symbol) for symbol in symbols}
+
     def kernel(self, symbol: str) -> tirx.PrimFunc | BandKernel:
         """A kernel's code, or how it is made."""
         band = self.band_kernels.get(symbol)
@@ -134,11 +143,12 @@ class Network:
         return result
 
 
-def merge(lowerings: Iterable[Lowered], worthwhile: float = _WORTHWHILE) -> Network:
+def merge(lowerings: Iterable[Lowered], worthwhile: float = _WORTHWHILE, once: bool = False) -> Network:
     """One network of several lowerings of it, of which the first has the smallest kernels; those of the others get new names.
 
     An alternative is kept if its time, or its work where it was not measured, is less than the part `worthwhile` of
-    the layer's own.
+    the layer's own. With `once` weights of alternatives are prepared from the layer's own when they are loaded, and there are
+    none with others.
     """
     lowerings = iter(lowerings)
     small = next(lowerings)
@@ -159,12 +169,18 @@ def merge(lowerings: Iterable[Lowered], worthwhile: float = _WORTHWHILE) -> Netw
                 continue
             known.add((index, layer.implementation))
             symbol, name = f"{layer.kernel}_{number}", _name(layer, names)
-            names.add(name)
-            kernels[symbol] = lowered.kernels[layer.kernel]
             assert layer.weights is not None, f"{layer.name}: only layers with weights have alternatives"
-            weights.append((f"{name}.panel", arrays[layer.weights.offset], end))
-            moved = replace(layer.weights, offset=end)
-            end += moved.nbytes
+            kernel, own = lowered.kernels[layer.kernel], small.layers[index]
+            if once:
+                moved = preparing.weights_of(layer, kernel, own, small.kernels[own.kernel], kernels)
+                if moved is None:
+                    continue
+            else:
+                weights.append((f"{name}.panel", arrays[layer.weights.offset], end))
+                moved = replace(layer.weights, offset=end)
+                end += moved.nbytes
+            names.add(name)
+            kernels[symbol] = kernel
             moved_layer = replace(layer, name=name, kernel=symbol, weights=moved)
             alternatives.append(Alternative(index, moved_layer, work, seconds, lowered.rows[index]))
     return Network(small, tuple(alternatives), tuple(weights), end, kernels)

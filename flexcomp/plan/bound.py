@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -11,15 +11,20 @@ from numpy.lib.stride_tricks import sliding_window_view
 from .loops import in_python
 from .native import cut_values
 from .parts.slicing import live_bytes
-from .problem import Problem, Storage
+from .problem import Layer, Problem, Storage
 
 
 @lru_cache(maxsize=256)
 def _amounts(problem: Problem) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Per layer the bytes of live tensors, the seconds, and the bytes of weights."""
+    """Per layer the bytes of live tensors, the seconds, and the bytes that take as long to be read as its weights to be loaded."""
     seconds = np.array([layer.seconds for layer in problem.layers])
-    nbytes = np.array([layer.weights.nbytes if layer.weights else 0 for layer in problem.layers], dtype=float)
+    nbytes = [cost * layer.weights.nbytes if layer.weights else 0 for layer, cost in _priced(problem)]
+    nbytes = np.array(nbytes, dtype=float)
     return live_bytes(problem), seconds, nbytes
+
+
+def _priced(problem: Problem) -> Iterator[tuple[Layer, float]]:
+    return zip(problem.layers, problem.load_costs, strict=True)
 
 
 def latency_bound(problem: Problem, budget: int) -> float:
@@ -51,7 +56,7 @@ def on_demand_bound(problem: Problem) -> float:
 @lru_cache(maxsize=256)
 def _unpinned(problem: Problem) -> tuple[float, float, float]:
     storage = problem.storage.in_cache  # all loads may be
-    weights = [layer.weights.nbytes for layer in problem.layers if layer.weights]
+    weights = [cost * layer.weights.nbytes for layer, cost in _priced(problem) if layer.weights]
     reading, computing = sum(weights) / storage.bandwidth, sum(layer.seconds for layer in problem.layers)
     asking = len(weights) * storage.overhead_s
     in_turn = asking + reading / storage.together + computing

@@ -36,7 +36,8 @@ class Mixture:
                 need = -(-(self._live[row] + layer.scratch + finest_segment(layer)) // PAGE) * PAGE
                 self._needs[row, column] = need if column else 0
                 self._seconds[row, column] = layer.seconds
-                self._nbytes[row, column] = layer.weights.nbytes if layer.weights else 0
+                weights = layer.weights
+                self._nbytes[row, column] = problem.storage.load_cost(weights) * weights.nbytes if weights else 0
 
     def best(self, budget: int, limit: int | None = None) -> list[int]:
         """Per layer the index of one of its options, for the smallest latency bound under `budget` bytes.

@@ -106,7 +106,8 @@ class NativeProblem:
     def __init__(self, problem: Problem, same_s: float, most_laps: int) -> None:
         """`same_s` and `most_laps` are the simulator's."""
         storage = _Storage(**asdict(problem.storage), in_cache=IN_CACHE, same_s=same_s, most_laps=most_laps)
-        times = array("d", chain.from_iterable((layer.seconds, layer.slice_s) for layer in problem.layers))
+        layers = zip(problem.layers, problem.load_costs, strict=True)
+        times = array("d", chain.from_iterable((layer.seconds, layer.slice_s, cost) for layer, cost in layers))
         weights = array("q", chain.from_iterable(_weights_row(layer) for layer in problem.layers))
         self._layouts: dict[int, tuple[int, object]] = {}  # by their identity: numbers, and themselves so that it stays theirs
         self._handle = c_void_p()

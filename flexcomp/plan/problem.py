@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -40,11 +41,16 @@ class Weights:
     offset: int  # bytes in the file's data section; multiple of 64
     blocks: int
     block_nbytes: int
+    # Where they are prepared when they are loaded, from fewer bytes mostly: those that are read for each of theirs, and the
+    # seconds of one core. Their range is one of a file of prepared weights that there is not, far from all others.
+    read: float = 1.0
+    prepare_s: float = 0.0
 
     def __post_init__(self) -> None:
         name = f"weights at {self.offset}, {self.blocks} blocks of {self.block_nbytes} bytes"
         _require(self.offset >= 0 and self.offset % ALIGN == 0, f"{name}: offset not a multiple of {ALIGN}")
         _require(self.blocks > 0 and self.block_nbytes > 0, f"{name}: nothing in them")
+        _require(self.read >= 0 and self.prepare_s >= 0, f"{name}: loaded in less than no time")
         sliceable = self.blocks == 1 or self.block_nbytes % ALIGN == 0
         _require(sliceable, f"{name}: block size not a multiple of {ALIGN}")
 
@@ -98,6 +104,14 @@ class Storage:
     def single_s(self) -> float:
         """Seconds that a load costs besides its bytes if the storage has nothing else to do."""
         return self.latency_s + self.overhead_s
+
+    def load_cost(self, weights: Weights) -> float:
+        """Seconds that a byte of weights takes to be loaded, as a part of those that a byte takes to be read.
+
+        While one load is prepared the next is read, if that is not a copy by the same core.
+        """
+        preparing = weights.prepare_s * self.bandwidth
+        return weights.read + preparing if self.together > 1 else max(weights.read, preparing)
 
     def seconds(self, nbytes: int) -> float:
         """Time of one load of `nbytes`, from its beginning."""
@@ -157,6 +171,15 @@ class Problem:
     def __post_init__(self) -> None:
         for tensor in self.tensors:
             _require(tensor.end <= len(self.layers), f"tensor {tensor.name}: lives beyond the last layer")
+
+    @cached_property
+    def load_costs(self) -> tuple[float, ...]:
+        """Per layer `Storage.load_cost` of its weights; 0 without weights."""
+        return tuple(self.storage.load_cost(layer.weights) if layer.weights else 0.0 for layer in self.layers)
+
+    def load_cost_of(self, steps: Sequence[Step], first: int) -> float:
+        """That of a segment or a piece whose first step, of these, is `first`: it has one price."""
+        return self.load_costs[steps[first].layer]
 
     def __hash__(self) -> int:
         """By little of it: what is remembered of problems is looked up often, and problems are large."""

@@ -82,7 +82,7 @@ def simulate(problem: Problem, plan: Plan, *, cold: bool = False) -> Timeline:
                 break
     compute = sum(work.seconds)
     busy = sum(end - start for start, end in lap.steps)
-    nbytes = sum(segment.nbytes for segment in plan.segments if cold or not segment.pinned)
+    nbytes = sum(_read_nbytes(problem, plan, segment) for segment in plan.segments if cold or not segment.pinned)
     count = len(plan.segments)
     return Timeline(
         latency=lap.end,
@@ -135,10 +135,15 @@ class _Work:
         return max(free, asked + wake + self.storage.latency_s)
 
 
+def _read_nbytes(problem: Problem, plan: Plan, segment: Segment) -> int:
+    weights = problem.layers[plan.steps[segment.step].layer].weights
+    return round(segment.nbytes * weights.read) if weights else segment.nbytes
+
+
 def _work_of(problem: Problem, plan: Plan, cold: bool) -> _Work:
     storage, own = problem.storage, plan.segments
     ahead = own[: max((number + 1 for number, segment in enumerate(own) if segment.ahead), default=0)]
-    durations, paces = _loading(storage, own)
+    durations, paces = _loading(problem, plan)
     reading = sum(time - storage.overhead_s for time, one in zip(durations, own, strict=True) if cold or not one.pinned)
     durations, paces = durations + durations[: len(ahead)], paces + paces[: len(ahead)]
     segments = (*own, *ahead)
@@ -148,15 +153,17 @@ def _work_of(problem: Problem, plan: Plan, cold: bool) -> _Work:
     return _Work(plan, step_seconds(problem, plan), segments, durations, paces, reading, storage, storage.disturbance > 0)
 
 
-def _loading(storage: Storage, segments: Sequence[Segment]) -> tuple[list[float], list[float]]:
+def _loading(problem: Problem, plan: Plan) -> tuple[list[float], list[float]]:
     """Seconds of every load, and what a second of computing takes beside it."""
+    storage, segments = problem.storage, plan.segments
+    costs = np.array([problem.load_cost_of(plan.steps, segment.step) for segment in segments])
     nbytes = np.array([segment.nbytes for segment in segments])
     distances = np.full(len(segments), 2.0 * storage.cache)  # of pinned ones: they come once
     if storage.cache:
         streamed = [number for number, segment in enumerate(segments) if not segment.pinned]
         distances[streamed] = reuse_distances([(segments[number].address, segments[number].nbytes) for number in streamed])
     bandwidth, disturbance = storage.rates_at(distances)
-    durations = storage.overhead_s + nbytes / bandwidth
+    durations = storage.overhead_s + nbytes * costs / bandwidth
     return durations.tolist(), (1 + disturbance * nbytes / durations).tolist()
 
 

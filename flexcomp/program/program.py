@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 PAGE = 4096  # bytes; unit of O_DIRECT reads: file ranges and arena targets of loads are multiples of it
 ALIGN = 64  # bytes; every tensor, weight and scratch address handed to a kernel is a multiple of it
@@ -95,6 +96,32 @@ Arg = ValueArg | WeightArg | ScratchArg | FirstArg | CountArg
 
 
 @dataclass(frozen=True)
+class Preparation:
+    """How the weights of a layer are made, when they are loaded, of blocks that are stored: another kernel's panel.
+
+    `kernel` takes (stored blocks, first, count, prepared blocks), where first and count are of the prepared ones. Blocks are
+    ranges of `channels` output channels, as many as the last axis of a panel has; the last block ends with the last channel.
+    """
+
+    kernel: str  # as Layer.kernel, with signature.of_preparation(layer)
+    stored: TensorType  # the panel of all stored blocks
+    channels: int
+
+    @property
+    def block_nbytes(self) -> int:
+        """Bytes of a stored block."""
+        return self.stored.nbytes // self.stored.shape[0]
+
+
+def stored_blocks(channels: int, stored: int, prepared: int, first: int, count: int) -> tuple[int, int]:
+    """(first, count) of the blocks of `stored` channels that `count` blocks of `prepared` channels are made of."""
+    begin = min(first * prepared, channels - prepared)
+    end = min((first + count - 1) * prepared, channels - prepared) + prepared
+    low = min(begin // stored, -(-channels // stored) - 1)
+    return low, -(-end // stored) - low
+
+
+@dataclass(frozen=True)
 class Weights:
     """The weights of one layer: a contiguous range of the weights file's data section.
 
@@ -103,13 +130,19 @@ class Weights:
     WeightArg points at the first of them.
     """
 
-    offset: int  # bytes from the start of the data section; multiple of ALIGN
+    offset: int  # bytes from the start of the data section, of stored weights where these are prepared; multiple of ALIGN
     blocks: int
     block_nbytes: int  # multiple of ALIGN if blocks > 1
+    preparation: Preparation | None = None
 
     @property
     def nbytes(self) -> int:
         return self.blocks * self.block_nbytes
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Bytes in the file."""
+        return self.preparation.stored.nbytes if self.preparation else self.nbytes
 
 
 @dataclass(frozen=True)
@@ -125,6 +158,11 @@ class Layer:
     weights: Weights | None
     scratch_nbytes: int
     flops: int
+
+    @property
+    def panel(self) -> WeightArg:
+        """The argument whose blocks its steps have, of a layer with more than one."""
+        return next(arg for arg, behind in pairwise(self.args) if isinstance(behind, FirstArg))
 
     @property
     def band_of(self) -> str | None:
@@ -155,8 +193,22 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """What a load makes of what it reads: blocks [first, first + count) of a layer's prepared weights."""
+
+    layer: int
+    first: int
+    count: int
+    at: int  # arena address of block `first`; multiple of ALIGN
+
+
+@dataclass(frozen=True)
 class Load:
-    """One read from the weights file into the arena. Loads run in order."""
+    """One read from the weights file into the arena. Loads run in order.
+
+    Where weights are prepared, what is read is needed no longer once the load is complete. Such loads may share the place
+    that they read to: none begins to read before those before it that have bytes of it are complete.
+    """
 
     source: int  # bytes from the start of the data section; multiple of PAGE
     nbytes: int  # multiple of PAGE; the last page of the file may be cut short
@@ -164,6 +216,7 @@ class Load:
     after: int  # starts when this many steps of the inference are computed
     pinned: bool  # stays in the arena: read in the first inference of the rung only
     ahead: bool = False  # `after` counts the steps of the inference before; the first one reads it at its start
+    prepared: Prepared | None = None
 
 
 @dataclass(frozen=True)

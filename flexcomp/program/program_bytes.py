@@ -2,9 +2,9 @@
 
 The reader on the device is `runtime_ext/src/program/reader.cc`.
 
-Program, format 3. Everything is little-endian and unpadded; counts and indices are u32:
+Program, format 4. Everything is little-endian and unpadded; counts and indices are u32:
 
-    program  = "FLEXPROG" version:u32=3 crc:u32 size:u64 body
+    program  = "FLEXPROG" version:u32=4 crc:u32 size:u64 body
                size counts all bytes of the program, crc is the CRC-32 (zlib) of all bytes from `size` on
     body     = model:str target:str features:list<str> threads:u32 metadata:list<key:str value:str>
                weights spaces:list<str> values:list<value> inputs:list<port> outputs:list<port>
@@ -15,7 +15,9 @@ Program, format 3. Everything is little-endian and unpadded; counts and indices 
     port     = name:str value:u32 type
     type     = code:u8 bits:u8 lanes:u16=1 shape:list<i64>                 code as in DLPack
     layer    = name:str op:str kernel:str implementation:str description:str flops:u64 weights_at:u64 args:list<arg>
-               weights_at: where its weights begin in the data section; 0 if it has none
+               preparations:list<preparation>             one or none
+               weights_at: where its weights begin in the data section, those that are stored; 0 if it has none
+    preparation = kernel:str stored:type channels:u32
     arg      = 0:u8 value:u32 offset:u64 type bounds:list<bound>   activation that is read, from byte `offset` of the value on
              | 1:u8 value:u32 offset:u64 type bounds:list<bound>   the same, and the layer's result may be written over it
              | 2:u8 value:u32 offset:u64 type written:u64          activation that is written, so many bytes of it
@@ -26,7 +28,8 @@ Program, format 3. Everything is little-endian and unpadded; counts and indices 
     bound    = low:i64 high:i64                       element i lies in [low, high) of bound i modulo their number
     rung     = budget:u64 arena:u64 predicted_s:f64 value_at:i64[len(values)] steps:list<step> loads:list<load>
     step     = layer:u32 first:u32 count:u32 need:u32 weights_at:i64 scratch_at:i64
-    load     = source:u64 nbytes:u64 target:u64 after:u32 flags:u32 space:u32 follow_up:u32=0
+    load     = source:u64 nbytes:u64 target:u64 after:u32 flags:u32 space:u32 prepared:list<prepared>      one or none
+    prepared = layer:u32 first:u32 count:u32 at:u64
     str      = nbytes:u32 UTF-8
     list<x>  = count:u32 x*
 
@@ -37,8 +40,8 @@ other layer has one block, all its weights. The symbol of a kernel in the librar
 
 Bit 0 of a load's flags says that it is pinned, bit 1 that it is read ahead: `after` then counts the steps of the
 inference before (the first inference reads it at its start); it is not pinned, and all loads before it are read
-ahead or pinned. The other bits, follow-ups, and memory spaces other than
-space 0, "host", are reserved: a reader refuses what it does not know.
+ahead or pinned. The other bits, and memory spaces other than space 0, "host", are reserved: a reader refuses what it
+does not know. A layer whose weights are prepared takes blocks of them; its loads, and no others, have something prepared.
 """
 
 from __future__ import annotations
@@ -59,6 +62,8 @@ from .program import (
     Layer,
     Load,
     Port,
+    Preparation,
+    Prepared,
     Program,
     Rung,
     ScratchArg,
@@ -70,8 +75,8 @@ from .program import (
     Weights,
 )
 
-PROGRAM_VERSION = 3
-PROGRAM_KIND = "flexcomp.program.3"  # kind of the module in the library: the version is part of it
+PROGRAM_VERSION = 4
+PROGRAM_KIND = "flexcomp.program.4"  # kind of the module in the library: the version is part of it
 
 _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
@@ -141,7 +146,9 @@ def _decode(blob: bytes) -> tuple[Program, WeightsDigest]:
         raise ArtifactError(f"the program is malformed: {error}") from None
 
 
-def _laid_out(args: Sequence[Arg], weights_at: int) -> tuple[tuple[Arg, ...], Weights | None, int]:
+def _laid_out(
+    args: Sequence[Arg], weights_at: int, preparations: Sequence[Preparation]
+) -> tuple[tuple[Arg, ...], Weights | None, int]:
     """The arguments with the offsets that they must have, the layer's weights, and the bytes of its scratch."""
     ends = {WeightArg: 0, ScratchArg: 0}
     placed: list[Arg] = []
@@ -153,7 +160,10 @@ def _laid_out(args: Sequence[Arg], weights_at: int) -> tuple[tuple[Arg, ...], We
             arg = replace(arg, offset=ends[type(arg)])
             ends[type(arg)] += -(-arg.type.nbytes // ALIGN) * ALIGN
         placed.append(arg)
-    weights = Weights(weights_at, blocks, ends[WeightArg] // blocks) if ends[WeightArg] else None
+    if len(preparations) > 1 or (preparations and not ends[WeightArg]):
+        raise ArtifactError("the program is malformed: a layer's weights are prepared twice, or there are none")
+    preparation = next(iter(preparations), None)
+    weights = Weights(weights_at, blocks, ends[WeightArg] // blocks, preparation) if ends[WeightArg] else None
     return tuple(placed), weights, ends[ScratchArg]
 
 
@@ -185,10 +195,12 @@ class _Writer:
         for text in (layer.name, layer.op, layer.kernel, layer.implementation, layer.description):
             self.text(text)
         weights_at = layer.weights.offset if layer.weights else 0
-        if _laid_out(layer.args, weights_at) != (layer.args, layer.weights, layer.scratch_nbytes):
+        preparations = [layer.weights.preparation] if layer.weights and layer.weights.preparation else []
+        if _laid_out(layer.args, weights_at, preparations) != (layer.args, layer.weights, layer.scratch_nbytes):
             raise ValueError(f"the weights or the scratch of layer {layer.name} do not follow each other")
         self.put("QQ", layer.flops, weights_at)
         self.items(layer.args, self.arg)
+        self.items(preparations, lambda p: (self.text(p.kernel), self.type(p.stored), self.put("I", p.channels)))
 
     def arg(self, arg: Arg) -> None:
         match arg:
@@ -221,7 +233,8 @@ class _Writer:
 
     def load(self, load: Load) -> None:
         flags = _PINNED * load.pinned | _AHEAD * load.ahead
-        self.put("QQQIIII", load.source, load.nbytes, load.target, load.after, flags, 0, 0)
+        self.put("QQQIII", load.source, load.nbytes, load.target, load.after, flags, 0)
+        self.items([load.prepared] if load.prepared else [], lambda p: self.put("IIIQ", p.layer, p.first, p.count, p.at))
 
 
 class _Reader:
@@ -271,8 +284,12 @@ class _Reader:
     def layer(self) -> Layer:
         name, op, kernel, implementation, description = (self.text() for _ in range(5))
         flops, weights_at = self.get("QQ")
-        args, weights, scratch_nbytes = _laid_out(self.items(self.arg), weights_at)
+        args = self.items(self.arg)
+        args, weights, scratch_nbytes = _laid_out(args, weights_at, self.items(self.preparation))
         return Layer(name, op, kernel, implementation, description, args, weights, scratch_nbytes, flops)
+
+    def preparation(self) -> Preparation:
+        return Preparation(self.text(), self.type(), *self.get("I"))
 
     def arg(self) -> Arg:
         (tag,) = self.get("B")
@@ -291,7 +308,8 @@ class _Reader:
         return Rung(budget, arena, value_at, self.items(lambda: Step(*self.get("IIIIqq"))), self.items(self.load), predicted_s)
 
     def load(self) -> Load:
-        source, nbytes, target, after, flags, space, follow_up = self.get("QQQIIII")
-        if flags & ~(_PINNED | _AHEAD) or space or follow_up:
+        source, nbytes, target, after, flags, space = self.get("QQQIII")
+        prepared = self.items(lambda: Prepared(*self.get("IIIQ")))
+        if flags & ~(_PINNED | _AHEAD) or space or len(prepared) > 1:
             raise ArtifactError("the program holds a load of a kind that this flexcomp does not know")
-        return Load(source, nbytes, target, after, bool(flags & _PINNED), bool(flags & _AHEAD))
+        return Load(source, nbytes, target, after, bool(flags & _PINNED), bool(flags & _AHEAD), next(iter(prepared), None))

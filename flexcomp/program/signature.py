@@ -12,6 +12,7 @@ layer that would call a kernel with other arguments, or that names anything else
               | "s " type    scratch
               | "p " type    the panel of all blocks, of which a step has some: always before "first"
               | "first" | "count"
+              | "channels " number       of a kernel that prepares weights: it is made for so many output channels
     type      = dtype "[" elements "]"     of a panel dtype "[" blocks "," elements of a block "]"; a bool is an int8
     bounds    = "{" low ":" high { "," low ":" high } "}"      of the integers in it, looked at before the kernel runs
 
@@ -31,6 +32,18 @@ _MASK = 2**64 - 1
 def of_layer(layer: Layer) -> str:
     """The signature of the kernel that a layer calls."""
     return joined(map(_argument, layer.args, (*layer.args[1:], None)))
+
+
+def of_preparation(layer: Layer) -> str:
+    """The signature of the kernel that prepares a layer's weights."""
+    preparation = layer.weights.preparation
+    made = argument("w", layer.panel.type)
+    return joined((argument("p", preparation.stored), "first", "count", made, channels(preparation.channels)))
+
+
+def channels(count: int) -> str:
+    """Of how many output channels a kernel prepares weights: at the end of its signature."""
+    return f"channels {count}"
 
 
 def joined(arguments: Iterable[str]) -> str:

@@ -53,7 +53,7 @@ using namespace flexcomp::planner;
 
 #define FLEXCOMP_PLANNER extern "C" __attribute__((visibility("default")))
 
-// `times` has rows (seconds, slice_s), `weights` rows (offset, blocks, block_nbytes), one per layer.
+// `times` has rows (seconds, slice_s, load_cost), `weights` rows (offset, blocks, block_nbytes), one per layer.
 FLEXCOMP_PLANNER int32_t FlexcompPlannerNew(int64_t layers, const double* times, const int64_t* weights, const Storage* storage,
                                            Search** search) {
   return Guarded([&]() -> int32_t {
@@ -61,7 +61,7 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerNew(int64_t layers, const double* times,
     made->problem.storage = *storage;
     for (int64_t layer = 0; layer < layers; ++layer) {
       const Weights own{weights[3 * layer], weights[3 * layer + 1], weights[3 * layer + 2]};
-      made->problem.layers.push_back({times[2 * layer], times[2 * layer + 1], own, FinestSegment(own)});
+      made->problem.layers.push_back({times[3 * layer], times[3 * layer + 1], times[3 * layer + 2], own, FinestSegment(own)});
     }
     *search = made.release();
     return kFine;

@@ -15,17 +15,21 @@ std::vector<char> Pinned(const Problem& problem, const std::vector<Step>& steps,
                          const Choice& choice) {
   PinTask task;
   task.pages.resize(steps.size());
+  task.costs.resize(steps.size());
+  task.bandwidth = problem.storage.bandwidth / kPage;
+  const double overhead = problem.storage.overhead_s * task.bandwidth;
   std::vector<Piece> pieces;
   PiecesOf(problem, steps, &pieces);
-  for (const Piece& piece : pieces) task.pages[piece.step] = piece.pages();
+  for (const Piece& piece : pieces) {
+    task.pages[piece.step] = piece.pages();
+    task.costs[piece.step] = static_cast<double>(piece.pages()) * problem.LoadCost(steps, piece.step) + overhead;
+  }
   for (const Step& step : steps) {
     const Layer& layer = problem.layers[step.layer];
     task.seconds.push_back(layer.seconds * static_cast<double>(step.count) / static_cast<double>(layer.blocks()));
     task.room.push_back(room[step.layer] / kPage);
   }
   task.capacity = choice.arena - choice.core;
-  task.bandwidth = problem.storage.bandwidth / kPage;
-  task.overhead = problem.storage.overhead_s * task.bandwidth;
   return ChoosePins(choice.pins, task);
 }
 
@@ -72,7 +76,9 @@ double LeastSeconds(const Problem& problem, const std::vector<Step>& steps, cons
   const Storage& storage = problem.storage;
   const double bandwidth = storage.cache ? storage.bandwidth * (1 + (storage.cached - 1)) : storage.bandwidth;
   double reading = 0.0, computing = 0.0;
-  for (const Piece& piece : streamed) reading += storage.overhead_s + static_cast<double>(piece.nbytes) / bandwidth;
+  for (const Piece& piece : streamed) {
+    reading += storage.overhead_s + static_cast<double>(piece.nbytes) * problem.LoadCost(steps, piece.step) / bandwidth;
+  }
   for (const Step& step : steps) {
     const Layer& layer = problem.layers[step.layer];
     const double part = layer.seconds * static_cast<double>(step.count) / static_cast<double>(layer.blocks());

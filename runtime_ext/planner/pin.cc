@@ -31,7 +31,8 @@ int64_t PagesOf(const std::vector<int64_t>& pages, const std::vector<char>& pinn
 }
 
 // The steps whose segments cost more than a loader of that rate has earned.
-void Late(const PinTask& task, const std::vector<double>& costs, double rate, std::vector<char>* late) {
+void Late(const PinTask& task, double rate, std::vector<char>* late) {
+  const std::vector<double>& costs = task.costs;
   double earned = 0.0;
   for (int turn = 0; turn < 2; ++turn) {
     for (size_t step = 0; step < costs.size(); ++step) {
@@ -51,11 +52,7 @@ std::vector<char> Evenly(const PinTask& task) {
   if (!total || task.capacity <= 0) return best;
   const double seconds = std::accumulate(task.seconds.begin(), task.seconds.end(), 0.0);
   double low = 0.0, high = 64 * std::max(task.bandwidth, static_cast<double>(total) / std::max(seconds, 1e-9));
-  std::vector<double> costs(count);
-  for (size_t step = 0; step < count; ++step) {
-    costs[step] = task.pages[step] ? static_cast<double>(task.pages[step]) + task.overhead : 0.0;
-  }
-  Late(task, costs, high, &best);
+  Late(task, high, &best);
   if (PagesOf(task.pages, best) > task.capacity) {
     std::fill(best.begin(), best.end(), 0);
     Fill(task.pages, InOrder(count), task.capacity, &best);
@@ -63,7 +60,7 @@ std::vector<char> Evenly(const PinTask& task) {
   }
   for (int halving = 0; halving < kHalvings; ++halving) {
     const double rate = (low + high) / 2;
-    Late(task, costs, rate, &pinned);
+    Late(task, rate, &pinned);
     if (PagesOf(task.pages, pinned) <= task.capacity) {
       best.swap(pinned);
       high = rate;

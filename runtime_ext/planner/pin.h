@@ -15,7 +15,7 @@ struct PinTask {
   std::vector<int64_t> room;    // pages that the loader can be ahead, at each step
   int64_t capacity = 0;         // pages
   double bandwidth = 0;         // pages per second
-  double overhead = 0;          // pages that could be read in the time that a load costs besides
+  std::vector<double> costs;    // pages that could be read in the time that each step's load takes
 };
 
 // One flag per step.

@@ -28,6 +28,7 @@ struct Weights {
 
 struct Layer {
   double seconds, slice_s;
+  double load_cost;  // of a byte of weights, over what reading one takes; 0 without weights
   Weights weights;
   int64_t finest;  // bytes of the largest segment when the layer is cut block by block; 0 without weights
 
@@ -35,14 +36,17 @@ struct Layer {
   int64_t blocks() const { return weighted() ? weights.blocks : 1; }
 };
 
-struct Problem {
-  std::vector<Layer> layers;
-  Storage storage;
-};
-
 // Rows of int64 on the other side.
 struct Step {
   int64_t layer, first, count;
+};
+
+struct Problem {
+  std::vector<Layer> layers;
+  Storage storage;
+
+  // Of a piece or segment whose first step, of these, is `first`: it has one price.
+  double LoadCost(const std::vector<Step>& steps, int64_t first) const { return layers[steps[first].layer].load_cost; }
 };
 
 struct Segment {

@@ -50,7 +50,7 @@ Work WorkOf(const Problem& problem, const Plan& plan) {
       disturbance = storage.disturbance * std::max(storage.in_cache, beyond);
     }
     const double nbytes = static_cast<double>(one.nbytes);
-    work.durations.push_back(storage.overhead_s + nbytes / bandwidth);
+    work.durations.push_back(storage.overhead_s + nbytes * problem.LoadCost(plan.steps, one.step) / bandwidth);
     work.paces.push_back(1 + disturbance * nbytes / work.durations.back());
     if (one.ahead) begun = number + 1;
   }

@@ -56,10 +56,13 @@ std::unique_ptr<Processor> MakeProcessor(const Program& program, const std::stri
   return std::make_unique<CpuProcessor>(program.layers[0], library, placement.threads, placement.compute);
 }
 
-std::vector<Kernel> FindKernels(const Program& program, Processor& processor) {
-  std::vector<Kernel> kernels;
-  kernels.reserve(program.layers.size());
-  for (const Layer& layer : program.layers) kernels.push_back(processor.Find(layer));
+Kernels FindKernels(const Program& program, Processor& processor) {
+  Kernels kernels;
+  for (const Layer& layer : program.layers) {
+    const bool prepared = layer.weights && layer.weights->preparation;
+    kernels.compute.push_back(processor.Find(layer));
+    kernels.prepare.push_back(prepared ? processor.FindPreparation(layer) : nullptr);
+  }
   return kernels;
 }
 
@@ -109,7 +112,16 @@ void Session::Use(size_t rung) noexcept {
   rung_ = wanted_ = rung;
   abandoned_ = false;
   calls_.Prepare(*program_, program_->rungs[rung], arena_.base());
-  loader_->Open(program_->rungs[rung].loads, arena_.base());
+  loader_->Open(program_->rungs[rung].loads, arena_.base(), &preparing_);
+}
+
+int Session::Preparing::Prepare(uint32_t load) noexcept {
+  const PreparationCall& call = session_.calls_.preparations()[load];
+  const int failed = session_.processor_->Call(call.kernel, call.args, 4);
+  void* raised = nullptr;
+  if (failed != 0) TVMFFIErrorMoveFromRaised(&raised);
+  if (raised != nullptr) TVMFFIObjectDecRef(raised);
+  return failed;
 }
 
 bool Session::MakeRoom(size_t rung) {
@@ -296,7 +308,7 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   file_->Verify(false);
   const auto restore = [&] {
     file_->Verify(true);
-    loader_->Open(program_->rungs[rung_].loads, arena_.base());
+    loader_->Open(program_->rungs[rung_].loads, arena_.base(), &preparing_);
   };
   try {
     rate = MeasureReadRate(*loader_, {arena_.base(), program_->rungs[rung_].arena}, program_->weights.data_nbytes,

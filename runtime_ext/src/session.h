@@ -111,6 +111,16 @@ class Session {
   Trace trace();
 
  private:
+  // For the loader's thread.
+  class Preparing final : public Preparer {
+   public:
+    explicit Preparing(Session& session) : session_(session) {}
+    int Prepare(uint32_t load) noexcept override;
+
+   private:
+    Session& session_;
+  };
+
   void RequireOpen() const;
   void RequireThisProcess() const;
   std::byte* PlaceOf(const Port& port) const noexcept;  // in the arena
@@ -156,6 +166,7 @@ class Session {
   Arena arena_;
   Arena next_arena_;  // mapped in advance for a larger rung that is wanted, and untouched
   CallTable calls_;
+  Preparing preparing_{*this};
   std::optional<Trace> trace_;
   std::unique_ptr<Loader> loader_;  // last: its thread uses the file and the arena
 };

@@ -16,8 +16,10 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
         weights = None
         if draw(st.booleans()):
             blocks = draw(st.integers(1, 9))
-            weights = Weights(offset, blocks, ALIGN * draw(st.integers(1, 200)))
-            offset += -(-weights.nbytes // ALIGN) * ALIGN + draw(st.sampled_from([0, ALIGN, PAGE]))
+            prepared = draw(st.sampled_from([(), (), (0.25, 1e-10), (1.2, 1e-8)]))
+            apart = 2 * PAGE if prepared else 0
+            weights = Weights(offset + apart, blocks, ALIGN * draw(st.integers(1, 200)), *prepared)
+            offset += apart + -(-weights.nbytes // ALIGN) * ALIGN + (apart or draw(st.sampled_from([0, ALIGN, PAGE])))
         scratch = ALIGN * draw(st.sampled_from([0, 0, 1, 7, 100]))
         layers.append(Layer(f"layer{index}", scratch, weights, draw(st.floats(0, 1e-3))))
     starts = [0] * draw(st.integers(1, 2)) + list(range(count))

@@ -30,8 +30,14 @@ from .problems import problems
 
 
 def rates(problem: Problem, planned: Plan) -> list[tuple[float, float]]:
-    """(bandwidth, disturbance) of every load, by the pages that are written between two times of writing one of its own."""
+    """(bandwidth, disturbance) of every load, by the pages that are written between two times of writing one of its own.
+
+    Bytes that are prepared come at the pace of what takes longer, reading or preparing; of both, where one core does both.
+    """
     storage = problem.storage
+    together = sum if storage.together > 1 else max
+    of_segment = (problem.layers[planned.steps[segment.step].layer].weights for segment in planned.segments)
+    prices = (together((weights.read, weights.prepare_s * storage.bandwidth)) for weights in of_segment)
     written = [
         (number, page)
         for number, segment in enumerate(planned.segments)
@@ -48,7 +54,7 @@ def rates(problem: Problem, planned: Plan) -> list[tuple[float, float]]:
         hidden = 0.0
         if storage.cache and times:
             hidden = min(1.0, max(0.0, 3 - 2 * sum(times) / len(times) / storage.cache))
-        bandwidth = storage.bandwidth * ((1 - hidden) + storage.cached * hidden)
+        bandwidth = storage.bandwidth * ((1 - hidden) + storage.cached * hidden) / next(prices)
         result.append((bandwidth, storage.disturbance * max(1 - hidden, IN_CACHE if storage.cache else 0.0)))
     return result
 

@@ -181,7 +181,11 @@ class Readable:
         seconds = [problem.layers[step.layer].seconds * step.count / problem.layers[step.layer].blocks for step in steps]
         limit = [room[step.layer] // PAGE for step in steps]
         bandwidth = problem.storage.bandwidth / PAGE
-        return pin_evenly(counts, seconds, limit, capacity, bandwidth, problem.storage.overhead_s * bandwidth)
+        costs = [
+            count * problem.load_costs[step.layer] + problem.storage.overhead_s * bandwidth if count else 0
+            for count, step in zip(counts, steps, strict=True)
+        ]
+        return pin_evenly(counts, seconds, limit, capacity, bandwidth, costs)
 
 
 def least_seconds(problem: Problem, steps: Sequence[Step], streamed: Sequence[Piece]) -> float:
@@ -189,7 +193,7 @@ def least_seconds(problem: Problem, steps: Sequence[Step], streamed: Sequence[Pi
     storage = problem.storage.in_cache  # all loads may be
     reading = computing = 0.0
     for piece in streamed:
-        reading += storage.overhead_s + piece.nbytes / storage.bandwidth
+        reading += storage.overhead_s + piece.nbytes * problem.load_cost_of(steps, piece.step) / storage.bandwidth
     for step in steps:
         layer = problem.layers[step.layer]
         computing += layer.seconds * step.count / layer.blocks + (layer.slice_s if step.first else 0.0)

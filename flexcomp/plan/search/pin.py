@@ -33,7 +33,7 @@ def pin_evenly(
     room: Sequence[int],
     capacity: int,
     bandwidth: float,
-    overhead: float = 0.0,
+    costs: Sequence[float],
 ) -> set[int]:
     """Steps such that what is still streamed arrives at an even rate.
 
@@ -42,14 +42,13 @@ def pin_evenly(
     than has been earned is pinned, the others are streamed. The rate is the smallest for which the
     pinned segments fit in `capacity`; what is left of it goes to the first streamed steps.
     A slow storage thus never idles, and with a fast one only loads that would be late are pinned.
-    Sizes, `room`, `capacity` and `bandwidth` (per second) have one unit, bytes or pages. `overhead` is what
-    the storage could read in the time that a load costs besides.
+    Sizes, `room`, `capacity` and `bandwidth` (per second) have one unit, bytes or pages. `costs` are what the
+    storage could read in the time that each load takes.
     """
     if not any(nbytes) or capacity <= 0:
         return set()
     computing = reduce(add, seconds)  # not by `sum`, which rounds otherwise from Python 3.12 on
     low, high = 0.0, 64 * max(bandwidth, sum(nbytes) / max(computing, 1e-9))
-    costs = [size + overhead if size else 0 for size in nbytes]
     best = _late(costs, seconds, room, high)
     if sum(nbytes[step] for step in best) > capacity:
         return pin_in_order(nbytes, capacity)

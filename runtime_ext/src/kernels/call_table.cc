@@ -37,8 +37,8 @@ DLTensor MakeTensor(const TensorType& type, std::byte* data) {
                   0};
 }
 
-CallTable::CallTable(const Program& program, std::vector<Kernel> kernels) : kernels_(std::move(kernels)) {
-  size_t most_args = 0, most_checks = 0, most_steps = 0;
+CallTable::CallTable(const Program& program, Kernels kernels) : kernels_(std::move(kernels)) {
+  size_t most_args = 0, most_checks = 0, most_steps = 0, most_loads = 0;
   for (const Rung& rung : program.rungs) {
     size_t args = 0, checks = 0;
     for (const Step& step : rung.steps) {
@@ -49,11 +49,13 @@ CallTable::CallTable(const Program& program, std::vector<Kernel> kernels) : kern
     most_args = std::max(most_args, args);
     most_checks = std::max(most_checks, checks);
     most_steps = std::max(most_steps, rung.steps.size());
+    most_loads = std::max(most_loads, rung.loads.size());
   }
   tensors_.reserve(most_args);  // exact or more: pointers into these must stay valid
   args_.reserve(most_args);
   checks_.reserve(most_checks);
   calls_.reserve(most_steps);
+  preparations_.reserve(most_loads);
 }
 
 void CallTable::Prepare(const Program& program, const Rung& rung, std::byte* arena) noexcept {
@@ -90,8 +92,27 @@ void CallTable::Prepare(const Program& program, const Rung& rung, std::byte* are
       args_.push_back(TensorArg(&tensors_.back()));
     }
     const auto check_count = static_cast<uint32_t>(checks_.data() + checks_.size() - first_check);
-    calls_.push_back({kernels_[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.need, step.layer,
+    calls_.push_back({kernels_.compute[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.need, step.layer,
                       check_count, first_check});
+  }
+  PreparePreparations(program, rung, arena);
+}
+
+void CallTable::PreparePreparations(const Program& program, const Rung& rung, std::byte* arena) noexcept {
+  preparations_.clear();
+  for (const Load& load : rung.loads) {
+    PreparationCall& call = preparations_.emplace_back();
+    if (!load.prepared) continue;
+    const Prepared& made = *load.prepared;
+    const Layer& layer = program.layers[made.layer];
+    const FileRange stored = StoredRange(layer, made.first, made.count);
+    call.kernel = kernels_.prepare[made.layer];
+    call.tensors[0] = MakeTensor(layer.weights->preparation->stored, arena + load.target + (stored.begin - load.source));
+    call.tensors[1] = MakeTensor(PanelOf(layer)->type, arena + made.at);
+    call.args[0] = TensorArg(&call.tensors[0]);
+    call.args[1] = IntArg(made.first);
+    call.args[2] = IntArg(made.count);
+    call.args[3] = TensorArg(&call.tensors[1]);
   }
 }
 

@@ -25,26 +25,43 @@ struct Call {
   const BoundsCheck* check;
 };
 
+// What is called when a load is complete; no kernel for loads that prepare nothing.
+struct PreparationCall {
+  Kernel kernel = nullptr;
+  TVMFFIAny args[4]{};  // point into `tensors`
+  DLTensor tensors[2]{};
+};
+
+// The kernels of a program: of each layer, and of each whose weights are prepared.
+struct Kernels {
+  std::vector<Kernel> compute, prepare;
+};
+
 // A compact tensor of `type` at `data`. Both must outlive it.
 DLTensor MakeTensor(const TensorType& type, std::byte* data);
 
 class CallTable {
  public:
   CallTable() = default;
-  // Finds room for any rung of the program. `kernels` holds one kernel for each layer.
-  CallTable(const Program& program, std::vector<Kernel> kernels);
+  // Finds room for any rung of the program. `kernels` are of all layers.
+  CallTable(const Program& program, Kernels kernels);
 
   // From now on the calls are those of `rung`, in this arena. `program`, `rung` and the arena must outlive the table.
   void Prepare(const Program& program, const Rung& rung, std::byte* arena) noexcept;
 
   std::span<const Call> calls() const noexcept { return calls_; }
+  // One for each load.
+  std::span<const PreparationCall> preparations() const noexcept { return preparations_; }
 
  private:
-  std::vector<Kernel> kernels_;
+  void PreparePreparations(const Program& program, const Rung& rung, std::byte* arena) noexcept;
+
+  Kernels kernels_;
   std::vector<DLTensor> tensors_;
   std::vector<TVMFFIAny> args_;  // point into tensors_
   std::vector<BoundsCheck> checks_;
   std::vector<Call> calls_;  // point into args_ and checks_
+  std::vector<PreparationCall> preparations_;  // do not move
 };
 
 }  // namespace flexcomp

@@ -29,6 +29,14 @@ Kernel CpuProcessor::Find(const Layer& layer) {
   return reinterpret_cast<Kernel>(function);
 }
 
+Kernel CpuProcessor::FindPreparation(const Layer& layer) {
+  void* function = library_.FindPreparation(layer);
+  if (function == nullptr)
+    RaiseError("ArtifactError", "the library has no kernel ", layer.weights->preparation->kernel, " that prepares the weights of layer ",
+               layer.name);
+  return reinterpret_cast<Kernel>(function);
+}
+
 void CpuProcessor::Enter() {
   scope_.emplace(pool_);
   affinity_.emplace(cpus_);

@@ -17,6 +17,7 @@ class CpuProcessor final : public Processor {
   CpuProcessor(const Layer& marker, const std::string& library_path, int threads, const CpuSet& cpus);
 
   Kernel Find(const Layer& layer) override;
+  Kernel FindPreparation(const Layer& layer) override;
   void Enter() override;
   void Leave() noexcept override;
   int Call(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept override {

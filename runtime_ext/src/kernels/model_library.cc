@@ -49,6 +49,10 @@ void* ModelLibrary::FindKernel(const Layer& layer) const {
   return Find(tvm::ffi::symbol::tvm_ffi_symbol_prefix + SymbolOf(layer));
 }
 
+void* ModelLibrary::FindPreparation(const Layer& layer) const {
+  return Find(tvm::ffi::symbol::tvm_ffi_symbol_prefix + PreparationSymbolOf(layer));
+}
+
 void* ModelLibrary::Find(const std::string& symbol) const noexcept {
   // The linker would take what stands before a zero for the whole.
   return symbol.find('\0') == std::string::npos ? ::dlsym(handle_, symbol.c_str()) : nullptr;

@@ -19,6 +19,7 @@ class ModelLibrary {
 
   // nullptr if absent.
   void* FindKernel(const Layer& layer) const;
+  void* FindPreparation(const Layer& layer) const;
   void* Find(const std::string& symbol) const noexcept;
 
  private:

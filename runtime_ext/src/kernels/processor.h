@@ -18,12 +18,14 @@ class Processor {
 
   // The kernel of a layer. Throws ArtifactError if there is none that takes what the layer gives it.
   virtual Kernel Find(const Layer& layer) = 0;
+  // The kernel that prepares a layer's weights. Throws in the same way.
+  virtual Kernel FindPreparation(const Layer& layer) = 0;
 
   // Around the steps of one inference, on the thread that makes the calls.
   virtual void Enter() = 0;
   virtual void Leave() noexcept = 0;
 
-  // Runs a kernel to its end. Non-zero: failed, the error is raised in tvm_ffi's manner.
+  // Runs a kernel to its end, on any thread if it is one that prepares. Non-zero: failed, the error is raised in tvm_ffi's manner.
   virtual int Call(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept = 0;
 };
 

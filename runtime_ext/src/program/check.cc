@@ -1,4 +1,5 @@
 // Safety of a program: nothing here judges whether the plan is good, only that it cannot do harm.
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
@@ -49,11 +50,25 @@ void CheckBlocks(const Layer& layer) {
   Require(panels == 0 || (panels == 1 && weights == 1), "layer ", layer.name, " takes blocks of several weights");
 }
 
+// Prepared blocks and stored ones are the same channels, so many in each; the last block ends with the last channel.
+void CheckPreparation(const Layer& layer) {
+  const Preparation& preparation = *layer.weights->preparation;
+  const Arg* panel = PanelOf(layer);
+  const auto holds_all = [&](const std::vector<int64_t>& shape) {
+    return shape.size() > 1 && shape.back() > 0 && shape.back() <= preparation.channels &&
+           shape.front() == (preparation.channels + shape.back() - 1) / shape.back();
+  };
+  Require(panel != nullptr && preparation.channels <= INT32_MAX && holds_all(panel->type.shape) &&
+              holds_all(preparation.stored.shape) && preparation.stored.nbytes > 0 && preparation.block_nbytes() % kAlign == 0,
+          "the weights of layer ", layer.name, " cannot be prepared from what is stored");
+}
+
 void CheckLayer(const Layer& layer, const Program& program) {
   CheckBlocks(layer);
   if (layer.weights) {
     const LayerWeights& weights = *layer.weights;
-    Require(weights.offset % kAlign == 0 && Inside(weights.offset, weights.nbytes(), program.weights.data_nbytes),
+    if (weights.preparation) CheckPreparation(layer);
+    Require(weights.offset % kAlign == 0 && Inside(weights.offset, weights.stored_nbytes(), program.weights.data_nbytes),
             "the weights of layer ", layer.name, " lie outside the file");
     Require(weights.blocks == 1 || weights.block_nbytes % kAlign == 0, "layer ", layer.name, " has unaligned blocks");
   }
@@ -112,6 +127,22 @@ void CheckValues(const Rung& rung, const Program& program) {
   }
 }
 
+void CheckPrepared(const Load& load, size_t index, const Rung& rung, const Program& program) {
+  const Prepared& made = *load.prepared;
+  Require(made.layer < program.layers.size() && program.layers[made.layer].weights &&
+              program.layers[made.layer].weights->preparation,
+          "load ", index, " prepares no weights");
+  const Layer& layer = program.layers[made.layer];
+  Require(made.count > 0 && Inside(made.first, made.count, layer.weights->blocks), "load ", index, " prepares more blocks than layer ",
+          layer.name, " has");
+  const FileRange stored = StoredRange(layer, made.first, made.count);
+  Require(load.source <= stored.begin && stored.end - load.source <= load.nbytes, "load ", index,
+          " reads less than what it prepares weights of");
+  const uint64_t nbytes = made.count * layer.weights->block_nbytes;
+  Require(made.at % kAlign == 0 && Inside(made.at, nbytes, rung.arena), "what load ", index, " prepares lies outside the arena");
+  Require(made.at + nbytes <= load.target || load.target + load.nbytes <= made.at, "load ", index, " prepares over what it reads");
+}
+
 void CheckLoad(const Load& load, size_t index, const Rung& rung, const Program& program) {
   Require(load.nbytes > 0 && load.source % kPage == 0 && load.nbytes % kPage == 0 && load.target % kPage == 0,
           "load ", index, " is not made of whole pages");
@@ -119,6 +150,7 @@ void CheckLoad(const Load& load, size_t index, const Rung& rung, const Program& 
           "load ", index, " lies outside the weights file");
   Require(Inside(load.target, load.nbytes, rung.arena), "load ", index, " lies outside the arena");
   Require(load.after <= rung.steps.size(), "load ", index, " waits for a step that does not exist");
+  if (load.prepared) CheckPrepared(load, index, rung, program);
   if (!load.ahead) return;
   // The loader goes through the loads in one order: those of the next inference cannot overtake any of this one.
   const Load* before = index > 0 ? &rung.loads[index - 1] : nullptr;
@@ -141,6 +173,25 @@ void CheckWaitsEnd(const Rung& rung) {
 }
 
 }  // namespace
+
+const Arg* PanelOf(const Layer& layer) {
+  for (size_t i = 0; i + 1 < layer.args.size(); ++i)
+    if (layer.args[i].kind == ArgKind::kWeight && layer.args[i + 1].kind == ArgKind::kFirst) return &layer.args[i];
+  return nullptr;
+}
+
+FileRange StoredRange(const Layer& layer, uint32_t first, uint32_t count) {
+  const Preparation& preparation = *layer.weights->preparation;
+  const auto channels = static_cast<uint64_t>(preparation.channels);
+  const auto stored = static_cast<uint64_t>(preparation.stored.shape.back());
+  const auto block = static_cast<uint64_t>(PanelOf(layer)->type.shape.back());
+  const uint64_t last_begin = channels - block, blocks = preparation.blocks();
+  const uint64_t begin = std::min(first * block, last_begin);
+  const uint64_t end = std::min((first + uint64_t{count} - 1) * block, last_begin) + block;
+  const uint64_t low = std::min(begin / stored, blocks - 1), high = (end + stored - 1) / stored;
+  const uint64_t nbytes = preparation.block_nbytes();
+  return {layer.weights->offset + low * nbytes, layer.weights->offset + high * nbytes};
+}
 
 void ValidateProgram(const Program& program) {
   const WeightsDigest& weights = program.weights;

@@ -6,6 +6,8 @@
 //   scratch        its step
 //   load           from the step after which it may start to the last step that uses its weights; pinned: always
 //   read ahead     from the start to the last step that uses it, and again from where it may start to the end
+//   what is read   of loads that prepare weights: from the step after which it may start to the first step that uses what is
+//                  prepared. They may share its place with each other: the loader sees to that.
 //
 // What is live at the same time must not share a byte, but for a result that is written over the operand it replaces.
 #include <algorithm>
@@ -189,40 +191,96 @@ class PlanCheck {
   // Follows what lies in the arena for sure when each step begins, and so finds the load that each step's weights are of.
   void AddLoads() {
     std::map<uint64_t, uint32_t> placed;  // by their ends: the loads that lie in the arena whole
-    std::vector<uint32_t> last(rung_.loads.size(), 0);  // the end of the last step that uses them
+    std::vector<uint32_t> first(rung_.loads.size(), 0), last(rung_.loads.size(), 0);  // ends of the steps that use them
     uint32_t loaded = 0;
     for (uint32_t i = 0; i < steps_; ++i) {
       const Step& step = rung_.steps[i];
       for (; loaded < step.need; ++loaded) {
-        const Load& load = rung_.loads[loaded];
-        auto other = placed.upper_bound(load.target);
-        while (other != placed.end() && rung_.loads[other->second].target < load.target + load.nbytes)
-          other = placed.erase(other);
-        placed.emplace(load.target + load.nbytes, loaded);
+        const Use brought = Brought(rung_.loads[loaded]);
+        auto other = placed.upper_bound(brought.low);
+        while (other != placed.end() && Brought(rung_.loads[other->second]).low < brought.high) other = placed.erase(other);
+        placed.emplace(brought.high, loaded);
       }
       if (!LayerOf(i).weights) continue;
       const LayerWeights& weights = *LayerOf(i).weights;
-      const uint64_t begin = weights.offset + step.first * weights.block_nbytes, nbytes = step.count * weights.block_nbytes;
-      const uint64_t at = static_cast<uint64_t>(step.weights_at);
-      const auto found = placed.upper_bound(at);
-      const Load* load = found != placed.end() ? &rung_.loads[found->second] : nullptr;
-      Require(load != nullptr && load->target <= at && at + nbytes <= load->target + load->nbytes &&
-                  begin >= load->source && begin - load->source == at - load->target,
-              rung_, "no load that step ", i, " waits for brings its weights (layer ", LayerOf(i).name, ")");
-      last[found->second] = i + 1;
+      // One load, or where weights are prepared several.
+      const uint64_t end = static_cast<uint64_t>(step.weights_at) + step.count * weights.block_nbytes;
+      for (uint64_t at = static_cast<uint64_t>(step.weights_at); at < end;) {
+        const auto found = placed.upper_bound(at);
+        const bool brings = found != placed.end() && Brings(rung_.loads[found->second], step, weights, at);
+        Require(brings && (weights.preparation || end <= found->first), rung_, "no load that step ", i,
+                " waits for brings its weights (layer ", LayerOf(i).name, ")");
+        last[found->second] = i + 1;
+        if (first[found->second] == 0) first[found->second] = i + 1;
+        at = found->first;
+      }
     }
+    AddRead(first);
     for (uint32_t j = 0; j < rung_.loads.size(); ++j) {
       const Load& load = rung_.loads[j];
       Require(last[j] > 0, rung_, "no step uses load ", j);
+      const Use brought = Brought(load);
+      const uint64_t nbytes = brought.high - brought.low;
       if (load.pinned) {
-        Add(0, steps_ + 1, load.target, load.nbytes);
+        Add(0, steps_ + 1, brought.low, nbytes);
       } else if (load.ahead) {
         Require(load.after >= last[j], rung_, "load ", j, " is read ahead while step ", last[j] - 1, " uses it");
-        Add(0, last[j], load.target, load.nbytes);
-        Add(load.after, steps_ + 1, load.target, load.nbytes);
+        Add(0, last[j], brought.low, nbytes);
+        Add(load.after, steps_ + 1, brought.low, nbytes);
       } else {
-        Add(load.after, last[j], load.target, load.nbytes);
+        Add(load.after, last[j], brought.low, nbytes);
       }
+    }
+  }
+
+  // Where what a load brings lies.
+  Use Brought(const Load& load) const {
+    if (!load.prepared) return {0, 0, load.target, load.target + load.nbytes};
+    const Prepared& made = *load.prepared;
+    return {0, 0, made.at, made.at + made.count * program_.layers[made.layer].weights->block_nbytes};
+  }
+
+  // Whether it brings the weights of a step that lie from `at` on, as far as it reaches.
+  bool Brings(const Load& load, const Step& step, const LayerWeights& weights, uint64_t at) const {
+    if (at < Brought(load).low || weights.preparation.has_value() != load.prepared.has_value()) return false;
+    const uint64_t in_step = at - static_cast<uint64_t>(step.weights_at);
+    if (load.prepared) {
+      const int64_t blocks = int64_t{load.prepared->first} - step.first;
+      return load.prepared->layer == step.layer && static_cast<int64_t>(in_step) - static_cast<int64_t>(at - load.prepared->at) ==
+                                                       blocks * static_cast<int64_t>(weights.block_nbytes);
+    }
+    const uint64_t begin = weights.offset + step.first * weights.block_nbytes + in_step;
+    return begin >= load.source && begin - load.source == at - load.target;
+  }
+
+  // What is read to be prepared: at each place once at a time, whichever loads share it. `first` are the ends of the steps that
+  // use first what the loads bring.
+  void AddRead(const std::vector<uint32_t>& first) {
+    std::vector<Use> read;
+    for (uint32_t j = 0; j < rung_.loads.size(); ++j) {
+      const Load& load = rung_.loads[j];
+      if (!load.prepared) continue;
+      const uint64_t high = load.target + load.nbytes;
+      read.push_back({load.ahead ? 0 : load.after, first[j], load.target, high});
+      if (load.ahead) read.push_back({load.after, steps_ + 1, load.target, high});
+    }
+    // The parts of the places that begin or end nowhere inside, so that those of two loads are equal or disjoint.
+    std::vector<uint64_t> edges;
+    for (const Use& use : read) edges.insert(edges.end(), {use.low, use.high});
+    std::ranges::sort(edges);
+    edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+    std::ranges::sort(read, {}, &Use::begin);
+    for (size_t edge = 1; edge < edges.size(); ++edge) {
+      Use part{0, 0, edges[edge - 1], edges[edge]};
+      for (const Use& use : read) {
+        if (use.low > part.low || use.high < part.high) continue;
+        if (use.begin > part.end || part.end == 0) {
+          if (part.end > 0) uses_.push_back(part);
+          part.begin = use.begin;
+        }
+        part.end = std::max(part.end, use.end);
+      }
+      if (part.end > 0) uses_.push_back(part);
     }
   }
 

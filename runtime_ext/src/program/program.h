@@ -53,11 +53,23 @@ struct Arg {
   std::vector<Bound> bounds{};  // kValue that is read: of element i the one at i modulo their number; none: anything may stand in it
 };
 
+struct Preparation {
+  std::string kernel;
+  TensorType stored;
+  uint32_t channels;
+
+  uint32_t blocks() const { return static_cast<uint32_t>(stored.shape.front()); }
+  uint64_t block_nbytes() const { return stored.nbytes / blocks(); }
+};
+
 struct LayerWeights {
   uint64_t offset;
   uint32_t blocks;
   uint64_t block_nbytes;
+  std::optional<Preparation> preparation{};
+
   uint64_t nbytes() const { return blocks * block_nbytes; }
+  uint64_t stored_nbytes() const { return preparation ? preparation->stored.nbytes : nbytes(); }
 };
 
 struct Layer {
@@ -73,11 +85,17 @@ struct Step {
   int64_t weights_at, scratch_at;  // -1: none
 };
 
+struct Prepared {
+  uint32_t layer, first, count;
+  uint64_t at;
+};
+
 struct Load {
   uint64_t source, nbytes, target;
   uint32_t after;
   bool pinned;
   bool ahead;  // `after` counts the steps of the inference before
+  std::optional<Prepared> prepared{};
 };
 
 struct Rung {
@@ -122,6 +140,15 @@ void ValidateProgram(const Program& program);
 // The part of ValidateProgram that looks at what lies in the arena when; the indices of the program and the bounds of the
 // arena are known to be right. Throws ArtifactError.
 void CheckPlan(const Rung& rung, const Program& program);
+
+// Bytes of the data section that blocks of a layer, whose weights are prepared, are made of.
+struct FileRange {
+  uint64_t begin, end;
+};
+FileRange StoredRange(const Layer& layer, uint32_t first, uint32_t count);
+
+// The argument that is a layer's panel, of which its steps have blocks; nullptr: it has none.
+const Arg* PanelOf(const Layer& layer);
 
 // "float32[1×3×224×224]", for messages.
 std::string ToString(const TensorType& type);

@@ -1,4 +1,4 @@
-// Reads program format 3. The grammar stands in flexcomp/program/program_bytes.py, the authority.
+// Reads program format 4. The grammar stands in flexcomp/program/program_bytes.py, the authority.
 #include <cstring>
 
 #include "base/crc32.h"
@@ -9,7 +9,7 @@ namespace flexcomp {
 namespace {
 
 constexpr std::string_view kMagic = "FLEXPROG";
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size` on
 constexpr size_t kBodyStart = 24;
 constexpr uint32_t kPinned = 1;
@@ -162,6 +162,16 @@ Layer ReadLayer(Cursor& in) {
   if (blocks < 1 || blocks > INT32_MAX) RaiseError("ArtifactError", "the program is malformed: layer ", layer.name, " has ", blocks, " blocks of weights");
   layer.scratch_nbytes = scratch_nbytes;
   if (weights_nbytes > 0) layer.weights = {weights_at, static_cast<uint32_t>(blocks), weights_nbytes / blocks};
+  auto preparations = in.List(16, [&] {
+    Preparation preparation;
+    preparation.kernel = in.Text();
+    preparation.stored = ReadType(in);
+    preparation.channels = in.Get<uint32_t>();
+    return preparation;
+  });
+  if (preparations.size() > 1 || (!preparations.empty() && !layer.weights))
+    RaiseError("ArtifactError", "the program is malformed: the weights of layer ", layer.name, " are prepared twice, or there are none");
+  if (!preparations.empty()) layer.weights->preparation = std::move(preparations.front());
   return layer;
 }
 
@@ -184,11 +194,19 @@ Load ReadLoad(Cursor& in) {
   load.after = in.Get<uint32_t>();
   const uint32_t flags = in.Get<uint32_t>();
   const uint32_t space = in.Get<uint32_t>();
-  const uint32_t follow_up = in.Get<uint32_t>();
-  if ((flags & ~(kPinned | kAhead)) != 0 || space != 0 || follow_up != 0)
+  const auto prepared = in.List(20, [&] {
+    Prepared one;
+    one.layer = in.Get<uint32_t>();
+    one.first = in.Get<uint32_t>();
+    one.count = in.Get<uint32_t>();
+    one.at = in.Get<uint64_t>();
+    return one;
+  });
+  if ((flags & ~(kPinned | kAhead)) != 0 || space != 0 || prepared.size() > 1)
     Raise("ArtifactError", "the program holds a load of a kind that this runtime does not know");
   load.pinned = (flags & kPinned) != 0;
   load.ahead = (flags & kAhead) != 0;
+  if (!prepared.empty()) load.prepared = prepared.front();
   return load;
 }
 

@@ -44,14 +44,22 @@ std::string SignatureOf(const Layer& layer) {
   return text;
 }
 
-}  // namespace
-
-std::string SymbolOf(const Layer& layer) {
+std::string Symbol(const std::string& kernel, const std::string& signature) {
   uint64_t hash = 0xCBF29CE484222325;
-  for (const char byte : SignatureOf(layer)) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001B3;
-  std::string symbol = layer.kernel + '_';
+  for (const char byte : signature) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001B3;
+  std::string symbol = kernel + '_';
   for (int shift = 60; shift >= 0; shift -= 4) symbol += "0123456789abcdef"[hash >> shift & 15];
   return symbol;
+}
+
+}  // namespace
+
+std::string SymbolOf(const Layer& layer) { return Symbol(layer.kernel, SignatureOf(layer)); }
+
+std::string PreparationSymbolOf(const Layer& layer) {
+  const Preparation& preparation = *layer.weights->preparation;
+  return Symbol(preparation.kernel, "p " + TextOf(preparation.stored, true) + ";first;count;w " +
+                                        TextOf(PanelOf(layer)->type, false) + ";channels " + std::to_string(preparation.channels));
 }
 
 }  // namespace flexcomp

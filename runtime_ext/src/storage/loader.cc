@@ -56,9 +56,10 @@ void Loader::Reserve(std::span<const Load> loads) {
   for (Turn& turn : turns_) turn.ahead.reserve(AheadEnd(loads));
 }
 
-void Loader::Open(std::span<const Load> loads, std::byte* arena) noexcept {
+void Loader::Open(std::span<const Load> loads, std::byte* arena, Preparer* preparer) noexcept {
   loads_ = loads;
   arena_ = arena;
+  preparer_ = preparer;
   ahead_end_ = AheadEnd(loads);
   all_pinned_ = std::ranges::all_of(loads, &Load::pinned);
   for (Turn& turn : turns_) turn.ahead.assign(ahead_end_, {});
@@ -124,6 +125,8 @@ bool Loader::CheckFailure() const {
   if (failure.error == ByteSource::kChanged)
     RaiseError("StorageError", "the weights file ", file_.path(), " no longer holds what was verified when it was opened, at byte ",
                failure.offset, " of the data section or behind it (load ", failure.load, "): open the model again");
+  if (failure.error == kUnprepared)
+    RaiseError("ExecutionError", "the weights that load ", failure.load, " has read could not be prepared: the library does not fit them");
   RaiseError("StorageError", "reading the weights file ", file_.path(), " failed at byte ", failure.offset,
              " of the data section (load ", failure.load, "): ", ErrnoText(failure.error));
 }
@@ -181,6 +184,8 @@ bool Loader::AwaitComputed(const Turn& turn, uint32_t steps) noexcept {
 
 bool Loader::BeginLoad(uint32_t j, Turn& turn, Span* span) noexcept {
   const Load& load = loads_[j];
+  while (Shares(j))
+    if (!EndRead()) return false;
   for (uint64_t at = 0; at < load.nbytes; at += kChunk) {
     const uint64_t nbytes = std::min(kChunk, load.nbytes - at);
     // What has arrived is said before more is begun: some file systems read while a read is begun.
@@ -230,13 +235,35 @@ bool Loader::EndRead() noexcept {
     ++read.turn->counts.reads;
     read.turn->counts.busy_ns += read_end_ - begin;
     total_bytes_.fetch_add(read.nbytes, std::memory_order_relaxed);
-    if (!interrupted() && !abort_) {
-      if (read.last) Loaded(*read.turn, read.load + 1);
-      return true;
-    }
   }
-  Fail(*read.turn, {error, read.load, loads_[read.load].source + read.at});
+  Failure failure{error, read.load, loads_[read.load].source + read.at};
+  if (error == 0 && !interrupted() && !abort_ && (!read.last || Prepare(read.load, &failure))) {
+    if (read.last && loads_[read.load].prepared && read.span != nullptr) read.span->end = MonotonicNs();
+    if (read.last) Loaded(*read.turn, read.load + 1);
+    return true;
+  }
+  Fail(*read.turn, failure);
   return false;
+}
+
+bool Loader::Shares(uint32_t j) const noexcept {
+  const Load& load = loads_[j];
+  for (uint32_t i = 0; load.prepared && i < reads_.size(); ++i) {
+    const Load& other = loads_[reads_[i].load];
+    if (other.prepared && other.target < load.target + load.nbytes && load.target < other.target + other.nbytes) return true;
+  }
+  return false;
+}
+
+bool Loader::Prepare(uint32_t j, Failure* failure) noexcept {
+  if (!loads_[j].prepared) return true;
+  // As of a read that is begun: whoever gives up loading waits for the end, or it does not begin.
+  beginning_.Set(1);
+  const bool wanted = !interrupted_;
+  const bool done = wanted && preparer_->Prepare(j) == 0;
+  beginning_.Set(0);
+  if (wanted && !done) failure->error = kUnprepared;
+  return done;
 }
 
 void Loader::Fail(Turn& turn, const Failure& failure) noexcept {

@@ -5,6 +5,7 @@
 // read ahead: behind all loads of an inference those of the next begin, after the steps of this one.
 //
 // Several reads are in flight at a time, so that the device does not idle between them; loads complete in their order.
+// What a load has read may have to be prepared: that is done by the same thread, while the reads behind it are in flight.
 #pragma once
 
 #include <atomic>
@@ -16,6 +17,7 @@
 #include "base/sync.h"
 #include "program/program.h"
 #include "storage/byte_source.h"
+#include "storage/preparer.h"
 #include "storage/trace.h"
 #include "storage/weights_file.h"
 #include "threads/cpu_set.h"
@@ -39,8 +41,8 @@ class Loader {
   // Finds the memory that opening these loads takes.
   void Reserve(std::span<const Load> loads);
   // From now on these are the loads, into this arena, which holds nothing yet. Not while anything is read. There must be
-  // room for them; those of which none is read ahead need none.
-  void Open(std::span<const Load> loads, std::byte* arena) noexcept;
+  // room for them; those of which none is read ahead need none. `preparer` is for those that prepare what they read.
+  void Open(std::span<const Load> loads, std::byte* arena, Preparer* preparer = nullptr) noexcept;
 
   // Begins the loads of one inference, as far as they were not read ahead. `spans` is empty, or has a place for
   // every load, where it is noted when it ran; those of the loads read ahead are there after Finish.
@@ -89,10 +91,11 @@ class Loader {
  private:
   static constexpr uint32_t kFailed = UINT32_MAX;   // value of Turn::loaded
   static constexpr uint32_t kAborted = UINT32_MAX;  // value of Turn::computed
+  static constexpr int kUnprepared = -2;            // beside the errors of a source
 
   // What went wrong; written by the loader thread before Turn::loaded says kFailed, unless that was an interruption.
   struct Failure {
-    int error = 0;  // of the source; 0: loading was given up
+    int error = 0;  // of the source, or kUnprepared; 0: loading was given up
     uint64_t load = 0;
     uint64_t offset = 0;
   };
@@ -139,6 +142,10 @@ class Loader {
   void Fail(Turn& turn, const Failure& failure) noexcept;
   // Ends the oldest read, and says so if that was the end of its load. False: it failed, or loading is given up.
   bool EndRead() noexcept;
+  // Whether the first read of load `j` would lie where a load that is not complete has bytes to be prepared.
+  bool Shares(uint32_t j) const noexcept;
+  // Prepares what load `j` has read, if it has to be. False: it failed, which is noted, or loading is given up.
+  bool Prepare(uint32_t j, Failure* failure) noexcept;
   // Ends all reads; false: one failed, or loading is given up.
   bool Drain() noexcept;
   // Whether load `j` of `turn` brings nothing: its weights are in the arena.
@@ -152,6 +159,7 @@ class Loader {
   // Set by Open while the thread is idle.
   std::span<const Load> loads_;
   std::byte* arena_ = nullptr;
+  Preparer* preparer_ = nullptr;
   uint32_t ahead_end_ = 0;   // the loads before it are read ahead, or pinned
   bool all_pinned_ = false;
 

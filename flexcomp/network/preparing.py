@@ -1,0 +1,67 @@
+"""Weights that are prepared when they are loaded: what of, in which pieces, and the room that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from tvm import tirx
+
+from flexcomp.passes.attributes import CHANNELS, FORM
+from flexcomp.program import PAGE, Layer, Preparation, TensorType, Weights, stored_blocks
+from flexcomp.schedules.preparation import Form, function, preparation
+
+# Bytes that are read before they are prepared: enough for the storage, and still in a core's cache when they are.
+_PIECE_NBYTES = 512 * 1024
+# Pieces there is room for: one is prepared, the next is read.
+PIECES = 2
+
+
+def weights_of(
+    layer: Layer, kernel: tirx.PrimFunc, own: Layer, own_kernel: tirx.PrimFunc, kernels: dict[str, tirx.PrimFunc]
+) -> Weights | None:
+    """The weights of a layer's alternative, made of those of `own`, the layer with its smallest kernel; None if they cannot be.
+
+    The kernel that makes them is added to `kernels`.
+    """
+    forms = [(func.attrs or {}).get(FORM) for func in (own_kernel, kernel)]
+    if None in forms or own.weights is None:
+        return None
+    stored, wanted = (Form.decode(str(text)) for text in forms)
+    if stored == wanted:
+        return own.weights
+    way = preparation(stored, wanted)
+    if way is None:
+        return None
+    symbol = f"prepare_{len(kernels)}"
+    kernels[symbol] = function(way).with_attr(CHANNELS, way.stored.group_channels)
+    panel = way.stored
+    made = Preparation(symbol, TensorType(panel.shape, panel.dtype), panel.group_channels)
+    return replace(layer.weights, offset=own.weights.offset, preparation=made)
+
+
+def piece_nbytes(layers: Iterable[Layer]) -> int:
+    """Bytes of the largest piece that is read before it is prepared, in whole pages; 0 if nothing is."""
+    prepared = [layer for layer in layers if layer.weights and layer.weights.preparation]
+    least = [source(layer, first, 1)[1] for layer in prepared for first in range(layer.weights.blocks)]
+    return max(_PIECE_NBYTES, *least) if least else 0
+
+
+def source(layer: Layer, first: int, count: int) -> tuple[int, int]:
+    """The pages of the data section, (offset, nbytes), that blocks of a layer's prepared weights are made of."""
+    weights, made = layer.weights, layer.weights.preparation
+    low, some = stored_blocks(made.channels, made.stored.shape[-1], layer.panel.type.shape[-1], first, count)
+    begin = weights.offset + low * made.block_nbytes
+    end = begin + some * made.block_nbytes
+    return begin // PAGE * PAGE, -(-end // PAGE) * PAGE - begin // PAGE * PAGE
+
+
+def pieces(layer: Layer, first: int, count: int, most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of blocks, (first, count), that are read in pieces of at most so many bytes."""
+    end = first + count
+    while first < end:
+        some = 1
+        while first + some < end and source(layer, first, some + 1)[1] <= most:
+            some += 1
+        yield first, some
+        first += some

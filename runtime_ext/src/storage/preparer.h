@@ -1,0 +1,16 @@
+// Who makes of what a load has read the weights that kernels want.
+#pragma once
+
+#include <cstdint>
+
+namespace flexcomp {
+
+class Preparer {
+ public:
+  virtual ~Preparer() = default;
+
+  // Prepares what a load has read, all of it; on the loader's thread. Non-zero: failed.
+  virtual int Prepare(uint32_t load) noexcept = 0;
+};
+
+}  // namespace flexcomp
