@@ -17,7 +17,8 @@ from pathlib import Path
 from benchmarks import models
 from benchmarks.ladder import build, latencies
 from benchmarks.storage import media
-from flexcomp.device.profile import default_profile, load_profile
+from flexcomp.compiler import probed_profile
+from flexcomp.device.profile import load_profile
 from flexcomp.device.target import resolve_target
 
 # label → strategy, and whether reads go through the page cache
@@ -85,7 +86,7 @@ def main() -> None:
         parser.error("the page cache is what tmpfs is made of: take disk or a number")
     args.dir.mkdir(parents=True, exist_ok=True)
     if args.action != "measure":
-        profile = load_profile(args.device) if args.device else default_profile(resolve_target("native").vector_width)
+        profile = load_profile(args.device) if args.device else probed_profile(args.dir, resolve_target("native"))[0]
         strategies = list(dict.fromkeys(strategy for strategy, _ in VARIANTS.values()))
         storages = media([args.storage], args.dir, args.rates)
         build(models.load(args.name), args.dir, storages, strategies, profile, args.threads)

@@ -1,14 +1,14 @@
 """Every rung of a network, predicted and measured, next to the bound max(computing, bytes read / bandwidth).
 
     python -m benchmarks.ladder NETWORK build DIR [--device device.json] [--strategies best,flexnn,swapnet]
-    python -m benchmarks.ladder NETWORK measure DIR [--json FILE]
+    python -m benchmarks.ladder NETWORK measure DIR [--budgets 7] [--json FILE]
     python -m benchmarks.ladder NETWORK all DIR
 
 `build` writes a library for every storage and strategy into DIR, all with the same kernels and weights; `measure`, which
 wants a quiet machine, runs all their rungs. A storage is `disk` (where DIR lies, O_DIRECT), a number (that disk slowed
 down to so many bytes per second), or `tmpfs` (/dev/shm, or the folder given by --tmpfs). A tmpfs with huge pages, as by
 `mount -t tmpfs -o huge=always,size=4g tmpfs /mnt/fast`, copies three times as fast. Plans are made for the rates given
-by --rates, in bytes per second and seconds per load, or else for what the storage gives in a moment's measurement.
+by --rates, in bytes per second and seconds per load, or else for what a build finds that is told nothing.
 
 *Computing* is the measured latency of the rung's own kernels with everything resident; *bandwidth* is what the storage
 gives to the runtime's loader, alone, reading in order, measured in the same process as the rung. Predictions are
@@ -39,10 +39,11 @@ from benchmarks.possible import possible_seconds
 from benchmarks.prediction import prediction_of
 from benchmarks.storage import TMPFS, Medium, media
 from benchmarks.turns import ALONE, ROUNDS, Compiled, Turn, Turns
+from flexcomp.compiler import probed_profile
 from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.prepared import Wish
 from flexcomp.device.copies import cache_of_copies
-from flexcomp.device.profile import DeviceProfile, default_profile, load_profile
+from flexcomp.device.profile import DeviceProfile, load_profile
 from flexcomp.device.target import resolve_target
 from flexcomp.errors import BudgetError
 from flexcomp.profiling.fitting import fit
@@ -137,8 +138,9 @@ def measure(
     threads: int,
     seconds: float,
     tmpfs: Path = TMPFS,
+    budgets: int | None = None,
 ) -> Iterator[Point]:
-    """Run every rung of what `build` wrote, for about that many seconds each.
+    """Run every rung of what `build` wrote, or about as many as `budgets`, for about that many seconds each.
 
     The first strategy is profiled, and its kernels run alone.
     """
@@ -154,7 +156,7 @@ def measure(
                 "threads": threads,
             }
             libraries = {strategy: Compiled(folder / f"{name}.{storage}.{strategy}.so") for strategy in strategies}
-            turns = Turns(resident, libraries, seconds, options)
+            turns = Turns(resident, libraries, seconds, options, budgets)
             for done in range(ROUNDS):
                 print(f"{storage}: round {done + 1} of {ROUNDS}", file=sys.stderr, flush=True)
                 turns.take()
@@ -256,12 +258,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", type=Path, help="a profile by `flexcomp profile`")
     parser.add_argument("--seconds", type=float, default=1.0, help="for which a rung is measured")
+    parser.add_argument("--budgets", type=int, help="measure only so many, from the smallest to everything resident")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     args = parser.parse_args()
     args.dir.mkdir(parents=True, exist_ok=True)
     storages, strategies = args.storage.split(","), args.strategies.split(",")
     if args.action != "measure":
-        profile = load_profile(args.device) if args.device else default_profile(resolve_target("native").vector_width)
+        profile = load_profile(args.device) if args.device else probed_profile(args.dir, resolve_target("native"))[0]
         try:
             build(
                 models.load(args.name),
@@ -276,7 +279,9 @@ def main() -> None:
     if args.action == "build":
         return
     points = []
-    for point in measure(args.name, args.dir, storages, strategies, args.threads, args.seconds, args.tmpfs):
+    for point in measure(
+        args.name, args.dir, storages, strategies, args.threads, args.seconds, args.tmpfs, args.budgets
+    ):
         points.append(point)
         show(point)
     conclude(points)

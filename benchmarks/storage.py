@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from flexcomp.device import guessed_overhead_s
+from flexcomp.compiler import probed_profile
+from flexcomp.device import guessed_overhead_s, resolve_target
 from flexcomp.device.copies import cache_of_copies
 from flexcomp.plan import Storage
 
@@ -57,22 +58,20 @@ def media(names: Sequence[str], folder: Path, rates: str = "", tmpfs: Path = TMP
 
 
 def _measured(name: str, folder: Path) -> Medium:
+    if name != "tmpfs":  # what a default build plans for
+        found, _ = probed_profile(folder, resolve_target("native"))
+        limit = float("inf") if name == "disk" else float(name)
+        return Medium(name, min(found.storage_bytes_per_s, limit), found.load_latency_s)
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         for _ in range(_PROBE_NBYTES >> 20):
             file.write(os.urandom(1 << 20))
         file.flush()
         os.fsync(file.fileno())
         large, small = (sequential_bandwidth(Path(file.name), size) for size in (_LARGE, _SMALL))
-        if name == "tmpfs":
-            cache, together = _cache(name, folder), max(1.0, _bandwidth_of_two(Path(file.name)) / large)
-            beyond = min(large, sequential_bandwidth(Path(file.name), extent=max(_LARGE, 2 * cache)))
-            return Medium(name, beyond, _overhead(large, small), cache, together, large / beyond)
-    return Medium(name, large if name == "disk" else min(large, float(name)), _overhead(large, small))
-
-
-def _overhead(large: float, small: float) -> float:
-    """Seconds per load, of the bandwidths with large and with small reads."""
-    return max(0.0, _SMALL / small - _SMALL / large)
+        cache, together = _cache(name, folder), max(1.0, _bandwidth_of_two(Path(file.name)) / large)
+        beyond = min(large, sequential_bandwidth(Path(file.name), extent=max(_LARGE, 2 * cache)))
+        overhead = max(0.0, _SMALL / small - _SMALL / large)
+        return Medium(name, beyond, overhead, cache, together, large / beyond)
 
 
 def _bandwidth_of_two(path: Path) -> float:

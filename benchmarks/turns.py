@@ -89,9 +89,11 @@ def _inferences(rung: Rung, seconds: float, least: int = 2) -> int:
 
 
 class Turns:
-    """Runs of all rungs on one storage, about `seconds` of each."""
+    """Runs of all rungs on one storage, about `seconds` of each; with `budgets`, of so many of the first library's."""
 
-    def __init__(self, resident: Compiled, libraries: dict[str, Compiled], seconds: float, options: dict) -> None:
+    def __init__(
+        self, resident: Compiled, libraries: dict[str, Compiled], seconds: float, options: dict, budgets: int | None = None
+    ) -> None:
         self.libraries, self.seconds, self.options = libraries, seconds, options
         self.first = next(iter(libraries))
         self.alone = {resident.kernels(rung): rung for rung in resident.program.rungs}
@@ -99,6 +101,9 @@ class Turns:
         for strategy, library in libraries.items():
             for rung in library.program.rungs:
                 self.rungs.setdefault(rung.budget, {})[strategy] = rung
+        if budgets is not None:
+            kept = {rung.budget for rung in spread(libraries[self.first].program.rungs, budgets)}
+            self.rungs = {budget: rungs for budget, rungs in self.rungs.items() if budget in kept}
         self.contenders = {strategy: Contender(library, options) for strategy, library in libraries.items()}
         # it has read everything before it is timed
         self.contenders[ALONE] = Contender(resident, options | {"read_bandwidth": None})
@@ -109,7 +114,7 @@ class Turns:
     def take(self) -> None:
         """Run every rung for a round."""
         first = self.libraries[self.first]
-        for_profile = spread(first.program.rungs)
+        for_profile = spread([rungs[self.first] for _, rungs in sorted(self.rungs.items()) if self.first in rungs])
         for budget, rungs in sorted(self.rungs.items()):
             if rung := rungs.get(self.first):
                 if rung in for_profile:

@@ -1,13 +1,14 @@
 """Latency beside another checkout of flexcomp, as `git worktree` makes one: does a change cost anything?
 
     python -m benchmarks.versus OTHER build DIR [NETWORK …]
-    python -m benchmarks.versus OTHER measure DIR [NETWORK …] [--budgets 1.0,0.1] [--rounds 40]
+    python -m benchmarks.versus OTHER measure DIR [NETWORK …] [--budgets 100,25,10,0] [--rounds 40]
 
 OTHER is a checkout with a `.venv` of its own (`make test` there makes one). `build` builds each network with both; `measure`,
 which wants a quiet machine, opens both libraries in processes of their own, each with its checkout's runtime, and lets
-them take turns within the second, a few inferences each; who begins changes from turn to turn. Reported is the median
-over turns of the ratio, this checkout over the other, with quartiles, and the largest difference of outputs. The exit
-status is 1 if the median over all networks and budgets exceeds `--limit`.
+them take turns within the second, a few inferences each; who begins changes from turn to turn. Budgets are in percent of
+everything resident, and both get the same bytes: those of the library that needs more, so 0 is the smallest budget in which
+both run. Reported is the median over turns of the ratio, this checkout over the other, with quartiles, and the largest
+difference of outputs. The exit status is 1 if the median over all networks and budgets exceeds `--limit`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,13 +33,19 @@ TURN_S = 0.15  # of inferences in a row
 class Contender:
     """A process with a checkout's runtime and one of its libraries open."""
 
-    def __init__(self, checkout: Path, library: Path, budget: float, bandwidth: float | None) -> None:
+    def __init__(self, checkout: Path, library: Path, bandwidth: float | None) -> None:
         self.process = subprocess.Popen(
-            [checkout / ".venv/bin/python", __file__, checkout, "serve", library, "--budgets", str(budget)]
+            [checkout / ".venv/bin/python", __file__, checkout, "serve", library]
             + (["--read-bandwidth", str(bandwidth)] if bandwidth else []),
             cwd=checkout, env=os.environ | {"PYTHONPATH": str(checkout)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
+        self.sizes = self._answer()
+        self.ready: dict = {}
+
+    def prepare(self, nbytes: int) -> None:
+        """Run once in so much memory."""
+        print(nbytes, file=self.process.stdin, flush=True)
         self.ready = self._answer()
 
     def take(self, inferences: int) -> float:
@@ -57,12 +65,22 @@ class Contender:
         return json.loads(line)
 
 
-def serve(library: Path, budget: float, bandwidth: float | None) -> None:
-    """Run as many inferences as each line of standard input says."""
+def budget_in_bytes(percent: float, sizes: Sequence[Mapping[str, int]]) -> int:
+    """What each of the libraries of these sizes can have, and the one that needs more needs."""
+    return max(max(one["smallest"], round(percent / 100 * one["resident"])) for one in sizes)
+
+
+def serve(library: Path, bandwidth: float | None) -> None:
+    """Say how much memory it takes, and run in as much as the first line of standard input says, as often as each further one."""
     import flexcomp
 
     random = np.random.default_rng(0)
-    with flexcomp.load(library, budget, threads=1, read_bandwidth=bandwidth) as session:
+    with flexcomp.load(library, "min", threads=1, read_bandwidth=bandwidth) as session:
+        sizes = {"smallest": session.info["min_budget_bytes"], "resident": session.info["resident_bytes"]}
+        print(json.dumps(sizes), flush=True)
+        if not (line := sys.stdin.readline()):
+            return
+        session.set_budget(int(line))
         inputs = {port.name: _drawn(random, port.shape, np.dtype(port.dtype)) for port in session.inputs}
         outputs = session.run(inputs)
         saved = library.with_name(f"{library.name}.{os.getpid()}.npz")
@@ -93,12 +111,14 @@ def build(checkout: Path, folder: Path, names: list[str]) -> None:
     subprocess.run([checkout / ".venv/bin/python", "-c", code, folder, *names], cwd=checkout, check=True)
 
 
-def measure(other: Path, folder: Path, name: str, budget: float, rounds: int, bandwidth: float | None) -> float:
+def measure(other: Path, folder: Path, name: str, percent: float, rounds: int, bandwidth: float | None) -> float:
     """The median ratio of one network in one budget; prints a line."""
-    mine = Contender(HERE, folder / "this" / f"{name}.so", budget, bandwidth)
-    theirs = Contender(other, folder / "other" / f"{name}.so", budget, bandwidth)
+    mine = Contender(HERE, folder / "this" / f"{name}.so", bandwidth)
+    theirs = Contender(other, folder / "other" / f"{name}.so", bandwidth)
+    nbytes = budget_in_bytes(percent, (mine.sizes, theirs.sizes))
     outputs = []
     for contender in (mine, theirs):
+        contender.prepare(nbytes)
         with np.load(contender.ready["outputs"]) as file:
             outputs.append(dict(file))
         Path(contender.ready["outputs"]).unlink()
@@ -114,7 +134,8 @@ def measure(other: Path, folder: Path, name: str, budget: float, rounds: int, ba
     theirs.close()
     low, middle, high = statistics.quantiles(ratios, n=4)
     print(
-        f"| {name} | {budget:g} | {statistics.median(latencies):.2f} | {middle:.3f} | {low:.3f} to {high:.3f} | "
+        f"| {name} | {percent:g} % | {nbytes / 2**20:.2f} | {statistics.median(latencies):.2f} "
+        f"| {middle:.3f} | {low:.3f} to {high:.3f} | "
         f"{mine.ready['bytes_read'] / 1e6:.1f}, {theirs.ready['bytes_read'] / 1e6:.1f} | {difference:.1e} |",
         flush=True,
     )
@@ -128,24 +149,25 @@ def main() -> int:
     parser.add_argument("action", choices=("build", "measure", "serve"))
     parser.add_argument("dir", type=Path, help="where libraries lie, on the storage to measure")
     parser.add_argument("names", nargs="*", metavar="NETWORK", default=list(NETWORKS))
-    parser.add_argument("--budgets", default="1.0,0.1", help="fractions of the size with everything resident")
+    parser.add_argument("--budgets", default="100,10", help="in percent of everything resident; 0: the smallest")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--read-bandwidth", type=float, help="imitate storage of so many bytes per second")
     parser.add_argument("--limit", type=float, default=1.01)
     args = parser.parse_args()
-    budgets = [float(budget) for budget in args.budgets.split(",")]
     if args.action == "serve":
-        serve(args.dir, budgets[0], args.read_bandwidth)
+        serve(args.dir, args.read_bandwidth)
         return 0
     other, folder = args.other.resolve(), args.dir.resolve()
     if args.action == "build":
         build(other, folder / "other", args.names)
         build(HERE, folder / "this", args.names)
         return 0
-    print("| network | budget | other, ms | ratio | quartiles | MB read | outputs differ by |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| network | budget | MiB | other, ms | ratio | quartiles | MB read | outputs differ by |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     ratios = [
-        measure(other, folder, name, budget, args.rounds, args.read_bandwidth) for name in args.names for budget in budgets
+        measure(other, folder, name, percent, args.rounds, args.read_bandwidth)
+        for name in args.names
+        for percent in map(float, args.budgets.split(","))
     ]
     print(f"in the median {statistics.median(ratios):.3f}, at most {max(ratios):.3f}")
     return int(statistics.median(ratios) > args.limit)

@@ -2,7 +2,8 @@
 
 An entry is a file KEY.o: a checksum, then the object. It appears by renaming, so that readers and other writers see all of it
 or nothing; what is torn, damaged or foreign does not have its checksum, and is compiled again. The folder is
-kept below a bound: what was not used for longest goes.
+kept about below a bound: what was not used for longest goes. Looking through it takes longer than a small build, so that is done
+when enough was added since the last time: a file beside the folder, to whose end all write, is as long as that is many KiB.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 MOST_NBYTES = 512 << 20
-_KEPT = 0.75  # of these, where entries are removed: not with every build
+_KEPT = 0.75  # of these, where entries are removed
+_ADDED = 0.05  # of these, before the folder is looked through again
 _ENTRY = re.compile(r"[\w.]+\.o")
 _UNFINISHED = re.compile(r"\.[\w.]+\.[0-9a-f]{16}")
 _ABANDONED_S = 3600.0  # after which an unfinished file has nobody who will finish it
@@ -36,6 +38,7 @@ class KernelCache:
     def __init__(self, folder: str | os.PathLike[str] | None = None, most_nbytes: int = MOST_NBYTES) -> None:
         self.folder = Path(folder) if folder is not None else cache_root() / "kernels"
         self._most_nbytes = most_nbytes
+        self._added = self.folder.with_name(f"{self.folder.name}-added")
 
     def find(self, key: str) -> bytes | None:
         """The object with this key, or None; that it was used is noted."""
@@ -60,12 +63,23 @@ class KernelCache:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             scratch.write_bytes(_digest(key, code) + code)
             scratch.replace(self._path(key))
+            with self._added.open("ab") as added:
+                added.write(bytes(-(-len(code) // 1024)))
         except OSError:
             with suppress(OSError):
                 scratch.unlink()
 
     def trim(self) -> None:
-        """Remove what was not used for longest, and what killed writers left, until the folder is well below its bound."""
+        """Remove what was not used for longest, and what killed writers left, until the folder is well below its bound.
+
+        Not before a part of the bound was added since that was done last.
+        """
+        try:
+            if self._added.stat().st_size * 1024 < _ADDED * self._most_nbytes:
+                return
+            self._added.unlink()
+        except OSError:  # nothing was added, or another process looks through it
+            return
         entries = []
         for path, status in self._files():
             if _UNFINISHED.fullmatch(path.name) and status.st_mtime < time.time() - _ABANDONED_S:
@@ -93,6 +107,7 @@ class KernelCache:
             if _ENTRY.fullmatch(path.name) or _UNFINISHED.fullmatch(path.name):
                 _remove(path)
                 count, nbytes = count + 1, nbytes + status.st_size
+        _remove(self._added)
         return count, nbytes
 
     def _path(self, key: str) -> Path:

@@ -153,11 +153,10 @@ class _Matcher:
         return None
 
     def _both(self, first: _Mask, second: _Mask) -> _Mask | None:
-        """One mask for two that are added, where their sum is known when the network is built."""
-        tensors = (first.tensor, second.tensor, *second.others)
-        if {first.kind, second.kind} != {"add"} or not self.from_weights.issuperset(tensors):
+        """One mask for two that are added; their sum is no larger than the scores, which it takes the place of."""
+        if {first.kind, second.kind} != {"add"}:
             return None
-        return replace(first, others=tensors[1:])
+        return replace(first, others=(second.tensor, *second.others))
 
     def _masked(self, call: relax.Call, lead: tuple[int, int]) -> tuple[ir.Expr, _Mask] | None:
         name, args = operator(call), getattr(call, "args", ())
@@ -173,9 +172,10 @@ class _Matcher:
 
     def _reaches_product(self, var: ir.Expr) -> bool:
         value = self._unviewed(var)
-        while operator(value) == "add" or (operator(value) in ("multiply", "divide") and scalar(value.args[1])):
-            masks = operator(value) == "add" and value.args[0] in self.from_weights
-            value = self._unviewed(value.args[int(masks)])
+        if operator(value) == "add":
+            return any(map(self._reaches_product, value.args))
+        if operator(value) in ("multiply", "divide") and scalar(value.args[1]):
+            return self._reaches_product(value.args[0])
         return operator(value) == "matmul"
 
     def _broadcasts(self, tensor: ir.Expr, full: tuple[int, ...], lead: tuple[int, int]) -> bool:

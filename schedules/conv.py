@@ -90,6 +90,8 @@ class DirectEmitter:
         self.parts = choose_parts(self.units, self.panel.blocks * spec.batch, bands, threads, keeps_rows)
         # Their reductions are so short that writing takes longer than computing if the lines are not there yet.
         self.fetches_output = spec.in_channels <= UNROLL_CHANNELS
+        # Widening fills the window in which a core looks for loads that it can start.
+        self.fetches_weights = self.panel.narrow and spec.pointwise and spec.out_width == 1
         # Few input channels make no vector; those of neighbouring columns do, and their weights are neighbours too.
         self.joins_columns = tile.depth > 1 and _may_join_columns(spec)
 
@@ -243,7 +245,8 @@ class DirectEmitter:
                 )
         else:
             depth = self.tile.depth  # parts of a long reduction are multiples of it
-            lane.reduce(self.acc, reached, count, left, right, depth, rest=spec.group_in % depth)
+            fetch = (lambda step: self.w.fetch_ahead(tap + step * block)) if self.fetches_weights else None
+            lane.reduce(self.acc, reached, count, left, right, depth, rest=spec.group_in % depth, fetch=fetch)
 
     def _weights_at(self, kernel_row, kernel_column, channel):
         position = (kernel_row * self.spec.kernel[1] + kernel_column) * self.spec.group_in

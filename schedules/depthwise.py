@@ -5,6 +5,7 @@
 3. A tile is a few neighbouring pixels of one row; the taps of a kernel row are unrolled, so that an input vector
    that several pixels need is loaded once.
 4. Borders as in the direct convolution: bounds of the kernel row's loop, tiles of their own left and right.
+5. Where vectors are short, narrow weights are widened once for all tiles of a task, onto the stack (schedules/tiles/widening.py).
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tvm import tirx
+from tvm.script.ir_builder import tirx as T
 
 from .conv import DirectEmitter
 from .tiles.emit import maybe_serial, vector
 from .tiles.spec import ConvSpec
 from .tiles.tile import Tile
+from .tiles.widening import widens_on_stack
 
 
 def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
@@ -27,18 +30,42 @@ def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> t
 class ChannelEmitter(DirectEmitter):
     """The direct convolution's loops around another tile: channel i of the input meets channel i of the filter."""
 
+    def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int) -> None:
+        super().__init__(declared, spec, tile, vector_width, threads)
+        self.widens = widens_on_stack(spec, vector_width)
+
+    def _units(self, low, size) -> None:
+        if self.widens:
+            self._widen()
+        super()._units(low, size)
+
+    def _widen(self) -> None:
+        """Write the block's weights to a buffer for each vector of channels: together they may be too large for the stack."""
+        taps = self.spec.taps
+        self.wide = {start: T.alloc_buffer((taps * lanes,), "float32", scope="global") for start, lanes in self.pieces}
+        with T.serial(taps) as tap:
+            for start, lanes in self.pieces:
+                value = self.w.weights(self.w.weights_at(self.panel_at, tap) + start, lanes)
+                T.buffer_store(self.wide[start], value, [vector(tap * lanes, lanes)])
+
+    def weights(self, start: int, lanes: int, *taps, then: int = 0) -> tirx.Expr:
+        """A vector of channels of the tap that comes `then` after the one whose number is the sum of `taps`."""
+        if self.widens:
+            return self.wide[start][vector(sum(taps, then) * lanes, lanes)]
+        return self.w.weights(self.w.weights_at(self.panel_at, *taps) + then * self.panel.block + start, lanes)
+
     def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
         spec = self.spec
         self.total = self.acc
         self.acc.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
         for kernel_row, kernel_column, reached, pixel in self.reach(column, size, taps):
-            tap = self.w.weights_at(self.panel_at, kernel_row * spec.kernel[1], kernel_column)
+            taps = kernel_row * spec.kernel[1], kernel_column
             self.acc.accumulate(
                 reached,
                 lambda row, start, lanes, pixel=pixel: self.x[
                     vector(pixel + row * spec.stride[1] * spec.in_channels + start, lanes)
                 ],
-                lambda start, lanes, tap=tap: self.w.weights(tap + start, lanes),
+                lambda start, lanes, taps=taps: self.weights(start, lanes, *taps),
             )
         self._store(column, size)
 

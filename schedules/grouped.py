@@ -36,17 +36,17 @@ class _Emitter(ChannelEmitter):
     """The depthwise convolution's loops around another tile."""
 
     def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
-        spec, block, inputs = self.spec, self.panel.block, self.spec.group_in
+        spec, inputs = self.spec, self.spec.group_in
         self.total = self.acc
         self.acc.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
         for kernel_row, kernel_column, reached, pixel in self.reach(column, size, taps):
-            tap = self.w.weights_at(self.panel_at, (kernel_row * spec.kernel[1] + kernel_column) * inputs)
+            tap = (kernel_row * spec.kernel[1] + kernel_column) * inputs
             for start, lanes in self.pieces:
                 step = spec.stride[1] * spec.in_channels
                 pixels = {row: T.bind(self.x[vector(pixel + row * step + start, lanes)]) for row in reached}
                 for i in range(inputs):
                     own = [lane // inputs * inputs + i for lane in range(lanes)]
-                    weights = T.bind(self.w.weights(tap + i * block + start, lanes))
+                    weights = T.bind(self.weights(start, lanes, tap, then=i))
                     for row in reached:
                         self.acc.add_to(row, start, lanes, tirx.Shuffle([pixels[row]], own) * weights)
         self._store(column, size)

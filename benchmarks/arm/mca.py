@@ -7,8 +7,8 @@ that the full register tile runs in is taken: the one with the most multiply-add
 multiply-adds are counted against what the core can start; llvm-mca says how many cycles an iteration takes, every
 load being a hit of the first-level cache. The exit status is 1 if a kernel falls short of `SHARE`, or if a product's
 loop touches the stack. With narrow weights an iteration also takes its part of the loop that widens them, and the exit
-status is 1 if a product falls below NARROW_SHARE of what it reaches in float32. Nothing here says how long a layer
-takes on a device.
+status is 1 if a tile of seven rows and more falls below NARROW_SHARE of what it reaches in float32. Nothing here says
+how long a layer takes on a device.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ from benchmarks.arm.assembly import Loop, cycles, find_llvm_mca, loops
 from flexcomp.compiler.machine_code import compile_module
 from flexcomp.device.target import resolve_target
 from flexcomp.schedules import widened
+from flexcomp.schedules.depthwise import ChannelEmitter
 from flexcomp.schedules.registry import Candidate, candidates
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
 from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
+from flexcomp.schedules.tiles.tile import VectorUnit
+from flexcomp.schedules.tiles.widening import widens_on_stack
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Result:
         """The share to reach; None for products of a vector, which wait for weights from memory."""
         family = self.candidate.family
         if self.float32:
-            many = self.candidate.tile.rows >= _MANY_ROWS and family in ("direct", "im2col_gemm")
+            many = self.candidate.tile.rows >= _MANY_ROWS and family in ("direct", "depthwise", "im2col_gemm")
             return NARROW_SHARE * self.float32.share if many else None
         return {"depthwise": DEPTHWISE_SHARE, "gemv": None}.get(family, self.core.share)
 
@@ -144,11 +147,23 @@ def measure(layer: str, spec: ConvSpec | MatmulSpec, wanted: str, preset: str, m
         module = compile_module({"kernel": candidate.build()}, target)
     loop = main_loop(module)
     taken = cycles(loop, core.model, mca)
-    if candidate.panel and candidate.panel.narrow and candidate.scratch:
-        tiles = min(widened.TILES_OF_A_GROUP, math.ceil(spec.out_height * spec.out_width / candidate.tile.rows))
+    tiles = _tiles_widened_for(candidate, spec, target.vector_unit)
+    if tiles:
         weights = loop.fmas / candidate.tile.rows
         taken += weights * cycles_of_widening(spec.weights, preset, mca) / tiles
     return Result(layer, candidate, core, loop, taken)
+
+
+def _tiles_widened_for(candidate: Candidate, spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> int:
+    """Tiles that weights are widened for once; 0 if they are widened in registers or not at all."""
+    tile = candidate.tile
+    if not candidate.panel or not candidate.panel.narrow:
+        return 0
+    if candidate.family == "depthwise" and widens_on_stack(spec, unit.width):
+        parts = ChannelEmitter(spec, spec, tile, unit.width, unit.threads).parts
+        return spec.out_height // parts * math.ceil(spec.out_width / tile.rows)
+    tiles = math.ceil(spec.out_height * spec.out_width / tile.rows)
+    return min(widened.TILES_OF_A_GROUP, tiles) if candidate.scratch else 0
 
 
 @functools.cache

@@ -81,7 +81,8 @@ def build(
         typer.Option(
             "--probe/--no-probe",
             envvar="FLEXCOMP_PROBE",
-            help="Plan for the storage that the output lies on, measured once, if it is for this machine and without --device.",
+            help="Plan for the storage that the output lies on and the speed of a core, measured once, "
+            "if it is for this machine and without --device.",
         ),
     ] = True,
 ) -> None:
@@ -118,7 +119,7 @@ def build(
         require_linker(resolved)
 
         if probe and target == "native" and profile is None:
-            from flexcomp.profiling import probed_profile
+            from flexcomp.compiler import probed_profile
 
             profile, note = probed_profile(output.absolute().parent, resolved)
             typer.echo(f"{model.name}: {note}", err=True)

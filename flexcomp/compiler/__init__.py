@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     builder="build checked_wish types_of",
     artifact="Artifact",
+    probing="probed_profile",
     weights="evaluate",
     weight_types="WeightTypes",
     calibration="Given",

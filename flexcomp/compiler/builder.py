@@ -156,14 +156,14 @@ def prepare(
     imported = load_model(model, input_shapes, params)
     report("import", 1, 1)
     types, chosen = types_of(imported, wish, resolved, report, cache)
+    if device is None:  # not before: it takes a second and writes a file; nor while kernels are compiled on all cores
+        profile = probed(target, probe, lambda note: report(note, 1, 1)) or profile
     unit = replace(resolved.vector_unit, threads=threads)
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
     network = _compile_graph(imported, resolved, unit, kernels, measured, report, types, store, begin)
     if measured is not None:
         report(f"tuning: {measured.note()}", 1, 1)
-    if device is None:  # not before: it takes a second and writes a file
-        profile = probed(target, probe, lambda note: report(note, 1, 1)) or profile
     if kernels == "flexnn":
         planned = fixed_order.planning(network, profile, threads)
     else:

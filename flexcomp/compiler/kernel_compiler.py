@@ -42,7 +42,7 @@ class KernelCompiler:
             workers.close()
         self._workers.clear()
         self._pending.clear()
-        if self._cache is not None and self._has_kept:  # looking through the folder takes as long as a small build
+        if self._cache is not None and self._has_kept:
             self._cache.trim()
             self._has_kept = False
 

@@ -1,24 +1,38 @@
-"""Whether a build measures storage before it plans, and which."""
+"""Plans suit the machine without being asked: a build looks at storage and at kernels for a second, and remembers what it saw.
+
+What is remembered is a device profile, one file per storage and target in the folder for caches: the next build finds the same
+figures, whatever the machine is doing then, and gives the same bytes. Figures are rounded to steps of 15 %.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import math
 import os
+import platform
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from flexcomp.arguments import checked_path
-from flexcomp.device import DeviceProfile, resolve_target
+from flexcomp.cache import cache_root
+from flexcomp.device import CompileTarget, DeviceProfile, load_profile, rates_profile, resolve_target
 from flexcomp.errors import InputError
-from flexcomp.profiling import probed_profile
+from flexcomp.profiling import cannot_measure, measure_storage
 
+from .kernel_rates import measure_kernels
+
+STEP = 1.15  # figures are powers of it
+MOST_FILES = 64
+_WHAT = "loader and kernels"  # is measured: what others measured is not remembered as that
 _log = logging.getLogger(__name__)
 _VARIABLE = "FLEXCOMP_PROBE"
 _NO = {"0", "false", "f", "no", "n", "off"}  # as on the command line
 
 
 def usually() -> bool:
-    """Whether storage is measured where nobody says: FLEXCOMP_PROBE=0 turns that off."""
+    """Whether anything is measured where nobody says: FLEXCOMP_PROBE=0 turns that off."""
     return os.environ.get(_VARIABLE, "").lower() not in _NO
 
 
@@ -44,3 +58,54 @@ def probed(target: object, probe: bool | str | Path | None, say: Callable[[str],
         return None
     say(note)
     return profile
+
+
+def probed_profile(folder: Path, target: CompileTarget) -> tuple[DeviceProfile, str]:
+    """What is assumed of this machine, with the storage of `folder` and a few kernels measured; and a line that says so.
+
+    Raises InputError if nothing can be written and read there.
+    """
+    try:
+        path = _remembered(folder, target)
+    except OSError as error:
+        raise cannot_measure(folder, error.strerror) from None
+    try:
+        found, how = load_profile(path), "remembered"
+    except InputError:  # none yet, or damaged
+        found, how = _measured(folder, target), "measured"
+        _remember(path, found)
+    storage = f"{found.storage_bytes_per_s / 1e6:.0f} MB/s, {found.load_latency_s * 1e6:.0f} us until a read begins"
+    kernels = f"{found.flops_per_s / 1e9:.0f} GFLOP/s, {found.memory_bytes_per_s / 1e9:.0f} GB/s from memory"
+    return found, f"storage: {storage}; a core: {kernels} ({how}; --device {path})"
+
+
+def rounded(value: float) -> float:
+    """The nearest power of STEP, to three digits."""
+    return float(f"{STEP ** round(math.log(value) / math.log(STEP)):.3g}")
+
+
+def _measured(folder: Path, target: CompileTarget) -> DeviceProfile:
+    storage, kernels = measure_storage(folder), measure_kernels(target)
+    return rates_profile(
+        flops_per_s=rounded(kernels.flops_per_s),
+        memory_bytes_per_s=rounded(kernels.memory_bytes_per_s),
+        storage_bytes_per_s=rounded(storage.bytes_per_s),
+        load_latency_s=rounded(max(storage.latency_s, 1e-6)),
+    )
+
+
+def _remembered(folder: Path, target: CompileTarget) -> Path:
+    """Of this machine, this file system and this target."""
+    system = os.statvfs(folder)
+    key = (_WHAT, platform.node(), os.stat(folder).st_dev, system.f_fsid, system.f_blocks, str(target))
+    return cache_root() / "storage" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
+
+
+def _remember(path: Path, profile: DeviceProfile) -> None:
+    """Where that cannot be written, the next build measures again."""
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        profile.save(path)
+        others = sorted(path.parent.glob("*.json"), key=lambda other: other.stat().st_mtime, reverse=True)
+        for other in others[MOST_FILES:]:
+            other.unlink()

@@ -153,21 +153,22 @@ def default_profile(vector_width: int, preset: Preset | None = None) -> DevicePr
     if preset is None or preset.core is None or not preset.ghz:
         flops = 2.0 * vector_width * 3.0e9
         # Machines with wide vectors have memory to match: one with AVX-512 read a byte in the time of 3.6 operations.
-        memory = max(15e9, flops / 3.6)
-        return DeviceProfile(
-            flops_per_s=flops,
-            memory_bytes_per_s=memory,
-            load_overhead_s=guessed_overhead_s(Preset.load_latency_s),
-            load_latency_s=Preset.load_latency_s,
-            load_disturbance=_DELAY / memory,
-        )
+        return rates_profile(flops, max(15e9, flops / 3.6), DeviceProfile.storage_bytes_per_s, Preset.load_latency_s)
+    flops = 2.0 * vector_width * preset.core.fmas * preset.ghz * 1e9
+    return rates_profile(flops, preset.memory_bytes_per_s, preset.storage_bytes_per_s, preset.load_latency_s)
+
+
+def rates_profile(
+    flops_per_s: float, memory_bytes_per_s: float, storage_bytes_per_s: float, load_latency_s: float
+) -> DeviceProfile:
+    """The profile of a device of which no more is known."""
     return DeviceProfile(
-        flops_per_s=2.0 * vector_width * preset.core.fmas * preset.ghz * 1e9,
-        memory_bytes_per_s=preset.memory_bytes_per_s,
-        storage_bytes_per_s=preset.storage_bytes_per_s,
-        load_overhead_s=guessed_overhead_s(preset.load_latency_s),
-        load_latency_s=preset.load_latency_s,
-        load_disturbance=_DELAY / preset.memory_bytes_per_s,
+        flops_per_s=flops_per_s,
+        memory_bytes_per_s=memory_bytes_per_s,
+        storage_bytes_per_s=storage_bytes_per_s,
+        load_overhead_s=guessed_overhead_s(load_latency_s),
+        load_latency_s=load_latency_s,
+        load_disturbance=_DELAY / memory_bytes_per_s,
     )
 
 

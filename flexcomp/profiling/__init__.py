@@ -13,5 +13,6 @@ __getattr__, __dir__, __all__ = door(
     kernel_lookup="Measurements",
     kernel_speeds="kernel_report",
     load_rates="load_table",
-    probe="probed_profile",
+    rates="aligned",
+    storage_rates="cannot_measure measure_storage",
 )

@@ -137,6 +137,14 @@ std::string DescribeCores(const CoreChoice& choice) {
   return Text(object);
 }
 
+std::string DescribeStorage(const StorageRates& rates) {
+  json::Object object;
+  object.Set("bytes_per_s", rates.bytes_per_s);
+  object.Set("latency_s", rates.latency_s);
+  object.Set("direct_io", rates.direct);
+  return Text(object);
+}
+
 std::string DescribeRung(const Rung& rung) { return Text(RungObject(rung)); }
 
 std::string DescribeState(const Program& program, const Session::State& state) {

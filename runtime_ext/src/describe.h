@@ -5,6 +5,7 @@
 
 #include "program/program.h"
 #include "session.h"
+#include "storage/measure_storage.h"
 #include "storage/trace.h"
 #include "threads/cores.h"
 
@@ -16,6 +17,9 @@ std::string DescribeProgram(const Program& program);
 
 // {"compute_cpus", "loader_cpus"}, each a list or null: wherever the system likes.
 std::string DescribeCores(const CoreChoice& choice);
+
+// {"bytes_per_s", "latency_s", "direct_io"}
+std::string DescribeStorage(const StorageRates& rates);
 
 // {"budget_bytes", "arena_bytes", "pinned_bytes", "streamed_bytes", "predicted_ms"}
 std::string DescribeRung(const Rung& rung);

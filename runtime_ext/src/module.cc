@@ -17,6 +17,7 @@
 #include "on_device.h"
 #include "program/program.h"
 #include "session.h"
+#include "storage/measure_storage.h"
 #include "threads/cores.h"
 
 namespace flexcomp {
@@ -196,6 +197,11 @@ ffi::String ChooseCoresOf(const ffi::String& sysfs, const ffi::String& cpus, int
   return DescribeCores(ChooseCores(ReadCores(options.root, *set), static_cast<int>(std::clamp<int64_t>(threads, 1, INT32_MAX)), asked));
 }
 
+// Of the storage that a file lies on.
+ffi::String MeasureStorageOf(const ffi::String& path, double seconds) {
+  return Translated([&] { return ffi::String(DescribeStorage(MeasureStorage(path, Place({}, 1, 1).loader, seconds))); });
+}
+
 // Every model brings a copy of this code; the first one serves all of the same version.
 template <typename Function>
 void DefineOnce(const char* name, Function function) {
@@ -205,6 +211,7 @@ void DefineOnce(const char* name, Function function) {
 void DefineAll() {
   DefineOnce(FLEXCOMP_PROGRAM_KIND ".choose_cores", ChooseCoresOf);
   DefineOnce(FLEXCOMP_PROGRAM_KIND ".create", CreateProgram);
+  DefineOnce(FLEXCOMP_PROGRAM_KIND ".measure_storage", MeasureStorageOf);
   DefineOnce("ffi.Module.load_from_bytes." FLEXCOMP_PROGRAM_KIND, CreateProgram);
 }
 

@@ -1,4 +1,4 @@
-"""Narrow weights that are widened into scratch, once for many register tiles.
+"""Narrow weights that are widened once for many register tiles: into scratch, or onto the stack where they are few.
 
 Cores with short vectors (NEON) spend one to three instructions on widening what seven or so multiply-adds use; vectors of
 256 bits and more are widened beside the multiply-adds (schedules/tiles/panel_reader.py) and gain nothing here.
@@ -10,8 +10,15 @@ from .spec import ConvSpec
 WIDENED_NBYTES = 16 * 1024
 # Pixels that weights are widened for at least: with fewer it takes a noticeable share of the time.
 _FEWEST_PIXELS = 32
+_SHORT_VECTORS = 4  # lanes
+_STACK_NBYTES = 1024  # from which on TVM asks the runtime for memory, one buffer at a time
 
 
 def widens(spec: ConvSpec, by_lane: bool, pixels: int) -> bool:
     """Whether there are weights to widen, and pixels enough to widen them for."""
     return by_lane and spec.weights != "float32" and not spec.depthwise and pixels >= _FEWEST_PIXELS
+
+
+def widens_on_stack(spec: ConvSpec, vector_width: int) -> bool:
+    """Whether a channel has few weights, and vectors are short."""
+    return spec.weights != "float32" and vector_width <= _SHORT_VECTORS and 4 * vector_width * spec.taps < _STACK_NBYTES

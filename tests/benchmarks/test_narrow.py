@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.narrow import resident
 from benchmarks.narrow.accuracy import _row
 from benchmarks.narrow.budgets import Smallest, problem
 from benchmarks.narrow.reading import Box, find_boxes, read_line, read_page, same_boxes
@@ -66,3 +67,13 @@ def test_verdicts():
     assert "as much as float32" in problem(replace(wide, weights="int8"), wide)
     without = replace(wide, needs=wide.needs | {"weights": 0})
     assert problem(replace(without, weights="int8"), without) == ""
+
+
+def test_what_is_wanted_of_networks_that_are_resident():
+    def wanted(network, weights):
+        return resident.Row(network, weights, 1.0, (1.0,)).wanted
+
+    assert wanted("dense_4096", "float32") is None
+    assert (wanted("dense_4096", "bfloat16"), wanted("dense_4096", "int8")) == (0.60, 0.32)
+    assert wanted("swin_tiny", "int8") == 1.02
+    assert set(resident.DENSE) <= set(resident.WANTED)

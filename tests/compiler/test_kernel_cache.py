@@ -195,6 +195,25 @@ def test_the_folder_is_bounded(tmp_path):
     assert [path.name for path in cache.folder.iterdir()] == ["notes.txt"]
 
 
+def test_the_folder_is_looked_through_when_enough_was_added(tmp_path):
+    """By whomever: what two processes add counts together."""
+    caches = [KernelCache(tmp_path / "kernels", most_nbytes=100 << 10) for _ in range(2)]
+    abandoned = caches[0].folder / f".k.{'0' * 16}"
+    for number in range(5):
+        is_last = number == 4  # 5 KiB are 5 %
+        caches[number % 2].keep(f"k{number}", bytes(1000))
+        abandoned.touch()
+        os.utime(abandoned, (0, 0))
+        caches[number % 2].trim()
+        assert abandoned.exists() != is_last
+    abandoned.touch()
+    os.utime(abandoned, (0, 0))
+    caches[0].trim()
+    assert abandoned.exists()
+    caches[0].clear()
+    assert list(tmp_path.rglob("*")) == [caches[0].folder]
+
+
 def ends_itself(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -186,3 +186,34 @@ def test_windows_read_one_product_in_place(shifted):
     assert [name for name in calls(after) if name not in on_weights] == ["attention_0"]
     x = random.standard_normal((2, TOKENS, 3 * WIDTH)).astype("f4")
     np.testing.assert_allclose(run(after, x, *weights), run(before, x, *weights), rtol=1e-4, atol=1e-5)
+
+
+def positions(order):
+    """softmax(q·kᵀ + m + q·r)·v, r of every head and key, m given; in which order the three are added."""
+    builder = relax.BlockBuilder()
+    full = (1, HEADS, TOKENS, TOKENS)
+    q, k, v = (relax.Var(name, relax.TensorType((1, HEADS, TOKENS, DEPTH), "float32")) for name in "qkv")
+    m = relax.Var("m", relax.TensorType(full, "float32"))
+    r = relax.Var("r", relax.TensorType((1, HEADS, DEPTH, TOKENS), "float32"))
+    with builder.function("main", [q, k, v, m, r], attrs={"num_input": 4}):
+        with builder.dataflow():
+            emit = builder.emit
+            transposed = emit(op.permute_dims(k, [0, 1, 3, 2]))
+            terms = {"qk": emit(op.matmul(q, transposed)), "m": m, "qr": emit(op.matmul(q, r))}
+            (a, b), c = order
+            inner = emit(op.add(terms[a], terms[b]))
+            scores = emit(op.add(inner, terms[c]))
+            output = builder.emit_output(op.matmul(emit(op.nn.softmax(scores)), v))
+        builder.emit_func_output(output)
+    return Canonicalise()(builder.get())
+
+
+@pytest.mark.parametrize("order", [(("qk", "m"), "qr"), (("m", "qk"), "qr"), (("qk", "qr"), "m")])
+def test_positions_that_are_a_product_are_a_mask(order):
+    random = np.random.default_rng(0)
+    before = positions(order)
+    shapes = [shape(param) for param in before["main"].params]
+    arrays = [random.standard_normal(extents).astype("f4") for extents in shapes]
+    after = fuse(before, arrays[-1])
+    assert sorted(calls(after)) == ["attention_0", "relax.add", "relax.matmul", "relax.permute_dims"]
+    np.testing.assert_allclose(run(after, *arrays), run(before, *arrays), rtol=1e-4, atol=1e-5)

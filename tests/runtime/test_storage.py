@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -10,11 +11,13 @@ import time
 
 import native
 import pytest
+import tvm_ffi
 from tiny import close_to
 
 import flexcomp
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError, ExecutionError, StorageError
+from flexcomp.program import PROGRAM_KIND
 
 
 def test_reads_bypass_the_page_cache(tiny, x):
@@ -99,6 +102,23 @@ def test_the_rate_of_the_storage_takes_no_memory_to_measure(tiny, budgets):
         session.set_budget("min")
         worker.join()
         assert errors == ["the budget became smaller while the storage was measured"]
+
+
+def test_storage_is_measured_as_sessions_read(tiny, tmp_path):
+    """The runtime's loader reads a file without a library, past the page cache where it reads weights so."""
+    runtime_ext.register()
+    measure = tvm_ffi.get_global_func(PROGRAM_KIND + ".measure_storage")
+    file = tiny.library.with_name("file")
+    file.write_bytes(bytes(1 << 20) + b"a part of a page")
+    rates = json.loads(measure(str(file), 0.0))
+    with flexcomp.load(tiny.library, "min") as session:
+        assert rates["direct_io"] == session.stats()["direct_io"]
+    assert rates["bytes_per_s"] > 0 and rates["latency_s"] >= 0
+    file.write_bytes(bytes(4096))
+    wrong = {file: "has 4096 bytes: too few", tmp_path / "none": "No such file", tmp_path: "is not a regular file"}
+    for path, reason in wrong.items():
+        with pytest.raises(RuntimeError, match=reason):
+            measure(str(path), 0.0)
 
 
 def test_what_is_read_to_measure_is_not_verified(tiny, x):

@@ -110,3 +110,17 @@ def test_slices_of_a_flattened_input(threads):
     compiled = library({f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)})
     for i, (spec, candidate) in enumerate(cases):
         check(spec, candidate, compiled[f"kernel_{i}"], np.random.default_rng(i))
+
+
+@pytest.mark.parametrize("unit", [UNIT, VectorUnit(4, 32), VectorUnit(16, 32)])
+@pytest.mark.parametrize("spec", [
+    ConvSpec(1, 20, 20, 24, 24, (3, 3), padding=(1, 1, 1, 1), groups=24),
+    ConvSpec(1, 20, 20, 24, 24, (7, 7), padding=(3, 3, 3, 3), groups=24),
+    ConvSpec(1, 20, 20, 24, 24, (3, 3), padding=(1, 1, 1, 1), groups=12),
+], ids=["depthwise", "depthwise 7×7", "grouped"])  # fmt: skip
+def test_a_channel_s_few_weights_are_widened_once_for_all_tiles(spec, unit):
+    """Onto the stack, where vectors are short: nothing is asked of the runtime, and no tile widens."""
+    kernel = conv_candidates(replace(spec, weights="int8"), unit)[0].build()
+    conversions = str(kernel).count("T.Cast(\"float32x")
+    assert_no_workspace({"kernel": kernel})
+    assert (conversions == 2) if unit.width == 4 else (conversions > 2)

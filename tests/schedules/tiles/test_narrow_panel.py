@@ -10,10 +10,13 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from flexcomp.compiler.offered import WEIGHTS
+from flexcomp.schedules.registry import conv_candidates
 from flexcomp.schedules.tiles.emit import vector
 from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, pack, require_fits, rounded
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16, WEIGHT_DTYPES, Panel
 from flexcomp.schedules.tiles.panel_reader import widened
+from flexcomp.schedules.tiles.spec import ConvSpec
+from flexcomp.schedules.tiles.tile import VectorUnit
 
 from ..kernels import library
 
@@ -91,3 +94,14 @@ def test_infinite_weights_stay_infinite(dtype):
     infinite = np.float32([[1, np.inf, -np.inf]])
     require_fits(infinite, dtype)
     np.testing.assert_array_equal(rounded(infinite, dtype), infinite)
+
+
+@pytest.mark.parametrize(("dtype", "lines"), [("float32", 0), ("float16", 2), ("bfloat16", 2), ("int8", 1)])
+def test_weights_that_are_used_once_are_asked_for_ahead_line_by_line(dtype, lines):
+    """A tap of 64 channels; with several rows weights are in a cache already."""
+    one, several = (
+        conv_candidates(ConvSpec(1, 1, rows, 300, 128, weights=dtype), VectorUnit(16, 32))[0] for rows in (1, 40)
+    )
+    assert one.family == "gemv" and one.tile.channels == 64
+    assert str(one.build()).count("llvm.prefetch") == lines
+    assert str(several.build()).count("llvm.prefetch") == 0

@@ -1,4 +1,4 @@
-"""A build for this machine measures its storage, where nobody says otherwise."""
+"""A build for this machine measures its storage and kernels, where nobody says otherwise."""
 
 from dataclasses import replace
 
@@ -6,9 +6,10 @@ import pytest
 
 import flexcomp
 from flexcomp.compiler import builder, probing
+from flexcomp.compiler.kernel_rates import KernelRates
 from flexcomp.device import default_profile, resolve_target
 from flexcomp.errors import InputError
-from flexcomp.profiling import probe as measuring
+from flexcomp.profiling.storage_rates import StorageRates
 from tests.compiler.test_build import network
 
 
@@ -18,7 +19,10 @@ def measured(tmp_path, monkeypatch):
     monkeypatch.setenv("FLEXCOMP_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("FLEXCOMP_PROBE")
     folders = []
-    monkeypatch.setattr(measuring, "measure", lambda folder: folders.append(folder.resolve()) or (2e8, 1e-3))
+    monkeypatch.setattr(
+        probing, "measure_storage", lambda folder: folders.append(folder.resolve()) or StorageRates(2e8, 1e-3)
+    )
+    monkeypatch.setattr(probing, "measure_kernels", lambda target: KernelRates(2e11, 3e10))
     return folders
 
 
@@ -45,14 +49,15 @@ def build(**options):
         flexcomp.build(network(), **options)
 
 
-def test_plans_are_made_for_the_storage_of_a_folder(measured, planned, tmp_path, monkeypatch):
+def test_plans_are_made_for_the_storage_of_a_folder_and_for_this_machine(measured, planned, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()
     said = []
     for probe in (None, True, tmp_path, str(tmp_path / "other")):
         build(probe=probe, progress=lambda phase, done, total: said.append(phase) if phase.startswith("storage") else None)
     assert measured == [tmp_path]  # remembered: all of them are one storage
-    assert {profile.storage_bytes_per_s for profile in planned} == {measuring.rounded(2e8)}
+    assert {profile.storage_bytes_per_s for profile in planned} == {probing.rounded(2e8)}
+    assert {profile.flops_per_s for profile in planned} == {probing.rounded(2e11)}
     assert "(measured; " in said[0] and all("(remembered; " in one for one in said[1:]) and len(said) == 4
 
 

@@ -1,0 +1,55 @@
+"""How fast the storage of a folder serves the runtime's loader, found out in less than a second."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import tvm_ffi
+
+from flexcomp import runtime_ext
+from flexcomp.errors import InputError
+from flexcomp.program import PROGRAM_KIND
+
+_NBYTES, _PIECE = 48 << 20, 4 << 20  # of the file that is read, at most, and of what is written at a time
+_WRITING_S = 0.5  # after which the file is large enough for storage that is so slow
+_READING_S = 0.4
+
+
+@dataclass(frozen=True)
+class StorageRates:
+    """What the loader, alone, gets."""
+
+    bytes_per_s: float  # of large loads, past the page cache where the file system allows that
+    latency_s: float  # of a small load that no other is in flight with, besides its bytes
+
+
+def measure_storage(folder: Path, clock: Callable[[], float] = time.perf_counter) -> StorageRates:
+    """Write a file, let the runtime's loader read it, and leave nothing behind. Raises InputError if that cannot be."""
+    runtime_ext.register()
+    read = tvm_ffi.get_global_func(PROGRAM_KIND + ".measure_storage")
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".flexcomp-probe.") as file:
+            end = clock() + _WRITING_S
+            for _ in range(_NBYTES // _PIECE):
+                file.write(os.urandom(_PIECE))
+                file.flush()
+                os.fsync(file.fileno())
+                if clock() > end:
+                    break
+            found = json.loads(read(file.name, _READING_S))
+    except OSError as error:
+        raise cannot_measure(folder, error.strerror) from None
+    except RuntimeError as error:  # the runtime's
+        raise cannot_measure(folder, str(error).strip().splitlines()[-1]) from None
+    return StorageRates(found["bytes_per_s"], found["latency_s"])
+
+
+def cannot_measure(folder: Path, reason: str | None) -> InputError:
+    """The error that says so, and the way out."""
+    return InputError(f"cannot measure the storage of {folder}: {reason} (--no-probe, or probe=False, builds without)")

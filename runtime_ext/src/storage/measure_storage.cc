@@ -1,0 +1,70 @@
+#include "storage/measure_storage.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "arena.h"
+#include "base/error.h"
+#include "program/program.h"
+#include "storage/file_source.h"
+#include "storage/loader.h"
+#include "storage/read_rate.h"
+
+namespace flexcomp {
+namespace {
+
+constexpr uint64_t kArena = 16 << 20;  // as large as budgets are
+constexpr uint64_t kLarge = 1 << 20, kSmall = 16 << 10;
+constexpr uint32_t kSmallLoads = 32;
+
+using Clock = std::chrono::steady_clock;
+
+// All over a file of so many bytes, each asked for when the one before is there.
+std::vector<Load> SmallLoads(uint64_t file_nbytes) {
+  std::vector<Load> loads;
+  const uint64_t places = file_nbytes / kSmall;
+  for (uint32_t number = 0; number < kSmallLoads; ++number)
+    loads.push_back({number * 7919 % places * kSmall, kSmall, number * kSmall, number, false, false});
+  return loads;
+}
+
+// The median of what these loads take.
+double SmallLoadSeconds(Loader& loader, std::span<const Load> loads, std::span<Span> spans, std::byte* arena) {
+  loader.Open(loads, arena);
+  loader.Start(spans);
+  for (uint32_t number = 1; number <= loads.size() && loader.Await(number); ++number) loader.Computed(number);
+  loader.Finish();
+  const auto nanoseconds = [](const Span& span) { return span.end - span.begin; };
+  const auto middle = spans.begin() + spans.size() / 2;
+  std::ranges::nth_element(spans, middle, {}, nanoseconds);
+  return static_cast<double>(nanoseconds(*middle)) * 1e-9;
+}
+
+}  // namespace
+
+StorageRates MeasureStorage(const std::string& path, const CpuSet& cpus, double seconds) {
+  auto source = std::make_unique<FileSource>(path, true);
+  const uint64_t nbytes = source->file_nbytes() / kPage * kPage;
+  if (nbytes < kLarge) RaiseError("ArtifactError", path, " has ", nbytes, " bytes: too few to measure storage with");
+  WeightsFile file(path, std::move(source));
+  const Arena arena(kArena);
+  const std::vector<Load> small = SmallLoads(nbytes);
+  std::vector<Span> spans(small.size());
+  // It sleeps while it waits: with reads of this size that costs nothing, and a busy system lets those go first who slept.
+  Loader loader(file, cpus, false);
+  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  StorageRates rates{0, std::numeric_limits<double>::infinity(), file.direct()};
+  do {  // in turns: a moment in which others are busy strikes both kinds
+    rates.bytes_per_s = std::max(rates.bytes_per_s, *MeasureReadRate(loader, {arena.base(), kArena}, nbytes, kLarge, nbytes));
+    rates.latency_s = std::min(rates.latency_s, SmallLoadSeconds(loader, small, spans, arena.base()));
+  } while (Clock::now() < end);
+  rates.latency_s = std::max(0.0, rates.latency_s - static_cast<double>(kSmall) / rates.bytes_per_s);
+  return rates;
+}
+
+}  // namespace flexcomp

@@ -1,0 +1,20 @@
+// How the storage that a file lies on serves the runtime's own loader: what plans are made for.
+#pragma once
+
+#include <string>
+
+#include "threads/cpu_set.h"
+
+namespace flexcomp {
+
+struct StorageRates {
+  double bytes_per_s;  // of large loads, in the best of several passes over the file
+  double latency_s;    // of a small load while no other is in flight, without its bytes; the median, in the best of several rounds
+  bool direct;         // reads bypassed the page cache
+};
+
+// Reads the file for about `seconds`. The loader runs on `cpus`, as in a session. Throws ArtifactError if the file cannot be
+// opened or is small, StorageError if it cannot be read.
+StorageRates MeasureStorage(const std::string& path, const CpuSet& cpus, double seconds);
+
+}  // namespace flexcomp

@@ -1,0 +1,115 @@
+"""A machine is measured once, remembered coarsely, and measured again where that is damaged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flexcomp.compiler import kernel_rates, probing
+from flexcomp.compiler.kernel_rates import KernelRates, measure_kernels, representatives
+from flexcomp.device import load_profile, resolve_target
+from flexcomp.errors import InputError
+from flexcomp.profiling import measure_storage, storage_rates
+from flexcomp.profiling.storage_rates import StorageRates
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLEXCOMP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "storage"
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Callable[[StorageRates, KernelRates], None]:
+    """Lets the machine be one with these rates."""
+
+    def is_one(storage: StorageRates, kernels: KernelRates) -> None:
+        monkeypatch.setattr(probing, "measure_storage", lambda folder: storage)
+        monkeypatch.setattr(probing, "measure_kernels", lambda target: kernels)
+
+    return is_one
+
+
+FAST = StorageRates(1.5e9, 80e-6), KernelRates(2.4e11, 4.7e10)
+SLOW = StorageRates(2e8, 1e-3), KernelRates(1e10, 5e9)
+
+
+def test_figures_are_rounded_to_steps() -> None:
+    assert {probing.rounded(value) for value in (1.45e9, 1.5e9, 1.55e9)} == {probing.rounded(1.5e9)}
+    assert all(abs(probing.rounded(value) / value - 1) < 0.08 for value in (1e-5, 0.3, 7e6, 3e9))
+
+
+def test_what_was_measured_is_remembered(cache: Path, tmp_path: Path, found) -> None:
+    target = resolve_target("native")
+    found(*FAST)
+    first, note = probing.probed_profile(tmp_path, target)
+    (kept,) = cache.iterdir()
+    assert "measured" in note and str(kept) in note and load_profile(kept) == first
+    assert (first.storage_bytes_per_s, first.load_latency_s) == (probing.rounded(1.5e9), probing.rounded(80e-6))
+    assert (first.flops_per_s, first.memory_bytes_per_s) == (probing.rounded(2.4e11), probing.rounded(4.7e10))
+    found(*SLOW)
+    assert probing.probed_profile(tmp_path, target) == (first, note.replace("(measured", "(remembered"))
+    kept.write_text("{}")
+    again, _ = probing.probed_profile(tmp_path, target)
+    assert (again.storage_bytes_per_s, again.flops_per_s) == (probing.rounded(2e8), probing.rounded(1e10))
+
+
+def test_few_storages_are_remembered(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found) -> None:
+    found(*FAST)
+    monkeypatch.setattr(probing, "MOST_FILES", 2)
+    for number in range(4):
+        monkeypatch.setattr(probing.platform, "node", lambda number=number: f"machine{number}")
+        probing.probed_profile(tmp_path, resolve_target("native"))
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_reading_leaves_nothing_behind(tmp_path: Path) -> None:
+    rates = measure_storage(tmp_path)
+    assert rates.bytes_per_s > 1e5 and 0 <= rates.latency_s < 10
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match=r"none: No such file or directory \(--no-probe"):
+        measure_storage(tmp_path / "none")
+
+
+def test_slow_storage_gets_a_small_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written and read in no more time: here a second passes with every look at the clock."""
+    sizes = []
+    monkeypatch.setattr(
+        storage_rates.tvm_ffi,
+        "get_global_func",
+        lambda name: lambda path, seconds: sizes.append(os.path.getsize(path)) or '{"bytes_per_s": 1e6, "latency_s": 0.01}',
+    )
+    seconds = iter(range(100))
+    assert measure_storage(tmp_path, clock=lambda: next(seconds)) == StorageRates(1e6, 0.01)
+    assert sizes == [4 << 20]
+
+
+def test_what_the_loader_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_rates, "_PIECE", 4096)
+    monkeypatch.setattr(storage_rates, "_NBYTES", 4096)
+    with pytest.raises(InputError, match=r"cannot measure the storage of .* 4096 bytes: too few to measure storage with"):
+        measure_storage(tmp_path)
+
+
+def test_kernels_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_rates, "_SECONDS", 0.0)
+    rates = measure_kernels(resolve_target("native"))
+    assert 1e6 < rates.flops_per_s < 1e14 and 1e6 < rates.memory_bytes_per_s < 1e13
+
+
+def test_rates_are_work_over_time() -> None:
+    """By a clock on which every call takes a second."""
+    unit, seconds = resolve_target("native").vector_unit, iter(range(10**6))
+    (_, direct), (_, winograd), (_, read) = representatives(replace(unit, threads=1))
+    rates = measure_kernels(resolve_target("native"), clock=lambda: next(seconds))
+    assert rates == KernelRates(pytest.approx((direct.work * winograd.work) ** 0.5), read.weight_nbytes)
+
+
+@pytest.mark.parametrize("target", ["native", "llvm -mcpu=x86-64-v2", "raspberry-pi-3b", "raspberry-pi-4b", "jetson-nx"])
+def test_every_processor_has_what_is_measured(target: str) -> None:
+    families = [kernel.family for _, kernel in representatives(resolve_target(target).vector_unit)]
+    assert families == ["direct", "winograd", "gemv"]
