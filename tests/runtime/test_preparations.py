@@ -1,0 +1,214 @@
+"""Weights that are stored once and prepared when they are loaded: right in every plan, refused where a plan is wrong."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tvm_ffi
+
+import flexcomp
+from benchmarks.networks.graph import Graph
+from flexcomp import runtime_ext
+from flexcomp.program import Program, encode_program
+from flexcomp.program.program import ALIGN, PAGE, stored_blocks
+from flexcomp.program.program_bytes import PROGRAM_KIND
+
+MUTATIONS = 2000
+
+
+def network() -> onnx.ModelProto:
+    """Layers whose fast kernels take Winograd's weights, Strassen's, and panels of another width."""
+    g = Graph("stored_once", seed=3)
+    x = g.relu(g.conv(g.input("x", (1, 3, 32, 32)), 64, 3))
+    for _ in range(2):
+        x = g.relu(g.op("Add", g.conv(g.relu(g.conv(x, 128, 3)), 64, 3), x, channels=64))
+    x = g.relu(g.conv(x, 256, 1))
+    return g.model(g.op("GlobalAveragePool", g.conv(x, 256, 1)), (1, 256, 1, 1))
+
+
+@pytest.fixture(scope="module")
+def inputs() -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(5).standard_normal((1, 3, 32, 32)).astype("f4")}
+
+
+@pytest.fixture(scope="module")
+def expected(inputs) -> np.ndarray:
+    return onnxruntime.InferenceSession(network().SerializeToString()).run(None, inputs)[0]
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    artifact = flexcomp.build(network(), target="llvm -mcpu=x86-64-v3", store="once", threads=1)
+    path = tmp_path_factory.mktemp("once") / "once.so"
+    digest = artifact.write_weights(path.with_suffix(".weights"))
+    artifact.write_library(path, digest)
+    return path, artifact, digest
+
+
+def loads(program: Program):
+    return [load for rung in program.rungs for load in rung.loads if load.prepared]
+
+
+def run(session, inputs) -> np.ndarray:
+    return next(iter(session.run(inputs).values()))
+
+
+def close(got, expected) -> bool:
+    return np.abs(np.asarray(got) - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_every_layer_is_stored_once(once):
+    """The file has no more than one form of each weight, though layers with several kernels are computed."""
+    _, artifact, _ = once
+    raw = sum(initializer.ByteSize() for initializer in network().graph.initializer)
+    assert artifact.program.weights_nbytes <= 1.03 * raw + 8 * PAGE
+    prepared = [layer for layer in artifact.program.layers if layer.weights and layer.weights.preparation]
+    assert {"winograd", "strassen"} <= {layer.implementation.split()[0] for layer in prepared}
+
+
+def test_every_budget_is_right(once, inputs, expected):
+    """Prepared weights stay, or are prepared in every inference."""
+    path, artifact, _ = once
+    assert {load.pinned for load in loads(artifact.program)} == {True, False}
+    for rung in artifact.program.rungs:
+        with flexcomp.load(path, budget=rung.budget) as session:
+            for _ in range(3):
+                assert close(run(session, inputs), expected)
+
+
+def test_budgets_may_change_at_any_time(once, inputs, expected):
+    path, artifact, _ = once
+    budgets = [rung.budget for rung in artifact.program.rungs]
+    with flexcomp.load(path) as session:
+        for budget in random.Random(1).choices(budgets, k=60):
+            session.set_budget(budget)
+            assert close(run(session, inputs), expected)
+
+
+@pytest.mark.parametrize("weights", ["float16", "int8"])
+def test_prepared_from_narrow_weights(weights, inputs, tmp_path):
+    """All rungs compute the same function, whether transforms were made of the rounded weights now or when it was built."""
+    results = []
+    for store in ("once", "prepared"):
+        artifact = flexcomp.build(network(), target="llvm -mcpu=x86-64-v3", store=store, threads=1, weights=weights)
+        assert bool(loads(artifact.program)) == (store == "once")
+        artifact.export_library(tmp_path / f"{store}.so")
+        for rung in (artifact.program.rungs[0], artifact.program.rungs[-1]):
+            with flexcomp.load(tmp_path / f"{store}.so", budget=rung.budget) as session:
+                results.append(run(session, inputs))
+    assert all(close(result, results[-1]) for result in results)
+
+
+def test_reads_that_fail_leave_the_next_inference_right(once, inputs, expected):
+    path, artifact, _ = once
+    rung = next(rung for rung in artifact.program.rungs if any(load.prepared and not load.pinned for load in rung.loads))
+    for nth in range(1, len(rung.loads) + 2, 3):
+        with flexcomp.load(path, budget=rung.budget, fail_read_at=nth) as session:
+            for _ in range(3):
+                try:
+                    assert close(run(session, inputs), expected)
+                except flexcomp.StorageError:
+                    continue
+            assert close(run(session, inputs), expected)
+
+
+def test_stored_blocks():
+    """Of ranges of channels those that hold them; the last block ends with the last channel."""
+    assert stored_blocks(96, 32, 48, 0, 1) == (0, 2)
+    assert stored_blocks(96, 32, 48, 1, 1) == (1, 2)
+    assert stored_blocks(100, 32, 48, 2, 1) == (1, 3)  # channels 52 to 99; of the stored, [32, 64), [64, 96) and [68, 100)
+    assert stored_blocks(64, 16, 16, 2, 2) == (2, 2)
+
+
+@pytest.fixture(scope="module")
+def opened(once):
+    """A program, what its weights are, and a way to open it when it was changed."""
+    runtime_ext.register()
+    path, artifact, digest = once
+    create = tvm_ffi.get_global_func(PROGRAM_KIND + ".create")
+    library = tvm_ffi.load_module(str(path))
+
+    def open_session(program):
+        module = create(encode_program(program, digest))
+        return module.get_function("open")(str(path.with_suffix(".weights")), f'{{"library_path": "{path}"}}')
+
+    assert library is not None
+    return artifact.program, open_session
+
+
+def mutated(program: Program, rng: random.Random) -> Program:
+    """One number of one load with something to prepare, or of a step or layer that it belongs to, is another."""
+    at = rng.choice([i for i, rung in enumerate(program.rungs) if any(load.prepared for load in rung.loads)])
+    rung = program.rungs[at]
+    index = rng.choice([i for i, load in enumerate(rung.loads) if load.prepared])
+    load = rung.loads[index]
+    other = rng.choice(rung.loads)
+    near = rng.choice([-1, 1]) * rng.choice([ALIGN, PAGE, 8 * PAGE])
+    change = rng.choice(["source", "nbytes", "target", "after", "pinned", "ahead", "layer", "first", "count", "at", "gone", "order", "weights"])
+    if change == "weights":
+        step = rng.choice([i for i, step in enumerate(rung.steps) if step.layer == load.prepared.layer])
+        moved = replace(rung.steps[step], weights_at=max(0, rung.steps[step].weights_at + near))
+        return _with(program, at, steps=(*rung.steps[:step], moved, *rung.steps[step + 1 :]))
+    if change == "gone":
+        return _with(program, at, loads=_changed(rung.loads, index, replace(load, prepared=None)))
+    if change == "order" and index:
+        swapped = list(rung.loads)
+        swapped[index - 1 : index + 1] = swapped[index], swapped[index - 1]
+        return _with(program, at, loads=tuple(swapped))
+    values = {
+        "source": max(0, load.source + rng.choice([-PAGE, PAGE])),
+        "nbytes": max(PAGE, load.nbytes + rng.choice([-PAGE, PAGE])),
+        "target": rng.choice([max(0, load.target + rng.choice([-PAGE, PAGE])), other.target]),
+        "after": rng.randrange(len(rung.steps) + 1),
+        "pinned": not load.pinned,
+        "ahead": not load.ahead,
+    }
+    if change in values:
+        return _with(program, at, loads=_changed(rung.loads, index, replace(load, **{change: values[change]})))
+    prepared = load.prepared
+    values = {
+        "layer": rng.randrange(len(program.layers)),
+        "first": max(0, prepared.first + rng.choice([-1, 1])),
+        "count": max(1, prepared.count + rng.choice([-1, 1])),
+        "at": max(0, prepared.at + near),
+    }
+    if change not in values:
+        return program
+    made = replace(prepared, **{change: values[change]})
+    return _with(program, at, loads=_changed(rung.loads, index, replace(load, prepared=made)))
+
+
+def _changed(items, index, item):
+    return (*items[:index], item, *items[index + 1 :])
+
+
+def _with(program, at, **changes):
+    """With another rung, and only that: the others are as they were."""
+    return replace(program, rungs=(replace(program.rungs[at], **changes),))
+
+
+def test_mutations_are_refused_or_harmless(opened, inputs, expected):
+    """A changed plan is an error when it is opened, or computes what it did."""
+    program, open_session = opened
+    rng, refused, harmless = random.Random(7), 0, 0
+    arrays = [tvm_ffi.from_dlpack(array) for array in inputs.values()]
+    for _ in range(MUTATIONS):
+        changed = mutated(program, rng)
+        try:
+            session = open_session(changed)
+        except RuntimeError as error:
+            assert error.__tvm_ffi_error__.kind == "ArtifactError"
+            refused += 1
+            continue
+        for _ in range(2):
+            result = np.full(expected.shape, np.nan, "f4")
+            session.get_function("run")(*arrays, tvm_ffi.from_dlpack(result))
+            assert close(result, expected), changed
+        session.get_function("close")()
+        harmless += 1
+    assert refused > MUTATIONS // 2 and refused + harmless == MUTATIONS
