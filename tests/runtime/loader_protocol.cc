@@ -45,6 +45,12 @@ struct Rung {
 Load LoadOf(int number, int place, uint32_t after, bool pinned, bool ahead) {
   return {static_cast<uint64_t>(number), 8, static_cast<uint64_t>(place) * 8, after, pinned, ahead};
 }
+// Read to the place `read`, which loads may share.
+Load Made(int number, int read, int place, uint32_t after, bool pinned) {
+  Load load = LoadOf(number, read, after, pinned, false);
+  load.prepared = {0, 0, 1, static_cast<uint64_t>(place) * 8};
+  return load;
+}
 Load Pinned(int number, int place) { return LoadOf(number, place, 0, true, false); }
 Load Ahead(int number, int place, uint32_t after) { return LoadOf(number, place, after, false, true); }
 Load Streamed(int number, int place, uint32_t after) { return LoadOf(number, place, after, false, false); }
@@ -57,6 +63,9 @@ const Rung kStreamed{{Pinned(0, 0), Streamed(1, 1, 0)}, {{2, {0, 1}}, {0, {}}}};
 const Rung kOneAhead{{Ahead(0, 0, 1)}, {{1, {0}}}};
 const Rung kOnePinned{{Pinned(0, 0)}, {{1, {0}}}};
 const Rung kAllPinned{{Pinned(0, 0), Pinned(1, 1)}, {{1, {0}}, {2, {1}}}};
+
+const Rung kPrepared{{Made(0, 3, 0, 0, true), Made(1, 3, 1, 0, false), Made(2, 3, 2, 1, false)}, {{1, {0}}, {2, {1}}, {3, {2}}}};
+const Rung kOnePrepared{{Made(0, 1, 0, 0, false)}, {{1, {0}}}};
 
 struct Scenario {
   const char* name;
@@ -136,6 +145,29 @@ class Source final : public ByteSource {
 
 Source* source;
 
+// Where what a load brings lies.
+uint64_t& Brought(const Load& load) { return world->places[(load.prepared ? load.prepared->at : load.target) / 8]; }
+
+class Making final : public flexcomp::Preparer {
+ public:
+  int Prepare(uint32_t load) noexcept override {
+    const Load& made = scenario->rungs[world->rung]->loads[load];
+    uint64_t& read = world->places[made.target / 8];
+    At("prepare");
+    Require(!world->abandoned, "something is prepared in memory that was given back");
+    Require(read == load + 1, "what is prepared was not read");
+    Brought(made) = kInFlight;
+    At("go on preparing");
+    Require(!world->abandoned, "memory was given back in which something is prepared");
+    Require(read == load + 1 && Brought(made) == kInFlight, "something was written where something is prepared");
+    Brought(made) = load + 1;
+    read = kNothing;
+    return 0;
+  }
+};
+
+Making* making;
+
 // ------------------------------------------------------------------------------------------- the session
 
 const Rung& rung() { return *scenario->rungs[world->rung]; }
@@ -149,7 +181,7 @@ void Unlock() { world->locked = false; }
 void Activate() {
   world->mapped = true;
   Wipe();
-  loader->Open(rung().loads, reinterpret_cast<std::byte*>(world->places));
+  loader->Open(rung().loads, reinterpret_cast<std::byte*>(world->places), making);
 }
 
 void SwitchToWanted() {
@@ -190,14 +222,14 @@ void SetBudget(int chosen) {
 void Compute(const Step& step) {
   const auto there = [&] {
     for (const int load : step.loads)
-      if (world->places[rung().loads[load].target / 8] != static_cast<uint64_t>(load) + 1) return false;
+      if (Brought(rung().loads[load]) != static_cast<uint64_t>(load) + 1) return false;
     return true;
   };
   Require(there(), "a step begins without its weights");
   At("compute");
   Require(there(), "the weights of a step change while it computes");
   for (const int load : step.loads)
-    if (!rung().loads[load].pinned) world->places[rung().loads[load].target / 8] = kNothing;
+    if (!rung().loads[load].pinned) Brought(rung().loads[load]) = kNothing;
 }
 
 bool RunSteps() {
@@ -287,6 +319,7 @@ explore::Explored Explore(const Scenario& now) {
   world->rung = world->wanted = static_cast<int>(now.rungs.size()) - 1;
   auto own = std::make_unique<Source>();
   source = own.get();
+  making = Make<Making>();
   auto* file = Make<WeightsFile>("weights", std::move(own));
   loader = Make<Loader>(*file, flexcomp::CpuSet(), false);
   for (const Rung* rung : now.rungs) loader->Reserve(rung->loads);
@@ -320,6 +353,10 @@ const Scenario kScenarios[] = {
     {"back and forth", {&kOneAhead, &kOnePinned}, 1, 2, 0, true},
     {"back and forth by copies", {&kOneAhead, &kOnePinned}, 1, 2, 0, false},
     {"switches and faults", {&kOneAhead, &kOnePinned}, 2, 1, 1, true},
+    {"prepared", {&kPrepared}, 4, 0, 0, true},
+    {"faults, prepared", {&kPrepared}, 3, 0, 1, true},
+    {"switches, prepared and pinned", {&kOnePinned, &kOnePrepared}, 1, 1, 0, true},
+    {"switches by copies, prepared", {&kOnePinned, &kOnePrepared}, 1, 1, 0, false},
 };
 
 }  // namespace

@@ -40,6 +40,14 @@ def test_every_order_of_steps_is_right(tmp_path):
             "storage/loader.cc", "      if (!interrupted_) break;\n", "      break;\n",
             "a read begins into memory that was given back", id="a read begins behind an interruption",
         ),
+        pytest.param(
+            "storage/loader.cc", "  while (Shares(j))\n    if (!EndRead()) return false;\n", "",
+            "prepared: ", id="what is to be prepared is read over",
+        ),
+        pytest.param(
+            "storage/loader.cc", "const bool wanted = !interrupted_;", "const bool wanted = true;",
+            "memory was given back in which something is prepared", id="a preparation begins behind an interruption",
+        ),
         pytest.param("storage/loader.h", "kTurns = 4", "kTurns = 2", "all read ahead: ", id="turns are used again too soon"),
         pytest.param(
             "base/counter.h", f"{_STORE}    if ({_ASLEEP}) value_.notify_all();\n",
