@@ -17,7 +17,7 @@ from flexcomp.cli.common import (
 )
 from flexcomp.cli.names import BUDGETS, completed, known_option
 from flexcomp.cli.weight_options import Calibration, MaxError, Weights, weight_types
-from flexcomp.compiler.offered import KERNELS
+from flexcomp.compiler.offered import DEFAULT_STORE, KERNELS, STORES
 from flexcomp.device.presets import PRESETS
 from flexcomp.files import require_space, require_writable
 from flexcomp.plan import STRATEGIES
@@ -67,6 +67,14 @@ def build(
             "and 'flexnn' those of its fixed order",
         ),
     ] = "auto",
+    store: Annotated[
+        str,
+        known_option(
+            STORES,
+            "How weights lie in the file: 'once', and what other kernels want of them is prepared when they are loaded, or "
+            "'prepared' for all kernels",
+        ),
+    ] = DEFAULT_STORE,
     weights: Weights = None,
     max_error: MaxError = None,
     calibration: Calibration = None,
@@ -132,6 +140,7 @@ def build(
                 threads=threads,
                 strategy=strategy,
                 kernels=kernels,
+                store=store,
                 device=profile,
                 probe=False,
                 tuning=tuning,

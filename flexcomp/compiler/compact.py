@@ -26,7 +26,8 @@ def drop_unused(program: Program, weights: Iterable[Entry]) -> tuple[Program, tu
     def moved(offset: int) -> int:
         return offset - int(removed[offset // PAGE]) * PAGE
 
-    ranges = [(layer.weights.offset, layer.weights.offset + layer.weights.stored_nbytes) for layer in program.layers if layer.weights]
+    stored = [layer.weights for layer in program.layers if layer.weights]
+    ranges = [(weights.offset, weights.offset + weights.stored_nbytes) for weights in stored]
     kept = tuple(
         (name, array, moved(offset))
         for name, array, offset in weights

@@ -122,7 +122,7 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
             if weights is not None:
                 inside = weights.offset + step.first * weights.block_nbytes - segment.source
                 weights_at[index] = segment.address + inside
-        loads += _loads(planning, form, planned, segment, weights_at[segment.step])
+        loads += _loads(planning, form, planned, segment, weights_at[segment.step], sum(load.prepared is not None for load in loads))
         complete.append(len(loads))
     steps = tuple(
         Step(form.layers[step.layer], step.first, step.count, complete[need], weights, scratch)
@@ -133,8 +133,10 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
     return Rung(planned.budget, planned.arena, tuple(value_at), steps, tuple(loads), choice.latency)
 
 
-def _loads(planning: Planning, form: Form, planned: plan.Plan, segment: plan.Segment, at: int) -> Iterator[Load]:
-    """The loads of a segment; of one that is prepared, the first of whose blocks lies `at`, they are as many as there are pieces."""
+def _loads(
+    planning: Planning, form: Form, planned: plan.Plan, segment: plan.Segment, at: int, made: int
+) -> Iterator[Load]:
+    """The loads of a segment. What is prepared, its first block `at`, is read in pieces; `made` of them were before it."""
     steps = planned.steps[segment.step : segment.step + segment.count]
     index = form.layers[steps[0].layer]
     layer = planning.network.layers[index]
@@ -143,8 +145,7 @@ def _loads(planning: Planning, form: Form, planned: plan.Plan, segment: plan.Seg
         return
     first, count = steps[0].first, sum(step.count for step in steps)
     room = -(-planned.tensor_at[-1] // plan.PAGE) * plan.PAGE
-    ranges = pieces(layer, first, count, form.piece)
-    for number, (begin, some) in enumerate(ranges):
+    for number, (begin, some) in enumerate(pieces(layer, first, count, form.piece), made):
         prepared = Prepared(index, begin, some, at + (begin - first) * layer.weights.block_nbytes)
         place = (*source(layer, begin, some), room + number % PIECES * form.piece)
         yield Load(*place, segment.after, segment.pinned, segment.ahead, prepared)

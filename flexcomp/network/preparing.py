@@ -8,7 +8,7 @@ from dataclasses import replace
 from tvm import tirx
 
 from flexcomp.passes.attributes import CHANNELS, FORM
-from flexcomp.program import PAGE, Layer, Preparation, TensorType, Weights, stored_blocks
+from flexcomp.program import PAGE, Layer, Preparation, TensorType, Weights
 from flexcomp.schedules.preparation import Form, function, preparation
 
 # Bytes that are read before they are prepared: enough for the storage, and still in a core's cache when they are.
@@ -50,7 +50,7 @@ def piece_nbytes(layers: Iterable[Layer]) -> int:
 def source(layer: Layer, first: int, count: int) -> tuple[int, int]:
     """The pages of the data section, (offset, nbytes), that blocks of a layer's prepared weights are made of."""
     weights, made = layer.weights, layer.weights.preparation
-    low, some = stored_blocks(made.channels, made.stored.shape[-1], layer.panel.type.shape[-1], first, count)
+    low, some = made.range_of(layer.panel.type, first, count)
     begin = weights.offset + low * made.block_nbytes
     end = begin + some * made.block_nbytes
     return begin // PAGE * PAGE, -(-end // PAGE) * PAGE - begin // PAGE * PAGE

@@ -16,7 +16,7 @@ from .problem import Layer, Problem, Storage
 
 @lru_cache(maxsize=256)
 def _amounts(problem: Problem) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Per layer the bytes of live tensors, the seconds, and the bytes that take as long to be read as its weights to be loaded."""
+    """Per layer the bytes of live tensors, the seconds, and bytes that are read in the time in which its weights are loaded."""
     seconds = np.array([layer.seconds for layer in problem.layers])
     nbytes = [cost * layer.weights.nbytes if layer.weights else 0 for layer, cost in _priced(problem)]
     nbytes = np.array(nbytes, dtype=float)

@@ -161,7 +161,7 @@ def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trac
         seen.steps.setdefault(key, []).append(StepTime(share, seconds, nbytes, seen.plans, distance))
     for index, load in enumerate(rung.loads):
         spans = [t.loads[index] for t in traces if t.loads[index][1]]
-        if not load.pinned and spans:
+        if not load.pinned and spans and not load.prepared:
             # All of them: a load that ends late makes the one behind it seem short.
             seconds = statistics.fmean((end - begin) * 1e-9 for begin, end in spans)
             waits = statistics.fmean(waited(*span) * 1e-9 for span in spans)

@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from flexcomp.program import (
     CountArg,
     FirstArg,
     Layer,
+    Load,
     Port,
     Program,
     Rung,
@@ -45,7 +47,8 @@ class Replay:
         self.rung: Rung = select_rung(self.program, budget)
         self._weights = _data_section(library.with_suffix(".weights"))
         self._arena = aligned(self.rung.arena)
-        self._calls = [self._call(module.imports[0], step) for step in self.rung.steps]
+        self._kernels = module.imports[0]
+        self._calls = [self._call(self._kernels, step) for step in self.rung.steps]
         self._loaded_before = False
         rng = np.random.default_rng(0)
         self._inputs = [
@@ -74,11 +77,25 @@ class Replay:
         """Copies of what the last inference computed."""
         return {p.name: self._view(self.rung.value_at[p.value], p.type).copy() for p in self.program.outputs}
 
-    def _load(self, load) -> None:
+    def _load(self, load: Load) -> None:
         if load.pinned and self._loaded_before:
             return
         data = self._weights[load.source : load.source + load.nbytes]
         self._arena[load.target : load.target + len(data)] = data
+        if load.prepared:
+            self._prepare(load)
+
+    def _prepare(self, load: Load) -> None:
+        made, layer = load.prepared, self.program.layers[load.prepared.layer]
+        weights, panel = layer.weights, layer.panel.type
+        low, some = weights.preparation.range_of(panel, made.first, made.count)
+        inside = weights.offset + low * weights.preparation.block_nbytes - load.source
+        stored, prepared = (
+            self._view(at, replace(type_, shape=(blocks, *type_.shape[1:])))
+            for at, type_, blocks in ((load.target + inside, weights.preparation.stored, some), (made.at, panel, made.count))
+        )
+        function = self._kernels.get_function(signature.symbol(weights.preparation.kernel, signature.of_preparation(layer)))
+        function(tvm_ffi.from_dlpack(stored), made.first, made.count, tvm_ffi.from_dlpack(prepared))
 
     def _call(self, kernels: tvm_ffi.Module, step: Step) -> tuple:
         layer = self.program.layers[step.layer]

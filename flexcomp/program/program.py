@@ -113,6 +113,11 @@ class Preparation:
         return self.stored.nbytes // self.stored.shape[0]
 
 
+    def range_of(self, panel: TensorType, first: int, count: int) -> tuple[int, int]:
+        """(first, count) of the stored blocks that blocks of `panel` are made of."""
+        return stored_blocks(self.channels, self.stored.shape[-1], panel.shape[-1], first, count)
+
+
 def stored_blocks(channels: int, stored: int, prepared: int, first: int, count: int) -> tuple[int, int]:
     """(first, count) of the blocks of `stored` channels that `count` blocks of `prepared` channels are made of."""
     begin = min(first * prepared, channels - prepared)
@@ -246,3 +251,11 @@ class Program:
     rungs: tuple[Rung, ...]  # ascending by budget
     weights_nbytes: int  # size of the weights file's data section
     metadata: dict[str, str] = field(default_factory=dict)
+
+    def brought(self, load: Load) -> tuple[int, int]:
+        """(address, bytes) of what is in the arena when a load is complete."""
+        if load.prepared is None:
+            return load.target, load.nbytes
+        weights = self.layers[load.prepared.layer].weights
+        assert weights is not None
+        return load.prepared.at, load.prepared.count * weights.block_nbytes

@@ -20,7 +20,7 @@ def describe(program: Program) -> dict:
         "weights_bytes": program.weights_nbytes,
         "error": errors.error if errors else None,  # of the outputs, by narrow weights; null where it was not measured
         "max_error": errors.max_error if errors else None,  # what was asked for
-        "ladder": [_rung(rung) for rung in program.rungs],
+        "ladder": [_rung(program, rung) for rung in program.rungs],
         "kernels": recorded.by if recorded else None,
         "layers": _layers(program, recorded, errors),
     }
@@ -38,11 +38,11 @@ def _port(port: Port) -> dict:
     return {"name": port.name, "shape": list(port.type.shape), "dtype": port.type.dtype}
 
 
-def _rung(rung: Rung) -> dict:
+def _rung(program: Program, rung: Rung) -> dict:
     return {
         "budget_bytes": rung.budget,
         "arena_bytes": rung.arena,
-        "pinned_bytes": sum(load.nbytes for load in rung.loads if load.pinned),
+        "pinned_bytes": sum(program.brought(load)[1] for load in rung.loads if load.pinned),
         "streamed_bytes": sum(load.nbytes for load in rung.loads if not load.pinned),
         "predicted_ms": rung.predicted_s * 1e3,
         "steps": len(rung.steps),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flexcomp.program import Program, Rung, ValueArg
@@ -53,38 +53,41 @@ def _activations(program: Program, rung: Rung) -> list[Box]:
 def _weights(program: Program, rung: Rung) -> list[Box]:
     uses: list[list[int]] = [[] for _ in rung.loads]
     names = ["" for _ in rung.loads]
+    brought = [program.brought(load) for load in rung.loads]
     for index, step in enumerate(rung.steps):
         layer = program.layers[step.layer]
         if layer.weights is None:
             continue
         start = step.weights_at
         end = start + step.count * layer.weights.block_nbytes
-        for position in _holders(rung, step.need, start, end):
+        for position in _holders(brought, step.need, start, end):
             uses[position].append(index)
             names[position] = names[position] or layer.name
     result = []
-    for load, steps, name in zip(rung.loads, uses, names, strict=True):
-        if load.pinned:
-            result.append(Box("pinned weights", name, 0, len(rung.steps), load.target, load.nbytes))
-            continue
+    for load, place, steps, name in zip(rung.loads, brought, uses, names, strict=True):
         first, last = (steps[0], steps[-1] + 1) if steps else (load.after, load.after + 1)
+        if load.prepared:
+            result.append(Box("preload", name, 0 if load.ahead else load.after, first + 1, load.target, load.nbytes))
+        if load.pinned:
+            result.append(Box("pinned weights", name, 0, len(rung.steps), *place))
+            continue
         if load.ahead:
-            result.append(Box("preload", name, load.after, len(rung.steps), load.target, load.nbytes))
+            result.append(Box("preload", name, load.after, len(rung.steps), *place))
         begin = 0 if load.ahead else load.after
         if begin < first:
-            result.append(Box("preload", name, begin, first, load.target, load.nbytes))
-        result.append(Box("weights", name, first, last, load.target, load.nbytes))
+            result.append(Box("preload", name, begin, first, *place))
+        result.append(Box("weights", name, first, last, *place))
     return result
 
 
-def _holders(rung: Rung, need: int, start: int, end: int) -> Iterator[int]:
+def _holders(brought: Sequence[tuple[int, int]], need: int, start: int, end: int) -> Iterator[int]:
     """Positions of the loads whose bytes fill the addresses [start, end) once `need` loads are complete."""
     missing = [(start, end)]
     for position in range(need - 1, -1, -1):
         if not missing:
             return
-        load = rung.loads[position]
-        low, high = load.target, load.target + load.nbytes
+        low = brought[position][0]
+        high = low + brought[position][1]
         if any(a < high and low < b for a, b in missing):
             yield position
             parts = [part for a, b in missing for part in ((a, min(b, low)), (max(a, high), b))]

@@ -90,8 +90,11 @@ def load_names(program: Program, rung: Rung) -> Iterator[str]:
     ranges: dict[tuple[int, int], str] = {}
     for step in rung.steps:
         layer = program.layers[step.layer]
-        if layer.weights:
+        if layer.weights and not layer.weights.preparation:
             ranges.setdefault((layer.weights.offset, layer.weights.offset + layer.weights.nbytes), layer.name)
     for load in rung.loads:
+        if load.prepared:
+            yield program.layers[load.prepared.layer].name
+            continue
         start, end = load.source, load.source + load.nbytes
         yield ranges[max(ranges, key=lambda r: min(end, r[1]) - max(start, r[0]))]

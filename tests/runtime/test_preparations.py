@@ -149,7 +149,7 @@ def mutated(program: Program, rng: random.Random) -> Program:
     load = rung.loads[index]
     other = rng.choice(rung.loads)
     near = rng.choice([-1, 1]) * rng.choice([ALIGN, PAGE, 8 * PAGE])
-    change = rng.choice(["source", "nbytes", "target", "after", "pinned", "ahead", "layer", "first", "count", "at", "gone", "order", "weights"])
+    change = rng.choice("source nbytes target after pinned ahead layer first count at gone order weights".split())
     if change == "weights":
         step = rng.choice([i for i, step in enumerate(rung.steps) if step.layer == load.prepared.layer])
         moved = replace(rung.steps[step], weights_at=max(0, rung.steps[step].weights_at + near))

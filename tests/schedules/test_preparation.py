@@ -47,13 +47,14 @@ def transformed(transform, out: int, block: int, in_channels: int, kernel, kept:
     return Preparation(stored, prepared, kernel, in_channels, transform)
 
 
+NARROW = ("float16", "bfloat16", "int8", SCALED_BFLOAT16)
 CASES = [
     *((f"winograd {t.m}", transformed(t, 96, 48, 5, (3, 3), "float32")) for t in WINOGRAD),
     *((f"line {t.axes}", transformed(t, 64, 16, 3, (t.r, 1) if t.axes[0] else (1, t.r), "float32")) for t in LINES),
     *((f"stem {t.before}", transformed(t, 64, 32, 3, (7, 7), "float32")) for t in STEMS),
     *((f"strassen {n}", transformed(HalvesTransform(n), 128, 64 * n, 32, (1, 1), "float32", 0)) for n in (1, 2)),
     *((f"wider, {kept}", transformed(None, 96, 48, 9, (1, 1), kept, 2)) for kept in ("float32", "float16", "int8")),
-    *((f"of {kept}", transformed(WINOGRAD[1], 64, 16, 3, (3, 3), kept)) for kept in ("float16", "bfloat16", "int8", SCALED_BFLOAT16)),
+    *((f"of {kept}", transformed(WINOGRAD[1], 64, 16, 3, (3, 3), kept)) for kept in NARROW),
     ("a last block that overlaps", transformed(WINOGRAD[0], 72, 16, 4, (3, 3), "float32")),
     ("odd channels", transformed(WINOGRAD[0], 37, 16, 2, (3, 3), "float32")),
 ]  # fmt: skip
