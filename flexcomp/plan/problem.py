@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -160,6 +161,10 @@ class Problem:
 
     def __hash__(self) -> int:
         """By little of it: what is remembered of problems is looked up often, and problems are large."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash((len(self.layers), len(self.tensors), sum(layer.seconds for layer in self.layers)))
 
     def __str__(self) -> str:
