@@ -7,6 +7,7 @@ in one process, and at every rung they take turns within the second.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +79,13 @@ class Contender:
         return Turn(tuple(np.diff(ends)), stats["stall_ms"], stats["bytes_read"])
 
 
+def evenly(budgets: Sequence[int], count: int) -> list[int]:
+    """So many of the budgets, which ascend, or fewer: those that serve as many bytes, each as many times the one before."""
+    wanted = np.geomspace(budgets[0], budgets[-1], count)
+    places = np.searchsorted(budgets, np.round(wanted), side="right") - 1
+    return sorted({budgets[place] for place in places})
+
+
 def _input(random: np.random.Generator, port: session.TensorInfo) -> np.ndarray:
     kind = np.dtype(port.dtype)
     return random.standard_normal(port.shape).astype(kind) if kind.kind == "f" else np.zeros(port.shape, kind)
@@ -89,7 +97,7 @@ def _inferences(rung: Rung, seconds: float, least: int = 2) -> int:
 
 
 class Turns:
-    """Runs of all rungs on one storage, about `seconds` of each; with `budgets`, of so many of the first library's."""
+    """Runs of all rungs on one storage, about `seconds` of each; with `budgets`, of so many of the first library's (`evenly`)."""
 
     def __init__(
         self, resident: Compiled, libraries: dict[str, Compiled], seconds: float, options: dict, budgets: int | None = None
@@ -102,7 +110,7 @@ class Turns:
             for rung in library.program.rungs:
                 self.rungs.setdefault(rung.budget, {})[strategy] = rung
         if budgets is not None:
-            kept = {rung.budget for rung in spread(libraries[self.first].program.rungs, budgets)}
+            kept = evenly([rung.budget for rung in libraries[self.first].program.rungs], budgets)
             self.rungs = {budget: rungs for budget, rungs in self.rungs.items() if budget in kept}
         self.contenders = {strategy: Contender(library, options) for strategy, library in libraries.items()}
         # it has read everything before it is timed

@@ -93,7 +93,10 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
         tile = grouped_tile(spec, unit)
     else:
         row_nbytes = 4 * spec.in_channels * spec.stride[1]
-        tile = choose(tile_width(spec), spec.group_out, conv.unit_for(spec, unit), row_nbytes=row_nbytes)
+        tile = choose(
+            tile_width(spec), spec.group_out, conv.unit_for(spec, unit), row_nbytes=row_nbytes,
+            weight_nbytes=WEIGHT_DTYPES[element_type(spec.weights)],
+        )  # fmt: skip
     return [
         direct_candidate(spec, tile, unit),
         *widened_candidates(spec, tile, unit),

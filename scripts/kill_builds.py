@@ -126,7 +126,8 @@ class Build:
         for name in ("out", "tmp", "cache"):
             for path in sorted((self._folder / name).rglob("*")):
                 is_entry = path.parent.name == "kernels" and path.suffix == ".o" and not path.name.startswith(".")
-                if path.is_file() and not is_entry:
+                is_count = path.name == "kernels-added"  # of what was kept, for the cache
+                if path.is_file() and not is_entry and not is_count:
                     found.append(str(path.relative_to(self._folder)))
         return sorted(set(found) - _ARTIFACTS)
 

@@ -86,24 +86,26 @@ def dense(inputs: int, outputs: int, layers: int) -> onnx.ModelProto:
 DENSE = {"dense_4096": (4096, 4096, 8), "dense_25088": (25088, 4096, 1)}  # the first one of VGG-19
 
 
-def load(name: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """A network and its inputs."""
-    if name in DENSE:
-        model = dense(*DENSE[name])
-        x = np.random.default_rng(0).standard_normal((1, DENSE[name][0])).astype(np.float32)
-        return model, {"x": x}
-    network = models.load(name)
-    return network.model, network.example(0)
+def load(name: str) -> models.Network:
+    """A network, or dense layers."""
+    if name not in DENSE:
+        return models.load(name)
+    inputs, outputs, layers = DENSE[name]
+    example = lambda variant: {"x": np.random.default_rng(variant).standard_normal((1, inputs)).astype(np.float32)}  # noqa: E731
+    return models.Network(name, dense(inputs, outputs, layers), None, example)
 
 
 def measure(name: str, folder: Path, rounds: int, kernels: str) -> list[Row]:
     """A network in all types, in turns."""
-    model, inputs = load(name)
+    network = load(name)
+    inputs = network.example(0)
     with ExitStack() as stack:
         calls: list[Callable[[], object]] = []
         for weights in TYPES:
             path = folder / f"{name}.{weights}.so"
-            built = flexcomp.build(model, kernels=kernels, weights=weights, threads=1, progress=False)
+            built = flexcomp.build(
+                network.model, input_shapes=network.input_shapes, kernels=kernels, weights=weights, threads=1, progress=False
+            )
             built.export_library(path)
             session = stack.enter_context(flexcomp.load(path, threads=1))
             calls.append(lambda session=session: session.run(inputs))

@@ -43,6 +43,7 @@ from .auto_weights import Chosen, checked_max_error
 from .auto_weights import choose as choose_types
 from .calibration import Given, Inputs, read_inputs
 from .code import Code
+from .collecting import seldom_collected
 from .kernel_compiler import KernelCompiler
 from .offered import DEFAULT_MAX_ERROR, DEFAULT_STORE, KERNELS, STORES
 from .prepared import Prepared, Progress, Wish
@@ -105,7 +106,8 @@ def build(
     broken.
     """
     wish = Wish(parse_budget(budget), checked_name(strategy, plan.STRATEGIES, "strategy"))
-    with shown(progress, title_of(model)) as report, KernelCompiler(KernelCache() if cache else None) as compiler:
+    compiling = KernelCompiler(KernelCache() if cache else None)
+    with seldom_collected(), shown(progress, title_of(model)) as report, compiling as compiler:
         prepared = prepare(
             model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
             device=device, probe=probe, tuning=tuning, progress=report, cache=cache,

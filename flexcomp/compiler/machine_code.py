@@ -144,7 +144,15 @@ def static_library(symbol: str, code: bytes, folder: Path) -> tvm.runtime.Module
 
 
 def _pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.Pass]:
-    """Of TVM's passes those that change kernels for a CPU: without the others LLVM is given the same code in half the time."""
+    @tvm.transform.module_pass(opt_level=0, name="flexcomp")
+    def lower(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        return tvm.transform.Sequential(_passes(*_needs(mod)))(mod)
+
+    return lower, finalize_host_passes, finalize_device_passes
+
+
+def _passes(has_blocks: bool, is_foreign: bool, may_branch: bool) -> list[tvm.transform.Pass]:
+    """Of TVM's passes those that change a kernel: each looks at all of it, and together they take as long as LLVM does."""
     blocks = [
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
@@ -152,21 +160,23 @@ def _pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.P
         s_tir.transform.CompactBufferAllocation(),
         s_tir.transform.LowerMatchBuffer(),
     ]
-    loops = [
+    return [
+        s_tir.transform.CanonicalizeLoop(),
+        *blocks * has_blocks,
         s_tir.transform.StmtSimplify(),
         s_tir.transform.AnnotateIrregularLoop(),
         s_tir.transform.LowerOpaqueBlock(),
         tirx.transform.FlattenBuffer(),
         tirx.transform.BF16ComputeLegalize(),
-        tirx.transform.NarrowDataType(32),
+        *[tirx.transform.NarrowDataType(32)] * is_foreign,
         s_tir.transform.LoopPartition(),
         tirx.transform.VectorizeLoop(True),
         tirx.transform.StorageRewrite(),
-        s_tir.transform.HoistIfThenElse(),
+        *[s_tir.transform.HoistIfThenElse()] * may_branch,
         tirx.transform.UnrollLoop(),
         s_tir.transform.RenormalizeSplitPattern(),
         tirx.transform.StmtSimplify(),
-        tirx.transform.RemoveNoOp(),
+        *[tirx.transform.RemoveNoOp()] * is_foreign,
         s_tir.transform.RewriteUnsafeSelect(),
         tirx.transform.VerifyMemory(),
         tirx.transform.AnnotateEntryFunc(),
@@ -175,20 +185,22 @@ def _pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.P
         tirx.transform.BF16StorageLegalize(),
     ]
 
-    @tvm.transform.module_pass(opt_level=0, name="flexcomp")
-    def lower(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        first = [s_tir.transform.CanonicalizeLoop(), *(blocks if _has_blocks(mod) else ())]
-        return tvm.transform.Sequential([*first, *loops])(mod)
 
-    return lower, finalize_host_passes, finalize_device_passes
+def _needs(mod: tvm.IRModule) -> tuple[bool, bool, bool]:
+    """Whether its kernels have blocks, as TVM's scheduling leaves them; whether TVM made them, which counts in 64 bits and leaves
+    statements that do nothing, and not one of our families; and whether they branch.
+    """
+    blocks, loops, branches = (_all_of(mod, kind) for kind in (s_tir.SBlock, tirx.For, tirx.IfThenElse))
+    is_foreign = bool(blocks) or any(loop.loop_var.ty.dtype == "int64" for loop in loops)
+    return bool(blocks), is_foreign, is_foreign or bool(branches)
 
 
-def _has_blocks(mod: tvm.IRModule) -> bool:
-    """Whether TVM's scheduling made any of these functions, and not one of our families."""
-    found: list[s_tir.SBlock] = []
+def _all_of(mod: tvm.IRModule, kind: type) -> list[tirx.Stmt]:
+    """The statements of this kind in any of these functions."""
+    found: list[tirx.Stmt] = []
     for func in mod.functions.values():
-        tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, found.append)])
-    return bool(found)
+        tvm_ffi.structural_walk(func.body, [(kind, found.append)])
+    return found
 
 
 def _written(kernel: tirx.PrimFunc) -> set[ir.Var]:

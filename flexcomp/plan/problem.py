@@ -183,6 +183,10 @@ class Problem:
 
     def __hash__(self) -> int:
         """By little of it: what is remembered of problems is looked up often, and problems are large."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash((len(self.layers), len(self.tensors), sum(layer.seconds for layer in self.layers)))
 
     def __str__(self) -> str:

@@ -111,6 +111,7 @@ def native_problem(problem: Problem) -> NativeProblem:
     return _OF_THREAD.problem(problem)
 
 
+@lru_cache(maxsize=256)
 def brisk(problem: Problem) -> Problem:
     """The same with faster kernels. A plan should be good for both, as predictions are no better than that."""
     return replace(problem, layers=tuple(replace(layer, seconds=BRISK * layer.seconds) for layer in problem.layers))

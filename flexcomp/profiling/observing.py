@@ -136,9 +136,9 @@ def observe(
     return runs.observations()
 
 
-def spread(rungs: Sequence[Rung], count: int = RUNGS) -> list[Rung]:
-    """So many of the rungs, both ends included."""
-    places = np.linspace(0, len(rungs) - 1, min(count, len(rungs)))
+def spread(rungs: Sequence[Rung]) -> list[Rung]:
+    """Some of the rungs, both ends included."""
+    places = np.linspace(0, len(rungs) - 1, min(RUNGS, len(rungs)))
     return [rungs[round(place)] for place in places]
 
 

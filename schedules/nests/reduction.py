@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tvm import tirx
+import tvm_ffi
+from tvm import ir, tirx
 
 from ..tiles.rows import cover
 from .axes import collapse
@@ -22,6 +23,7 @@ from .stages import Axis, loads, uses
 from .tiles import Tile, emit_tiles
 
 _CHAINS = 4
+_SHORT = 100  # expressions within a term; sampling between pixels takes thousands
 
 
 def emit_reduction(nest: Nest, machine: Machine) -> tirx.Stmt:
@@ -47,10 +49,17 @@ def emit_reduction(nest: Nest, machine: Machine) -> tirx.Stmt:
             tile = replace(tile, vectors=1)
         return emit_tiles(nest, tile, along, machine, operations)
     tile = _choose_tile(nest, None, 1, machine)
-    if tile.row_axis is None and last is not None:
+    if tile.row_axis is None and last is not None and _is_short(nest.reduction.term):
         # Nothing is shared, but independent scalars hide the latency of their updates.
         tile = replace(tile, row_axis=last, rows=_even(last.extent, 2 * _CHAINS))
     return emit_tiles(nest, tile, None, machine, operations)
+
+
+def _is_short(term: ir.Expr) -> bool:
+    """Whether a term is computed about as fast as it is added up. Others only make code long: TVM takes seconds for some."""
+    parts: list[ir.Expr] = []
+    tvm_ffi.structural_walk(term, [(ir.Expr, parts.append)])
+    return len(parts) <= _SHORT
 
 
 def _lane_axis(nest: Nest, machine: Machine) -> Axis | None:

@@ -20,6 +20,7 @@ _MOST = {"float16": float(np.finfo(np.float16).max), "bfloat16": float(ml_dtypes
 _LEVELS = 127
 _EXACT = {"int8": (-128, 127), SCALED_BFLOAT16: (-256, 256)}  # q of weights that are multiples of a scale
 _SAMPLE = 8  # elements of a channel that rule most scales out
+_TOGETHER = 512  # channels times levels that are tried on the samples at once
 _FEW = 16  # channels or rows that rule most types out
 
 
@@ -98,23 +99,28 @@ def _exact_scales(by_channel: np.ndarray, low: int, high: int) -> np.ndarray:
     largest = np.max(np.abs(by_channel), axis=1)
     scales = np.where(largest > 0, 0, 1).astype(np.float32)
     sample = by_channel[:, :: max(1, by_channel.shape[1] // _SAMPLE)]
-    for levels in range(1, max(-low, high) + 1):
-        quotient = (largest / np.float32(levels)).astype(np.float32)
-        for scale in (quotient, np.nextafter(quotient, np.float32(0)), np.nextafter(quotient, np.float32(np.inf))):
-            (left,) = np.nonzero((scales == 0) & (scale > 0))
-            if not len(left):
+    levels = np.arange(1, max(-low, high) + 1, dtype=np.float32)
+    together = max(1, _TOGETHER // max(1, len(largest)))
+    for first in range(0, len(levels), together):
+        quotients = (largest / levels[first : first + together, None]).astype(np.float32)
+        near = quotients, np.nextafter(quotients, np.float32(0)), np.nextafter(quotients, np.float32(np.inf))
+        tried = np.stack(near, axis=1).reshape(-1, len(largest))
+        fit_sample = (tried > 0) & _are_multiples(sample, np.where(tried > 0, tried, np.float32(1)), low, high)
+        for scale, fits in zip(tried, fit_sample, strict=True):
+            if not np.any((scales == 0) & (scale > 0)):
                 return scales
-            left = left[_are_multiples(sample[left], scale[left], low, high)]
-            left = left[_are_multiples(by_channel[left], scale[left], low, high)]
-            scales[left] = scale[left]
+            (left,) = np.nonzero((scales == 0) & fits)
+            if len(left):
+                left = left[_are_multiples(by_channel[left], scale[left], low, high)]
+                scales[left] = scale[left]
     return scales
 
 
 def _are_multiples(weights: np.ndarray, scale: np.ndarray, low: int, high: int) -> np.ndarray:
-    """For each channel whether rounding to multiples of its scale, by `low` to `high`, changes nothing."""
-    counts = np.rint(weights / scale[:, None])
+    """For each channel whether rounding to multiples of its scale, or of several each, by `low` to `high`, changes nothing."""
+    counts = np.rint(weights / scale[..., None])
     inside = (counts >= low) & (counts <= high)
-    return np.all(inside & (counts * scale[:, None] == weights), axis=1)
+    return np.all(inside & (counts * scale[..., None] == weights), axis=-1)
 
 
 def _narrowed(weights: np.ndarray, dtype: str, axis) -> tuple[np.ndarray, np.ndarray | None]:

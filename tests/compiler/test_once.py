@@ -1,5 +1,6 @@
-"""A build does once what its choices of kernels share."""
+"""A build does once what its choices of kernels share, and nothing that has no effect."""
 
+import gc
 from collections import Counter
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 
 import flexcomp
 from benchmarks.networks.graph import Graph
+from flexcomp.compiler import kernel_compiler, machine_code
 from flexcomp.passes import fuse_layers, pretransform_weights
 from flexcomp.passes.choose_kernels import layer_spec
 
@@ -48,3 +50,38 @@ def test_the_search_for_epilogues_looks_at_what_reads_a_layer(depth, monkeypatch
     monkeypatch.setattr(fuse_layers, "_fits", lambda *args: looked.append(args) or fits(*args))
     flexcomp.build(network(depth), target=TARGET, threads=1, kernels="smallest")
     assert len(looked) <= 5 * (depth + 2)
+
+
+def test_passes_that_are_left_out_would_change_nothing(monkeypatch):
+    """Of kernels of all kinds: TVM's and our families', with branches and without."""
+    g = Graph("kinds", seed=4)
+    x = g.relu(g.conv(g.input("x", (1, 32, 16, 16)), 32, 3))
+    x = g.op("Erf", g.max_pool(g.relu(g.conv(x, 32, 3, groups=32)), 2, 2), channels=32)
+    model = g.model(g.conv(x, 32, 3), (1, 32, 8, 8))
+    needs, seen = machine_code._needs, []
+    monkeypatch.setattr(machine_code, "_needs", lambda mod: seen.append(needs(mod)) or seen[-1])
+    monkeypatch.setattr(kernel_compiler, "_WORTH_PROCESSES", 1 << 40)  # in this process
+    fewer = flexcomp.build(model, target=TARGET, threads=1, cache=False).kernels
+    assert {(is_foreign, may_branch) for _, is_foreign, may_branch in seen} == {(False, False), (False, True), (True, True)}
+    monkeypatch.setattr(machine_code, "_needs", lambda mod: (True, True, True))
+    assert flexcomp.build(model, target=TARGET, threads=1, cache=False).kernels == fewer
+
+
+def test_cycles_are_looked_for_seldom_while_something_is_built():
+    usual, within = gc.get_threshold(), []
+
+    def progress(phase, done, total):
+        within.append(gc.get_threshold())
+        if len(within) == 1:
+            flexcomp.build(tiny(), target=TARGET, progress=lambda phase, done, total: within.append(gc.get_threshold()))
+        if phase == "plan":
+            raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        flexcomp.build(tiny(), target=TARGET, progress=progress)
+    assert len(within) > 3 and min(within)[0] > usual[0] and gc.get_threshold() == usual
+
+
+def tiny():
+    g = Graph("tiny", seed=1)
+    return g.model(g.relu(g.input("x", (1, 8))), (1, 8))

@@ -20,6 +20,9 @@ constexpr int kManySpins = 20000;
 // takes where it matters.
 constexpr int64_t kPollNs = 3'000'000;
 constexpr int kPausesPerPoll = 16;
+// Where others want the core after all, the system stops those most who never sleep: a time slice passes between two looks.
+// For a while everyone sleeps soon then. With twenty busy processes on two cores MobileNetV2 took 14 ms in 4 MB instead of 55.
+constexpr int64_t kStoppedNs = 200'000, kSleepyNs = 50'000'000;
 
 // Makes the pages of a range exist, huge ones where the arena has them. A direct read into memory that was
 // never touched pays for its pages on the way and runs at a fifth of the disk's speed.
@@ -38,10 +41,13 @@ uint32_t AheadEnd(std::span<const Load> loads) noexcept {
 
 Loader::Loader(WeightsFile& file, const CpuSet& cpus, bool own_core)
     : file_(file), own_core_(own_core), thread_([this, cpus] { Main(cpus); }) {
-  if (!own_core) return;
+  if (own_core) Spin(kManySpins);
+}
+
+void Loader::Spin(int spins) noexcept {
   for (Turn& turn : turns_) {
-    turn.loaded.SpinFor(kManySpins);
-    turn.computed.SpinFor(kManySpins);
+    turn.loaded.SpinFor(spins);
+    turn.computed.SpinFor(spins);
   }
 }
 
@@ -213,8 +219,17 @@ bool Loader::BeginLoad(uint32_t j, Turn& turn, Span* span) noexcept {
 template <typename Enough>
 void Loader::PollReads(Enough enough) noexcept {
   if (!own_core_) return;
-  for (const int64_t give_up = MonotonicNs() + kPollNs; !enough() && !file_.Ready() && MonotonicNs() < give_up;)
+  int64_t now = MonotonicNs();
+  if (now < sleepy_until_) return;
+  if (sleepy_until_ != 0) Spin(kManySpins);
+  sleepy_until_ = 0;
+  for (const int64_t give_up = now + kPollNs; !enough() && !file_.Ready() && now < give_up;) {
     for (int pause = 0; pause < kPausesPerPoll; ++pause) CpuRelax();
+    const int64_t before = std::exchange(now, MonotonicNs());
+    if (now - before < kStoppedNs) continue;
+    sleepy_until_ = now + kSleepyNs;
+    return Spin(kSpins);
+  }
 }
 
 bool Loader::EndRead() noexcept {

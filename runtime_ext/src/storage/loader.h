@@ -135,6 +135,8 @@ class Loader {
   bool BeginLoad(uint32_t j, Turn& turn, Span* span) noexcept;
   // Until `turn` has computed `steps` steps: ends reads meanwhile. False: given up.
   bool AwaitComputed(const Turn& turn, uint32_t steps) noexcept;
+  // How often whoever waits for this loader, or the loader for them, looks before sleeping.
+  void Spin(int spins) noexcept;
   // With a core of its own: looks for a while, until the oldest read has ended or `enough()`.
   template <typename Enough>
   void PollReads(Enough enough) noexcept;
@@ -167,6 +169,7 @@ class Loader {
   InFlight<Read> reads_;
   uint64_t in_flight_nbytes_ = 0;
   int64_t read_end_ = 0;     // MonotonicNs of the last read's end
+  int64_t sleepy_until_ = 0;  // MonotonicNs before which it does not poll
   bool resident_ = false;    // the pinned loads are in the arena
   uint32_t read_ahead_ = 0;  // loads of the next inference that are complete
 

@@ -210,6 +210,21 @@ def test_work_is_shared_only_if_it_is_worth_it():
     assert "T.parallel" not in scheduled_case("add_short").func.script()
 
 
+@pytest.mark.parametrize(("steps", "at_once"), [(1, True), (60, False)])
+def test_only_sums_of_short_terms_are_computed_several_at_once(steps, at_once):
+    x, index = tvm.te.placeholder((100,), name="x"), tvm.te.placeholder((64, 3), "int32", name="index")
+    tap = tvm.te.reduce_axis((0, 3), "tap")
+
+    def value(i):
+        term = x[index[i, tap]]
+        for _ in range(steps):
+            term = tvm.te.sqrt(term + 1)
+        return tvm.te.sum(term, axis=tap)
+
+    function = tvm.te.create_prim_func([x, index, tvm.te.compute((64,), value)])
+    assert ("registers = T.alloc_buffer((8,))" in generic.schedule(function, Machine()).func.script()) == at_once
+
+
 def test_every_kernel_passes_the_audit():
     for name in ("softmax_middle", "conv2d", "argmax", "transpose_inner"):
         audit.check(scheduled_case(name).func, TVM_TARGET)

@@ -33,3 +33,13 @@ def test_rows_that_would_share_a_cache_set_are_few():
 
 def test_wide_vectors_broadcast():
     assert choose(196, 256, VectorUnit(16, 32)).depth == 1
+
+
+@pytest.mark.parametrize("width", [14, 16, 64])
+def test_weights_of_fewer_bytes_make_wide_blocks_where_vectors_are_wide(width):
+    """Every vector of them is read for fewer rows, which costs less than to read more rows for every vector."""
+    tiles = {nbytes: choose(width, 768, VectorUnit(16, 32), weight_nbytes=nbytes) for nbytes in (4, 2, 1)}
+    assert tiles[2].channels == tiles[1].channels == 64 > tiles[4].channels
+    assert tiles[2].rows < tiles[4].rows
+    for unit in (VectorUnit(8, 16), NARROW):
+        assert choose(width, 768, unit, weight_nbytes=1) == choose(width, 768, unit)
