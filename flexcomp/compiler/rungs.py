@@ -122,7 +122,8 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
             if weights is not None:
                 inside = weights.offset + step.first * weights.block_nbytes - segment.source
                 weights_at[index] = segment.address + inside
-        loads += _loads(planning, form, planned, segment, weights_at[segment.step], sum(load.prepared is not None for load in loads))
+        made = sum(load.prepared is not None for load in loads)
+        loads += _loads(planning, form, planned, segment, weights_at[segment.step], made)
         complete.append(len(loads))
     steps = tuple(
         Step(form.layers[step.layer], step.first, step.count, complete[need], weights, scratch)

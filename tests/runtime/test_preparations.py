@@ -19,6 +19,10 @@ from flexcomp.program.program import ALIGN, PAGE, stored_blocks
 from flexcomp.program.program_bytes import PROGRAM_KIND
 
 MUTATIONS = 2000
+CHANGES = (
+    "source", "nbytes", "target", "after", "pinned", "ahead",
+    "layer", "first", "count", "at", "gone", "order", "weights",
+)  # fmt: skip
 
 
 def network() -> onnx.ModelProto:
@@ -149,7 +153,7 @@ def mutated(program: Program, rng: random.Random) -> Program:
     load = rung.loads[index]
     other = rng.choice(rung.loads)
     near = rng.choice([-1, 1]) * rng.choice([ALIGN, PAGE, 8 * PAGE])
-    change = rng.choice("source nbytes target after pinned ahead layer first count at gone order weights".split())
+    change = rng.choice(CHANGES)
     if change == "weights":
         step = rng.choice([i for i, step in enumerate(rung.steps) if step.layer == load.prepared.layer])
         moved = replace(rung.steps[step], weights_at=max(0, rung.steps[step].weights_at + near))
