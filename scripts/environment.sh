@@ -55,6 +55,24 @@ fingerprint() { # of everything that an editable install copies, compiles, or ha
     { cat pyproject.toml; find flexcomp passes schedules -type d ! -name __pycache__ | sort; find runtime_ext -type f ! -name '*.py' ! -name '*.pyc' -print0 | sort -z | xargs -0 cat; pwd; } | cksum | tr ' ' -
 }
 
+build_requirements() { # and CMake and Ninja, where the system has none that will do
+    "$directory/bin/python" - <<'END'
+import json
+import re
+import shutil
+import subprocess
+
+text = open("pyproject.toml").read()
+named = json.loads(re.search(r"^requires = (\[.*\])$", text, re.MULTILINE)[1])
+cmake = shutil.which("cmake") and subprocess.run(["cmake", "--version"], capture_output=True, text=True).stdout.split()[2]
+if not cmake or tuple(map(int, cmake.split(".")[:2])) < (3, 20):
+    named.append("cmake>=3.20")
+if not any(map(shutil.which, ("ninja", "ninja-build", "make"))):
+    named.append("ninja>=1.5")
+print(*(requirement.replace(" ", "") for requirement in named))
+END
+}
+
 stamp=$directory/.installed-$extra
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(fingerprint)" ]; then exit 0; fi
 
@@ -65,7 +83,9 @@ if [ ! -x "$directory/bin/python" ]; then
     "$python" -m venv "$directory"
 fi
 echo "installing flexcomp[$extra] into $directory; the first time this downloads a few hundred MB"
-"$directory/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]"
+# Without pip's isolation, which makes a folder of another name for every build: what was compiled is found again, also for a wheel.
+"$directory/bin/python" -m pip install --quiet --disable-pip-version-check $(build_requirements)
+"$directory/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[$extra]"
 current=$(fingerprint)
 for other in "$directory"/.installed-*; do # made of other sources, which this installation has replaced
     if [ -f "$other" ] && [ "$(cat "$other")" != "$current" ]; then rm "$other"; fi

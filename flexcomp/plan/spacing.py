@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from .problem import PAGE
 
 PAYS = 1.025  # latencies that are no further apart are close
-_FAR = 1.06  # budgets that are no further apart are close: further apart, one between them may be luckier than both
+_FAR = 1.04  # budgets that are no further apart are close: further apart, one between them may be luckier than both
 _APART = 1.2  # neighbours of the budgets to begin with differ by no more than this factor
 _AT_ONCE = 4  # budgets that are tried between two others before the next look, at most
 
