@@ -45,11 +45,11 @@ ROWS = "flexcomp.rows"  # str, where the kernel can be made for a band of rows: 
 BOUNDS = "flexcomp.bounds"  # list of pairs of int
 IN_PLACE = "flexcomp.in_place"  # list of int: the operands that the result may be written over
 PART = "flexcomp.part"  # float, below 1: the part of the tensor it writes to that the kernel touches
-FORM = "flexcomp.form"  # str: the weights it takes, Form.encode of schedules/preparation.py
+FORM = "flexcomp.form"  # str: the weights it takes, WeightForm.encode of schedules/preparation.py
 SCRATCH = "flexcomp.scratch"  # list of shapes: buffers, float32 on kernels with OPERATOR, taken after the outputs
 
-# On a PrimFunc that prepares weights: of how many output channels.
-CHANNELS = "flexcomp.channels"  # int
+# On a PrimFunc that prepares weights: the output channels of the layer, of a stored block, and of a prepared one.
+CHANNELS = "flexcomp.channels"  # list of int
 
 
 def encode_place(concatenation: int, place: Place) -> list[int]:

@@ -11,7 +11,7 @@ from tvm.ir.transform import module_pass
 
 from ..schedules.operators import concat
 from ..schedules.operators.concat import ConcatSpec
-from ..schedules.preparation import Form
+from ..schedules.preparation import WeightForm
 from ..schedules.registry import Candidate, candidates
 from ..schedules.row_bands import row_kernel
 from ..schedules.strassen.ways import HalvesTransform
@@ -260,9 +260,9 @@ class _Mutator(relax.PyExprMutator):
         return emit(op.reshape(emit(op.permute_dims(split, (0, 1, 3, 2, 4, 5))), (out, r, r, stride**2 * channels)))
 
 
-def _form(spec: ConvSpec, candidate: Candidate) -> Form:
+def _form(spec: ConvSpec, candidate: Candidate) -> WeightForm:
     """The weights that a kernel takes."""
-    return Form(candidate.panel, spec.kernel, spec.group_in, candidate.weight_transform or candidate.block_transform)
+    return WeightForm(candidate.panel, spec.kernel, spec.group_in, candidate.weight_transform or candidate.block_transform)
 
 
 def _parts(mod: tvm.IRModule) -> dict[relax.Var, int]:

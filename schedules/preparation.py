@@ -33,7 +33,7 @@ Vectors = list[tirx.Expr | None]  # None is zero
 
 
 @dataclass(frozen=True)
-class Form:
+class WeightForm:
     """The weights that a kernel takes: what they are of a layer's weights, and how they lie in its panel."""
 
     panel: Panel
@@ -47,15 +47,15 @@ class Form:
         return json.dumps([asdict(self.panel), self.kernel, self.in_channels, kind, asdict(self.transform) if kind else {}])
 
     @staticmethod
-    def decode(text: str) -> Form:
+    def decode(text: str) -> WeightForm:
         """The inverse of `encode`."""
         panel, kernel, in_channels, kind, fields = json.loads(text)
         fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
         transform = {"WeightTransform": WeightTransform, "HalvesTransform": HalvesTransform}[kind](**fields) if kind else None
-        return Form(Panel(**panel), tuple(kernel), in_channels, transform)
+        return WeightForm(Panel(**panel), tuple(kernel), in_channels, transform)
 
 
-def preparation(stored: Form, prepared: Form) -> Preparation | None:
+def preparation(stored: WeightForm, prepared: WeightForm) -> Preparation | None:
     """How weights of one form are made of those of another, of the same layer; None if they cannot be."""
     known = stored.transform is None and eligible(stored.panel, prepared.panel)
     return Preparation(stored.panel, prepared.panel, stored.kernel, stored.in_channels, prepared.transform) if known else None

@@ -50,6 +50,8 @@ def signature_of(kernel: tirx.PrimFunc) -> str:
     if integers:
         first, count = integers
         kinds[first - 1 : count + 1] = "p", "first", "count"
+    if names.CHANNELS in attrs:
+        kinds[-1] = "p"
     arguments = []
     for kind, param in zip(kinds, kernel.params, strict=True):
         if kind in ("first", "count"):
@@ -59,7 +61,7 @@ def signature_of(kernel: tirx.PrimFunc) -> str:
         bounds = () if arguments else attrs.get(names.BOUNDS, ())
         arguments.append(signature.argument(kind, TensorType(shape, str(param.dtype)), bounds))
     if names.CHANNELS in attrs:
-        arguments.append(signature.channels(int(attrs[names.CHANNELS])))
+        arguments.append(signature.channels(*map(int, attrs[names.CHANNELS])))
     return signature.joined(arguments)
 
 

@@ -88,7 +88,8 @@ class Prepared:
             program = self._program(layers, values, ports, all_rungs[start:stop])
             program.metadata.update(record)
             program.metadata[MINIMUM] = minimum
-            program.metadata.update(to_metadata(Prediction(times, storage)))
+            prepares = any(load.prepared for rung in program.rungs for load in rung.loads)
+            program.metadata.update(to_metadata(Prediction(times, storage, costs.prepare_s if prepares else 0.0)))
             program, weights = drop_unused(program, network.weights)
             artifacts.append(Artifact(program, objects, weights, self.target))
         return tuple(artifacts)

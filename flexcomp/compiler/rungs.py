@@ -115,6 +115,7 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
     weights_at = [-1] * len(planned.steps)
     loads: list[Load] = []
     complete = [0]  # loads, by segments
+    made = 0  # pieces that are prepared
     for segment in planned.segments:
         for index in range(segment.step, segment.step + segment.count):
             step = planned.steps[index]
@@ -122,8 +123,9 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
             if weights is not None:
                 inside = weights.offset + step.first * weights.block_nbytes - segment.source
                 weights_at[index] = segment.address + inside
-        made = sum(load.prepared is not None for load in loads)
-        loads += _loads(planning, form, planned, segment, weights_at[segment.step], made)
+        some = list(_loads(planning, form, planned, segment, weights_at[segment.step], made))
+        made += sum(load.prepared is not None for load in some)
+        loads += some
         complete.append(len(loads))
     steps = tuple(
         Step(form.layers[step.layer], step.first, step.count, complete[need], weights, scratch)

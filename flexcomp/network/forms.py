@@ -107,7 +107,7 @@ def form_of(network: Network, indices: Sequence[int], costs: Costs) -> Form:
     tensors = lives_of_places(lives, place)
     position = {value: index for index, value in enumerate(tensors)}
     piece = preparing.piece_nbytes(layers)
-    read = (plan.Tensor("weights to be prepared", preparing.PIECES * piece + plan.PAGE, 0, len(layers)),) if piece else ()
+    read = (plan.Tensor("weights to be prepared", preparing.room_nbytes(piece), 0, len(layers)),) if piece else ()
     problem = plan.Problem(
         tuple(planned_layer(layer, index, costs) for layer, index in zip(layers, indices, strict=True)),
         (*(plan.Tensor(values[value].name, values[value].nbytes, *live) for value, live in tensors.items()), *read),

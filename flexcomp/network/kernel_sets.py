@@ -9,6 +9,7 @@ from functools import lru_cache
 from flexcomp import plan
 from flexcomp.device import DeviceProfile
 
+from . import preparing
 from .forms import Form, Planning, costs_of, form_of, planned_layer, planning_of
 from .variants import Choice, Network
 
@@ -100,7 +101,7 @@ class Tailor:
                 return form
             limit = max(
                 need for need, pick in zip(plan.layer_bounds(form.problem), picks, strict=True) if pick
-            ) - plan.PAGE
+            ) - plan.PAGE - preparing.room_nbytes(form.piece)  # which the mixture does not know of
         return None
 
     def _of(self, picks: tuple[int, ...]) -> tuple[Form, int]:

@@ -9,7 +9,7 @@ from tvm import tirx
 
 from flexcomp.passes.attributes import CHANNELS, FORM
 from flexcomp.program import PAGE, Layer, Preparation, TensorType, Weights
-from flexcomp.schedules.preparation import Form, function, preparation
+from flexcomp.schedules.preparation import WeightForm, function, preparation
 
 # Bytes that are read before they are prepared: enough for the storage, and still in a core's cache when they are.
 _PIECE_NBYTES = 512 * 1024
@@ -27,15 +27,15 @@ def weights_of(
     forms = [(func.attrs or {}).get(FORM) for func in (own_kernel, kernel)]
     if None in forms or own.weights is None:
         return None
-    stored, wanted = (Form.decode(str(text)) for text in forms)
+    stored, wanted = (WeightForm.decode(str(text)) for text in forms)
     if stored == wanted:
         return own.weights
     way = preparation(stored, wanted)
     if way is None:
         return None
     symbol = f"prepare_{len(kernels)}"
-    kernels[symbol] = function(way).with_attr(CHANNELS, way.stored.group_channels)
     panel = way.stored
+    kernels[symbol] = function(way).with_attr(CHANNELS, [panel.group_channels, panel.block, way.prepared.block])
     made = Preparation(symbol, TensorType(panel.shape, panel.dtype), panel.group_channels)
     return replace(layer.weights, offset=own.weights.offset, preparation=made)
 
@@ -44,7 +44,13 @@ def piece_nbytes(layers: Iterable[Layer]) -> int:
     """Bytes of the largest piece that is read before it is prepared, in whole pages; 0 if nothing is."""
     prepared = [layer for layer in layers if layer.weights and layer.weights.preparation]
     least = [source(layer, first, 1)[1] for layer in prepared for first in range(layer.weights.blocks)]
-    return max(_PIECE_NBYTES, *least) if least else 0
+    whole = [source(layer, 0, layer.weights.blocks)[1] for layer in prepared]
+    return max(*least, min(_PIECE_NBYTES, max(whole))) if prepared else 0
+
+
+def room_nbytes(piece: int) -> int:
+    """Bytes that pieces take before they are prepared, wherever a multiple of 64 they begin."""
+    return PIECES * piece + PAGE if piece else 0
 
 
 def source(layer: Layer, first: int, count: int) -> tuple[int, int]:

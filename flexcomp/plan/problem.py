@@ -117,6 +117,10 @@ class Storage:
         """Time of one load of `nbytes`, from its beginning."""
         return self.overhead_s + nbytes / self.bandwidth
 
+    def seconds_of(self, weights: Weights) -> float:
+        """Time of loading all of a layer's weights at once."""
+        return self.overhead_s + weights.nbytes * self.load_cost(weights) / self.bandwidth
+
     def least_seconds(self, reading: float, computing: float) -> float:
         """Time in which so many seconds of reading by one core can be done, and so many of computing beside that."""
         return max(computing, min(reading, (reading + (self.together - 1) * computing) / self.together))
@@ -174,8 +178,8 @@ class Problem:
 
     @cached_property
     def load_costs(self) -> tuple[float, ...]:
-        """Per layer `Storage.load_cost` of its weights; 0 without weights."""
-        return tuple(self.storage.load_cost(layer.weights) if layer.weights else 0.0 for layer in self.layers)
+        """Per layer `Storage.load_cost` of its weights; 1 without weights."""
+        return tuple(self.storage.load_cost(layer.weights) if layer.weights else 1.0 for layer in self.layers)
 
     def load_cost_of(self, steps: Sequence[Step], first: int) -> float:
         """That of a segment or a piece whose first step, of these, is `first`: it has one price."""

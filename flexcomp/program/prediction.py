@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from flexcomp import plan
 
@@ -27,6 +27,7 @@ class Prediction:
 
     layers: tuple[LayerTime, ...]
     storage: plan.Storage
+    prepare_s: float = 0.0  # that a core takes for a byte of prepared weights
 
     def timeline(self, program: Program, rung: Rung, *, cold: bool = False) -> plan.Timeline:
         """The simulated timeline of the plan `rung`."""
@@ -38,6 +39,7 @@ def to_metadata(prediction: Prediction) -> dict[str, str]:
     fields = {
         "layers": [[time.seconds, time.slice_s] for time in prediction.layers],
         "storage": asdict(prediction.storage),
+        **({"prepare_s": prediction.prepare_s} if prediction.prepare_s else {}),
     }
     return {_KEY: json.dumps(fields)}
 
@@ -47,11 +49,11 @@ def from_program(program: Program) -> Prediction | None:
     try:
         fields = json.loads(program.metadata.get(_KEY, "null"))
         layers = tuple(LayerTime(float(seconds), float(more)) for seconds, more in fields["layers"])
-        storage = plan.Storage(**fields["storage"])
+        storage, prepare_s = plan.Storage(**fields["storage"]), float(fields.get("prepare_s", 0.0))
     except (ValueError, TypeError, KeyError):
         return None
-    finite = all(0 <= time.seconds < math.inf and 0 <= time.slice_s < math.inf for time in layers)
-    return Prediction(layers, storage) if finite and len(layers) == len(program.layers) else None
+    finite = all(0 <= time.seconds < math.inf and 0 <= time.slice_s < math.inf for time in layers) and 0 <= prepare_s < math.inf
+    return Prediction(layers, storage, prepare_s) if finite and len(layers) == len(program.layers) else None
 
 
 def _as_plan(prediction: Prediction, program: Program, rung: Rung) -> tuple[plan.Problem, plan.Plan]:
@@ -60,12 +62,27 @@ def _as_plan(prediction: Prediction, program: Program, rung: Rung) -> tuple[plan
     for layer, time in zip(program.layers, prediction.layers, strict=True):
         weights = layer.weights
         packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
+        if weights and weights.preparation:
+            packed = replace(packed, read=weights.stored_nbytes / weights.nbytes, prepare_s=prediction.prepare_s)
         layers.append(plan.Layer(layer.name, layer.scratch_nbytes, packed, time.seconds, time.slice_s))
     steps = tuple(plan.Step(step.layer, step.first, step.count) for step in rung.steps)
+    first: dict[int, int] = {}  # steps, by layer
+    for number, step in enumerate(steps):
+        first.setdefault(step.layer, number)
+    plain = next((number for number, step in enumerate(steps) if not _prepares(program, step.layer)), 0)
     segments = tuple(
-        plan.Segment(0, load.source, load.nbytes, load.target, load.after, load.pinned, ahead=load.ahead) for load in rung.loads
-    )
+        plan.Segment(
+            first[load.prepared.layer] if load.prepared else plain,
+            load.source, *reversed(program.brought(load)), load.after, load.pinned, ahead=load.ahead,
+        )
+        for load in rung.loads
+    )  # fmt: skip
     need = tuple(step.need for step in rung.steps)
     scratch_at = tuple(step.scratch_at for step in rung.steps)
     planned = plan.Plan("", rung.budget, rung.arena, steps, (), scratch_at, segments, need)
     return plan.Problem(tuple(layers), (), prediction.storage), planned
+
+
+def _prepares(program: Program, layer: int) -> bool:
+    weights = program.layers[layer].weights
+    return weights is not None and weights.preparation is not None

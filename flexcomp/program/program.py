@@ -112,7 +112,6 @@ class Preparation:
         """Bytes of a stored block."""
         return self.stored.nbytes // self.stored.shape[0]
 
-
     def range_of(self, panel: TensorType, first: int, count: int) -> tuple[int, int]:
         """(first, count) of the stored blocks that blocks of `panel` are made of."""
         return stored_blocks(self.channels, self.stored.shape[-1], panel.shape[-1], first, count)

@@ -12,8 +12,10 @@ layer that would call a kernel with other arguments, or that names anything else
               | "s " type    scratch
               | "p " type    the panel of all blocks, of which a step has some: always before "first"
               | "first" | "count"
-              | "channels " number       of a kernel that prepares weights: it is made for so many output channels
+              | "channels " number " of " number "," number      of a kernel that prepares weights
     type      = dtype "[" elements "]"     of a panel dtype "[" blocks "," elements of a block "]"; a bool is an int8
+              channels: of the layer, of a stored block, of a prepared one. Such a kernel takes the panel of all stored
+              blocks, first, count, and writes to the panel of all prepared blocks, of which there are as many as it is told
     bounds    = "{" low ":" high { "," low ":" high } "}"      of the integers in it, looked at before the kernel runs
 
 Tensors are compact, and kernels see them as so many elements: their extents may be grouped in other ways.
@@ -36,14 +38,14 @@ def of_layer(layer: Layer) -> str:
 
 def of_preparation(layer: Layer) -> str:
     """The signature of the kernel that prepares a layer's weights."""
-    preparation = layer.weights.preparation
-    made = argument("w", layer.panel.type)
-    return joined((argument("p", preparation.stored), "first", "count", made, channels(preparation.channels)))
+    made, panel = layer.weights.preparation, layer.panel.type
+    widths = channels(made.channels, made.stored.shape[-1], panel.shape[-1])
+    return joined((argument("p", made.stored), "first", "count", argument("p", panel), widths))
 
 
-def channels(count: int) -> str:
-    """Of how many output channels a kernel prepares weights: at the end of its signature."""
-    return f"channels {count}"
+def channels(count: int, stored: int, prepared: int) -> str:
+    """Of how many output channels a kernel prepares weights, in blocks of how many: at the end of its signature."""
+    return f"channels {count} of {stored},{prepared}"
 
 
 def joined(arguments: Iterable[str]) -> str:

@@ -28,7 +28,7 @@ struct Weights {
 
 struct Layer {
   double seconds, slice_s;
-  double load_cost;  // of a byte of weights, over what reading one takes; 0 without weights
+  double load_cost;  // of a byte of weights, over what reading one takes; 1 without weights
   Weights weights;
   int64_t finest;  // bytes of the largest segment when the layer is cut block by block; 0 without weights
 

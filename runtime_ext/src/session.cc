@@ -66,6 +66,15 @@ Kernels FindKernels(const Program& program, Processor& processor) {
   return kernels;
 }
 
+// What an error of a kernel says, which ends here; it may be none.
+std::string TakeReason(TVMFFIObjectHandle raised) {
+  if (raised == nullptr) return "no reason given";
+  const TVMFFIByteArray& message = TVMFFIErrorGetCellPtr(raised)->message;
+  std::string reason(message.data, message.size);
+  TVMFFIObjectDecRef(raised);
+  return reason;
+}
+
 }  // namespace
 
 Session::Session(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options)
@@ -118,10 +127,19 @@ void Session::Use(size_t rung) noexcept {
 int Session::Preparing::Prepare(uint32_t load) noexcept {
   const PreparationCall& call = session_.calls_.preparations()[load];
   const int failed = session_.processor_->Call(call.kernel, call.args, 4);
-  void* raised = nullptr;
-  if (failed != 0) TVMFFIErrorMoveFromRaised(&raised);
-  if (raised != nullptr) TVMFFIObjectDecRef(raised);
+  // It is raised on this thread, and told on another.
+  if (raised_ != nullptr) TVMFFIObjectDecRef(std::exchange(raised_, nullptr));
+  if (failed != 0) TVMFFIErrorMoveFromRaised(&raised_);
   return failed;
+}
+
+std::string Session::Preparing::Fault(uint32_t load) {
+  const Layer& layer = session_.program_->layers[session_.program_->rungs[session_.rung_].loads[load].prepared->layer];
+  return "layer " + layer.name + " (" + layer.weights->preparation->kernel + "): " + TakeReason(std::exchange(raised_, nullptr));
+}
+
+Session::Preparing::~Preparing() {
+  if (raised_ != nullptr) TVMFFIObjectDecRef(raised_);
 }
 
 bool Session::MakeRoom(size_t rung) {
@@ -393,12 +411,7 @@ void Session::RequireInside(const Call& call) const {
 void Session::ThrowKernelError(const Call& call) const {
   void* raised = nullptr;
   TVMFFIErrorMoveFromRaised(&raised);
-  std::string reason = "no reason given";
-  if (raised != nullptr) {
-    const TVMFFIByteArray& message = TVMFFIErrorGetCellPtr(raised)->message;
-    reason.assign(message.data, message.size);
-    TVMFFIObjectDecRef(raised);
-  }
+  const std::string reason = TakeReason(raised);
   const Layer& layer = program_->layers[call.layer];
   RaiseError("ExecutionError", "layer ", layer.name, " (", layer.implementation, ") failed: ", reason);
 }

@@ -115,10 +115,15 @@ class Session {
   class Preparing final : public Preparer {
    public:
     explicit Preparing(Session& session) : session_(session) {}
+    ~Preparing() override;
+    Preparing(const Preparing&) = delete;
+    Preparing& operator=(const Preparing&) = delete;
     int Prepare(uint32_t load) noexcept override;
+    std::string Fault(uint32_t load) override;
 
    private:
     Session& session_;
+    TVMFFIObjectHandle raised_ = nullptr;  // of the last kernel that failed
   };
 
   void RequireOpen() const;

@@ -123,8 +123,9 @@ def test_agrees_with_an_event_simulation(problem: Problem, factor: float, strate
     assert timeline.latency >= timeline.bound - 1e-12
     for (_, end), (start, _) in zip(timeline.steps, timeline.steps[1:], strict=False):
         assert end <= start + 1e-15
-    streamed = sum(segment.nbytes for segment in planned.segments if cold or not segment.pinned)
-    assert timeline.nbytes == streamed
+    weights = [problem.layers[planned.steps[segment.step].layer].weights for segment in planned.segments]
+    read = sum(round(s.nbytes * w.read) for s, w in zip(planned.segments, weights, strict=True) if cold or not s.pinned)
+    assert timeline.nbytes == read
 
 
 @settings(deadline=None, max_examples=40)

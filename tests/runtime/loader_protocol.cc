@@ -164,6 +164,7 @@ class Making final : public flexcomp::Preparer {
     read = kNothing;
     return 0;
   }
+  std::string Fault(uint32_t) override { return {}; }
 };
 
 Making* making;

@@ -18,10 +18,10 @@ from flexcomp.program import Program, encode_program
 from flexcomp.program.program import ALIGN, PAGE, stored_blocks
 from flexcomp.program.program_bytes import PROGRAM_KIND
 
-MUTATIONS = 2000
+MUTATIONS = 2400
 CHANGES = (
     "source", "nbytes", "target", "after", "pinned", "ahead",
-    "layer", "first", "count", "at", "gone", "order", "weights",
+    "layer", "first", "count", "at", "gone", "order", "weights", "record", "record",
 )  # fmt: skip
 
 
@@ -158,6 +158,8 @@ def mutated(program: Program, rng: random.Random) -> Program:
         step = rng.choice([i for i, step in enumerate(rung.steps) if step.layer == load.prepared.layer])
         moved = replace(rung.steps[step], weights_at=max(0, rung.steps[step].weights_at + near))
         return _with(program, at, steps=(*rung.steps[:step], moved, *rung.steps[step + 1 :]))
+    if change == "record":
+        return replace(program, layers=_changed(program.layers, load.prepared.layer, _other_record(program, load.prepared.layer, rng)))
     if change == "gone":
         return _with(program, at, loads=_changed(rung.loads, index, replace(load, prepared=None)))
     if change == "order" and index:
@@ -185,6 +187,31 @@ def mutated(program: Program, rng: random.Random) -> Program:
         return program
     made = replace(prepared, **{change: values[change]})
     return _with(program, at, loads=_changed(rung.loads, index, replace(load, prepared=made)))
+
+
+def _other_record(program, index, rng):
+    """The layer with another way to prepare its weights, or a panel that is cut in another way."""
+    layer = program.layers[index]
+    made, panel = layer.weights.preparation, layer.panel.type
+    blocks, *rows, block = made.stored.shape
+    others = [one.weights.preparation for one in program.layers if one.weights and one.weights.preparation]
+    made = rng.choice(
+        [
+            replace(made, kernel=rng.choice(others).kernel),
+            rng.choice(others),
+            replace(made, channels=made.channels + rng.choice([-16, -1, 1, 16])),
+            replace(made, stored=replace(made.stored, shape=(2 * blocks, *rows, block // 2))),
+            replace(made, stored=replace(made.stored, shape=(blocks, *rows[:-1], 2 * rows[-1], block // 2))),
+            replace(made, stored=replace(made.stored, shape=(blocks, *rows, block, 1))),
+            replace(made, stored=replace(made.stored, shape=(made.stored.nbytes // 4,))),
+        ]
+    )
+    args = layer.args
+    if rng.random() < 0.3:
+        blocks, rows, block = panel.shape
+        wide = replace(layer.panel, type=replace(panel, shape=(blocks, 2 * rows, block // 2)))
+        args = tuple(wide if arg is layer.panel else arg for arg in args)
+    return replace(layer, args=args, weights=replace(layer.weights, preparation=made))
 
 
 def _changed(items, index, item):

@@ -59,7 +59,7 @@ def splits(
     if not problem.layers:
         return ()
     options = _Options(lowered, problem, seconds_of)
-    loading = sum(problem.storage.seconds(layer.weights.nbytes) for layer in problem.layers if layer.weights)
+    loading = sum(problem.storage.seconds_of(layer.weights) for layer in problem.layers if layer.weights)
     most = _MOST_REPEATED * (loading + sum(layer.seconds for layer in problem.layers))
     found: list[Split] = []
     limit = max(options.bounds) - 1
@@ -180,7 +180,7 @@ class _Options:
             work, nbytes = self.lowered.work[link.layer], operand_bytes(layer)
             added += sum(self.seconds_of(work * share, int(nbytes * share)) for share in shares) - planned.seconds
             if planned.weights:
-                added += (len(parts) - 1) * storage.seconds(planned.weights.nbytes)
+                added += (len(parts) - 1) * storage.seconds_of(planned.weights)
         return added
 
 

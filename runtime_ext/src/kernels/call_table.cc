@@ -49,7 +49,8 @@ CallTable::CallTable(const Program& program, Kernels kernels) : kernels_(std::mo
     most_args = std::max(most_args, args);
     most_checks = std::max(most_checks, checks);
     most_steps = std::max(most_steps, rung.steps.size());
-    most_loads = std::max(most_loads, rung.loads.size());
+    if (std::ranges::any_of(rung.loads, [](const Load& load) { return load.prepared.has_value(); }))
+      most_loads = std::max(most_loads, rung.loads.size());
   }
   tensors_.reserve(most_args);  // exact or more: pointers into these must stay valid
   args_.reserve(most_args);
@@ -100,6 +101,7 @@ void CallTable::Prepare(const Program& program, const Rung& rung, std::byte* are
 
 void CallTable::PreparePreparations(const Program& program, const Rung& rung, std::byte* arena) noexcept {
   preparations_.clear();
+  if (std::ranges::none_of(rung.loads, [](const Load& load) { return load.prepared.has_value(); })) return;
   for (const Load& load : rung.loads) {
     PreparationCall& call = preparations_.emplace_back();
     if (!load.prepared) continue;

@@ -50,7 +50,7 @@ class CallTable {
   void Prepare(const Program& program, const Rung& rung, std::byte* arena) noexcept;
 
   std::span<const Call> calls() const noexcept { return calls_; }
-  // One for each load.
+  // One for each load, if any of them prepares something.
   std::span<const PreparationCall> preparations() const noexcept { return preparations_; }
 
  private:

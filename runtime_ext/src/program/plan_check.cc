@@ -253,34 +253,30 @@ class PlanCheck {
     return begin >= load.source && begin - load.source == at - load.target;
   }
 
-  // What is read to be prepared: at each place once at a time, whichever loads share it. `first` are the ends of the steps that
-  // use first what the loads bring.
+  // What is read to be prepared. Loads that read to the same place share it: there it is in use whenever one of them may read.
+  // `first` are the ends of the steps that use first what the loads bring.
   void AddRead(const std::vector<uint32_t>& first) {
-    std::vector<Use> read;
+    std::map<uint64_t, std::vector<Use>> places;  // by their start
     for (uint32_t j = 0; j < rung_.loads.size(); ++j) {
       const Load& load = rung_.loads[j];
       if (!load.prepared) continue;
+      std::vector<Use>& uses = places[load.target];
       const uint64_t high = load.target + load.nbytes;
-      read.push_back({load.ahead ? 0 : load.after, first[j], load.target, high});
-      if (load.ahead) read.push_back({load.after, steps_ + 1, load.target, high});
+      uses.push_back({load.ahead ? 0 : load.after, first[j], load.target, high});
+      if (load.ahead) uses.push_back({load.after, steps_ + 1, load.target, high});
     }
-    // The parts of the places that begin or end nowhere inside, so that those of two loads are equal or disjoint.
-    std::vector<uint64_t> edges;
-    for (const Use& use : read) edges.insert(edges.end(), {use.low, use.high});
-    std::ranges::sort(edges);
-    edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
-    std::ranges::sort(read, {}, &Use::begin);
-    for (size_t edge = 1; edge < edges.size(); ++edge) {
-      Use part{0, 0, edges[edge - 1], edges[edge]};
-      for (const Use& use : read) {
-        if (use.low > part.low || use.high < part.high) continue;
-        if (use.begin > part.end || part.end == 0) {
-          if (part.end > 0) uses_.push_back(part);
-          part.begin = use.begin;
+    for (auto& [low, uses] : places) {
+      std::ranges::sort(uses, {}, &Use::begin);
+      Use together = uses.front();
+      for (const Use& use : uses) together.high = std::max(together.high, use.high);
+      for (const Use& use : uses) {
+        if (use.begin > together.end) {
+          uses_.push_back(together);
+          together.begin = use.begin;
         }
-        part.end = std::max(part.end, use.end);
+        together.end = std::max(together.end, use.end);
       }
-      if (part.end > 0) uses_.push_back(part);
+      uses_.push_back(together);
     }
   }
 

@@ -58,8 +58,10 @@ std::string SymbolOf(const Layer& layer) { return Symbol(layer.kernel, Signature
 
 std::string PreparationSymbolOf(const Layer& layer) {
   const Preparation& preparation = *layer.weights->preparation;
-  return Symbol(preparation.kernel, "p " + TextOf(preparation.stored, true) + ";first;count;w " +
-                                        TextOf(PanelOf(layer)->type, false) + ";channels " + std::to_string(preparation.channels));
+  const TensorType& panel = PanelOf(layer)->type;
+  return Symbol(preparation.kernel, "p " + TextOf(preparation.stored, true) + ";first;count;p " + TextOf(panel, true) +
+                                        ";channels " + std::to_string(preparation.channels) + " of " +
+                                        std::to_string(preparation.stored.shape.back()) + "," + std::to_string(panel.shape.back()));
 }
 
 }  // namespace flexcomp

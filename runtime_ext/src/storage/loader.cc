@@ -132,7 +132,7 @@ bool Loader::CheckFailure() const {
     RaiseError("StorageError", "the weights file ", file_.path(), " no longer holds what was verified when it was opened, at byte ",
                failure.offset, " of the data section or behind it (load ", failure.load, "): open the model again");
   if (failure.error == kUnprepared)
-    RaiseError("ExecutionError", "the weights that load ", failure.load, " has read could not be prepared: the library does not fit them");
+    RaiseError("ExecutionError", "preparing weights failed (load ", failure.load, "): ", preparer_->Fault(failure.load));
   RaiseError("StorageError", "reading the weights file ", file_.path(), " failed at byte ", failure.offset,
              " of the data section (load ", failure.load, "): ", ErrnoText(failure.error));
 }
