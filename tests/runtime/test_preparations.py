@@ -159,7 +159,8 @@ def mutated(program: Program, rng: random.Random) -> Program:
         moved = replace(rung.steps[step], weights_at=max(0, rung.steps[step].weights_at + near))
         return _with(program, at, steps=(*rung.steps[:step], moved, *rung.steps[step + 1 :]))
     if change == "record":
-        return replace(program, layers=_changed(program.layers, load.prepared.layer, _other_record(program, load.prepared.layer, rng)))
+        layer = load.prepared.layer
+        return replace(program, layers=_changed(program.layers, layer, _other_record(program, layer, rng)))
     if change == "gone":
         return _with(program, at, loads=_changed(rung.loads, index, replace(load, prepared=None)))
     if change == "order" and index:
