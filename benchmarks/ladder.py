@@ -41,6 +41,7 @@ from benchmarks.storage import TMPFS, Medium, media
 from benchmarks.turns import ALONE, ROUNDS, Compiled, Turn, Turns
 from flexcomp.compiler import probed_profile
 from flexcomp.compiler.builder import prepare
+from flexcomp.compiler.offered import DEFAULT_STORE, STORES, WEIGHTS
 from flexcomp.compiler.prepared import Wish
 from flexcomp.device.copies import cache_of_copies
 from flexcomp.device.profile import DeviceProfile, load_profile
@@ -115,9 +116,10 @@ def build(
     strategies: Sequence[str],
     profile: DeviceProfile,
     threads: int,
+    **options: str | None,
 ) -> None:
-    """Write DIR/NETWORK.weights and a library for every storage and strategy."""
-    prepared = prepare(network.model, input_shapes=network.input_shapes, threads=threads, device=profile)
+    """Write DIR/NETWORK.weights and a library for every storage and strategy; `options` as for `flexcomp.build`."""
+    prepared = prepare(network.model, input_shapes=network.input_shapes, threads=threads, device=profile, **options)
     names, wishes = [], []
     for medium in storages:
         storage = medium.storage(profile.wake_s, profile.storage.disturbance)
@@ -259,6 +261,8 @@ def main() -> None:
     parser.add_argument("--device", type=Path, help="a profile by `flexcomp profile`")
     parser.add_argument("--seconds", type=float, default=1.0, help="for which a rung is measured")
     parser.add_argument("--budgets", type=int, help="measure only so many, from the smallest to everything resident")
+    parser.add_argument("--weights", choices=WEIGHTS, help="what weights are kept as")
+    parser.add_argument("--store", choices=STORES, default=DEFAULT_STORE, help="in how many forms they are stored")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     args = parser.parse_args()
     args.dir.mkdir(parents=True, exist_ok=True)
@@ -273,6 +277,8 @@ def main() -> None:
                 strategies,
                 profile,
                 args.threads,
+                weights=args.weights,
+                store=args.store,
             )
         except BudgetError as error:
             raise SystemExit(f"{args.name}: {error}") from None
