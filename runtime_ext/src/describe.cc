@@ -34,9 +34,14 @@ json::Array Strings(const std::vector<std::string>& strings) {
   return array;
 }
 
-json::Object RungObject(const Rung& rung) {
+// Bytes that a load leaves in the arena: of weights that it prepares, those.
+uint64_t Brought(const Program& program, const Load& load) {
+  return load.prepared ? load.prepared->count * program.layers[load.prepared->layer].weights->block_nbytes : load.nbytes;
+}
+
+json::Object RungObject(const Program& program, const Rung& rung) {
   uint64_t pinned = 0, streamed = 0;
-  for (const Load& load : rung.loads) (load.pinned ? pinned : streamed) += load.nbytes;
+  for (const Load& load : rung.loads) (load.pinned ? pinned : streamed) += load.pinned ? Brought(program, load) : load.nbytes;
   json::Object object;
   object.Set("budget_bytes", Int(rung.budget));
   object.Set("arena_bytes", Int(rung.arena));
@@ -111,7 +116,7 @@ CpuSet CpusOf(const ffi::String& name, const ffi::Any& value) {
 
 std::string DescribeProgram(const Program& program) {
   json::Array ladder, layers;
-  for (const Rung& rung : program.rungs) ladder.push_back(RungObject(rung));
+  for (const Rung& rung : program.rungs) ladder.push_back(RungObject(program, rung));
   for (const Layer& layer : program.layers) layers.push_back(LayerObject(layer));
   json::Object metadata;
   for (const auto& [key, value] : program.metadata) metadata.Set(key, value);
@@ -145,7 +150,7 @@ std::string DescribeStorage(const StorageRates& rates) {
   return Text(object);
 }
 
-std::string DescribeRung(const Rung& rung) { return Text(RungObject(rung)); }
+std::string DescribeRung(const Program& program, const Rung& rung) { return Text(RungObject(program, rung)); }
 
 std::string DescribeState(const Program& program, const Session::State& state) {
   const Rung& rung = program.rungs[state.rung];

@@ -22,7 +22,7 @@ std::string DescribeCores(const CoreChoice& choice);
 std::string DescribeStorage(const StorageRates& rates);
 
 // {"budget_bytes", "arena_bytes", "pinned_bytes", "streamed_bytes", "predicted_ms"}
-std::string DescribeRung(const Rung& rung);
+std::string DescribeRung(const Program& program, const Rung& rung);
 
 // {"rung", "budget_bytes", "arena_bytes", "threads", "compute_cpus", "loader_cpus", "direct_io", "runs", "restarts",
 //  "latency_ms", "stall_ms", "read_ms", "bytes_read", "reads", "total_bytes_read"}

@@ -100,7 +100,7 @@ class SessionModule final : public TranslatedModule {
     if (name == "set_budget")
       return ffi::Function::FromTyped([self, this](int64_t budget) {
         if (budget < 0) RaiseError("BudgetError", "a budget of ", budget, " bytes was asked for");
-        return ffi::String(DescribeRung(session_.SetBudget(static_cast<uint64_t>(budget))));
+        return ffi::String(DescribeRung(session_.program(), session_.SetBudget(static_cast<uint64_t>(budget))));
       });
     if (name == "stats")
       return ffi::Function::FromTyped(
