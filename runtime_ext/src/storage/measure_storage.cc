@@ -39,6 +39,7 @@ double SmallLoadSeconds(Loader& loader, std::span<const Load> loads, std::span<S
   loader.Start(spans);
   for (uint32_t number = 1; number <= loads.size() && loader.Await(number); ++number) loader.Computed(number);
   loader.Finish();
+  loader.Abort();  // waits for the thread, which still looks at these loads when the last one is there
   const auto nanoseconds = [](const Span& span) { return span.end - span.begin; };
   const auto middle = spans.begin() + spans.size() / 2;
   std::ranges::nth_element(spans, middle, {}, nanoseconds);
