@@ -46,8 +46,8 @@ Load LoadOf(int number, int place, uint32_t after, bool pinned, bool ahead) {
   return {static_cast<uint64_t>(number), 8, static_cast<uint64_t>(place) * 8, after, pinned, ahead};
 }
 // Read to the place `read`, which loads may share.
-Load Made(int number, int read, int place, uint32_t after, bool pinned) {
-  Load load = LoadOf(number, read, after, pinned, false);
+Load Made(int number, int read, int place, uint32_t after, bool pinned, bool ahead = false) {
+  Load load = LoadOf(number, read, after, pinned, ahead);
   load.prepared = {0, 0, 1, static_cast<uint64_t>(place) * 8};
   return load;
 }
@@ -66,6 +66,8 @@ const Rung kAllPinned{{Pinned(0, 0), Pinned(1, 1)}, {{1, {0}}, {2, {1}}}};
 
 const Rung kPrepared{{Made(0, 3, 0, 0, true), Made(1, 3, 1, 0, false), Made(2, 3, 2, 1, false)}, {{1, {0}}, {2, {1}}, {3, {2}}}};
 const Rung kOnePrepared{{Made(0, 1, 0, 0, false)}, {{1, {0}}}};
+const Rung kPreparedAhead{{Made(0, 3, 0, 1, false, true), Made(1, 3, 1, 0, false)}, {{1, {0}}, {2, {1}}}};
+const Rung kOnePreparedAhead{{Made(0, 1, 0, 1, false, true)}, {{1, {0}}}};
 
 struct Scenario {
   const char* name;
@@ -358,6 +360,8 @@ const Scenario kScenarios[] = {
     {"faults, prepared", {&kPrepared}, 3, 0, 1, true},
     {"switches, prepared and pinned", {&kOnePinned, &kOnePrepared}, 1, 1, 0, true},
     {"switches by copies, prepared", {&kOnePinned, &kOnePrepared}, 1, 1, 0, false},
+    {"prepared ahead", {&kPreparedAhead}, 5, 0, 0, true},
+    {"switches, prepared ahead", {&kOnePinned, &kOnePreparedAhead}, 1, 1, 0, true},
 };
 
 }  // namespace
