@@ -159,9 +159,12 @@ def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trac
         nbytes = statistics.fmean(loaded(*trace.steps[index]) for trace in traces)
         distance = statistics.fmean(gone(*trace.steps[index]) for trace in traces) / nbytes if nbytes else 0.0
         seen.steps.setdefault(key, []).append(StepTime(share, seconds, nbytes, seen.plans, distance))
+    # The loader prepares before it takes note of reads that have ended meanwhile. The first is read ahead behind the last.
+    preparing = [rung.loads[index].prepared is not None for index in streamed]
+    prolonged = {index for index, busy in zip(streamed, [*preparing[-1:], *preparing[:-1]], strict=True) if busy}
     for index, load in enumerate(rung.loads):
         spans = [t.loads[index] for t in traces if t.loads[index][1]]
-        if not load.pinned and spans and not load.prepared:
+        if not load.pinned and spans and not load.prepared and index not in prolonged:
             # All of them: a load that ends late makes the one behind it seem short.
             seconds = statistics.fmean((end - begin) * 1e-9 for begin, end in spans)
             waits = statistics.fmean(waited(*span) * 1e-9 for span in spans)
@@ -225,6 +228,7 @@ def _tensors(program: Program, source: int, nbytes: int) -> int:
     """Weights, whole or in part, that a load brings."""
     return sum(
         layer.weights is not None
+        and layer.weights.preparation is None  # the layer whose weights are stored there is counted
         and layer.weights.offset < source + nbytes
         and source < layer.weights.offset + layer.weights.nbytes
         for layer in program.layers

@@ -45,7 +45,8 @@ struct SessionStats {
   uint64_t bytes_read = 0;
   uint64_t reads = 0;
   double stall_s = 0;    // the steps waited for loads
-  double read_s = 0;     // its reads were in flight, also those that were ahead of it
+  double read_s = 0;     // its reads were in flight, also those that were ahead of it, until the loader took note of their ends:
+                         // with what it prepared meanwhile
   double latency_s = 0;  // from the call to the outputs, copies included; in place: from inputs to outputs
 };
 

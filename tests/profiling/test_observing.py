@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flexcomp.errors import ArtifactError
 from flexcomp.profiling.observing import RUNGS, Observations, Runs, note, observe
-from flexcomp.program.program import Layer, Load, Program, Rung, Step, Weights
+from flexcomp.program.program import Layer, Load, Preparation, Prepared, Program, Rung, Step, TensorType, Weights
 from flexcomp.runtime.trace import Trace, Traces
 
 PAGE = 4096
@@ -82,3 +84,28 @@ def test_pinned_loads_are_nobody_s_predecessor():
     note(seen, program, program.rungs[0], [Trace(0, 0, 400, ((100, 200), (360, 390)), ((0, 0), (310, 350)))])
     assert seen.releases == []
     assert len(seen.loads) == 1
+
+
+def test_loads_behind_one_that_is_prepared_are_not_counted():
+    """Their spans contain what the loader did meanwhile: those of b, c behind it, and a, which is read ahead behind d."""
+    program = program_of(1)
+    rung = program.rungs[0]
+    (a, b), made = rung.loads, Prepared(0, 0, 1, 0)
+    spans = ((0, 50), (60, 90), (110, 150), (160, 200))
+    for prepared, counted in ((), {0, 1, 2, 3}), ((1,), {0, 3}), ((3,), {1, 2}), ((1, 2), {0}):
+        loads = [replace(load, nbytes=(at + 1) * PAGE) for at, load in enumerate((replace(a, ahead=True), b, b, b))]
+        loads = tuple(replace(load, prepared=made if at in prepared else None) for at, load in enumerate(loads))
+        seen = Observations()
+        note(seen, program, replace(rung, loads=loads), [Trace(0, 0, 400, ((210, 220), (250, 350)), spans)])
+        assert {load.nbytes // PAGE - 1 for load in seen.loads} == counted
+
+
+def test_tensors_are_those_that_are_stored_where_a_load_reads():
+    """A layer whose weights are prepared of another's takes none of its own from the file, as large as they may be."""
+    program = program_of(1)
+    stored = TensorType((1, PAGE // 4))
+    prepared = Weights(0, 1, 4 * PAGE, Preparation("prepare", stored, 1))
+    layers = (*program.layers, replace(program.layers[0], name="a.winograd", weights=prepared))
+    seen, rung = Observations(), program.rungs[0]
+    note(seen, replace(program, layers=layers), rung, [Trace(0, 0, 400, ((100, 200), (250, 350)), ((0, 90), (210, 240)))])
+    assert [load.tensors for load in seen.loads] == [1, 1]
