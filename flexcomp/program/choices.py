@@ -106,8 +106,12 @@ def _reason(program: Program, choices: Choices, index: int, needs: Mapping[int, 
         return f"{family} does not fit"
     if fixed:
         return f"no plan with {family}"
-    if offers[first].weights_nbytes > layer.weights.nbytes and any(not load.pinned for load in rung.loads):
-        return f"fewer bytes to load than {family}"
+    other = program.layers[first].weights
+    if any(not load.pinned for load in rung.loads):
+        if other.stored_nbytes > layer.weights.stored_nbytes:
+            return f"fewer bytes to load than {family}"
+        if other.preparation and other.nbytes > layer.weights.nbytes:
+            return f"less to prepare than {family}"
     return f"less memory than {family}"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from flexcomp.errors import ArtifactError
 from flexcomp.program.choices import KEY, Offer, read, reasons, record
+from flexcomp.program.program import Preparation
 from flexcomp.program.program_bytes import decode_program, encode_program
 from flexcomp.program.weights_file import write_weights
 from flexcomp.report.facts import describe
@@ -51,6 +52,20 @@ def test_every_rung_has_one_reason_for_every_choice(program):
     assert "winograd does not fit" in direct and fastest[-1] == "fastest"
     assert any(reason and reason.startswith("winograd F(4)") and reason.endswith("does not fit") for reason in balanced)
     assert any(reason and reason.startswith("fewer bytes to load than winograd F(4)") for reason in balanced)
+
+
+def test_what_is_prepared_is_not_loaded(program):
+    """All kernels of a layer read the bytes of one: the others are told from each other by what is made of these."""
+    layers = list(program.layers)
+    stored = layers[layer(program, "conv2d.3")]
+    made = Preparation("prepare", stored.panel.type, 1)
+    for index, own in enumerate(layers):
+        if own.name.startswith("conv2d.3.winograd"):
+            layers[index] = replace(own, weights=replace(own.weights, preparation=made))
+    why = reasons(replace(program, layers=tuple(layers)), read(program))
+    said = [reason for name in ("conv2d.3", "conv2d.3.winograd") for reason in why[layer(program, name)] if reason]
+    assert any(reason.startswith("less to prepare than winograd") for reason in said)
+    assert not any(reason.startswith("fewer bytes to load") for reason in said)
 
 
 def test_the_record_is_small_and_survives_the_file(program, tmp_path):
