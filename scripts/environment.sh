@@ -51,8 +51,8 @@ check_compiler() {
         || fail "$compiler cannot compile C++20; g++ >= 11 can, on Debian: apt-get install g++"
 }
 
-fingerprint() { # of everything that an editable install copies, compiles, or has a list of
-    { cat pyproject.toml; find flexcomp passes schedules -type d ! -name __pycache__ | sort; find runtime_ext -type f ! -name '*.py' ! -name '*.pyc' -print0 | sort -z | xargs -0 cat; pwd; } | cksum | tr ' ' -
+fingerprint() { # of everything that an editable install copies, compiles, or has a list of, and of how it is made
+    { cat pyproject.toml scripts/environment.sh; find flexcomp passes schedules -type d ! -name __pycache__ | sort; find runtime_ext -type f ! -name '*.py' ! -name '*.pyc' -print0 | sort -z | xargs -0 cat; pwd; } | cksum | tr ' ' -
 }
 
 build_requirements() { # and CMake and Ninja, where the system has none that will do
