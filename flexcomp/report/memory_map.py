@@ -67,7 +67,10 @@ def _weights(program: Program, rung: Rung) -> list[Box]:
     for load, place, steps, name in zip(rung.loads, brought, uses, names, strict=True):
         first, last = (steps[0], steps[-1] + 1) if steps else (load.after, load.after + 1)
         if load.prepared:
-            result.append(Box("preload", name, 0 if load.ahead else load.after, first + 1, load.target, load.nbytes))
+            read = load.target, load.nbytes
+            result.append(Box("preload", name, 0 if load.ahead else load.after, first + 1, *read))
+            if load.ahead and not load.pinned:
+                result.append(Box("preload", name, load.after, len(rung.steps), *read))
         if load.pinned:
             result.append(Box("pinned weights", name, 0, len(rung.steps), *place))
             continue

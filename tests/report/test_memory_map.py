@@ -9,6 +9,7 @@ from flexcomp.program.program import (
     Layer,
     Load,
     Port,
+    Prepared,
     Program,
     Rung,
     ScratchArg,
@@ -90,6 +91,19 @@ def test_what_is_loaded_ahead_lies_there_at_both_ends():
     assert {box for box in boxes(program, ahead) if box.name == "first" and box.kind != "scratch"} == {
         Box("weights", "first", 0, 1, 2 * PAGE, PAGE),
         Box("preload", "first", 1, 2, 2 * PAGE, PAGE),
+    }
+
+
+def test_what_is_prepared_ahead_was_read_at_both_ends():
+    """To a place of its own, which is free between."""
+    program = two_layers()
+    first, second = program.rungs[0].loads
+    made = replace(first, pinned=False, ahead=True, after=1, target=5 * PAGE, prepared=Prepared(0, 0, 1, 2 * PAGE))
+    ahead = replace(program.rungs[0], loads=(made, second))
+    assert {box for box in boxes(program, ahead) if box.name == "first" and box.kind == "preload"} == {
+        Box("preload", "first", 1, 2, 2 * PAGE, PAGE),
+        Box("preload", "first", 0, 1, 5 * PAGE, PAGE),
+        Box("preload", "first", 1, 2, 5 * PAGE, PAGE),
     }
 
 
