@@ -7,11 +7,14 @@ import pytest
 import tvm
 
 from flexcomp.schedules.preparation import Preparation, eligible, function
+from flexcomp.schedules.registry import matmul_candidates
 from flexcomp.schedules.strassen.ways import HalvesTransform
 from flexcomp.schedules.tiles import narrow_panel
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16, Panel
+from flexcomp.schedules.tiles.spec import MatmulSpec
+from flexcomp.schedules.tiles.tile import VectorUnit
 from flexcomp.schedules.winograd.transforms import WeightTransform
-from tests.schedules.kernels import library
+from tests.schedules.kernels import library, runtime_calls
 from tests.schedules.reference import pack
 
 CLOSE = 1e-6  # of the largest element
@@ -92,6 +95,13 @@ def test_any_range_of_blocks(compiled, number):
                 assert got.tobytes() == want.tobytes()
             else:
                 assert np.abs(got - want).max() <= CLOSE * np.abs(want).max()
+
+
+def test_preparations_ask_the_runtime_for_nothing(compiled):
+    """They run on the loader's thread, beside a kernel that has all threads and their memory."""
+    assert not runtime_calls(compiled)
+    product = matmul_candidates(MatmulSpec(12, 197, 197, 64), VectorUnit(16, 32))[0].build()
+    assert "ParallelLaunch" in runtime_calls(library({"product": product}))
 
 
 def test_what_cannot_be_prepared():
