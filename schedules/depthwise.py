@@ -59,13 +59,13 @@ class ChannelEmitter(DirectEmitter):
         self.total = self.acc
         self.acc.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
         for kernel_row, kernel_column, reached, pixel in self.reach(column, size, taps):
-            taps = kernel_row * spec.kernel[1], kernel_column
+            tap = kernel_row * spec.kernel[1], kernel_column
             self.acc.accumulate(
                 reached,
                 lambda row, start, lanes, pixel=pixel: self.x[
                     vector(pixel + row * spec.stride[1] * spec.in_channels + start, lanes)
                 ],
-                lambda start, lanes, taps=taps: self.weights(start, lanes, *taps),
+                lambda start, lanes, tap=tap: self.weights(start, lanes, *tap),
             )
         self._store(column, size)
 

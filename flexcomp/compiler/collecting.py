@@ -21,7 +21,8 @@ def seldom_collected() -> Iterator[None]:
     with _LOCK:
         if not _inside:
             _usual = gc.get_threshold()
-            gc.set_threshold(_SELDOM, *_usual[1:])
+            if _usual[0]:  # 0: somebody has turned it off
+                gc.set_threshold(_SELDOM, *_usual[1:])
         _inside += 1
     try:
         yield

@@ -9,6 +9,7 @@ import pytest
 import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp.compiler import kernel_compiler, machine_code
+from flexcomp.compiler.collecting import seldom_collected
 from flexcomp.passes import fuse_layers, pretransform_weights
 from flexcomp.passes.choose_kernels import layer_spec
 
@@ -85,3 +86,14 @@ def test_cycles_are_looked_for_seldom_while_something_is_built():
 def tiny():
     g = Graph("tiny", seed=1)
     return g.model(g.relu(g.input("x", (1, 8))), (1, 8))
+
+
+def test_a_collector_that_is_turned_off_stays_so():
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(0)
+        with seldom_collected():
+            assert gc.get_threshold()[0] == 0
+        assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)
