@@ -35,7 +35,7 @@ def latency_bound(problem: Problem, budget: int) -> float:
     if not problem.layers:
         return 0.0
     live, seconds, nbytes = _amounts(problem)
-    return float(Cuts(live, budget, problem.storage).values(seconds, nbytes).max())
+    return float(Cuts(live, budget, problem.storage, max(1.0, *problem.load_costs)).values(seconds, nbytes).max())
 
 
 def unpinned_bound(problem: Problem) -> float:
@@ -79,15 +79,19 @@ class Cuts:
     be it in a cache, or takes longer than that while computing waits.
     """
 
-    def __init__(self, live: Sequence[int], budget: int, storage: Storage) -> None:
-        """`live` has the bytes of the tensors live in each layer."""
+    def __init__(self, live: Sequence[int], budget: int, storage: Storage, dearest: float = 1.0) -> None:
+        """`live` has the bytes of the tensors live in each layer; no weights have a larger load cost than `dearest`.
+
+        Bytes of weights are counted at their load costs, so that a byte of memory holds as many as the dearest costs.
+        """
         storage = storage.in_cache  # all loads may be
         self.count, self.budget, self.bandwidth = len(live), budget, storage.bandwidth
         self.helped = 1 - 1 / storage.together  # the part of a wait for loads that is saved by helping with them
-        self.held = np.maximum(0.0, budget - np.roll(np.array(live, dtype=float), 1))
+        self.budget *= dearest
+        self.held = dearest * np.maximum(0.0, budget - np.roll(np.array(live, dtype=float), 1))
         # by a byte that is loaded beside computing, or in a wait
         beside = storage.disturbance / (1 + storage.disturbance * storage.bandwidth)
-        self.delay = min(beside, 1 / (storage.bandwidth * storage.together))
+        self.delay = min(beside, 1 / (storage.bandwidth * storage.together)) / dearest
 
     @property
     def rates(self) -> dict[str, float]:

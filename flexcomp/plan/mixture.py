@@ -31,6 +31,8 @@ class Mixture:
         self._storage, self._live = problem.storage, live_bytes(problem)
         shape = len(options), max((len(layers) for layers in options), default=1)
         self._seconds, self._nbytes, self._needs = np.zeros(shape), np.zeros(shape), np.full(shape, np.inf)
+        costs = [problem.storage.load_cost(layer.weights) for layers in options for layer in layers if layer.weights]
+        self._dearest = max(1.0, *costs) if costs else 1.0
         for row, layers in enumerate(options):
             for column, layer in enumerate(layers):
                 need = -(-(self._live[row] + layer.scratch + finest_segment(layer)) // PAGE) * PAGE
@@ -52,7 +54,8 @@ class Mixture:
         """
         if not self._live:
             return []
-        cuts, allowed = Cuts(self._live, budget, self._storage), self._needs <= (budget if limit is None else limit)
+        cuts = Cuts(self._live, budget, self._storage, self._dearest)
+        allowed = self._needs <= (budget if limit is None else limit)
         if in_python():
             return _Descent(cuts, self._seconds, self._nbytes, allowed).run()
         limits = {"rounds": _ROUNDS, "starts": _STARTS, "singles": _SINGLES, "least": _NEGLIGIBLE, "better": _BETTER}
