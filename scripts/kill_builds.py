@@ -55,7 +55,7 @@ def kill_builds(folder: Path, name: str, kills: int, seed: int, budget: str) -> 
     build = Build(command, folder)
 
     started = time.monotonic()
-    wanted = build.finish("wanted", "--no-cache")
+    wanted = build.finish("--no-cache")
     whole_s = time.monotonic() - started
     print(f"{name}: built in {whole_s:.1f} s", flush=True)
     chance = random.Random(seed)
@@ -74,7 +74,7 @@ def kill_builds(folder: Path, name: str, kills: int, seed: int, budget: str) -> 
     entries, nbytes = KernelCache(folder / "cache" / "kernels").size()
     print(f"the cache has {entries} kernels ({nbytes / 1e6:.1f} MB)")
     for turn in ("first", "second"):
-        if build.finish("killed") != wanted:
+        if build.finish() != wanted:
             wrong.append(f"the {turn} build after them gives other bytes")
     if files := build.others():
         wrong.append(f"left are {', '.join(files)}")
@@ -84,7 +84,8 @@ def kill_builds(folder: Path, name: str, kills: int, seed: int, budget: str) -> 
 
 _ALL = "all killed"
 _WAYS = ("terminated", "compiler killed", _ALL)
-_ARTIFACTS = {f"out/{name}.{kind}" for name in ("wanted", "killed") for kind in ("so", "weights")}
+_NAME = "built"  # of every library: it is a part of it
+_ARTIFACTS = {f"out/{_NAME}.{kind}" for kind in ("so", "weights")}
 
 
 class Build:
@@ -97,15 +98,15 @@ class Build:
         own = {"FLEXCOMP_CACHE": str(folder / "cache"), "TMPDIR": str(folder / "tmp"), "FLEXCOMP_PROBE": "0"}
         self._environment = os.environ | own
 
-    def finish(self, name: str, *options: str) -> tuple[bytes, ...]:
+    def finish(self, *options: str) -> tuple[bytes, ...]:
         """What a build that nobody disturbs writes."""
-        if self._start(name, *options, stderr=subprocess.DEVNULL).wait():
-            raise SystemExit(f"the build of {name} failed: try it by itself")
-        return tuple((self._folder / "out" / f"{name}.{kind}").read_bytes() for kind in ("so", "weights"))
+        if self._start(*options, stderr=subprocess.DEVNULL).wait():
+            raise SystemExit(f"the build of {self._command[4]} failed: try it by itself")
+        return tuple((self._folder / "out" / f"{_NAME}.{kind}").read_bytes() for kind in ("so", "weights"))
 
     def kill(self, seconds: float, way: str) -> list[int]:
         """The processes that are left of a build that is ended after so many seconds, in one of `_WAYS`."""
-        process = self._start("killed", stderr=subprocess.DEVNULL)
+        process = self._start(stderr=subprocess.DEVNULL)
         time.sleep(seconds)
         # Whoever has ended is waited for by the first one, or by us.
         started = psutil.Process(process.pid).children(recursive=True)
@@ -137,8 +138,8 @@ class Build:
             if not name.startswith("cache"):
                 (self._folder / name).unlink()
 
-    def _start(self, name: str, *options: str, stderr: int | None = None) -> subprocess.Popen:
-        command = [*self._command, "-o", str(self._folder / "out" / f"{name}.so"), *options]
+    def _start(self, *options: str, stderr: int | None = None) -> subprocess.Popen:
+        command = [*self._command, "-o", str(self._folder / "out" / f"{_NAME}.so"), *options]
         return subprocess.Popen(
             command, env=self._environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=stderr
         )
