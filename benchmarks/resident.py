@@ -27,7 +27,7 @@ from benchmarks import models
 from benchmarks.peers import flexcomp as ours
 from benchmarks.peers import onnxruntime as theirs
 from benchmarks.peers.measure import largest_error
-from benchmarks.peers.worker import Call
+from benchmarks.turns import median_seconds
 from flexcomp.errors import FlexcompError
 
 DEFAULT = ("resnet50_v15", "resnet152")
@@ -80,25 +80,14 @@ def compare_network(name: str, folder: Path, threads: int, rounds: int, cache: b
     build_s = time.perf_counter() - start
     calls = [engine.load(folder, example, threads, None) for engine in (ours, theirs)]
     error = largest_error(*(call() for call in calls))
-    inferences = max(1, round(TURN_S * 1e3 / max(_turn(call, 2) for call in calls)))
+    inferences = max(1, round(TURN_S / max(median_seconds(call, 2) for call in calls)))
     taken: tuple[list[float], list[float]] = ([], [])
     for turn in range(rounds):
         for i in (0, 1) if turn % 2 else (1, 0):
-            taken[i].append(_turn(calls[i], inferences))
+            taken[i].append(1e3 * median_seconds(calls[i], inferences))
     ratios = tuple(mine / other for mine, other in zip(*taken, strict=True))
     medians = (statistics.median(times) for times in taken)
     return Result(name, threads, build_s, built.program.rungs[0].budget, *medians, ratios, error)
-
-
-def _turn(call: Call, inferences: int) -> float:
-    """Median milliseconds of so many inferences, after one that finds the caches as the other engine left them."""
-    call()
-    times = []
-    for _ in range(inferences):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1e3
 
 
 def main() -> int:

@@ -6,8 +6,9 @@ in one process, and at every rung they take turns within the second.
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +78,18 @@ class Contender:
             ends.append(time.perf_counter() * 1e3)
         stats = self.session.stats()
         return Turn(tuple(np.diff(ends)), stats["stall_ms"], stats["bytes_read"])
+
+
+def median_seconds(call: Callable[[], object], inferences: int, *, warm: bool = True) -> float:
+    """Of so many inferences, after one (`warm`) that finds the caches as others left them."""
+    if warm:
+        call()
+    times = []
+    for _ in range(inferences):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
 
 
 def evenly(budgets: Sequence[int], count: int) -> list[int]:

@@ -16,7 +16,6 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -28,6 +27,7 @@ import onnx
 import flexcomp
 from benchmarks import models
 from benchmarks.networks.graph import Graph
+from benchmarks.turns import median_seconds
 
 TYPES = ("float32", "float16", "bfloat16", "int8")
 NEVER_SLOWER = (1.02, 1.02)
@@ -109,30 +109,18 @@ def measure(name: str, folder: Path, rounds: int, kernels: str) -> list[Row]:
             built.export_library(path)
             session = stack.enter_context(flexcomp.load(path, threads=1))
             calls.append(lambda session=session: session.run(inputs))
-        slowest = max(_seconds(call, 1) for call in calls)
+        slowest = max(median_seconds(call, 1) for call in calls)
         inferences = 1 if name in DENSE else max(1, round(_TURN_S / slowest))
         taken: list[list[float]] = [[] for _ in TYPES]
         for turn in range(rounds):
             first = turn % len(TYPES)
             for kind in [*range(first, len(TYPES)), *range(first)]:
-                taken[kind].append(_seconds(calls[kind], inferences, warm=name not in DENSE))
+                taken[kind].append(median_seconds(calls[kind], inferences, warm=name not in DENSE))
     wide = taken[0]
     return [
         Row(name, weights, statistics.median(times) * 1e3, tuple(a / b for a, b in zip(times, wide, strict=True)))
         for weights, times in zip(TYPES, taken, strict=True)
     ]
-
-
-def _seconds(call: Callable[[], object], inferences: int, *, warm: bool = True) -> float:
-    """The median of so many inferences, after one that finds the caches as others left them."""
-    if warm:
-        call()
-    times = []
-    for _ in range(inferences):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def main() -> int:

@@ -66,15 +66,6 @@ Kernels FindKernels(const Program& program, Processor& processor) {
   return kernels;
 }
 
-// What an error of a kernel says, which ends here; it may be none.
-std::string TakeReason(TVMFFIObjectHandle raised) {
-  if (raised == nullptr) return "no reason given";
-  const TVMFFIByteArray& message = TVMFFIErrorGetCellPtr(raised)->message;
-  std::string reason(message.data, message.size);
-  TVMFFIObjectDecRef(raised);
-  return reason;
-}
-
 }  // namespace
 
 Session::Session(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options)
@@ -85,7 +76,8 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
       wanted_(ChooseRung(options.budget)),
       rung_(wanted_),
       arena_(program_->rungs[rung_].arena),
-      calls_(*program_, FindKernels(*program_, *processor_)) {
+      calls_(*program_, FindKernels(*program_, *processor_)),
+      preparer_(*program_, calls_, *processor_) {
   if (options.trace) trace_.emplace();
   const auto cores = CpuSet::Available();
   const bool own_core = cores && placement_.threads < cores->count();
@@ -121,25 +113,7 @@ void Session::Use(size_t rung) noexcept {
   rung_ = wanted_ = rung;
   abandoned_ = false;
   calls_.Prepare(*program_, program_->rungs[rung], arena_.base());
-  loader_->Open(program_->rungs[rung].loads, arena_.base(), &preparing_);
-}
-
-int Session::Preparing::Prepare(uint32_t load) noexcept {
-  const PreparationCall& call = session_.calls_.preparations()[load];
-  const int failed = session_.processor_->Call(call.kernel, call.args, 4);
-  // It is raised on this thread, and told on another.
-  if (raised_ != nullptr) TVMFFIObjectDecRef(std::exchange(raised_, nullptr));
-  if (failed != 0) TVMFFIErrorMoveFromRaised(&raised_);
-  return failed;
-}
-
-std::string Session::Preparing::Fault(uint32_t load) {
-  const Layer& layer = session_.program_->layers[session_.program_->rungs[session_.rung_].loads[load].prepared->layer];
-  return "layer " + layer.name + " (" + layer.weights->preparation->kernel + "): " + TakeReason(std::exchange(raised_, nullptr));
-}
-
-Session::Preparing::~Preparing() {
-  if (raised_ != nullptr) TVMFFIObjectDecRef(raised_);
+  loader_->Open(program_->rungs[rung].loads, arena_.base(), &preparer_);
 }
 
 bool Session::MakeRoom(size_t rung) {
@@ -326,7 +300,7 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   file_->Verify(false);
   const auto restore = [&] {
     file_->Verify(true);
-    loader_->Open(program_->rungs[rung_].loads, arena_.base(), &preparing_);
+    loader_->Open(program_->rungs[rung_].loads, arena_.base(), &preparer_);
   };
   try {
     rate = MeasureReadRate(*loader_, {arena_.base(), program_->rungs[rung_].arena}, program_->weights.data_nbytes,

@@ -17,6 +17,7 @@
 
 #include "arena.h"
 #include "kernels/call_table.h"
+#include "kernels/kernel_preparer.h"
 #include "kernels/processor.h"
 #include "process_mark.h"
 #include "program/program.h"
@@ -112,21 +113,6 @@ class Session {
   Trace trace();
 
  private:
-  // For the loader's thread.
-  class Preparing final : public Preparer {
-   public:
-    explicit Preparing(Session& session) : session_(session) {}
-    ~Preparing() override;
-    Preparing(const Preparing&) = delete;
-    Preparing& operator=(const Preparing&) = delete;
-    int Prepare(uint32_t load) noexcept override;
-    std::string Fault(uint32_t load) override;
-
-   private:
-    Session& session_;
-    TVMFFIObjectHandle raised_ = nullptr;  // of the last kernel that failed
-  };
-
   void RequireOpen() const;
   void RequireThisProcess() const;
   std::byte* PlaceOf(const Port& port) const noexcept;  // in the arena
@@ -172,7 +158,7 @@ class Session {
   Arena arena_;
   Arena next_arena_;  // mapped in advance for a larger rung that is wanted, and untouched
   CallTable calls_;
-  Preparing preparing_{*this};
+  KernelPreparer preparer_;  // for the loader's thread
   std::optional<Trace> trace_;
   std::unique_ptr<Loader> loader_;  // last: its thread uses the file and the arena
 };

@@ -109,6 +109,7 @@ void CallTable::PreparePreparations(const Program& program, const Rung& rung, st
     const Layer& layer = program.layers[made.layer];
     const FileRange stored = StoredRange(layer, made.first, made.count);
     call.kernel = kernels_.prepare[made.layer];
+    call.layer = made.layer;
     call.tensors[0] = MakeTensor(layer.weights->preparation->stored, arena + load.target + (stored.begin - load.source));
     call.tensors[1] = MakeTensor(PanelOf(layer)->type, arena + made.at);
     call.args[0] = TensorArg(&call.tensors[0]);

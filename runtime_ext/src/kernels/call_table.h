@@ -28,6 +28,7 @@ struct Call {
 // What is called when a load is complete; no kernel for loads that prepare nothing.
 struct PreparationCall {
   Kernel kernel = nullptr;
+  uint32_t layer = 0;
   TVMFFIAny args[4]{};  // point into `tensors`
   DLTensor tensors[2]{};
 };

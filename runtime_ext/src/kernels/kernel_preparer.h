@@ -1,0 +1,36 @@
+// Prepares weights by the kernels of a library.
+#pragma once
+
+#include <tvm/ffi/c_api.h>
+
+#include <string>
+
+#include "kernels/call_table.h"
+#include "kernels/processor.h"
+#include "storage/preparer.h"
+
+namespace flexcomp {
+
+// What an error of a kernel says, which ends here; it may be none.
+std::string TakeReason(TVMFFIObjectHandle raised);
+
+class KernelPreparer final : public Preparer {
+ public:
+  // All of them must outlive it.
+  KernelPreparer(const Program& program, const CallTable& calls, Processor& processor)
+      : program_(program), calls_(calls), processor_(processor) {}
+  ~KernelPreparer() override;
+  KernelPreparer(const KernelPreparer&) = delete;
+  KernelPreparer& operator=(const KernelPreparer&) = delete;
+
+  int Prepare(uint32_t load) noexcept override;
+  std::string Fault(uint32_t load) override;
+
+ private:
+  const Program& program_;
+  const CallTable& calls_;
+  Processor& processor_;
+  TVMFFIObjectHandle raised_ = nullptr;  // of the last kernel that failed: raised on one thread, told on another
+};
+
+}  // namespace flexcomp
