@@ -23,6 +23,7 @@ from rich.table import Table
 
 import flexcomp
 from benchmarks import cgroup, models
+from flexcomp.compiler.offered import DEFAULT_STORE, STORES
 from flexcomp.demo import compare
 from flexcomp.errors import FlexcompError
 
@@ -34,11 +35,11 @@ VARIANTS = 2  # inputs of each network
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
-def check_network(name: str, folder: Path, *, use_cgroup: bool, threads: int | None) -> dict:
+def check_network(name: str, folder: Path, *, use_cgroup: bool, threads: int | None, store: str) -> dict:
     """Build the network `name` and measure it at each budget."""
     network = models.load(name)
     start = time.monotonic()
-    artifact = flexcomp.build(network.model, input_shapes=network.input_shapes, threads=threads)
+    artifact = flexcomp.build(network.model, input_shapes=network.input_shapes, threads=threads, store=store)
     library = folder / f"{name}.so"
     artifact.export_library(str(library))
     build_s = time.monotonic() - start
@@ -141,6 +142,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NETWORK", help=f"some of {', '.join(models.NAMES)}")
     parser.add_argument("--cgroup", action="store_true", help="run also under a memory limit of the operating system")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--store", choices=STORES, default=DEFAULT_STORE, help="how weights lie in the file")
     parser.add_argument("--json", type=Path, default=RESULTS / "accuracy.json", help="where the figures go")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -150,11 +152,12 @@ def main() -> None:
         parser.error("this machine does not let us make memory control groups")
     if args.worker:
         with tempfile.TemporaryDirectory() as folder:
-            result = check_network(args.names[0], Path(folder), use_cgroup=args.cgroup, threads=args.threads)
+            place = Path(folder)
+            result = check_network(args.names[0], place, use_cgroup=args.cgroup, threads=args.threads, store=args.store)
         args.worker.write_text(json.dumps(result))
         return
 
-    options = ["--cgroup"] * args.cgroup + (["--threads", str(args.threads)] if args.threads else [])
+    options = ["--store", args.store, *["--cgroup"] * args.cgroup] + (["--threads", str(args.threads)] if args.threads else [])
     console, results = Console(width=150), []
     for name in args.names or models.NAMES:
         result = _in_own_process(name, options)

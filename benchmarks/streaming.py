@@ -36,7 +36,7 @@ def measure(name: str, folder: Path, fraction: float, threads: int | None, round
 
     compute, streamed, bandwidth, read, ratios = [], [], [], [], []
     for _ in range(rounds):
-        resident = runner.run(library, threads=threads, repeat=repeat, warmup=1, inputs=files)["latency_ms"]
+        resident = runner.run(library, budget="all", threads=threads, repeat=repeat, warmup=1, inputs=files)["latency_ms"]
         report = runner.run(library, budget=budget, threads=threads, repeat=repeat, warmup=1, inputs=files)
         speed = sequential_bandwidth(library.with_suffix(".weights"))
         latency = report["latency_ms"]

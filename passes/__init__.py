@@ -9,7 +9,9 @@ from .fuse_attention import FuseAttention
 from .fuse_generic import FuseGeneric
 from .fuse_layers import FuseLayers
 from .keep_constant_outputs import KeepConstantOutputs
+from .keep_integers import KeepIntegers
 from .lower_operators import LowerOperators
+from .lower_recurrence import LowerRecurrence
 from .nhwc import ToNHWC
 from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
@@ -28,7 +30,9 @@ __all__ = [
     "FuseGeneric",
     "FuseLayers",
     "KeepConstantOutputs",
+    "KeepIntegers",
     "LowerOperators",
+    "LowerRecurrence",
     "PlaceParts",
     "PretransformWeights",
     "SliceEmbeddings",

@@ -24,7 +24,8 @@ class FoldBatchNorm:
     u = z · a + b                             u = y + (beta - mean · s) · a + b      (with s · a for s)
 
     After a convolution or a product with a weight matrix the scale goes into the weight. A chain after
-    anything else becomes one multiplication and one addition. The new factors are expressions over weights.
+    anything else becomes one multiplication and one addition. The new factors are expressions over weights. What is rounded
+    to integers next is left as it is, for there a last bit is a whole number, and so are differences of integers.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -49,12 +50,13 @@ class _Folder(MainRewriter):
         self.readers = uses(self.main)
         self.old = {binding.var: binding.value for binding in bindings(self.main)}
         self.norms = {var: value for var, value in self.old.items() if self._is_foldable_norm(var, value)}
+        self.exact = _rounded_next(self.old) | _integer_differences(self.old)
         self.chains: dict[relax.Var, _Affine] = {}  # old variable → value that its only reader takes up
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr | None:
         if var in self.norms:
             return None  # comes with its element
-        affine = None if var in self.weights else self._affine(value)
+        affine = None if var in self.weights | self.exact else self._affine(value)
         if affine is None:
             return self.substitute(value)
         if self._goes_on(var, affine.axis):
@@ -79,7 +81,7 @@ class _Folder(MainRewriter):
     def _goes_on(self, var: relax.Var, axis: int | None) -> bool:
         """Whether the only reader of `var` is the next link of its chain."""
         readers = self.readers.get(var, [])
-        if len(readers) != 1 or readers[0] not in self.old:
+        if len(readers) != 1 or readers[0] not in self.old or readers[0] in self.exact:
             return False
         reader = self.old[readers[0]]
         if readers[0] in self.norms:
@@ -91,7 +93,7 @@ class _Folder(MainRewriter):
     def _is_link(self, call: relax.Call, position: int, axis: int | None) -> bool:
         """Whether `call` scales or shifts its argument at `position` by a weight along `axis`."""
         name = operator(call)
-        if name not in ("add", "subtract", "multiply", "divide") or (name == "divide" and position == 1):
+        if name not in _ARITHMETIC or (name == "divide" and position == 1):
             return False
         data, factor = call.args[position], call.args[1 - position]
         if not isinstance(data, relax.Var) or data in self.weights or not self._is_weight(factor):
@@ -212,6 +214,30 @@ class _Folder(MainRewriter):
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 _TRANSPOSED = ("conv1d_transpose", "conv2d_transpose", "conv3d_transpose")
+_ARITHMETIC = ("add", "subtract", "multiply", "divide")
+
+
+def _rounded_next(values: dict[relax.Var, ir.Expr]) -> set[relax.Var]:
+    """The variables from which only arithmetic leads to a rounding, sums of products among them."""
+    found: set[relax.Var] = set()
+    ahead = [value.args[0] for value in values.values() if operator(value) == "round"]
+    while ahead:
+        var = ahead.pop()
+        name = operator(values.get(var)) if isinstance(var, relax.Var) and var not in found else ""
+        if name in (*_CONVOLUTIONS, *_TRANSPOSED, *_ARITHMETIC, "matmul"):
+            found.add(var)
+            ahead.extend(values[var].args if name in _ARITHMETIC else ())
+    return found
+
+
+def _integer_differences(values: dict[relax.Var, ir.Expr]) -> set[relax.Var]:
+    """The variables that are integers without a zero point."""
+    integers = {
+        var
+        for var, value in values.items()
+        if operator(value) == "clip" or (operator(value) == "astype" and "int" in dtype(value.args[0]))
+    }
+    return {var for var, value in values.items() if operator(value) == "subtract" and value.args[0] in integers}
 
 
 def _channel_axis(call: relax.Call) -> int:

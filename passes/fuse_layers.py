@@ -15,6 +15,7 @@ from .weights import KeptWeight, WeightType, weight_vars
 
 # A longer chain than this is no epilogue any more; it also bounds the work of the search.
 _LONGEST_EPILOGUE = 32
+_BY_NUMBERS = ("add", "subtract", "multiply", "divide")
 
 
 @module_pass(opt_level=0)
@@ -28,8 +29,8 @@ class FuseLayers:
 
     An anchor is an NHWC convolution, or a matrix product, in float32. Its epilogue takes operators while all
     their other operands are scalars, per-channel weights or tensors of the output's shape, and ends where a
-    value is needed elsewhere. A reshape that keeps the channels is no obstacle: it moves nothing. Where two
-    anchors could take the same operator, the later one does.
+    value is needed elsewhere. What only scales or shifts such a tensor for it comes along. A reshape that keeps the channels
+    is no obstacle: it moves nothing. Where two anchors could take the same operator, the later one does.
 
     `weight_type` says in which element type a layer's weights are kept: flexcomp.dtype = "float16". Kernels that take weights
     as they are widen them in registers; those that take transformed ones have float32 weights, made of the same rounded values.
@@ -98,14 +99,35 @@ def _grow(order, position, at, from_weights, readers, taken) -> list[relax.VarBi
         binding = order[ahead.pop(0)]
         if binding.var in taken or not _fits(binding, members, out_shape, from_weights, weighted):
             continue
-        group.append(binding)
-        members.add(binding.var)
+        scaling = _scaling(binding, members, order, at, readers, taken)
+        group += [*scaling, binding]
+        members.update(inner.var for inner in (*scaling, binding))
         ahead = sorted({*ahead, *(at[reader] for reader in readers.get(binding.var, []) if reader != binding.var)})
         if all(reader in members for inner in group[:-1] for reader in readers.get(inner.var, [])) and all(
             inner.var not in readers.get(inner.var, []) for inner in group[:-1]
         ):
             best = list(group)
     return best
+
+
+def _scaling(binding, members, order, at, readers, taken) -> list[relax.VarBinding]:
+    """What makes the tensors that `binding` reads by operations with numbers, for nobody else; in order."""
+    found: list[relax.VarBinding] = []
+    ahead = [arg for arg in binding.value.args if isinstance(arg, relax.Var) and arg not in members]
+    while ahead:
+        arg = ahead.pop()
+        maker = order[at[arg]] if arg in at and arg not in taken else None
+        if maker is None or operator(maker.value) not in _BY_NUMBERS or len(readers.get(arg, [])) != 1:
+            continue
+        tensors = [operand for operand in maker.value.args if scalar(operand) is None]
+        if len(tensors) == 1 and static_tensor(tensors[0]) and _same_type(tensors[0], arg):
+            found.insert(0, maker)
+            ahead += tensors
+    return found
+
+
+def _same_type(a: ir.Expr, b: ir.Expr) -> bool:
+    return shape(a) == shape(b) and dtype(a) == dtype(b) == "float32"
 
 
 def _fits(binding, members, out_shape, from_weights, weighted: bool) -> bool:

@@ -17,7 +17,7 @@ ELEMENTWISE = {
     "add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide",
     "maximum": "maximum", "minimum": "minimum", "negative": "negative", "abs": "abs", "relu": "relu",
     "relu6": "relu6", "clip": "clip", "leakyrelu": "leakyrelu", "prelu": "prelu", "sigmoid": "sigmoid",
-    "silu": "silu", "tanh": "tanh", "exp": "exp", "erf": "erf", "gelu": "gelu",
+    "silu": "silu", "tanh": "tanh", "exp": "exp", "erf": "erf", "gelu": "gelu", "round": "round",
 }  # fmt: skip
 
 # Anchor operators and the index of their weight operand.

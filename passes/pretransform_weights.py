@@ -23,6 +23,7 @@ from . import attributes as names
 from .choose_kernels import chosen
 from .ir import bindings, dtype, operator, shape, with_functions
 from .layers import LayerReading, is_layer, read
+from .panels import assemble, on_weights
 
 
 @module_pass(opt_level=0)
@@ -168,7 +169,7 @@ class _Mutator(relax.PyExprMutator):
             weight = emit(op.permute_dims(weight, (1, 0)))
         kept = str(layer.attrs.get(names.DTYPE, "float32")).removeprefix(names.VALUES_OF)
         if not panel.narrow and kept != "float32":
-            weight = self._on_weights(f"round.{kept}", "float32", shape(weight), weight)
+            weight = on_weights(emit, f"round.{kept}", "float32", shape(weight), weight)
         if candidate.weight_transform is not None:
             weight = self._transform(weight, candidate.weight_transform)
         channels = panel.groups * panel.group_channels
@@ -194,19 +195,8 @@ class _Mutator(relax.PyExprMutator):
         else:
             per_channel = math.prod(shape(weight)) // channels
             taps = self._combine(blocks(weight, per_channel), candidate.block_transform, panel.taps)
-        if panel.narrow:
-            head = emit(op.concat([vector(reading.bias), *(vector(i) for i in reading.vectors)], axis=1))
-            return self._on_weights(f"pack.{panel.kept}", panel.dtype, panel.shape, head, taps)
-        parts = [vector(reading.bias), taps, *(vector(i) for i in reading.vectors)]
-        padding = panel.rows - 1 - panel.taps - panel.vectors
-        if padding:
-            parts.append(emit(op.zeros((panel.blocks, padding, panel.block), "float32")))
-        return emit(op.concat(parts, axis=1))
-
-    def _on_weights(self, function: str, dtype: str, wanted: tuple[int, ...], *args: relax.Expr) -> relax.Var:
-        """A function of schedules/tiles/narrow_panel.py, which runs on the weight side only."""
-        type_ = relax.TensorType(wanted, dtype)
-        return self.builder_.emit(relax.op.call_pure_packed(f"flexcomp.{function}", *args, ty_args=type_))
+        vectors = [vector(i) for i in reading.vectors]
+        return assemble(emit, panel, vector(reading.bias), taps, vectors)
 
     def _combine(self, weight: relax.Expr, transform: HalvesTransform, taps: int) -> relax.Var:
         """float32[blocks, taps, block] of weights float32[blocks, block, in]: sums of their quarters."""

@@ -14,6 +14,7 @@ from ..schedules.operators.embedding import EmbeddingSpec
 from ..schedules.tiles.tile import VectorUnit
 from .attributes import VALUES_OF, kernel_attributes
 from .ir import dtype, operator, shape, static_tensor
+from .panels import on_weights
 from .rebuild import MainRewriter
 from .weights import KeptWeight, WeightType, weight_vars
 
@@ -71,11 +72,9 @@ class _Slicer(MainRewriter):
         panel = self.emit(self.reshape(self.substitute(table), (rows, spec.width)))
         columns = spec.panel[-1]
         if values_of:
-            type_ = relax.TensorType((rows, columns), "float32")
-            panel = self.emit(op.call_pure_packed(f"flexcomp.round.{kept}", panel, ty_args=type_))
+            panel = on_weights(self.emit, f"round.{kept}", "float32", (rows, columns), panel)
         if spec.dtype != "float32":
-            type_ = relax.TensorType((rows, columns), spec.dtype)
-            panel = self.emit(op.call_pure_packed(f"flexcomp.rows.{spec.kept}", panel, ty_args=type_))
+            panel = on_weights(self.emit, f"rows.{spec.kept}", spec.dtype, (rows, columns), panel)
         missing = spec.blocks * spec.block_rows - rows
         if missing:
             panel = self.emit(op.concat([panel, self.emit(op.zeros((missing, columns), spec.dtype))], 0))

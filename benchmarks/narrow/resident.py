@@ -107,7 +107,7 @@ def measure(name: str, folder: Path, rounds: int, kernels: str) -> list[Row]:
                 network.model, input_shapes=network.input_shapes, kernels=kernels, weights=weights, threads=1, progress=False
             )
             built.export_library(path)
-            session = stack.enter_context(flexcomp.load(path, threads=1))
+            session = stack.enter_context(flexcomp.load(path, "all", threads=1))
             calls.append(lambda session=session: session.run(inputs))
         slowest = max(median_seconds(call, 1) for call in calls)
         inferences = 1 if name in DENSE else max(1, round(_TURN_S / slowest))

@@ -56,19 +56,29 @@ def resnet(depths: tuple[int, int, int, int], seed: int = 0) -> onnx.ModelProto:
 def mobilenet_v2(seed: int = 0) -> onnx.ModelProto:
     """MobileNetV2 (Sandler et al. 2018)."""
     g = Graph("mobilenet_v2", seed)
+    x, _ = mobilenet_v2_features(g, g.input("x", (1, 3, 224, 224)))
+    x = g.op("Flatten", g.op("GlobalAveragePool", x), axis=1)
+    return g.model(g.dense(x, CLASSES), (1, CLASSES))
+
+
+def mobilenet_v2_features(g: Graph, x: str) -> tuple[str, str]:
+    """The convolutions of MobileNetV2: their result, and what the last one of stride 2 reads, expanded."""
+    finer = ""
 
     def unit(x: str, channels: int, kernel: int = 1, stride: int = 1, groups: int = 1, gain: float = 1.0) -> str:
         return g.relu6(g.batch_norm(g.conv(x, channels, kernel, stride, groups=groups, bias=False, gain=gain)))
 
     def inverted_residual(x: str, channels: int, stride: int, expansion: int) -> str:
+        nonlocal finer
         hidden = g.channels[x] * expansion
         y = unit(x, hidden) if expansion > 1 else x
+        finer = y if stride > 1 else finer
         y = unit(y, hidden, 3, stride, groups=hidden, gain=math.sqrt(2.0))
         adds = stride == 1 and g.channels[x] == channels
         y = g.batch_norm(g.conv(y, channels, 1, bias=False), residual_gain(10) if adds else 1.0)
         return g.op("Add", x, y) if adds else y
 
-    x = unit(g.input("x", (1, 3, 224, 224)), 32, 3, 2)
+    x = unit(x, 32, 3, 2)
     settings = (
         (1, 16, 1, 1),
         (6, 24, 2, 2),
@@ -81,9 +91,7 @@ def mobilenet_v2(seed: int = 0) -> onnx.ModelProto:
     for expansion, channels, repeats, stride in settings:
         for i in range(repeats):
             x = inverted_residual(x, channels, stride if i == 0 else 1, expansion)
-    x = unit(x, 1280)
-    x = g.op("Flatten", g.op("GlobalAveragePool", x), axis=1)
-    return g.model(g.dense(x, CLASSES), (1, CLASSES))
+    return unit(x, 1280), finer
 
 
 def squeezenet(seed: int = 0) -> onnx.ModelProto:

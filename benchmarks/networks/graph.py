@@ -50,6 +50,10 @@ class Graph:
         """Add an int64 vector."""
         return self.weight(np.array(values, dtype=np.int64))
 
+    def floats(self, *values: float) -> str:
+        """Add a vector of float32."""
+        return self.weight(np.array(values, dtype=np.float32))
+
     def number(self, value: float) -> str:
         """Add a scalar of float32."""
         return self.weight(np.float32(value))

@@ -54,6 +54,15 @@ class Mobile(Graph):
         return self.model(self.dense(self.global_pool(x), CLASSES), (1, CLASSES))
 
 
+def mobilenet_v1_features(g: Mobile, x: str) -> str:
+    """The convolutions of MobileNet (Howard et al. 2017): depthwise and 1×1 in turns."""
+    x = g.unit(x, 32, 3, 2, act=g.relu)
+    settings = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
+    for channels, stride in settings:
+        x = g.unit(g.unit(x, g.channels[x], 3, stride, groups=g.channels[x], act=g.relu), channels, act=g.relu)
+    return x
+
+
 def efficientnet_b0(seed: int = 0) -> onnx.ModelProto:
     """EfficientNet-B0 (Tan & Le 2019)."""
     g = Mobile("efficientnet_b0", seed)

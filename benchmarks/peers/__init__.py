@@ -18,6 +18,7 @@ class Engine:
     requirements: tuple[str, ...] = ()  # pip requirements; none: it is in the environment of the caller
     unaided: tuple[str, ...] = ()  # requirements installed without what they depend on
     converts_per_threads: bool = False  # converts anew for every number of threads
+    caches: bool = False  # can keep what it made of a model, so that it starts sooner
 
     @property
     def is_peer(self) -> bool:
@@ -30,8 +31,8 @@ ENGINES = {
         Engine("flexcomp", "flexcomp", converts_per_threads=True),
         # pnnx depends on PyTorch for exporting, which converting an ONNX file does not need.
         Engine("ncnn", "ncnn", ("ncnn==1.0.20261020", "numpy"), ("pnnx==20261020",)),
-        Engine("onnxruntime", "ONNX Runtime", ("onnxruntime==1.31.1", "numpy")),
-        Engine("mnn", "MNN", ("MNN==3.6.1", "numpy")),
-        Engine("openvino", "OpenVINO", ("openvino==2026.4.1", "numpy")),
+        Engine("onnxruntime", "ONNX Runtime", ("onnxruntime==1.31.1", "numpy"), caches=True),
+        Engine("mnn", "MNN", ("MNN==3.6.1", "numpy"), caches=True),
+        Engine("openvino", "OpenVINO", ("openvino==2026.4.1", "numpy"), caches=True),
     )
 }

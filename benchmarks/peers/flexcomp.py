@@ -20,7 +20,7 @@ def convert(model: Path, folder: Path, inputs: worker.Inputs, threads: int) -> N
 
 def load(folder: Path, inputs: worker.Inputs, threads: int, budget: int | None) -> worker.Call:
     """Open the library at a budget in bytes, or with everything resident."""
-    session = flexcomp.load(folder / LIBRARY, budget=budget, threads=threads)
+    session = flexcomp.load(folder / LIBRARY, budget="all" if budget is None else budget, threads=threads)
 
     def call() -> list[np.ndarray]:
         return list(session.run(inputs).values())

@@ -14,6 +14,7 @@ import numpy as np
 from benchmarks.peers import ENGINES, Engine
 from benchmarks.peers.conditions import observed
 from benchmarks.peers.environment import python_of
+from benchmarks.peers.page_cache import StillCached, forget
 from benchmarks.peers.summary import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,27 +41,34 @@ class Workplace:
     def inputs(self) -> Path:
         return self.folder / "inputs.npz"
 
-    def of(self, engine: Engine) -> Path:
-        """Where the engine's converted model is."""
-        return self.folder / (f"{engine.name}-{self.threads}" if engine.converts_per_threads else engine.name)
+    def of(self, engine: Engine, cached: bool = False) -> Path:
+        """Where the engine's converted model is, with what it keeps to start sooner if `cached`."""
+        of_threads = f"-{self.threads}" if cached or engine.converts_per_threads else ""
+        return self.folder / f"{engine.name}{'-cached' * cached}{of_threads}"
 
-    def convert(self, name: str) -> None:
+    def convert(self, name: str, cached: bool = False) -> None:
         """Let the engine convert the model, unless it has done so. Raises EngineFailure."""
-        folder = self.of(ENGINES[name])
-        if folder.exists():
+        folder = self.of(ENGINES[name], cached)
+        complete = folder / "complete"  # caches know where they were made: the folder cannot be moved when it is
+        if complete.exists():
             return
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         try:
-            self._call(name, "convert", self.model, folder, self.inputs)
+            self._call(name, "convert", self.model, folder, self.inputs, *["--cached"] * cached)
         except EngineFailure:
             shutil.rmtree(folder)
             raise
+        complete.touch()
 
     def measure(self, name: str, seconds: float, budget: int | None = None) -> Run:
         """Load and time the model in a fresh process, with its files out of the page cache. Raises EngineFailure."""
         folder, outputs = self.of(ENGINES[name]), self.folder / "outputs.npz"
         outputs.unlink(missing_ok=True)
-        _forget(folder)
+        try:
+            forget(folder)
+        except StillCached as error:
+            raise EngineFailure(str(error)) from None
         options = ["--seconds", str(seconds)] + ([] if budget is None else ["--budget", str(budget)])
         with observed(self.threads) as conditions:
             reply = self._call(name, "measure", folder, self.inputs, outputs, *options)
@@ -72,13 +80,18 @@ class Workplace:
         error = largest_error(found, self.reference)
         return Run(said["latency_ms"], said["cold_ms"], said["memory_bytes"], error, said["version"], conditions)
 
-    def _call(self, name: str, task: str, *args: str | Path) -> str:
+    def command(self, name: str, task: str, *args: str | Path) -> tuple[list[str], dict[str, str]]:
+        """What starts a process of an engine, and its environment."""
         python = python_of(ENGINES[name])
         command = [str(python), "-m", f"benchmarks.peers.{name}", task, *map(str, args)]
         command += ["--threads", str(self.threads)]
         environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "PYTHONPATH": str(ROOT)}
         # MNN's converter runs `pip install` for its telemetry: in its own environment, not in the one that PATH begins with.
         environment["PATH"] = os.pathsep.join([str(python.parent), *os.environ.get("PATH", os.defpath).split(os.pathsep)])
+        return command, environment
+
+    def _call(self, name: str, task: str, *args: str | Path) -> str:
+        command, environment = self.command(name, task, *args)
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=TIMEOUT
@@ -86,9 +99,13 @@ class Workplace:
         except subprocess.TimeoutExpired:
             raise EngineFailure(f"{task}: not done after {TIMEOUT} s") from None
         if done.returncode:
-            reason = (done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"])[-1]
-            raise EngineFailure(f"{task}: {reason}")
+            raise EngineFailure(f"{task}: {last_words(done.stderr, done.returncode)}")
         return done.stdout
+
+
+def last_words(stderr: str, code: int) -> str:
+    """Why a process says that it ended."""
+    return (stderr.strip().splitlines() or [f"ended with code {code}"])[-1]
 
 
 def largest_error(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
@@ -103,13 +120,3 @@ def largest_error(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
         worst = max(worst, float(np.abs(np.squeeze(got) - np.squeeze(want)).max(initial=0.0)) / scale)
     return worst
 
-
-def _forget(folder: Path) -> None:
-    """Drop the files of a folder from the page cache, so that loading reads them from storage."""
-    for path in folder.iterdir():
-        file = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(file)
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(file)

@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.peers import worker
 
+_CACHE = "cache"  # a file
 _TYPES = {"float32": MNN.Halide_Type_Float, "int32": MNN.Halide_Type_Int}
 
 
@@ -21,10 +22,17 @@ def convert(model: Path, folder: Path, inputs: worker.Inputs, threads: int) -> N
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 
 
+def cache(folder: Path, inputs: worker.Inputs, threads: int) -> None:
+    """Write the cache file of a session."""
+    (folder / _CACHE).touch()
+    interpreter, session = _session(folder, threads)
+    interpreter.runSession(session)
+    interpreter.updateCacheFile(session, 0)
+
+
 def load(folder: Path, inputs: worker.Inputs, threads: int, budget: int | None) -> worker.Call:
     """Create a session."""
-    interpreter = MNN.Interpreter(str(folder / "model.mnn"))
-    session = interpreter.createSession({"backend": "CPU", "precision": "high", "numThread": threads})
+    interpreter, session = _session(folder, threads)
     feeds = []
     for name, value in inputs.items():
         value = value.astype(np.int32) if value.dtype == np.int64 else value
@@ -47,5 +55,12 @@ def load(folder: Path, inputs: worker.Inputs, threads: int, budget: int | None) 
     return call
 
 
+def _session(folder: Path, threads: int) -> tuple[MNN.Interpreter, MNN.Session]:
+    interpreter = MNN.Interpreter(str(folder / "model.mnn"))
+    if (folder / _CACHE).exists():
+        interpreter.setCacheFile(str(folder / _CACHE))
+    return interpreter, interpreter.createSession({"backend": "CPU", "precision": "high", "numThread": threads})
+
+
 if __name__ == "__main__":
-    worker.main("MNN", convert, load)
+    worker.main("MNN", convert, load, cache)

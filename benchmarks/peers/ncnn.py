@@ -28,6 +28,9 @@ def convert(model: Path, folder: Path, inputs: worker.Inputs, threads: int) -> N
         raise SystemExit(f"pnnx ended with code {done.returncode} and no model")
     if odd := _unknown_layers(parameters):
         raise SystemExit(f"pnnx left operators that ncnn lacks: {', '.join(sorted(odd))}")
+    for path in folder.iterdir():  # the model in other formats
+        if path.name not in ("model.ncnn.param", "model.ncnn.bin"):
+            path.unlink()
 
 
 def _unknown_layers(parameters: Path) -> set[str]:

@@ -2,9 +2,14 @@
 
     python -m benchmarks.peers.ENGINE convert MODEL.onnx FOLDER INPUTS.npz --threads N
     python -m benchmarks.peers.ENGINE measure FOLDER INPUTS.npz OUTPUTS.npz --threads N
+    python -m benchmarks.peers.ENGINE start FOLDER INPUTS.npz OUTPUTS.npz --threads N
 
-`measure` prints one JSON object. Memory is the peak of the resident set over what the process took before loading,
-with the engine imported and the inputs in memory. Cold is the time from there to the first output.
+`start` says "ready" when everything is imported, waits for a line on stdin, and prints how long each inference took from then
+on, the first with all that it needs: {"starts_ms": [first, second, …]}. `convert --cached` also makes what the engine can keep
+to start sooner.
+
+`measure` prints one JSON object. Memory is the peak of the resident set over what the process took before loading, with the
+engine imported and the inputs in memory. Cold is the time from there to the first output.
 """
 
 from __future__ import annotations
@@ -23,22 +28,44 @@ import numpy as np
 Inputs = Mapping[str, np.ndarray]
 Call = Callable[[], Sequence[np.ndarray]]  # one inference on the inputs it was made for; outputs in order
 
-CONVERTED = "converted.json"  # in the folder of an engine: what else it wants to know when it loads
 LEAST = 3  # inferences timed, however long they take
 
 
-def main(package: str, convert: Callable[..., None], load: Callable[..., Call]) -> None:
+def main(
+    package: str,
+    convert: Callable[..., None],
+    load: Callable[..., Call],
+    cache: Callable[..., None] | None = None,
+) -> None:
     """Do what the command line says with the functions of an engine.
 
-    `convert(model, folder, inputs, threads)` writes what `load(folder, inputs, threads, budget)` reads.
+    `convert(model, folder, inputs, threads)` writes what `load(folder, inputs, threads, budget)` reads; `cache` of the same
+    arguments adds what lets it load sooner.
     """
     args = _parser().parse_args()
     with np.load(args.inputs) as file:
         inputs = dict(file)
     if args.task == "convert":
         convert(args.model, args.folder, inputs, args.threads)
+        if args.cached and cache is not None:
+            cache(args.folder, inputs, args.threads)
         return
-    print(json.dumps({"version": version(package), **_measure(args, inputs, load)}))
+    task = _start if args.task == "start" else _measure
+    print(json.dumps({"version": version(package), **task(args, inputs, load)}))
+
+
+def _start(args: argparse.Namespace, inputs: Inputs, load: Callable[..., Call]) -> dict:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    begin = time.perf_counter()
+    call = load(args.folder, inputs, args.threads, args.budget)
+    outputs = [np.array(value) for value in call()]
+    ends = [begin, time.perf_counter()]
+    while len(ends) < 4 + LEAST or ends[-1] < ends[3] + args.seconds:
+        call()
+        ends.append(time.perf_counter())
+    np.savez(args.outputs, *outputs)
+    return {"starts_ms": [1e3 * float(taken) for taken in np.diff(ends)]}
 
 
 def _measure(args: argparse.Namespace, inputs: Inputs, load: Callable[..., Call]) -> dict:
@@ -68,15 +95,17 @@ def _measure(args: argparse.Namespace, inputs: Inputs, load: Callable[..., Call]
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     tasks = parser.add_subparsers(dest="task", required=True)
-    convert, measure = tasks.add_parser("convert"), tasks.add_parser("measure")
+    convert, *timed = (tasks.add_parser(name) for name in ("convert", "measure", "start"))
     convert.add_argument("model", type=Path)
-    for task in (convert, measure):
+    for task in (convert, *timed):
         task.add_argument("folder", type=Path)
         task.add_argument("inputs", type=Path)
         task.add_argument("--threads", type=int, default=1)
-    measure.add_argument("outputs", type=Path)
-    measure.add_argument("--seconds", type=float, default=1.0, help="how long inferences are timed")
-    measure.add_argument("--budget", type=int, help="bytes, for engines that take a budget")
+    convert.add_argument("--cached", action="store_true", help="also what the engine keeps to start sooner")
+    for task in timed:
+        task.add_argument("outputs", type=Path)
+        task.add_argument("--seconds", type=float, default=1.0, help="how long inferences are timed")
+        task.add_argument("--budget", type=int, help="bytes, for engines that take a budget")
     return parser
 
 

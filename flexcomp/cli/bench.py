@@ -26,7 +26,7 @@ def bench(
     ],
     threads: Annotated[int, typer.Option(min=1, help="Compute threads.")] = 1,
     budget: Annotated[
-        str | None, typer.Option(callback=checked_budget, help="Memory; without it, everything resident.")
+        str | None, typer.Option(callback=checked_budget, help="Memory; without it, the smallest that is nearly as fast as any.")
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="How many inferences.")] = 20,
     input: Annotated[

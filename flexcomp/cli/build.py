@@ -45,7 +45,7 @@ def build(
             callback=checked_budget,
             autocompletion=completed(BUDGETS),
             help="Memory that a plan is made for: 64MB, 64MiB, bytes, a fraction such as 0.1 or 10%, min, or all, "
-            "everything resident, as without it. Plans for other budgets are made besides.",
+            "everything resident. Without it, and besides, plans are made for budgets from the smallest to that.",
         ),
     ] = None,
     input: Annotated[
@@ -71,8 +71,8 @@ def build(
         str,
         known_option(
             STORES,
-            "How weights lie in the file: 'once', and what other kernels want of them is prepared when they are loaded, or "
-            "'prepared' for all kernels",
+            "How weights lie in the file: 'once', and what other kernels want of them is prepared when they are loaded; "
+            "'prepared' for all kernels; 'auto' once, but up to a quarter more where preparing is not possible or takes longer",
         ),
     ] = DEFAULT_STORE,
     weights: Weights = None,

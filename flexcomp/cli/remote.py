@@ -46,7 +46,11 @@ Key = Annotated[
 Wait = Annotated[float, typer.Option(min=0.1, callback=finite, help="Seconds to wait for a device that is busy.")]
 Memory = Annotated[
     str | None,
-    typer.Option(callback=checked_budget, autocompletion=completed(BUDGETS), help="Memory; without it, everything resident."),
+    typer.Option(
+        callback=checked_budget,
+        autocompletion=completed(BUDGETS),
+        help="Memory; without it, the smallest that is nearly as fast as any.",
+    ),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Compute threads; without it, as built.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -27,7 +27,9 @@ def run(
     budget: Annotated[
         str | None,
         typer.Option(
-            callback=checked_budget, autocompletion=completed(BUDGETS), help="Memory; without it, everything resident."
+            callback=checked_budget,
+            autocompletion=completed(BUDGETS),
+            help="Memory; without it, the smallest that is nearly as fast as any.",
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; by default as built, within the cores.")] = None,
@@ -87,8 +89,19 @@ def _table(title: str, report: dict, budget: Budget) -> Table:
         ("arena", enough(report["arena_bytes"], units)),
         ("idle process", human_bytes(report["idle_rss_bytes"], units)),
         ("peak over idle", human_bytes(report["peak_rss_bytes"] - report["idle_rss_bytes"], units)),
+        ("start to ready", f"{report['start_ms']:.2f} ms"),
+        ("first inference", f"{report['first_ms']:.2f} ms"),
         ("read from storage", human_bytes(report["bytes_read"], units)),
+        *prepared_rows(report, units),
         ("waited for storage", waiting(report["stall_ms"], report["read_ms"])),
     ):
         table.add_row(label, value)
     return table
+
+
+def prepared_rows(report: dict, units: str) -> list[tuple[str, str]]:
+    """What was made of the weights that were read, if anything was."""
+    if not report["prepared_bytes"]:
+        return []
+    took = f"{report['prepare_ms']:.2f} ms, steps helped for {report['help_ms']:.2f} ms"
+    return [("prepared weights", f"{human_bytes(report['prepared_bytes'], units)} in {took}")]

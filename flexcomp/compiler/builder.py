@@ -31,7 +31,7 @@ from flexcomp.frontend import Imported, load_model, title_of
 from flexcomp.network import Lowered, Network, fixed_order, in_bands, kernel_sets, lower, merge
 from flexcomp.passes.choose_kernels import Measured, chosen_kernels
 from flexcomp.profiling import Database, Measurements
-from flexcomp.program import Array, Layer
+from flexcomp.program import Array, Layer, Weights
 from flexcomp.report import shown
 from flexcomp.runtime import parse_budget
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
@@ -77,12 +77,11 @@ def build(
     """Compile a network for a target and a memory budget.
 
     `model` is a path to an ONNX file, an `onnx.ModelProto`, or a Relax module (its weights as constants, or as
-    `params`). `budget` is in bytes, `"64MB"`, `"64MiB"`, a fraction of the fully resident size, `"min"`, or None
-    for everything resident; the artifact holds a ladder of budgets besides. `threads` is the number of compute
-    threads that plans are made for. `kernels` says which kernels the artifact holds: "smallest", "fastest", or "auto",
-    both and one between them, so that every rung uses what is fastest within it; that takes more storage, not more
-    memory. "flexnn" is FlexNN's fixed order, to compare with: of Winograd, im2col and direct the first that fits the
-    memory.
+    `params`). `budget` is in bytes, `"64MB"`, `"64MiB"`, a fraction of the fully resident size, `"min"`, or "all"
+    for everything resident; the artifact holds a ladder of budgets besides, and with None nothing else. `threads` is the number
+    of compute threads that plans are made for. `kernels` says which kernels the artifact holds: "smallest", "fastest", or "auto",
+    both and one between them, so that every rung uses what is fastest within it. "flexnn" is FlexNN's fixed order, to
+    compare with: of Winograd, im2col and direct the first that fits the memory.
     `device` is a profile of the machine that will run it, or the file that `flexcomp profile` wrote; without one,
     plans are made for rates guessed from the target. But a build for this machine measures its storage, once and for a second:
     that of the folder `probe`, by default the current one; False, or FLEXCOMP_PROBE=0, measures nothing. What was found is
@@ -93,7 +92,9 @@ def build(
     shown in terminals and notebooks. Machine code of kernels is kept for other builds, in
     the folder that FLEXCOMP_CACHE names or the user's folder for caches, and found there, unless `cache` is False.
     `store` says how weights lie in the file: "once", each layer's in the form of its smallest kernel, of which the forms of
-    others are prepared when they are loaded; or "prepared", in the forms of all kernels that some rung uses.
+    others are prepared when they are loaded; "prepared", in the forms of all kernels that some rung uses; or "auto", once, but
+    with a second form where there is no preparation, or where it takes longer than to read that, as far as a quarter more
+    bytes go.
     `weights` is the element type in which weights are kept, in the file and in memory: "float32", "float16", "bfloat16" or
     "int8", or a dict of types by patterns of ONNX nodes' names, of which the last that matches counts:
     `{"*": "int8", "/head/*": "float32"}`. Arithmetic is in float32 in any case. Without it nothing is rounded: weights are
@@ -160,10 +161,11 @@ def prepare(
     types, chosen = types_of(imported, wish, resolved, report, cache)
     if device is None:  # not before: it takes a second and writes a file; nor while kernels are compiled on all cores
         profile = probed(target, probe, lambda note: report(note, 1, 1)) or profile
+    profile = replace(profile, cores=profile.cores or resolved.num_cores)
     unit = replace(resolved.vector_unit, threads=threads)
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
-    network = _compile_graph(imported, resolved, unit, kernels, measured, report, types, store, begin)
+    network = _compile_graph(imported, resolved, unit, kernels, measured, report, types, store, profile.prepared_late, begin)
     if measured is not None:
         report(f"tuning: {measured.note()}", 1, 1)
     if kernels == "flexnn":
@@ -217,7 +219,7 @@ def _choose_types(imported: Imported, wish: WeightWish, offered: Sequence[str], 
     unit, profile = replace(target.vector_unit, threads=target.num_cores), default_profile(target.vector_width, target.preset)
 
     def lowered(types: WeightTypes) -> Network:
-        return _compile_graph(imported, target, unit, "smallest", None, _quiet, types, DEFAULT_STORE)
+        return _compile_graph(imported, target, unit, "smallest", None, _quiet, types, DEFAULT_STORE, profile.prepared_late)
 
     def compiled(network: Network) -> Artifact:
         planned = kernel_sets.planning(network, profile, unit.threads)
@@ -253,9 +255,10 @@ def _compile_graph(
     report: Progress,
     types: WeightTypes,
     store: str,
+    dear: Callable[[Weights], bool],
     begin: Callable[[Mapping[str, tirx.PrimFunc], Sequence[Layer]], None] | None = None,
 ) -> Network:
-    """`begin` is told of the smallest kernels, as soon as there are layers that call them."""
+    """`begin` is told of the smallest kernels, as soon as there are layers that call them; `dear` is as for `merge`."""
     strategies = KERNELS[kernels]
     total = 1 + 2 * len(strategies)
     report("passes", 0, total)
@@ -286,7 +289,7 @@ def _compile_graph(
 
     # A fixed order takes a kernel because of its family, fast or not.
     worthwhile = {"worthwhile": math.inf} if kernels == "flexnn" else {}
-    return merge(lowerings(), once=store == "once", **worthwhile)
+    return merge(lowerings(), "prepared" if kernels == "flexnn" else store, dear, **worthwhile)
 
 
 def _separate_weights(

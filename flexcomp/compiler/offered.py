@@ -13,5 +13,5 @@ WEIGHTS = ("float32", "float16", "bfloat16", "int8")
 DEFAULT_MAX_ERROR = 5e-3  # of the largest output, for weights="auto"
 
 # In how many forms a layer's weights may lie in the file.
-STORES = ("prepared", "once")
-DEFAULT_STORE = "prepared"
+STORES = ("auto", "once", "prepared")
+DEFAULT_STORE = "auto"

@@ -17,7 +17,9 @@ from flexcomp.passes import (
     FuseGeneric,
     FuseLayers,
     KeepConstantOutputs,
+    KeepIntegers,
     LowerOperators,
+    LowerRecurrence,
     PlaceParts,
     PretransformWeights,
     SliceEmbeddings,
@@ -37,18 +39,24 @@ tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
 
 
 def simplify() -> list[Pass]:
-    """Floats of 32 bits or more; one dataflow block in A-normal form; batch norms folded; convolutions of images, in NHWC."""
-    return [Widen(), Canonicalise(), FoldBatchNorm(), ToTwoDimensions(), ToNHWC(), Canonicalise()]
+    """Floats of 32 bits or more, integers of quantised tensors among them; one dataflow block in A-normal form; batch norms
+    folded; convolutions of images, in NHWC."""
+    return [Widen(), Canonicalise(), KeepIntegers(), FoldBatchNorm(), ToTwoDimensions(), ToNHWC(), Canonicalise()]
 
 
 def transformers(
     unit: VectorUnit, evaluate: Evaluate, weight_type: WeightType = lambda names, weight: "float32"
 ) -> list[Pass]:
-    """Indices are checked; attention and large embeddings are calls of kernels.
+    """Indices are checked; attention, large embeddings and recurrences are calls of kernels.
 
     `evaluate` gives the result of a function of the weights.
     """
-    return [CheckIndices(evaluate), FuseAttention(unit, evaluate), SliceEmbeddings(unit, weight_type)]
+    return [
+        CheckIndices(evaluate),
+        FuseAttention(unit, evaluate),
+        SliceEmbeddings(unit, weight_type),
+        LowerRecurrence(unit, weight_type),
+    ]
 
 
 def fuse(weight_type: WeightType = lambda names, weight: "float32") -> list[Pass]:

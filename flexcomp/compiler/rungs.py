@@ -31,7 +31,7 @@ def plan_rungs(
     minimum = plan.minimum_budget(planning.forms[0].problem)
     resident = max(minimum.nbytes, *(plan.resident_budget(form.problem) for form in planning.whole))
     # More memory than everything takes is of no use: the rung would be the last one again.
-    asked = minimum.nbytes if budget.smallest else min(resolve(budget, 0, resident), resident)
+    asked = minimum.nbytes if budget.smallest else min(resolve(budget, 0, resident, resident), resident)
     if asked < minimum.nbytes:
         note = note_minimum(planning.network.titled(minimum.layer), minimum.needs)
         raise BudgetError(too_small(asked, minimum.nbytes, note, budget.units))
@@ -124,7 +124,7 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
                 inside = weights.offset + step.first * weights.block_nbytes - segment.source
                 weights_at[index] = segment.address + inside
         some = list(_loads(planning, form, planned, segment, weights_at[segment.step], made))
-        made += sum(load.prepared is not None for load in some)
+        made += sum(load.prepared is not None and not load.kept for load in some)
         loads += some
         complete.append(len(loads))
     steps = tuple(
@@ -147,6 +147,10 @@ def _loads(
         yield Load(segment.source, segment.nbytes, segment.address, segment.after, segment.pinned, segment.ahead)
         return
     first, count = steps[0].first, sum(step.count for step in steps)
+    if segment.kept_at >= 0:
+        prepared = Prepared(index, first, count, at)
+        yield Load(*source(layer, first, count), segment.kept_at, segment.after, False, segment.ahead, prepared, kept=True)
+        return
     room = -(-planned.tensor_at[-1] // plan.PAGE) * plan.PAGE
     for number, (begin, some) in enumerate(pieces(layer, first, count, form.piece), made):
         prepared = Prepared(index, begin, some, at + (begin - first) * layer.weights.block_nbytes)

@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 
+from flexcomp import plan
 from flexcomp.errors import InputError
 from flexcomp.files import replacing
 from flexcomp.plan import SLICE_S, Storage
-from flexcomp.program import CountArg, FirstArg, Layer, ValueArg
+from flexcomp.program import CountArg, FirstArg, Layer, ValueArg, Weights
 
 from .presets import Preset
 
@@ -64,6 +65,7 @@ class DeviceProfile:
     step_overhead_s: float = 1e-6  # of one kernel call
     wake_s: float = 0.0  # until a step that waited for a load, or a load that waited for a step, begins
     threads: int = 0  # compute threads that kernels and families were measured with; 0: not measured
+    cores: int = 0  # that compute; 0: not known
     kernels: Mapping[str, KernelTime] = field(default_factory=lambda: MappingProxyType({}))  # by `kernel_key`
     families: Mapping[str, FamilyRate] = field(default_factory=lambda: MappingProxyType({}))  # by `family`
     delays: DelayModel | None = None
@@ -72,6 +74,15 @@ class DeviceProfile:
     def prepare_s(self) -> float:
         """Seconds that a core takes for a byte of prepared weights."""
         return _PREPARING_BYTES / self.memory_bytes_per_s
+
+    def crowded(self, threads: int) -> float:
+        """`Storage.crowded` beside so many compute threads: the system shares the cores among them and the one that prepares."""
+        return 1 / threads if 0 < self.cores <= threads else 0.0
+
+    def prepared_late(self, weights: Weights) -> bool:
+        """Whether it takes longer to read weights and to prepare them than to read them prepared."""
+        read = weights.stored_nbytes / weights.nbytes
+        return self.storage.load_cost(plan.Weights(0, 1, weights.nbytes, read, self.prepare_s)) > 1
 
     @property
     def storage(self) -> Storage:
@@ -202,16 +213,17 @@ def load_profile(path: str | Path) -> DeviceProfile:
 
 
 def _profile(document: dict) -> DeviceProfile:
-    threads, delays = document.pop("threads", 0), document.pop("delays", None)
-    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 0:
-        raise ValueError(f"threads is {threads!r}")
+    counts, delays = {name: document.pop(name, 0) for name in ("threads", "cores")}, document.pop("delays", None)
+    for name, count in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise ValueError(f"{name} is {count!r}")
     kernels = {key: _record(KernelTime, value, f'kernel "{key}"') for key, value in _table(document, "kernels")}
     families = {key: _record(FamilyRate, value, f'family "{key}"') for key, value in _table(document, "families")}
     profile = _record(
         DeviceProfile,
         document,
         "the profile",
-        threads=threads,
+        **counts,
         kernels=MappingProxyType(kernels),
         families=MappingProxyType(families),
         delays=None if delays is None else _record(DelayModel, delays, "delays"),

@@ -5,7 +5,7 @@ after them (attribute `num_input` says how many inputs), every shape is static, 
 only scalars are left in the IR.
 """
 
-from flexcomp.frontend.domains import known_operators
+from flexcomp.frontend.known import known_operators
 from flexcomp.frontend.load import Imported, load_model, title_of
 from flexcomp.frontend.node_names import node_name, node_of
 from flexcomp.frontend.onnx_model import external_files

@@ -2,6 +2,7 @@
 
     Scan(h, x; body), x: (3, 4)                   →  body(h, x[0]), body(h₁, x[1]), body(h₂, x[2]), Concat
     Loop(3, true, v; body), which never breaks    →  body(0, v), body(1, v₁), body(2, v₂)
+    Loop(, true, v; body), until i = 1            →  body(0, v), body(1, v₁)
     If(true; a, b)                                →  a
 """
 
@@ -15,9 +16,11 @@ from onnx import helper, numpy_helper
 
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.domains import DEFAULT
+from flexcomp.frontend.fold import LARGEST, result_of
 from flexcomp.frontend.inference import StaticType, infer, static_types
 
 MOST_NODES = 4096  # that one loop may become
+_ENDLESS = 2**62  # iterations of a loop that only its condition ends
 
 
 def write_out(model: onnx.ModelProto) -> bool:
@@ -37,6 +40,7 @@ def write_out(model: onnx.ModelProto) -> bool:
 
 class _Writer:
     def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
         self.opset = next(o.version for o in model.opset_import if o.domain in DEFAULT)
         self.weights = {tensor.name: tensor for tensor in model.graph.initializer}
         self.types: Mapping[str, StaticType] = static_types(infer(model))
@@ -61,20 +65,47 @@ class _Writer:
 
     def _loop(self, node: onnx.NodeProto, attributes: dict) -> list[onnx.NodeProto] | None:
         body = attributes["body"]
-        count = self._value(node.input[0])
+        count = self._value(node.input[0]) if node.input[0] else np.int64(_ENDLESS)
         start = self._value(node.input[1]) if len(node.input) > 1 and node.input[1] else np.bool_(True)
-        if count is None or start is None or not start or not _goes_on(body) or count.item() < 1:
+        if count is None or start is None:
             return None
-        self._require_few(node, count.item(), body)
-        state, collected, nodes = list(node.input[2:]), [], []
+        iterations = count.item() if start else 0
+        if iterations < 1:
+            return self._no_iterations(node, body)
+        if _goes_on(body):
+            self._require_few(node, iterations, body)
+        state, collected, nodes, before = list(node.input[2:]), [], [], len(self.constants)
+        known = {name: self._value(name) for name, tensor in self.weights.items() if np.prod(tensor.dims) <= LARGEST}
         going = self._constant(f"{_label(node)}/going", np.bool_(True))
-        for i in range(count.item()):
+        for i in range(iterations):
             at = self._constant(f"{_label(node)}/{i}", np.int64(i))
             copied, results = self._copy(body, [at, going, *state], f"{_label(node)}/{i}")
             nodes += copied
             state = results[1 : 1 + len(state)]
             collected.append(results[1 + len(state) :])
+            if _goes_on(body):
+                continue
+            known |= {tensor.name: numpy_helper.to_array(tensor) for tensor in self.constants[before:]}
+            goes_on = result_of(copied, results[0], known, self.model)
+            if goes_on is None:
+                del self.constants[before:]
+                return None
+            if not goes_on:
+                break
+            self._require_few(node, i + 2, body)
         return nodes + self._results(node, state, collected, [0] * len(collected[0]))
+
+    def _no_iterations(self, node: onnx.NodeProto, body: onnx.GraphProto) -> list[onnx.NodeProto] | None:
+        """The states as they were, and what was collected: nothing, of types that the body has to declare."""
+        states = len(node.input) - 2
+        nodes = [_identity(name, out) for name, out in zip(node.input[2:], node.output, strict=False) if out]
+        for out, info in zip(node.output[states:], body.output[1 + states :], strict=True):
+            tensor = info.type.tensor_type
+            if not out or not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
+                return None
+            empty = np.zeros((0, *(d.dim_value for d in tensor.shape.dim)), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+            nodes.append(_identity(self._constant(f"{out}/empty", empty), out))
+        return nodes
 
     def _scan(self, node: onnx.NodeProto, attributes: dict) -> list[onnx.NodeProto] | None:
         body, scanned = attributes["body"], attributes["num_scan_inputs"]
@@ -146,7 +177,7 @@ class _Writer:
         return nodes, [names.get(output.name, output.name) for output in body.output]
 
     def _require_few(self, node: onnx.NodeProto, count: int, body: onnx.GraphProto) -> None:
-        if count * len(body.node) > MOST_NODES:
+        if count * max(1, len(body.node)) > MOST_NODES:
             raise UnsupportedModelError(
                 f"node {node.name or _label(node)!r} ({node.op_type}): {count} iterations of {len(body.node)} operators are "
                 f"more than the {MOST_NODES} operators that a loop may become; export the network for shorter sequences"

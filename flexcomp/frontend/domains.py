@@ -27,12 +27,6 @@ def is_converted(node: onnx.NodeProto) -> bool:
     return kind in CONVERTERS or (kind in onnx_frontend._get_convert_map() and kind not in _NAMESAKES and is_onnx(kind))
 
 
-def known_operators() -> list[str]:
-    """The names of ONNX's operators for which there is a converter, in alphabetic order."""
-    kinds = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain in DEFAULT}
-    return sorted(kind for kind in kinds if is_converted(onnx.NodeProto(op_type=kind)))
-
-
 def is_onnx(kind: str) -> bool:
     """Whether ONNX itself has an operator of this name."""
     return onnx.defs.has(kind)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -26,6 +26,7 @@ from flexcomp.frontend.inference import StaticType, infer, static_types
 LARGEST = 1 << 14  # elements: shapes, indices, tables; the weights of a layer are larger
 _ROUNDS = 6  # each can make shapes known that the next one folds
 _ONLY_TYPE_READ = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}  # operator → an input whose values are not read
+_KEPT = ("DequantizeLinear", "Dropout")  # weights are to stay in the 8 bits that a file has
 _ANY_SIZE = ("ConstantOfShape", "Expand", "Range", "Tile")  # few constants in, many out
 
 # The reference implementation has no errors of its own: what it raises on what it does not do.
@@ -69,6 +70,15 @@ def _fold(model: onnx.ModelProto) -> bool:
     return bool(folded)
 
 
+def result_of(
+    nodes: Sequence[onnx.NodeProto], name: str, known: dict[str, np.ndarray], model: onnx.ModelProto
+) -> np.ndarray | None:
+    """What `nodes`, in order, compute by that name, if it follows from what is known, to which all that they compute is added."""
+    for node in nodes:
+        known |= _values(node, known, {}, model) or {}
+    return known.get(name)
+
+
 def _without_empty(concat: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> onnx.NodeProto:
     """Without the parts that have no elements."""
     parts = [name for name in concat.input if name not in known or known[name].size]
@@ -81,7 +91,7 @@ def _values(
     node: onnx.NodeProto, known: Mapping[str, np.ndarray], types: Mapping[str, StaticType], model: onnx.ModelProto
 ) -> dict[str, np.ndarray] | None:
     """The node's results if they are known and small."""
-    if node.domain not in DEFAULT or node.op_type in (*RANDOM, "Dropout") or any(_holds_graph(a) for a in node.attribute):
+    if node.domain not in DEFAULT or node.op_type in (*RANDOM, *_KEPT) or any(_holds_graph(a) for a in node.attribute):
         return None
     named = [name for name in node.output if name]
     if named and all(name in known for name in named):  # without elements: no one knows their values, or needs to

@@ -26,6 +26,7 @@ from flexcomp.frontend.fold import fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
 from flexcomp.frontend.large_weights import LEAST_NBYTES, copy_without_large, names_read, set_aside
 from flexcomp.frontend.precision import widen
+from flexcomp.frontend.quantised import compute_on_integers, define_quantised
 
 logger = logging.getLogger(__name__)
 
@@ -173,6 +174,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     declared = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in inputs]
     _fix_shapes(model.graph, inputs, input_shapes)
     fixed = {i.name: i for i in inputs}
+    define_quantised(model)
     _complete_outputs(model)
     model = expand_functions(widen(model))
     fold_constants(model)
@@ -182,6 +184,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     require_own_domain(model.graph)
     require_known_types(model)
     model = _slim(model)
+    compute_on_integers(model)
 
     # Simplification drops inputs that nothing reads; callers still pass them.
     kept = {i.name: i for i in model.graph.input}

@@ -56,7 +56,8 @@ class Planning:
         return (*self.banded, *self.whole)
 
     def on(self, storage: plan.Storage) -> Planning:
-        """The same, to be loaded from `storage`."""
+        """The same, to be loaded from `storage` by the same cores."""
+        storage = replace(storage, crowded=self.costs.storage.crowded)
 
         def moved(form: Form) -> Form:
             return replace(form, problem=replace(form.problem, storage=storage))
@@ -78,7 +79,8 @@ def planning_of(network: Network, choices: Sequence[Choice], costs: Costs, fixed
 def costs_of(network: Network, profile: DeviceProfile, threads: int) -> Costs:
     """What a device profile says of the layers of a network."""
     slices = tuple(profile.slice_seconds(layer, threads) for layer in network.layers)
-    return Costs(tuple(layer_seconds(network, profile, threads)), slices, profile.storage, profile.prepare_s)
+    storage = replace(profile.storage, crowded=profile.crowded(threads))
+    return Costs(tuple(layer_seconds(network, profile, threads)), slices, storage, profile.prepare_s)
 
 
 def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> list[float]:
@@ -123,6 +125,10 @@ def planned_layer(layer: Layer, index: int, costs: Costs) -> plan.Layer:
     packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
     if weights and weights.preparation:
         packed = replace(
-            packed, offset=_APART * (index + 1), read=weights.stored_nbytes / weights.nbytes, prepare_s=costs.prepare_s
+            packed,
+            offset=_APART * (index + 1),
+            read=weights.stored_nbytes / weights.nbytes,
+            prepare_s=costs.prepare_s,
+            stored=preparing.stored_of(layer),
         )
     return plan.Layer(layer.name, layer.scratch_nbytes, packed, costs.seconds[index], costs.slice_s[index])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tvm import tirx
 
+from flexcomp import plan
 from flexcomp.passes.attributes import CHANNELS, FORM
 from flexcomp.program import PAGE, Layer, Preparation, TensorType, Weights
 from flexcomp.schedules.preparation import WeightForm, function, preparation
@@ -53,13 +54,15 @@ def room_nbytes(piece: int) -> int:
     return PIECES * piece + PAGE if piece else 0
 
 
+def stored_of(layer: Layer) -> plan.Stored:
+    """What a layer's weights are prepared from."""
+    made, panel = layer.weights.preparation, layer.panel.type
+    return plan.Stored(layer.weights.offset, made.block_nbytes, made.channels, made.stored.shape[-1], panel.shape[-1])
+
+
 def source(layer: Layer, first: int, count: int) -> tuple[int, int]:
     """The pages of the data section, (offset, nbytes), that blocks of a layer's prepared weights are made of."""
-    weights, made = layer.weights, layer.weights.preparation
-    low, some = made.range_of(layer.panel.type, first, count)
-    begin = weights.offset + low * made.block_nbytes
-    end = begin + some * made.block_nbytes
-    return begin // PAGE * PAGE, -(-end // PAGE) * PAGE - begin // PAGE * PAGE
+    return stored_of(layer).pages_of(first, count)
 
 
 def pieces(layer: Layer, first: int, count: int, most: int) -> Iterator[tuple[int, int]]:

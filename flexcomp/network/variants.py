@@ -6,14 +6,14 @@ do not, the faster one is an alternative, with weights packed for it, that a run
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 
 from tvm import tirx
 
 from flexcomp.passes.attributes import with_scratch
-from flexcomp.program import Array, Layer, Value, nodes
+from flexcomp.program import Array, Layer, Value, Weights, nodes
 from flexcomp.schedules.row_bands import RowKernel, Rows
 
 from . import preparing
@@ -23,6 +23,8 @@ Choice = frozenset[int]  # indices of alternatives, at most one for each layer
 
 # An alternative that saves less than this part of a layer's work is not worth its storage.
 _WORTHWHILE = 0.97
+# Bytes in a second form that store="auto" may add, as a part of the file.
+_SECOND_FORMS = 0.25
 
 
 @dataclass(frozen=True)
@@ -143,16 +145,23 @@ class Network:
         return result
 
 
-def merge(lowerings: Iterable[Lowered], worthwhile: float = _WORTHWHILE, once: bool = False) -> Network:
+def merge(
+    lowerings: Iterable[Lowered],
+    store: str = "prepared",
+    dear: Callable[[Weights], bool] = lambda weights: False,
+    worthwhile: float = _WORTHWHILE,
+) -> Network:
     """One network of several lowerings of it, of which the first has the smallest kernels; those of the others get new names.
 
     An alternative is kept if its time, or its work where it was not measured, is less than the part `worthwhile` of
-    the layer's own. With `once` weights of alternatives are prepared from the layer's own when they are loaded, and there are
-    none with others.
+    the layer's own. By `store` weights of alternatives lie in the file ("prepared"), or are prepared from the layer's own when
+    they are loaded, and there are no alternatives with others ("once"); "auto" is the latter, but where weights cannot be
+    prepared, or are `dear`, they lie in the file while there is room for that, a part of what all layers' own take.
     """
     lowerings = iter(lowerings)
     small = next(lowerings)
     weights, end = list(small.weights), small.weights_nbytes
+    most = (1 + _SECOND_FORMS) * end
     kernels = dict(small.kernels)
     alternatives: list[Alternative] = []
     known = {(index, layer.implementation) for index, layer in enumerate(small.layers)}
@@ -171,14 +180,16 @@ def merge(lowerings: Iterable[Lowered], worthwhile: float = _WORTHWHILE, once: b
             symbol, name = f"{layer.kernel}_{number}", _name(layer, names)
             assert layer.weights is not None, f"{layer.name}: only layers with weights have alternatives"
             kernel, own = lowered.kernels[layer.kernel], small.layers[index]
-            if once:
+            moved = None
+            if store != "prepared":
                 moved = preparing.weights_of(layer, kernel, own, small.kernels[own.kernel], kernels)
-                if moved is None:
-                    continue
-            else:
+            fits = store == "prepared" or (store == "auto" and end + layer.weights.nbytes <= most)
+            if fits and (moved is None or (moved.preparation is not None and dear(moved))):
                 weights.append((f"{name}.panel", arrays[layer.weights.offset], end))
                 moved = replace(layer.weights, offset=end)
                 end += moved.nbytes
+            if moved is None:
+                continue
             names.add(name)
             kernels[symbol] = kernel
             moved_layer = replace(layer, name=name, kernel=symbol, weights=moved)

@@ -22,9 +22,11 @@ from .problem import (
     Segment,
     Step,
     Storage,
+    Stored,
     Tensor,
     Weights,
     extent,
+    stored_blocks,
 )
 from .reuse import reuse_distances
 from .search.best import resident_plan
@@ -48,6 +50,7 @@ __all__ = [
     "Segment",
     "Step",
     "Storage",
+    "Stored",
     "Tensor",
     "Timeline",
     "Weights",
@@ -65,5 +68,6 @@ __all__ = [
     "reuse_distances",
     "simulate",
     "slice_layers",
+    "stored_blocks",
     "verify",
 ]

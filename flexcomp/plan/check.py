@@ -115,6 +115,8 @@ def _segments(problem: Problem, plan: Plan) -> list[str]:
         ):
             if value < 0 or value % PAGE:
                 reasons.append(f"load {index}: {name} {value} is not a multiple of {PAGE}")
+        if segment.kept_at != -1:
+            reasons += _kept(problem, plan, index)
         spanned = max(end for _, end in wanted) - min(begin for begin, _ in wanted)
         if segment.nbytes >= spanned + 2 * PAGE:
             reasons.append(f"load {index}: {segment.nbytes} B for {spanned} B of weights")
@@ -130,6 +132,21 @@ def _segments(problem: Problem, plan: Plan) -> list[str]:
             reasons.append(f"step {index} has weights that are never loaded")
         elif load_of[index] >= plan.need[index]:
             reasons.append(f"step {index} needs {plan.need[index]} loads, but its weights are load {load_of[index]}")
+    return reasons
+
+
+def _kept(problem: Problem, plan: Plan, index: int) -> list[str]:
+    """What is wrong with a load of weights that stay as they are stored."""
+    segment = plan.segments[index]
+    layers = {plan.steps[number].layer for number in range(segment.step, segment.step + segment.count)}
+    weights = problem.layers[min(layers)].weights
+    reasons = []
+    if len(layers) > 1 or weights is None or weights.stored is None:
+        reasons.append(f"load {index} keeps stored weights, but is not prepared from those of one layer")
+    if segment.pinned:
+        reasons.append(f"load {index} is pinned, and keeps what it is prepared from")
+    if segment.kept_at < 0 or segment.kept_at % PAGE:
+        reasons.append(f"load {index}: kept_at {segment.kept_at} is not a multiple of {PAGE}")
     return reasons
 
 
@@ -199,6 +216,9 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
             reasons.append(f"step {index} has no scratch, but a place for it at {address}")
     for index, segment in enumerate(plan.segments):
         name, between = f"load {index} (for step {segment.step})", len(plan.steps) + 1
+        weights = problem.layers[plan.steps[segment.step].layer].weights
+        if segment.kept_at >= 0 and weights and weights.stored:
+            add(f"what load {index} is prepared from", 0, between, segment.kept_at, plan.kept(problem, segment)[1])
         end = segment.step + segment.count
         if segment.pinned or segment.ahead:
             add(name, 0, between if segment.pinned else end, segment.address, segment.nbytes)

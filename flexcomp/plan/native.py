@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import runtime_ext
 from .errors import PlanError
-from .problem import IN_CACHE, Layer, Plan, Problem, Segment, Step, Storage
+from .problem import IN_CACHE, Layer, Plan, Problem, Segment, Step, Storage, Stored
 
 _Occupied = Sequence[Sequence[tuple[int, int]]]  # per layer (address, nbytes), by address: Layout.occupied
 
@@ -35,7 +35,8 @@ _UNPLACEABLE, _STUCK, _OUT_OF_MEMORY = 1, 2, 3  # as in runtime_ext/planner/c_ap
 
 class _Storage(ctypes.Structure):
     _fields_ = (
-        *((name, c_double) for name in ("bandwidth", "overhead_s", "wake_s", "disturbance", "together", "latency_s", "cached")),
+        *((name, c_double) for name in ("bandwidth", "overhead_s", "wake_s", "disturbance")),
+        *((name, c_double) for name in ("together", "latency_s", "cached", "crowded")),
         ("cache", c_int64),
         ("in_cache", c_double),
         ("same_s", c_double),
@@ -46,7 +47,7 @@ class _Storage(ctypes.Structure):
 class _Choice(ctypes.Structure):
     """A point of the search: numbers for names, pages, and bytes up to which segments are joined."""
 
-    _fields_ = tuple((name, c_int64) for name in ("arena", "core", "in_flight", "pins", "joined", "chooser", "within"))
+    _fields_ = tuple((name, c_int64) for name in ("arena", "core", "in_flight", "pins", "joined", "chooser", "within", "stored"))
 
 
 class Result(ctypes.Structure):
@@ -98,6 +99,7 @@ def _library() -> ctypes.CDLL:
 
 
 _STEP_ROW, _SEGMENT_ROW = (attrgetter(*(field.name for field in fields(kind))) for kind in (Step, Segment))
+_STORED_ROW = attrgetter(*(field.name for field in fields(Stored)))
 
 
 class NativeProblem:
@@ -107,7 +109,8 @@ class NativeProblem:
         """`same_s` and `most_laps` are the simulator's."""
         storage = _Storage(**asdict(problem.storage), in_cache=IN_CACHE, same_s=same_s, most_laps=most_laps)
         layers = zip(problem.layers, problem.load_costs, strict=True)
-        times = array("d", chain.from_iterable((layer.seconds, layer.slice_s, cost) for layer, cost in layers))
+        rows = ((layer.seconds, layer.slice_s, cost, _prepare_s(problem, layer)) for layer, cost in layers)
+        times = array("d", chain.from_iterable(rows))
         weights = array("q", chain.from_iterable(_weights_row(layer) for layer in problem.layers))
         self._layouts: dict[int, tuple[int, object]] = {}  # by their identity: numbers, and themselves so that it stays theirs
         self._handle = c_void_p()
@@ -137,14 +140,14 @@ class NativeProblem:
         result = self.attempt(layout, inf, *choice)
         assert result is not None
         steps, need = array("q", bytes(24 * result.steps)), array("q", bytes(8 * result.steps))
-        segments = array("q", bytes(64 * result.segments))
+        segments = array("q", bytes(72 * result.segments))
         _library().FlexcompPlannerPlan(self._handle, _address(steps), _address(segments), _address(need))
         return (
             result,
             tuple(Step(*row) for row in _rows(steps, 3)),
             tuple(
-                Segment(step, source, nbytes, address, after, bool(pinned), count, bool(ahead))
-                for step, source, nbytes, address, after, pinned, count, ahead in _rows(segments, 8)
+                Segment(step, source, nbytes, address, after, bool(pinned), count, bool(ahead), kept_at)
+                for step, source, nbytes, address, after, pinned, count, ahead, kept_at in _rows(segments, 9)
             ),
             tuple(need),
         )
@@ -244,6 +247,11 @@ def _rows(numbers: array, width: int) -> Iterator[tuple[int, ...]]:
     return zip(*[iter(numbers)] * width, strict=True)
 
 
-def _weights_row(layer: Layer) -> tuple[int, int, int]:
+def _weights_row(layer: Layer) -> tuple[int, ...]:
     weights = layer.weights
-    return (weights.offset, weights.blocks, weights.block_nbytes) if weights else (0, 0, 0)
+    own = (weights.offset, weights.blocks, weights.block_nbytes) if weights else (0, 0, 0)
+    return (*own, *(_STORED_ROW(weights.stored) if weights and weights.stored else (0, 0, 0, 0, 0)))
+
+
+def _prepare_s(problem: Problem, layer: Layer) -> float:
+    return problem.storage.prepare_s(layer.weights) if layer.weights else 0.0

@@ -35,22 +35,53 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Stored:
+    """What weights are prepared from: blocks in the file, each of as many output channels as the last axis of a panel has."""
+
+    offset: int  # bytes in the file's data section; multiple of 64
+    block_nbytes: int
+    channels: int  # of the layer, or of a group of it
+    width: int  # channels of a stored block
+    prepared: int  # of a prepared one
+
+    def pages_of(self, first: int, count: int) -> tuple[int, int]:
+        """(source, nbytes) of the pages of the data section that so many prepared blocks are made of."""
+        low, some = stored_blocks(self.channels, self.width, self.prepared, first, count)
+        begin = self.offset + low * self.block_nbytes
+        source = begin - begin % PAGE
+        return source, -(-(begin + some * self.block_nbytes) // PAGE) * PAGE - source
+
+
+def stored_blocks(channels: int, stored: int, prepared: int, first: int, count: int) -> tuple[int, int]:
+    """(first, count) of the blocks of `stored` channels that `count` blocks of `prepared` channels are made of.
+
+    The last block of either ends with the last channel.
+    """
+    begin = min(first * prepared, channels - prepared)
+    end = min((first + count - 1) * prepared, channels - prepared) + prepared
+    low = min(begin // stored, -(-channels // stored) - 1)
+    return low, -(-end // stored) - low
+
+
+@dataclass(frozen=True)
 class Weights:
     """The weights of a layer: a byte range of the weights file in equal blocks, sliceable between blocks."""
 
     offset: int  # bytes in the file's data section; multiple of 64
     blocks: int
     block_nbytes: int
-    # Where they are prepared when they are loaded, from fewer bytes mostly: those that are read for each of theirs, and the
-    # seconds of one core. Their range is one of a file of prepared weights that there is not, far from all others.
+    # Where they are prepared when they are loaded, from fewer bytes mostly: those that are read for each of theirs, the
+    # seconds of one core, and what of. Their range is one of a file of prepared weights that there is not, far from all others.
     read: float = 1.0
     prepare_s: float = 0.0
+    stored: Stored | None = None
 
     def __post_init__(self) -> None:
         name = f"weights at {self.offset}, {self.blocks} blocks of {self.block_nbytes} bytes"
         _require(self.offset >= 0 and self.offset % ALIGN == 0, f"{name}: offset not a multiple of {ALIGN}")
         _require(self.blocks > 0 and self.block_nbytes > 0, f"{name}: nothing in them")
         _require(self.read >= 0 and self.prepare_s >= 0, f"{name}: loaded in less than no time")
+        _require(not self.stored or self.prepare_s > 0, f"{name}: prepared in no time")
         sliceable = self.blocks == 1 or self.block_nbytes % ALIGN == 0
         _require(sliceable, f"{name}: block size not a multiple of {ALIGN}")
 
@@ -93,9 +124,12 @@ class Storage:
     together: float = 1.0  # how many times the bandwidth there is while computing waits for loads, and its core copies too
     latency_s: float = 0.0  # seconds until an idle device begins what it is asked for; what waits in its queue begins at once
     cached: float = 1.0  # how many times the bandwidth there is for loads that stay in the caches
+    # Where every core computes, and one of them prepares weights besides: both take longer by this part of their time.
+    crowded: float = 0.0
 
     def __post_init__(self) -> None:
-        possible = self.bandwidth > 0 and min(self.overhead_s, self.wake_s, self.disturbance, self.cache, self.latency_s) >= 0
+        costs = self.overhead_s, self.wake_s, self.disturbance, self.cache, self.latency_s, self.crowded
+        possible = self.bandwidth > 0 and min(costs) >= 0
         _require(possible, f"storage of {self.bandwidth} B/s, {self.overhead_s} s per load")
         _require(self.together >= 1, f"storage that is {self.together} times as fast while computing waits")
         _require(self.cached >= 1, f"storage that is {self.cached} times as fast with loads that stay in the caches")
@@ -110,8 +144,12 @@ class Storage:
 
         While one load is prepared the next is read, if that is not a copy by the same core.
         """
-        preparing = weights.prepare_s * self.bandwidth
+        preparing = self.prepare_s(weights) * self.bandwidth
         return weights.read + preparing if self.together > 1 else max(weights.read, preparing)
+
+    def prepare_s(self, weights: Weights) -> float:
+        """Seconds that preparing a byte of weights takes."""
+        return weights.prepare_s * (1 + self.crowded)
 
     def seconds(self, nbytes: int) -> float:
         """Time of one load of `nbytes`, from its beginning."""
@@ -181,6 +219,11 @@ class Problem:
         """Per layer `Storage.load_cost` of its weights; 1 without weights."""
         return tuple(self.storage.load_cost(layer.weights) if layer.weights else 1.0 for layer in self.layers)
 
+    @cached_property
+    def keeps(self) -> bool:
+        """Whether some layer's weights can be prepared from fewer stored bytes, which may stay in the arena."""
+        return any(layer.weights and layer.weights.stored and layer.weights.read < 1 for layer in self.layers)
+
     def load_cost_of(self, steps: Sequence[Step], first: int) -> float:
         """That of a segment or a piece whose first step, of these, is `first`: it has one price."""
         return self.load_costs[steps[first].layer]
@@ -223,6 +266,9 @@ class Segment:
     pinned: bool
     count: int = 1  # steps in a row that it is for
     ahead: bool = False  # `after` counts the steps of the inference before; the first one loads it at its start
+    # Arena address of the stored weights it is prepared from in every inference, a multiple of 4096: they stay in the arena
+    # and are read in the first one only. -1: it is read each time, or pinned.
+    kept_at: int = -1
 
 
 def extent(ranges: Iterable[tuple[int, int]]) -> int:
@@ -251,13 +297,20 @@ class Plan:
 
     @property
     def pinned_nbytes(self) -> int:
-        """Bytes that stay in the arena between inferences."""
+        """Bytes of weights that stay in the arena between inferences, as they are used."""
         return sum(segment.nbytes for segment in self.segments if segment.pinned)
 
     @property
     def streamed_nbytes(self) -> int:
-        """Bytes read for every inference but the first, which also reads the pinned ones."""
-        return sum(segment.nbytes for segment in self.segments if not segment.pinned)
+        """Bytes loaded from the file for every inference but the first, which also loads those that stay."""
+        return sum(segment.nbytes for segment in self.segments if not segment.pinned and segment.kept_at < 0)
+
+    def kept(self, problem: Problem, segment: Segment) -> tuple[int, int]:
+        """(source, nbytes) of the pages of the data section that a segment with a `kept_at` is prepared from."""
+        steps = self.steps[segment.step : segment.step + segment.count]
+        weights = problem.layers[steps[0].layer].weights
+        assert weights is not None and weights.stored is not None
+        return weights.stored.pages_of(steps[0].first, sum(step.count for step in steps))
 
     def __str__(self) -> str:
         return (

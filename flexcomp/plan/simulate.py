@@ -82,7 +82,7 @@ def simulate(problem: Problem, plan: Plan, *, cold: bool = False) -> Timeline:
                 break
     compute = sum(work.seconds)
     busy = sum(end - start for start, end in lap.steps)
-    nbytes = sum(_read_nbytes(problem, plan, segment) for segment in plan.segments if cold or not segment.pinned)
+    nbytes = sum(_read_nbytes(problem, plan, one) for one in plan.segments if cold or not (one.pinned or one.kept_at >= 0))
     count = len(plan.segments)
     return Timeline(
         latency=lap.end,
@@ -129,11 +129,16 @@ class _Work:
     reading: float  # seconds that the bytes of all loads take
     storage: Storage
     disturbing: bool  # whether any pace is not 1
+    cold: bool  # whether what stays is read
 
-    def served(self, free: float, asked: float) -> float:
-        """When a storage that is free at one time begins what is asked of it at another."""
+    def served(self, free: float, asked: float, number: int) -> float:
+        """When a load begins that is asked for at one time of a loader that is free at another."""
         wake = self.storage.wake_s if asked > free else 0.0
-        return max(free, asked + wake + self.storage.latency_s)
+        return max(free, asked + wake + self.latency_s(number))
+
+    def latency_s(self, number: int) -> float:
+        """That of the storage, of which a load of stored weights that are kept asks nothing."""
+        return 0.0 if self.segments[number].kept_at >= 0 and not self.cold else self.storage.latency_s
 
 
 def _read_nbytes(problem: Problem, plan: Plan, segment: Segment) -> int:
@@ -141,21 +146,34 @@ def _read_nbytes(problem: Problem, plan: Plan, segment: Segment) -> int:
     return round(segment.nbytes * weights.read) if weights else segment.nbytes
 
 
+def _prepare_seconds(problem: Problem, plan: Plan, segment: Segment) -> float:
+    """Seconds of preparing a segment when its stored weights are in the arena."""
+    weights = problem.layers[plan.steps[segment.step].layer].weights
+    if weights is None:
+        return 0.0
+    return segment.nbytes * problem.storage.prepare_s(weights)
+
+
 def _work_of(problem: Problem, plan: Plan, cold: bool) -> _Work:
     storage, own = problem.storage, plan.segments
     ahead = own[: max((number + 1 for number, segment in enumerate(own) if segment.ahead), default=0)]
-    durations, paces = _loading(problem, plan)
-    reading = sum(time - storage.overhead_s for time, one in zip(durations, own, strict=True) if cold or not one.pinned)
+    durations, paces = _loading(problem, plan, cold)
+    reading = sum(
+        time - (0.0 if one.kept_at >= 0 and not cold else storage.overhead_s)
+        for time, one in zip(durations, own, strict=True)
+        if cold or not one.pinned
+    )
     durations, paces = durations + durations[: len(ahead)], paces + paces[: len(ahead)]
     segments = (*own, *ahead)
     for number, segment in enumerate(segments):
         if segment.pinned and not (cold and number < len(own)):
             durations[number] = 0.0
-    return _Work(plan, step_seconds(problem, plan), segments, durations, paces, reading, storage, storage.disturbance > 0)
+    disturbing = storage.disturbance > 0 or storage.crowded > 0
+    return _Work(plan, step_seconds(problem, plan), segments, durations, paces, reading, storage, disturbing, cold)
 
 
-def _loading(problem: Problem, plan: Plan) -> tuple[list[float], list[float]]:
-    """Seconds of every load, and what a second of computing takes beside it."""
+def _loading(problem: Problem, plan: Plan, cold: bool) -> tuple[list[float], list[float]]:
+    """Seconds of every load, and what a second of computing takes beside it; in the first inference, if `cold`."""
     storage, segments = problem.storage, plan.segments
     costs = np.array([problem.load_cost_of(plan.steps, segment.step) for segment in segments])
     nbytes = np.array([segment.nbytes for segment in segments])
@@ -165,7 +183,11 @@ def _loading(problem: Problem, plan: Plan) -> tuple[list[float], list[float]]:
         distances[streamed] = reuse_distances([(segments[number].address, segments[number].nbytes) for number in streamed])
     bandwidth, disturbance = storage.rates_at(distances)
     durations = storage.overhead_s + nbytes * costs / bandwidth
-    return durations.tolist(), (1 + disturbance * nbytes / durations).tolist()
+    for number, segment in enumerate(() if cold else segments):
+        if segment.kept_at >= 0:
+            durations[number] = _prepare_seconds(problem, plan, segment)
+    crowding = np.array([storage.crowded * _prepare_seconds(problem, plan, segment) for segment in segments])
+    return durations.tolist(), (1 + (disturbance * nbytes + crowding) / durations).tolist()
 
 
 class _Lap:
@@ -195,7 +217,7 @@ class _Lap:
         start, end = self.loads[-1]
         storage = self.work.storage
         copying = min(end - max(start, self.end), end - start - storage.overhead_s)
-        if copying > 0 and storage.together > 1:
+        if copying > 0 and storage.together > 1 and (self.work.cold or self.work.segments[len(self.loads) - 1].kept_at < 0):
             self.loaded_at = end - copying * (1 - 1 / storage.together)
             self.loads[-1] = start, self.loaded_at
 
@@ -208,14 +230,14 @@ class _Lap:
         start = self.loaded_at
         if segment.ahead and number < self.own:
             if before:
-                start = work.served(start, before.steps[segment.after - 1][1] - before.end)
+                start = work.served(start, before.steps[segment.after - 1][1] - before.end, number)
             else:
-                start = max(start, work.storage.latency_s)
+                start = max(start, work.latency_s(number))
         elif duration:
             if segment.after > len(self.steps):
                 return False
             asked = self.steps[segment.after - 1][1] if segment.after else 0.0
-            start = work.served(start, asked) if asked else max(start, work.storage.latency_s)
+            start = work.served(start, asked, number) if asked else max(start, work.latency_s(number))
         self.loaded_at = start + duration
         self.loads.append((start, self.loaded_at))
         return True

@@ -145,7 +145,7 @@ def spread(rungs: Sequence[Rung]) -> list[Rung]:
 def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trace]) -> None:
     """Add what inferences of one plan show."""
     seen.plans += 1
-    streamed = [index for index, load in enumerate(rung.loads) if not load.pinned]
+    streamed = [index for index, load in enumerate(rung.loads) if not load.pinned and not load.kept]
     places = [(rung.loads[index].target, rung.loads[index].nbytes) for index in streamed]
     distances = dict(zip(streamed, reuse_distances(places).tolist(), strict=True))
     loaded, waited = _bytes_between(rung, traces), _waiting_between(traces)
@@ -160,11 +160,12 @@ def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trac
         distance = statistics.fmean(gone(*trace.steps[index]) for trace in traces) / nbytes if nbytes else 0.0
         seen.steps.setdefault(key, []).append(StepTime(share, seconds, nbytes, seen.plans, distance))
     # The loader prepares before it takes note of reads that have ended meanwhile. The first is read ahead behind the last.
-    preparing = [rung.loads[index].prepared is not None for index in streamed]
-    prolonged = {index for index, busy in zip(streamed, [*preparing[-1:], *preparing[:-1]], strict=True) if busy}
+    repeated = [index for index, load in enumerate(rung.loads) if not load.pinned]
+    preparing = [rung.loads[index].prepared is not None for index in repeated]
+    prolonged = {index for index, busy in zip(repeated, [*preparing[-1:], *preparing[:-1]], strict=True) if busy}
     for index, load in enumerate(rung.loads):
-        spans = [t.loads[index] for t in traces if t.loads[index][1]]
-        if not load.pinned and spans and not load.prepared and index not in prolonged:
+        spans = [t.loaded(index) for t in traces if t.loads[index][1]]
+        if index in distances and spans and not load.prepared and index not in prolonged:
             # All of them: a load that ends late makes the one behind it seem short.
             seconds = statistics.fmean((end - begin) * 1e-9 for begin, end in spans)
             waits = statistics.fmean(waited(*span) * 1e-9 for span in spans)
@@ -182,17 +183,17 @@ def mean(values: Iterable[float]) -> float:
 def _note_waking(seen: Observations, rung: Rung, traces: Sequence[Trace]) -> None:
     for index, step in enumerate(rung.steps):
         for trace in traces if step.need and index else ():
-            loaded, begin = trace.loads[step.need - 1][1], trace.steps[index][0]
+            loaded, begin = trace.loaded(step.need - 1)[1], trace.steps[index][0]
             if loaded > trace.steps[index - 1][1]:  # the step had to wait
                 seen.arrivals.append((begin - loaded) * 1e-9)
     before = None  # the load that the loader did last
     for index, load in enumerate(rung.loads):
         if load.pinned:
             continue
-        if not load.ahead and load.after and before is not None:
+        if not load.kept and not load.ahead and load.after and before is not None:
             for trace in traces:
                 freed, begin = trace.steps[load.after - 1][1], trace.loads[index][0]
-                if trace.loads[before][1] < freed:  # the loader had nothing else to do
+                if trace.loaded(before)[1] < freed:  # the loader had nothing else to do
                     seen.releases.append((begin - freed) * 1e-9)
         before = index
 
@@ -202,7 +203,8 @@ def _bytes_between(
 ) -> Callable[[int, int], float]:
     """Bytes that were loaded from one nanosecond to another, those of each load times its factor."""
     nbytes = [load.nbytes * (factors.get(index, 0) if factors else 1) for index, load in enumerate(rung.loads)]
-    return _between(sorted((*span, each) for trace in traces for each, span in zip(nbytes, trace.loads, strict=True) if span[1]))
+    spans = [(*trace.loaded(index), each) for trace in traces for index, each in enumerate(nbytes) if trace.loads[index][1]]
+    return _between(sorted(spans))
 
 
 def _waiting_between(traces: Sequence[Trace]) -> Callable[[int, int], float]:

@@ -80,8 +80,9 @@ class Replay:
     def _load(self, load: Load) -> None:
         if load.pinned and self._loaded_before:
             return
-        data = self._weights[load.source : load.source + load.nbytes]
-        self._arena[load.target : load.target + len(data)] = data
+        if not (load.kept and self._loaded_before):
+            data = self._weights[load.source : load.source + load.nbytes]
+            self._arena[load.target : load.target + len(data)] = data
         if load.prepared:
             self._prepare(load)
 

@@ -74,6 +74,7 @@ def _as_plan(prediction: Prediction, program: Program, rung: Rung) -> tuple[plan
         plan.Segment(
             first[load.prepared.layer] if load.prepared else plain,
             load.source, *reversed(program.brought(load)), load.after, load.pinned, ahead=load.ahead,
+            kept_at=load.target if load.kept else -1,
         )
         for load in rung.loads
     )  # fmt: skip

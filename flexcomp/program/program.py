@@ -11,7 +11,10 @@ import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from flexcomp.plan import stored_blocks
+
 PAGE = 4096  # bytes; unit of O_DIRECT reads: file ranges and arena targets of loads are multiples of it
+NEARLY = 1.02  # times the least predicted latency: budgets beyond the smallest one with that are for those who ask for them
 ALIGN = 64  # bytes; every tensor, weight and scratch address handed to a kernel is a multiple of it
 
 _ITEMSIZE = {
@@ -117,14 +120,6 @@ class Preparation:
         return stored_blocks(self.channels, self.stored.shape[-1], panel.shape[-1], first, count)
 
 
-def stored_blocks(channels: int, stored: int, prepared: int, first: int, count: int) -> tuple[int, int]:
-    """(first, count) of the blocks of `stored` channels that `count` blocks of `prepared` channels are made of."""
-    begin = min(first * prepared, channels - prepared)
-    end = min((first + count - 1) * prepared, channels - prepared) + prepared
-    low = min(begin // stored, -(-channels // stored) - 1)
-    return low, -(-end // stored) - low
-
-
 @dataclass(frozen=True)
 class Weights:
     """The weights of one layer: a contiguous range of the weights file's data section.
@@ -210,8 +205,8 @@ class Prepared:
 class Load:
     """One read from the weights file into the arena. Loads run in order.
 
-    Where weights are prepared, what is read is needed no longer once the load is complete. Such loads may share the place
-    that they read to: none begins to read before those before it that have bytes of it are complete.
+    Where weights are prepared, what is read is needed no longer once the load is complete, unless it is kept. Such loads may
+    share the place that they read to: none begins to read before those before it that have bytes of it are complete.
     """
 
     source: int  # bytes from the start of the data section; multiple of PAGE
@@ -221,6 +216,8 @@ class Load:
     pinned: bool  # stays in the arena: read in the first inference of the rung only
     ahead: bool = False  # `after` counts the steps of the inference before; the first one reads it at its start
     prepared: Prepared | None = None
+    # What was read stays, and is prepared again in every inference: `after` and `ahead` say when, and it is read in the first.
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -250,6 +247,16 @@ class Program:
     rungs: tuple[Rung, ...]  # ascending by budget
     weights_nbytes: int  # size of the weights file's data section
     metadata: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def default_budget(self) -> int:
+        """The smallest budget, in bytes, whose predicted latency is within 2 % of the least."""
+        least = min(rung.predicted_s for rung in self.rungs)
+        return next(rung.budget for rung in self.rungs if rung.predicted_s <= NEARLY * least)
+
+    def stays_nbytes(self, load: Load) -> int:
+        """Bytes that a load leaves in the arena for the next inference."""
+        return load.nbytes if load.kept else self.brought(load)[1] if load.pinned else 0
 
     def brought(self, load: Load) -> tuple[int, int]:
         """(address, bytes) of what is in the arena when a load is complete."""

@@ -40,12 +40,14 @@ other layer has one block, all its weights. The symbol of a kernel in the librar
 
 Bit 0 of a load's flags says that it is pinned, bit 1 that it is read ahead: `after` then counts the steps of the
 inference before (the first inference reads it at its start); it is not pinned, and all loads before it are read
-ahead or pinned. The other bits, and memory spaces other than space 0, "host", are reserved: a reader refuses what it
+ahead or pinned. Bit 2 says that what it reads is kept and prepared in every inference: it has something prepared, and is not
+pinned. The other bits, and memory spaces other than space 0, "host", are reserved: a reader refuses what it
 does not know. A layer whose weights are prepared takes blocks of them; its loads, and no others, have something prepared.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Sequence
@@ -81,7 +83,7 @@ PROGRAM_KIND = "flexcomp.program.4"  # kind of the module in the library: the ve
 _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
 _SPACES = ("host",)
-_PINNED, _AHEAD = 1, 2
+_PINNED, _AHEAD, _KEPT = 1, 2, 4
 _READ, _OVER, _WRITTEN, _WEIGHT, _SCRATCH, _FIRST, _COUNT = range(7)
 
 # dtype name → DLPack type code and bits
@@ -232,7 +234,7 @@ class _Writer:
         self.items(rung.loads, self.load)
 
     def load(self, load: Load) -> None:
-        flags = _PINNED * load.pinned | _AHEAD * load.ahead
+        flags = _PINNED * load.pinned | _AHEAD * load.ahead | _KEPT * load.kept
         self.put("QQQIII", load.source, load.nbytes, load.target, load.after, flags, 0)
         self.items([load.prepared] if load.prepared else [], lambda p: self.put("IIIQ", p.layer, p.first, p.count, p.at))
 
@@ -304,12 +306,15 @@ class _Reader:
 
     def rung(self, values: int) -> Rung:
         budget, arena, predicted_s = self.get("QQd")
+        if not 0 <= predicted_s < math.inf:
+            raise ArtifactError(f"the plan for {budget} bytes is predicted to take {predicted_s} s")
         value_at = self.get(f"{values}q")
         return Rung(budget, arena, value_at, self.items(lambda: Step(*self.get("IIIIqq"))), self.items(self.load), predicted_s)
 
     def load(self) -> Load:
         source, nbytes, target, after, flags, space = self.get("QQQIII")
         prepared = self.items(lambda: Prepared(*self.get("IIIQ")))
-        if flags & ~(_PINNED | _AHEAD) or space or len(prepared) > 1:
+        if flags & ~(_PINNED | _AHEAD | _KEPT) or space or len(prepared) > 1:
             raise ArtifactError("the program holds a load of a kind that this flexcomp does not know")
-        return Load(source, nbytes, target, after, bool(flags & _PINNED), bool(flags & _AHEAD), next(iter(prepared), None))
+        pinned, ahead, kept = (bool(flags & bit) for bit in (_PINNED, _AHEAD, _KEPT))
+        return Load(source, nbytes, target, after, pinned, ahead, next(iter(prepared), None), kept)

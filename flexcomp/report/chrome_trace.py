@@ -12,12 +12,14 @@ from flexcomp.program import Program, Rung
 from .memory_map import KINDS, boxes
 from .timeline import Bar, Lanes
 
-_COMPUTING, _LOADING = 1, 2  # thread numbers
+_COMPUTING, _LOADING, _PREPARING = 1, 2, 3  # thread numbers
+_CATEGORIES = {_COMPUTING: "step", _LOADING: "load", _PREPARING: "prepare"}
 _MICROSECONDS = 1e6
 
 
 def trace_events(program: Program, rung: Rung, timelines: Iterable[Lanes]) -> dict:
-    """One process for each timeline, with a thread that computes, one that loads, and the arena's use as counters."""
+    """One process for each timeline, with a thread that computes, one that loads, one that prepares what was read if any does,
+    and the arena's use as counters."""
     events: list[dict] = []
     timelines = list(timelines)
     # Viewers want no negative times, and loads may begin in the inference before.
@@ -28,6 +30,7 @@ def trace_events(program: Program, rung: Rung, timelines: Iterable[Lanes]) -> di
         for thread, name, bars in (
             (_COMPUTING, "computing", lanes.computing),
             (_LOADING, "loading", lanes.loading),
+            *([(_PREPARING, "preparing", lanes.preparing)] if lanes.preparing else []),
         ):
             events.append(_label("thread_name", process, thread, name))
             events.extend(_span(bar, process, thread, zero) for bar in bars)
@@ -50,7 +53,7 @@ def _span(bar: Bar, process: int, thread: int, zero: float) -> dict:
     return {
         "ph": "X",
         "name": bar.name,
-        "cat": "load" if thread == _LOADING else "step",
+        "cat": _CATEGORIES[thread],
         "ts": (bar.start - zero) * _MICROSECONDS,
         "dur": (bar.end - bar.start) * _MICROSECONDS,
         "pid": process,

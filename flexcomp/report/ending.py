@@ -38,8 +38,11 @@ def _rows(program: Program, budget: Budget) -> list[tuple[str, Rung]]:
     """Up to four plans of the ladder with their names, ascending; each once."""
     smallest, largest = program.rungs[0].budget, program.rungs[-1].budget
     wanted = {"the smallest": smallest, "everything resident": largest}
+    default = program.default_budget
     if budget.nbytes is not None or budget.fraction is not None:
-        wanted["as asked"] = max(smallest, min(resolve(budget, 0, largest), largest))
+        wanted["as asked"] = max(smallest, min(resolve(budget, 0, default, largest), largest))
+    elif not budget.smallest and not budget.largest:
+        wanted["the default"] = default
     for part in PARTS:
         if len(wanted) < 4:
             wanted[f"{part:.0%} of it".replace("%", " %")] = max(smallest, int(part * largest))

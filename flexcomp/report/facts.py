@@ -16,6 +16,7 @@ def describe(program: Program) -> dict:
         "inputs": [_port(port) for port in program.inputs],
         "outputs": [_port(port) for port in program.outputs],
         "min_budget_bytes": program.rungs[0].budget,
+        "default_budget_bytes": program.default_budget,
         "resident_bytes": program.rungs[-1].budget,
         "weights_bytes": program.weights_nbytes,
         "error": errors.error if errors else None,  # of the outputs, by narrow weights; null where it was not measured
@@ -42,8 +43,8 @@ def _rung(program: Program, rung: Rung) -> dict:
     return {
         "budget_bytes": rung.budget,
         "arena_bytes": rung.arena,
-        "pinned_bytes": sum(program.brought(load)[1] for load in rung.loads if load.pinned),
-        "streamed_bytes": sum(load.nbytes for load in rung.loads if not load.pinned),
+        "pinned_bytes": sum(map(program.stays_nbytes, rung.loads)),
+        "streamed_bytes": sum(load.nbytes for load in rung.loads if not (load.pinned or load.kept)),
         "predicted_ms": rung.predicted_s * 1e3,
         "steps": len(rung.steps),
     }
@@ -99,5 +100,6 @@ def _offer(offer: choices.Offer, program: Program, layer: Layer) -> dict:
 
 def select_rung(program: Program, budget: str | int | float | None) -> Rung:
     """The plan that runs under `budget`: the largest that fits. Raises BudgetError if none does."""
-    nbytes = resolve(budget, program.rungs[0].budget, program.rungs[-1].budget, program.metadata.get(MINIMUM, ""))
+    smallest, largest = program.rungs[0].budget, program.rungs[-1].budget
+    nbytes = resolve(budget, smallest, program.default_budget, largest, program.metadata.get(MINIMUM, ""))
     return [rung for rung in program.rungs if rung.budget <= nbytes][-1]

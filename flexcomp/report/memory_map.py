@@ -66,7 +66,9 @@ def _weights(program: Program, rung: Rung) -> list[Box]:
     result = []
     for load, place, steps, name in zip(rung.loads, brought, uses, names, strict=True):
         first, last = (steps[0], steps[-1] + 1) if steps else (load.after, load.after + 1)
-        if load.prepared:
+        if load.kept:
+            result.append(Box("pinned weights", name, 0, len(rung.steps), load.target, load.nbytes))
+        elif load.prepared:
             read = load.target, load.nbytes
             result.append(Box("preload", name, 0 if load.ahead else load.after, first + 1, *read))
             if load.ahead and not load.pinned:

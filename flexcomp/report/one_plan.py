@@ -26,7 +26,7 @@ def plan_facts(program: Program, rung: Rung, predicted: Lanes | None) -> dict:
     kept: Counter[str] = Counter()
     loaded: Counter[str] = Counter()
     for name, load in zip(load_names(program, rung), rung.loads, strict=True):
-        (kept if load.pinned else loaded)[name] += load.nbytes
+        (kept if load.pinned or load.kept else loaded)[name] += load.nbytes
     origin = nodes.read(program)
     rows, first, free = [], 0, 0.0
     for index, steps in groupby(rung.steps, key=lambda step: step.layer):

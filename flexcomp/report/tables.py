@@ -159,13 +159,17 @@ def timeline_table(program: Program, rung: Rung, timelines: Sequence[Lanes]) -> 
     """What one inference consists of, one row for each timeline."""
     budget = f"{program.model} in {human_bytes(rung.budget)}"
     table = new_table(f"{budget}: {len(rung.steps)} steps, {len(rung.loads)} loads")
-    for name in ("", "latency", "computing", "waiting", "loading", "loaded"):
+    prepares = any(lanes.preparing for lanes in timelines)
+    for name in ("", "latency", "computing", "waiting", "loading", *(["preparing"] if prepares else []), "loaded"):
         table.add_column(name, justify="right" if name else "left")
     for lanes in timelines:
         loading = sum(bar.end - bar.start for bar in lanes.loading)
         seconds = (lanes.latency, lanes.busy, lanes.stalled, loading)
         nbytes = sum(bar.facts["bytes"] for bar in lanes.loading)
-        table.add_row(lanes.label, *(f"{value * 1e3:.2f} ms" for value in seconds), human_bytes(nbytes))
+        texts = [f"{value * 1e3:.2f} ms" for value in seconds]
+        if prepares:  # what is predicted counts it within loading
+            texts.append(f"{sum(bar.end - bar.start for bar in lanes.preparing) * 1e3:.2f} ms" if lanes.preparing else "")
+        table.add_row(lanes.label, *texts, human_bytes(nbytes))
     return table
 
 

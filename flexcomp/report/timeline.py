@@ -1,4 +1,4 @@
-"""When a plan computes and when it loads: two lanes of bars, predicted or measured."""
+"""When a plan computes, when it loads and when it prepares what it has read: lanes of bars, predicted or measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flexcomp.runtime import Trace
 
 @dataclass(frozen=True)
 class Bar:
-    """A step or a load. Seconds from the start of the inference; what is loaded ahead begins before it."""
+    """A step, a load or a preparation. Seconds from the start of the inference; what is loaded ahead begins before it."""
 
     name: str  # of the layer
     start: float
@@ -27,6 +27,7 @@ class Lanes:
     computing: tuple[Bar, ...]
     loading: tuple[Bar, ...]  # without pinned weights that were there already
     latency: float  # seconds
+    preparing: tuple[Bar, ...] = ()  # measured only: the simulator counts it within the loads
     core_wait_ms: float | None = None  # threads were ready while others had the core; None: not known
 
     @property
@@ -60,7 +61,12 @@ def measured(program: Program, trace: Trace) -> Lanes:
 
     rung = program.rungs[trace.rung]
     lanes = _lanes("measured", program, rung, seconds(trace.steps), seconds(trace.loads), trace.latency_s)
-    return replace(lanes, core_wait_ms=trace.core_wait_ms)
+    preparing = []
+    for index, (start, end) in enumerate(seconds(trace.prepares)):
+        if end > start and (made := rung.loads[index].prepared):
+            facts = {"load": index, "blocks": f"{made.first} to {made.first + made.count - 1}", "address": made.at}
+            preparing.append(Bar(program.layers[made.layer].name, start, end, facts))
+    return replace(lanes, core_wait_ms=trace.core_wait_ms, preparing=tuple(preparing))
 
 
 def _lanes(label: str, program: Program, rung: Rung, steps: Sequence, loads: Sequence, latency: float) -> Lanes:

@@ -8,7 +8,7 @@ import numpy as np
 
 from flexcomp.report.timeline import Bar, Lanes
 
-_COMPUTING, _LOADING, _WAITING, _END = "#4c78a8", "#f58518", "#e6c9c9", "#c0392b"
+_COMPUTING, _LOADING, _PREPARING, _WAITING, _END = "#4c78a8", "#f58518", "#54a24b", "#e6c9c9", "#c0392b"
 _LANE = 0.8  # of the distance between two lanes
 _BARS = 400  # more of them are thinner than the eye can tell: shares of the time are shown instead
 _BINS = 500
@@ -25,7 +25,7 @@ def draw_timelines(all_axes: Sequence, timelines: Sequence[Lanes]) -> None:
         _one(axes, lanes, first * 1e3, 1.08e3 * max(lanes.latency for lanes in scale))
     own = "" if alike else ", each on a scale of its own"
     all_axes[-1].set_xlabel(f"time [ms]{own}")
-    _legend(all_axes[0], any(_many(lanes) for lanes in timelines))
+    _legend(all_axes[0], any(map(_many, timelines)), any(lanes.preparing for lanes in timelines))
 
 
 def _many(lanes: Lanes) -> bool:
@@ -33,17 +33,20 @@ def _many(lanes: Lanes) -> bool:
 
 
 def _one(axes, lanes: Lanes, left: float, right: float) -> None:
-    """Two lanes. A line marks the end of the inference."""
+    """Two lanes, or three where weights are prepared. A line marks the end of the inference."""
     end = lanes.latency * 1e3
     axes.broken_barh([(0, end)], (-_LANE / 2, _LANE), facecolors=_WAITING, linewidth=0)  # computing covers the rest
-    for at, bars, colour in ((0, lanes.computing, _COMPUTING), (-1, lanes.loading, _LOADING)):
+    drawn = [("computing", lanes.computing, _COMPUTING), ("loading", lanes.loading, _LOADING)]
+    if lanes.preparing:
+        drawn.append(("preparing", lanes.preparing, _PREPARING))
+    for at, (_, bars, colour) in zip(range(0, -len(drawn), -1), drawn, strict=True):
         (_shares if _many(lanes) else _bars)(axes, at, bars, colour)
     axes.axvline(end, color=_END, linestyle="--", linewidth=1)
     words = f" {end:.1f} ms,\n waits {lanes.stalled * 1e3:.1f}"
     axes.annotate(words, (end, -0.5), color=_END, va="center", ha="left", annotation_clip=False, fontsize=9)
     axes.axvline(0, color="#999999", linewidth=0.8)  # loads to the left of it began in the inference before
-    axes.set_yticks([0, -1], [f"{lanes.label}: computing", "loading"])
-    axes.set_ylim(-1.6, 0.6)
+    axes.set_yticks(range(0, -len(drawn), -1), [f"{lanes.label}: computing", *(name for name, _, _ in drawn[1:])])
+    axes.set_ylim(0.4 - len(drawn), 0.6)
     axes.set_xlim(left, right)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -81,7 +84,7 @@ def busy_shares(bars: Sequence[Bar], edges: np.ndarray) -> np.ndarray:
     return np.clip(np.diff(covered) / np.diff(edges), 0, 1)
 
 
-def _legend(axes, shares: bool) -> None:
+def _legend(axes, shares: bool, prepares: bool) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -90,4 +93,6 @@ def _legend(axes, shares: bool) -> None:
         Patch(color=_COMPUTING, label=f"computing{of}"), Patch(color=_WAITING, label="waiting for weights"),
         Patch(color=_LOADING, label=f"loading{of}"), Line2D([], [], color=_END, linestyle="--", label="end of the inference"),
     ]  # fmt: skip
-    axes.figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    if prepares:
+        handles.insert(3, Patch(color=_PREPARING, label=f"preparing{of}"))
+    axes.figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)

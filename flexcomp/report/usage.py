@@ -13,7 +13,7 @@ def budget_rows(budget: Budget, asked: int, used: int, following: int | None) ->
     if budget.fraction is not None:
         words = f"{100 * budget.fraction:g} % of everything resident, {words}"
     elif budget.nbytes is None:
-        words = "the smallest" if budget.smallest else "everything resident"
+        words = "the smallest" if budget.smallest else "everything resident" if budget.largest else f"by default {words}"
     rows = [("budget asked", words), ("budget used", enough(used, units))]
     return rows + ([("next larger plan", enough(following, units))] if following is not None else [])
 

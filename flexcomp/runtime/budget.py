@@ -18,7 +18,6 @@ _UNITS = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9,
     "kib": 2**10, "mib": 2**20, "gib": 2**30,
 }  # fmt: skip
-_BOUNDS = {"min": True, "all": False, "none": False}  # words, and whether they mean the smallest
 _LONGEST = 40  # characters; Python reads no numbers of thousands of digits
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-zA-Z]*|%)\s*")
 MINIMUM = "minimum"  # metadata of a program: what sets its smallest budget
@@ -26,11 +25,12 @@ MINIMUM = "minimum"  # metadata of a program: what sets its smallest budget
 
 @dataclass(frozen=True)
 class Budget:
-    """A parsed budget: exactly one of a byte count, a fraction of the resident size, or a bound."""
+    """A parsed budget: one of a byte count, a fraction of the resident size, or a bound; or none of them, the default."""
 
     nbytes: int | None = None
     fraction: float | None = None  # of the size of the fully resident model, in (0, 1]
-    smallest: bool = False  # as small as any plan goes; all three unset: everything resident
+    smallest: bool = False  # as small as any plan goes
+    largest: bool = False  # everything resident
     units: Units = field(default=Units.BINARY, compare=False)  # in which it was given, and is answered
 
     def __str__(self) -> str:
@@ -38,14 +38,15 @@ class Budget:
             return f"{self.nbytes} bytes"
         if self.fraction is not None:
             return f"{self.fraction:g} of the resident size"
-        return "min" if self.smallest else "everything resident"
+        return "min" if self.smallest else "everything resident" if self.largest else "the smallest that is nearly as fast as any"
 
 
 def parse_budget(text: int | float | str | Budget | None) -> Budget:
     """Read a budget: bytes (`32000000`), `"32MB"` or `"32M"` (10^6), `"32MiB"` (2^20), a fraction (`0.1`, `"10%"`), or a bound.
 
-    Bounds are `"min"`, and `"all"`, `"none"` or None for everything resident. A number with a decimal point and no unit
-    is a fraction, also as a string. Raises BudgetError.
+    Bounds are `"min"`, and `"all"` for everything resident; `"none"` or None stand for the smallest budget whose predicted
+    latency is within 2 % of the least. A number with a decimal point and no unit is a fraction, also as a string. Raises
+    BudgetError.
     """
     if text is None or isinstance(text, Budget):
         return text or Budget()
@@ -61,7 +62,9 @@ def parse_budget(text: int | float | str | Budget | None) -> Budget:
         raise BudgetError(f"a budget is a number or a string, not {type(text).__name__}") from None
 
 
-def resolve(budget: int | float | str | Budget | None, min_bytes: int, resident_bytes: int, minimum: str = "") -> int:
+def resolve(
+    budget: int | float | str | Budget | None, min_bytes: int, default_bytes: int, resident_bytes: int, minimum: str = ""
+) -> int:
     """The budget in bytes, for a model that needs `min_bytes` at least and `resident_bytes` with all weights resident.
 
     Raises BudgetError when bytes or a fraction come out below `min_bytes`; `minimum` is what `note_minimum` wrote of it.
@@ -72,7 +75,7 @@ def resolve(budget: int | float | str | Budget | None, min_bytes: int, resident_
     elif parsed.fraction is not None:
         nbytes = int(parsed.fraction * resident_bytes)
     else:
-        return min_bytes if parsed.smallest else resident_bytes
+        return min_bytes if parsed.smallest else resident_bytes if parsed.largest else default_bytes
     if nbytes < min_bytes:
         raise BudgetError(too_small(nbytes, min_bytes, minimum, parsed.units))
     return nbytes
@@ -80,8 +83,9 @@ def resolve(budget: int | float | str | Budget | None, min_bytes: int, resident_
 
 def resolve_in(budget: int | float | str | Budget | None, info: Mapping) -> int:
     """As `resolve`, for the library that says `info` of itself."""
-    minimum = info.get("metadata", {}).get(MINIMUM, "")
-    return resolve(budget, info["min_budget_bytes"], info["resident_bytes"], minimum)
+    minimum, resident = info.get("metadata", {}).get(MINIMUM, ""), info["resident_bytes"]
+    # Libraries of earlier versions have no other default.
+    return resolve(budget, info["min_budget_bytes"], info.get("default_budget_bytes", resident), resident, minimum)
 
 
 def note_minimum(layer: str, needs: Mapping[str, int]) -> str:
@@ -107,8 +111,8 @@ def set_by(minimum: str, units: Units, *, with_needs: bool = True) -> str:
 
 def _read(text: str) -> Budget:
     word = text.strip().lower()
-    if word in _BOUNDS:
-        return Budget(smallest=_BOUNDS[word])
+    if word in ("min", "all", "none"):
+        return Budget(smallest=word == "min", largest=word == "all")
     match = _AMOUNT.fullmatch(text) if len(text) <= _LONGEST else None
     if match and match[2] == "%":
         return _fraction(float(match[1]) / 100, text)

@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -64,9 +65,10 @@ def run(
     the report's "switches" and "concurrent" tell of it. `read_rate` measures the storage alone by reads of so many
     bytes; the report then has "read_bytes_per_s". `weights` is where the weights file lies, if not beside the library.
     `emulator` runs a library built for another machine.
-    "bytes_read", "stall_ms", "read_ms" and "core_wait_ms" (None where it is not known) are medians over the timed
-    inferences, as "median_ms" is; the keys with "_each" list them all. Raises InputError for a wrong option or input
-    name, otherwise ArtifactError with the runner's message when it fails.
+    "bytes_read", "stall_ms", "read_ms", "core_wait_ms", "prepared_bytes", "prepare_ms" and "help_ms" (None where it is not
+    known) are medians over the timed inferences, as "median_ms" is; the keys with "_each" list them all. "start_ms" counts from
+    here, before the process is started, to the open session; "first_ms" is the first inference, warm-up or not.
+    Raises InputError for a wrong option or input name, otherwise ArtifactError with the runner's message when it fails.
     """
     if output_dir is not None:
         require_folder(output_dir)
@@ -107,7 +109,7 @@ def run(
             report = _report_of([*command, "--output-dir", str(folder)])
             for file in folder.iterdir():
                 file.replace(Path(output_dir) / file.name)
-    for key in ("bytes_read", "stall_ms", "read_ms", "core_wait_ms"):
+    for key in ("bytes_read", "stall_ms", "read_ms", "core_wait_ms", "prepared_bytes", "prepare_ms", "help_ms"):
         each = report[key]
         report |= {key: None if None in each else statistics.median_high(each), f"{key}_each": each}
     return report
@@ -132,6 +134,7 @@ def median_trace(library: str | Path, **options) -> Trace:
 
 def _report_of(command: Sequence[str]) -> dict:
     """What the runner prints. Raises InputError or ArtifactError."""
+    command = [*command, "--started", str(time.monotonic_ns())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or [f"the runner ended with code {done.returncode}"]

@@ -208,7 +208,8 @@ class Session:
 
         Keys: rung, budget_bytes, arena_bytes, threads, compute_cpus, loader_cpus (None: on any core), direct_io, runs,
         restarts (inferences begun anew because the budget shrank), latency_ms, stall_ms, read_ms (in which reads were
-        in flight), bytes_read, reads (of the last inference), total_bytes_read.
+        in flight), bytes_read, reads, prepared_bytes (weights in the kernels' form, made of what was read), prepare_ms (the
+        loader did so), help_ms (steps that waited for it did; within stall_ms) (of the last inference), total_bytes_read.
         """
         with _translated():
             return json.loads(self._stats())

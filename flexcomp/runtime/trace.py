@@ -20,8 +20,14 @@ class Trace:
     begin_ns: int
     end_ns: int  # 0: the inference failed
     steps: tuple[Span, ...]  # (begin, end) of each step, without the waiting before it
-    loads: tuple[Span, ...]  # of each load; (0, 0) where the weights were in the arena already
+    loads: tuple[Span, ...]  # of each load, while it was read; (0, 0) where the weights were in the arena already
+    prepares: tuple[Span, ...] = ()  # while what it had read was prepared; (0, 0) where nothing was; (): nowhere
     core_wait_ms: float | None = None  # threads were ready while others had the core, all together; None: not known
+
+    def loaded(self, index: int) -> Span:
+        """From the beginning of a load's read to the end of what followed from it."""
+        begin, end = self.loads[index]
+        return begin, max(end, self.prepares[index][1]) if self.prepares else end
 
     @property
     def latency_s(self) -> float:
@@ -43,7 +49,9 @@ def parse_trace(text: str) -> Trace:
     try:
         fields = json.loads(text)
         steps, loads = (tuple((int(begin), int(end)) for begin, end in fields[name]) for name in ("steps", "loads"))
-        return Trace(int(fields["rung"]), int(fields["begin_ns"]), int(fields["end_ns"]), steps, loads)
+        prepares = tuple((int(begin), int(end)) for begin, end in fields.get("prepares", ()))  # new among them
+        prepares = prepares if any(end for _, end in prepares) else ()
+        return Trace(int(fields["rung"]), int(fields["begin_ns"]), int(fields["end_ns"]), steps, loads, prepares=prepares)
     except (ValueError, TypeError, KeyError) as error:
         raise ArtifactError(f"this is not a trace of the runtime: {error!r}") from None
 

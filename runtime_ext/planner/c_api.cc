@@ -53,15 +53,18 @@ using namespace flexcomp::planner;
 
 #define FLEXCOMP_PLANNER extern "C" __attribute__((visibility("default")))
 
-// `times` has rows (seconds, slice_s, load_cost), `weights` rows (offset, blocks, block_nbytes), one per layer.
+// `times` has rows (seconds, slice_s, load_cost, prepare_s), `weights` rows of the fields of Weights and of Stored, one per layer.
 FLEXCOMP_PLANNER int32_t FlexcompPlannerNew(int64_t layers, const double* times, const int64_t* weights, const Storage* storage,
                                            Search** search) {
   return Guarded([&]() -> int32_t {
     auto made = std::make_unique<Search>();
     made->problem.storage = *storage;
     for (int64_t layer = 0; layer < layers; ++layer) {
-      const Weights own{weights[3 * layer], weights[3 * layer + 1], weights[3 * layer + 2]};
-      made->problem.layers.push_back({times[3 * layer], times[3 * layer + 1], times[3 * layer + 2], own, FinestSegment(own)});
+      const double* time = times + 4 * layer;
+      const int64_t* row = weights + 8 * layer;
+      const Weights own{row[0], row[1], row[2]};
+      const Stored stored{row[3], row[4], row[5], row[6], row[7]};
+      made->problem.layers.push_back({time[0], time[1], time[2], time[3], own, stored, FinestSegment(own)});
     }
     *search = made.release();
     return kFine;

@@ -11,18 +11,28 @@ namespace {
 
 constexpr size_t kRemembered = 32;  // ways to slice and pin
 
-std::vector<char> Pinned(const Problem& problem, const std::vector<Step>& steps, const std::vector<int64_t>& room,
-                         const Choice& choice) {
+Stays StaysOf(const Problem& problem, const std::vector<Step>& steps, const std::vector<int64_t>& room, const Choice& choice) {
   PinTask task;
   task.pages.resize(steps.size());
   task.costs.resize(steps.size());
+  task.kept.resize(steps.size());
   task.bandwidth = problem.storage.bandwidth / kPage;
   const double overhead = problem.storage.overhead_s * task.bandwidth;
   std::vector<Piece> pieces;
   PiecesOf(problem, steps, &pieces);
+  std::vector<int64_t> stored(steps.size()), more(steps.size());
   for (const Piece& piece : pieces) {
-    task.pages[piece.step] = piece.pages();
-    task.costs[piece.step] = static_cast<double>(piece.pages()) * problem.LoadCost(steps, piece.step) + overhead;
+    const int64_t count = piece.pages();
+    const auto pages = static_cast<double>(count);
+    const Layer& layer = problem.layers[steps[piece.step].layer];
+    task.costs[piece.step] = pages * problem.LoadCost(steps, piece.step) + overhead;
+    task.pages[piece.step] = count;
+    if (!choice.stored || !layer.stored.block_nbytes) continue;
+    const int64_t fewer = StoredPages(layer.stored, steps[piece.step].first, steps[piece.step].count);
+    if (fewer >= count) continue;
+    stored[piece.step] = task.pages[piece.step] = fewer;
+    more[piece.step] = count - fewer;
+    task.kept[piece.step] = pages * layer.prepare_s * problem.storage.bandwidth;
   }
   for (const Step& step : steps) {
     const Layer& layer = problem.layers[step.layer];
@@ -30,29 +40,51 @@ std::vector<char> Pinned(const Problem& problem, const std::vector<Step>& steps,
     task.room.push_back(room[step.layer] / kPage);
   }
   task.capacity = choice.arena - choice.core;
-  return ChoosePins(choice.pins, task);
+  Stays stays{ChoosePins(choice.pins, task), std::vector<int64_t>(steps.size())};
+  // What room is left of that is for weights that need not be prepared each time.
+  int64_t rest = task.capacity;
+  bool any = false;
+  for (size_t step = 0; step < steps.size(); ++step) {
+    rest -= stays.pinned[step] ? task.pages[step] : 0;
+    const bool may = stays.pinned[step] && stored[step];
+    task.pages[step] = may ? more[step] : 0;
+    task.costs[step] = may ? task.kept[step] : 0.0;
+    task.kept[step] = 0.0;
+    any |= may;
+  }
+  if (!any) return stays;
+  task.capacity = rest;
+  const std::vector<char> prepared = ChoosePins(choice.pins, task);
+  for (size_t step = 0; step < steps.size(); ++step) {
+    if (!stays.pinned[step] || !stored[step] || prepared[step]) continue;
+    stays.pinned[step] = 0;
+    stays.kept[step] = stored[step];
+  }
+  return stays;
 }
 
 // Neighbouring pinned slices of one layer become one step: they need no cutting.
-void MergePinned(std::vector<Step>* steps, std::vector<char>* pinned) {
+void MergePinned(std::vector<Step>* steps, Stays* stays) {
   size_t done = 0;
   bool before = false;  // whether the step before is pinned
   for (size_t index = 0; index < steps->size(); ++index) {
-    const bool stays = (*pinned)[index];
-    if (stays && before && (*steps)[done - 1].layer == (*steps)[index].layer) {
+    const bool pinned = stays->pinned[index];
+    if (pinned && before && (*steps)[done - 1].layer == (*steps)[index].layer) {
       (*steps)[done - 1].count += (*steps)[index].count;
     } else {
       (*steps)[done] = (*steps)[index];
-      (*pinned)[done++] = stays;
+      stays->kept[done] = stays->kept[index];
+      stays->pinned[done++] = pinned;
     }
-    before = stays;
+    before = pinned;
   }
   steps->resize(done);
-  pinned->resize(done);
+  stays->pinned.resize(done);
+  stays->kept.resize(done);
 }
 
 void Assemble(const Problem& problem, const Layout& layout, const std::vector<Piece>& pieces, const std::vector<Place>& places,
-              const std::vector<char>& pinned, Candidate* candidate) {
+              const std::vector<char>& pinned, const std::vector<int64_t>& kept_at, Candidate* candidate) {
   Plan& plan = candidate->plan;
   plan.segments.clear();
   plan.need.assign(plan.steps.size(), 0);
@@ -62,22 +94,29 @@ void Assemble(const Problem& problem, const Layout& layout, const std::vector<Pi
     const Place& place = places[index];
     const int64_t address = place.first * kPage;
     plan.segments.push_back({piece.step, piece.source, piece.nbytes, address, place.after, pinned[piece.step],
-                             piece.end - piece.step, place.ahead});
+                             piece.end - piece.step, place.ahead, kept_at[piece.step]});
     for (int64_t step = piece.step; step < piece.end; ++step) {
       if (problem.layers[plan.steps[step].layer].weighted()) plan.need[step] = static_cast<int64_t>(index) + 1;
     }
     top = std::max(top, address + piece.nbytes);
   }
+  top = std::max(top, candidate->arena);
   candidate->arena = (top + kPage - 1) / kPage * kPage;
 }
 
 // A plan of these steps that streams these pieces is no faster, wherever they are placed.
-double LeastSeconds(const Problem& problem, const std::vector<Step>& steps, const std::vector<Piece>& streamed) {
+double LeastSeconds(const Problem& problem, const std::vector<Step>& steps, const std::vector<Piece>& streamed,
+                    const std::vector<int64_t>& kept) {
   const Storage& storage = problem.storage;
   const double bandwidth = storage.cache ? storage.bandwidth * (1 + (storage.cached - 1)) : storage.bandwidth;
   double reading = 0.0, computing = 0.0;
   for (const Piece& piece : streamed) {
-    reading += storage.overhead_s + static_cast<double>(piece.nbytes) * problem.LoadCost(steps, piece.step) / bandwidth;
+    const auto nbytes = static_cast<double>(piece.nbytes);
+    if (kept[piece.step]) {
+      reading += nbytes * problem.layers[steps[piece.step].layer].prepare_s;
+    } else {
+      reading += storage.overhead_s + nbytes * problem.LoadCost(steps, piece.step) / bandwidth;
+    }
   }
   for (const Step& step : steps) {
     const Layer& layer = problem.layers[step.layer];
@@ -91,7 +130,7 @@ double LeastSeconds(const Problem& problem, const std::vector<Step>& steps, cons
 }  // namespace
 
 const Making::Sliced& Making::SlicedFor(int64_t number, const Layout& layout, const Choice& choice) {
-  const Key key{number, choice.arena, choice.core, choice.in_flight, choice.pins, choice.within};
+  const Key key{number, choice.arena, choice.core, choice.in_flight, choice.pins, choice.within, choice.stored};
   const auto found = sliced_.find(key);
   if (found != sliced_.end()) return found->second;
   const size_t layers = problem_.layers.size();
@@ -107,8 +146,8 @@ const Making::Sliced& Making::SlicedFor(int64_t number, const Layout& layout, co
   sliced.fits = SliceToRoom(problem_, sliced.limits, &sliced.steps);
   if (sliced.fits) {
     sliced.effort = static_cast<int64_t>(sliced.steps.size());
-    sliced.pinned = Pinned(problem_, sliced.steps, room, choice);
-    MergePinned(&sliced.steps, &sliced.pinned);
+    sliced.stays = StaysOf(problem_, sliced.steps, room, choice);
+    MergePinned(&sliced.steps, &sliced.stays);
   }
   if (sliced_.size() >= kRemembered) sliced_.clear();
   return sliced_.emplace(key, std::move(sliced)).first->second;
@@ -119,7 +158,8 @@ Made Making::Make(int64_t number, const Layout& layout, const Choice& choice, do
   const Sliced& sliced = SlicedFor(number, layout, choice);
   if (!sliced.fits) return Made::kUnplaceable;
   const size_t layers = problem_.layers.size();
-  const std::vector<char>& pinned = sliced.pinned;
+  const std::vector<char>& pinned = sliced.stays.pinned;
+  const std::vector<int64_t>& kept = sliced.stays.kept;
   std::vector<Step>& steps = candidate->plan.steps;
   steps = sliced.steps;
   candidate->effort = sliced.effort;
@@ -127,19 +167,20 @@ Made Making::Make(int64_t number, const Layout& layout, const Choice& choice, do
   // 4: where that is, at the top of the arena in the order of the steps, and what is read together
   std::vector<Piece> pieces, streamed;
   PiecesOf(problem_, steps, &pieces);
-  if (choice.joined) Join(steps, sliced.limits, choice.joined, pinned, &pieces);
+  if (choice.joined) {
+    std::vector<char> apart(pinned);
+    for (size_t step = 0; step < apart.size(); ++step) apart[step] |= kept[step] > 0;
+    Join(steps, sliced.limits, choice.joined, apart, &pieces);
+  }
   int64_t top = choice.arena;
   for (const Piece& piece : pieces) {
-    if (pinned[piece.step]) {
-      top -= piece.pages();
-    } else {
-      streamed.push_back(piece);
-    }
+    top -= pinned[piece.step] ? piece.pages() : kept[piece.step];
+    if (!pinned[piece.step]) streamed.push_back(piece);
   }
 
-  candidate->least = LeastSeconds(problem_, steps, streamed);
+  candidate->least = LeastSeconds(problem_, steps, streamed, kept);
   candidate->nbytes = 0;
-  for (const Piece& piece : streamed) candidate->nbytes += piece.nbytes;
+  for (const Piece& piece : streamed) candidate->nbytes += kept[piece.step] ? 0 : piece.nbytes;
   if (candidate->least > limit) return Made::kHopeless;
 
   // 5: the others
@@ -150,15 +191,21 @@ Made Making::Make(int64_t number, const Layout& layout, const Choice& choice, do
   std::vector<Place> found, places;
   if (!Preloading(&free_, &moved_, streamed, choice.chooser, choice.within).Run(&found)) return Made::kUnplaceable;
   auto next = found.begin();
+  std::vector<int64_t> kept_at(steps.size(), -1);
+  candidate->arena = 0;
   for (const Piece& piece : pieces) {
     if (pinned[piece.step]) {
       places.push_back({0, top});
       top += piece.pages();
-    } else {
-      places.push_back(*next++);
+      continue;
     }
+    places.push_back(*next++);
+    if (!kept[piece.step]) continue;
+    kept_at[piece.step] = top * kPage;
+    top += kept[piece.step];
+    candidate->arena = top * kPage;  // so far
   }
-  Assemble(problem_, layout, pieces, places, pinned, candidate);
+  Assemble(problem_, layout, pieces, places, pinned, kept_at, candidate);
   return Made::kPlan;
 }
 

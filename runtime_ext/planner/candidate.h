@@ -20,6 +20,13 @@ struct Choice {
   int64_t joined;  // bytes
   Chooser chooser;
   int64_t within;  // pages
+  int64_t stored;  // not 0: as Point.stored
+};
+
+// What stays in the arena, per step.
+struct Stays {
+  std::vector<char> pinned;
+  std::vector<int64_t> kept;  // pages of stored weights; 0: none
 };
 
 struct Candidate {
@@ -46,11 +53,11 @@ class Making {
   struct Sliced {
     std::vector<int64_t> limits;  // bytes of a segment, per layer
     std::vector<Step> steps;
-    std::vector<char> pinned;  // per step
+    Stays stays;
     int64_t effort = 0;
     bool fits = false;
   };
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, Pins, int64_t>;
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, Pins, int64_t, int64_t>;
 
   const Sliced& SlicedFor(int64_t number, const Layout& layout, const Choice& choice);
 

@@ -36,8 +36,8 @@ void Late(const PinTask& task, double rate, std::vector<char>* late) {
   double earned = 0.0;
   for (int turn = 0; turn < 2; ++turn) {
     for (size_t step = 0; step < costs.size(); ++step) {
-      (*late)[step] = costs[step] > earned;
-      if (!(*late)[step]) earned -= costs[step];
+      (*late)[step] = costs[step] > std::max(earned, 0.0);
+      earned -= (*late)[step] ? task.kept[step] : costs[step];
       earned += rate * task.seconds[step];
       const double limit = static_cast<double>(task.room[step]);
       if (earned > limit) earned = limit;

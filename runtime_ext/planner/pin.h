@@ -16,6 +16,7 @@ struct PinTask {
   int64_t capacity = 0;         // pages
   double bandwidth = 0;         // pages per second
   std::vector<double> costs;    // pages that could be read in the time that each step's load takes
+  std::vector<double> kept;     // the same of what the loader still does for each step that is pinned
 };
 
 // One flag per step.

@@ -14,7 +14,7 @@ constexpr int64_t kPage = 4096;  // bytes
 
 // As ctypes.Structure of flexcomp/plan/native.py, field by field.
 struct Storage {
-  double bandwidth, overhead_s, wake_s, disturbance, together, latency_s, cached;
+  double bandwidth, overhead_s, wake_s, disturbance, together, latency_s, cached, crowded;
   int64_t cache;  // bytes
   // Not of the storage, but of the model that the simulator has of it.
   double in_cache;  // of its disturbance, what a load has that stays in the caches
@@ -26,10 +26,18 @@ struct Weights {
   int64_t offset, blocks, block_nbytes;  // no blocks: a layer without weights
 };
 
+// What weights are prepared from.
+struct Stored {
+  int64_t offset, block_nbytes;         // no bytes: they are not prepared
+  int64_t channels, width, prepared;    // of the layer, of a stored block, of a prepared one
+};
+
 struct Layer {
   double seconds, slice_s;
   double load_cost;  // of a byte of weights, over what reading one takes; 1 without weights
+  double prepare_s;  // of a byte of weights
   Weights weights;
+  Stored stored;
   int64_t finest;  // bytes of the largest segment when the layer is cut block by block; 0 without weights
 
   bool weighted() const { return weights.blocks > 0; }
@@ -51,6 +59,8 @@ struct Problem {
 
 struct Segment {
   int64_t step, source, nbytes, address, after, pinned, count, ahead;
+  int64_t kept_at;  // -1: its stored weights are not kept
+  bool kept() const { return kept_at >= 0; }
 };
 
 struct Plan {

@@ -22,10 +22,12 @@ struct Work {
 
   const Segment& segment(size_t number) const { return plan.segments[number < own ? number : number - own]; }
   // When a storage that is free at one time begins what is asked of it at another.
-  double Served(double free, double asked) const {
+  double Served(double free, double asked, size_t number) const {
     const double wake = asked > free ? storage.wake_s : 0.0;
-    return std::max(free, asked + wake + storage.latency_s);
+    return std::max(free, asked + wake + Latency(number));
   }
+  // Of the storage, of which a load of stored weights that are kept asks nothing.
+  double Latency(size_t number) const { return segment(number).kept() ? 0.0 : storage.latency_s; }
 };
 
 Work WorkOf(const Problem& problem, const Plan& plan) {
@@ -50,8 +52,10 @@ Work WorkOf(const Problem& problem, const Plan& plan) {
       disturbance = storage.disturbance * std::max(storage.in_cache, beyond);
     }
     const double nbytes = static_cast<double>(one.nbytes);
-    work.durations.push_back(storage.overhead_s + nbytes * problem.LoadCost(plan.steps, one.step) / bandwidth);
-    work.paces.push_back(1 + disturbance * nbytes / work.durations.back());
+    const double preparing = nbytes * problem.layers[plan.steps[one.step].layer].prepare_s;
+    work.durations.push_back(one.kept() ? preparing
+                                        : storage.overhead_s + nbytes * problem.LoadCost(plan.steps, one.step) / bandwidth);
+    work.paces.push_back(1 + (disturbance * nbytes + storage.crowded * preparing) / work.durations.back());
     if (one.ahead) begun = number + 1;
   }
   for (size_t number = 0; number < begun; ++number) {
@@ -105,7 +109,7 @@ class Lap {
     Span& last = loads_.back();
     const Storage& storage = work_.storage;
     const double copying = std::min(last.end - std::max(last.start, end_), last.end - last.start - storage.overhead_s);
-    if (copying > 0 && storage.together > 1) {
+    if (copying > 0 && storage.together > 1 && !work_.segment(loads_.size() - 1).kept()) {
       loaded_at_ = last.end - copying * (1 - 1 / storage.together);
       last.end = loaded_at_;
     }
@@ -116,14 +120,15 @@ class Lap {
     const size_t number = loads_.size();
     if (number == work_.durations.size()) return false;
     const Segment& segment = work_.segment(number);
-    const double latency = work_.storage.latency_s;
+    const double latency = work_.Latency(number);
     double start = loaded_at_;
     if (segment.ahead && number < work_.own) {
-      start = before_ ? work_.Served(start, before_->steps_[segment.after - 1].end - before_->end_) : std::max(start, latency);
+      start = before_ ? work_.Served(start, before_->steps_[segment.after - 1].end - before_->end_, number)
+                      : std::max(start, latency);
     } else if (work_.durations[number] != 0) {
       if (segment.after > static_cast<int64_t>(steps_.size())) return false;
       const double asked = segment.after ? steps_[segment.after - 1].end : 0.0;
-      start = asked != 0 ? work_.Served(start, asked) : std::max(start, latency);
+      start = asked != 0 ? work_.Served(start, asked, number) : std::max(start, latency);
     }
     loaded_at_ = start + work_.durations[number];
     loads_.push_back({start, loaded_at_});
@@ -133,7 +138,7 @@ class Lap {
   void Compute(double seconds, size_t need) {
     double start = end_;
     if (need && loads_[need - 1].end > end_) start = loads_[need - 1].end + work_.storage.wake_s;
-    end_ = work_.storage.disturbance > 0 ? Disturbed(start, start + seconds) : start + seconds;
+    end_ = work_.storage.disturbance > 0 || work_.storage.crowded > 0 ? Disturbed(start, start + seconds) : start + seconds;
     steps_.push_back({start, end_});
   }
 

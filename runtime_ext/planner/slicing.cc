@@ -33,6 +33,15 @@ FileRange FileRangeOf(const Weights& weights, int64_t first, int64_t count) {
   return {source, (end + kPage - 1) / kPage * kPage - source};
 }
 
+int64_t StoredPages(const Stored& stored, int64_t first, int64_t count) {
+  const int64_t last = stored.channels - stored.prepared;
+  const int64_t begin = std::min(first * stored.prepared, last);
+  const int64_t end = std::min((first + count - 1) * stored.prepared, last) + stored.prepared;
+  const int64_t low = std::min(begin / stored.width, (stored.channels + stored.width - 1) / stored.width - 1);
+  const int64_t some = (end + stored.width - 1) / stored.width - low;
+  return FileRangeOf({stored.offset, 1, stored.block_nbytes}, low, some).nbytes / kPage;
+}
+
 int64_t FinestSegment(const Weights& weights) { return weights.blocks ? LargestSegment(weights, weights.blocks) : 0; }
 
 bool SliceToRoom(const Problem& problem, const std::vector<int64_t>& limits, std::vector<Step>* steps) {

@@ -13,6 +13,9 @@ struct FileRange {
 
 FileRange FileRangeOf(const Weights& weights, int64_t first, int64_t count);
 
+// Pages of the data section that so many prepared blocks are made of.
+int64_t StoredPages(const Stored& stored, int64_t first, int64_t count);
+
 int64_t FinestSegment(const Weights& weights);
 
 // Steps such that every segment of layer l fits in limits[l] bytes, with as few slices as possible. False: a block does not.

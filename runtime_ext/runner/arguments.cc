@@ -12,6 +12,7 @@ const char kUsage[] =
 
   --weights FILE          the weights file (default: MODEL.weights)
   --budget B              memory: bytes, 64MB, 64MiB, a fraction of the resident size such as 0.1 or 10%, min, or all
+                          (default: the smallest that is nearly as fast as any)
   --threads N             compute threads (default: as built, at most the cores for them)
   --compute-cpus LIST     cores for kernels, such as 4-7 (default: the big ones, where cores differ)
   --loader-cpu LIST       cores for loading weights (default: the little ones, where cores differ)
@@ -26,6 +27,7 @@ const char kUsage[] =
   --read-bandwidth N      imitate storage of N bytes per second
   --read-rate N           afterwards measure the storage alone, by reads of N bytes
   --trace FILE            write when steps and loads ran: a line of JSON for each timed inference
+  --started NS            when this process was started, by the monotonic clock (default: as the system counts)
   --switch-budgets N      afterwards switch the budget N times at random, with one inference each
   --callers N             ... while N threads run inferences, at random times, and check each output
 
@@ -67,6 +69,7 @@ Arguments ParseArguments(int argc, char** argv) {
       {"--seed", [&](const std::string& text) { parsed.seed = Number<uint64_t>("--seed", text); }},
       {"--read-bandwidth",
        [&](const std::string& text) { parsed.read_bandwidth = Number<double>("--read-bandwidth", text); }},
+      {"--started", [&](const std::string& text) { parsed.started = Number<int64_t>("--started", text); }},
       {"--read-rate", [&](const std::string& text) { parsed.read_rate = Number<int64_t>("--read-rate", text); }},
       {"--switch-budgets",
        [&](const std::string& text) { parsed.switch_budgets = Number<int>("--switch-budgets", text); }},

@@ -89,17 +89,18 @@ std::string SetBy(const std::string& minimum, Units units) {
 
 }  // namespace
 
-uint64_t Budget::Bytes(uint64_t min_bytes, uint64_t resident_bytes) const {
+uint64_t Budget::Bytes(uint64_t min_bytes, uint64_t default_bytes, uint64_t resident_bytes) const {
   if (nbytes) return *nbytes;
   if (fraction) return static_cast<uint64_t>(*fraction * static_cast<double>(resident_bytes));
-  return smallest ? min_bytes : resident_bytes;
+  return smallest ? min_bytes : largest ? resident_bytes : default_bytes;
 }
 
 Budget ParseBudget(const std::string& given) {
   std::string text = Trimmed(given);
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (text.empty() || text == "all" || text == "none") return {};
+  if (text.empty() || text == "none") return {};
   if (text == "min") return {.smallest = true};
+  if (text == "all") return {.largest = true};
   const size_t digits = text.find_first_not_of("0123456789.");
   const std::string number = text.substr(0, digits);
   const std::string unit = digits == std::string::npos ? "" : Trimmed(text.substr(digits));

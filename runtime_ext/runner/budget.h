@@ -13,13 +13,14 @@ enum class Units { kBinary, kDecimal, kBytes };
 struct Budget {
   std::optional<uint64_t> nbytes;  // or
   std::optional<double> fraction;  // of the size with everything resident, or
-  bool smallest = false;           // what the smallest plan needs; none of them: everything resident
+  bool smallest = false;           // what the smallest plan needs, or
+  bool largest = false;            // everything resident; none of them: the library's default
   Units units = Units::kBinary;
 
-  uint64_t Bytes(uint64_t min_bytes, uint64_t resident_bytes) const;
+  uint64_t Bytes(uint64_t min_bytes, uint64_t default_bytes, uint64_t resident_bytes) const;
 };
 
-// An empty text means everything resident. Throws UsageError.
+// An empty text means the default. Throws UsageError.
 Budget ParseBudget(const std::string& given);
 
 // "1.18 MiB"; what is enough is rounded up.

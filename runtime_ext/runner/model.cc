@@ -42,7 +42,10 @@ std::string Metadata(const json::Object& info, const char* key) {
 }
 
 uint64_t Resolved(const Budget& budget, const json::Object& info) {
-  const uint64_t smallest = Bytes(info, "min_budget_bytes"), asked = budget.Bytes(smallest, Bytes(info, "resident_bytes"));
+  const uint64_t smallest = Bytes(info, "min_budget_bytes"), resident = Bytes(info, "resident_bytes");
+  // Libraries of earlier versions have no other default.
+  const uint64_t asked =
+      budget.Bytes(smallest, info.count("default_budget_bytes") ? Bytes(info, "default_budget_bytes") : resident, resident);
   if (asked < smallest) throw std::runtime_error(TooSmall(asked, smallest, Metadata(info, "minimum"), budget.units));
   return asked;
 }
@@ -79,7 +82,9 @@ Model::Model(const Arguments& arguments) {
   const ffi::Module program = Load(library);
   if (!std::string_view(program->kind()).starts_with("flexcomp.program."))
     throw std::runtime_error(arguments.model + " is not a compiled network");
-  info_ = json::Parse(Get(program, "info")().cast<ffi::String>()).cast<json::Object>();
+  const auto summary = program->GetFunction("summary");  // libraries of earlier versions have none
+  const ffi::Function info = summary.has_value() ? *summary : Get(program, "info");
+  info_ = json::Parse(info().cast<ffi::String>()).cast<json::Object>();
 
   const std::string weights =
       arguments.weights.empty() ? library.substr(0, library.size() - 3) + ".weights" : arguments.weights;

@@ -9,6 +9,10 @@
 //                                      known
 //   warmup_ms                          list, the inferences before them; the first loads the pinned weights
 //   median_ms                          of latency_ms
+//   start_ms, first_ms                 from the start of the process until inputs could be given, and of the first inference
+//   prepared_bytes, prepare_ms,        lists: weights in the kernels' form, made of what was read; how long the loader took
+//   help_ms                            for that, and how long kernels that waited for it helped, within their stall_ms;
+//                                      null where the library does not know
 //   idle_rss_bytes                     resident memory with the model open and its arena not yet touched
 //   peak_rss_bytes                     the most after that; inputs and outputs have no memory but the arena's
 //   asked_bytes                        the budget that was given
@@ -25,6 +29,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <map>
 #include <new>
 #include <optional>
 #include <string>
@@ -37,6 +42,7 @@
 #include "notes.h"
 #include "outputs.h"
 #include "process_memory.h"
+#include "process_start.h"
 #include "switch_report.h"
 #include "trace_file.h"
 
@@ -54,7 +60,7 @@ double Median(std::vector<double> values) {
   return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-void Main(const Arguments& arguments) {
+void Main(const Arguments& arguments, int64_t started) {
   const Model model(arguments);
   CoreWaitNs();  // finds its memory before memory is measured
   const uint64_t idle_rss = RssBytes();
@@ -67,7 +73,11 @@ void Main(const Arguments& arguments) {
   std::optional<TraceFile> trace;
   if (!arguments.trace.empty()) trace.emplace(arguments.trace);
 
-  json::Array warmup_ms, latency_ms, stall_ms, read_ms, core_wait_ms, bytes_read;
+  json::Array warmup_ms, latency_ms, core_wait_ms;
+  std::map<const char*, json::Array> each;
+  for (const char* key : {"stall_ms", "read_ms", "bytes_read", "prepared_bytes", "prepare_ms", "help_ms"}) each[key];
+  std::optional<json::Value> first_ms;
+  const double start_ms = static_cast<double>(MonotonicNs() - started) * 1e-6;
   std::vector<double> latencies;
   json::Object stats;
   for (int i = -arguments.warmup; i < arguments.repeat; ++i) {
@@ -76,6 +86,7 @@ void Main(const Arguments& arguments) {
     model.Run(inputs, last ? Model::Look(write_outputs) : Model::Look());
     const std::optional<int64_t> waited_after = CoreWaitNs();
     stats = model.Stats();
+    if (!first_ms) first_ms = stats["latency_ms"];
     if (i < 0) {
       warmup_ms.push_back(stats["latency_ms"]);
       continue;
@@ -83,13 +94,12 @@ void Main(const Arguments& arguments) {
     if (trace) trace->Append(model.Trace());
     latencies.push_back(stats["latency_ms"].cast<double>());
     latency_ms.push_back(stats["latency_ms"]);
-    stall_ms.push_back(stats["stall_ms"]);
-    read_ms.push_back(stats.count("read_ms") > 0 ? stats["read_ms"] : nullptr);  // libraries of earlier versions do not say
+    // Libraries of earlier versions do not say everything.
+    for (auto& [key, values] : each) values.push_back(stats.count(key) > 0 ? stats[key] : nullptr);
     if (waited && waited_after)
       core_wait_ms.push_back(static_cast<double>(*waited_after - *waited) * 1e-6);
     else
       core_wait_ms.push_back(nullptr);
-    bytes_read.push_back(stats["bytes_read"]);
   }
   const uint64_t peak_rss = PeakRssBytes();
 
@@ -97,10 +107,10 @@ void Main(const Arguments& arguments) {
   report.Set("latency_ms", latency_ms);
   report.Set("median_ms", Median(latencies));
   report.Set("warmup_ms", warmup_ms);
-  report.Set("stall_ms", stall_ms);
-  report.Set("read_ms", read_ms);
+  report.Set("start_ms", start_ms);
+  report.Set("first_ms", *first_ms);
   report.Set("core_wait_ms", core_wait_ms);
-  report.Set("bytes_read", bytes_read);
+  for (const auto& [key, values] : each) report.Set(key, values);
   for (const char* key : {"budget_bytes", "arena_bytes", "rung", "threads", "compute_cpus", "loader_cpus", "direct_io"})
     report.Set(key, stats[key]);
   report.Set("asked_bytes", static_cast<int64_t>(model.asked()));
@@ -130,13 +140,15 @@ int Fail(std::string message, int code) {
 
 int main(int argc, char** argv) {
   using namespace flexcomp::runner;
+  const int64_t started = ProcessStartNs();
   try {
     const Arguments arguments = ParseArguments(argc, argv);
     if (arguments.help) {
       std::fputs(kUsage, stdout);
       return 0;
     }
-    Main(arguments);
+    if (arguments.started > MonotonicNs()) throw UsageError("--started takes a time before the process ran");
+    Main(arguments, arguments.started > 0 ? arguments.started : started);
     return 0;
   } catch (const UsageError& error) {
     return Fail(error.what(), kUsageError);

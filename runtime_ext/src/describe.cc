@@ -2,7 +2,9 @@
 
 #include <tvm/ffi/extra/json.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/error.h"
 
@@ -28,26 +30,53 @@ json::Array Ports(const std::vector<Port>& ports) {
   return array;
 }
 
+constexpr double kNearly = 1.02;
+
 json::Array Strings(const std::vector<std::string>& strings) {
   json::Array array;
   for (const std::string& text : strings) array.push_back(ffi::String(text));
   return array;
 }
 
-// Bytes that a load leaves in the arena: of weights that it prepares, those.
-uint64_t Brought(const Program& program, const Load& load) {
-  return load.prepared ? load.prepared->count * program.layers[load.prepared->layer].weights->block_nbytes : load.nbytes;
+// Bytes that a load leaves in the arena for good: of weights that it prepares for good, those.
+uint64_t Stays(const Program& program, const Load& load) {
+  return load.pinned && load.prepared ? load.prepared->count * program.layers[load.prepared->layer].weights->block_nbytes : load.nbytes;
 }
 
 json::Object RungObject(const Program& program, const Rung& rung) {
   uint64_t pinned = 0, streamed = 0;
-  for (const Load& load : rung.loads) (load.pinned ? pinned : streamed) += load.pinned ? Brought(program, load) : load.nbytes;
+  for (const Load& load : rung.loads) {
+    const bool stays = load.pinned || load.kept;
+    (stays ? pinned : streamed) += stays ? Stays(program, load) : load.nbytes;
+  }
   json::Object object;
   object.Set("budget_bytes", Int(rung.budget));
   object.Set("arena_bytes", Int(rung.arena));
   object.Set("pinned_bytes", Int(pinned));
   object.Set("streamed_bytes", Int(streamed));
   object.Set("predicted_ms", rung.predicted_s * 1e3);
+  return object;
+}
+
+// The smallest whose predicted latency is within 2 % of the least (Program.default_budget).
+uint64_t DefaultBudget(const Program& program) {
+  const double least = std::ranges::min_element(program.rungs, {}, &Rung::predicted_s)->predicted_s;
+  return std::ranges::find_if(program.rungs, [least](const Rung& rung) { return rung.predicted_s <= kNearly * least; })->budget;
+}
+
+json::Object Summary(const Program& program) {
+  json::Array ladder;
+  for (const Rung& rung : program.rungs) ladder.push_back(RungObject(program, rung));
+  json::Object object;
+  object.Set("model", program.model);
+  object.Set("threads", static_cast<int64_t>(program.threads));
+  object.Set("inputs", Ports(program.inputs));
+  object.Set("outputs", Ports(program.outputs));
+  object.Set("min_budget_bytes", Int(program.rungs.front().budget));
+  object.Set("default_budget_bytes", Int(DefaultBudget(program)));
+  object.Set("resident_bytes", Int(program.rungs.back().budget));
+  object.Set("weights_bytes", Int(program.weights.data_nbytes));
+  object.Set("ladder", ladder);
   return object;
 }
 
@@ -65,9 +94,10 @@ json::Object LayerObject(const Layer& layer) {
   return object;
 }
 
-json::Array Spans(const std::vector<Span>& spans) {
+template <typename Noted, typename SpanOf>
+json::Array Spans(const std::vector<Noted>& noted, const SpanOf& span_of) {
   json::Array array;
-  for (const Span& span : spans) array.push_back(json::Array{span.begin, span.end});
+  for (const Noted& one : noted) array.push_back(json::Array{std::invoke(span_of, one).begin, std::invoke(span_of, one).end});
   return array;
 }
 
@@ -114,23 +144,20 @@ CpuSet CpusOf(const ffi::String& name, const ffi::Any& value) {
 
 }  // namespace
 
+std::string SummariseProgram(const Program& program) {
+  json::Object object = Summary(program), metadata;
+  if (const auto found = program.metadata.find("minimum"); found != program.metadata.end()) metadata.Set(found->first, found->second);
+  object.Set("metadata", metadata);
+  return Text(object);
+}
+
 std::string DescribeProgram(const Program& program) {
-  json::Array ladder, layers;
-  for (const Rung& rung : program.rungs) ladder.push_back(RungObject(program, rung));
+  json::Array layers;
   for (const Layer& layer : program.layers) layers.push_back(LayerObject(layer));
-  json::Object metadata;
+  json::Object object = Summary(program), metadata;
   for (const auto& [key, value] : program.metadata) metadata.Set(key, value);
-  json::Object object;
-  object.Set("model", program.model);
   object.Set("target", program.target);
   object.Set("features", Strings(program.features));
-  object.Set("threads", static_cast<int64_t>(program.threads));
-  object.Set("inputs", Ports(program.inputs));
-  object.Set("outputs", Ports(program.outputs));
-  object.Set("min_budget_bytes", Int(program.rungs.front().budget));
-  object.Set("resident_bytes", Int(program.rungs.back().budget));
-  object.Set("weights_bytes", Int(program.weights.data_nbytes));
-  object.Set("ladder", ladder);
   object.Set("layers", layers);
   object.Set("metadata", metadata);
   return Text(object);
@@ -169,6 +196,9 @@ std::string DescribeState(const Program& program, const Session::State& state) {
   object.Set("read_ms", stats.read_s * 1e3);
   object.Set("bytes_read", Int(stats.bytes_read));
   object.Set("reads", Int(stats.reads));
+  object.Set("prepared_bytes", Int(stats.prepared_bytes));
+  object.Set("prepare_ms", stats.prepare_s * 1e3);
+  object.Set("help_ms", stats.help_s * 1e3);
   object.Set("total_bytes_read", Int(stats.total_bytes_read));
   return Text(object);
 }
@@ -178,8 +208,9 @@ std::string DescribeTrace(const Trace& trace) {
   object.Set("rung", Int(trace.rung));
   object.Set("begin_ns", trace.whole.begin);
   object.Set("end_ns", trace.whole.end);
-  object.Set("steps", Spans(trace.steps));
-  object.Set("loads", Spans(trace.loads));
+  object.Set("steps", Spans(trace.steps, std::identity()));
+  object.Set("loads", Spans(trace.loads, &LoadSpans::read));
+  object.Set("prepares", Spans(trace.loads, &LoadSpans::prepare));
   return Text(object);
 }
 

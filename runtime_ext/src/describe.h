@@ -11,9 +11,11 @@
 
 namespace flexcomp {
 
-// {"model", "target", "features", "threads", "inputs", "outputs", "min_budget_bytes", "resident_bytes",
+// {"model", "target", "features", "threads", "inputs", "outputs", "min_budget_bytes", "default_budget_bytes", "resident_bytes",
 //  "weights_bytes", "ladder", "layers", "metadata"}
 std::string DescribeProgram(const Program& program);
+// The same without "target", "features" and "layers", and of the metadata "minimum" only: what running it takes, soon made and read.
+std::string SummariseProgram(const Program& program);
 
 // {"compute_cpus", "loader_cpus"}, each a list or null: wherever the system likes.
 std::string DescribeCores(const CoreChoice& choice);
@@ -25,11 +27,12 @@ std::string DescribeStorage(const StorageRates& rates);
 std::string DescribeRung(const Program& program, const Rung& rung);
 
 // {"rung", "budget_bytes", "arena_bytes", "threads", "compute_cpus", "loader_cpus", "direct_io", "runs", "restarts",
-//  "latency_ms", "stall_ms", "read_ms", "bytes_read", "reads", "total_bytes_read"}
+//  "latency_ms", "stall_ms", "read_ms", "bytes_read", "reads", "prepared_bytes", "prepare_ms", "help_ms", "total_bytes_read"}
 std::string DescribeState(const Program& program, const Session::State& state);
 
-// {"rung", "begin_ns", "end_ns", "steps": [[begin, end], ...], "loads": [[begin, end], ...]} in nanoseconds of the
-// monotonic clock; the zeros of a load say that it was not needed.
+// {"rung", "begin_ns", "end_ns", "steps": [[begin, end], ...], "loads": [[begin, end], ...], "prepares": [[begin, end], ...]} in
+// nanoseconds of the monotonic clock. A load that prepares something is complete when that has ended; zeros say that it was
+// not needed, or prepares nothing.
 std::string DescribeTrace(const Trace& trace);
 
 // Throws InputError for anything that is not a JSON object of known options.

@@ -154,6 +154,10 @@ class ProgramModule final : public TranslatedModule {
       : blob_(std::move(blob)),
         program_(std::make_shared<const Program>(ReadProgram(std::string_view(blob_.data(), blob_.size())))) {}
 
+  void CheckPlans() const {
+    for (const Rung& rung : program_->rungs) CheckPlan(rung, *program_);
+  }
+
   const char* kind() const final { return FLEXCOMP_PROGRAM_KIND; }
   int GetPropertyMask() const final { return ffi::Module::kBinarySerializable | ffi::Module::kRunnable; }
   ffi::Bytes SaveToBytes() const final { return blob_; }
@@ -161,6 +165,7 @@ class ProgramModule final : public TranslatedModule {
   ffi::Optional<ffi::Function> Find(const ffi::String& name) final {
     const ffi::Module self = ffi::GetRef<ffi::Module>(this);
     if (name == "info") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeProgram(*program_)); });
+    if (name == "summary") return ffi::Function::FromTyped([self, this] { return ffi::String(SummariseProgram(*program_)); });
     if (name == "blob") return ffi::Function::FromTyped([self, this] { return blob_; });
     if (name == "machine")
       return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeMachine(*program_)); });
@@ -181,10 +186,20 @@ class ProgramModule final : public TranslatedModule {
   std::shared_ptr<const Program> program_;
 };
 
-ffi::Module CreateProgram(const ffi::Bytes& blob) {
+// Of a library: its sessions check the plans that they use.
+ffi::Module LoadProgram(const ffi::Bytes& blob) {
   return Translated([&] {
     KeptOutOfMemory();
     return ffi::Module(ffi::make_object<ProgramModule>(blob));
+  });
+}
+
+// Of somebody who makes programs and wants to know what is wrong: all plans are checked.
+ffi::Module CreateProgram(const ffi::Bytes& blob) {
+  return Translated([&] {
+    const auto module = ffi::make_object<ProgramModule>(blob);
+    module->CheckPlans();
+    return ffi::Module(module);
   });
 }
 
@@ -212,7 +227,7 @@ void DefineAll() {
   DefineOnce(FLEXCOMP_PROGRAM_KIND ".choose_cores", ChooseCoresOf);
   DefineOnce(FLEXCOMP_PROGRAM_KIND ".create", CreateProgram);
   DefineOnce(FLEXCOMP_PROGRAM_KIND ".measure_storage", MeasureStorageOf);
-  DefineOnce("ffi.Module.load_from_bytes." FLEXCOMP_PROGRAM_KIND, CreateProgram);
+  DefineOnce("ffi.Module.load_from_bytes." FLEXCOMP_PROGRAM_KIND, LoadProgram);
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {

@@ -76,8 +76,10 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
       wanted_(ChooseRung(options.budget)),
       rung_(wanted_),
       arena_(program_->rungs[rung_].arena),
+      checker_(*program_),
       calls_(*program_, FindKernels(*program_, *processor_)),
       preparer_(*program_, calls_, *processor_) {
+  checker_.Check(rung_);
   if (options.trace) trace_.emplace();
   const auto cores = CpuSet::Available();
   const bool own_core = cores && placement_.threads < cores->count();
@@ -196,6 +198,7 @@ class Session::ArenaUse {
 const Rung& Session::SetBudget(uint64_t budget) {
   RequireThisProcess();
   const size_t chosen = ChooseRung(budget);
+  checker_.Check(chosen);
   std::unique_lock lock(state_mutex_);
   RequireOpen();
   const bool has_room = MakeRoom(chosen);
@@ -323,10 +326,14 @@ void Session::Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, 
   if (trace_) trace_->whole = {NsOf(start), NsOf(end)};
   const std::lock_guard lock(state_mutex_);
   ++stats_.runs;
-  stats_.bytes_read = loader_->counts().bytes;
-  stats_.reads = loader_->counts().reads;
+  const Loader::Counts& counts = loader_->counts();
+  stats_.bytes_read = counts.bytes;
+  stats_.reads = counts.reads;
+  stats_.prepared_bytes = counts.prepared_bytes;
+  stats_.prepare_s = static_cast<double>(counts.prepare_ns) * 1e-9;
+  stats_.help_s = static_cast<double>(counts.help_ns) * 1e-9;
   stats_.stall_s = stall_s;
-  stats_.read_s = static_cast<double>(loader_->counts().busy_ns) * 1e-9;
+  stats_.read_s = static_cast<double>(counts.busy_ns) * 1e-9;
   stats_.latency_s = std::chrono::duration<double>(end - start).count();
 }
 
@@ -334,7 +341,7 @@ template <typename TakeInputs, typename GiveOutputs>
 bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_outputs, double& stall_s) {
   const Rung& rung = program_->rungs[rung_];
   if (trace_) trace_->Clear(rung_, rung.steps.size(), rung.loads.size());
-  loader_->Start(trace_ ? std::span(trace_->loads) : std::span<Span>());
+  loader_->Start(trace_ ? std::span(trace_->loads) : std::span<LoadSpans>());
   bool done = false;
   try {
     take_inputs();
@@ -364,8 +371,6 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
       const bool loaded = loader_->Await(call.need);
       stall_s += SecondsSince(stalled);
       if (!loaded) return false;
-    } else if (!loader_->Await(call.need)) {
-      return false;
     }
     if (call.checks != 0) [[unlikely]] RequireInside(call);
     if constexpr (kTraced) trace_->steps[i].begin = MonotonicNs();

@@ -20,6 +20,7 @@
 #include "kernels/kernel_preparer.h"
 #include "kernels/processor.h"
 #include "process_mark.h"
+#include "program/plan_checker.h"
 #include "program/program.h"
 #include "storage/loader.h"
 #include "storage/trace.h"
@@ -45,7 +46,10 @@ struct SessionStats {
   // of the last inference that succeeded
   uint64_t bytes_read = 0;
   uint64_t reads = 0;
-  double stall_s = 0;    // the steps waited for loads
+  uint64_t prepared_bytes = 0;  // of weights in the kernels' form, made of what was read
+  double prepare_s = 0;         // the loader did so, also ahead of the inference
+  double help_s = 0;            // and a step that waited for it
+  double stall_s = 0;    // the steps waited for loads, or helped
   double read_s = 0;     // its reads were in flight, also those that were ahead of it, until the loader took note of their ends:
                          // with what it prepared meanwhile
   double latency_s = 0;  // from the call to the outputs, copies included; in place: from inputs to outputs
@@ -83,7 +87,7 @@ class Session {
   // it. When the budget shrinks the inference stops after the kernel that is running and begins anew on the new rung,
   // with its inputs: when the call returns, the memory has been given back. A budget can shrink only so often without
   // growing, so inferences end. Shrinking needs nothing that the system could refuse. Throws BudgetError if a larger arena
-  // cannot be mapped: then the rung in use goes on. Where it can only be mapped in the place of the one that is in use, and
+  // cannot be mapped, ArtifactError if the plan is wrong: then the rung in use goes on. Where it can only be mapped in the place of the one that is in use, and
   // not even so when the inference has ended, the rung in use goes on, too, and `state` tells.
   const Rung& SetBudget(uint64_t budget);
 
@@ -157,6 +161,7 @@ class Session {
   bool abandoned_ = false;  // the arena still has the size of an earlier rung, but no memory
   Arena arena_;
   Arena next_arena_;  // mapped in advance for a larger rung that is wanted, and untouched
+  PlanChecker checker_;  // of the plans that are used
   CallTable calls_;
   KernelPreparer preparer_;  // for the loader's thread
   std::optional<Trace> trace_;

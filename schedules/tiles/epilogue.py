@@ -72,6 +72,7 @@ OPERATORS: dict[str, Callable[..., tirx.Expr]] = {
     "tanh": vector_math.tanh,
     "exp": vector_math.exp,
     "erf": vector_math.erf,
+    "round": tirx.nearbyint,  # ties to even
     "gelu": lambda x: _like(x, 0.5) * x * (_like(x, 1.0) + vector_math.erf(x * _like(x, 0.7071067811865476))),
 }
 

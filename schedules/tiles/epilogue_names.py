@@ -44,6 +44,7 @@ _NUMBERS: dict[str, Callable[..., float]] = {
     "tanh": math.tanh,
     "exp": math.exp,
     "erf": math.erf,
+    "round": round,
     "gelu": _gelu,
 }
 

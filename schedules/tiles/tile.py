@@ -121,8 +121,8 @@ def choose(
         for rows in range(1, min(_most_rows(vectors, unit), width, bound) + 1):
             parts = math.ceil(width / rows)  # as `split_evenly` cuts; there may be millions
             size, larger = divmod(width, parts)
-            cost = (parts - larger) * _step_cost(size, vectors, unit, vector_load)
-            cost += larger * _step_cost(size + 1, vectors, unit, vector_load)
+            cost = (parts - larger) * step_cost(size, vectors, unit, vector_load)
+            cost += larger * step_cost(size + 1, vectors, unit, vector_load)
             cost *= math.ceil(channels / block)
             key = (round(cost, 3), -block)
             if best is None or key < best[0]:
@@ -163,6 +163,7 @@ def _most_rows(vectors: int, unit: VectorUnit) -> int:
     return (unit.registers - 2 * vectors) // vectors
 
 
-def _step_cost(rows: int, vectors: int, unit: VectorUnit, vector_load: float) -> float:
+def step_cost(rows: int, vectors: int, unit: VectorUnit, vector_load: float = _VECTOR_LOAD) -> float:
+    """What a step of the reduction of a tile costs, in vector multiply-adds."""
     left = _VECTOR_LOAD * rows / unit.width if unit.by_lane else _SCALAR_LOAD * rows
     return max(rows * vectors, unit.in_flight) + left + vector_load * vectors

@@ -87,7 +87,7 @@ def let(value: ir.Expr, body: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
     return tirx.Let(variable, value, body(variable))
 
 
-def _polynomial(x: ir.Expr, coefficients: Sequence[float]) -> ir.Expr:
+def polynomial(x: ir.Expr, coefficients: Sequence[float]) -> ir.Expr:
     """sum of coefficients[i] * x**i, by Horner's rule."""
     result = constant(coefficients[-1], x)
     for coefficient in reversed(coefficients[:-1]):
@@ -138,7 +138,7 @@ def exp(x: ir.Expr) -> ir.Expr:
         remainder = (x - n_float * constant(_LN2_HIGH, x)) - n_float * constant(_LN2_LOW, x)
 
         def power(r: ir.Expr) -> ir.Expr:
-            value = _polynomial(r, _EXP) * (r * r) + r + constant(1.0, x)
+            value = polynomial(r, _EXP) * (r * r) + r + constant(1.0, x)
             # 2**n in two factors, as n reaches -150 and 128: the product under- and overflows as it should.
             return let(
                 tirx.shift_right(n, tirx.const(1, int32)),
@@ -162,7 +162,7 @@ def exp_nonpositive(x: ir.Expr) -> ir.Expr:
     def scaled(x: ir.Expr, n: ir.Expr, n_float: ir.Expr) -> ir.Expr:
         remainder = (x - n_float * constant(_LN2_HIGH, x)) - n_float * constant(_LN2_LOW, x)
         # At the lower bound n is -127, whose representation is that of 0. A product, so that NaN stays NaN.
-        return let(remainder, lambda r: (_polynomial(r, _EXP) * (r * r) + r + constant(1.0, x)) * _power_of_two(n))
+        return let(remainder, lambda r: (polynomial(r, _EXP) * (r * r) + r + constant(1.0, x)) * _power_of_two(n))
 
     def bounded(x: ir.Expr) -> ir.Expr:
         return _round(x * constant(_LOG2_E, x), lambda n, f: scaled(x, n, f))
@@ -177,7 +177,7 @@ def sigmoid(x: ir.Expr) -> ir.Expr:
     def scaled(x: ir.Expr, n: ir.Expr, n_float: ir.Expr) -> ir.Expr:
         remainder = (x - n_float * constant(_LN2_HIGH, x)) - n_float * constant(_LN2_LOW, x)
         # One factor will do: at the bounds n is -127 and 128, whose representations are those of 0 and infinity.
-        return let(remainder, lambda r: (_polynomial(r, _EXP) * (r * r) + r + one) * _power_of_two(n))
+        return let(remainder, lambda r: (polynomial(r, _EXP) * (r * r) + r + one) * _power_of_two(n))
 
     def power(x: ir.Expr) -> ir.Expr:
         return _round(x * constant(_LOG2_E, x), lambda n, f: scaled(x, n, f))
@@ -190,7 +190,7 @@ def _odd_rational(x: ir.Expr, limit: float, numerator: Sequence[float], denomina
     """x P(x²) / Q(x²) for |x| <= limit, constant beyond, never outside [-1, 1]."""
 
     def of_clamped(x: ir.Expr) -> ir.Expr:
-        return let(x * x, lambda z: x * _polynomial(z, numerator) / _polynomial(z, denominator))
+        return let(x * x, lambda z: x * polynomial(z, numerator) / polynomial(z, denominator))
 
     return let(x, lambda x: _keep_nan(x, _clamp(let(_clamp(x, -limit, limit), of_clamped), -1.0, 1.0)))
 
@@ -235,7 +235,7 @@ def log(x: ir.Expr) -> ir.Expr:
         def series(f: ir.Expr, n: ir.Expr) -> ir.Expr:
             # log(1 + f) = f - s (f - R) with s = f / (2 + f), R = 2 (s²/3 + s⁴/5 + s⁶/7 + s⁸/9)
             def of_s(s: ir.Expr) -> ir.Expr:
-                tail = let(s * s, lambda z: z * _polynomial(z, (2 / 3, 2 / 5, 2 / 7, 2 / 9)))
+                tail = let(s * s, lambda z: z * polynomial(z, (2 / 3, 2 / 5, 2 / 7, 2 / 9)))
                 return n * constant(_LN2_HIGH, f) + (f - (s * (f - tail) - n * constant(_LN2_LOW, f)))
 
             return let(f / (f + constant(2.0, f)), of_s)

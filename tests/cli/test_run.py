@@ -23,6 +23,9 @@ KEYS = {
     "peak_rss_bytes",
     "bytes_read",
     "stall_ms",
+    "start_ms",
+    "first_ms",
+    "prepared_bytes",
 }
 
 
@@ -141,7 +144,7 @@ def test_missing_weights_end_with_4(cli, library, tmp_path):
 def test_too_small_a_budget_ends_with_4(cli, library):
     """And refused as `build` refuses it: with the layer that needs the memory."""
     done = cli("run", library, "--budget", "1kB")
-    assert_cannot_run(done, "a budget of 1.00 kB is too small: the smallest feasible budget is ", " kB, set by layer matmul")
+    assert_cannot_run(done, "a budget of 1.00 kB is too small: the smallest feasible budget is ", " kB, set by layer ")
     built = cli("build", library.with_suffix(".onnx"), "-o", library.with_name("other.so"), "--budget", "1kB")
     assert built.returncode == 3 and built.stderr.splitlines()[-1] == done.stderr.strip()
 

@@ -16,12 +16,15 @@ from benchmarks.networks.graph import Graph
 from flexcomp.packaging.device_files import device_files
 from flexcomp.runtime import runner
 
+from ..operators.recurrent import Case, together
+
 SYSROOT = "/usr/aarch64-linux-gnu"
 
-pytestmark = pytest.mark.skipif(
+needs_emulator = pytest.mark.skipif(
     shutil.which("aarch64-linux-gnu-g++") is None or shutil.which("qemu-aarch64") is None,
     reason="needs aarch64-linux-gnu-g++ and qemu-aarch64: apt-get install g++-aarch64-linux-gnu qemu-user",
 )
+pytestmark = needs_emulator
 
 
 def families() -> onnx.ModelProto:
@@ -116,3 +119,30 @@ def test_the_loops_multiply_by_lane(built):
     text = subprocess.run([disassembler, "-d", built[0]], capture_output=True, text=True, check=True).stdout
     lanes = sum("fmla" in line and ".s[" in line for line in text.splitlines())
     assert lanes > 500
+
+
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_recurrences(weights, tmp_path):
+    """All cells, with rows of a batch and without, streamed and resident; narrow ones as on this machine."""
+    layers = [
+        Case("LSTM", 3, 1, 6, 33, ("B", "P", "initial_c"), ("Y", "Y_c"), {"direction": "bidirectional"}),
+        Case("GRU", 2, 5, 4, 20, ("B", "sequence_lens"), ("Y",)),
+        Case("GRU", 2, 1, 4, 70, ("B",), ("Y_h",), {"linear_before_reset": 1}),
+        Case("RNN", 2, 3, 4, 17, ("initial_h",), ("Y",), {"activations": ["Softplus"], "direction": "reverse"}),
+    ]
+    model, inputs = together(layers)
+    artifact = flexcomp.build(model, target="raspberry-pi-5", weights=weights)
+    artifact.export_library(tmp_path / "recurrent.so")
+    assert sum(layer.implementation.startswith("recurrent") for layer in artifact.program.layers) == 5
+    for name, value in inputs.items():
+        np.save(tmp_path / f"{name}.npy", value)
+    if weights is None:
+        expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
+    else:
+        expected = list(flexcomp.build(model, threads=1, weights=weights, budget="all").session().run(inputs).values())
+    for budget in ("min", "all"):
+        given = {name: tmp_path / f"{name}.npy" for name in inputs}
+        runner.run(tmp_path / "recurrent.so", budget=budget, inputs=given, output_dir=tmp_path / budget, emulator=emulated())
+        for port, wanted in zip(model.graph.output, expected, strict=True):
+            found = np.load(runner.output_file(tmp_path / budget, port.name))
+            np.testing.assert_allclose(found, wanted, atol=1e-5 * max(abs(wanted).max(), 1e-3))

@@ -8,6 +8,7 @@ import pytest
 import flexcomp
 from flexcomp.compiler.compact import drop_unused
 from flexcomp.program.program import PAGE
+from tests.network.test_variants import network
 
 
 def image(program, weights) -> np.ndarray:
@@ -27,8 +28,9 @@ def only(program, number: int):
 
 
 @pytest.fixture(scope="module")
-def artifact(variants) -> flexcomp.Artifact:
-    return variants
+def artifact() -> flexcomp.Artifact:
+    """With weights for every kernel, of which no rung uses all."""
+    return flexcomp.build(network(), threads=1, store="prepared")
 
 
 @pytest.mark.parametrize("rung", [0, -1])

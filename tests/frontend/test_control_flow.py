@@ -119,3 +119,42 @@ def test_if_on_an_input_is_left_as_it_is():
     node = helper.make_node("If", ["condition"], ["y"], then_branch=branch, else_branch=branch)
     model = network(node, [info("condition", (), TensorProto.BOOL), info("x", (2,))], [info("y", (2,))])
     assert not write_out(model) and [n.op_type for n in model.graph.node] == ["If"]
+
+
+def counting(limit: int) -> onnx.NodeProto:
+    """v ← v + x until a counter, which begins at 0, reaches `limit`; only the counter's condition ends it."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["v", "x"], ["w"]),
+            helper.make_node("Add", ["n", "one"], ["next"]),
+            helper.make_node("Less", ["next", "limit"], ["on"]),
+            helper.make_node("Neg", ["w"], ["t"]),
+        ],
+        "body",
+        [info("i", (), TensorProto.INT64), info("going", (), TensorProto.BOOL)]
+        + [info("n", (), TensorProto.INT64), info("v", (3,))],
+        [info("on", (), TensorProto.BOOL), info("next", (), TensorProto.INT64), info("w", (3,)), info("t", (3,))],
+        [numpy_helper.from_array(np.int64(limit), "limit"), numpy_helper.from_array(np.int64(1), "one")],
+    )  # fmt: skip
+    return helper.make_node("Loop", ["", "start", "zero", "x"], ["count", "last", "all"], name="loop", body=body)
+
+
+def counting_network(limit: int) -> onnx.ModelProto:
+    outputs = [info("count", (), TensorProto.INT64), info("last", (3,)), info("all", (limit, 3))]
+    return network(counting(limit), [info("x", (3,))], outputs, {"start": np.bool_(True), "zero": np.int64(0)})
+
+
+def test_a_loop_whose_condition_follows_from_constants(tmp_path):
+    check(counting_network(4), tmp_path, x=np.float32([1, -2, 3]))
+
+
+def test_a_loop_without_a_count_that_would_become_too_large_is_refused():
+    with pytest.raises(UnsupportedModelError, match=rf"node 'loop' \(Loop\): {MOST_NODES // 4 + 1} iterations of 4 operators"):
+        flexcomp.build(counting_network(MOST_NODES), threads=1)
+
+
+@pytest.mark.parametrize(("count", "start"), [(0, True), (4, False)])
+def test_a_loop_that_never_runs(count, start, tmp_path):
+    weights = {"count": np.int64(count), "start": np.bool_(start)}
+    model = network(loop(breaks=True), [info("x", (3,))], [info("last", (3,)), info("all", (0, 3))], weights)
+    check(model, tmp_path, x=np.float32([1, -2, 3]))

@@ -174,7 +174,13 @@ Outcome OpenAndRun(const Network& network, const std::string& program, const std
     try {
       bool right = RunOnce(*session, network);
       right &= RunOnce(*session, network);  // what was read ahead
-      session->SetBudget(next);
+      try {
+        session->SetBudget(next);
+      } catch (const tvm::ffi::Error& error) {
+        if (error.kind() != "ArtifactError") throw;
+        message = error.what();  // that plan was not looked at before
+        return Outcome::refused;
+      }
       right &= RunOnce(*session, network);
       return right ? Outcome::right : Outcome::other;
     } catch (const tvm::ffi::Error& error) {

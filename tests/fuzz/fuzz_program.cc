@@ -34,6 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const flexcomp::Program program = flexcomp::ReadProgram({reinterpret_cast<const char*>(data), size});
     for (const flexcomp::Layer& layer : program.layers) (void)flexcomp::SymbolOf(layer);
     (void)flexcomp::DescribeProgram(program);
+    for (const flexcomp::Rung& rung : program.rungs) flexcomp::CheckPlan(rung, program);
   } catch (const tvm::ffi::Error& error) {
     if (error.kind() != "ArtifactError") {
       std::fprintf(stderr, "%s: %s\n", std::string(error.kind()).c_str(), error.what());

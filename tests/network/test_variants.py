@@ -39,7 +39,7 @@ def test_alternatives_do_not_raise_the_minimum(artifact):
     smallest = flexcomp.build(network(), threads=1, kernels="smallest")
     assert smallest.program.rungs[0].budget == artifact.program.rungs[0].budget
     assert not any("winograd" in layer.implementation for layer in smallest.program.layers)
-    assert smallest.program.weights_nbytes < artifact.program.weights_nbytes
+    assert smallest.program.weights_nbytes == artifact.program.weights_nbytes  # they lie in the file once
 
 
 def test_only_the_fastest_kernels(artifact):

@@ -208,3 +208,22 @@ def test_norm_over_the_batch_stays(apply):
         return relax.TupleGetItem(emit(op.nn.batch_norm(x, *n, axis=1, training=True)), 0)
 
     assert "batch_norm" in active(apply(FoldBatchNorm(), network({"x": IMAGE}, NORM, body)))
+
+
+def test_what_is_rounded_next_is_left_as_it_is(apply):
+    def body(emit, x, w, a, b):
+        y = emit(op.multiply(emit(op.add(emit(op.nn.conv2d(x, w)), channels(emit, b))), channels(emit, a)))
+        return op.round(y)
+
+    weights = {"w": (4, 4, 1, 1), "a": (4,), "b": (4,)}
+    assert active(apply(FoldBatchNorm(), network({"x": IMAGE}, weights, body))) == ["conv2d", "add", "multiply", "round"]
+    unrounded = network({"x": IMAGE}, weights, lambda *args: op.nn.relu(body(*args).args[0]))
+    assert active(apply(FoldBatchNorm(), unrounded)) == ["conv2d", "add", "relu"]
+
+
+def test_differences_of_integers_are_left_as_they_are(apply):
+    def body(emit, x):
+        q = emit(op.astype(emit(op.astype(x, "uint8")), "float32"))
+        return op.multiply(emit(op.subtract(q, relax.const(5.0, "float32"))), relax.const(0.1, "float32"))
+
+    assert active(apply(FoldBatchNorm(), network({"x": IMAGE}, {}, body))) == ["astype", "astype", "subtract", "multiply"]

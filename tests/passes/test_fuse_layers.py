@@ -142,3 +142,23 @@ def test_a_bias_that_is_not_the_only_reader_stays_in_the_epilogue():
     reading = layer(FuseLayers()(network({"x": (5, 8)}, {"w": (8, 12), "b": (12,)}, body)))
     assert reading.bias is None
     assert reading.spec.epilogue == ("multiply", ("add", ("acc",), ("channel", 0)), ("acc",))
+
+
+def test_scaling_of_the_other_tensor_comes_along():
+    def body(emit, x, r, w):
+        other = emit(op.multiply(emit(op.add(r, relax.const(3.0, "float32"))), relax.const(0.5, "float32")))
+        return op.round(emit(op.add(emit(conv(x, w)), other)))
+
+    after = FuseLayers()(network({"x": IMAGE, "r": IMAGE}, {"w": (16, 1, 1, 16)}, body))
+    assert calls(after) == ["layer_conv2d"]
+    scaled = ("multiply", ("add", ("tensor", 0), ("const", 3.0)), ("const", 0.5))
+    assert layer(after).spec.epilogue == ("round", ("add", ("acc",), scaled))
+
+
+def test_scaling_that_others_read_stays():
+    def body(emit, x, r, w):
+        other = emit(op.multiply(r, relax.const(0.5, "float32")))
+        return op.concat([emit(op.add(emit(conv(x, w)), other)), other], axis=3)
+
+    after = FuseLayers()(network({"x": IMAGE, "r": IMAGE}, {"w": (16, 1, 1, 16)}, body))
+    assert calls(after) == ["relax.multiply", "layer_conv2d", "relax.concat"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
-from flexcomp.plan import ALIGN, PAGE, Content, Layer, Plan, Problem, Storage, Tensor, Weights
+from flexcomp.plan import ALIGN, PAGE, Content, Layer, Plan, Problem, Segment, Storage, Stored, Tensor, Weights
 
 
 @st.composite
@@ -16,9 +18,11 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
         weights = None
         if draw(st.booleans()):
             blocks = draw(st.integers(1, 9))
-            prepared = draw(st.sampled_from([(), (), (0.25, 1e-10), (1.2, 1e-8)]))
-            apart = 2 * PAGE if prepared else 0
-            weights = Weights(offset + apart, blocks, ALIGN * draw(st.integers(1, 200)), *prepared)
+            prepare_s = draw(st.sampled_from([0.0, 0.0, 1e-10, 1e-8]))
+            apart = 2 * PAGE if prepare_s else 0
+            weights = Weights(offset + apart, blocks, ALIGN * draw(st.integers(1, 200)))
+            if prepare_s:
+                weights = replace(weights, prepare_s=prepare_s, **draw(stored_for(weights)))
             offset += apart + -(-weights.nbytes // ALIGN) * ALIGN + (apart or draw(st.sampled_from([0, ALIGN, PAGE])))
         scratch = ALIGN * draw(st.sampled_from([0, 0, 1, 7, 100]))
         layers.append(Layer(f"layer{index}", scratch, weights, draw(st.floats(0, 1e-3))))
@@ -38,9 +42,21 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
         together=together,
         latency_s=latency_s,
         cached=draw(st.sampled_from([1.0, 1.5])),
+        crowded=draw(st.sampled_from([0.0, 0.5])),
     )
     contents = draw(aliases(tensors, count)) if draw(st.booleans()) else ()
     return Problem(tuple(layers), tuple(tensors), storage, contents)
+
+
+@st.composite
+def stored_for(draw: st.DrawFn, weights: Weights) -> dict[str, object]:
+    """What `weights` are prepared from, blocks of other widths, and how many of its bytes are read for each of theirs."""
+    prepared = draw(st.integers(1, 3))
+    channels = weights.blocks * prepared - (draw(st.integers(0, prepared - 1)) if weights.blocks > 1 else 0)
+    width = draw(st.integers(1, channels))
+    block_nbytes = ALIGN * draw(st.integers(1, 100))
+    stored = Stored(weights.offset + ALIGN * draw(st.integers(0, 100)), block_nbytes, channels, width, prepared)
+    return {"stored": stored, "read": -(-channels // width) * block_nbytes / weights.nbytes}
 
 
 @st.composite
@@ -118,6 +134,11 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
         return all(write(content.name, place[contents.index(content)], content.nbytes) for content in last)
 
     segment_of = {step: segment for segment in plan.segments for step in range(segment.step, segment.step + segment.count)}
+    for segment in plan.segments:
+        layers = {step.layer for step in plan.steps[segment.step : segment.step + segment.count]}
+        weights = problem.layers[min(layers, default=0)].weights
+        if segment.kept_at >= 0 and (len(layers) != 1 or weights is None or weights.stored is None):
+            return False
     ahead = max((i + 1 for i, segment in enumerate(plan.segments) if segment.ahead), default=0)
     begun = 0  # loads that were done in the inference before
     for inference in range(3):
@@ -125,7 +146,18 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
 
         def read(number: int, again: bool) -> bool:
             segment = plan.segments[number]
+            if segment.kept_at >= 0 and not ((again or eager or keep(segment)) and kept(segment)):
+                return False
             return (segment.pinned and again) or write(("load", segment.step), segment.address, segment.nbytes)
+
+        def keep(segment: Segment) -> bool:
+            return write(("stored", segment.step), segment.kept_at, plan.kept(problem, segment)[1])
+
+        def kept(segment: Segment) -> bool:
+            return holds(("stored", segment.step), segment.kept_at, plan.kept(problem, segment)[1])
+
+        if eager and inference == 0 and not all(keep(segment) for segment in plan.segments if segment.kept_at >= 0):
+            return False
 
         def load(upto: int, computed: int, inference: int = inference) -> bool:
             nonlocal loaded

@@ -130,13 +130,15 @@ def mutate(problem: Problem, good: Plan, data: st.DataObject) -> Plan:
         else:
             index = data.draw(st.integers(0, len(good.segments) - 1))
             segment = broken.segments[index]
-            change = data.draw(st.sampled_from(["address", "after", "pinned", "ahead", "count", "source", "swap"]))
+            change = data.draw(st.sampled_from(["address", "after", "pinned", "ahead", "count", "source", "swap", "kept"]))
             if change == "address":
                 segment = replace(segment, address=page)
             elif change == "after":
                 segment = replace(segment, after=data.draw(st.integers(0, len(good.steps))))
             elif change == "pinned":
                 segment = replace(segment, pinned=not segment.pinned)
+            elif change == "kept":
+                segment = replace(segment, kept_at=data.draw(st.sampled_from([-1, page])))
             elif change == "ahead":
                 segment = replace(segment, ahead=not segment.ahead, after=data.draw(st.integers(0, len(good.steps))))
             elif change == "count":

@@ -52,6 +52,7 @@ def points(draw: st.DrawFn, cores: list[int], arena: int) -> Point:
         draw(st.sampled_from(JOINED)),
         draw(st.sampled_from(list(CHOOSERS))),
         draw(st.sampled_from([0, 1, 4, 30])),
+        draw(st.booleans()),
     )
 
 

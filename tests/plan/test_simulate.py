@@ -17,6 +17,7 @@ from flexcomp.plan import (
     Segment,
     Step,
     Storage,
+    Stored,
     Weights,
     minimum_budget,
     plan,
@@ -37,7 +38,7 @@ def rates(problem: Problem, planned: Plan) -> list[tuple[float, float]]:
     storage = problem.storage
     together = sum if storage.together > 1 else max
     of_segment = (problem.layers[planned.steps[segment.step].layer].weights for segment in planned.segments)
-    prices = (together((weights.read, weights.prepare_s * storage.bandwidth)) for weights in of_segment)
+    prices = (together((weights.read, weights.prepare_s * (1 + storage.crowded) * storage.bandwidth)) for weights in of_segment)
     written = [
         (number, page)
         for number, segment in enumerate(planned.segments)
@@ -87,7 +88,10 @@ def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
                 idle = max(0.0, computed_at[after] + storage.latency_s - clock)
                 bandwidth, disturbance = of_load[loaded % loads]
                 load_left = [idle, storage.overhead_s, segment.nbytes / bandwidth]
-                slower = 1 + disturbance * segment.nbytes / (storage.overhead_s + segment.nbytes / bandwidth)
+                preparing = segment.nbytes * storage.prepare_s(problem.layers[planned.steps[segment.step].layer].weights)
+                if segment.kept_at >= 0 and inferences > 1:  # asks the storage for nothing; nobody helps
+                    load_left = [0.0, preparing, 0.0]
+                slower = 1 + (disturbance * segment.nbytes + storage.crowded * preparing) / sum(load_left[1:])
         if step_left is None and computed // steps * loads + planned.need[computed % steps] <= loaded:
             step_left = seconds[computed % steps]
         part = next((i for i, left in enumerate(load_left) if left), 2) if load_left else 0
@@ -124,7 +128,11 @@ def test_agrees_with_an_event_simulation(problem: Problem, factor: float, strate
     for (_, end), (start, _) in zip(timeline.steps, timeline.steps[1:], strict=False):
         assert end <= start + 1e-15
     weights = [problem.layers[planned.steps[segment.step].layer].weights for segment in planned.segments]
-    read = sum(round(s.nbytes * w.read) for s, w in zip(planned.segments, weights, strict=True) if cold or not s.pinned)
+    read = sum(
+        round(segment.nbytes * its.read)
+        for segment, its in zip(planned.segments, weights, strict=True)
+        if cold or not (segment.pinned or segment.kept_at >= 0)
+    )
     assert timeline.nbytes == read
 
 
@@ -268,3 +276,15 @@ def test_distances_of_reuse_are_no_whole_bytes():
     expected = sum(segment.nbytes / bandwidth for segment, (bandwidth, _) in zip(segments, of_load, strict=True))
     assert simulate(problem, planned).latency == pytest.approx(expected, abs=1e-9)
     assert latency_of(problem)(planned) == pytest.approx(expected, abs=1e-9)
+
+
+def test_preparing_on_a_core_that_computes_takes_its_time_from_both() -> None:
+    """Of one core: what is prepared meanwhile, and what is computed, take as long together as one after the other."""
+    weights = Weights(0, 1, PAGE, read=0.0, prepare_s=0.5 / PAGE, stored=Stored(0, 64, 1, 1, 1))
+    layers = (Layer("a", 0, None, 1.0), Layer("b", 0, weights, 1.0))
+    problem = Problem(layers, (), Storage(1e9, 0.0, crowded=1.0))
+    segments = (Segment(1, 0, PAGE, 0, 0, False, kept_at=PAGE),)
+    planned = Plan("by hand", 2 * PAGE, 2 * PAGE, (Step(0, 0, 1), Step(1, 0, 1)), (), (-1, -1), segments, (0, 1))
+    timeline = simulate(problem, planned)
+    assert timeline.latency == pytest.approx(2.5) and timeline.disturbed == pytest.approx(0.5)
+    assert latency_of(problem)(planned) == timeline.latency

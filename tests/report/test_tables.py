@@ -72,7 +72,8 @@ def tables(program):
     facts = {**shares, "median_ms": 1.0, "latency_ms": [1.0] * 1000, "stall_ms": 1.0, "threads": 16, "machine": "aarch64"}
     yield remote._run_table("network.so", facts, parse_budget("99.5%"))
     memory = {"idle_rss_bytes": 1, "peak_rss_bytes": LARGE, "read_ms": 1.0}
-    yield run._table("network.so", {**facts, **memory}, parse_budget(LARGE))
+    start = {"start_ms": 99.99, "first_ms": 9999.99, "prepared_bytes": LARGE, "prepare_ms": 9999.99, "help_ms": 9999.99}
+    yield run._table("network.so", {**facts, **memory, **start}, parse_budget(LARGE))
     one = SimpleNamespace(budget_bytes=LARGE, arena_bytes=LARGE, median_ms=9999.99, stall_ms=[9999.99], bytes_read=[LARGE])
     yield remote._measured_table("network.so", [one], {LARGE: 9999.99})
 

@@ -306,8 +306,8 @@ class Atomic {
   void notify_all() noexcept { At("notify"), explore::Wake(this); }
 
  private:
-  // Counts of spins and of bytes order nothing.
-  static constexpr bool kQuiet = std::is_same_v<T, int> || std::is_same_v<T, uint64_t>;
+  // Counts of spins and the numbers of errors order nothing.
+  static constexpr bool kQuiet = std::is_same_v<T, int>;
   void At(const char* doing) const noexcept {
     if constexpr (!kQuiet) explore::At(doing, this);
   }

@@ -3,6 +3,7 @@
 // The loader is the runtime's own code. The session that uses it is told again in a few lines, after session.cc. Storage
 // answers early or late, and fails where that is asked for. What has to hold: a step finds the weights that were loaded for
 // it, as long as it computes; nothing else is written where a read is in flight, and nothing read where there is no arena;
+// every part is prepared once, and by an inference only if it waits for that;
 // inferences begin anew only if the budget shrank, and fail only if storage did; everybody comes to an end.
 //
 // Weights are numbers. A step wipes out what it read unless that is pinned: what is there is there because it was read anew.
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "explorer.h"
+#include "loader_scenarios.h"
 #include "storage/loader.h"
 
 using explore::At;
@@ -27,54 +29,14 @@ using flexcomp::InFlight;
 using flexcomp::Load;
 using flexcomp::Loader;
 using flexcomp::WeightsFile;
+using namespace scenarios;
 
 namespace {
 
 constexpr int kPlaces = 4;
 constexpr uint64_t kNothing = 0, kInFlight = 200;  // the weights of load j: j + 1
-
-struct Step {
-  uint32_t need;
-  std::vector<int> loads;  // whose weights it reads
-};
-struct Rung {
-  std::vector<Load> loads;
-  std::vector<Step> steps;
-};
-
-Load LoadOf(int number, int place, uint32_t after, bool pinned, bool ahead) {
-  return {static_cast<uint64_t>(number), 8, static_cast<uint64_t>(place) * 8, after, pinned, ahead};
-}
-// Read to the place `read`, which loads may share.
-Load Made(int number, int read, int place, uint32_t after, bool pinned, bool ahead = false) {
-  Load load = LoadOf(number, read, after, pinned, ahead);
-  load.prepared = {0, 0, 1, static_cast<uint64_t>(place) * 8};
-  return load;
-}
-Load Pinned(int number, int place) { return LoadOf(number, place, 0, true, false); }
-Load Ahead(int number, int place, uint32_t after) { return LoadOf(number, place, after, false, true); }
-Load Streamed(int number, int place, uint32_t after) { return LoadOf(number, place, after, false, false); }
-
-const Rung kAllAhead{{Ahead(0, 0, 1), Pinned(1, 1)}, {{1, {0}}, {2, {1}}}};
-const Rung kTwoAhead{{Ahead(0, 0, 2), Ahead(1, 1, 2)}, {{1, {0}}, {2, {1}}}};
-const Rung kRing{{Ahead(0, 0, 3), Streamed(1, 1, 0), Streamed(2, 0, 1)}, {{1, {0}}, {2, {1}}, {3, {2}}}};
-const Rung kMixed{{Pinned(0, 0), Ahead(1, 1, 2), Pinned(2, 2)}, {{1, {0}}, {2, {1}}, {3, {2, 0}}}};
-const Rung kStreamed{{Pinned(0, 0), Streamed(1, 1, 0)}, {{2, {0, 1}}, {0, {}}}};
-const Rung kOneAhead{{Ahead(0, 0, 1)}, {{1, {0}}}};
-const Rung kOnePinned{{Pinned(0, 0)}, {{1, {0}}}};
-const Rung kAllPinned{{Pinned(0, 0), Pinned(1, 1)}, {{1, {0}}, {2, {1}}}};
-
-const Rung kPrepared{{Made(0, 3, 0, 0, true), Made(1, 3, 1, 0, false), Made(2, 3, 2, 1, false)}, {{1, {0}}, {2, {1}}, {3, {2}}}};
-const Rung kOnePrepared{{Made(0, 1, 0, 0, false)}, {{1, {0}}}};
-const Rung kPreparedAhead{{Made(0, 3, 0, 1, false, true), Made(1, 3, 1, 0, false)}, {{1, {0}}, {2, {1}}}};
-const Rung kOnePreparedAhead{{Made(0, 1, 0, 1, false, true)}, {{1, {0}}}};
-
-struct Scenario {
-  const char* name;
-  std::vector<const Rung*> rungs;  // ascending
-  int inferences, switches, faults;
-  bool queued;
-};
+constexpr uint64_t kPreparing = 256;               // and a bit for each part that is done
+constexpr uint32_t kParts = 2;                     // of a preparation
 
 // All that the threads share.
 struct World {
@@ -89,6 +51,7 @@ struct World {
   Atomic<bool> interrupt{false};
   bool running = false, abandoned = false;
   int wanted = 0, rung = 0;
+  uint32_t awaited = 0;  // loads
   // What has happened.
   int shrunk = 0, restarts = 0, failed = 0, errors = 0, ended = 0, switched = 0;
 };
@@ -152,18 +115,26 @@ uint64_t& Brought(const Load& load) { return world->places[(load.prepared ? load
 
 class Making final : public flexcomp::Preparer {
  public:
-  int Prepare(uint32_t load) noexcept override {
+  Work WorkOf(uint32_t load) const noexcept override {
+    Brought(scenario->rungs[world->rung]->loads[load]) = kPreparing;
+    return {kParts, 8};
+  }
+  int Prepare(uint32_t load, uint32_t part) noexcept override {
     const Load& made = scenario->rungs[world->rung]->loads[load];
-    uint64_t& read = world->places[made.target / 8];
-    At("prepare");
+    uint64_t &read = world->places[made.target / 8], &brought = Brought(made);
+    const uint64_t bit = uint64_t{1} << part;
+    const bool fails = At("prepare a part", nullptr, world->faults > 0 ? 2 : 1) == 1;
+    Require(std::strcmp(explore::fibers[explore::current].name, "infer") != 0 || load < world->awaited,
+            "an inference prepares what it does not wait for");
     Require(!world->abandoned, "something is prepared in memory that was given back");
-    Require(read == load + 1, "what is prepared was not read");
-    Brought(made) = kInFlight;
+    Require((brought & (kPreparing | bit)) == kPreparing && read == load + 1, "a part is prepared that is not to be");
     At("go on preparing");
     Require(!world->abandoned, "memory was given back in which something is prepared");
-    Require(read == load + 1 && Brought(made) == kInFlight, "something was written where something is prepared");
-    Brought(made) = load + 1;
-    read = kNothing;
+    Require(read == load + 1 && (brought & kPreparing) != 0, "something was written where something is prepared");
+    if (fails) return --world->faults, ++world->failed, 1;
+    if ((brought |= bit) != (kPreparing | ((1 << kParts) - 1))) return 0;
+    brought = load + 1;
+    if (!made.kept) read = kNothing;
     return 0;
   }
   std::string Fault(uint32_t) override { return {}; }
@@ -240,7 +211,9 @@ bool RunSteps() {
     const Step& step = rung().steps[i];
     if (world->interrupt.load(std::memory_order_relaxed)) return false;
     if (!loader->Ready(step.need)) At("stall");
+    world->awaited = step.need;
     if (!loader->Await(step.need)) return false;
+    world->awaited = 0;
     Compute(step);
     loader->Computed(i + 1);
   }
@@ -338,31 +311,6 @@ explore::Explored Explore(const Scenario& now) {
     Require(!world->locked && world->ended == scenario->inferences, "somebody has not ended");
   });
 }
-
-const Scenario kScenarios[] = {
-    {"all read ahead", {&kAllAhead}, 6, 0, 0, true},
-    {"two read ahead", {&kTwoAhead}, 6, 0, 0, true},
-    {"ring", {&kRing}, 4, 0, 0, true},
-    {"ahead between pinned", {&kMixed}, 4, 0, 0, true},
-    {"nothing ahead", {&kStreamed}, 4, 0, 0, true},
-    {"all pinned", {&kAllPinned}, 4, 0, 0, true},
-    {"faults, all ahead", {&kAllAhead}, 4, 0, 1, true},
-    {"faults, ring", {&kRing}, 3, 0, 1, true},
-    {"faults, nothing ahead", {&kStreamed}, 3, 0, 2, true},
-    {"faults, all pinned", {&kAllPinned}, 3, 0, 1, true},
-    {"switches, all ahead and pinned", {&kAllAhead, &kAllPinned}, 2, 1, 0, true},
-    {"switches, ring and all ahead", {&kRing, &kAllAhead}, 1, 1, 0, true},
-    {"switches by copies", {&kTwoAhead, &kStreamed}, 2, 1, 0, false},
-    {"back and forth", {&kOneAhead, &kOnePinned}, 1, 2, 0, true},
-    {"back and forth by copies", {&kOneAhead, &kOnePinned}, 1, 2, 0, false},
-    {"switches and faults", {&kOneAhead, &kOnePinned}, 2, 1, 1, true},
-    {"prepared", {&kPrepared}, 4, 0, 0, true},
-    {"faults, prepared", {&kPrepared}, 3, 0, 1, true},
-    {"switches, prepared and pinned", {&kOnePinned, &kOnePrepared}, 1, 1, 0, true},
-    {"switches by copies, prepared", {&kOnePinned, &kOnePrepared}, 1, 1, 0, false},
-    {"prepared ahead", {&kPreparedAhead}, 5, 0, 0, true},
-    {"switches, prepared ahead", {&kOnePinned, &kOnePreparedAhead}, 1, 1, 0, true},
-};
 
 }  // namespace
 

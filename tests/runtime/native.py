@@ -30,6 +30,6 @@ def compile(
 
 def run(program: Path, *args: object, status: int = 0) -> subprocess.CompletedProcess[str]:
     """Runs it; another status than this fails the test with what it wrote."""
-    done = subprocess.run([program, *map(str, args)], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([program, *map(str, args)], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == status, f"{done.returncode}: {done.stdout}{done.stderr}"
     return done

@@ -35,20 +35,25 @@ def test_refused(text):
         parse_budget(text)
 
 
-@pytest.mark.parametrize("text", [None, "all", " ALL ", "none", "None"])
+@pytest.mark.parametrize("text", ["all", " ALL "])
 def test_everything_resident(text):
+    assert parse_budget(text) == Budget(largest=True)
+
+
+@pytest.mark.parametrize("text", [None, "none", "None"])
+def test_the_default(text):
     assert parse_budget(text) == Budget()
 
 
 def test_resolve():
-    assert resolve(None, 10, 100) == 100
-    assert resolve("all", 10, 100) == 100
-    assert resolve("min", 10, 100) == 10
-    assert resolve(0.5, 10, 100) == resolve("50%", 10, 100) == 50
-    assert resolve("20b", 10, 100) == 20
-    assert resolve(1000, 10, 100) == 1000
+    assert resolve(None, 10, 60, 100) == resolve("none", 10, 60, 100) == 60
+    assert resolve("all", 10, 60, 100) == 100
+    assert resolve("min", 10, 60, 100) == 10
+    assert resolve(0.5, 10, 60, 100) == resolve("50%", 10, 60, 100) == 50
+    assert resolve("20b", 10, 60, 100) == 20
+    assert resolve(1000, 10, 60, 100) == 1000
     with pytest.raises(BudgetError, match=r"^a budget of 5 B is too small: the smallest feasible budget is 10 B$"):
-        resolve(0.05, 10, 100)
+        resolve(0.05, 10, 60, 100)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +71,7 @@ def test_resolve():
 def test_refusals_speak_the_units_that_were_asked_in(asked, words):
     note = note_minimum("c", {"x": 1_100_000, "y": 7, "z": 0})
     with pytest.raises(BudgetError) as caught:
-        resolve(asked, 1_204_224, 20_000_000, note)
+        resolve(asked, 1_204_224, 20_000_000, 20_000_000, note)
     assert str(caught.value) == f"a budget of {words}"
 
 

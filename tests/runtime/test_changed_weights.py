@@ -71,7 +71,7 @@ def test_a_change_in_the_middle_of_an_inference_is_seen(tiny, copy, x):
 
 def test_what_is_resident_stays_right(tiny, opened, x):
     load, weights = opened
-    with load() as session:
+    with load(budget="all") as session:
         expected = session(x)
         overwrite(tiny, weights)
         for _ in range(3):
@@ -83,7 +83,7 @@ def test_what_is_resident_stays_right(tiny, opened, x):
 
 def test_a_change_before_all_is_resident_is_seen(tiny, opened, x):
     load, weights = opened
-    with load() as session:
+    with load(budget="all") as session:
         overwrite(tiny, weights)
         with pytest.raises(StorageError, match=CHANGED):
             session(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 
@@ -17,12 +18,14 @@ from flexcomp import runtime_ext
 from flexcomp.program import Program, encode_program
 from flexcomp.program.program import ALIGN, PAGE, stored_blocks
 from flexcomp.program.program_bytes import PROGRAM_KIND
+from flexcomp.report.chrome_trace import trace_events
 from flexcomp.report.facts import describe
+from flexcomp.report.timeline import measured
 
 MUTATIONS = 2400
 CHANGES = (
     "source", "nbytes", "target", "after", "pinned", "ahead",
-    "layer", "first", "count", "at", "gone", "order", "weights", "record", "record",
+    "layer", "first", "count", "at", "gone", "order", "weights", "record", "record", "kept",
 )  # fmt: skip
 
 
@@ -79,7 +82,7 @@ def test_every_layer_is_stored_once(once):
 def test_every_budget_is_right(once, inputs, expected):
     """Prepared weights stay, or are prepared in every inference."""
     path, artifact, _ = once
-    assert {load.pinned for load in loads(artifact.program)} == {True, False}
+    assert {(load.pinned, load.kept) for load in loads(artifact.program)} == {(True, False), (False, True), (False, False)}
     for rung in artifact.program.rungs:
         with flexcomp.load(path, budget=rung.budget) as session:
             for _ in range(3):
@@ -192,6 +195,7 @@ def mutated(program: Program, rng: random.Random) -> Program:
         "after": rng.randrange(len(rung.steps) + 1),
         "pinned": not load.pinned,
         "ahead": not load.ahead,
+        "kept": not load.kept,
     }
     if change in values:
         return _with(program, at, loads=_changed(rung.loads, index, replace(load, **{change: values[change]})))
@@ -262,3 +266,62 @@ def test_mutations_are_refused_or_harmless(opened, inputs, expected):
         session.get_function("close")()
         harmless += 1
     assert refused > MUTATIONS // 2 and refused + harmless == MUTATIONS
+
+
+def test_traces_show_preparations_apart_from_reads(once, inputs):
+    path, artifact, _ = once
+    index, rung = next(
+        (index, rung)
+        for index, rung in enumerate(artifact.program.rungs)
+        if any(load.prepared and not load.pinned for load in rung.loads)
+    )
+    with flexcomp.load(path, budget=rung.budget, trace=True) as session:
+        for resident in (False, True):
+            run(session, inputs)
+            trace, stats = session.trace(), session.stats()
+            made = 0
+            for at, load in enumerate(rung.loads):
+                (_, read), (begin, end) = trace.loads[at], trace.prepares[at]
+                if not load.prepared or (load.pinned and resident):
+                    assert (begin, end) == (0, 0)
+                    continue
+                assert (read > 0 or (load.kept and resident)) and read <= begin < end == trace.loaded(at)[1]
+                made += load.prepared.count * artifact.program.layers[load.prepared.layer].weights.block_nbytes
+            assert stats["prepared_bytes"] == made > 0
+            spent = sum(end - begin for begin, end in trace.prepares) * 1e-6
+            assert stats["prepare_ms"] == pytest.approx(spent) and 0 <= stats["help_ms"] <= stats["stall_ms"]
+    lanes = measured(artifact.program, trace)
+    assert trace.rung == index and lanes.preparing
+    events = trace_events(artifact.program, rung, [lanes])["traceEvents"]
+    assert sum(event.get("cat") == "prepare" for event in events) == len(lanes.preparing)
+    assert any(event["name"] == "thread_name" and event["args"]["name"] == "preparing" for event in events)
+
+
+def test_plans_are_checked_before_they_are_used(once, opened, inputs, expected):
+    """Of a library not all when it is opened: but none is executed that was not looked at."""
+    path, artifact, digest = once
+    _, open_session = opened
+    smallest, largest = artifact.program.rungs[0], artifact.program.rungs[-1]
+    load = smallest.loads[-1]
+    moved = replace(load, target=(load.target + PAGE) % (smallest.arena - load.nbytes))
+    wrong = replace(smallest, loads=(*smallest.loads[:-1], moved))
+    program = replace(artifact.program, rungs=(wrong, *artifact.program.rungs[1:]))
+
+    def refused(function, *args):
+        with pytest.raises(RuntimeError, match=f"the plan for {smallest.budget} bytes is wrong: ") as caught:
+            function(*args)
+        assert caught.value.__tvm_ffi_error__.kind == "ArtifactError"
+
+    refused(open_session, program)  # made by hand
+    module = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{PROGRAM_KIND}")(encode_program(program, digest))
+    options = {"library_path": str(path)}
+    weights = str(path.with_suffix(".weights"))
+    refused(module.get_function("open"), weights, json.dumps({**options, "budget_bytes": smallest.budget}))
+    session = module.get_function("open")(weights, json.dumps(options))
+    arrays = [tvm_ffi.from_dlpack(array) for array in inputs.values()]
+    for _ in range(2):
+        refused(session.get_function("set_budget"), smallest.budget)
+        result = np.full(expected.shape, np.nan, "f4")
+        session.get_function("run")(*arrays, tvm_ffi.from_dlpack(result))
+        assert close(result, expected)
+        assert json.loads(session.get_function("stats")())["budget_bytes"] == largest.budget

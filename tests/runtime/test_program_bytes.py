@@ -252,7 +252,7 @@ def test_unknown_kinds_of_loads_are_refused(tiny, create):
     at = blob.index(struct.pack("<I", 0x01234567)) + 4
     for field in range(3):
         damaged = bytearray(blob)
-        damaged[at + 4 * field] = 4
+        damaged[at + 4 * field] = 8
         refuse(create, reseal(damaged), "does not know")
         with pytest.raises(ArtifactError, match="does not know"):
             decode_program(reseal(damaged))

@@ -33,11 +33,11 @@ def test_every_order_of_steps_is_right(tmp_path):
             "faults, all ahead: an inference began anew for no reason", id="an error is taken for an interruption",
         ),
         pytest.param(
-            "storage/loader.cc", "if (!AwaitComputed(turn, loads_[j].after) || !BeginLoad", "if (!BeginLoad",
+            "storage/loader.cc", "if (!AwaitComputed(turn, loads_[j].after, j) || !BeginLoad", "if (!BeginLoad",
             "all read ahead: ", id="reading ahead does not wait",
         ),
         pytest.param(
-            "storage/loader.cc", "      if (!interrupted_) break;\n", "      break;\n",
+            "storage/loader.cc", "    if (interrupted_) {\n", "    if (false) {\n",
             "a read begins into memory that was given back", id="a read begins behind an interruption",
         ),
         pytest.param(
@@ -45,8 +45,32 @@ def test_every_order_of_steps_is_right(tmp_path):
             "prepared: ", id="what is to be prepared is read over",
         ),
         pytest.param(
-            "storage/loader.cc", "const bool wanted = !interrupted_;", "const bool wanted = true;",
+            "storage/loader.cc", ("  if (!interrupted_) {", "given_up = interrupted() ||"), ("  if (true) {", "given_up ="),
             "memory was given back in which something is prepared", id="a preparation begins behind an interruption",
+        ),
+        pytest.param(
+            "storage/loader.h", "return load.kept || (load.pinned", "return true || (load.pinned",
+            ": ", id="what does not stay is read early",
+        ),
+        pytest.param(
+            "storage/loader.cc", "StaysAsRead(j) && (resident_ || j < early_load_)", "resident_",
+            ": ", id="what does not stay is not read",
+        ),
+        pytest.param(
+            "storage/loader.cc", "StaysAsRead(j) && (resident_ || j < early_load_)", "StaysAsRead(j)",
+            "a step begins without its weights", id="what stays is never read",
+        ),
+        pytest.param(
+            "base/shared_work.h", "|| !wanted()) return", "|| (wanted(), false)) return",
+            "prepared: an inference prepares what it does not wait for", id="who waits for nothing helps",
+        ),
+        pytest.param(
+            "base/shared_work.h", "++number_ << 32 | parts", "parts",
+            "prepared: ", id="two pieces of work look the same",
+        ),
+        pytest.param(
+            "base/shared_work.h", "    done_.WaitEqual(parts_);", "    //",
+            "prepared: ", id="work ends before its last part",
         ),
         pytest.param("storage/loader.h", "kTurns = 4", "kTurns = 2", "all read ahead: ", id="turns are used again too soon"),
         pytest.param(
@@ -61,7 +85,10 @@ def test_what_a_missing_rule_breaks_is_found(tmp_path, file, rule, without, foun
     sources = tmp_path / "src"
     shutil.copytree(native.SRC, sources)
     text = (sources / file).read_text()
-    assert text.count(rule) == 1
-    (sources / file).write_text(text.replace(rule, without))
-    done = native.run(native.compile(tmp_path, "loader_protocol.cc", _PARTS, _OPTIONS, sources=sources), status=1)
+    for old, new in [(rule, without)] if isinstance(rule, str) else zip(rule, without, strict=True):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    (sources / file).write_text(text)
+    program = native.compile(tmp_path, "loader_protocol.cc", _PARTS, _OPTIONS, sources=sources)
+    done = native.run(program, *(["prepared"] if found.startswith("prepared: ") else []), status=1)
     assert found in done.stdout and "after" in done.stdout

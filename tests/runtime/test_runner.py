@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -39,10 +40,20 @@ def test_it_says_when_others_have_its_core(tiny):
     assert sum(report["core_wait_ms"]) > 0.1 * sum(report["latency_ms"])
 
 
+def test_it_says_how_long_it_took_to_start(tiny):
+    started = time.monotonic_ns()
+    alone = run(tiny.library, "--warmup", 1)
+    passed = (time.monotonic_ns() - started) * 1e-6
+    assert 0 < alone["start_ms"] < passed - alone["first_ms"] and alone["first_ms"] == alone["warmup_ms"][0]
+    early = run(tiny.library, "--started", started - 10**9)
+    assert early["start_ms"] > 1000 and early["first_ms"] == early["latency_ms"][0]
+    assert "--started takes a time before" in run(tiny.library, "--started", time.monotonic_ns() + 10**12, code=2)
+
+
 def test_storage_is_busy_while_it_reads(tiny):
     report = run(tiny.library, "--budget", "min", "--repeat", 3, "--read-bandwidth", 10_000_000)
     assert all(read > 0.9 * nbytes / 1e4 for read, nbytes in zip(report["read_ms"], report["bytes_read"], strict=True))
-    assert run(tiny.library, "--warmup", 1)["read_ms"] == [0]
+    assert run(tiny.library, "--budget", "all", "--warmup", 1)["read_ms"] == [0]
 
 
 @pytest.mark.parametrize("rung", [0, 1, 2])
@@ -127,7 +138,7 @@ def test_budgets_are_read_as_in_python(tiny, budget):
     from flexcomp.runtime.budget import resolve
 
     budgets = [rung.budget for rung in tiny.program.rungs]
-    nbytes = resolve(budget, budgets[0], budgets[-1])
+    nbytes = resolve(budget, budgets[0], tiny.program.default_budget, budgets[-1])
     report = run(tiny.library, "--budget", budget)
     assert report["asked_bytes"] == nbytes
     assert report["budget_bytes"] == max(b for b in budgets if b <= nbytes)

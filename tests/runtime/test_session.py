@@ -35,7 +35,8 @@ def test_interface(tiny, x, budgets):
         assert [(p.name, p.shape, p.dtype) for p in session.inputs] == [("x", (256,), "float32")]
         assert [p.name for p in session.outputs] == ["out"]
         assert [rung.budget_bytes for rung in session.ladder] == budgets
-        assert session.budget == budgets[-1] == session.info["resident_bytes"]
+        assert session.budget == session.info["default_budget_bytes"] == tiny.program.default_budget
+        assert session.set_budget("all").budget_bytes == budgets[-1] == session.info["resident_bytes"]
         assert decode_program(session.program_bytes()) == tiny.program
         expected = tiny.reference(x)
         close_to(session.run({"x": x})["out"], expected)
@@ -118,7 +119,7 @@ def test_budgets(tiny, x, budgets):
         assert session.budget == budgets[1]
         assert session.set_budget(budgets[1] - 1).budget_bytes == budgets[0]
         close_to(session(x), tiny.reference(x))
-        assert session.set_budget(None).budget_bytes == budgets[2]
+        assert session.set_budget("all").budget_bytes == budgets[2]
         close_to(session(x), tiny.reference(x))
         with pytest.raises(BudgetError):
             session.set_budget(budgets[0] - 1)

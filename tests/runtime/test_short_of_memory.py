@@ -25,7 +25,7 @@ SETUP = """
         np.testing.assert_allclose(session(data["x"]), data["y"], rtol=1e-4, atol=1e-5)
     def refused():
         try:
-            session.set_budget(None)
+            session.set_budget("all")
         except flexcomp.BudgetError as error:
             assert "cannot map an arena of 100663296 bytes: Cannot allocate memory" in str(error), error
         else:
@@ -70,7 +70,7 @@ def test_a_growth_that_cannot_be_mapped_leaves_the_session_as_it_was(folder):
             assert rung() == 0 and session.budget == small
             right()
         limit(0)
-        assert session.set_budget(None).budget_bytes == large and rung() == 2
+        assert session.set_budget("all").budget_bytes == large and rung() == 2
         right()
         """,
     )
@@ -83,7 +83,7 @@ def test_a_larger_arena_takes_the_place_of_the_smaller_where_both_have_no_room(f
         session.set_budget(middle)
         right()
         limit(48 << 20)
-        assert session.set_budget(None).budget_bytes == large and rung() == 2
+        assert session.set_budget("all").budget_bytes == large and rung() == 2
         right()
         """,
     )
@@ -93,7 +93,7 @@ def test_shrinking_maps_nothing(folder):
     run(
         folder,
         """
-        session.set_budget(None)
+        session.set_budget("all")
         right()
         limit(0)
         resource.setrlimit(resource.RLIMIT_AS, (256 << 20, -1))  # less than there is: nothing can be mapped
@@ -120,13 +120,13 @@ def test_growing_during_an_inference(folder, more, then):
         worker.start()
         limit({more})
         started.wait()
-        assert session.set_budget(None).budget_bytes == large and rung() == 1
+        assert session.set_budget("all").budget_bytes == large and rung() == 1
         switched.set()
         worker.join()
         assert rung() == {then}
         right()
         limit(0)
-        session.set_budget(None)
+        session.set_budget("all")
         right()
         assert rung() == 2
         """,

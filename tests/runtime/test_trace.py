@@ -19,8 +19,7 @@ def check(trace, planned, *, resident):
     before = trace.begin_ns
     for step, (begin, end) in zip(planned.steps, trace.steps, strict=True):
         assert before <= begin <= end
-        for _, loaded in trace.loads[: step.need]:
-            assert loaded <= begin
+        assert all(trace.loaded(index)[1] <= begin for index in range(step.need))
         before = end
     assert before <= trace.end_ns
     ran = []

@@ -76,12 +76,19 @@ def _of_sequence(node: Node) -> Bounds:
     return ((0, node.shape[int(node.attrs.get("time_axis", 0))] + 1),)
 
 
+def _of_steps(node: Node) -> Bounds:
+    return ((0, node.shape[int(node.attrs.get("layout", 0))] + 1),)
+
+
 # Operator → the input that holds indices, and their bounds.
 _INDICES: dict[str, tuple[int, Callable[[Node], Bounds]]] = {
     "Gather": (1, _of_axis),
     "GatherElements": (1, _of_axis),
+    "GRU": (4, _of_steps),
     "GatherND": (1, _of_tuples),
+    "LSTM": (4, _of_steps),
     "MaxUnpool": (1, _of_unpooled),
+    "RNN": (4, _of_steps),
     "ReverseSequence": (1, _of_sequence),
     "RoiAlign": (2, _of_batch),
     "Scatter": (1, _of_axis),

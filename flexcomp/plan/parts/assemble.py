@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ..problem import PAGE, Plan, Problem, Segment, Step
 from .pages import pages
@@ -29,10 +30,12 @@ def assemble(
     pieces: Sequence[Piece],
     places: Sequence[Place],
     pinned: Collection[int] = (),
+    kept: Mapping[int, tuple[int, int]] = MappingProxyType({}),
 ) -> Plan:
     """The plan with these places, one per piece; addresses in bytes, `scratch_at` per step.
 
-    Loads run in the order of the pieces, which is that of the steps. `pinned` are steps whose pieces stay.
+    Loads run in the order of the pieces, which is that of the steps. `pinned` are steps whose pieces stay, `kept` those that
+    stay as they are stored, with the pages of that, (first, count).
     """
     segments = []
     need = [0] * len(steps)
@@ -44,12 +47,15 @@ def assemble(
         stays = piece.step in pinned
         count = piece.end - piece.step
         segments.append(
-            Segment(piece.step, piece.source, piece.nbytes, address, place.after, stays, count, place.ahead)
-        )
+            Segment(
+                piece.step, piece.source, piece.nbytes, address, place.after, stays, count, place.ahead,
+                kept[piece.step][0] * PAGE if piece.step in kept else -1,
+            )
+        )  # fmt: skip
         for step in range(piece.step, piece.end):
             if problem.layers[steps[step].layer].weights is not None:
                 need[step] = len(segments)
-        top = max(top, address + piece.nbytes)
+        top = max(top, address + piece.nbytes, sum(kept.get(piece.step, ())) * PAGE)
     return Plan(
         strategy,
         budget,

@@ -13,11 +13,13 @@ from .best import best, search_without_pinning
 
 
 def without_preloading(problem: Problem, budget: int) -> Plan:
-    """The best plan, but every load waits until its step is next."""
-    plan = best(problem, budget)
-    segments = tuple(
-        segment if segment.pinned else replace(segment, after=segment.step, ahead=False) for segment in plan.segments
-    )
+    """The best plan, but every load waits until its step is next: in the first inference those of pinned weights, too.
+
+    Of plans that keep no stored weights, which would be read as soon as there is a first inference.
+    """
+    layers = (replace(one, weights=replace(one.weights, stored=None)) if one.weights else one for one in problem.layers)
+    plan = best(replace(problem, layers=tuple(layers)), budget)
+    segments = tuple(replace(segment, after=segment.step, ahead=False) for segment in plan.segments)
     return replace(plan, strategy="without_preloading", segments=segments)
 
 

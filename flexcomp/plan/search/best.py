@@ -66,6 +66,7 @@ class Choice(NamedTuple):
     joined: int = 12  # bytes up to which segments are joined, in what the storage reads in the time a load costs anyhow
     chooser: str = "ring"
     within: int = 0  # pages in which loads go round, where there is room for them at their time; 0: the arena
+    stored: bool = False  # as Point.stored
 
 
 def best(problem: Problem, budget: int, near: Sequence[Plan] = ()) -> Plan:
@@ -111,7 +112,11 @@ def sketch(problem: Problem, budget: int, near: Sequence[Plan] = ()) -> Plan:
     if resident.arena <= budget:
         return replace(resident, budget=budget)
     starts = _starts(near, budget, layouts)
-    starts += [Choice(layout, share) for layout in range(len(layouts)) for share in (USUAL_SHARES if starts else CORE_SHARES)]
+    starts += [
+        Choice(layout, share, stored=problem.keeps)
+        for layout in range(len(layouts))
+        for share in (USUAL_SHARES if starts else CORE_SHARES)
+    ]
     found, _ = _search(problem, budget, CORE_SHARES, layouts, EFFORT, starts=starts, gridded=False)
     (cost,) = _costs(problem, [found])
     rivals = _rivals(problem, budget, cost[0])
@@ -230,6 +235,8 @@ def _search(
             point = winner(point._replace(in_flight=count) for count in IN_FLIGHT)
             point = winner(point._replace(chooser=name) for name in CHOOSERS)
             point = winner(point._replace(pins=name) for name in PINS)
+            if problem.keeps:
+                point = winner(point._replace(stored=stored) for stored in (True, False))
             point = winner(point._replace(within=window) for window in windows)
             point = winner(point._replace(layout=index) for index in range(len(layouts)))
             shares = sorted({*core_shares, *(choice.share for choice in seen)})
@@ -241,7 +248,10 @@ def _search(
                 return
 
     first = winner(
-        Choice(layout, share, within=window) for window in windows for layout in range(len(layouts)) for share in core_shares
+        Choice(layout, share, within=window, stored=problem.keeps)
+        for window in windows
+        for layout in range(len(layouts))
+        for share in core_shares
     ) if gridded else winner(starts)
     if seen[first][0] == IMPOSSIBLE:  # joined segments find no place
         first = winner([first._replace(joined=0)])
@@ -297,4 +307,5 @@ def _point(arena: int, layout: Layout, choice: Choice) -> Point:
         choice.joined,
         choice.chooser,
         choice.within,
+        choice.stored and core < arena,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple, Protocol
@@ -35,6 +35,7 @@ class Point(NamedTuple):
     joined: int  # bytes up to which segments are joined, in what the storage reads in the time a load costs anyhow; 0: none
     chooser: str  # one of CHOOSERS
     within: int  # pages that are preferred; 0: none
+    stored: bool = False  # what is prepared from fewer bytes stays as those, if it stays and there is no room for all prepared
 
 
 class Tried(NamedTuple):
@@ -92,7 +93,7 @@ class Native:
         """In the order of C++."""
         joined = joined_nbytes(self.problem.storage, point.joined)
         pins, chooser = PINS.index(point.pins), _NUMBER_OF_CHOOSER[point.chooser]
-        return self.budget // PAGE, point.core, point.in_flight, pins, joined, chooser, point.within
+        return self.budget // PAGE, point.core, point.in_flight, pins, joined, chooser, point.within, point.stored
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class _Sliced:
 
     steps: tuple[Step, ...]
     pinned: set[int]  # steps
+    kept: dict[int, int]  # the pages of stored weights that stay, by steps
     pieces: list[Piece]
     effort: int  # steps before neighbouring pinned ones were merged
 
@@ -115,9 +117,10 @@ class Readable:
         """As Candidates says."""
         sliced = self._sliced(point)
         streamed = [piece for piece in sliced.pieces if piece.step not in sliced.pinned]
-        least = least_seconds(self.problem, sliced.steps, streamed)
+        least = least_seconds(self.problem, sliced.steps, streamed, sliced.kept)
         if least > limit:
-            return Tried(least, sum(piece.nbytes for piece in streamed), 0, sliced.effort)
+            read = sum(piece.nbytes for piece in streamed if piece.step not in sliced.kept)
+            return Tried(least, read, 0, sliced.effort)
         try:
             made = self._placed(point, sliced)
         except Unplaceable:
@@ -131,24 +134,25 @@ class Readable:
     def _placed(self, point: Point, sliced: _Sliced) -> Plan:
         """Act 5. Raises Unplaceable where something finds no place."""
         problem, layout, arena = self.problem, self.layouts[point.layout], self.budget // PAGE
-        steps, pinned, pieces = sliced.steps, sliced.pinned, sliced.pieces
+        steps, pinned, kept, pieces = sliced.steps, sliced.pinned, sliced.kept, sliced.pieces
 
-        # pinned segments lie at the top of the arena, in step order
-        top = first = arena - sum(piece.pages for piece in pieces if piece.step in pinned)
-        pinned_at = {}
-        for piece in pieces:
-            if piece.step in pinned:
-                pinned_at[piece.step] = Place(0, first)
-                first += piece.pages
+        # what stays lies at the top of the arena, in step order
+        stays = {piece.step: kept.get(piece.step, piece.pages) for piece in pieces if piece.step in kept or piece.step in pinned}
+        top = first = arena - sum(stays.values())
+        stays_at = {}
+        for step, count in stays.items():
+            stays_at[step] = first
+            first += count
         of_layer = layout.free_pages(top * PAGE)
         free = [*(of_layer[step.layer] for step in steps), of_layer[-1]]
         streamed = [piece for piece in pieces if piece.step not in pinned]
         chooser = CHOOSERS[point.chooser]()
         within = span(0, point.within) if point.within else -1
         found = iter(begin_ahead(free, streamed, preload(free, streamed, chooser, within), chooser, within))
-        places = [pinned_at[piece.step] if piece.step in pinned else next(found) for piece in pieces]
+        places = [Place(0, stays_at[piece.step]) if piece.step in pinned else next(found) for piece in pieces]
         scratch_at = [layout.scratch_at[step.layer] for step in steps]
-        return assemble(problem, "best", self.budget, steps, layout.tensor_at, scratch_at, pieces, places, pinned)
+        kept_at = {step: (stays_at[step], count) for step, count in kept.items()}
+        return assemble(problem, "best", self.budget, steps, layout.tensor_at, scratch_at, pieces, places, pinned, kept_at)
 
     def _sliced(self, point: Point) -> _Sliced:
         """The slices, the pins and the loads of a point."""
@@ -161,54 +165,101 @@ class Readable:
         ]
         steps = slice_to_room(problem, limits)
         effort = len(steps)
-        pinned = self._pinned(steps, room, point)
-        steps, pinned = merge_pinned(steps, pinned)
+        steps, pinned, kept = merge_pinned(steps, *self._stays(steps, room, point))
         pieces = pieces_of(problem, steps)
         if point.joined:
-            pieces = join(pieces, [limits[step.layer] for step in steps], joined_nbytes(problem.storage, point.joined), pinned)
-        return _Sliced(steps, pinned, pieces, effort)
+            apart = pinned | kept.keys()
+            pieces = join(pieces, [limits[step.layer] for step in steps], joined_nbytes(problem.storage, point.joined), apart)
+        return _Sliced(steps, pinned, kept, pieces, effort)
 
-    def _pinned(self, steps: tuple[Step, ...], room: list[int], point: Point) -> set[int]:
-        """The steps whose segments stay, in what the core leaves of the arena; `room` in bytes per layer."""
+    def _stays(self, steps: tuple[Step, ...], room: list[int], point: Point) -> tuple[set[int], dict[int, int]]:
+        """The steps whose segments stay, in what the core leaves of the arena, and the pages of those whose stored weights do.
+
+        `room` in bytes per layer.
+        """
         problem, capacity = self.problem, self.budget // PAGE - point.core
         counts = [0] * len(steps)
         for piece in pieces_of(problem, steps):
             counts[piece.step] = piece.pages
-        if point.pins == "in order":
+        stored: dict[int, int] = {}
+        for index, step in enumerate(steps) if point.stored else ():
+            weights = problem.layers[step.layer].weights
+            if weights and weights.stored:
+                fewer = weights.stored.pages_of(step.first, step.count)[1] // PAGE
+                if fewer < counts[index]:
+                    stored[index] = fewer
+        bandwidth = problem.storage.bandwidth / PAGE
+        overhead = problem.storage.overhead_s * bandwidth
+        costs = [
+            count * problem.load_costs[step.layer] + overhead if count else 0.0 for count, step in zip(counts, steps, strict=True)
+        ]
+        storage = problem.storage
+        kept = [
+            count * storage.prepare_s(problem.layers[step.layer].weights) * storage.bandwidth if index in stored else 0.0
+            for index, (count, step) in enumerate(zip(counts, steps, strict=True))
+        ]
+        least = [stored.get(index, count) for index, count in enumerate(counts)]
+        chosen = self._chosen(steps, room, point.pins, least, capacity, costs, kept)
+        stays = {step for step in chosen if step in stored}
+        more = [counts[step] - least[step] if step in stays else 0 for step in range(len(steps))]
+        rest = capacity - sum(least[step] for step in chosen)
+        costs = [cost if step in stays else 0.0 for step, cost in enumerate(kept)]
+        stays -= self._chosen(steps, room, point.pins, more, rest, costs, [0.0] * len(steps)) if stays else set()
+        return chosen - stays, {step: stored[step] for step in sorted(stays)}
+
+    def _chosen(
+        self,
+        steps: tuple[Step, ...],
+        room: list[int],
+        pins: str,
+        counts: list[int],
+        capacity: int,
+        costs: list[float],
+        kept: list[float],
+    ) -> set[int]:
+        """Steps that so many pages of theirs are found room for, in `capacity` pages; costs as for `pin_evenly`."""
+        problem = self.problem
+        if pins == "in order":
             return pin_in_order(counts, capacity)
-        if point.pins == "small":
+        if pins == "small":
             return pin_small(counts, capacity)
         seconds = [problem.layers[step.layer].seconds * step.count / problem.layers[step.layer].blocks for step in steps]
         limit = [room[step.layer] // PAGE for step in steps]
-        bandwidth = problem.storage.bandwidth / PAGE
-        costs = [
-            count * problem.load_costs[step.layer] + problem.storage.overhead_s * bandwidth if count else 0
-            for count, step in zip(counts, steps, strict=True)
-        ]
-        return pin_evenly(counts, seconds, limit, capacity, bandwidth, costs)
+        return pin_evenly(counts, seconds, limit, capacity, problem.storage.bandwidth / PAGE, costs, kept)
 
 
-def least_seconds(problem: Problem, steps: Sequence[Step], streamed: Sequence[Piece]) -> float:
-    """Seconds below which no plan of these steps gets that streams these pieces, wherever they are placed."""
+def least_seconds(problem: Problem, steps: Sequence[Step], streamed: Sequence[Piece], kept: Collection[int]) -> float:
+    """Seconds below which no plan of these steps gets that streams these pieces, wherever they are placed.
+
+    Those of the steps in `kept` are only prepared.
+    """
     storage = problem.storage.in_cache  # all loads may be
     reading = computing = 0.0
     for piece in streamed:
-        reading += storage.overhead_s + piece.nbytes * problem.load_cost_of(steps, piece.step) / storage.bandwidth
+        if piece.step in kept:
+            reading += piece.nbytes * problem.storage.prepare_s(problem.layers[steps[piece.step].layer].weights)
+        else:
+            reading += storage.overhead_s + piece.nbytes * problem.load_cost_of(steps, piece.step) / storage.bandwidth
     for step in steps:
         layer = problem.layers[step.layer]
         computing += layer.seconds * step.count / layer.blocks + (layer.slice_s if step.first else 0.0)
     return storage.least_seconds(reading, computing) * (1 - 1e-9)
 
 
-def merge_pinned(steps: tuple[Step, ...], pinned: set[int]) -> tuple[tuple[Step, ...], set[int]]:
+def merge_pinned(
+    steps: tuple[Step, ...], pinned: set[int], kept: dict[int, int]
+) -> tuple[tuple[Step, ...], set[int], dict[int, int]]:
     """Neighbouring pinned slices of one layer become one step: they need no cutting."""
     merged: list[Step] = []
-    kept: set[int] = set()
+    still: set[int] = set()
+    stored: dict[int, int] = {}
     for index, step in enumerate(steps):
         if index in pinned and index - 1 in pinned and merged[-1].layer == step.layer:
             merged[-1] = replace(merged[-1], count=merged[-1].count + step.count)
             continue
         if index in pinned:
-            kept.add(len(merged))
+            still.add(len(merged))
+        elif index in kept:
+            stored[len(merged)] = kept[index]
         merged.append(step)
-    return tuple(merged), kept
+    return tuple(merged), still, stored

@@ -34,6 +34,7 @@ def pin_evenly(
     capacity: int,
     bandwidth: float,
     costs: Sequence[float],
+    kept: Sequence[float],
 ) -> set[int]:
     """Steps such that what is still streamed arrives at an even rate.
 
@@ -43,18 +44,18 @@ def pin_evenly(
     pinned segments fit in `capacity`; what is left of it goes to the first streamed steps.
     A slow storage thus never idles, and with a fast one only loads that would be late are pinned.
     Sizes, `room`, `capacity` and `bandwidth` (per second) have one unit, bytes or pages. `costs` are what the
-    storage could read in the time that each load takes.
+    storage could read in the time that each load takes, `kept` in that which the loader still needs for a pinned step.
     """
     if not any(nbytes) or capacity <= 0:
         return set()
     computing = reduce(add, seconds)  # not by `sum`, which rounds otherwise from Python 3.12 on
     low, high = 0.0, 64 * max(bandwidth, sum(nbytes) / max(computing, 1e-9))
-    best = _late(costs, seconds, room, high)
+    best = _late(costs, kept, seconds, room, high)
     if sum(nbytes[step] for step in best) > capacity:
         return pin_in_order(nbytes, capacity)
     for _ in range(18):
         rate = (low + high) / 2
-        pinned = _late(costs, seconds, room, rate)
+        pinned = _late(costs, kept, seconds, room, rate)
         if sum(nbytes[step] for step in pinned) <= capacity:
             best, high = pinned, rate
         else:
@@ -63,7 +64,9 @@ def pin_evenly(
     return best | pin_in_order([0 if step in best else size for step, size in enumerate(nbytes)], rest)
 
 
-def _late(costs: Sequence[float], seconds: Sequence[float], room: Sequence[int], rate: float) -> set[int]:
+def _late(
+    costs: Sequence[float], kept: Sequence[float], seconds: Sequence[float], room: Sequence[int], rate: float
+) -> set[int]:
     """The steps whose segments cost more than a loader of `rate` bytes per second has earned.
 
     What is left at the end of an inference counts at the start of the next, as far as it has room there.
@@ -71,9 +74,10 @@ def _late(costs: Sequence[float], seconds: Sequence[float], room: Sequence[int],
     earned, late = 0.0, set()
     for _ in range(2):
         late = set()
-        for step, (cost, duration, limit) in enumerate(zip(costs, seconds, room, strict=True)):
-            if cost > earned:
+        for step, (cost, still, duration, limit) in enumerate(zip(costs, kept, seconds, room, strict=True)):
+            if cost > max(earned, 0.0):
                 late.add(step)
+                earned -= still
             else:
                 earned -= cost
             earned += rate * duration

@@ -32,20 +32,24 @@ class Counter {
     // look, in one order for all. The standard library counts sleepers too, but for many atomics together: a loader
     // that sleeps would cost every step of the others a system call.
     value_.store(value, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) != 0) value_.notify_all();
+    WakeUp();
+  }
+  void Add() noexcept {
+    value_.fetch_add(1, std::memory_order_seq_cst);
+    WakeUp();
   }
   // The same, unless the value is `last`: that stays, whoever set it.
   void SetUnless(uint32_t last, uint32_t value) noexcept {
     uint32_t seen = Get();
     while (seen != last && !value_.compare_exchange_weak(seen, value, std::memory_order_seq_cst)) continue;
-    if (sleepers_.load(std::memory_order_seq_cst) != 0) value_.notify_all();
+    WakeUp();
   }
 
   // Both return the first value seen that fits. They spin for a moment, since most waits are short, then sleep.
   uint32_t WaitAtLeast(uint32_t bound) const noexcept {
     return WaitFor([bound](uint32_t value) { return value >= bound; });
   }
-  // Does meanwhile() again and again while it spins, and spins on as long as that returns true.
+  // Does meanwhile() again and again while it spins, and when the value has changed; it spins on as long as that returns true.
   template <typename Meanwhile>
   uint32_t WaitAtLeast(uint32_t bound, const Meanwhile& meanwhile) const noexcept {
     return WaitFor([bound](uint32_t value) { return value >= bound; }, meanwhile);
@@ -58,27 +62,34 @@ class Counter {
   }
 
  private:
+  void WakeUp() noexcept {
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) value_.notify_all();
+  }
   template <typename Fits>
   uint32_t WaitFor(Fits fits) const noexcept {
     return WaitFor(fits, [] { return false; });
   }
   template <typename Fits, typename Meanwhile>
   uint32_t WaitFor(Fits fits, const Meanwhile& meanwhile) const noexcept {
-    for (int spin = 0, spins = spins_.load(std::memory_order_relaxed); spin < spins; ++spin) {
-      if (const uint32_t value = Get(); fits(value)) return value;
-      if (meanwhile())
-        spin = 0;
-      else
-        CpuRelax();
-    }
-    sleepers_.fetch_add(1, std::memory_order_seq_cst);
     for (;;) {
-      const uint32_t value = value_.load(std::memory_order_seq_cst);
-      if (fits(value)) {
-        sleepers_.fetch_sub(1, std::memory_order_relaxed);
-        return value;
+      for (int spin = 0, spins = spins_.load(std::memory_order_relaxed); spin < spins; ++spin) {
+        if (const uint32_t value = Get(); fits(value)) return value;
+        if (meanwhile())
+          spin = 0;
+        else
+          CpuRelax();
       }
-      value_.wait(value, std::memory_order_seq_cst);
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      for (bool helped = false; !helped;) {
+        const uint32_t value = value_.load(std::memory_order_seq_cst);
+        if (fits(value)) {
+          sleepers_.fetch_sub(1, std::memory_order_relaxed);
+          return value;
+        }
+        helped = meanwhile();
+        if (!helped) value_.wait(value, std::memory_order_seq_cst);
+      }
+      sleepers_.fetch_sub(1, std::memory_order_relaxed);
     }
   }
 

@@ -9,6 +9,11 @@ namespace {
 // Stands for the shape of a scalar, which has none.
 const int64_t kNoShape = 0;
 
+// Prepared by one call: some ten microseconds, so that threads that share the work end at about the same time.
+constexpr uint64_t kPartNbytes = 64 << 10;
+
+}  // namespace
+
 TVMFFIAny IntArg(int64_t value) {
   TVMFFIAny any{};
   any.type_index = kTVMFFIInt;
@@ -22,8 +27,6 @@ TVMFFIAny TensorArg(DLTensor* tensor) {
   any.v_ptr = tensor;
   return any;
 }
-
-}  // namespace
 
 DLTensor MakeTensor(const TensorType& type, std::byte* data) {
   const bool scalar = type.shape.empty();
@@ -107,15 +110,11 @@ void CallTable::PreparePreparations(const Program& program, const Rung& rung, st
     if (!load.prepared) continue;
     const Prepared& made = *load.prepared;
     const Layer& layer = program.layers[made.layer];
-    const FileRange stored = StoredRange(layer, made.first, made.count);
-    call.kernel = kernels_.prepare[made.layer];
-    call.layer = made.layer;
-    call.tensors[0] = MakeTensor(layer.weights->preparation->stored, arena + load.target + (stored.begin - load.source));
-    call.tensors[1] = MakeTensor(PanelOf(layer)->type, arena + made.at);
-    call.args[0] = TensorArg(&call.tensors[0]);
-    call.args[1] = IntArg(made.first);
-    call.args[2] = IntArg(made.count);
-    call.args[3] = TensorArg(&call.tensors[1]);
+    const uint64_t block_nbytes = layer.weights->block_nbytes, from = StoredRange(layer, made.first, made.count).begin;
+    const uint64_t part = std::max<uint64_t>(kPartNbytes / std::max<uint64_t>(block_nbytes, 1), 1);
+    call = {kernels_.prepare[made.layer], made.layer, made.first, made.count,
+            static_cast<uint32_t>(std::min<uint64_t>(part, made.count)), block_nbytes, &PanelOf(layer)->type,
+            from, arena + load.target + (from - load.source), arena + made.at};
   }
 }
 

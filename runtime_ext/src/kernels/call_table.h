@@ -25,12 +25,16 @@ struct Call {
   const BoundsCheck* check;
 };
 
-// What is called when a load is complete; no kernel for loads that prepare nothing.
+// What is called when a load has been read; no kernel for loads that prepare nothing.
 struct PreparationCall {
   Kernel kernel = nullptr;
   uint32_t layer = 0;
-  TVMFFIAny args[4]{};  // point into `tensors`
-  DLTensor tensors[2]{};
+  uint32_t first = 0, count = 0, part = 1;  // blocks, and how many of them a call prepares
+  uint64_t block_nbytes = 0;                // prepared
+  const TensorType* type = nullptr;         // of all prepared blocks of the layer
+  uint64_t stored_from = 0;                 // in the data section
+  std::byte* stored = nullptr;              // from there on
+  std::byte* prepared = nullptr;
 };
 
 // The kernels of a program: of each layer, and of each whose weights are prepared.
@@ -40,6 +44,9 @@ struct Kernels {
 
 // A compact tensor of `type` at `data`. Both must outlive it.
 DLTensor MakeTensor(const TensorType& type, std::byte* data);
+// Arguments of a kernel.
+TVMFFIAny IntArg(int64_t value);
+TVMFFIAny TensorArg(DLTensor* tensor);
 
 class CallTable {
  public:

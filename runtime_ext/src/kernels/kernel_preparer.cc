@@ -1,6 +1,6 @@
 #include "kernels/kernel_preparer.h"
 
-#include <utility>
+#include <algorithm>
 
 namespace flexcomp {
 
@@ -13,20 +13,32 @@ std::string TakeReason(TVMFFIObjectHandle raised) {
 }
 
 KernelPreparer::~KernelPreparer() {
-  if (raised_ != nullptr) TVMFFIObjectDecRef(raised_);
+  if (const TVMFFIObjectHandle raised = raised_) TVMFFIObjectDecRef(raised);
 }
 
-int KernelPreparer::Prepare(uint32_t load) noexcept {
+Preparer::Work KernelPreparer::WorkOf(uint32_t load) const noexcept {
   const PreparationCall& call = calls_.preparations()[load];
-  const int failed = processor_.Call(call.kernel, call.args, 4);
-  if (raised_ != nullptr) TVMFFIObjectDecRef(std::exchange(raised_, nullptr));
-  if (failed != 0) TVMFFIErrorMoveFromRaised(&raised_);
-  return failed;
+  return {(call.count + call.part - 1) / call.part, call.count * call.block_nbytes};
+}
+
+int KernelPreparer::Prepare(uint32_t load, uint32_t part) noexcept {
+  const PreparationCall& call = calls_.preparations()[load];
+  const Layer& layer = program_.layers[call.layer];
+  const uint32_t skipped = part * call.part, first = call.first + skipped, count = std::min(call.part, call.count - skipped);
+  const uint64_t stored = StoredRange(layer, first, count).begin - call.stored_from;
+  DLTensor tensors[] = {MakeTensor(layer.weights->preparation->stored, call.stored + stored),
+                        MakeTensor(*call.type, call.prepared + skipped * call.block_nbytes)};
+  const TVMFFIAny args[] = {TensorArg(&tensors[0]), IntArg(first), IntArg(count), TensorArg(&tensors[1])};
+  if (processor_.Call(call.kernel, args, 4) == 0) return 0;
+  TVMFFIObjectHandle raised = nullptr;
+  TVMFFIErrorMoveFromRaised(&raised);
+  if (const TVMFFIObjectHandle before = raised_.exchange(raised)) TVMFFIObjectDecRef(before);
+  return 1;
 }
 
 std::string KernelPreparer::Fault(uint32_t load) {
   const Layer& layer = program_.layers[calls_.preparations()[load].layer];
-  return "layer " + layer.name + " (" + layer.weights->preparation->kernel + "): " + TakeReason(std::exchange(raised_, nullptr));
+  return "layer " + layer.name + " (" + layer.weights->preparation->kernel + "): " + TakeReason(raised_.exchange(nullptr));
 }
 
 }  // namespace flexcomp

@@ -3,6 +3,7 @@
 
 #include <tvm/ffi/c_api.h>
 
+#include <atomic>
 #include <string>
 
 #include "kernels/call_table.h"
@@ -23,14 +24,15 @@ class KernelPreparer final : public Preparer {
   KernelPreparer(const KernelPreparer&) = delete;
   KernelPreparer& operator=(const KernelPreparer&) = delete;
 
-  int Prepare(uint32_t load) noexcept override;
+  Work WorkOf(uint32_t load) const noexcept override;
+  int Prepare(uint32_t load, uint32_t part) noexcept override;
   std::string Fault(uint32_t load) override;
 
  private:
   const Program& program_;
   const CallTable& calls_;
   Processor& processor_;
-  TVMFFIObjectHandle raised_ = nullptr;  // of the last kernel that failed: raised on one thread, told on another
+  std::atomic<TVMFFIObjectHandle> raised_{nullptr};  // of the last kernel that failed: raised on one thread, told on another
 };
 
 }  // namespace flexcomp

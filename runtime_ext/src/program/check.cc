@@ -150,6 +150,7 @@ void CheckLoad(const Load& load, size_t index, const Rung& rung, const Program& 
           "load ", index, " lies outside the weights file");
   Require(Inside(load.target, load.nbytes, rung.arena), "load ", index, " lies outside the arena");
   Require(load.after <= rung.steps.size(), "load ", index, " waits for a step that does not exist");
+  Require(!load.kept || (load.prepared && !load.pinned), "load ", index, " keeps what it reads, and prepares nothing of it");
   if (load.prepared) CheckPrepared(load, index, rung, program);
   if (!load.ahead) return;
   // The loader goes through the loads in one order: those of the next inference cannot overtake any of this one.
@@ -225,7 +226,6 @@ void ValidateProgram(const Program& program) {
     CheckValues(rung, program);
     for (size_t j = 0; j < rung.loads.size(); ++j) CheckLoad(rung.loads[j], j, rung, program);
     CheckWaitsEnd(rung);
-    CheckPlan(rung, program);
   }
 }
 

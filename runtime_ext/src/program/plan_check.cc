@@ -7,14 +7,17 @@
 //   load           from the step after which it may start to the last step that uses its weights; pinned: always
 //   read ahead     from the start to the last step that uses it, and again from where it may start to the end
 //   what is read   of loads that prepare weights: from the step after which it may start to the first step that uses what is
-//                  prepared. They may share its place with each other: the loader sees to that.
+//                  prepared. They may share its place with each other: the loader sees to that. What is kept: always.
 //
 // What is live at the same time must not share a byte, but for a result that is written over the operand it replaces.
 #include <algorithm>
 #include <map>
+#include <memory_resource>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "program/plan_checker.h"
 #include "program/program.h"
 
 namespace flexcomp {
@@ -44,6 +47,10 @@ struct Use {
 // the same range, such as channels of every pixel.
 class Coverage {
  public:
+  using allocator_type = std::pmr::polymorphic_allocator<>;
+  explicit Coverage(const allocator_type& memory) : pieces_(memory) {}
+  Coverage(Coverage&& other, const allocator_type& memory) : pieces_(std::move(other.pieces_), memory) {}
+
   // False: more is written than there is.
   bool Write(uint64_t low, uint64_t high, double part) {
     Split(low);
@@ -86,13 +93,14 @@ class Coverage {
     piece->second.end = at;
   }
 
-  std::map<uint64_t, Piece> pieces_;  // by their start
+  std::pmr::map<uint64_t, Piece> pieces_;  // by their start
 };
 
 class PlanCheck {
  public:
-  PlanCheck(const Rung& rung, const Program& program)
-      : rung_(rung), program_(program), steps_(static_cast<uint32_t>(rung.steps.size())), lives_(program.values.size()) {}
+  PlanCheck(const Rung& rung, const Program& program, std::pmr::memory_resource* memory)
+      : rung_(rung), program_(program), memory_(memory), steps_(static_cast<uint32_t>(rung.steps.size())), runs_(memory),
+        lives_(program.values.size(), memory), uses_(memory) {}
 
   void Check() {
     FindRuns();
@@ -130,8 +138,8 @@ class PlanCheck {
 
   // Whatever is read has been written, and inputs are not.
   void CheckContents() const {
-    std::vector<Coverage> written(program_.values.size());
-    std::vector<bool> given(program_.values.size(), false);
+    std::pmr::vector<Coverage> written(program_.values.size(), memory_);
+    std::pmr::vector<bool> given(program_.values.size(), false, memory_);
     for (const Port& port : program_.inputs) {
       given[port.value] = true;
       written[port.value].Write(0, port.type.nbytes, 1);
@@ -190,8 +198,8 @@ class PlanCheck {
 
   // Follows what lies in the arena for sure when each step begins, and so finds the load that each step's weights are of.
   void AddLoads() {
-    std::map<uint64_t, uint32_t> placed;  // by their ends: the loads that lie in the arena whole
-    std::vector<uint32_t> first(rung_.loads.size(), 0), last(rung_.loads.size(), 0);  // ends of the steps that use them
+    std::pmr::map<uint64_t, uint32_t> placed(memory_);  // by their ends: the loads that lie in the arena whole
+    std::pmr::vector<uint32_t> first(rung_.loads.size(), 0, memory_), last(rung_.loads.size(), 0, memory_);  // ends of the steps that use them
     uint32_t loaded = 0;
     for (uint32_t i = 0; i < steps_; ++i) {
       const Step& step = rung_.steps[i];
@@ -255,12 +263,16 @@ class PlanCheck {
 
   // What is read to be prepared. Loads that read to the same place share it: there it is in use whenever one of them may read.
   // `first` are the ends of the steps that use first what the loads bring.
-  void AddRead(const std::vector<uint32_t>& first) {
-    std::map<uint64_t, std::vector<Use>> places;  // by their start
+  void AddRead(const std::pmr::vector<uint32_t>& first) {
+    std::pmr::map<uint64_t, std::pmr::vector<Use>> places(memory_);  // by their start
     for (uint32_t j = 0; j < rung_.loads.size(); ++j) {
       const Load& load = rung_.loads[j];
       if (!load.prepared) continue;
-      std::vector<Use>& uses = places[load.target];
+      if (load.kept) {
+        Add(0, steps_ + 1, load.target, load.nbytes);
+        continue;
+      }
+      std::pmr::vector<Use>& uses = places[load.target];
       const uint64_t high = load.target + load.nbytes;
       uses.push_back({load.ahead ? 0 : load.after, first[j], load.target, high});
       if (load.ahead) uses.push_back({load.after, steps_ + 1, load.target, high});
@@ -287,11 +299,11 @@ class PlanCheck {
 
   // Goes through the steps with what is live, by address: its ranges are disjoint, so that only neighbours can meet.
   void CheckOverlaps() {
-    std::vector<uint32_t> by_end(uses_.size());
+    std::pmr::vector<uint32_t> by_end(uses_.size(), memory_);
     for (uint32_t i = 0; i < by_end.size(); ++i) by_end[i] = i;
     std::ranges::sort(uses_, {}, &Use::begin);
     std::ranges::sort(by_end, {}, [this](uint32_t i) { return uses_[i].end; });
-    std::map<uint64_t, uint64_t> live;  // low → high
+    std::pmr::map<uint64_t, uint64_t> live(memory_);  // low → high
     auto over = by_end.begin();
     for (const Use& use : uses_) {
       for (; over != by_end.end() && uses_[*over].end <= use.begin; ++over) live.erase(uses_[*over].low);
@@ -305,14 +317,38 @@ class PlanCheck {
 
   const Rung& rung_;
   const Program& program_;
+  std::pmr::memory_resource* const memory_;
   const uint32_t steps_;
-  std::vector<Run> runs_;
-  std::vector<Life> lives_;  // by value
-  std::vector<Use> uses_;
+  std::pmr::vector<Run> runs_;
+  std::pmr::vector<Life> lives_;  // by value
+  std::pmr::vector<Use> uses_;
 };
 
 }  // namespace
 
-void CheckPlan(const Rung& rung, const Program& program) { PlanCheck(rung, program).Check(); }
+void CheckPlan(const Rung& rung, const Program& program) {
+  PlanCheck(rung, program, std::pmr::get_default_resource()).Check();
+}
+
+PlanChecker::PlanChecker(const Program& program) : program_(program), checked_(program.rungs.size(), false) {
+  // A node of a map, or a place in a vector that grows, for all that a check notes of a step's arguments, a step and a load.
+  constexpr size_t kNode = 128;
+  size_t most = 0;
+  for (const Rung& rung : program.rungs) {
+    size_t noted = 8 * (rung.steps.size() + rung.loads.size()) + 2 * program.values.size();
+    for (const Step& step : rung.steps) noted += 3 * program.layers[step.layer].args.size();
+    most = std::max(most, noted);
+  }
+  room_nbytes_ = kNode * most;
+  room_.reset(new std::byte[room_nbytes_]);  // not initialised: what no check uses is no memory
+}
+
+void PlanChecker::Check(size_t rung) {
+  const std::lock_guard lock(mutex_);
+  if (checked_[rung]) return;
+  std::pmr::monotonic_buffer_resource memory(room_.get(), room_nbytes_);
+  PlanCheck(program_.rungs[rung], program_, &memory).Check();
+  checked_[rung] = true;
+}
 
 }  // namespace flexcomp

@@ -96,6 +96,7 @@ struct Load {
   bool pinned;
   bool ahead;  // `after` counts the steps of the inference before
   std::optional<Prepared> prepared{};
+  bool kept = false;  // what is read stays, and is prepared in every inference
 };
 
 struct Rung {
@@ -131,14 +132,15 @@ struct Program {
 };
 
 // Decodes and validates: after this, no index, address or wait of the program can go wrong, whatever the
-// bytes were, if its kernels take what the layers give them: SymbolOf (signature.h) sees to that. Throws ArtifactError.
+// bytes were, if its kernels take what the layers give them: SymbolOf (signature.h) sees to that. What its plans put into the
+// arena when is for CheckPlan to look at, before they are executed. Throws ArtifactError.
 Program ReadProgram(std::string_view bytes);
 
 // The part of ReadProgram that looks at meaning; throws ArtifactError with the first fault.
 void ValidateProgram(const Program& program);
 
-// The part of ValidateProgram that looks at what lies in the arena when; the indices of the program and the bounds of the
-// arena are known to be right. Throws ArtifactError.
+// Looks at what lies in the arena when; the indices of the program and the bounds of the arena are known to be right. Throws
+// ArtifactError.
 void CheckPlan(const Rung& rung, const Program& program);
 
 // Bytes of the data section that blocks of a layer, whose weights are prepared, are made of.

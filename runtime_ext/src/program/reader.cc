@@ -1,4 +1,5 @@
 // Reads program format 4. The grammar stands in flexcomp/program/program_bytes.py, the authority.
+#include <cmath>
 #include <cstring>
 
 #include "base/crc32.h"
@@ -14,6 +15,7 @@ constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size`
 constexpr size_t kBodyStart = 24;
 constexpr uint32_t kPinned = 1;
 constexpr uint32_t kAhead = 2;
+constexpr uint32_t kKept = 4;
 constexpr uint32_t kMaxDims = 32;
 
 // Names end up in messages and in JSON, whose readers insist on UTF-8.
@@ -202,10 +204,11 @@ Load ReadLoad(Cursor& in) {
     one.at = in.Get<uint64_t>();
     return one;
   });
-  if ((flags & ~(kPinned | kAhead)) != 0 || space != 0 || prepared.size() > 1)
+  if ((flags & ~(kPinned | kAhead | kKept)) != 0 || space != 0 || prepared.size() > 1)
     Raise("ArtifactError", "the program holds a load of a kind that this runtime does not know");
   load.pinned = (flags & kPinned) != 0;
   load.ahead = (flags & kAhead) != 0;
+  load.kept = (flags & kKept) != 0;
   if (!prepared.empty()) load.prepared = prepared.front();
   return load;
 }
@@ -215,6 +218,8 @@ Rung ReadRung(Cursor& in, size_t values) {
   rung.budget = in.Get<uint64_t>();
   rung.arena = in.Get<uint64_t>();
   rung.predicted_s = in.Get<double>();
+  if (!(rung.predicted_s >= 0 && std::isfinite(rung.predicted_s)))
+    RaiseError("ArtifactError", "the program is malformed: the plan for ", rung.budget, " bytes is predicted to take no time that there is");
   rung.value_at = in.Repeat(values, 8, [&] { return in.Get<int64_t>(); });
   rung.steps = in.List(32, [&] { return ReadStep(in); });
   rung.loads = in.List(40, [&] { return ReadLoad(in); });

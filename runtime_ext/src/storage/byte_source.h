@@ -47,6 +47,7 @@ class InFlight {
  public:
   void Push(const T& entry) noexcept { entries_[(first_ + count_++) % ByteSource::kMostInFlight] = entry; }
   T& Oldest() noexcept { return entries_[first_]; }
+  T& Newest() noexcept { return entries_[(first_ + count_ - 1) % ByteSource::kMostInFlight]; }
   const T& operator[](uint32_t index) const noexcept { return entries_[(first_ + index) % ByteSource::kMostInFlight]; }
   void Pop() noexcept {
     first_ = (first_ + 1) % ByteSource::kMostInFlight;

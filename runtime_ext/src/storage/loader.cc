@@ -74,6 +74,8 @@ void Loader::Open(std::span<const Load> loads, std::byte* arena, Preparer* prepa
 
 void Loader::Reset() noexcept {
   resident_ = false;
+  early_load_ = 0;
+  early_at_ = 0;
   finished_once_ = false;
   read_ahead_ = 0;
   for (Turn& turn : turns_) {
@@ -84,7 +86,7 @@ void Loader::Reset() noexcept {
   }
 }
 
-void Loader::Start(std::span<Span> spans) {
+void Loader::Start(std::span<LoadSpans> spans) {
   spans_ = spans;
   interrupted_ = false;
   if (all_pinned_ && finished_once_ && turn().loaded.Get() != kFailed) {  // the thread need not wake up
@@ -97,15 +99,18 @@ void Loader::Start(std::span<Span> spans) {
   next.loaded.Set(0);
   next.computed.Set(0);
   next.counts = {};
+  std::ranges::fill(next.ahead, LoadSpans{});
   started_.Set(started_count_);
 }
 
 bool Loader::AwaitSlow(uint32_t need) {
-  return turn().loaded.WaitAtLeast(need, [this] { return file_.Help(); }) != kFailed || CheckFailure();
+  Turn& now = turn();
+  const auto help = [&] { return file_.Help() || HelpPrepare(now, need); };
+  return now.loaded.WaitAtLeast(Count(need), help) != kFailed || CheckFailure();
 }
 
 bool Loader::Finish() {
-  const bool complete = turn().loaded.WaitAtLeast(static_cast<uint32_t>(loads_.size())) != kFailed || CheckFailure();
+  const bool complete = turn().loaded.WaitAtLeast(Count(static_cast<uint32_t>(loads_.size()))) != kFailed || CheckFailure();
   // One look behind all reads is enough: nobody has used the outputs yet. Where it was interrupted they may be there, too.
   if (!complete || turn().counts.bytes > 0) CheckUnchanged();
   if (!complete) return false;
@@ -163,9 +168,8 @@ void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
   for (uint32_t j = first; j < loads_.size(); ++j) {
     const Load& load = loads_[j];
     if (Resident(j)) continue;
-    if (!load.ahead && !AwaitComputed(turn, load.after)) return;
-    // What is read ahead is noted in one place, whether it was or, at first, could not be.
-    if (!BeginLoad(j, turn, load.ahead ? &turn.ahead[j] : spans_.empty() ? nullptr : &spans_[j])) return;
+    if (!load.ahead && !AwaitComputed(turn, load.after, j)) return;
+    if (!BeginLoad(j, turn, SpanOf(j, turn))) return;
   }
   if (!resident_) {
     if (!Drain()) return;
@@ -173,13 +177,20 @@ void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
   }
   for (uint32_t j = 0; j < ahead_end_; ++j) {
     if (Resident(j)) continue;
-    if (!AwaitComputed(turn, loads_[j].after) || !BeginLoad(j, next, &next.ahead[j])) return;
+    if (!AwaitComputed(turn, loads_[j].after, j) || !BeginLoad(j, next, &next.ahead[j])) return;
   }
   if (Drain()) read_ahead_ = ahead_end_;
 }
 
-bool Loader::AwaitComputed(const Turn& turn, uint32_t steps) noexcept {
-  while (turn.computed.Get() < steps && reads_.size() > 0) {
+// What is read ahead is noted in one place, whether it was or, at first, could not be.
+LoadSpans* Loader::SpanOf(uint32_t j, Turn& turn) noexcept {
+  return loads_[j].ahead ? &turn.ahead[j] : spans_.empty() ? nullptr : &spans_[j];
+}
+
+bool Loader::AwaitComputed(Turn& turn, uint32_t steps, uint32_t j) noexcept {
+  while (turn.computed.Get() < steps) {
+    if (!resident_ && BeginEarly(j, turn)) continue;
+    if (reads_.size() == 0) break;
     PollReads([&] { return turn.computed.Get() >= steps; });
     if (turn.computed.Get() < steps && !EndRead()) return false;
   }
@@ -188,31 +199,66 @@ bool Loader::AwaitComputed(const Turn& turn, uint32_t steps) noexcept {
   return false;
 }
 
-bool Loader::BeginLoad(uint32_t j, Turn& turn, Span* span) noexcept {
+bool Loader::BeginEarly(uint32_t j, Turn& turn) noexcept {
+  if (early_load_ < j) early_load_ = j, early_at_ = 0;
+  while (early_load_ < loads_.size() && !StaysAsRead(early_load_)) ++early_load_;
+  if (early_load_ >= loads_.size()) return false;
+  const Load& load = loads_[early_load_];
+  const uint64_t nbytes = std::min(kChunk, load.nbytes - early_at_);
+  if (EnoughInFlight(nbytes) || interrupted()) return false;
+  if (!BeginChunk({early_load_, &turn, SpanOf(early_load_, turn), early_at_, nbytes, 0, false})) return false;
+  early_at_ += nbytes;
+  if (early_at_ == load.nbytes) ++early_load_, early_at_ = 0;
+  return true;
+}
+
+bool Loader::BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans) noexcept {
   const Load& load = loads_[j];
   while (Shares(j))
     if (!EndRead()) return false;
-  for (uint64_t at = 0; at < load.nbytes; at += kChunk) {
+  const bool there = StaysAsRead(j) && (resident_ || j < early_load_);
+  uint64_t at = there ? load.nbytes : j == early_load_ ? early_at_ : 0;
+  if (j >= early_load_) early_load_ = j + 1, early_at_ = 0;
+  do {
     const uint64_t nbytes = std::min(kChunk, load.nbytes - at);
     // What has arrived is said before more is begun: some file systems read while a read is begun.
     // Nor is more begun once loading is given up: the arena's memory may be gone, and should not come back.
-    const auto end_one = [&] { return reads_.full() || in_flight_nbytes_ + nbytes > kMostBytesInFlight || interrupted(); };
-    for (;;) {
-      while (reads_.size() > 0 && (end_one() || file_.Ready()))
-        if (!EndRead()) return false;
-      // Either this thread sees that it is to stop, or whoever wants that sees that a read begins, and waits.
-      beginning_.Set(1);
-      if (!interrupted_) break;
+    while (reads_.size() > 0 && (EnoughInFlight(nbytes) || interrupted() || OldestReady()))
+      if (!EndRead()) return false;
+    if (!BeginChunk({j, &turn, spans, at, nbytes, 0, at + nbytes == load.nbytes})) return false;
+    at += nbytes;
+  } while (at < load.nbytes);
+  return true;
+}
+
+bool Loader::EnoughInFlight(uint64_t nbytes) const noexcept {
+  return reads_.full() || in_flight_nbytes_ + nbytes > kMostBytesInFlight;
+}
+
+bool Loader::OldestReady() const noexcept {
+  // While that which is there is prepared, the device should have something to do.
+  return reads_[0].nbytes == 0 ? in_flight_nbytes_ > 0 : file_.Ready();
+}
+
+bool Loader::BeginChunk(const Read& read) noexcept {
+  if (read.nbytes > 0) {
+    // Either this thread sees that it is to stop, or whoever wants that sees that a read begins, and waits.
+    beginning_.Set(1);
+    if (interrupted_) {
       beginning_.Set(0);
-      if (reads_.size() == 0) return Fail(turn, {}), false;
+      return Drain() && (Fail(*read.turn, {}), false);
     }
-    // Before the first inference has ended the arena may be fresh.
-    if (!resident_) Touch(arena_ + load.target + at, nbytes);
-    reads_.Push({j, &turn, span, at, nbytes, MonotonicNs(), at + nbytes == load.nbytes});
-    in_flight_nbytes_ += nbytes;
-    file_.Begin(load.source + at, arena_ + load.target + at, nbytes);
-    beginning_.Set(0);
   }
+  reads_.Push(read);
+  if (read.nbytes == 0) return true;
+  const Load& load = loads_[read.load];
+  std::byte* place = arena_ + load.target + read.at;
+  // Before the first inference has ended the arena may be fresh.
+  if (!resident_) Touch(place, read.nbytes);
+  in_flight_nbytes_ += read.nbytes;
+  reads_.Newest().begin = MonotonicNs();
+  file_.Begin(load.source + read.at, place, read.nbytes);
+  beginning_.Set(0);
   return true;
 }
 
@@ -223,7 +269,7 @@ void Loader::PollReads(Enough enough) noexcept {
   if (now < sleepy_until_) return;
   if (sleepy_until_ != 0) Spin(kManySpins);
   sleepy_until_ = 0;
-  for (const int64_t give_up = now + kPollNs; !enough() && !file_.Ready() && now < give_up;) {
+  for (const int64_t give_up = now + kPollNs; !enough() && reads_[0].nbytes > 0 && !file_.Ready() && now < give_up;) {
     for (int pause = 0; pause < kPausesPerPoll; ++pause) CpuRelax();
     const int64_t before = std::exchange(now, MonotonicNs());
     if (now - before < kStoppedNs) continue;
@@ -237,23 +283,24 @@ bool Loader::EndRead() noexcept {
   const Read read = reads_.Oldest();
   reads_.Pop();
   in_flight_nbytes_ -= read.nbytes;
-  const int error = file_.End();
-  // The device turned to it when it had served the one before.
-  const int64_t begin = std::max(read.begin, read_end_);
-  read_end_ = MonotonicNs();
-  if (read.span != nullptr) {
-    if (read.at == 0) read.span->begin = begin;
-    read.span->end = read_end_;
-  }
-  if (error == 0) {
-    read.turn->counts.bytes += read.nbytes;
-    ++read.turn->counts.reads;
-    read.turn->counts.busy_ns += read_end_ - begin;
-    total_bytes_.fetch_add(read.nbytes, std::memory_order_relaxed);
+  const int error = read.nbytes > 0 ? file_.End() : 0;
+  if (read.nbytes > 0) {
+    // The device turned to it when it had served the one before.
+    const int64_t begin = std::max(read.begin, read_end_);
+    read_end_ = MonotonicNs();
+    if (read.spans != nullptr) {
+      if (read.at == 0) read.spans->read.begin = begin;
+      read.spans->read.end = read_end_;
+    }
+    if (error == 0) {
+      read.turn->counts.bytes += read.nbytes;
+      ++read.turn->counts.reads;
+      read.turn->counts.busy_ns += read_end_ - begin;
+      total_bytes_.fetch_add(read.nbytes, std::memory_order_relaxed);
+    }
   }
   Failure failure{error, read.load, loads_[read.load].source + read.at};
-  if (error == 0 && !interrupted() && !abort_ && (!read.last || Prepare(read.load, &failure))) {
-    if (read.last && loads_[read.load].prepared && read.span != nullptr) read.span->end = MonotonicNs();
+  if (error == 0 && !interrupted() && !abort_ && (!read.last || Prepare(read, &failure))) {
     if (read.last) Loaded(*read.turn, read.load + 1);
     return true;
   }
@@ -270,21 +317,53 @@ bool Loader::Shares(uint32_t j) const noexcept {
   return false;
 }
 
-bool Loader::Prepare(uint32_t j, Failure* failure) noexcept {
-  if (!loads_[j].prepared) return true;
+bool Loader::Prepare(const Read& read, Failure* failure) noexcept {
+  if (!loads_[read.load].prepared) return true;
   // As of a read that is begun: whoever gives up loading waits for the end, or it does not begin.
   beginning_.Set(1);
-  const bool wanted = !interrupted_;
-  const bool done = wanted && preparer_->Prepare(j) == 0;
+  int error = kGivenUp;
+  if (!interrupted_) {
+    const int64_t begin = MonotonicNs();
+    const Preparer::Work work = preparer_->WorkOf(read.load);
+    preparing_ = read.load;
+    preparation_.Offer(work.parts);
+    read.turn->loaded.SetUnless(kFailed, read.turn->loaded.Get() | kPreparing);  // who sleeps looks what there is to do
+    error = preparation_.Complete([this](uint32_t part) { return PreparePart(part); });
+    const Span span{begin, MonotonicNs()};
+    if (read.spans != nullptr) read.spans->prepare = span;
+    if (error == 0) read.turn->counts.prepared_bytes += work.nbytes;
+    read.turn->counts.prepare_ns += span.end - span.begin;
+  }
   beginning_.Set(0);
-  if (wanted && !done) failure->error = kUnprepared;
-  return done;
+  if (error > 0) failure->error = kUnprepared;
+  return error == 0;
+}
+
+int Loader::PreparePart(uint32_t part) noexcept {
+  // Whoever gives up loading need not wait for the parts behind this one.
+  const bool given_up = interrupted() || abort_.load(std::memory_order_relaxed);
+  return given_up ? kGivenUp : preparer_->Prepare(preparing_, part);
+}
+
+bool Loader::HelpPrepare(Turn& turn, uint32_t need) noexcept {
+  // What was offered before less than `need` loads were complete is one of them: they are prepared in their order.
+  const auto waits = [&] { return turn.loaded.Get() < Count(need); };
+  int64_t begin = 0;
+  const bool helped = preparation_.Help(
+      [&](uint32_t part) {
+        begin = MonotonicNs();
+        return PreparePart(part);
+      },
+      waits);
+  if (helped) turn.counts.help_ns += MonotonicNs() - begin;
+  return helped;
 }
 
 void Loader::Fail(Turn& turn, const Failure& failure) noexcept {
   turn.failure = failure;
   turn.loaded.Set(kFailed);
-  for (; reads_.size() > 0; reads_.Pop()) file_.End();
+  for (; reads_.size() > 0; reads_.Pop())
+    if (reads_.Oldest().nbytes > 0) file_.End();
   in_flight_nbytes_ = 0;
 }
 
@@ -296,7 +375,7 @@ bool Loader::Drain() noexcept {
 
 void Loader::Loaded(Turn& turn, uint32_t count) noexcept {
   while (count < loads_.size() && Resident(count)) ++count;
-  turn.loaded.SetUnless(kFailed, count);
+  turn.loaded.SetUnless(kFailed, Count(count));
 }
 
 }  // namespace flexcomp

@@ -5,7 +5,8 @@
 // read ahead: behind all loads of an inference those of the next begin, after the steps of this one.
 //
 // Several reads are in flight at a time, so that the device does not idle between them; loads complete in their order.
-// What a load has read may have to be prepared: that is done by the same thread, while the reads behind it are in flight.
+// What a load has read may have to be prepared: that is done by the same thread, while the reads behind it are in flight, and
+// by whoever waits for that load.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "base/counter.h"
+#include "base/shared_work.h"
 #include "base/sync.h"
 #include "program/program.h"
 #include "storage/byte_source.h"
@@ -30,6 +32,9 @@ class Loader {
     uint64_t bytes = 0;
     uint64_t reads = 0;   // reads of the file, at most one chunk each
     int64_t busy_ns = 0;  // in which a read was in flight
+    uint64_t prepared_bytes = 0;
+    int64_t prepare_ns = 0;  // of the loader
+    int64_t help_ns = 0;     // of who waited for it
   };
 
   // Runs on these cores; empty: wherever the system likes. `own_core`: nobody else wants the core that the loader runs on.
@@ -46,16 +51,16 @@ class Loader {
 
   // Begins the loads of one inference, as far as they were not read ahead. `spans` is empty, or has a place for
   // every load, where it is noted when it ran; those of the loads read ahead are there after Finish.
-  void Start(std::span<Span> spans);
+  void Start(std::span<LoadSpans> spans);
 
-  // Waits until `need` loads are complete, and reads a part of them where reads are copies; false: the loads were
-  // interrupted. Throws StorageError if one failed.
-  bool Await(uint32_t need) {
+  // Waits until `need` loads are complete, and prepares a part of them meanwhile, or reads it where reads are copies; false:
+  // the loads were interrupted. Throws StorageError if one failed.
+  bool Await(uint32_t need) { return Ready(need) || AwaitSlow(need); }
+  // Whether Await(need) would return true at once.
+  bool Ready(uint32_t need) const noexcept {
     const uint32_t loaded = turn().loaded.Get();
-    return (loaded >= need && loaded != kFailed) || AwaitSlow(need);
+    return loaded >= Count(need) && loaded != kFailed;
   }
-  // Whether Await(need) would have to wait.
-  bool Ready(uint32_t need) const noexcept { return turn().loaded.Get() >= need; }
 
   // Says that the first `steps` steps are computed.
   void Computed(uint32_t steps) noexcept { turn().computed.Set(steps); }
@@ -89,9 +94,13 @@ class Loader {
   uint64_t total_bytes() const noexcept { return total_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  static constexpr uint32_t kFailed = UINT32_MAX;   // value of Turn::loaded
+  // Values of Turn::loaded: so many loads are complete, and one more if what the next has read is being prepared.
+  static constexpr uint32_t Count(uint32_t loads) noexcept { return 2 * loads; }
+  static constexpr uint32_t kPreparing = 1;
+  static constexpr uint32_t kFailed = UINT32_MAX;
   static constexpr uint32_t kAborted = UINT32_MAX;  // value of Turn::computed
   static constexpr int kUnprepared = -2;            // beside the errors of a source
+  static constexpr int kGivenUp = -1;               // beside those of a preparer
 
   // What went wrong; written by the loader thread before Turn::loaded says kFailed, unless that was an interruption.
   struct Failure {
@@ -106,17 +115,17 @@ class Loader {
     Counter loaded, computed;
     Counts counts;
     Failure failure;
-    std::vector<Span> ahead;  // when the loads that are read ahead ran
+    std::vector<LoadSpans> ahead;  // when the loads that are read ahead ran
   };
   static constexpr uint32_t kTurns = 4;  // a power of two: inferences are counted modulo 2^32
   Turn& turn() const noexcept { return *turn_.load(std::memory_order_relaxed); }
   Turn& TurnOf(uint32_t inference) noexcept { return turns_[inference % kTurns]; }
 
-  // A part of a load that is being read.
+  // A part of a load that is being read; without bytes, the end of one whose bytes are all there, or were begun before.
   struct Read {
     uint32_t load = 0;
     Turn* turn = nullptr;
-    Span* span = nullptr;
+    LoadSpans* spans = nullptr;
     uint64_t at = 0, nbytes = 0;  // in the load
     int64_t begin = 0;            // MonotonicNs
     bool last = false;            // of its load
@@ -131,10 +140,16 @@ class Loader {
   void Main(const CpuSet& cpus) noexcept;
   // One inference, and what is read ahead for the next. Errors are left in the turns.
   void RunLoads(Turn& turn, Turn& next) noexcept;
+  // In the first inference: begins to read, ahead of its turn, a chunk of a load, from `j` on, that stays in the arena where it is
+  // read, as its place is free. False: there is none, or enough is in flight.
+  bool BeginEarly(uint32_t j, Turn& turn) noexcept;
+  // Begins to read a chunk, when there is room in flight for it. False: given up.
+  bool BeginChunk(const Read& read) noexcept;
   // Begins what remains of load `j`, and ends reads that were begun, until all of it is begun. False: given up.
-  bool BeginLoad(uint32_t j, Turn& turn, Span* span) noexcept;
-  // Until `turn` has computed `steps` steps: ends reads meanwhile. False: given up.
-  bool AwaitComputed(const Turn& turn, uint32_t steps) noexcept;
+  bool BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans) noexcept;
+  // Until `turn` has computed `steps` steps, for load `j`: ends reads meanwhile, and begins those of loads that stay. False:
+  // given up.
+  bool AwaitComputed(Turn& turn, uint32_t steps, uint32_t j) noexcept;
   // How often whoever waits for this loader, or the loader for them, looks before sleeping.
   void Spin(int spins) noexcept;
   // With a core of its own: looks for a while, until the oldest read has ended or `enough()`.
@@ -144,10 +159,23 @@ class Loader {
   void Fail(Turn& turn, const Failure& failure) noexcept;
   // Ends the oldest read, and says so if that was the end of its load. False: it failed, or loading is given up.
   bool EndRead() noexcept;
+  // Whether the oldest read can be ended at once, and it is time for that before another is begun.
+  bool OldestReady() const noexcept;
+  bool EnoughInFlight(uint64_t nbytes) const noexcept;
+  LoadSpans* SpanOf(uint32_t j, Turn& turn) noexcept;
+  // Whether load `j` reads for good to a place of its own, which is free from the start.
+  bool StaysAsRead(uint32_t j) const noexcept {
+    const Load& load = loads_[j];
+    return load.kept || (load.pinned && !load.prepared && load.after == 0);
+  }
   // Whether the first read of load `j` would lie where a load that is not complete has bytes to be prepared.
   bool Shares(uint32_t j) const noexcept;
-  // Prepares what load `j` has read, if it has to be. False: it failed, which is noted, or loading is given up.
-  bool Prepare(uint32_t j, Failure* failure) noexcept;
+  // Prepares what a load has read, of which this was the last, if it has to be. False: it failed, which is noted, or loading
+  // is given up.
+  bool Prepare(const Read& read, Failure* failure) noexcept;
+  // A part of what the loader prepares, for somebody who waits for the first `need` loads of `turn`. False: there is none.
+  bool HelpPrepare(Turn& turn, uint32_t need) noexcept;
+  int PreparePart(uint32_t part) noexcept;
   // Ends all reads; false: one failed, or loading is given up.
   bool Drain() noexcept;
   // Whether load `j` of `turn` brings nothing: its weights are in the arena.
@@ -170,7 +198,9 @@ class Loader {
   uint64_t in_flight_nbytes_ = 0;
   int64_t read_end_ = 0;     // MonotonicNs of the last read's end
   int64_t sleepy_until_ = 0;  // MonotonicNs before which it does not poll
-  bool resident_ = false;    // the pinned loads are in the arena
+  bool resident_ = false;    // what stays is in the arena
+  uint32_t early_load_ = 0;  // of those that stay, the ones before it are read, or begun ahead of their turn
+  uint64_t early_at_ = 0;    // so many bytes of it, too
   uint32_t read_ahead_ = 0;  // loads of the next inference that are complete
 
   // Of the thread that computes.
@@ -179,11 +209,15 @@ class Loader {
   bool finished_once_ = false;
   uint32_t started_count_ = 0;
 
-  std::span<Span> spans_;       // set by Start before started_ rises
+  // What is prepared, written before it is offered.
+  uint32_t preparing_ = 0;  // the load
+  SharedWork preparation_;
+
+  std::span<LoadSpans> spans_;  // set by Start before started_ rises
   Counter started_, finished_;  // inferences, counted modulo 2^32; equal when the thread is idle
   Counter beginning_;           // 1 while a read is begun, unless it was seen before that loading is given up
   Atomic<bool> abort_{false};
-  Atomic<uint64_t> total_bytes_{0};
+  std::atomic<uint64_t> total_bytes_{0};  // orders nothing
   Atomic<bool> stop_{false}, interrupted_{false};
   Thread thread_;  // last: it uses everything above
 };

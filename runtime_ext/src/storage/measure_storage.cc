@@ -34,13 +34,13 @@ std::vector<Load> SmallLoads(uint64_t file_nbytes) {
 }
 
 // The median of what these loads take.
-double SmallLoadSeconds(Loader& loader, std::span<const Load> loads, std::span<Span> spans, std::byte* arena) {
+double SmallLoadSeconds(Loader& loader, std::span<const Load> loads, std::span<LoadSpans> spans, std::byte* arena) {
   loader.Open(loads, arena);
   loader.Start(spans);
   for (uint32_t number = 1; number <= loads.size() && loader.Await(number); ++number) loader.Computed(number);
   loader.Finish();
   loader.Abort();  // waits for the thread, which still looks at these loads when the last one is there
-  const auto nanoseconds = [](const Span& span) { return span.end - span.begin; };
+  const auto nanoseconds = [](const LoadSpans& spans) { return spans.read.end - spans.read.begin; };
   const auto middle = spans.begin() + spans.size() / 2;
   std::ranges::nth_element(spans, middle, {}, nanoseconds);
   return static_cast<double>(nanoseconds(*middle)) * 1e-9;
@@ -55,7 +55,7 @@ StorageRates MeasureStorage(const std::string& path, const CpuSet& cpus, double 
   WeightsFile file(path, std::move(source));
   const Arena arena(kArena);
   const std::vector<Load> small = SmallLoads(nbytes);
-  std::vector<Span> spans(small.size());
+  std::vector<LoadSpans> spans(small.size());
   // It sleeps while it waits: with reads of this size that costs nothing, and a busy system lets those go first who slept.
   Loader loader(file, cpus, false);
   const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));

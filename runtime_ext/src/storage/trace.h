@@ -17,12 +17,17 @@ struct Span {
   int64_t begin = 0, end = 0;  // MonotonicNs; both 0: did not happen
 };
 
+// Of one load, without the waiting before them.
+struct LoadSpans {
+  Span read, prepare;
+};
+
 // One inference. The steps' and the loads' threads each write spans of their own, into memory that is there before.
 struct Trace {
   size_t rung = 0;
   Span whole;
   std::vector<Span> steps;  // without the waiting before them
-  std::vector<Span> loads;  // without the waiting before them; pinned ones that were resident did not happen
+  std::vector<LoadSpans> loads;  // pinned ones that were resident did not happen
 
   void Clear(size_t new_rung, size_t step_count, size_t load_count) {
     rung = new_rung;

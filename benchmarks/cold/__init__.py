@@ -1,0 +1,1 @@
+"""Cold starts: from the start of a process to the first output, with the model's files out of the page cache."""

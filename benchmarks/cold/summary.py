@@ -1,0 +1,121 @@
+"""What all starts together say: medians, ratios within rounds, and distances from what is possible."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.cold.records import Record, Records
+
+START_MS = 15.0  # of a process, allowed over the bound
+OURS, INT8, BOUND = "flexcomp", "flexcomp int8", "flexcomp bound"
+
+
+@dataclass(frozen=True)
+class Times:
+    """A contender over all rounds, in milliseconds."""
+
+    first: tuple[float, ...]
+    second: float
+    third: float
+    steady: float
+    error: float  # the largest
+    right: bool
+
+    @property
+    def median(self) -> float:
+        """Of the first inferences."""
+        return statistics.median(self.first)
+
+
+@dataclass(frozen=True)
+class Network:
+    """All that was measured of one network with so many threads on a topic."""
+
+    name: str
+    threads: int
+    times: dict[str, Times]  # by contender; those that failed have none
+    failures: dict[str, str]
+    facts: dict[str, Record]  # of artifacts, by contender
+    bounds_ms: dict[str, tuple[float, ...]]  # by contender, for each round
+    rounds: dict[str, dict[int, float]]  # first inferences by contender and round
+
+    @property
+    def best_peer(self) -> str | None:
+        """The one that is right and starts first."""
+        peers = {name: times.median for name, times in self.times.items() if not name.startswith(OURS) and times.right}
+        return min(peers, key=peers.__getitem__, default=None)
+
+    def of_best(self, contender: str = OURS) -> float | None:
+        """A contender's first inference as a part of the best peer's: the median over rounds."""
+        return self.ratio(contender, self.best_peer)
+
+    def ratio(self, contender: str, other: str | None) -> float | None:
+        """The median over the rounds that both have."""
+        mine, theirs = self.rounds.get(contender, {}), self.rounds.get(other or "", {})
+        return statistics.median(mine[i] / theirs[i] for i in both) if (both := mine.keys() & theirs.keys()) else None
+
+    def over_bound(self, contender: str = OURS) -> float | None:
+        """Its first inference over the bound of the same round, the median of all."""
+        if contender not in self.bounds_ms:
+            return None
+        pairs = zip(self.times[contender].first, self.bounds_ms[contender], strict=True)
+        return statistics.median(first / bound for first, bound in pairs)
+
+
+def summarise(records: Records, topic: str, load: float = 0.0) -> list[Network]:
+    """A network for each number of threads, in the order in which they were measured."""
+    keys = dict.fromkeys((one["network"], one["threads"]) for one in records.of(topic=topic, load=load))
+    return [_network(name, threads, records.of(topic=topic, network=name, threads=threads, load=load)) for name, threads in keys]
+
+
+def _network(name: str, threads: int, found: Sequence[Record]) -> Network:
+    failures = {one["contender"]: one["failure"] for one in found if "failure" in one}
+    by_contender: dict[str, list[Record]] = {}
+    for record in found:
+        if record["contender"] not in failures:
+            by_contender.setdefault(record["contender"], []).append(record)
+    by_contender = _without_slower_forms(by_contender)
+    facts = {contender: rounds[0] for contender, rounds in by_contender.items() if "raw_nbytes" in rounds[0]}
+    steady = [record["steady_ms"] for rounds in by_contender.values() for record in rounds if "bandwidth" in record]
+    computing = min([*(fact["computing_ms"] for fact in facts.values()), *steady], default=0.0)
+    return Network(
+        name,
+        threads,
+        {contender: _times(rounds) for contender, rounds in by_contender.items()},
+        failures,
+        facts,
+        {
+            contender: tuple(_bound_ms(facts[contender], record, computing) for record in rounds)
+            for contender, rounds in by_contender.items()
+            if contender in facts
+        },
+        {contender: {record["round"]: record["first_ms"] for record in rounds} for contender, rounds in by_contender.items()},
+    )
+
+
+def _without_slower_forms(found: dict[str, list[Record]]) -> dict[str, list[Record]]:
+    """Engines with their cache or without, as they go on after the first round: as they were faster there."""
+    kept: dict[str, str] = {}
+    for name in sorted(found, key=lambda name: found[name][0]["first_ms"]):
+        kept.setdefault(name.removesuffix(" cached"), name)
+    return {name: rounds for name, rounds in found.items() if name in kept.values()}
+
+
+def _times(rounds: Sequence[Record]) -> Times:
+    def median(key: str) -> float:
+        return statistics.median(record[key] for record in rounds)
+
+    return Times(
+        tuple(record["first_ms"] for record in rounds),
+        *(median(f"{key}_ms") for key in ("second", "third", "steady")),
+        error=max(record["error"] for record in rounds),
+        right=all(record["right"] for record in rounds),
+    )
+
+
+def _bound_ms(fact: Record, record: Record, computing_ms: float) -> float:
+    """Reading or computing, what takes longer, and the start of a process. Read is what the weights take in one form."""
+    stored = min(fact["raw_nbytes"], fact["weights_nbytes"])
+    return max(1e3 * stored / record["bandwidth"], computing_ms) + START_MS

@@ -1,0 +1,133 @@
+"""All contenders of a network start cold in turns, round after round, and every start is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from itertools import product
+
+import numpy as np
+
+from benchmarks.cold.artifacts import Built, built
+from benchmarks.cold.companion import busy
+from benchmarks.cold.contenders import Ours, Peer, computing_ms, loader_core, start_ours, start_peer
+from benchmarks.cold.place import Place
+from benchmarks.cold.records import KEY, Record, Records
+from benchmarks.peers import ENGINES, environment
+from benchmarks.peers.conditions import observed
+from benchmarks.peers.measure import EngineFailure, largest_error
+from benchmarks.peers.starting import Waiting
+from flexcomp.errors import FlexcompError
+
+Contender = Ours | Peer
+Say = Callable[[str], None]
+REFERENCE = Peer("onnxruntime")
+
+
+class Turns:
+    """Contenders on one network with so many threads.
+
+    `topic`: what their records are about; `seconds`: how long a process goes on after its third inference.
+    """
+
+    def __init__(
+        self, topic: str, place: Place, threads: int, contenders: Sequence[Contender], records: Records, seconds: float
+    ) -> None:
+        self.topic, self.place, self.threads, self.records, self.seconds = topic, place, threads, records, seconds
+        self.workplace = place.workplace(threads)
+        self.contenders = list(contenders)
+        self.built: dict[Ours, Built] = {}
+        self._unable: dict[Contender, str] = {}
+        self._reference: list[np.ndarray] = []
+
+    def prepare(self, say: Say) -> None:
+        """Convert and build what is not there yet; who cannot do it takes no part, and is recorded with the reason."""
+        for contender in dict.fromkeys([REFERENCE, *self.contenders]):
+            try:
+                if isinstance(contender, Peer):
+                    say(f"{self.place.name}, {self.threads} threads: converting for {contender.name}")
+                    environment.prepare(ENGINES[contender.engine])
+                    self.workplace.convert(contender.engine, contender.cached)
+                else:
+                    say(f"{self.place.name}, {self.threads} threads: building {contender.recipe}")
+                    self.built[contender] = built(self.workplace.model, self.threads, contender.recipe, self.place.folder)
+            except (EngineFailure, FlexcompError) as error:
+                if contender == REFERENCE:
+                    raise
+                self._unable[contender] = str(error)
+
+    def measure(self, rounds: int, loads: Sequence[float], say: Say) -> None:
+        """Take the rounds that are not recorded yet, each with every load: what a companion takes of the loader's core."""
+        for contender, reason in self._unable.items():
+            self._record(contender, 0, loads[0], {"failure": reason})
+        for number, load in product(range(rounds), loads):
+            turn = self._turn(number, load)
+            if not turn:
+                continue
+            beside = f", {load:.0%} busy" if load else ""
+            say(f"{self.place.name}, {self.threads} threads: round {number + 1} of {rounds}{beside}")
+            expected = self._expected()
+            with ExitStack() as stack, observed(self.threads) as conditions:
+                waiting = {peer: self._waiting(stack, peer) for peer in turn if isinstance(peer, Peer)}
+                for process in waiting.values():  # nobody begins while others are imported
+                    process.until_ready()
+                stack.enter_context(busy(loader_core(), load))
+                taken = {contender: self._start(contender, waiting.get(contender), expected) for contender in turn}
+            for contender, figures in taken.items():
+                self._record(contender, number, load, figures | asdict(conditions))
+
+    def _turn(self, number: int, load: float) -> list[Contender]:
+        """Who has yet to start in a round. After the first, engines go on with their cache or without: as they were faster."""
+        first = {contender: self.records.get(self._key(contender, 0, load)) or {} for contender in self.contenders}
+        able = [one for one in self.contenders if one not in self._unable and "failure" not in first[one]]
+        if number:
+            fastest: dict[str, Peer] = {}
+            for peer in sorted((one for one in able if isinstance(one, Peer)), key=lambda one: first[one]["first_ms"]):
+                fastest.setdefault(peer.engine, peer)
+            able = [contender for contender in able if isinstance(contender, Ours) or contender in fastest.values()]
+        begin = number % max(len(able), 1)  # who goes first has the quietest caches, or the slowest clock
+        return [
+            contender for contender in able[begin:] + able[:begin] if self._key(contender, number, load) not in self.records
+        ]
+
+    def _waiting(self, stack: ExitStack, peer: Peer) -> Waiting:
+        waiting = Waiting(self.workplace, peer.engine, peer.cached, self.seconds)
+        stack.callback(waiting.close)
+        return waiting
+
+    def _start(self, contender: Contender, waiting: Waiting | None, expected: list[np.ndarray]) -> Record:
+        try:
+            if isinstance(contender, Peer):
+                began = start_peer(waiting)
+            else:
+                files, outputs = self.place.inputs, self.place.facts.outputs
+                began = start_ours(contender, self.built[contender], files, outputs, self.threads, self.seconds)
+        except (EngineFailure, FlexcompError) as error:
+            return {"failure": str(error)}
+        error = largest_error(began.outputs, expected)
+        return began.figures() | {"error": error, "right": error <= contender.tolerance}
+
+    def _expected(self) -> list[np.ndarray]:
+        """What the reference answers, in this run."""
+        if not self._reference:
+            with ExitStack() as stack:
+                self._reference = self._waiting(stack, REFERENCE).go().outputs
+        return self._reference
+
+    def _record(self, contender: Contender, number: int, load: float, figures: Record) -> None:
+        key = dict(zip(KEY, self._key(contender, number, load), strict=True))
+        self.records.add(key | self._facts(contender, number) | figures)
+
+    def _facts(self, contender: Contender, number: int) -> Record:
+        """Of an artifact, with the first start of each."""
+        made = self.built.get(contender)
+        if number or made is None:
+            return {}
+        network = self.place.facts
+        known = {"parameters": network.parameters, "raw_nbytes": network.raw_nbytes}
+        known |= {key: getattr(made, key) for key in ("weights_nbytes", "library_nbytes", "build_s", "plan_s")}
+        return known | {"computing_ms": computing_ms(made, self.threads, self.seconds)}
+
+    def _key(self, contender: Contender, number: int, load: float) -> tuple:
+        return self.topic, self.place.name, self.threads, load, contender.name, number

@@ -1,0 +1,103 @@
+"""Between numbers and integers of 8 or 16 bits: one scale and zero point for a tensor, for each index of an axis, for each block.
+
+Integers are held in float32 as long as they can be: what QuantizeLinear gives is a rounded and clipped float, then its zero point
+added, then a conversion. Passes see that a DequantizeLinear behind it needs the float only (`KeepIntegers`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from onnx import TensorProto, helper
+from tvm import relax
+from tvm.relax import op
+
+from flexcomp.frontend.operators.node import Converter, Node, dtype_of, shape_of
+
+_RANGES = {
+    "int8": (-128, 127), "uint8": (0, 255), "int16": (-(1 << 15), (1 << 15) - 1), "uint16": (0, (1 << 16) - 1),
+}  # fmt: skip
+
+
+def _quantise(node: Node) -> relax.Expr:
+    kind = _result_type(node)
+    if kind not in _RANGES:
+        raise node.refuse(f"it makes {kind}, and {', '.join(_RANGES)} can be compiled; quantise to one of them")
+    data = node.data if node.dtype == "float32" else node.emit(op.astype(node.data, "float32"))
+    if not _is_known(node, 1, 1):
+        data = node.emit(op.divide(data, _along(node, 1)))
+    data = node.emit(op.round(data))
+    low, high = _RANGES[kind]
+    zero = node.value(2)
+    if node.input(2) is None or (zero is not None and zero.size == 1):
+        offset = 0 if zero is None else int(zero.reshape(-1)[0])
+        data = node.emit(op.clip(data, low - offset, high - offset))
+        if offset:
+            data = node.emit(op.add(data, relax.const(float(offset), "float32")))
+    else:
+        data = node.emit(op.clip(node.emit(op.add(data, _along(node, 2))), low, high))
+    return op.astype(data, kind)
+
+
+def _dequantise(node: Node) -> relax.Expr:
+    data = node.emit(op.astype(node.data, "float32"))
+    if node.input(2) is not None and not _is_known(node, 2, 0):
+        data = node.emit(op.subtract(data, _along(node, 2)))
+    if not _is_known(node, 1, 1):
+        data = node.emit(op.multiply(data, _along(node, 1)))
+    return data
+
+
+def _result_type(node: Node) -> str:
+    if node.input(2) is not None:
+        return dtype_of(node.inputs[2])
+    wanted = node.attrs.get("output_dtype", 0) or TensorProto.UINT8
+    return helper.tensor_dtype_to_np_dtype(int(wanted)).name
+
+
+def _is_known(node: Node, i: int, value: float) -> bool:
+    """Whether all of a parameter is known to be `value`."""
+    given = node.value(i)
+    return given is not None and bool(np.all(given == value))
+
+
+def _along(node: Node, i: int) -> relax.Expr:
+    """A parameter in float32, in a shape that broadcasts to the data's."""
+    given, extents = node.inputs[i], node.shape
+    known = node.value(i)
+    if known is not None and known.size == 1:
+        return relax.const(float(known.reshape(-1)[0]), "float32")
+    if dtype_of(given) != "float32":
+        given = node.emit(op.astype(given, "float32"))
+    own = shape_of(given)
+    if math.prod(own) == 1:
+        return node.emit(op.reshape(given, ())) if own else given
+    axis = int(node.attrs.get("axis", 1))
+    if not -len(extents) <= axis < len(extents):
+        raise node.refuse(f"axis {axis} is none of its input's {len(extents)}: export the network again")
+    axis %= len(extents)
+    if len(own) == 1:
+        if own[0] != extents[axis]:
+            raise node.refuse(f"axis {axis} has {extents[axis]} indices and {own[0]} scales or zero points: export it again")
+        return node.emit(op.reshape(given, tuple(own[0] if at == axis else 1 for at in range(len(extents)))))
+    return _in_blocks(node, given, own, axis)
+
+
+def _in_blocks(node: Node, given: relax.Expr, own: tuple[int, ...], axis: int) -> relax.Expr:
+    """Each repeated for the indices of its block; the last block may be shorter."""
+    extents, size = node.shape, int(node.attrs.get("block_size", 0))
+    if size <= 0:
+        size = -(-extents[axis] // own[axis])
+    expected = tuple(-(-n // size) if at == axis else n for at, n in enumerate(extents))
+    if own != expected:
+        raise node.refuse(
+            f"scales or zero points of {own} do not fit blocks of {size} along axis {axis} of {extents}: export it again"
+        )
+    repeated = node.emit(op.repeat(given, size, axis))
+    if own[axis] * size == extents[axis]:
+        return repeated
+    return node.emit(op.strided_slice(repeated, [axis], [0], [extents[axis]]))
+
+
+CONVERTERS: dict[str, Converter] = {"DequantizeLinear": _dequantise, "QuantizeLinear": _quantise}

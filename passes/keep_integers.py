@@ -1,0 +1,161 @@
+"""Keep integers in float32 between operators that compute with them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import tvm
+from tvm import ir, relax
+from tvm.ir.transform import module_pass
+from tvm.relax import op
+
+from .ir import dtype, operator, static_tensor
+from .rebuild import MainRewriter
+
+_EXACT = 1 << 16  # numbers that a sum of integers of 16 bits stays exact with
+Range = tuple[float, float]  # both ends belong to it; they are integers, or infinite
+
+
+@module_pass(opt_level=0)
+class KeepIntegers:
+    """Leave out conversions to integers and back, of floats that are integers already.
+
+    c = clip(round(x), -3, 252)
+    q = astype(add(c, 3), uint8)
+    p = max_pool2d(q)                 →     c = clip(round(x), -3, 252)
+    y = subtract(astype(p, float32), 3)     y = max_pool2d(c)
+
+    Where q is read elsewhere, or returned, it stays. Rounding of integers, and clipping of what lies in between, go as well.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
+        names = {operator(node) for node in _calls(mod["main"])}
+        return _Keeper(mod).rewrite() if "round" in names else mod
+
+
+class _Keeper(MainRewriter):
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.ranges: dict[relax.Var, Range] = {}  # float32 variables that hold integers
+        self.floats: dict[relax.Var, relax.Var] = {}  # integer variable → float32 one that holds the same
+
+    def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
+        value = self.substitute(value)
+        if not isinstance(value, relax.Call) or not isinstance(value.op, ir.Op):
+            return value
+        value = self._simplified(value)
+        if not isinstance(value, relax.Call):
+            return value
+        new = self.emit(value)
+        known = self._range(value) if static_tensor(new) and dtype(new) == "float32" else None
+        if known is not None:
+            self.ranges[new] = known
+        return new
+
+    def _simplified(self, call: relax.Call) -> ir.Expr:
+        name, data = operator(call), call.args[0]
+        if name == "astype" and str(call.attrs.dtype) == "float32":
+            found = self._float(data)
+            return call if found is None else found
+        if name == "round" and data in self.ranges:
+            return data
+        if name == "clip" and data in self.ranges:
+            low, high = (float(end.value) for end in call.args[1:])
+            return data if low <= self.ranges[data][0] and self.ranges[data][1] <= high else call
+        if name == "subtract":
+            earlier = self.producer(data, "add")
+            if earlier is not None and self._is_short(earlier.args[0]) and _number(call.args[1]) == _number(earlier.args[1]):
+                return earlier.args[0] if _number(call.args[1]) is not None else call
+        return call
+
+    def _float(self, integers: ir.Expr) -> relax.Var | None:
+        """The float32 variable that holds the same integers, emitted if there was none."""
+        if integers in self.floats:
+            return self.floats[integers]
+        call = self.values.get(integers) if isinstance(integers, relax.Var) else None
+        name = operator(call)
+        if name == "astype":
+            data = call.args[0]
+            found = data if data in self.ranges and _within(self.ranges[data], dtype(call)) else None
+        else:
+            found = self._moved(call) if name in _MOVING else None
+        if found is not None:
+            self.floats[integers] = found
+        return found
+
+    def _moved(self, call: relax.Call) -> relax.Var | None:
+        """What only moves integers, moving floats: from before an offset, if there is one, which is added afterwards."""
+        parts = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else call.args[:1]
+        floats = [self._float(part) for part in parts]
+        if any(found is None for found in floats):
+            return None
+        offsets = {self._offset(found) for found in floats}
+        (offset,) = offsets if len(offsets) == 1 else (None,)
+        if offset is not None:
+            floats = [self.values[found].args[0] for found in floats]
+        first = relax.Tuple(floats) if isinstance(call.args[0], relax.Tuple) else floats[0]
+        moved = self.emit(relax.Call(call.op, [first, *call.args[1:]], call.attrs, call.ty_args))
+        self.ranges[moved] = self._union(floats)
+        if offset is None:
+            return moved
+        total = self.emit(op.add(moved, relax.const(offset, "float32")))
+        self.ranges[total] = tuple(end + offset for end in self.ranges[moved])
+        return total
+
+    def _is_short(self, var: ir.Expr) -> bool:
+        """Whether `var` holds integers to which others can be added exactly."""
+        return var in self.ranges and max(map(abs, self.ranges[var])) <= _EXACT
+
+    def _offset(self, found: relax.Var) -> float | None:
+        call = self.producer(found, "add")
+        return _number(call.args[1]) if call is not None and self._is_short(call.args[0]) else None
+
+    def _union(self, parts: list[relax.Var]) -> Range:
+        lows, highs = zip(*(self.ranges[part] for part in parts), strict=True)
+        return min(lows), max(highs)
+
+    def _range(self, call: relax.Call) -> Range | None:
+        """Between which integers the result of `call` lies, if it is known to be of integers."""
+        name, data = operator(call), call.args[0]
+        if name == "round":
+            return -math.inf, math.inf
+        if name == "clip" and data in self.ranges:
+            low, high = (float(end.value) for end in call.args[1:])
+            return (low, high) if low.is_integer() and high.is_integer() and low <= high else None
+        if name in ("add", "subtract") and data in self.ranges:
+            number = _number(call.args[1])
+            if number is None or not number.is_integer() or abs(number) > _EXACT:
+                return None
+            return tuple(end + (number if name == "add" else -number) for end in self.ranges[data])
+        if name in _MOVING:
+            parts = list(data.fields) if isinstance(data, relax.Tuple) else [data]
+            return self._union(parts) if all(part in self.ranges for part in parts) else None
+        return None
+
+
+# What moves elements of its first operand, or chooses among them.
+_MOVING = frozenset({
+    "broadcast_to", "concat", "expand_dims", "flatten", "max_pool1d", "max_pool2d", "max_pool3d", "permute_dims", "repeat",
+    "reshape", "squeeze", "strided_slice", "take", "tile",
+})  # fmt: skip
+
+
+def _number(expr: ir.Expr) -> float | None:
+    """The value of a constant of one element."""
+    if isinstance(expr, ir.GenericConst) and math.prod(expr.value.shape) == 1:
+        return float(expr.value.numpy().reshape(-1)[0])
+    return None
+
+
+def _within(known: Range, kind: str) -> bool:
+    if not kind.startswith(("int", "uint")):
+        return False
+    most = np.iinfo(kind)
+    return most.min <= known[0] and known[1] <= most.max
+
+
+def _calls(main: relax.Function) -> list[relax.Call]:
+    found: list[relax.Call] = []
+    relax.analysis.post_order_visit(main, lambda node: found.append(node) if isinstance(node, relax.Call) else None)
+    return found

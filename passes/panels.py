@@ -1,0 +1,29 @@
+"""Panels of weights, put together by operators on the weight side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tvm import ir, relax
+from tvm.relax import op
+
+from ..schedules.tiles.panel import Panel
+
+Emit = Callable[[relax.Call], relax.Var]
+
+
+def assemble(emit: Emit, panel: Panel, bias: ir.Expr, taps: ir.Expr, vectors: Sequence[ir.Expr]) -> relax.Var:
+    """The panel of its rows: a bias and channel vectors float32[blocks, 1, block], weights float32[blocks, taps, block]."""
+    if panel.narrow:
+        head = emit(op.concat([bias, *vectors], axis=1))
+        return on_weights(emit, f"pack.{panel.kept}", panel.dtype, panel.shape, head, taps)
+    parts = [bias, taps, *vectors]
+    padding = panel.rows - 1 - panel.taps - panel.vectors
+    if padding:
+        parts.append(emit(op.zeros((panel.blocks, padding, panel.block), "float32")))
+    return emit(op.concat(parts, axis=1))
+
+
+def on_weights(emit: Emit, function: str, dtype: str, wanted: tuple[int, ...], *args: ir.Expr) -> relax.Var:
+    """A function of schedules/tiles/narrow_panel.py, which runs on the weight side only."""
+    return emit(op.call_pure_packed(f"flexcomp.{function}", *args, ty_args=relax.TensorType(wanted, dtype)))

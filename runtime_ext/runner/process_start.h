@@ -1,0 +1,16 @@
+// When this process started.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace flexcomp::runner {
+
+int64_t MonotonicNs();
+
+// Nanoseconds of the monotonic clock. To be called first of all: the start is taken to lie as far back as the process has
+// computed and waited for a core since, as the system counts to the nanosecond. What it waited for storage before, which has to
+// bring a program and its libraries where no memory holds them, is known to who started it only.
+int64_t ProcessStartNs();
+
+}  // namespace flexcomp::runner

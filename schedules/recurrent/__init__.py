@@ -1,0 +1,1 @@
+"""Recurrent layers, LSTM, GRU and RNN: one call computes all time steps of one direction."""

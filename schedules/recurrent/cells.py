@@ -1,0 +1,59 @@
+"""What a recurrent layer does with the products of a step: gates, the new cell and the new state, for one vector of units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from ..tiles.vector_math import constant
+from .activations import activate, clipped
+from .spec import RecurrentSpec
+
+
+@dataclass(frozen=True)
+class Products:
+    """Of one row and one vector of units; every member may emit loads."""
+
+    inputs: Callable[[int], tirx.Expr]  # of a gate: X·W + Wb
+    state: Callable[[int], tirx.Expr]  # of a gate: H·R + Rb, of the state before the step
+    peephole: Callable[[int], tirx.Expr]  # of a gate
+    before: tirx.Expr  # the state before the step
+
+
+def lstm(spec: RecurrentSpec, given: Products, cell: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+    """The state and the cell after a step; gates are i, o, f, c."""
+    f, g, h = spec.activations
+
+    def gate(number: int, seen: tirx.Expr) -> tirx.Expr:
+        total = given.inputs(number) + given.state(number)
+        return _of(spec, f, total + given.peephole(number) * seen if spec.peepholes else total)
+
+    entered = gate(0, cell)
+    kept = T.bind(constant(1.0, cell) - entered) if spec.input_forget else gate(2, cell)
+    after = T.bind(kept * cell + entered * _of(spec, g, given.inputs(3) + given.state(3)))
+    shown = gate(1, after)
+    return T.bind(shown * activate(h, after)), after
+
+
+def gru_gate(spec: RecurrentSpec, given: Products, number: int) -> tirx.Expr:
+    """The gate z, which is 0, or r, which is 1."""
+    return _of(spec, spec.activations[0], given.inputs(number) + given.state(number))
+
+
+def gru(spec: RecurrentSpec, given: Products, update: tirx.Expr, reset: tirx.Expr | None) -> tirx.Expr:
+    """The state after a step; `reset` is None where the product is of the state that it multiplied already."""
+    product = given.state(2) if reset is None else reset * given.state(2)
+    new = _of(spec, spec.activations[1], given.inputs(2) + product)
+    return T.bind((constant(1.0, update) - update) * new + update * given.before)
+
+
+def rnn(spec: RecurrentSpec, given: Products) -> tirx.Expr:
+    """The state after a step."""
+    return _of(spec, spec.activations[0], given.inputs(0) + given.state(0))
+
+
+def _of(spec: RecurrentSpec, activation, total: tirx.Expr) -> tirx.Expr:
+    return T.bind(activate(activation, clipped(spec.clip, total)))

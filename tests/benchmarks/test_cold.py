@@ -1,0 +1,306 @@
+"""What `benchmarks.cold` measures, keeps and makes of it, and the networks that it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from benchmarks import models
+from benchmarks.cold import tables
+from benchmarks.cold.artifacts import Built, Recipe, _Clock
+from benchmarks.cold.companion import busy
+from benchmarks.cold.contenders import FIXED, OURS, Began, Ours, start_ours
+from benchmarks.cold.networks import NETWORKS, NNV12, TITLES, parameters, raw_nbytes
+from benchmarks.cold.picture import draw
+from benchmarks.cold.records import KEY, Records
+from benchmarks.cold.sources import digest
+from benchmarks.cold.summary import START_MS, summarise
+from benchmarks.networks.graph import Graph
+from benchmarks.peers import ENGINES
+from benchmarks.peers.measure import EngineFailure, Workplace, largest_error
+from benchmarks.peers.page_cache import StillCached, cached_pages, forget_files
+from benchmarks.peers.starting import Waiting
+from flexcomp.demo import compare
+from flexcomp.errors import ArtifactError
+
+PUBLISHED = {  # parameters, as the papers' or the reference implementations have them
+    "alexnet_torch": 61_100_840,
+    "googlenet": 6_624_904,
+    "mobilenet_v1": 4_231_976,
+    "mobilenet_v2": 3_504_872,
+    "resnet18": 11_689_512,
+    "shufflenet_v2": 2_278_604,
+    "squeezenet1_1": 1_235_496,
+    "efficientnet_b0": 5_288_548,
+}
+IN_NCNN = {  # numbers in filters, as ncnn's benchmarks have them; biases and normalisation differ
+    "shufflenet_v1": 1_789_998,
+    "mobilenet_v2_yolov3": 3_698_880,
+    "mobilenet_yolo": 11_059_648,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_networks_have_as_many_parameters_as_published(name):
+    assert parameters(models.load(name).model) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", IN_NCNN)
+def test_networks_have_the_filters_of_those_that_ncnn_measures(name):
+    found = [weight.dims for weight in models.load(name).model.graph.initializer if weight.name.startswith("w")]
+    assert sum(int(np.prod(shape)) for shape in found if len(shape) > 1) == IN_NCNN[name]
+
+
+def test_text_is_read_by_a_network_with_lstm():
+    network = models.load("crnn_lite")
+    onnx.checker.check_model(network.model, full_check=True)
+    assert 0.9 < parameters(network.model) / 1e6 / NNV12["CRNN-lite"].parameters < 1.1
+    assert [node.op_type for node in network.model.graph.node].count("LSTM") == 2
+
+
+def test_all_of_nnv12s_networks_are_there():
+    assert set(NNV12) - set(NETWORKS) <= {"CRNN-lite"}  # until networks with LSTM are compiled
+    assert set(NETWORKS) - set(NNV12) == {"VGG-19", "ResNet-152", "ViT-B/16"}
+    assert set(NETWORKS.values()) <= set(models.NAMES) and TITLES["vit_b16"] == "ViT-B/16"
+
+
+def test_raw_weights_are_those_of_the_file():
+    model = models.load("squeezenet1_1").model
+    assert 0 <= model.ByteSize() - raw_nbytes(model) < 20_000
+    assert raw_nbytes(model) == 4 * parameters(model)  # it has no batch normalisation
+
+
+def test_files_leave_the_page_cache(tmp_path):
+    path = tmp_path / "model"
+    path.write_bytes(b"x" * 100_000)
+    assert cached_pages(path) == 25
+    forget_files([path])
+    assert cached_pages(path) == 0
+    path.read_bytes()
+    assert cached_pages(path) > 0
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no tmpfs at /dev/shm")
+def test_files_in_memory_cannot_be_cold(monkeypatch):
+    monkeypatch.setattr("benchmarks.peers.page_cache._PAUSE_S", 0.0)
+    path = Path("/dev/shm") / f"flexcomp-{os.getpid()}"
+    path.write_bytes(b"x" * 5000)
+    try:
+        with pytest.raises(StillCached, match=r"2 pages of .* is it on a disk"):
+            forget_files([path])
+    finally:
+        path.unlink()
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory) -> Workplace:
+    """A small network, converted for the engine that needs no environment of its own: ours."""
+    made = Workplace(tmp_path_factory.mktemp("tiny"), 1)
+    g = Graph("tiny", 0)
+    x = g.relu(g.conv(g.input("x", (1, 3, 16, 16)), 16, 3))
+    onnx.save(g.model(g.conv(x, 8, 1), (1, 8, 16, 16)), made.model)
+    np.savez(made.inputs, x=np.random.default_rng(0).standard_normal((1, 3, 16, 16), dtype=np.float32))
+    made.convert("flexcomp")
+    return made
+
+
+@pytest.fixture
+def expected(workplace) -> list[np.ndarray]:
+    with np.load(workplace.inputs) as inputs:
+        return list(compare.reference(onnx.load(workplace.model), dict(inputs)).values())
+
+
+def test_an_engine_starts_when_it_is_told(workplace, expected):
+    waiting = Waiting(workplace, "flexcomp", False, 0.0)
+    try:
+        waiting.until_ready()
+        time.sleep(0.3)  # in nobody's time
+        found = waiting.go()
+    finally:
+        waiting.close()
+    assert largest_error(found.outputs, expected) < 1e-5
+    assert len(found.inferences_ms) >= 6 and found.inferences_ms[0] > max(found.inferences_ms[3:])
+
+
+def test_an_engine_that_cannot_start_says_why(workplace, tmp_path):
+    elsewhere = Workplace(tmp_path, 1)
+    (tmp_path / "flexcomp-1").mkdir()
+    np.savez(elsewhere.inputs, x=np.zeros(1))
+    waiting = Waiting(elsewhere, "flexcomp", False, 0.0)
+    try:
+        with pytest.raises(EngineFailure, match=r"start: .*ArtifactError.*model\.so"):
+            waiting.go()
+    finally:
+        waiting.close()
+
+
+def test_our_runner_starts_cold(workplace, expected, tmp_path):
+    np.save(tmp_path / "x.npy", np.load(workplace.inputs)["x"])
+    built = Built(workplace.of(ENGINES["flexcomp"]) / "model.so", 0.0, 0.0, 0, 0)
+    for ours in (OURS, Ours("bound", options=FIXED)):
+        found = start_ours(ours, built, {"x": tmp_path / "x.npy"}, ("output",), 1, 0.0)
+        assert largest_error(found.outputs, expected) < 1e-5
+        assert found.first_ms > found.figures()["steady_ms"] and found.bandwidth > 1e6
+    with pytest.raises(ArtifactError, match=r"^cannot open"):
+        start_ours(OURS, built, {"x": tmp_path / "no.npy"}, ("output",), 1, 0.0)
+
+
+def test_a_companion_takes_its_share_and_ends():
+    core = min(os.sched_getaffinity(0))
+    before = set(_companions())
+    with busy(core, 0.5):
+        (pid,) = set(_companions()) - before
+        start, spent = time.perf_counter(), _spent(pid)
+        time.sleep(0.3)
+        assert 0.02 < (_spent(pid) - spent) / (time.perf_counter() - start) < 0.8  # others may want the core, too
+        assert os.sched_getaffinity(pid) == {core}
+    assert set(_companions()) == before
+    with busy(core, 0.0):
+        assert set(_companions()) == before
+
+
+def _companions() -> list[int]:
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            line, parent = (place / "cmdline").read_bytes(), (place / "stat").read_text().rsplit(")", 1)[1].split()[1]
+        except OSError:
+            continue
+        if b"benchmarks.cold.companion" in line and int(parent) == os.getpid():
+            found.append(int(place.name))
+    return found
+
+
+def _spent(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) * 1e-9
+
+
+def test_records_survive_a_kill(tmp_path):
+    path = tmp_path / "records.jsonl"
+    first = dict(zip(KEY, ("peers", "net", 1, 0.0, "flexcomp", 0), strict=True))
+    records = Records(path)
+    records.add(first | {"first_ms": 3.0})
+    whole = path.read_text()
+    path.write_text(whole + '{"topic": "pe')  # cut off
+    records = Records(path)
+    assert tuple(first.values()) in records and path.read_text() == whole
+    records.add(first | {"round": 1, "first_ms": 5.0})
+    assert [record["first_ms"] for record in Records(path).of(topic="peers", network="net")] == [3.0, 5.0]
+
+
+def _key(topic: str, contender: str, *, load: float = 0.0, number: int = 0) -> dict:
+    return dict(zip(KEY, (topic, "resnet18", 1, load, contender, number), strict=True))
+
+
+def _add(records: Records, key: dict, first: float, *, error: float = 0.0, noise: float = 1.0, **more: object) -> None:
+    times = {"first_ms": first * noise, "second_ms": 12.0, "third_ms": 11.0, "steady_ms": 10.0}
+    records.add(key | times | {"error": error, "right": error < 1e-3} | more)
+
+
+@pytest.fixture
+def records(tmp_path) -> Records:
+    """Two rounds of three engines: one is wrong, one is faster with its cache."""
+    found = Records(tmp_path / "records.jsonl")
+    facts = {"parameters": 5, "raw_nbytes": 20e6, "weights_nbytes": 30e6, "library_nbytes": 1e6}
+    facts |= {"build_s": 9.0, "plan_s": 2.0, "computing_ms": 8.0}
+    for load, topic, number in product((0.0, 0.5), ("peers", "busy"), range(2)):
+        key = partial(_key, topic, load=load, number=number)
+        add = partial(_add, found, noise=1.0 + number)  # of the machine, in a whole round
+        first = 60.0 if load else 50.0
+        add(key("flexcomp"), first, bandwidth=1e9 / (1 + number), **({} if number else facts))
+        add(key("ncnn"), 20.0, error=0.5)
+        add(key("openvino cached"), 100.0)
+        if not number:
+            add(key("openvino"), 300.0)
+            found.add(key("mnn") | {"failure": "start: no such operator"})
+    return found
+
+
+def test_the_bound_and_the_ratios_are_those_of_the_rounds(records):
+    (one,) = summarise(records, "peers")
+    assert one.bounds_ms["flexcomp"] == (20 + START_MS, 40 + START_MS)  # what is raw, at the bandwidth of the round
+    assert one.over_bound() == pytest.approx((50 / 35 + 100 / 55) / 2)
+    assert one.best_peer == "openvino cached" and one.of_best() == 0.5  # though the second round was slow
+    assert one.times["flexcomp"].median == 75.0 and not one.times["ncnn"].right
+    assert "openvino" not in one.times and one.failures == {"mnn": "start: no such operator"}
+
+
+def test_the_bound_is_computing_where_that_takes_longer(records):
+    (record,) = records.of(**_key("peers", "flexcomp"))
+    records.add(record | {"raw_nbytes": 1e6})
+    (one,) = summarise(records, "peers")
+    assert one.bounds_ms["flexcomp"] == (8 + START_MS,) * 2
+
+
+def test_tables_show_who_is_wrong_or_failed(records):
+    (one,) = summarise(records, "peers")
+    text = tables.starts([one])
+    assert "| ResNet-18 | 20.0 | 45 | 75 (50 to 100) | 1.62 |" in text
+    assert "30 wrong (5e-01)" in text and "150 (c)" in text and "failed" in text
+    assert "resnet18, mnn: start: no such operator" in text
+    assert "| ResNet-18 | 75.0 | 12.0 | 11.0 | 10.0 | 1.20 | 1.10 | 10.0 (openvino cached) |" in tables.continuing([one])
+    assert "| ResNet-18 | 0.00 | 20.0 | 30.0 | 1.50 |  | 1.75 | 1.0 | 2.0 | 0.9 | 9.0 |" in tables.storage([one])
+
+
+def test_a_busy_machine_is_held_against_the_idle_one(records):
+    text = tables.loads({load: summarise(records, "busy", load) for load in (0.0, 0.5)})
+    assert "| ResNet-18 | 1 | 75 (50 to 100) | 90 (1.20×) |" in text
+
+
+def test_ablations_are_ratios(records):
+    for number in range(2):
+        _add(records, _key("busy", "no pipeline", number=number), 100.0, noise=1.0 + number)
+    assert "150 (2.00×)" in tables.ablation(summarise(records, "busy"))
+
+
+def test_a_picture_is_drawn(records, tmp_path):
+    draw(summarise(records, "peers"), tmp_path / "cold.png")
+    assert (tmp_path / "cold.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_artifact_is_known_by_what_it_is_made_of(tmp_path):
+    source = tmp_path / "compiler"
+    source.mkdir()
+    (source / "pass.py").write_text("a = 1")
+    first = digest(["compiler"], tmp_path)
+    assert digest(["compiler"], tmp_path, "another profile") != first
+    other = tmp_path / "other"
+    (other / "compiler").mkdir(parents=True)
+    (other / "compiler" / "pass.py").write_text("a = 2")
+    assert digest(["compiler"], other) != first
+    assert str(Recipe("once", "smallest", "best", "int8")) == "once-smallest-best-int8"
+
+
+def test_phases_of_a_build_are_timed(monkeypatch):
+    ticks = iter([0.0, 1.0, 4.0, 6.0])
+    monkeypatch.setattr("benchmarks.cold.artifacts.time.perf_counter", lambda: next(ticks))
+    clock = _Clock()
+    for phase, done in (("import", 0), ("plan", 0), ("plan", 1), ("compile", 0)):
+        clock(phase, done, 1)
+    monkeypatch.setattr("benchmarks.cold.artifacts.time.perf_counter", lambda: 9.0)
+    assert clock.taken("plan") == 2.0 and clock.taken("compile") == 3.0
+
+
+def test_steady_is_what_follows_the_third():
+    assert Began(50.0, (9.0, 8.0, 7.0, 5.0, 6.0), []).figures() == {
+        "first_ms": 50.0, "second_ms": 9.0, "third_ms": 8.0, "steady_ms": 6.0
+    }  # fmt: skip
+
+
+def test_the_command_shows_what_was_measured(records, tmp_path):
+    command = [sys.executable, "-m", "benchmarks.cold", str(tmp_path), "--show", "--records", str(tmp_path / "records.jsonl")]
+    command += ["--json", str(tmp_path / "summary.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "1 thread" in done.stdout and "ResNet-18" in done.stdout
+    assert json.loads((tmp_path / "summary.json").read_text())[0]["name"] == "resnet18"

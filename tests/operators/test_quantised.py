@@ -1,0 +1,259 @@
+"""Operators on 8-bit tensors beside ONNX Runtime's; granularities of QuantizeLinear and DequantizeLinear beside ONNX's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import flexcomp
+from flexcomp.errors import UnsupportedModelError
+
+from .agreement import agree
+from .networks import node
+
+FEW = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ELEMENTS = {np.dtype(np.uint8): TensorProto.UINT8, np.dtype(np.int8): TensorProto.INT8, np.dtype("f4"): TensorProto.FLOAT}
+IMAGE = (1, 6, 9, 10)
+
+
+def network(nodes, inputs: dict[str, np.ndarray], weights: dict[str, np.ndarray], opset: int = 17) -> onnx.ModelProto:
+    """One output, y, whose type is to be inferred by who reads the network."""
+    graph = helper.make_graph(
+        list(nodes), "network",
+        [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in inputs.items()],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(np.asarray(v), n) for n, v in weights.items()],
+    )  # fmt: skip
+    domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=domains, ir_version=10)
+
+
+def drawn(rng, kind, shape) -> np.ndarray:
+    most = np.iinfo(kind)
+    return rng.integers(most.min, most.max + 1, shape).astype(kind)
+
+
+def run(model: onnx.ModelProto, budget: str | None = None, **inputs: np.ndarray) -> np.ndarray:
+    with flexcomp.build(model, threads=1, kernels="fastest", progress=False).session(budget=budget) as session:
+        return next(iter(session.run(inputs).values()))
+
+
+def theirs(model: onnx.ModelProto, **inputs: np.ndarray) -> np.ndarray:
+    return onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)[0]
+
+
+F = np.float32
+# name → node over x (and z, another tensor), and what else it reads; scales and zero points are s and o, of the result t and p.
+MICROSOFT = {
+    "QLinearAdd": node("QLinearAdd", "x", "s", "o", "z", "t", "p", "u", "p", domain="com.microsoft"),
+    "QLinearMul": node("QLinearMul", "x", "s", "o", "z", "t", "p", "u", "p", domain="com.microsoft"),
+    "QLinearSigmoid": node("QLinearSigmoid", "x", "s", "o", "small", "none", domain="com.microsoft"),
+    "QLinearLeakyRelu": node("QLinearLeakyRelu", "x", "s", "o", "t", "p", domain="com.microsoft", alpha=0.3),
+    "QLinearGlobalAveragePool": node("QLinearGlobalAveragePool", "x", "s", "o", "t", "p", domain="com.microsoft"),
+    "QLinearAveragePool": node(
+        "QLinearAveragePool", "x", "s", "o", "t", "p", domain="com.microsoft", kernel_shape=[3, 2], strides=[2, 1],
+        pads=[1, 0, 1, 0],
+    ),
+    "QLinearConcat": node("QLinearConcat", "t", "p", "x", "s", "o", "z", "t", "p", domain="com.microsoft", axis=1),
+    "QLinearSoftmax": node("QLinearSoftmax", "x", "s", "o", "small", "none", domain="com.microsoft", axis=-1, opset=13),
+    "QLinearWhere": node("QLinearWhere", "c", "x", "s", "o", "z", "t", "p", "u", "p", domain="com.microsoft"),
+}  # fmt: skip
+
+
+# ONNX Runtime averages signed pixels as if they were unsigned.
+CASES = [(n, k) for n in MICROSOFT for k in (np.uint8, np.int8) if (n, k) != ("QLinearGlobalAveragePool", np.int8)]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_operators_of_onnx_runtime(name, kind, tmp_path):
+    rng = np.random.default_rng(len(name))
+    made = MICROSOFT[name]
+    given = {"x": drawn(rng, kind, IMAGE)} | ({"z": drawn(rng, kind, IMAGE)} if "z" in made.input else {})
+    weights = {"s": F(0.021), "o": kind(7), "t": F(0.034), "p": kind(3), "u": F(0.045), "small": F(1 / 256), "none": kind(0)}
+    weights["c"] = rng.integers(0, 2, IMAGE).astype(bool)
+    model = network([made], given, {n: v for n, v in weights.items() if n in made.input})
+    model.graph.output[0].type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    found = agree(model, tmp_path, rtol=0, atol=1, **given)
+    assert np.mean(next(iter(found.values())) != theirs(model, **given)) < 0.02
+
+
+@FEW
+@given(data=st.data())
+def test_convolutions(data):
+    """Any attributes; signed weights have 7 bits, as ONNX Runtime saturates pairs of products where it has no VNNI."""
+    draw = data.draw
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    groups = draw(st.sampled_from([1, 1, 3, 6]))
+    kernel = draw(st.sampled_from([(1, 1), (3, 3), (3, 3), (5, 1), (2, 3)]))
+    channels = draw(st.sampled_from([6, 12, 30]))
+    kind = draw(st.sampled_from([np.uint8, np.int8]))
+    weight_kind = draw(st.sampled_from([np.int8, kind]))
+    each = draw(st.booleans())
+    shape = (channels, IMAGE[1] // groups, *kernel)
+    w = drawn(rng, weight_kind, shape) // weight_kind(2)
+    zero = 0 if each or weight_kind is np.int8 else draw(st.integers(50, 80))
+    scales = rng.uniform(0.01, 0.05, channels).astype("f4") if each else F(0.02)
+    weights = {
+        "s": F(0.03), "o": kind(draw(st.integers(0, 100))), "w": w, "v": scales,
+        "q": np.full(np.shape(scales), zero, weight_kind), "t": F(0.9), "p": kind(draw(st.integers(-0, 120))),
+        "b": rng.integers(-5000, 5000, channels).astype("i4"),
+    }  # fmt: skip
+    pads = [draw(st.integers(0, kernel[i % 2] - 1)) for i in range(4)]
+    strides = [draw(st.integers(1, 2)) for _ in range(2)]
+    made = node("QLinearConv", "x", "s", "o", "w", "v", "q", "t", "p", "b", group=groups, pads=pads, strides=strides)
+    x = drawn(rng, kind, IMAGE)
+    model = network([made], {"x": x}, weights)
+    model.graph.output[0].type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    np.testing.assert_array_equal(run(model, x=x), theirs(model, x=x))
+
+
+def test_ties_go_to_even_whatever_the_kernel():
+    """Scales are powers of two, so that of 512 sums one lies between two integers; Winograd's err before they are rounded."""
+    rng = np.random.default_rng(5)
+    x, w = drawn(rng, np.uint8, (1, 32, 24, 24)), drawn(rng, np.int8, (32, 32, 3, 3)) // np.int8(2)
+    weights = {"s": F(2**-4), "o": np.uint8(128), "w": w, "v": F(2**-5), "q": np.int8(0), "t": F(1), "p": np.uint8(128)}
+    model = network([node("QLinearConv", "x", "s", "o", "w", "v", "q", "t", "p", pads=[1] * 4)], {"x": x}, weights)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
+    artifact = flexcomp.build(model, threads=1, kernels="fastest", progress=False)
+    assert any(layer.implementation.startswith("winograd") for layer in artifact.program.layers)
+    with artifact.session() as session:
+        np.testing.assert_array_equal(next(iter(session.run({"x": x}).values())), theirs(model, x=x))
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_dense_layers(real, each, transposed):
+    """QGemm, whose result is quantised or real."""
+    rng = np.random.default_rng(3)
+    x, w = drawn(rng, np.uint8, (3, 40)), drawn(rng, np.int8, (8, 40) if transposed else (40, 8)) // np.int8(2)
+    scales = rng.uniform(0.01, 0.05, 8).astype("f4") if each else F(0.02)
+    weights = {
+        "s": F(0.03), "o": np.uint8(90), "w": w, "v": scales, "q": np.zeros(np.shape(scales), np.int8),
+        "b": rng.integers(-5000, 5000, 8).astype("i4"), "t": F(0.9), "p": np.uint8(120),
+    }  # fmt: skip
+    result = [] if real else ["t", "p"]
+    made = node("QGemm", "x", "s", "o", "w", "v", "q", "b", *result, domain="com.microsoft", transB=transposed, alpha=1.5)
+    model = network([made], {"x": x}, {n: v for n, v in weights.items() if n in made.input})
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT if real else TensorProto.UINT8
+    np.testing.assert_allclose(run(model, x=x), theirs(model, x=x), rtol=1e-6, atol=1e-5 if real else 0)
+
+
+def test_dynamic_products(tmp_path):
+    """As ONNX Runtime's optimiser writes them: an input quantised by its own range, times weights of 8 bits."""
+    rng = np.random.default_rng(4)
+    x, w = rng.standard_normal((3, 40)).astype("f4"), drawn(rng, np.int8, (40, 8)) // np.int8(2)
+    weights = {"w": w, "v": F(0.02), "q": np.int8(0), "b": rng.standard_normal(8).astype("f4")}
+    made = node("DynamicQuantizeMatMul", "x", "w", "v", "q", "b", domain="com.microsoft")
+    model = network([made], {"x": x}, weights)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    agree(model, tmp_path, rtol=1e-5, atol=1e-5, x=x)
+
+
+@FEW
+@given(data=st.data())
+def test_products_of_integers(data):
+    """Beyond 2^24 as well, where the product is cut into parts."""
+    draw = data.draw
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    inner = draw(st.sampled_from([5, 300, 900]))
+    kinds = [draw(st.sampled_from([np.uint8, np.int8])) for _ in range(2)]
+    is_weight, extreme = draw(st.booleans()), draw(st.booleans())
+    a, b = drawn(rng, kinds[0], (3, inner)), drawn(rng, kinds[1], (inner, 4))
+    if extreme:
+        a[:], b[:] = np.iinfo(kinds[0]).max, np.iinfo(kinds[1]).max
+    zeros = [kinds[0](draw(st.sampled_from([0, 9]))), kinds[1](draw(st.sampled_from([0, 100])))]
+    inputs = {"x": a} | ({} if is_weight else {"z": b})
+    weights = {"o": zeros[0], "p": zeros[1]} | ({"z": b} if is_weight else {})
+    model = network([node("MatMulInteger", "x", "z", "o", "p")], inputs, weights)
+    want = (a.astype("i8") - zeros[0]) @ (b.astype("i8") - zeros[1])
+    np.testing.assert_array_equal(run(model, **inputs), want)
+
+
+def test_convolutions_of_integers_beyond_what_float32_counts():
+    x, w = np.full((1, 300, 4, 4), 255, np.uint8), np.full((2, 300, 3, 3), 255, np.uint8)
+    w[1] = np.random.default_rng(0).integers(0, 256, w[1].shape)
+    model = network([node("ConvInteger", "x", "w", pads=[1, 1, 1, 1])], {"x": x}, {"w": w})
+    (want,) = ReferenceEvaluator(
+        network([node("Conv", "x", "w", pads=[1, 1, 1, 1])], {"x": x.astype("f8")}, {"w": w.astype("f8")})
+    ).run(None, {"x": x.astype("f8")})
+    found = run(model, x=x)
+    assert found.max() > 1 << 24
+    np.testing.assert_array_equal(found, want)
+
+
+@FEW
+@given(data=st.data())
+def test_granularities(data):
+    """A scale for the tensor, for each index of an axis, for blocks; forwards and back."""
+    draw = data.draw
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    shape, axis = (4, 6, 8), draw(st.integers(-3, 2))
+    kind = draw(st.sampled_from([np.uint8, np.int8, np.uint16, np.int16]))
+    granularity = draw(st.sampled_from(["tensor", "axis", "block"]))
+    of, attributes = (), {}
+    if granularity == "axis":
+        of, attributes = (shape[axis],), {"axis": axis}
+    elif granularity == "block":
+        size = draw(st.sampled_from([1, 2, shape[axis]]))
+        of = tuple(n // size if i == axis % 3 else n for i, n in enumerate(shape))
+        attributes = {"axis": axis, "block_size": size}
+    scale = rng.choice([0.25, 0.5, 0.1, 0.3, 1.0], of).astype("f4")
+    weights = {"s": scale} | ({"o": rng.integers(0, 100, of).astype(kind)} if draw(st.booleans()) or kind is not np.uint8 else {})
+    parameters = ["s", *(["o"] if "o" in weights else [])]
+    x = (rng.integers(-400, 400, shape) / 8).astype("f4")  # ties among them
+    there = network([node("QuantizeLinear", "x", *parameters, **attributes)], {"x": x}, weights, opset=21)
+    (want,) = ReferenceEvaluator(there).run(None, {"x": x})
+    found = run(there, x=x)
+    assert found.dtype == want.dtype
+    np.testing.assert_array_equal(found, want)
+    back = network([node("DequantizeLinear", "x", *parameters, **attributes)], {"x": want}, weights, opset=21)
+    np.testing.assert_allclose(run(back, x=want), ReferenceEvaluator(back).run(None, {"x": want})[0], rtol=1e-6)
+
+
+def test_what_is_dequantised_and_quantised_alike_is_moved_as_it_is(tmp_path):
+    """Pooling, transposing and joining 8-bit tensors, as QOperator networks do."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal(IMAGE).astype("f4")
+    nodes = [
+        node("QuantizeLinear", "x", "s", "o", out="a"), node("MaxPool", "a", out="b", kernel_shape=[2, 2]),
+        node("Transpose", "b", out="c", perm=[0, 2, 3, 1]), node("Reshape", "c", "shape", out="d"),
+        node("DequantizeLinear", "d", "s", "o"),
+    ]  # fmt: skip
+    weights = {"s": F(0.02), "o": np.uint8(100), "shape": np.int64([8, -1])}
+    model = onnx.shape_inference.infer_shapes(network(nodes, {"x": x}, weights))
+    agree(model, tmp_path, rtol=0, atol=0, x=x)
+
+
+def test_weights_of_4_bits(tmp_path):
+    rng = np.random.default_rng(2)
+    x, q = rng.standard_normal((3, 16)).astype("f4"), rng.integers(-8, 8, (16, 5))
+    packed = helper.make_tensor("w", TensorProto.INT4, q.shape, q.ravel())
+    nodes = [node("DequantizeLinear", "w", "s", out="v", axis=1), node("MatMul", "x", "v")]
+    model = network(nodes, {"x": x}, {"s": rng.uniform(0.1, 0.2, 5).astype("f4")}, opset=21)
+    model.graph.initializer.append(packed)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    found = run(model, x=x)
+    np.testing.assert_allclose(found, ReferenceEvaluator(model).run(None, {"x": x})[0], rtol=1e-5, atol=1e-6)
+
+
+def test_results_of_other_types_are_refused_by_name():
+    x = np.zeros((2, 3), "f4")
+    for kind in ("INT4", "FLOAT8E4M3FN"):
+        made = node("QuantizeLinear", "x", "s", output_dtype=getattr(TensorProto, kind))
+        with pytest.raises(UnsupportedModelError, match=rf"\(QuantizeLinear\): result 'y' holds {kind.lower()}"):
+            flexcomp.build(network([made], {"x": x}, {"s": F(1)}, opset=21), threads=1)
+
+
+def test_channels_last_are_refused_by_name():
+    x = np.zeros(IMAGE, np.uint8)
+    made = node("QLinearAveragePool", "x", "s", "o", "s", "o", domain="com.microsoft", kernel_shape=[2, 2], channels_last=1)
+    model = network([made], {"x": x}, {"s": F(1), "o": np.uint8(0)})
+    with pytest.raises(UnsupportedModelError, match=r"com\.microsoft\.QLinearAveragePool\): its channels are last"):
+        flexcomp.build(model, threads=1)
