@@ -142,7 +142,7 @@ def test_a_slower_device_delays_each_load_by_no_more_than_its_latency(
     problem: Problem, factor: float, strategy: str, more: float
 ) -> None:
     """Where loads do not slow down computing: there a load that comes later may fall into a wait, and disturb less."""
-    problem = replace(problem, storage=replace(problem.storage, disturbance=0.0))
+    problem = replace(problem, storage=replace(problem.storage, disturbance=0.0, crowded=0.0))
     try:
         planned = plan(problem, int(minimum_budget(problem).nbytes * factor), strategy)
     except PlanError:

@@ -74,7 +74,7 @@ def test_every_order_of_steps_is_right(tmp_path):
         ),
         pytest.param("storage/loader.h", "kTurns = 4", "kTurns = 2", "all read ahead: ", id="turns are used again too soon"),
         pytest.param(
-            "base/counter.h", f"{_STORE}    if ({_ASLEEP}) value_.notify_all();\n",
+            "base/counter.h", f"{_STORE}    WakeUp();\n",
             f"    const bool asleep = {_ASLEEP};\n{_STORE}    if (asleep) value_.notify_all();\n",
             "nobody can go on", id="a sleeper is missed",
         ),

@@ -31,7 +31,7 @@ def resident_bytes():
 
 def test_a_smaller_budget_stops_the_inference_in_progress(tiny, x, budgets):
     """It begins anew on the smaller plan, and the memory is back when the call returns."""
-    with flexcomp.load(tiny.library, read_bandwidth=SLOW, trace=True) as session:
+    with flexcomp.load(tiny.library, "all", read_bandwidth=SLOW, trace=True) as session:
         results = []
         worker = start(lambda: results.append(session(x)))
         time.sleep(0.03)  # reading what will be pinned takes 80 ms
@@ -60,7 +60,7 @@ def test_memory_goes_back_before_reads_into_it_end(tiny, x, budgets):
     """Direct reads hold their own pages: nobody waits for slow storage."""
     if reason := why_no_queue():
         pytest.skip(f"the kernel queues no reads, so a switch waits for the one in progress: {reason}")
-    with flexcomp.load(tiny.library, read_bandwidth=SLOW / 20) as session:
+    with flexcomp.load(tiny.library, "all", read_bandwidth=SLOW / 20) as session:
         if not session.stats()["direct_io"]:
             pytest.skip(f"{tiny.library} lies on a file system without O_DIRECT: set TMPDIR to one that has it")
         before = resident_bytes()
@@ -90,7 +90,7 @@ def test_a_larger_budget_waits_for_the_next_inference(tiny, x, budgets):
         worker = start(lambda: session(x))
         time.sleep(0.03)
         before = time.monotonic()
-        assert session.set_budget(None).budget_bytes == budgets[2]
+        assert session.set_budget("all").budget_bytes == budgets[2]
         assert time.monotonic() - before < 0.03
         assert session.budget == budgets[0]
         worker.join()
@@ -111,7 +111,7 @@ def test_the_last_wish_counts(tiny, x, budgets):
 
 
 def test_an_interrupted_session_can_be_closed(tiny, x, budgets):
-    session = flexcomp.load(tiny.library, read_bandwidth=SLOW)
+    session = flexcomp.load(tiny.library, "all", read_bandwidth=SLOW)
     worker = start(lambda: session(x))
     time.sleep(0.03)
 

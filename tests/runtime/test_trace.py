@@ -73,7 +73,7 @@ def test_a_failed_inference_says_so(tiny, x):
 def test_a_switch_changes_what_is_traced(tiny, x):
     with flexcomp.load(tiny.library, "min", trace=True) as session:
         session(x)
-        session.set_budget(None)
+        session.set_budget("all")
         session(x)
         assert session.trace().rung == 2
         check(session.trace(), tiny.program.rungs[2], resident=False)

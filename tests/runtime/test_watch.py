@@ -36,7 +36,7 @@ def until(condition, seconds=10.0):
 
 def test_a_function_is_followed(tiny, x, budgets):
     allowed = [None]
-    with flexcomp.load(tiny.library) as session:
+    with flexcomp.load(tiny.library, "all") as session:
         with session.watch(lambda: allowed[0], interval_s=0.005, patience_s=0.05) as watch:
             time.sleep(0.05)
             assert session.budget == budgets[2]
@@ -54,7 +54,7 @@ def test_a_function_that_fails_is_reported_once(tiny, budgets, caplog):
     def fails():
         raise OSError("no sensor")
 
-    with caplog.at_level(logging.WARNING), flexcomp.load(tiny.library) as session:
+    with caplog.at_level(logging.WARNING), flexcomp.load(tiny.library, "all") as session:
         with session.watch(fails, interval_s=0.005):
             time.sleep(0.1)
         assert session.budget == budgets[2]
@@ -72,14 +72,14 @@ def test_whatever_a_function_raises_it_is_asked_again(tiny, budgets, caplog, err
             raise error("no sensor")
         return budgets[1]
 
-    with caplog.at_level(logging.WARNING), flexcomp.load(tiny.library) as session:
+    with caplog.at_level(logging.WARNING), flexcomp.load(tiny.library, "all") as session:
         with session.watch(fails_at_first, interval_s=0.001):
             until(lambda: session.budget == budgets[1])
     assert [record.getMessage() for record in caplog.records] == ["the budget stays as it is: no sensor"]
 
 
 def test_the_watch_ends_with_the_session(tiny):
-    session = flexcomp.load(tiny.library)
+    session = flexcomp.load(tiny.library, "all")
     watch = session.watch(lambda: 10**9, interval_s=0.005)
     session.close()
     until(lambda: not watch._thread.is_alive())
@@ -116,7 +116,7 @@ def test_control_groups_by_their_files(tiny, budgets, tmp_path, version):
     group.mkdir(parents=True)
     (root / "parent" / limit).write_text("max\n" if version == 2 else f"{2**63 - 4096}\n")
     (group / limit).write_text("1000000000\n")
-    with flexcomp.load(tiny.library) as session:
+    with flexcomp.load(tiny.library, "all") as session:
         source = ControlGroup(group, root)
         assert source.allowed(session) == 1_000_000_000
         session(np.zeros(256, "f4"))
@@ -135,7 +135,7 @@ def test_control_groups_by_their_files(tiny, budgets, tmp_path, version):
 def test_what_slows_a_group_down_limits_it(tiny, tmp_path):
     group = tmp_path / "cgroup" / "group"
     group.mkdir(parents=True)
-    with flexcomp.load(tiny.library) as session:
+    with flexcomp.load(tiny.library, "all") as session:
         for most, high, allowed in (
             ("max", "5000000", 5_000_000),
             ("4000000", "5000000", 4_000_000),
@@ -192,7 +192,7 @@ def test_a_budget_that_has_no_room_is_not_tried_all_the_time(tiny, budgets):
     tried = []
 
     class Session:
-        ladder, budget = flexcomp.load(tiny.library).ladder, budgets[0]
+        ladder, budget = flexcomp.load(tiny.library, "all").ladder, budgets[0]
 
         def set_budget(self, budget):
             tried.append(time.monotonic())
@@ -226,7 +226,7 @@ def test_pressure(tiny, budgets, tmp_path):
         )
 
     press(50)
-    with flexcomp.load(tiny.library) as session:
+    with flexcomp.load(tiny.library, "all") as session:
         with session.watch(Pressure(path), interval_s=0.005, patience_s=0.05):
             until(lambda: session.budget == budgets[0])
             press(5)
@@ -237,7 +237,7 @@ def test_pressure(tiny, budgets, tmp_path):
 
 
 def test_what_cannot_be_watched(tiny, tmp_path):
-    with flexcomp.load(tiny.library) as session:
+    with flexcomp.load(tiny.library, "all") as session:
         for wrong in ("weather", 5, tmp_path / "nothing"):
             with pytest.raises(InputError, match="watch follows"):
                 session.watch(wrong)

@@ -83,10 +83,11 @@ def test_a_build_takes_the_fastest_measured_kernel_and_its_time(tuned, tmp_path)
     path, _, _ = tuned
     database = Database.open(tmp_path / "edited.jsonl")
     first = next(r for r in Database.read(path).records if "kernel=(3, 3)" in r.layer)
-    fastest = "direct 3×32"
+    unit = resolve_target("native").vector_unit
+    fastest = f"direct 3×{2 * unit.width}"
     spec = ConvSpec(1, 24, 24, 16, 32, (3, 3), padding=(1, 1, 1, 1), epilogue=("relu", ("acc",)))
     assert repr(spec) == first.layer
-    assert named(spec, resolve_target("native").vector_unit, fastest) is not None
+    assert named(spec, unit, fastest) is not None
     database.extend(Database.read(path).records)
     database.append(type(first)(**{**first.__dict__, "kernel": fastest, "seconds": 1e-9}))
     notes = []
@@ -198,7 +199,7 @@ def test_a_crash_or_a_hang_costs_one_trial():
 def test_a_trial_reads_other_weights_in_every_call():
     spec = ConvSpec(1, 14, 14, 256, 256)
     unit = resolve_target("native").vector_unit
-    for name in ("direct 6×32", "direct 3×32"):
+    for name in (f"direct 6×{2 * unit.width}", f"direct 3×{2 * unit.width}"):
         trial = Trial(spec, name, "llvm", 1, WeightsDigest(4096, 0, 1 << 20, ()))
         (rung,) = one_layer_program(trial, named(spec, unit, name), ()).rungs
         places = {step.weights_at for step in rung.steps}
