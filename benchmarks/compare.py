@@ -38,7 +38,7 @@ from benchmarks.peers.measure import EngineFailure, Workplace
 from benchmarks.peers.picture import draw, shown
 from benchmarks.peers.summary import OURS, Run, Verdict, conditions, judge, ranking, standing
 from flexcomp.report.progress import BuildProgress
-from flexcomp.runtime.session import read_info
+from flexcomp.runtime.library import read_info
 
 NETWORKS = {  # short names → those of benchmarks.models
     "resnet152": "resnet152",

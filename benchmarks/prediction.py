@@ -20,7 +20,7 @@ from flexcomp.program.prediction import LayerTime, Prediction
 from flexcomp.program.program import Program
 from flexcomp.program.program_bytes import decode_program
 from flexcomp.runtime import runner
-from flexcomp.runtime.session import read_program
+from flexcomp.runtime.library import read_program
 
 
 def prediction_of(program: Program, profile: DeviceProfile, threads: int) -> Prediction:

@@ -19,7 +19,7 @@ import onnxruntime
 import flexcomp
 from benchmarks.soak.files import digest
 from benchmarks.soak.networks import VERSIONS, Network, networks
-from flexcomp.runtime.session import read_info
+from flexcomp.runtime.library import read_info
 
 # Of the largest output. Both add up float32 products, up to 4,096 in a sum, each in an order of its own, and some kernels are
 # Winograd's: they were 3e-7 to 1.3e-6 apart. Other or stale weights put them apart by the size of the output.

@@ -16,9 +16,9 @@ from flexcomp.cli.common import (
     parse_files,
     read_input,
 )
-from flexcomp.cli.names import BUDGETS, completed
+from flexcomp.cli.names import BUDGETS, completed, known_option
 from flexcomp.report import budget_rows, median_row, shared_processor, stdout_console, waiting
-from flexcomp.runtime import Budget, parse_budget
+from flexcomp.runtime import STARTS, Budget, parse_budget
 from flexcomp.units import enough, human_bytes
 
 
@@ -35,6 +35,7 @@ def run(
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; by default as built, within the cores.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="How many inferences are timed.")] = 1,
     warmup: Annotated[int, typer.Option(min=0, help="Inferences before them, which are not timed.")] = 0,
+    start: Annotated[str, known_option(STARTS, "Let the first inference load what stays in memory, or load it before")] = "cold",
     input: Annotated[
         list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input; without any, random ones.")
     ] = None,
@@ -61,6 +62,7 @@ def run(
             threads=threads,
             repeat=repeat,
             warmup=warmup,
+            start=start,
             seed=seed,
             verify=verify,
             inputs=files,
@@ -90,6 +92,7 @@ def _table(title: str, report: dict, budget: Budget) -> Table:
         ("idle process", human_bytes(report["idle_rss_bytes"], units)),
         ("peak over idle", human_bytes(report["peak_rss_bytes"] - report["idle_rss_bytes"], units)),
         ("start to ready", f"{report['start_ms']:.2f} ms"),
+        *([("loading within that", f"{report['warm_ms']:.2f} ms")] if "warm_ms" in report else []),
         ("first inference", f"{report['first_ms']:.2f} ms"),
         ("read from storage", human_bytes(report["bytes_read"], units)),
         *prepared_rows(report, units),

@@ -7,7 +7,9 @@ from flexcomp.doors import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,
-    session="RungInfo Session TensorInfo check_options checked_inputs checked_threads load named_outputs read_info read_program",
+    session="STARTS RungInfo Session check_options checked_threads load",
+    library="read_info read_program",
+    ports="TensorInfo checked_inputs named_outputs",
     budget="MINIMUM Budget note_minimum parse_budget resolve resolve_in set_by too_small",
     display="ladder_html",
     trace="Trace Traces parse_trace",

@@ -36,6 +36,7 @@ def run(
     threads: int | None = None,
     repeat: int = 1,
     warmup: int = 0,
+    start: str = "cold",
     seed: int = 0,
     verify: bool = False,
     inputs: Mapping[str, str | Path] | None = None,
@@ -56,24 +57,27 @@ def run(
     """Run `library` and return what the runner reports: latencies, memory, bytes read, stall time.
 
     `inputs` are .npy files by input name; without them the runner draws random ones from `seed`. `warmup` inferences go
-    before the timed ones; `verify` checks every byte of the weights first, and whenever it is read. Outputs are
-    written to `output_dir` as NAME.npy. `prefix` is a command that starts the runner, e.g. `taskset`.
-    `trace` is a file for `flexcomp.runtime.trace.read_traces`; `read_bandwidth` imitates storage of so many bytes per
-    second; `buffered` reads through the page cache. `compute_cpus` and `loader_cpu` are lists of cores such as "4-7",
-    instead of the big and the little ones; without `affinity` the system places all threads. `switches`: how often
-    the budget is switched at random afterwards, with one inference each, or while `callers` threads run inferences;
-    the report's "switches" and "concurrent" tell of it. `read_rate` measures the storage alone by reads of so many
-    bytes; the report then has "read_bytes_per_s". `weights` is where the weights file lies, if not beside the library.
-    `emulator` runs a library built for another machine.
+    before the timed ones; `start="warm"` loads what stays in memory before all of them; `verify` checks every byte of the
+    weights first, and whenever it is read. Outputs are written to `output_dir` as NAME.npy. `prefix` is a command that
+    starts the runner, e.g. `taskset`. `trace` is a file for `flexcomp.runtime.trace.read_traces`; `read_bandwidth` imitates
+    storage of so many bytes per second; `buffered` reads through the page cache. `compute_cpus` and `loader_cpu` are lists
+    of cores such as "4-7", instead of the big and the little ones; without `affinity` the system places all threads.
+    `switches`: how often the budget is switched at random afterwards, with one inference each, or while `callers` threads
+    run inferences; the report's "switches" and "concurrent" tell of it. `read_rate` measures the storage alone by reads of
+    so many bytes; the report then has "read_bytes_per_s". `weights` is where the weights file lies, if not beside the
+    library. `emulator` runs a library built for another machine.
     "bytes_read", "stall_ms", "read_ms", "core_wait_ms", "prepared_bytes", "prepare_ms" and "help_ms" (None where it is not
     known) are medians over the timed inferences, as "median_ms" is; the keys with "_each" list them all. "start_ms" counts from
-    here, before the process is started, to the open session; "first_ms" is the first inference, warm-up or not.
+    here, before the process is started, to the open session, with "warm_ms" of a warm start; "first_ms" is the first inference,
+    warm-up or not.
     Raises InputError for a wrong option or input name, otherwise ArtifactError with the runner's message when it fails.
     """
     if output_dir is not None:
         require_folder(output_dir)
     program = [*emulator.command, str(emulator.runner)] if emulator else [str(runtime_ext.runner())]
     command = [*prefix, *program, str(library), "--repeat", str(repeat), "--warmup", str(warmup)]
+    if start != "cold":
+        command += ["--start", start]
     if seed:
         command += ["--seed", str(seed)]
     if verify:

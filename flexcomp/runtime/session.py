@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,49 +16,25 @@ import tvm_ffi
 from flexcomp.arguments import checked_number, checked_path, checked_seconds
 from flexcomp.errors import (
     ArtifactError,
-    BudgetError,
-    ExecutionError,
     FlexcompError,
     InputError,
-    StorageError,
-    TargetError,
 )
 from flexcomp.units import enough
 
 from .budget import Budget, resolve_in
 from .display import ladder_html
-from .elf import check_elf
+from .library import function, load_program, translated
+from .ports import TensorInfo, checked_inputs, listed, named_outputs
 from .trace import Trace, parse_trace
 
 if TYPE_CHECKING:  # only sessions that watch need it
     from .watch import Watch
 
 _log = logging.getLogger(__name__)
-_KIND = "flexcomp.program."  # a version number follows
-_ERRORS = {c.__name__: c for c in (ArtifactError, BudgetError, ExecutionError, InputError, StorageError, TargetError)}
+STARTS = ("cold", "warm")
 _OPTIONS = (  # see `load`
     "direct", "read_bandwidth", "compute_cpus", "loader_cpu", "affinity", "trace", "fail_read_at", "sysfs_cpus",
 )  # fmt: skip
-_loaded: dict[Path, list[tuple[int, int] | None]] = {}  # device and inode of each file that was loaded from a path
-_programs: dict[str, tvm_ffi.Module] = {}  # by the name of their library: tvm_ffi keeps for good whatever it loads
-_MOST_TRIES = 10  # to load a library whose file is being replaced
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """An input or output of a network."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def array_dtype(self) -> np.dtype:
-        """Of the arrays in which it comes and goes: NumPy has no bfloat16, whose bits are held as uint16."""
-        return np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype)
-
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
 
 
 @dataclass(frozen=True)
@@ -80,6 +54,7 @@ def load(
     threads: int | None = None,
     verify: bool = False,
     *,
+    start: str = "cold",
     weights: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Session:
@@ -88,7 +63,8 @@ def load(
     `budget` is what `flexcomp.runtime.budget.parse_budget` understands; the largest plan within it is used. `threads`
     defaults to what the network was built for, or the cores for them if they are fewer. `verify` checks every byte
     of the weights first, and again whenever it is read: that takes a thousandth of the weights file's size in memory beyond the
-    budget, and the loader computes a checksum of what it reads.
+    budget, and the loader computes a checksum of what it reads. `start="warm"` loads what stays in memory here (see
+    `Session.warm`), where `"cold"` leaves it to the first inference, which computes meanwhile.
     Where cores differ (big.LITTLE), kernels run on the big ones and weights are loaded on little ones; otherwise
     the system places threads. `compute_cpus` and `loader_cpu` name cores instead, as a number, a sequence or a list such
     as "4-7"; `affinity=False` leaves all to the system.
@@ -98,21 +74,29 @@ def load(
     TargetError, InputError.
     """
     check_options(options)
+    if start not in STARTS:
+        raise InputError(f"start must be {' or '.join(map(repr, STARTS))}, not {start!r}")
     if threads is not None:
         threads = checked_threads(threads)
     path = checked_path(path, "the library").resolve()
-    program, name = _load_program(path)
+    program, name = load_program(path)
     info = json.loads(program.get_function("info")())
     nbytes = resolve_in(budget, info)
     weights = path.with_suffix(".weights") if weights is None else checked_path(weights, "weights")
     if not weights.exists():
         raise ArtifactError(f"the weights file {weights} is missing")
     options |= {"library_path": name, "budget_bytes": nbytes, "threads": threads, "verify": verify}
-    with _translated():
-        opened = _function(program, "open")(str(weights), json.dumps(options, default=_plain))
+    with translated():
+        opened = function(program, "open")(str(weights), json.dumps(options, default=_plain))
     session = Session(program, opened, info)
     if threads is not None:
         _note_sharing(session.stats())
+    if start == "warm":
+        try:
+            session.warm()
+        except BaseException:
+            session.close()
+            raise
     return session
 
 
@@ -123,7 +107,7 @@ class Session:
         self._program = program
         self._opened = opened
         self._run, self._set_budget, self._stats, self._close = (
-            _function(opened, name) for name in ("run", "set_budget", "stats", "close")
+            function(opened, name) for name in ("run", "set_budget", "stats", "close")
         )
         self.info: dict = info  # as `flexcomp inspect --json` prints it, without slices
         self.inputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in info["inputs"])
@@ -162,7 +146,7 @@ class Session:
         """
         given = checked_inputs(self.inputs, inputs, args)
         results = [np.empty(port.shape, port.array_dtype) for port in self.outputs]
-        with _translated():
+        with translated():
             self._run(*map(tvm_ffi.from_dlpack, given), *map(tvm_ffi.from_dlpack, results))
         return named_outputs(self.outputs, results)
 
@@ -181,7 +165,7 @@ class Session:
         wait for it.
         """
         nbytes = resolve_in(budget, self.info)
-        with _translated():
+        with translated():
             return RungInfo(**json.loads(self._set_budget(nbytes)))
 
     def watch(
@@ -211,23 +195,31 @@ class Session:
         in flight), bytes_read, reads, prepared_bytes (weights in the kernels' form, made of what was read), prepare_ms (the
         loader did so), help_ms (steps that waited for it did; within stall_ms) (of the last inference), total_bytes_read.
         """
-        with _translated():
+        with translated():
             return json.loads(self._stats())
 
     def trace(self) -> Trace:
         """When the steps and loads of the last inference ran. The session must be loaded with `trace=True`."""
-        with _translated():
-            return parse_trace(_function(self._opened, "trace")())
+        with translated():
+            return parse_trace(function(self._opened, "trace")())
+
+    def warm(self) -> float:
+        """Load what stays in memory between inferences, unless it is there: the next inference is then as fast as all others.
+
+        The seconds that took. Raises what running does; a smaller budget that is set meanwhile is seen.
+        """
+        with translated():
+            return float(function(self._opened, "warm")())
 
     def resident_arena(self) -> int:
         """Bytes of the arena that are in memory now; those that no inference has touched yet are not."""
-        with _translated():
-            return int(_function(self._opened, "resident_arena")())
+        with translated():
+            return int(function(self._opened, "resident_arena")())
 
     def read_rate(self, request_nbytes: int = 1 << 20, nbytes: int = 64 << 20) -> float:
         """Bytes per second that the storage gives to the loader alone, by reads of `request_nbytes`, `nbytes` or more in all."""
-        with _translated():
-            return float(_function(self._opened, "read_rate")(request_nbytes, nbytes))
+        with translated():
+            return float(function(self._opened, "read_rate")(request_nbytes, nbytes))
 
     @property
     def budget(self) -> int:
@@ -240,7 +232,7 @@ class Session:
 
     def close(self) -> None:
         """Give memory, threads and files back. Closing twice is harmless, and so is closing in a forked process."""
-        with _translated():
+        with translated():
             self._close()
 
     def __enter__(self) -> Session:
@@ -253,121 +245,12 @@ class Session:
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise InputError for an option that `load` does not know."""
     if unknown := [option for option in options if option not in _OPTIONS]:
-        raise InputError(f"load has no option {_listed(unknown)}; there are {_listed(_OPTIONS)}")
-
-
-def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any]) -> list[np.ndarray]:
-    """Inputs given by name, as one mapping, or one by one, as arrays in the order of `ports`. Raises InputError."""
-    if isinstance(first, Mapping) and not rest:
-        names = [port.name for port in ports]
-        if set(first) != set(names):
-            raise InputError(f"inputs must be {_listed(names)}, not {_listed(first)}")
-        values = [first[name] for name in names]
-    else:
-        values = [] if first is None and not rest else [first, *rest]
-        if len(values) != len(ports):
-            raise InputError(f"{len(ports)} inputs are needed, {len(values)} given")
-    return [_checked(port, value) for port, value in zip(ports, values, strict=True)]
-
-
-def named_outputs(ports: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """Outputs by name, those of bfloat16 as such if there is a type for it."""
-    if any(port.dtype == "bfloat16" for port in ports):
-        try:
-            from ml_dtypes import bfloat16
-        except ImportError:
-            bfloat16 = np.uint16
-        arrays = [
-            array.view(bfloat16) if port.dtype == "bfloat16" else array for port, array in zip(ports, arrays, strict=True)
-        ]
-    return {port.name: array for port, array in zip(ports, arrays, strict=True)}
-
-
-def read_program(path: str | os.PathLike[str]) -> bytes:
-    """The encoded program inside a compiled library, for `flexcomp.program.decode_program`."""
-    return bytes(_load_program(Path(path).resolve())[0].get_function("blob")())
-
-
-def read_info(path: str | os.PathLike[str]) -> dict:
-    """What a compiled library says of itself, without its weights file: target, ports, ladder, layers."""
-    return json.loads(_load_program(Path(path).resolve())[0].get_function("info")())
-
-
-def _load_program(path: Path) -> tuple[tvm_ffi.Module, str]:
-    """The program, and the name its library was loaded by. Loaded once for each file."""
-    check_elf(path)
-    for _ in range(_MOST_TRIES):
-        file = _file_at(path)
-        name = _name_of_its_own(path, file)
-        if (program := _programs.get(name)) is not None:
-            return program, name
-        try:
-            with _translated():
-                program = tvm_ffi.load_module(name)
-        except (ArtifactError, RuntimeError) as error:  # neither the reader nor the dynamic loader names the file
-            raise ArtifactError(f"cannot load {path}: {str(error).strip().splitlines()[-1]}") from None
-        if _file_at(path) != file:  # replaced meanwhile: which of the two was loaded by this name, nobody knows
-            _loaded[path][_loaded[path].index(file)] = None
-            continue
-        if not program.kind.startswith(_KIND):
-            raise ArtifactError(f"{path} is a library, but not a compiled network")
-        return _programs.setdefault(name, program), name
-    raise ArtifactError(f"{path} was replaced each of the {_MOST_TRIES} times that it was opened: try again")
-
-
-def _file_at(path: Path) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise ArtifactError(f"cannot open {path}: {error.strerror}") from None
-    return status.st_dev, status.st_ino
-
-
-def _name_of_its_own(path: Path, file: tuple[int, int]) -> str:
-    """A spelling of `path` under which no other file was loaded.
-
-    Libraries stay in the process, and the dynamic loader takes a name that it knows for the file it knows: a
-    network that was built again under the same name would go on running as it was.
-    """
-    files = _loaded.setdefault(path, [])
-    if file not in files:
-        files.append(file)
-    return f"{path.parent}/{'./' * files.index(file)}{path.name}"
-
-
-def _function(module: tvm_ffi.Module, name: str) -> tvm_ffi.Function:
-    """A function of the runtime inside a library, which may be older than this file."""
-    try:
-        with _translated():
-            return module.get_function(name)
-    except AttributeError:
-        raise ArtifactError(
-            f'the library was built by another version of flexcomp, whose runtime has no "{name}": build it again'
-        ) from None
+        raise InputError(f"load has no option {listed(unknown)}; there are {listed(_OPTIONS)}")
 
 
 def checked_threads(given: Any) -> int:
     """A number of compute threads. Raises InputError for anything else."""
     return checked_number(given, "threads", least=1)
-
-
-def _checked(port: TensorInfo, value: Any) -> np.ndarray:
-    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-        value = np.from_dlpack(value)  # tensors of tvm_ffi
-    try:
-        array = np.asarray(value, order="C")
-    except (TypeError, ValueError) as error:
-        raise InputError(f'input "{port.name}" must be {port}: {error}') from None
-    if port.dtype == array.dtype.name == "bfloat16":
-        array = array.view(port.array_dtype)
-    if array.dtype != port.array_dtype or array.shape != port.shape:
-        raise InputError(f'input "{port.name}" must be {port}, not {array.dtype}{list(array.shape)}')
-    # DLPack cannot say that memory is read-only, so NumPy refuses to hand it out.
-    return array if array.flags.writeable else array.copy()
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(f'"{name}"' for name in names) or "none"
 
 
 def _note_sharing(stats: Mapping[str, Any]) -> None:
@@ -383,16 +266,3 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "item"):
         return value.item()
     raise InputError(f"option value {value!r} cannot be used")
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Turn errors of the runtime, which name their class, into that class."""
-    try:
-        yield
-    except RuntimeError as error:  # what tvm_ffi makes of kinds it does not know
-        raised = getattr(error, "__tvm_ffi_error__", None)
-        kind: type[FlexcompError] | None = _ERRORS.get(getattr(raised, "kind", ""))
-        if kind is None:
-            raise
-        raise kind(raised.message) from None

@@ -19,6 +19,7 @@ const char kUsage[] =
   --no-affinity           let the system place all threads
   --repeat N              timed inferences (default 1)
   --warmup N              inferences before them (default 0)
+  --start cold|warm       let the first inference load what stays in memory (default), or load it before
   --input NAME=FILE.npy   an input tensor; inputs not given are random (integers: zero)
   --output-dir DIR        write each output to DIR/NAME.npy ("/" in names becomes "_")
   --seed N                of the random inputs (default 0)
@@ -62,6 +63,11 @@ Arguments ParseArguments(int argc, char** argv) {
       {"--loader-cpu", [&](const std::string& text) { parsed.loader_cpu = text; }},
       {"--repeat", [&](const std::string& text) { parsed.repeat = Number<int>("--repeat", text); }},
       {"--warmup", [&](const std::string& text) { parsed.warmup = Number<int>("--warmup", text); }},
+      {"--start",
+       [&](const std::string& text) {
+         if (text != "cold" && text != "warm") throw UsageError("--start takes cold or warm, not \"" + text + "\"");
+         parsed.warm = text == "warm";
+       }},
       {"--input", take_input},
       {"--output-dir", [&](const std::string& text) { parsed.output_dir = text; }},
       {"--trace", [&](const std::string& text) { parsed.trace = text; }},

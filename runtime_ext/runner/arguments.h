@@ -27,6 +27,7 @@ struct Arguments {
   std::map<std::string, std::string> inputs;  // name → .npy file
   std::string output_dir;                     // empty: outputs are not written
   std::string trace;                          // empty: nothing is traced
+  bool warm = false;  // what stays in memory is loaded before the first inference
   bool verify = false;
   bool buffered = false;
   double read_bandwidth = 0;

@@ -93,6 +93,7 @@ Model::Model(const Arguments& arguments) {
   run_ = Get(*session_, "run_in_place");
   stats_ = Get(*session_, "stats");
   set_budget_ = Get(*session_, "set_budget");
+  if (arguments.warm) warm_ = Get(*session_, "warm");
   if (arguments.read_rate > 0) read_rate_ = Get(*session_, "read_rate");
   if (!arguments.trace.empty()) trace_ = Get(*session_, "trace");
 }

@@ -39,6 +39,8 @@ class Model {
   // Bytes per second of the storage alone, by reads of `request` bytes, about as many as an inference needs.
   double ReadRate(int64_t request) const;
   void SetBudget(int64_t budget) const { (*set_budget_)(budget); }
+  // Loads what stays in memory; milliseconds. Only with --start warm.
+  double Warm() const { return (*warm_)().cast<double>() * 1e3; }
   tvm::ffi::json::Object Stats() const;
   // Of the last inference, as one line. Only with --trace.
   std::string Trace() const { return (*trace_)().cast<tvm::ffi::String>(); }
@@ -47,7 +49,7 @@ class Model {
   tvm::ffi::json::Object info_;
   uint64_t asked_ = 0;
   std::optional<tvm::ffi::Module> session_;
-  std::optional<tvm::ffi::Function> run_, stats_, set_budget_, trace_, read_rate_;
+  std::optional<tvm::ffi::Function> run_, stats_, set_budget_, warm_, trace_, read_rate_;
 };
 
 }  // namespace flexcomp::runner

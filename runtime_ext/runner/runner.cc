@@ -10,6 +10,7 @@
 //   warmup_ms                          list, the inferences before them; the first loads the pinned weights
 //   median_ms                          of latency_ms
 //   start_ms, first_ms                 from the start of the process until inputs could be given, and of the first inference
+//   warm_ms                            with --start warm: within start_ms, to load what stays in memory
 //   prepared_bytes, prepare_ms,        lists: weights in the kernels' form, made of what was read; how long the loader took
 //   help_ms                            for that, and how long kernels that waited for it helped, within their stall_ms;
 //                                      null where the library does not know
@@ -77,6 +78,8 @@ void Main(const Arguments& arguments, int64_t started) {
   std::map<const char*, json::Array> each;
   for (const char* key : {"stall_ms", "read_ms", "bytes_read", "prepared_bytes", "prepare_ms", "help_ms"}) each[key];
   std::optional<json::Value> first_ms;
+  std::optional<double> warm_ms;
+  if (arguments.warm) warm_ms = model.Warm();
   const double start_ms = static_cast<double>(MonotonicNs() - started) * 1e-6;
   std::vector<double> latencies;
   json::Object stats;
@@ -109,6 +112,7 @@ void Main(const Arguments& arguments, int64_t started) {
   report.Set("warmup_ms", warmup_ms);
   report.Set("start_ms", start_ms);
   report.Set("first_ms", *first_ms);
+  if (warm_ms) report.Set("warm_ms", *warm_ms);
   report.Set("core_wait_ms", core_wait_ms);
   for (const auto& [key, values] : each) report.Set(key, values);
   for (const char* key : {"budget_bytes", "arena_bytes", "rung", "threads", "compute_cpus", "loader_cpus", "direct_io"})

@@ -102,6 +102,7 @@ class SessionModule final : public TranslatedModule {
         if (budget < 0) RaiseError("BudgetError", "a budget of ", budget, " bytes was asked for");
         return ffi::String(DescribeRung(session_.program(), session_.SetBudget(static_cast<uint64_t>(budget))));
       });
+    if (name == "warm") return ffi::Function::FromTyped([self, this] { return session_.Warm(); });
     if (name == "stats")
       return ffi::Function::FromTyped(
           [self, this] { return ffi::String(DescribeState(session_.program(), session_.state())); });

@@ -101,69 +101,6 @@ std::byte* Session::PlaceOf(const Port& port) const noexcept {
   return arena_.base() + program_->rungs[rung_].value_at[port.value];
 }
 
-size_t Session::ChooseRung(uint64_t budget) const {
-  const std::vector<Rung>& rungs = program_->rungs;
-  if (budget < rungs.front().budget)
-    RaiseError("BudgetError", "a budget of ", budget, " bytes was asked for, the smallest that ", program_->model,
-               " was built for is ", rungs.front().budget, " bytes");
-  size_t chosen = 0;
-  while (chosen + 1 < rungs.size() && rungs[chosen + 1].budget <= budget) ++chosen;
-  return chosen;
-}
-
-void Session::Use(size_t rung) noexcept {
-  rung_ = wanted_ = rung;
-  abandoned_ = false;
-  calls_.Prepare(*program_, program_->rungs[rung], arena_.base());
-  loader_->Open(program_->rungs[rung].loads, arena_.base(), &preparer_);
-}
-
-bool Session::MakeRoom(size_t rung) {
-  const uint64_t nbytes = program_->rungs[rung].arena;
-  bool has_room = true;
-  Arena next;
-  if (nbytes > arena_.nbytes()) {
-    try {
-      next = Arena(nbytes);
-    } catch (const tvm::ffi::Error&) {
-      // Where address space is short, there may be room for one of them.
-      has_room = !running_;
-      if (has_room) {
-        loader_->Abort();  // it may be reading for the next inference
-        if (!arena_.Grow(nbytes)) throw;
-        Use(rung);
-      }
-    }
-  }
-  next_arena_ = std::move(next);
-  return has_room;
-}
-
-void Session::SwitchToWanted() noexcept {
-  if (wanted_ == rung_ && !abandoned_) return;
-  loader_->Abort();  // it may be reading for the next inference
-  const uint64_t nbytes = program_->rungs[wanted_].arena;
-  if (nbytes <= arena_.nbytes()) {
-    arena_.Shrink(nbytes);
-  } else if (nbytes <= next_arena_.nbytes()) {
-    arena_ = std::exchange(next_arena_, {});
-  } else if (!arena_.Grow(nbytes)) {
-    wanted_ = rung_;
-    arena_.Shrink(program_->rungs[rung_].arena);
-  }
-  Use(wanted_);
-}
-
-bool Session::Abandon() noexcept {
-  // A thread that copies what it reads would ask for the memory again.
-  if (!file_->queued()) return false;
-  loader_->Halt();  // before the memory goes: what it begins later would bring some back
-  if (!arena_.Discard()) return false;
-  rung_ = wanted_;
-  abandoned_ = true;
-  return true;
-}
-
 class Session::ArenaUse {
  public:
   explicit ArenaUse(Session& session) : session_(session) {
@@ -194,25 +131,6 @@ class Session::ArenaUse {
  private:
   Session& session_;
 };
-
-const Rung& Session::SetBudget(uint64_t budget) {
-  RequireThisProcess();
-  const size_t chosen = ChooseRung(budget);
-  checker_.Check(chosen);
-  std::unique_lock lock(state_mutex_);
-  RequireOpen();
-  const bool has_room = MakeRoom(chosen);
-  wanted_ = chosen;
-  if (abandoned_ && has_room) rung_ = chosen;
-  if (running_ && chosen < rung_) {
-    interrupt_ = true;
-    loader_->Interrupt();
-  }
-  // Until the memory is back, or another call wants something else.
-  state_changed_.wait(lock, [&] { return !running_ || rung_ <= chosen || wanted_ != chosen; });
-  if (!running_ && loader_ && !abandoned_ && (wanted_ == rung_ || !loader_->Busy() || !Abandon())) SwitchToWanted();
-  return program_->rungs[chosen];
-}
 
 uint64_t Session::ResidentArena() {
   RequireThisProcess();
@@ -292,6 +210,30 @@ void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) 
   if (drain) call(drain, program_->outputs);
 }
 
+double Session::Warm() {
+  const auto start = Clock::now();
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  ArenaUse use(*this);
+  while (!TryWarm()) use.Switch();
+  return SecondsSince(start);
+}
+
+bool Session::TryWarm() {
+  if (loader_->Filled()) return true;
+  const Rung& rung = program_->rungs[rung_];
+  loader_->StartFilling();
+  loader_->Computed(static_cast<uint32_t>(rung.steps.size()));
+  bool done = false;
+  try {
+    done = EndLoads(loader_->Await(static_cast<uint32_t>(rung.loads.size())));
+  } catch (...) {
+    loader_->Abort();
+    throw;
+  }
+  return done;
+}
+
 double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
@@ -303,7 +245,7 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   file_->Verify(false);
   const auto restore = [&] {
     file_->Verify(true);
-    loader_->Open(program_->rungs[rung_].loads, arena_.base(), &preparer_);
+    OpenLoads();
   };
   try {
     rate = MeasureReadRate(*loader_, {arena_.base(), program_->rungs[rung_].arena}, program_->weights.data_nbytes,
@@ -347,17 +289,23 @@ bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_ou
     take_inputs();
     done = trace_ ? RunSteps<true>(calls_.calls(), stall_s) : RunSteps<false>(calls_.calls(), stall_s);
     if (done) give_outputs();
-    if (!done) {
-      const std::lock_guard lock(state_mutex_);
-      if (wanted_ < rung_ && Abandon()) state_changed_.notify_all();
-    }
-    if (!done || !loader_->Finish()) loader_->Abort();
+    EndLoads(done);
   } catch (...) {
     // Which weights arrived is not worth knowing: the next inference reads them again.
     loader_->Abort();
     throw;
   }
   return done;
+}
+
+bool Session::EndLoads(bool done) {
+  if (!done) {
+    const std::lock_guard lock(state_mutex_);
+    if (wanted_ < rung_ && Abandon()) state_changed_.notify_all();
+  }
+  const bool finished = done && loader_->Finish();
+  if (!finished) loader_->Abort();
+  return finished;
 }
 
 template <bool kTraced>

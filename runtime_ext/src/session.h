@@ -82,6 +82,10 @@ class Session {
   using PortsCallback = std::function<void(std::span<DLTensor>)>;
   void RunInPlace(const PortsCallback& fill, const PortsCallback& drain);
 
+  // Loads what stays in the arena between inferences, where the next one would; as little as nothing is left to do afterwards.
+  // The seconds it took. Throws as Run does.
+  double Warm();
+
   // Switches to the largest rung within `budget`; any thread may call it at any time. The old arena's memory is given back
   // before the new one's is touched. An inference in progress ends before the budget grows: the call does not wait for
   // it. When the budget shrinks the inference stops after the kernel that is running and begins anew on the new rung,
@@ -129,11 +133,15 @@ class Session {
              const GiveOutputs& give_outputs);
   template <typename TakeInputs, typename GiveOutputs>
   bool TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_outputs, double& stall_s);  // false: interrupted
+  bool TryWarm();  // false: interrupted
   template <bool kTraced>
   bool RunSteps(std::span<const Call> calls, double& stall_s);  // false: interrupted
   size_t ChooseRung(uint64_t budget) const;
   // Uses a rung for which the arena has room; the loader is idle.
   void Use(size_t rung) noexcept;
+  void OpenLoads() noexcept;
+  // Behind the last step, or where it was interrupted. False: it was, and loading is given up. Throws what Loader::Finish does.
+  bool EndLoads(bool done);
   // While state_mutex_ is held: so that a switch to this rung cannot fail. False: that is only known when the inference in
   // progress has ended. Throws BudgetError, and changes nothing.
   bool MakeRoom(size_t rung);

@@ -11,7 +11,7 @@ from flexcomp.program.program_bytes import decode_program
 from flexcomp.report import timeline
 from flexcomp.report.chrome_trace import trace_events
 from flexcomp.runtime import runner
-from flexcomp.runtime.session import read_program
+from flexcomp.runtime.library import read_program
 
 
 @pytest.fixture(scope="module")

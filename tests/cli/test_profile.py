@@ -5,7 +5,7 @@ from __future__ import annotations
 from flexcomp.device.profile import kernel_key, load_profile
 from flexcomp.program.prediction import from_program
 from flexcomp.program.program_bytes import decode_program
-from flexcomp.runtime.session import read_program
+from flexcomp.runtime.library import read_program
 
 
 def test_a_machine_is_measured_and_built_for(cli, library, model, tmp_path):

@@ -161,3 +161,12 @@ def test_an_unknown_input_ends_with_2(cli, library, image):
     done = cli("run", library, "--input", f"y={image[0]}")
     assert done.returncode == 2
     assert done.stderr.strip().endswith("no input called y; it has x")
+
+
+def test_a_warm_start_says_what_it_took(cli, library):
+    done = cli("run", library, "--budget", "all", "--start", "warm", "--json")
+    report = json.loads(done.stdout)
+    assert 0 < report["warm_ms"] < report["start_ms"] and report["bytes_read"] == 0
+    assert "loading within that" in cli("run", library, "--start", "warm").stdout
+    assert "loading within that" not in cli("run", library).stdout
+    assert cli("run", library, "--start", "hot").returncode == 2

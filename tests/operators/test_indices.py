@@ -14,7 +14,7 @@ from onnx import TensorProto
 import flexcomp
 from flexcomp import runtime_ext
 from flexcomp.errors import InputError, ModelError
-from flexcomp.runtime.session import read_program
+from flexcomp.runtime.library import read_program
 
 from .networks import model, node
 

@@ -155,7 +155,7 @@ void Unlock() { world->locked = false; }
 void Activate() {
   world->mapped = true;
   Wipe();
-  loader->Open(rung().loads, reinterpret_cast<std::byte*>(world->places), making);
+  loader->Open(rung().loads, flexcomp::FreshPages(reinterpret_cast<std::byte*>(world->places)), making);
 }
 
 void SwitchToWanted() {
@@ -222,11 +222,24 @@ bool RunSteps() {
 
 enum class Outcome { kDone, kInterrupted, kFailed };
 
-Outcome TryInfer() {
+bool Fill() {
+  loader->StartFilling();
+  loader->Computed(static_cast<uint32_t>(rung().steps.size()));
+  world->awaited = static_cast<uint32_t>(rung().loads.size());
+  const bool done = loader->Await(world->awaited);
+  world->awaited = 0;
+  return done;
+}
+
+bool Infer() {
   loader->Start({});
+  return RunSteps();
+}
+
+Outcome Try(bool filling) {
   bool done = false, failed = false;
   try {
-    done = RunSteps();
+    done = filling ? Fill() : Infer();
   } catch (const tvm::ffi::Error&) {
     failed = true;  // nothing happens in here: exceptions belong to threads, not to fibers
   }
@@ -245,14 +258,14 @@ Outcome TryInfer() {
   return failed ? Outcome::kFailed : done ? Outcome::kDone : Outcome::kInterrupted;
 }
 
-void Run() {
+void Run(bool filling) {
   Lock();
   SwitchToWanted();
   world->running = true;
   world->interrupt = false;
   Unlock();
   Outcome outcome;
-  while ((outcome = TryInfer()) == Outcome::kInterrupted) {
+  while ((outcome = Try(filling)) == Outcome::kInterrupted) {
     Lock();
     world->interrupt = false;
     Require(++world->restarts <= world->shrunk, "an inference began anew for no reason");
@@ -266,8 +279,8 @@ void Run() {
   Unlock();
 }
 
-void Infer() {
-  for (; world->ended < scenario->inferences; ++world->ended) Run();
+void RunAll() {
+  for (; world->ended < scenario->inferences; ++world->ended) Run(scenario->warm && world->ended == 0);
   Until("close", [] { return world->switched == scenario->switches; });
   loader->~Loader();
 }
@@ -301,7 +314,7 @@ explore::Explored Explore(const Scenario& now) {
   for (const Rung* rung : now.rungs) loader->Reserve(rung->loads);
   Activate();
   allocating = false;
-  auto* infer = Make<void (*)()>(Infer);
+  auto* infer = Make<void (*)()>(RunAll);
   auto* change = Make<void (*)()>(Switch);
   explore::Start("infer", *infer);
   explore::Start("budget", *change);

@@ -62,6 +62,7 @@ struct Scenario {
   std::vector<const Rung*> rungs;  // ascending
   int inferences, switches, faults;
   bool queued;
+  bool warm = false;  // the first of them computes nothing
 };
 
 inline const Scenario kScenarios[] = {
@@ -92,6 +93,13 @@ inline const Scenario kScenarios[] = {
     {"kept ahead", {&kKeptAhead}, 3, 0, 0, true},
     {"faults, kept", {&kKept}, 2, 0, 1, true},
     {"switches, kept", {&kOnePinned, &kOneKept}, 1, 1, 0, true},
+    {"filled, all ahead and pinned", {&kMixed}, 3, 0, 0, true, true},
+    {"filled, kept", {&kKept}, 3, 0, 0, true, true},
+    {"filled, prepared", {&kPrepared}, 3, 0, 0, true, true},
+    {"filled, kept ahead", {&kKeptAhead}, 3, 0, 0, true, true},
+    {"faults, filled", {&kKeptMixed}, 2, 0, 1, true, true},
+    {"switches, filled", {&kOnePinned, &kOneKept}, 2, 1, 0, true, true},
+    {"switches by copies, filled", {&kOnePinned, &kOneKept}, 2, 1, 0, false, true},
 };
 
 }  // namespace scenarios

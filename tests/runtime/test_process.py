@@ -15,7 +15,7 @@ import tvm_ffi
 from tiny import close_to
 
 import flexcomp
-from flexcomp.runtime.session import read_info
+from flexcomp.runtime.library import read_info
 
 
 def test_loading_needs_no_compiler(tiny, x, tmp_path):

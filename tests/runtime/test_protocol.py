@@ -11,7 +11,7 @@ import pytest
 _OPTIONS = ["-O2", "-U_FORTIFY_SOURCE", '-DFLEXCOMP_SYNC="explorer.h"', f"-I{Path(__file__).parent}"]
 _STORE = "    value_.store(value, std::memory_order_seq_cst);\n"
 _ASLEEP = "sleepers_.load(std::memory_order_seq_cst) != 0"
-_PARTS = ["storage/loader.cc", "threads/cpu_set.cc"]
+_PARTS = ["storage/loader.cc", "storage/fresh_pages.cc", "threads/cpu_set.cc"]
 
 
 def test_every_order_of_steps_is_right(tmp_path):

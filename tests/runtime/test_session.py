@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from tiny import close_to
 import flexcomp
 from flexcomp.errors import BudgetError, ExecutionError, InputError
 from flexcomp.program.program_bytes import decode_program
-from flexcomp.runtime.session import read_info, read_program
+from flexcomp.runtime.library import read_info, read_program
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
@@ -153,3 +156,43 @@ def test_info_is_json(tiny):
     info = read_info(tiny.library)
     assert json.loads(json.dumps(info))["target"] == "llvm"
     assert decode_program(read_program(tiny.library)) == tiny.program
+
+
+@pytest.mark.parametrize("rung", [0, 1, 2])
+def test_a_warm_start_leaves_the_first_inference_nothing_to_do(tiny, x, rung):
+    budget = tiny.program.rungs[rung].budget
+    with flexcomp.load(tiny.library, budget, start="warm") as session, flexcomp.load(tiny.library, budget) as cold:
+        assert session.stats()["runs"] == 0
+        filled = session.stats()["total_bytes_read"]
+        stays = sum(load.nbytes for load in tiny.program.rungs[rung].loads if load.pinned or load.kept)
+        ahead = sum(load.nbytes for load in tiny.program.rungs[rung].loads if load.ahead)
+        assert stays <= filled <= stays + ahead
+        for _ in range(2):
+            np.testing.assert_array_equal(session(x), cold(x))
+        assert session.stats()["bytes_read"] == cold.stats()["bytes_read"]
+        assert session.warm() < 0.1  # it is warm
+
+
+def test_loading_that_fails_opens_nothing(tiny, x):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(flexcomp.StorageError, match="reading the weights file"):
+        flexcomp.load(tiny.library, "all", start="warm", fail_read_at=1)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    with pytest.raises(InputError, match="start must be 'cold' or 'warm', not 'hot'"):
+        flexcomp.load(tiny.library, start="hot")
+    with flexcomp.load(tiny.library, "all", fail_read_at=1) as session:
+        with pytest.raises(flexcomp.StorageError):
+            session.warm()
+        session.warm()
+        np.testing.assert_allclose(session(x), tiny.reference(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_smaller_budget_is_seen_while_weights_are_loaded(tiny, x):
+    with flexcomp.load(tiny.library, "all", read_bandwidth=20e6) as session:
+        with ThreadPoolExecutor() as pool:
+            warming = pool.submit(session.warm)
+            time.sleep(0.02)  # of 80 ms
+            assert session.set_budget("min").budget_bytes == tiny.program.rungs[0].budget
+            warming.result()
+        assert session.stats()["restarts"] == 1 and session.stats()["runs"] == 0
+        np.testing.assert_allclose(session(x), tiny.reference(x), rtol=1e-4, atol=1e-5)

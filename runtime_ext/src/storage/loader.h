@@ -19,6 +19,7 @@
 #include "base/sync.h"
 #include "program/program.h"
 #include "storage/byte_source.h"
+#include "storage/fresh_pages.h"
 #include "storage/preparer.h"
 #include "storage/trace.h"
 #include "storage/weights_file.h"
@@ -47,14 +48,19 @@ class Loader {
   void Reserve(std::span<const Load> loads);
   // From now on these are the loads, into this arena, which holds nothing yet. Not while anything is read. There must be
   // room for them; those of which none is read ahead need none. `preparer` is for those that prepare what they read.
-  void Open(std::span<const Load> loads, std::byte* arena, Preparer* preparer = nullptr) noexcept;
+  void Open(std::span<const Load> loads, FreshPages arena, Preparer* preparer = nullptr) noexcept;
 
   // Begins the loads of one inference, as far as they were not read ahead. `spans` is empty, or has a place for
   // every load, where it is noted when it ran; those of the loads read ahead are there after Finish.
-  void Start(std::span<LoadSpans> spans);
+  void Start(std::span<LoadSpans> spans) { Begin(spans, false); }
+  // Begins an inference that computes nothing: of its loads those run that bring what stays. Not behind another one, unless that
+  // was aborted.
+  void StartFilling() { Begin({}, true); }
+  // Whether what stays is in the arena. Only while no inference runs.
+  bool Filled() const noexcept { return finished_once_; }
 
-  // Waits until `need` loads are complete, and prepares a part of them meanwhile, or reads it where reads are copies; false:
-  // the loads were interrupted. Throws StorageError if one failed.
+  // Waits until `need` loads are complete, and prepares a part of them meanwhile, or reads it where reads are copies, or makes
+  // pages of the arena exist; false: the loads were interrupted. Throws StorageError if one failed.
   bool Await(uint32_t need) { return Ready(need) || AwaitSlow(need); }
   // Whether Await(need) would return true at once.
   bool Ready(uint32_t need) const noexcept {
@@ -115,6 +121,7 @@ class Loader {
     Counter loaded, computed;
     Counts counts;
     Failure failure;
+    bool filling = false;  // nothing is computed
     std::vector<LoadSpans> ahead;  // when the loads that are read ahead ran
   };
   static constexpr uint32_t kTurns = 4;  // a power of two: inferences are counted modulo 2^32
@@ -132,6 +139,7 @@ class Loader {
   };
 
   void Reset() noexcept;
+  void Begin(std::span<LoadSpans> spans, bool filling);
   bool AwaitSlow(uint32_t need);
   bool interrupted() const noexcept { return interrupted_.load(std::memory_order_relaxed); }
   void AwaitIdle() noexcept { finished_.WaitEqual(started_count_); }
@@ -168,6 +176,7 @@ class Loader {
     const Load& load = loads_[j];
     return load.kept || (load.pinned && !load.prepared && load.after == 0);
   }
+  bool Stays(uint32_t j) const noexcept { return loads_[j].kept || loads_[j].pinned; }
   // Whether the first read of load `j` would lie where a load that is not complete has bytes to be prepared.
   bool Shares(uint32_t j) const noexcept;
   // Prepares what a load has read, of which this was the last, if it has to be. False: it failed, which is noted, or loading
@@ -188,7 +197,7 @@ class Loader {
 
   // Set by Open while the thread is idle.
   std::span<const Load> loads_;
-  std::byte* arena_ = nullptr;
+  FreshPages arena_;
   Preparer* preparer_ = nullptr;
   uint32_t ahead_end_ = 0;   // the loads before it are read ahead, or pinned
   bool all_pinned_ = false;

@@ -24,10 +24,10 @@ std::optional<double> MeasureReadRate(Loader& loader, std::span<std::byte> arena
     Loader& loader;
     ~LetGo() {
       loader.Abort();
-      loader.Open({}, nullptr);
+      loader.Open({}, {});
     }
   } let_go{loader};
-  loader.Open(loads, arena.data());
+  loader.Open(loads, FreshPages(arena.data()));
   Clock::time_point start;
   for (uint64_t pass = 0; pass <= passes; ++pass) {
     if (pass <= 1) start = Clock::now();  // before the first pass the arena may be fresh: it does not count

@@ -1,0 +1,74 @@
+"""Inputs and outputs of compiled networks: what they are, and arrays for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flexcomp.errors import InputError
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output of a network."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def array_dtype(self) -> np.dtype:
+        """Of the arrays in which it comes and goes: NumPy has no bfloat16, whose bits are held as uint16."""
+        return np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any]) -> list[np.ndarray]:
+    """Inputs given by name, as one mapping, or one by one, as arrays in the order of `ports`. Raises InputError."""
+    if isinstance(first, Mapping) and not rest:
+        names = [port.name for port in ports]
+        if set(first) != set(names):
+            raise InputError(f"inputs must be {listed(names)}, not {listed(first)}")
+        values = [first[name] for name in names]
+    else:
+        values = [] if first is None and not rest else [first, *rest]
+        if len(values) != len(ports):
+            raise InputError(f"{len(ports)} inputs are needed, {len(values)} given")
+    return [_checked(port, value) for port, value in zip(ports, values, strict=True)]
+
+
+def named_outputs(ports: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Outputs by name, those of bfloat16 as such if there is a type for it."""
+    if any(port.dtype == "bfloat16" for port in ports):
+        try:
+            from ml_dtypes import bfloat16
+        except ImportError:
+            bfloat16 = np.uint16
+        arrays = [
+            array.view(bfloat16) if port.dtype == "bfloat16" else array for port, array in zip(ports, arrays, strict=True)
+        ]
+    return {port.name: array for port, array in zip(ports, arrays, strict=True)}
+
+
+def listed(names: Any) -> str:
+    return ", ".join(f'"{name}"' for name in names) or "none"
+
+
+def _checked(port: TensorInfo, value: Any) -> np.ndarray:
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        value = np.from_dlpack(value)  # tensors of tvm_ffi
+    try:
+        array = np.asarray(value, order="C")
+    except (TypeError, ValueError) as error:
+        raise InputError(f'input "{port.name}" must be {port}: {error}') from None
+    if port.dtype == array.dtype.name == "bfloat16":
+        array = array.view(port.array_dtype)
+    if array.dtype != port.array_dtype or array.shape != port.shape:
+        raise InputError(f'input "{port.name}" must be {port}, not {array.dtype}{list(array.shape)}')
+    # DLPack cannot say that memory is read-only, so NumPy refuses to hand it out.
+    return array if array.flags.writeable else array.copy()
