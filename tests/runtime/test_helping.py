@@ -17,8 +17,7 @@ PARTS = 16
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    parts = ["storage/loader.cc", "storage/fresh_pages.cc", "threads/cpu_set.cc"]
-    return native.compile(tmp_path_factory.mktemp("helping"), "loader_helps.cc", parts)
+    return native.compile(tmp_path_factory.mktemp("helping"), "loader_helps.cc", native.LOADER)
 
 
 def inferences(text: str) -> dict[str, tuple]:
@@ -47,7 +46,7 @@ def test_no_helper_races_with_the_loader(tmp_path):
     if reason := why_not(tmp_path):
         pytest.skip(reason)
     options = ["-O1", "-g1", "-fsanitize=thread", "-Wno-tsan"]
-    helping = native.compile(tmp_path, "loader_helps.cc", ["storage/loader.cc", "storage/fresh_pages.cc", "threads/cpu_set.cc"], options)
+    helping = native.compile(tmp_path, "loader_helps.cc", native.LOADER, options)
     for program in (helping, native.compile(tmp_path, "shared_copy.cc", options=options)):
         done = subprocess.run(["setarch", "-R", program], capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0 and not done.stderr, done.stderr[:4000]

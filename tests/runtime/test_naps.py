@@ -6,7 +6,7 @@ import native
 
 
 def test_a_loader_that_others_stop_sleeps_for_a_while(tmp_path):
-    program = native.compile(tmp_path, "loader_naps.cc", ["storage/loader.cc", "storage/fresh_pages.cc", "threads/cpu_set.cc"])
+    program = native.compile(tmp_path, "loader_naps.cc", native.LOADER)
     lines = (line.split() for line in native.run(program).stdout.splitlines())
     looks = {name: int(count) for name, count in lines}
     assert looks["undisturbed"] > 1000 and looks["later"] > 1000

@@ -11,11 +11,10 @@ import pytest
 _OPTIONS = ["-O2", "-U_FORTIFY_SOURCE", '-DFLEXCOMP_SYNC="explorer.h"', f"-I{Path(__file__).parent}"]
 _STORE = "    value_.store(value, std::memory_order_seq_cst);\n"
 _ASLEEP = "sleepers_.load(std::memory_order_seq_cst) != 0"
-_PARTS = ["storage/loader.cc", "storage/fresh_pages.cc", "threads/cpu_set.cc"]
 
 
 def test_every_order_of_steps_is_right(tmp_path):
-    done = native.run(native.compile(tmp_path, "loader_protocol.cc", _PARTS, _OPTIONS))
+    done = native.run(native.compile(tmp_path, "loader_protocol.cc", native.LOADER, _OPTIONS))
     print(done.stdout)
     assert int(done.stdout.splitlines()[-1].split()[0]) > 1_000_000  # states
 
@@ -89,6 +88,6 @@ def test_what_a_missing_rule_breaks_is_found(tmp_path, file, rule, without, foun
         assert text.count(old) == 1
         text = text.replace(old, new)
     (sources / file).write_text(text)
-    program = native.compile(tmp_path, "loader_protocol.cc", _PARTS, _OPTIONS, sources=sources)
+    program = native.compile(tmp_path, "loader_protocol.cc", native.LOADER, _OPTIONS, sources=sources)
     done = native.run(program, *(["prepared"] if found.startswith("prepared: ") else []), status=1)
     assert found in done.stdout and "after" in done.stdout
