@@ -74,6 +74,7 @@ ABLATION = (  # what NNV12's Figure 13 takes away, each for itself
     Ours("no kernel choice: smallest", Recipe(kernels="smallest")),
     *(Ours(f"no storage choice: {store}", Recipe(store=store)) for store in STORES if store != DEFAULT_STORE),
     Ours("no pipeline", Recipe(strategy="without_preloading")),
+    Ours("no help: who waits, waits", options=("--no-help",)),
     Ours("threads bound to cores", options=FIXED),
 )
 BUSY = (OURS, Ours("flexcomp bound", options=FIXED))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # only sessions that watch need it
 _log = logging.getLogger(__name__)
 STARTS = ("cold", "warm")
 _OPTIONS = (  # see `load`
-    "direct", "read_bandwidth", "compute_cpus", "loader_cpu", "affinity", "trace", "fail_read_at", "sysfs_cpus",
+    "direct", "read_bandwidth", "compute_cpus", "loader_cpu", "affinity", "help", "trace", "fail_read_at", "sysfs_cpus",
 )  # fmt: skip
 
 
@@ -69,9 +69,9 @@ def load(
     the system places threads. `compute_cpus` and `loader_cpu` name cores instead, as a number, a sequence or a list such
     as "4-7"; `affinity=False` leaves all to the system.
     Further options: `direct` (False: read through the page cache), `read_bandwidth` (imitate storage of so
-    many bytes per second), `trace` (note when steps and loads run, for `Session.trace`), `fail_read_at` and `sysfs_cpus`
-    (tests: fail the n-th read; another folder than /sys/devices/system/cpu). Raises ArtifactError, BudgetError,
-    TargetError, InputError.
+    many bytes per second), `help` (False: threads that wait for weights do nothing else meanwhile), `trace` (note when
+    steps and loads run, for `Session.trace`), `fail_read_at` and `sysfs_cpus` (tests: fail the n-th read; another folder
+    than /sys/devices/system/cpu). Raises ArtifactError, BudgetError, TargetError, InputError.
     """
     check_options(options)
     if start not in STARTS:

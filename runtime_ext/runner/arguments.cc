@@ -17,6 +17,7 @@ const char kUsage[] =
   --compute-cpus LIST     cores for kernels, such as 4-7 (default: the big ones, where cores differ)
   --loader-cpu LIST       cores for loading weights (default: the little ones, where cores differ)
   --no-affinity           let the system place all threads
+  --no-help               threads that wait for weights do not prepare any meanwhile
   --repeat N              timed inferences (default 1)
   --warmup N              inferences before them (default 0)
   --start cold|warm       let the first inference load what stays in memory (default), or load it before
@@ -82,6 +83,7 @@ Arguments ParseArguments(int argc, char** argv) {
   };
   const std::map<std::string, bool*> flags = {
       {"--verify", &parsed.verify}, {"--buffered", &parsed.buffered}, {"--no-affinity", &parsed.no_affinity},
+      {"--no-help", &parsed.no_help},
       {"--help", &parsed.help}, {"-h", &parsed.help}};
 
   for (int i = 1; i < argc; ++i) {

@@ -58,6 +58,7 @@ std::string Options(const Arguments& arguments, const std::string& library, uint
   if (!arguments.compute_cpus.empty()) options.Set("compute_cpus", ffi::String(arguments.compute_cpus));
   if (!arguments.loader_cpu.empty()) options.Set("loader_cpu", ffi::String(arguments.loader_cpu));
   options.Set("affinity", !arguments.no_affinity);
+  if (arguments.no_help) options.Set("help", false);
   options.Set("verify", arguments.verify);
   options.Set("direct", !arguments.buffered);
   options.Set("read_bandwidth", arguments.read_bandwidth);

@@ -237,6 +237,8 @@ SessionOptions ParseOptions(const std::string& text) {
       options.cores.affinity = Option<bool>(name, value);
     } else if (name == "sysfs_cpus") {
       options.cores.root = Option<ffi::String>(name, value);
+    } else if (name == "help") {
+      options.help = Option<bool>(name, value);
     } else if (name == "trace") {
       options.trace = Option<bool>(name, value);
     } else if (name == "verify") {

@@ -84,6 +84,7 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
   const auto cores = CpuSet::Available();
   const bool own_core = cores && placement_.threads < cores->count();
   loader_ = std::make_unique<Loader>(*file_, placement_.loader, own_core);
+  loader_->LetHelp(options.help);
   for (const Rung& rung : program_->rungs) loader_->Reserve(rung.loads);
   Use(rung_);
 }

@@ -34,6 +34,7 @@ struct SessionOptions {
   uint64_t budget = UINT64_MAX;  // bytes; the largest rung that fits is taken
   int threads = 0;               // 0: as many as the kernels were made for, within the cores for them
   CoreOptions cores;
+  bool help = true;    // threads that wait for weights prepare them, or make pages exist
   bool trace = false;  // note when steps and loads run
   StorageOptions storage;
 };

@@ -325,3 +325,12 @@ def test_plans_are_checked_before_they_are_used(once, opened, inputs, expected):
         session.get_function("run")(*arrays, tvm_ffi.from_dlpack(result))
         assert close(result, expected)
         assert json.loads(session.get_function("stats")())["budget_bytes"] == largest.budget
+
+
+def test_help_can_be_turned_off(once, inputs, expected):
+    path, artifact, _ = once
+    making = [rung for rung in artifact.program.rungs if any(load.prepared and not load.pinned for load in rung.loads)]
+    with flexcomp.load(path, making[0].budget, help=False) as session:
+        for _ in range(50):
+            assert close(run(session, inputs), expected)
+            assert session.stats()["help_ms"] == 0 < session.stats()["prepare_ms"]

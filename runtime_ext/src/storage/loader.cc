@@ -100,7 +100,7 @@ void Loader::Begin(std::span<LoadSpans> spans, bool filling) {
 
 bool Loader::AwaitSlow(uint32_t need) {
   Turn& now = turn();
-  const auto help = [&] { return file_.Help() || HelpPrepare(now, need) || arena_.PopulateSome(); };
+  const auto help = [&] { return helping_ && (file_.Help() || HelpPrepare(now, need) || arena_.PopulateSome()); };
   return now.loaded.WaitAtLeast(Count(need), help) != kFailed || CheckFailure();
 }
 
@@ -232,8 +232,10 @@ bool Loader::EnoughInFlight(uint64_t nbytes) const noexcept {
 }
 
 bool Loader::OldestReady() const noexcept {
+  const Read& oldest = reads_[0];
   // While that which is there is prepared, the device should have something to do.
-  return reads_[0].nbytes == 0 ? in_flight_nbytes_ > 0 : file_.Ready();
+  if (file_.queued() && oldest.last && loads_[oldest.load].prepared && in_flight_nbytes_ == oldest.nbytes) return false;
+  return oldest.nbytes == 0 || file_.Ready();
 }
 
 bool Loader::BeginChunk(const Read& read) noexcept {

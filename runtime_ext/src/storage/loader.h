@@ -44,6 +44,9 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
+  // Whether whoever waits does something meanwhile; it does unless told otherwise.
+  void LetHelp(bool helping) noexcept { helping_ = helping; }
+
   // Finds the memory that opening these loads takes.
   void Reserve(std::span<const Load> loads);
   // From now on these are the loads, into this arena, which holds nothing yet. Not while anything is read. There must be
@@ -194,6 +197,7 @@ class Loader {
 
   WeightsFile& file_;
   const bool own_core_;
+  bool helping_ = true;
 
   // Set by Open while the thread is idle.
   std::span<const Load> loads_;
