@@ -31,10 +31,12 @@ from .problem import (
 from .reuse import reuse_distances
 from .search.best import resident_plan
 from .simulate import Timeline, simulate
+from .spacing import NEARLY
 from .strategies import STRATEGIES, plan
 
 __all__ = [
     "ALIGN",
+    "NEARLY",
     "PAGE",
     "SLICE_S",
     "STRATEGIES",

@@ -11,10 +11,9 @@ import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from flexcomp.plan import stored_blocks
+from flexcomp.plan import NEARLY, stored_blocks
 
 PAGE = 4096  # bytes; unit of O_DIRECT reads: file ranges and arena targets of loads are multiples of it
-NEARLY = 1.02  # times the least predicted latency: budgets beyond the smallest one with that are for those who ask for them
 ALIGN = 64  # bytes; every tensor, weight and scratch address handed to a kernel is a multiple of it
 
 _ITEMSIZE = {
