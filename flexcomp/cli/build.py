@@ -13,6 +13,7 @@ from flexcomp.cli.common import (
     checked_budget,
     exit_on_error,
     parse_shapes,
+    parse_states,
     require_model,
 )
 from flexcomp.cli.names import BUDGETS, completed, known_option
@@ -75,6 +76,13 @@ def build(
             "'prepared' for all kernels; 'auto' once, but up to a quarter more where preparing is not possible or takes longer",
         ),
     ] = DEFAULT_STORE,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OUTPUT=INPUT",
+            help="Keep an output for the next inference, which takes it as this input; neither is given or returned then.",
+        ),
+    ] = None,
     weights: Weights = None,
     max_error: MaxError = None,
     calibration: Calibration = None,
@@ -96,6 +104,7 @@ def build(
 ) -> None:
     """Compile MODEL for a device and a memory budget."""
     shapes = parse_shapes(input or [])
+    states = parse_states(state or [])
     types = weight_types(weights or [])
     if output.suffix != ".so":
         raise typer.BadParameter(f"'{output}' does not end in .so", param_hint="'--output'")
@@ -141,6 +150,7 @@ def build(
                 strategy=strategy,
                 kernels=kernels,
                 store=store,
+                state=states or None,
                 device=profile,
                 probe=False,
                 tuning=tuning,

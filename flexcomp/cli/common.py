@@ -181,6 +181,19 @@ def parse_shapes(options: list[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def parse_states(options: list[str]) -> dict[str, str]:
+    """Read `OUTPUT=INPUT` options."""
+    pairs: dict[str, str] = {}
+    for option in options:
+        output, separator, input = option.partition("=")
+        if not (output and separator and input):
+            raise typer.BadParameter(f"'{option}' is not OUTPUT=INPUT", param_hint="'--state'")
+        if output in pairs:
+            raise typer.BadParameter(f"the output '{output}' is given twice", param_hint="'--state'")
+        pairs[output] = input
+    return pairs
+
+
 def parse_files(options: list[str]) -> dict[str, str]:
     """Read `NAME=FILE.npy` options."""
     files: dict[str, str] = {}

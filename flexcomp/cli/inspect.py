@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, require_picture
+from flexcomp.units import human_bytes
 
 
 def inspect(
@@ -77,4 +78,10 @@ def _print_all(console: Console, facts: dict) -> None:
         for port in facts[kind]:
             shape = "×".join(map(str, port["shape"]))
             console.print(f"{kind[:-1]} {port['name']}: {port['dtype']}[{shape}]", markup=False, highlight=False)
+    for state in facts["states"]:
+        shape = "×".join(map(str, state["shape"]))
+        line = f"state {state['output']} → {state['name']}: {state['dtype']}[{shape}]"
+        console.print(line, markup=False, highlight=False)
+    if facts["states"]:
+        console.print(f"state in all: {human_bytes(facts['state_bytes'])} of every budget", markup=False, highlight=False)
     console.print(f"target: {facts['target']}", markup=False, highlight=False)

@@ -40,6 +40,12 @@ def run(
         list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input; without any, random ones.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of the random inputs.")] = 0,
+    reset_state: Annotated[
+        bool,
+        typer.Option(
+            "--reset-state", help="Clear the network's state before every inference; without it goes on from one to the next."
+        ),
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check every byte of the weights first, and whenever it is read.")
     ] = False,
@@ -65,6 +71,7 @@ def run(
             start=start,
             seed=seed,
             verify=verify,
+            reset_state=reset_state,
             inputs=files,
             compute_cpus=compute_cpus,
             loader_cpu=loader_cpu,

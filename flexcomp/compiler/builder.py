@@ -48,6 +48,7 @@ from .kernel_compiler import KernelCompiler
 from .offered import DEFAULT_MAX_ERROR, DEFAULT_STORE, KERNELS, STORES
 from .prepared import Prepared, Progress, Wish
 from .probing import probed
+from .state import checked_state, require_states
 from .weight_types import TypesInOrder, WeightTypes
 from .weights import evaluate, evaluate_later
 
@@ -73,6 +74,7 @@ def build(
     calibration: Given = None,
     probe: bool | str | Path | None = None,
     store: str = DEFAULT_STORE,
+    state: Mapping[str, str] | None = None,
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
 
@@ -103,6 +105,10 @@ def build(
     element (None: 0.005) from what float32 weights give, on the `calibration` inputs: arrays by input name, several of these,
     a .npz file of them, or None for seeded random ones.
 
+    `state` are outputs that become inputs of the next inference, {"h_out": "h_in"}: each pair is a tensor of the arena that
+    stays, all zeros at first, which is neither given nor returned; `Session.state` and its kin read, set and clear it.
+    Calibration is of single inferences: there these inputs are like others.
+
     Raises ModelError, UnsupportedModelError, TargetError, BudgetError, InputError, or TuningError if the database is
     broken.
     """
@@ -113,6 +119,7 @@ def build(
             model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
             device=device, probe=probe, tuning=tuning, progress=report, cache=cache,
             weights=weights, max_error=max_error, calibration=calibration, compiler=compiler, store=store,
+            state=state,
         )  # fmt: skip
         return prepared.artifacts([wish], report)[0]
 
@@ -135,6 +142,7 @@ def prepare(
     calibration: Given = None,
     compiler: KernelCompiler | None = None,
     store: str = DEFAULT_STORE,
+    state: Mapping[str, str] | None = None,
 ) -> Prepared:
     """The first half of `build`, without budget and strategy: what follows can be done several times, each for itself.
 
@@ -145,6 +153,7 @@ def prepare(
     wish = checked_wish(weights, max_error, calibration)
     checked_name(kernels, KERNELS, "kernels")
     checked_name(store, STORES, "store")
+    pairs = checked_state(state)
     threads = checked_threads(threads)
     resolved = resolve_target(target)
     require_supported(resolved)
@@ -158,6 +167,7 @@ def prepare(
     report("import", 0, 1)
     imported = load_model(model, input_shapes, params)
     report("import", 1, 1)
+    require_states(pairs, imported)
     types, chosen = types_of(imported, wish, resolved, report, cache)
     if device is None:  # not before: it takes a second and writes a file; nor while kernels are compiled on all cores
         profile = probed(target, probe, lambda note: report(note, 1, 1)) or profile
@@ -165,7 +175,9 @@ def prepare(
     unit = replace(resolved.vector_unit, threads=threads)
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
-    network = _compile_graph(imported, resolved, unit, kernels, measured, report, types, store, profile.prepared_late, begin)
+    network = _compile_graph(
+        imported, resolved, unit, kernels, measured, report, types, store, profile.prepared_late, begin, pairs
+    )
     if measured is not None:
         report(f"tuning: {measured.note()}", 1, 1)
     if kernels == "flexnn":
@@ -257,6 +269,7 @@ def _compile_graph(
     store: str,
     dear: Callable[[Weights], bool],
     begin: Callable[[Mapping[str, tirx.PrimFunc], Sequence[Layer]], None] | None = None,
+    state: Mapping[str, str] | None = None,
 ) -> Network:
     """`begin` is told of the smallest kernels, as soon as there are layers that call them; `dear` is as for `merge`."""
     strategies = KERNELS[kernels]
@@ -281,7 +294,8 @@ def _compile_graph(
                 mod = pipeline.run(mod, pack, "pack")
                 mod, weights = _separate_weights(mod, imported.weights, target, unit)
                 report("passes", 2 + 2 * done, total)
-                lowered = lower(mod, weights, target, imported.input_names, imported.output_names, imported.output_nodes)
+                ports = imported.input_names, imported.output_names, imported.output_nodes
+                lowered = lower(mod, weights, target, *ports, state)
                 if begin is not None and not done:
                     begin(lowered.kernels, lowered.layers)
                 yield lowered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from flexcomp import plan
@@ -65,7 +65,7 @@ class Prepared:
         with self.compiler as compiler:
             compiler.begin(self._code(network.base.layers)[1], self.target)  # every ladder needs most of them
             ladders, storages = self._ladders(wishes, report, yardstick)
-            layers, values, ports, all_rungs = used(network, [rung for rungs in ladders for rung in rungs])
+            layers, values, ports, states, all_rungs = used(network, [rung for rungs in ladders for rung in rungs])
             layers, code = self._code(layers)
             objects = compiler.finish(code, self.target, lambda done, total: report("compile", done, total))
         offers = layer_offers(network, self.profile, self.threads)
@@ -85,7 +85,7 @@ class Prepared:
         artifacts = []
         edges = accumulate((len(rungs) for rungs in ladders), initial=0)
         for (start, stop), storage in zip(pairwise(edges), storages, strict=True):
-            program = self._program(layers, values, ports, all_rungs[start:stop])
+            program = replace(self._program(layers, values, ports, all_rungs[start:stop]), states=states)
             program.metadata.update(record)
             program.metadata[MINIMUM] = minimum
             prepares = any(load.prepared for rung in program.rungs for load in rung.loads)

@@ -34,8 +34,7 @@ def contents_of(
         for operand in [arg for arg in args if arg.over] if len(results) == 1 else ():
             if _same_bytes(operand, results[0]) and sum(arg.value == operand.value for arg in args) == 1:
                 over[results[0].value].add(index[operand.value])
-    given = {port.value for port in lowered.inputs}
-    kept = {port.value for port in lowered.outputs}
+    given, kept = lowered.given, lowered.wanted
     return tuple(
         Content(
             values[value].name, values[value].nbytes, tensor, tuple(written[value]), tuple(read[value]),

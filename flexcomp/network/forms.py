@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flexcomp import plan
 from flexcomp.device import DeviceProfile
-from flexcomp.program import Layer
+from flexcomp.program import Layer, Value
 
 from . import preparing
 from .contents import contents_of
@@ -105,18 +105,22 @@ def form_of(network: Network, indices: Sequence[int], costs: Costs) -> Form:
     layers = [every[index] for index in indices]
     lives = network.base.lifetimes(layers)
     values = network.values
-    place = shared_places(values, layers, lives, {port.value for port in network.base.outputs})
+    place = shared_places(values, layers, lives, network.base.wanted)
     tensors = lives_of_places(lives, place)
     position = {value: index for index, value in enumerate(tensors)}
     piece = preparing.piece_nbytes(layers)
     read = (plan.Tensor("weights to be prepared", preparing.room_nbytes(piece), 0, len(layers)),) if piece else ()
     problem = plan.Problem(
         tuple(planned_layer(layer, index, costs) for layer, index in zip(layers, indices, strict=True)),
-        (*(plan.Tensor(values[value].name, values[value].nbytes, *live) for value, live in tensors.items()), *read),
+        (*(_tensor(values[value], *live, value in network.base.staying) for value, live in tensors.items()), *read),
         costs.storage,
         contents_of(network.base, layers, values, {v: position[place[v]] for v in lives}),
     )
     return Form(tuple(indices), tuple(lives), tuple(position[place[value]] for value in lives), problem, piece)
+
+
+def _tensor(value: Value, start: int, end: int, stays: bool) -> plan.Tensor:
+    return plan.Tensor(value.name, value.nbytes, start, end, stays)
 
 
 def planned_layer(layer: Layer, index: int, costs: Costs) -> plan.Layer:

@@ -22,6 +22,7 @@ from flexcomp.passes.attributes import with_scratch
 from flexcomp.passes.ir import bindings, dtype, num_inputs, operator, shape
 from flexcomp.program import (
     ALIGN,
+    PAGE,
     Arg,
     Array,
     CountArg,
@@ -29,6 +30,7 @@ from flexcomp.program import (
     Layer,
     Port,
     ScratchArg,
+    State,
     TensorType,
     Value,
     ValueArg,
@@ -58,6 +60,7 @@ class Lowered:
     values: list[Value] = field(default_factory=list)
     inputs: list[Port] = field(default_factory=list)
     outputs: list[Port] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
     work: list[float] = field(default_factory=list)  # per layer: operations, weighted by the kernel's speed
     rows: list[RowKernel | None] = field(default_factory=list)  # per layer: the kernel, if it can compute bands of rows
@@ -67,16 +70,31 @@ class Lowered:
     kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)  # by symbol
     nodes: dict[str, str] = field(default_factory=dict)  # by the name of a layer the ONNX node that it is for, where known
 
+    @property
+    def given(self) -> set[int]:
+        """The values that hold something before the first layer: inputs and states."""
+        return {port.value for port in self.inputs} | self.staying
+
+    @property
+    def wanted(self) -> set[int]:
+        """The values that must stay as they are to the end: outputs, states, and what these become."""
+        return {port.value for port in self.outputs} | {state.result for state in self.states} | self.staying
+
+    @property
+    def staying(self) -> set[int]:
+        """The value that holds the states from one inference to the next, if there are any."""
+        return {state.value for state in self.states}
+
     def lifetimes(self, layers: Sequence[Layer] | None = None) -> dict[int, tuple[int, int]]:
         """For each value in use the layers in which it is live, half-open; positions in `layers`, if they are given."""
         layers = self.layers if layers is None else layers
-        lives = {port.value: (0, 1) for port in self.inputs}
+        lives = dict.fromkeys(self.given, (0, 1))
         for index, layer in enumerate(layers):
             for arg in layer.args:
                 if isinstance(arg, ValueArg):
                     lives[arg.value] = (lives.get(arg.value, (index, 0))[0], index + 1)
-        for port in self.outputs:
-            lives[port.value] = (lives[port.value][0], max(len(layers), 1))
+        for value in self.wanted:
+            lives[value] = (lives[value][0], max(len(layers), 1))
         return dict(sorted(lives.items()))
 
 
@@ -86,23 +104,27 @@ class _Seen:
 
     value: int
     type: TensorType
+    offset: int = 0  # bytes from the start of the value
 
 
 def lower(
     mod: tvm.IRModule, weights: list[Array], target, input_names: tuple[str, ...], output_names: tuple[str, ...],
-    output_nodes: Mapping[str, str] | None = None,
+    output_nodes: Mapping[str, str] | None = None, state: Mapping[str, str] | None = None,
 ) -> Lowered:
     """Lower a module whose `main` is (inputs…, weights…) and calls kernels only.
 
-    `target` is a CompileTarget; `output_nodes` are the ONNX nodes that compute outputs, by output. Raises
+    `target` is a CompileTarget; `output_nodes` are the ONNX nodes that compute outputs, by output. `state` are the
+    outputs that become inputs of the next inference, the latter by the former; they have the same types. Raises
     UnsupportedModelError for an operator without a kernel.
     """
-    return _Lowering(mod, weights, target, output_nodes or {}).run(input_names, output_names)
+    return _Lowering(mod, weights, target, output_nodes or {}, state or {}).run(input_names, output_names)
 
 
 class _Lowering:
-    def __init__(self, mod: tvm.IRModule, weights: list[Array], target, output_nodes: Mapping[str, str]) -> None:
-        self.mod, self.target, self.output_nodes = mod, target, output_nodes
+    def __init__(
+        self, mod: tvm.IRModule, weights: list[Array], target, output_nodes: Mapping[str, str], state: Mapping[str, str]
+    ) -> None:
+        self.mod, self.target, self.output_nodes, self.state = mod, target, output_nodes, state
         self.main = mod["main"]
         params = self.main.params[num_inputs(self.main) :]
         self.arrays: dict[relax.Var, Array] = dict(zip(params, weights, strict=True))
@@ -113,7 +135,12 @@ class _Lowering:
 
     def run(self, input_names: tuple[str, ...], output_names: tuple[str, ...]) -> Lowered:
         result = self.result
-        for name, param in zip(input_names, self.main.params[: num_inputs(self.main)], strict=True):
+        params = dict(zip(input_names, self.main.params[: num_inputs(self.main)], strict=True))
+        states = self._place_states({name: _type(params[name]) for name in input_names if name in self.state.values()})
+        for name, param in params.items():
+            if name in states:
+                self.seen[param] = states[name]
+                continue
             seen = self._new_value(name, _type(param))
             self.seen[param] = seen
             result.inputs.append(Port(name, seen.value, seen.type))
@@ -125,14 +152,30 @@ class _Lowering:
                 self.output_names.setdefault(looked_at, self.output_names[binding.var])
         for binding in bindings(self.main):
             self._binding(binding)
-        returned = self._look_up(self.main.body.body)
+        returned, staying = self._look_up(self.main.body.body), {place.value for place in states.values()}
         for name, seen in zip(output_names, returned if isinstance(returned, list) else [returned], strict=True):
             if isinstance(seen, Array):
                 seen = self._copy(seen) if seen.size else self._empty(seen)
-            elif not result.layers:  # all outputs are inputs so far; a network has at least one step
+            elif not result.layers or seen.value in staying:
+                # A network has at least one step, though all outputs are inputs so far; and states are overwritten.
                 seen = self._copy(seen)
-            result.outputs.append(Port(name, seen.value, seen.type))
+            if name in self.state:
+                given = self.state[name]
+                place = states[given]
+                result.states.append(State(given, name, place.type, place.value, place.offset, seen.value))
+            else:
+                result.outputs.append(Port(name, seen.value, seen.type))
         return result
+
+    def _place_states(self, types: Mapping[str, TensorType]) -> dict[str, _Seen]:
+        """Where states lie, by input: one behind the other in one value, in whole pages, so that they move as one."""
+        places, end = {}, 0
+        for name, type_ in types.items():
+            places[name] = _Seen(len(self.result.values), type_, end)
+            end += align(type_.nbytes)
+        if places:
+            self.result.values.append(Value("state", -(-end // PAGE) * PAGE))
+        return places
 
     def _new_value(self, name: str, type_: TensorType) -> _Seen:
         self.result.values.append(Value(name, align(max(type_.nbytes, 1))))
@@ -159,7 +202,7 @@ class _Lowering:
             if isinstance(looked_at, Array):
                 self.arrays[binding.var] = looked_at.reshape(shape(binding.var))
             else:
-                self.seen[binding.var] = _Seen(looked_at.value, _type(binding.var))
+                self.seen[binding.var] = _Seen(looked_at.value, _type(binding.var), looked_at.offset)
         elif isinstance(binding.var.ty, relax.TensorType) and not math.prod(shape(binding.var)):
             type_ = _type(binding.var)  # there is nothing to compute
             self.arrays[binding.var] = np.empty(type_.shape, type_.dtype)
@@ -207,15 +250,15 @@ class _Lowering:
             else:
                 bounds = attrs.get(names.BOUNDS, ()) if not args else ()
                 pairs = tuple((int(low), int(high)) for low, high in bounds)
-                args.append(ValueArg(found.value, found.type, over=len(args) in over, bounds=pairs))
+                args.append(ValueArg(found.value, found.type, offset=found.offset, over=len(args) in over, bounds=pairs))
         outputs = call.ty_args[0]
         types = list(outputs.fields) if isinstance(outputs, relax.TupleType) else [outputs]
         if taken is None:
             labels = [f"{name}:{i}" if len(types) > 1 else name for i in range(len(types))]
             written = [self._new_value(label, _type_of(ty)) for label, ty in zip(labels, types, strict=True)]
         else:
-            written = [_Seen(taken.value, _type_of(types[0]))]
-        args += [ValueArg(seen.value, seen.type, written=True, part=part) for seen in written]
+            written = [_Seen(taken.value, _type_of(types[0]), taken.offset)]
+        args += [ValueArg(seen.value, seen.type, written=True, offset=seen.offset, part=part) for seen in written]
         self.seen[var] = written if isinstance(outputs, relax.TupleType) else written[0]
         _refuse_oversize(name, [arg.type for arg in args if isinstance(arg, ValueArg | WeightArg)] + list(scratch))
         scratch_nbytes = 0
@@ -267,7 +310,7 @@ class _Lowering:
                 implementation="vector",
                 description=f"copy {'×'.join(map(str, type_.shape))}",
                 args=(
-                    WeightArg(0, type_) if is_weight else ValueArg(source.value, type_),
+                    WeightArg(0, type_) if is_weight else ValueArg(source.value, type_, offset=source.offset),
                     ValueArg(written.value, type_, written=True),
                 ),
                 weights=self._store(name, [source] if is_weight else [], 1),

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flexcomp.program import Layer, Port, Rung, Value, ValueArg
+from flexcomp.program import Layer, Port, Rung, State, Value, ValueArg
 
 from .variants import Network
 
 
 def used(
     network: Network, rungs: Sequence[Rung]
-) -> tuple[tuple[Layer, ...], tuple[Value, ...], tuple[Port, ...], tuple[Rung, ...]]:
-    """Layers, values, ports (inputs, then outputs) and the rungs, all numbered anew.
+) -> tuple[tuple[Layer, ...], tuple[Value, ...], tuple[Port, ...], tuple[State, ...], tuple[Rung, ...]]:
+    """Layers, values, ports (inputs, then outputs), states and the rungs, all numbered anew.
 
     Every alternative and every band stands behind the layer that it belongs to.
     """
@@ -21,7 +21,7 @@ def used(
     layer_at = {layer: i for i, layer in enumerate(layers)}
     ports = (*network.base.inputs, *network.base.outputs)
     looked_at = {arg.value for i in layers for arg in network.layers[i].args if isinstance(arg, ValueArg)}
-    values = sorted({port.value for port in ports} | looked_at)
+    values = sorted(network.base.given | network.base.wanted | looked_at)
     value_at = {value: i for i, value in enumerate(values)}
 
     def moved(layer: Layer) -> Layer:
@@ -34,6 +34,7 @@ def used(
         tuple(moved(network.layers[i]) for i in layers),
         tuple(network.values[i] for i in values),
         tuple(replace(port, value=value_at[port.value]) for port in ports),
+        tuple(replace(one, value=value_at[one.value], result=value_at[one.result]) for one in network.base.states),
         tuple(
             replace(
                 rung,

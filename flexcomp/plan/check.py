@@ -207,6 +207,8 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
         end = last_step[tensor.end - 1] + 1
         if tensor.end == len(problem.layers):  # perhaps an output
             end += 1
+        if tensor.stays and address % PAGE:
+            reasons.append(f"tensor {tensor.name}, which stays, at {address}: not a multiple of {PAGE}")
         add(f"tensor {tensor.name}", first_step[tensor.start], end, address, tensor.nbytes)
     for index, (step, address) in enumerate(zip(plan.steps, plan.scratch_at, strict=True)):
         scratch = problem.layers[step.layer].scratch

@@ -27,11 +27,19 @@ class Tensor:
     nbytes: int  # multiple of 64
     start: int  # first layer that needs its place (the layer that writes it; 0 for inputs)
     end: int  # first layer that no longer needs it (number of layers for outputs)
+    stays: bool = False  # what is in it is there for the next inference: live in all layers and between, in whole pages
 
     def __post_init__(self) -> None:
         multiple = self.nbytes >= 0 and self.nbytes % ALIGN == 0
         _require(multiple, f"tensor {self.name}: {self.nbytes} bytes, not a multiple of {ALIGN}")
         _require(0 <= self.start < self.end, f"tensor {self.name}: empty lifetime [{self.start}, {self.end})")
+        always = self.start == self.nbytes % PAGE == 0
+        _require(always or not self.stays, f"tensor {self.name}: stays, but not from the start, or not in whole pages")
+
+    @property
+    def align(self) -> int:
+        """Bytes; its address is a multiple of it."""
+        return PAGE if self.stays else ALIGN
 
 
 @dataclass(frozen=True)
@@ -213,6 +221,8 @@ class Problem:
     def __post_init__(self) -> None:
         for tensor in self.tensors:
             _require(tensor.end <= len(self.layers), f"tensor {tensor.name}: lives beyond the last layer")
+            always = tensor.end == len(self.layers)
+            _require(always or not tensor.stays, f"tensor {tensor.name}: stays, but ends before the last layer")
 
     @cached_property
     def load_costs(self) -> tuple[float, ...]:

@@ -151,14 +151,14 @@ def _smallest(layer: Layer) -> int:
 def _live(program: Program, rung: Rung) -> dict[int, int]:
     """Bytes of the activations that are live in each layer that the rung computes."""
     order = list(dict.fromkeys(step.layer for step in rung.steps))
-    first: dict[int, int] = {port.value: 0 for port in program.inputs}
+    first: dict[int, int] = dict.fromkeys(program.given, 0)
     last: dict[int, int] = dict.fromkeys(first, 0)
     for position, index in enumerate(order):
         for arg in program.layers[index].args:
             if isinstance(arg, ValueArg):
                 first.setdefault(arg.value, position)
                 last[arg.value] = position
-    last.update({port.value: len(order) for port in program.outputs})
+    last.update(dict.fromkeys(program.wanted, len(order)))
     sizes = program.values
     return {
         index: sum(sizes[value].nbytes for value, start in first.items() if start <= position <= last[value])

@@ -179,6 +179,22 @@ class Port:
 
 
 @dataclass(frozen=True)
+class State:
+    """A tensor that stays from one inference to the next: read as an input, and made anew as an output.
+
+    It is neither given nor returned. What inferences read lies in one value that all states share; when an inference is
+    complete, and cannot fail or begin anew any more, the result is copied there.
+    """
+
+    input: str
+    output: str
+    type: TensorType
+    value: int  # index of the value that holds all states; layers only read it
+    offset: int  # bytes from the start of that; multiple of ALIGN
+    result: int  # index of the value that holds the output
+
+
+@dataclass(frozen=True)
 class Step:
     """One kernel call of a rung."""
 
@@ -246,12 +262,29 @@ class Program:
     rungs: tuple[Rung, ...]  # ascending by budget
     weights_nbytes: int  # size of the weights file's data section
     metadata: dict[str, str] = field(default_factory=dict)
+    states: tuple[State, ...] = ()
 
     @property
     def default_budget(self) -> int:
         """The smallest budget, in bytes, whose predicted latency is within 2 % of the least."""
         least = min(rung.predicted_s for rung in self.rungs)
         return next(rung.budget for rung in self.rungs if rung.predicted_s <= NEARLY * least)
+
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes of the arena that hold what stays of one inference for the next, on every rung."""
+        return self.values[self.states[0].value].nbytes if self.states else 0
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        """The values that hold something before the first step: inputs, and the states."""
+        return tuple(dict.fromkeys([*(port.value for port in self.inputs), *(state.value for state in self.states)]))
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """The values that somebody looks at behind the last step: outputs, the states and what they become."""
+        states = [value for state in self.states for value in (state.value, state.result)]
+        return tuple(dict.fromkeys([*(port.value for port in self.outputs), *states]))
 
     def stays_nbytes(self, load: Load) -> int:
         """Bytes that a load leaves in the arena for the next inference."""

@@ -2,17 +2,20 @@
 
 The reader on the device is `runtime_ext/src/program/reader.cc`.
 
-Program, format 4. Everything is little-endian and unpadded; counts and indices are u32:
+Program, format 5. Everything is little-endian and unpadded; counts and indices are u32:
 
-    program  = "FLEXPROG" version:u32=4 crc:u32 size:u64 body
+    program  = "FLEXPROG" version:u32=5 crc:u32 size:u64 body
                size counts all bytes of the program, crc is the CRC-32 (zlib) of all bytes from `size` on
     body     = model:str target:str features:list<str> threads:u32 metadata:list<key:str value:str>
-               weights spaces:list<str> values:list<value> inputs:list<port> outputs:list<port>
+               weights spaces:list<str> values:list<value> inputs:list<port> outputs:list<port> states:list<state>
                layers:list<layer> rungs:list<rung>
     weights  = file_nbytes:u64 header_nbytes:u64 header_crc:u32 data_nbytes:u64 checksums:list<checksum>
     checksum = offset:u64 nbytes:u64 crc:u32          ranges that follow each other, of the whole data section
     value    = name:str nbytes:u64 space:u32          an index into `spaces`
     port     = name:str value:u32 type
+    state    = input:str output:str value:u32 offset:u64 result:u32 type
+               an input that the network gives itself: from byte `offset` of `value` on, the same value for all, in whole pages
+               and of nobody else, until the inference is complete; then it becomes what `result` holds
     type     = code:u8 bits:u8 lanes:u16=1 shape:list<i64>                 code as in DLPack
     layer    = name:str op:str kernel:str implementation:str description:str flops:u64 weights_at:u64 args:list<arg>
                preparations:list<preparation>             one or none
@@ -69,6 +72,7 @@ from .program import (
     Program,
     Rung,
     ScratchArg,
+    State,
     Step,
     TensorType,
     Value,
@@ -77,8 +81,8 @@ from .program import (
     Weights,
 )
 
-PROGRAM_VERSION = 4
-PROGRAM_KIND = "flexcomp.program.4"  # kind of the module in the library: the version is part of it
+PROGRAM_VERSION = 5
+PROGRAM_KIND = "flexcomp.program.5"  # kind of the module in the library: the version is part of it
 
 _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
@@ -112,6 +116,7 @@ def encode_program(program: Program, weights: WeightsDigest) -> bytes:
     out.items(program.values, lambda v: (out.text(v.name), out.put("QI", v.nbytes, 0)))
     for ports in (program.inputs, program.outputs):
         out.items(ports, lambda p: (out.text(p.name), out.put("I", p.value), out.type(p.type)))
+    out.items(program.states, out.state)
     out.items(program.layers, out.layer)
     out.items(program.rungs, out.rung)
     tail = struct.pack("<Q", _PREFIX.size + 8 + len(out.data)) + out.data
@@ -192,6 +197,12 @@ class _Writer:
         code, bits = _DTYPES[type.dtype]
         self.put("BBH", code, bits, 1)
         self.items(type.shape, lambda extent: self.put("q", extent))
+
+    def state(self, state: State) -> None:
+        self.text(state.input)
+        self.text(state.output)
+        self.put("IQI", state.value, state.offset, state.result)
+        self.type(state.type)
 
     def layer(self, layer: Layer) -> None:
         for text in (layer.name, layer.op, layer.kernel, layer.implementation, layer.description):
@@ -274,14 +285,19 @@ class _Reader:
             raise ArtifactError("the program uses memory spaces that this flexcomp does not know")
         values = self.items(lambda: Value(self.text(), self.get("QI")[0]))
         inputs, outputs = (self.items(lambda: Port(self.text(), self.get("I")[0], self.type())) for _ in range(2))
+        states = self.items(self.state)
         layers = self.items(self.layer)
         rungs = self.items(lambda: self.rung(len(values)))
         if self.at != len(self.data):
             raise ArtifactError(f"the program is malformed: {len(self.data) - self.at} bytes too many")
         program = Program(
-            model, target, features, threads, values, inputs, outputs, layers, rungs, data_nbytes, metadata
+            model, target, features, threads, values, inputs, outputs, layers, rungs, data_nbytes, metadata, states
         )  # fmt: skip
         return program, WeightsDigest(header_nbytes, header_crc, data_nbytes, checksums)
+
+    def state(self) -> State:
+        given, made, (value, offset, result) = self.text(), self.text(), self.get("IQI")
+        return State(given, made, self.type(), value, offset, result)
 
     def layer(self) -> Layer:
         name, op, kernel, implementation, description = (self.text() for _ in range(5))

@@ -23,10 +23,12 @@ from flexcomp.runtime import (
     Traces,
     check_options,
     checked_inputs,
+    checked_states,
     checked_threads,
     named_outputs,
     parse_trace,
     resolve_in,
+    states_of,
 )
 
 
@@ -40,6 +42,7 @@ class RemoteNetwork:
         self.machine: dict = json.loads(self._text("machine"))  # keys: runtime_ext/src/on_device.h
         self.inputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in self.info["inputs"])
         self.outputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in self.info["outputs"])
+        self.states = states_of(self.info)
         self.ladder = tuple(RungInfo(**rung) for rung in self.info["ladder"])
 
     @cached_property
@@ -128,8 +131,31 @@ class RemoteSession:
             results = [tensor.numpy() for tensor in tensors[len(given) :]]
         return named_outputs(self._network.outputs, results)
 
+    def state(self) -> dict[str, np.ndarray]:
+        """As `flexcomp.Session.state`."""
+        with self._device.calls(ExecutionError):
+            found = [self._empty(port) for port in self._network.states]
+            self._call("get_states", *found)
+            return named_outputs(self._network.states, [tensor.numpy() for tensor in found])
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """As `flexcomp.Session.set_state`."""
+        given = []
+        with self._device.calls(ExecutionError):
+            for index, array in checked_states(self._network.states, state):
+                given += [index, self._empty(self._network.states[index])]
+                given[-1].copyfrom(array)
+            self._call("set_states", *given)
+
+    def reset_state(self) -> None:
+        """As `flexcomp.Session.reset_state`."""
+        with self._device.calls(ExecutionError):
+            self._call("reset_states")
+
     def measure(self, repeat: int = 10, warmup: int = 1) -> Measurement:
         """Time inferences from inputs in the arena to outputs in the arena, on random floats, after `warmup` others.
+
+        The network's state, if it has any, is cleared before each.
 
         Raises ExecutionError, DeviceError.
         """
@@ -178,11 +204,14 @@ class RemoteSession:
         return function_of(self._opened, name, self._network.info["model"])(*args)
 
     def _new_tensors(self) -> list[Any]:
+        self._tensors = [self._empty(port) for port in (*self._network.inputs, *self._network.outputs)]
+        return self._tensors
+
+    def _empty(self, port: TensorInfo) -> Any:
+        """A tensor on the device."""
         from tvm import runtime
 
-        ports = (*self._network.inputs, *self._network.outputs)
-        self._tensors = [runtime.empty(port.shape, str(port.array_dtype), device=self._device.memory()) for port in ports]
-        return self._tensors
+        return runtime.empty(port.shape, str(port.array_dtype), device=self._device.memory())
 
 
 def function_of(module: Any, name: str, library: str) -> Callable[..., Any]:

@@ -15,6 +15,11 @@ def describe(program: Program) -> dict:
         "threads": program.threads,
         "inputs": [_port(port) for port in program.inputs],
         "outputs": [_port(port) for port in program.outputs],
+        "states": [
+            {"name": state.input, "output": state.output, "shape": list(state.type.shape), "dtype": state.type.dtype}
+            for state in program.states
+        ],
+        "state_bytes": program.state_nbytes,  # of every arena
         "min_budget_bytes": program.rungs[0].budget,
         "default_budget_bytes": program.default_budget,
         "resident_bytes": program.rungs[-1].budget,

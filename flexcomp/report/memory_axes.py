@@ -13,6 +13,7 @@ from flexcomp.units import enough
 _MIB = 1 << 20
 _COLOURS = {
     "activation": "#4c78a8",
+    "state": "#e45756",
     "weights": "#f58518",
     "pinned weights": "#b4500a",
     "preload": "#fbd0a2",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flexcomp.program import Program, Rung, ValueArg
 
-KINDS = ("activation", "weights", "pinned weights", "preload", "scratch")
+KINDS = ("activation", "state", "weights", "pinned weights", "preload", "scratch")
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,18 @@ def boxes(program: Program, rung: Rung) -> list[Box]:
 
 def _activations(program: Program, rung: Rung) -> list[Box]:
     last = len(rung.steps)
-    lives: dict[int, tuple[int, int]] = {port.value: (0, 0) for port in program.inputs}
+    lives: dict[int, tuple[int, int]] = dict.fromkeys(program.given, (0, 0))
     for index, step in enumerate(rung.steps):
         for arg in program.layers[step.layer].args:
             if isinstance(arg, ValueArg):
                 start, _ = lives.get(arg.value, (index, index))
                 lives[arg.value] = (start, index + 1)
-    for port in program.outputs:
-        lives[port.value] = (lives.get(port.value, (0, 0))[0], last)
+    for value in program.wanted:
+        lives[value] = (lives.get(value, (0, 0))[0], last)
+    states = {state.value for state in program.states}
     return [
         Box(
-            "activation",
+            "state" if value in states else "activation",
             program.values[value].name,
             start,
             end,

@@ -9,7 +9,7 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     session="STARTS RungInfo Session check_options checked_threads load",
     library="read_info read_program",
-    ports="TensorInfo checked_inputs named_outputs",
+    ports="TensorInfo checked_inputs checked_states named_outputs states_of",
     budget="MINIMUM Budget note_minimum parse_budget resolve resolve_in set_by too_small",
     display="ladder_html",
     trace="Trace Traces parse_trace",

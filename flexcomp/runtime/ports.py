@@ -1,4 +1,4 @@
-"""Inputs and outputs of compiled networks: what they are, and arrays for them."""
+"""Inputs, outputs and states of compiled networks: what they are, and arrays for them."""
 
 from __future__ import annotations
 
@@ -40,6 +40,21 @@ def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any])
         if len(values) != len(ports):
             raise InputError(f"{len(ports)} inputs are needed, {len(values)} given")
     return [_checked(port, value) for port, value in zip(ports, values, strict=True)]
+
+
+def states_of(info: Mapping[str, Any]) -> tuple[TensorInfo, ...]:
+    """What a network keeps from one inference to the next, under the names of its inputs."""
+    return tuple(TensorInfo(one["name"], tuple(one["shape"]), one["dtype"]) for one in info.get("states", ()))
+
+
+def checked_states(ports: Sequence[TensorInfo], given: Any) -> list[tuple[int, np.ndarray]]:
+    """(index, array) of what is given by name of `ports`. Raises InputError."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"a state is a dict of arrays by name, not {type(given).__name__}")
+    names = [port.name for port in ports]
+    if unknown := [name for name in given if name not in names]:
+        raise InputError(f"the network keeps no state {listed(unknown)}; there is {listed(names)}")
+    return [(index, _checked(port, given[port.name])) for index, port in enumerate(ports) if port.name in given]
 
 
 def named_outputs(ports: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

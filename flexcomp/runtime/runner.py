@@ -52,6 +52,7 @@ def run(
     callers: int = 0,
     read_rate: int | None = None,
     weights: str | Path | None = None,
+    reset_state: bool = False,
     emulator: Emulator | None = None,
 ) -> dict:
     """Run `library` and return what the runner reports: latencies, memory, bytes read, stall time.
@@ -65,7 +66,8 @@ def run(
     `switches`: how often the budget is switched at random afterwards, with one inference each, or while `callers` threads
     run inferences; the report's "switches" and "concurrent" tell of it. `read_rate` measures the storage alone by reads of
     so many bytes; the report then has "read_bytes_per_s". `weights` is where the weights file lies, if not beside the
-    library. `emulator` runs a library built for another machine.
+    library. The network's state goes on from one inference to the next, or is cleared before each (`reset_state`).
+    `emulator` runs a library built for another machine.
     "bytes_read", "stall_ms", "read_ms", "core_wait_ms", "prepared_bytes", "prepare_ms" and "help_ms" (None where it is not
     known) are medians over the timed inferences, as "median_ms" is; the keys with "_each" list them all. "start_ms" counts from
     here, before the process is started, to the open session, with "warm_ms" of a warm start; "first_ms" is the first inference,
@@ -82,6 +84,8 @@ def run(
         command += ["--seed", str(seed)]
     if verify:
         command += ["--verify"]
+    if reset_state:
+        command += ["--reset-state"]
     if budget is not None:
         command += ["--budget", str(budget)]
     if threads is not None:

@@ -24,7 +24,7 @@ from flexcomp.units import enough
 from .budget import Budget, resolve_in
 from .display import ladder_html
 from .library import function, load_program, translated
-from .ports import TensorInfo, checked_inputs, listed, named_outputs
+from .ports import TensorInfo, checked_inputs, checked_states, listed, named_outputs, states_of
 from .trace import Trace, parse_trace
 
 if TYPE_CHECKING:  # only sessions that watch need it
@@ -112,6 +112,7 @@ class Session:
         self.info: dict = info  # as `flexcomp inspect --json` prints it, without slices
         self.inputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in info["inputs"])
         self.outputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in info["outputs"])
+        self.states = states_of(info)
         self.ladder = tuple(RungInfo(**rung) for rung in info["ladder"])
 
     def __repr__(self) -> str:
@@ -167,6 +168,29 @@ class Session:
         nbytes = resolve_in(budget, self.info)
         with translated():
             return RungInfo(**json.loads(self._set_budget(nbytes)))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What is there for the next inference, by the names of the inputs that it is; copies. See `flexcomp.build`.
+
+        This, and what follows, waits for an inference in progress. Whatever becomes of an inference that fails, or begins anew
+        because the budget shrank, the state is what it was before it.
+        """
+        found = [np.empty(port.shape, port.array_dtype) for port in self.states]
+        with translated():
+            function(self._opened, "get_states")(*map(tvm_ffi.from_dlpack, found))
+        return named_outputs(self.states, found)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Replace the state, or some of it, by names as `state` gives. Raises InputError (a ValueError)."""
+        given = checked_states(self.states, state)
+        with translated():
+            pairs = (one for index, array in given for one in (index, tvm_ffi.from_dlpack(array)))
+            function(self._opened, "set_states")(*pairs)
+
+    def reset_state(self) -> None:
+        """Clear the state: all zeros, as when the session was opened."""
+        with translated():
+            function(self._opened, "reset_states")()
 
     def watch(
         self,

@@ -21,6 +21,7 @@ const char kUsage[] =
   --repeat N              timed inferences (default 1)
   --warmup N              inferences before them (default 0)
   --start cold|warm       let the first inference load what stays in memory (default), or load it before
+  --reset-state           clear the network's state before every inference (default: it goes on from one to the next)
   --input NAME=FILE.npy   an input tensor; inputs not given are random (integers: zero)
   --output-dir DIR        write each output to DIR/NAME.npy ("/" in names becomes "_")
   --seed N                of the random inputs (default 0)
@@ -84,6 +85,7 @@ Arguments ParseArguments(int argc, char** argv) {
   const std::map<std::string, bool*> flags = {
       {"--verify", &parsed.verify}, {"--buffered", &parsed.buffered}, {"--no-affinity", &parsed.no_affinity},
       {"--no-help", &parsed.no_help},
+      {"--reset-state", &parsed.reset_state},
       {"--help", &parsed.help}, {"-h", &parsed.help}};
 
   for (int i = 1; i < argc; ++i) {

@@ -29,6 +29,7 @@ struct Arguments {
   std::string output_dir;                     // empty: outputs are not written
   std::string trace;                          // empty: nothing is traced
   bool warm = false;  // what stays in memory is loaded before the first inference
+  bool reset_state = false;  // before every inference
   bool verify = false;
   bool buffered = false;
   double read_bandwidth = 0;

@@ -95,6 +95,9 @@ Model::Model(const Arguments& arguments) {
   stats_ = Get(*session_, "stats");
   set_budget_ = Get(*session_, "set_budget");
   if (arguments.warm) warm_ = Get(*session_, "warm");
+  if (arguments.reset_state) reset_states_ = Get(*session_, "reset_states");
+  if (arguments.callers > 0 && HasState())
+    throw UsageError("--callers checks that every inference gives the same outputs, but those of this network depend on its state");
   if (arguments.read_rate > 0) read_rate_ = Get(*session_, "read_rate");
   if (!arguments.trace.empty()) trace_ = Get(*session_, "trace");
 }
@@ -112,6 +115,7 @@ void Model::Run(const Inputs& inputs, const Look& look) const {
   const auto fill = ffi::Function::FromPacked([&](ffi::PackedArgs places, ffi::Any*) { inputs.Fill(places); });
   ffi::Optional<ffi::Function> drain;
   if (look) drain = ffi::Function::FromPacked([&](ffi::PackedArgs places, ffi::Any*) { look(places); });
+  if (reset_states_) (*reset_states_)();
   (*run_)(fill, drain);
 }
 

@@ -33,7 +33,9 @@ class Model {
   std::vector<Rung> Ladder() const;
   uint64_t asked() const { return asked_; }  // bytes of the budget that was given
 
-  // One inference. `look` sees the outputs in the arena.
+  bool HasState() const { return info_.count("states") > 0 && !info_["states"].cast<tvm::ffi::json::Array>().empty(); }
+
+  // One inference, from a cleared state if that was asked for. `look` sees the outputs in the arena.
   using Look = std::function<void(tvm::ffi::PackedArgs)>;
   void Run(const Inputs& inputs, const Look& look = {}) const;
   // Bytes per second of the storage alone, by reads of `request` bytes, about as many as an inference needs.
@@ -49,7 +51,7 @@ class Model {
   tvm::ffi::json::Object info_;
   uint64_t asked_ = 0;
   std::optional<tvm::ffi::Module> session_;
-  std::optional<tvm::ffi::Function> run_, stats_, set_budget_, warm_, trace_, read_rate_;
+  std::optional<tvm::ffi::Function> run_, reset_states_, stats_, set_budget_, warm_, trace_, read_rate_;
 };
 
 }  // namespace flexcomp::runner

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/error.h"
 #include "program/program.h"
@@ -68,22 +69,45 @@ uint64_t Arena::Resident() const {
   return pages * page;
 }
 
-bool Arena::Discard() noexcept { return ::madvise(base_, nbytes_, MADV_DONTNEED) == 0; }
+bool Arena::Discard(uint64_t at, uint64_t nbytes) noexcept {
+  if (nbytes == 0) return ::madvise(base_, nbytes_, MADV_DONTNEED) == 0;
+  const uint64_t page = SystemPage(), low = at / page * page, high = RoundUp(at + nbytes, page);
+  return (low == 0 || ::madvise(base_, low, MADV_DONTNEED) == 0) &&
+         (high >= nbytes_ || ::madvise(base_ + high, nbytes_ - high, MADV_DONTNEED) == 0);
+}
 
-void Arena::Shrink(uint64_t nbytes) noexcept {
+void Arena::Keep(const Carried& carried) noexcept {
+  // Before it moves, so that there is room for both places; and the old place behind it.
+  Discard(carried.from, carried.nbytes);
+  if (carried.from == carried.to || carried.nbytes == 0) return;
+  std::memmove(base_ + carried.to, base_ + carried.from, carried.nbytes);
+  Discard(carried.to, carried.nbytes);
+}
+
+void Arena::TakeFrom(Arena& other, const Carried& carried) noexcept {
+  other.Discard(carried.from, carried.nbytes);
+  for (uint64_t done = 0; done < carried.nbytes;) {
+    const uint64_t nbytes = std::min(kHugePage, carried.nbytes - done);
+    std::memcpy(base_ + carried.to + done, other.base_ + carried.from + done, nbytes);
+    done += nbytes;
+    other.Discard(carried.from + done, carried.nbytes - done);
+  }
+}
+
+void Arena::Shrink(uint64_t nbytes, const Carried& carried) noexcept {
   nbytes = RoundUp(nbytes, SystemPage());
-  // All of it: of a huge page that is unmapped in part, nothing would go back.
-  Discard();
+  // All that is behind it, too: of a huge page that is unmapped in part, nothing would go back.
+  Keep(carried);
   if (nbytes < nbytes_ && Unmap(base_ + nbytes, nbytes_ - nbytes)) nbytes_ = nbytes;
 }
 
-bool Arena::Grow(uint64_t nbytes) noexcept {
+bool Arena::Grow(uint64_t nbytes, const Carried& carried) noexcept {
   nbytes = RoundUp(nbytes, SystemPage());
   void* base = ::mremap(base_, nbytes_, nbytes, MREMAP_MAYMOVE);
   if (base == MAP_FAILED) return false;
   base_ = static_cast<std::byte*>(base);
   nbytes_ = nbytes;
-  Discard();
+  Keep(carried);
   return true;
 }
 

@@ -7,6 +7,11 @@
 
 namespace flexcomp {
 
+// Bytes of an arena that keep what they hold while all else goes, and where they lie afterwards; addresses and size in kPages.
+struct Carried {
+  uint64_t from = 0, to = 0, nbytes = 0;
+};
+
 class Arena {
  public:
   Arena() = default;
@@ -28,17 +33,23 @@ class Arena {
   // ExecutionError.
   uint64_t Resident() const;
 
-  // Gives the memory back to the system and keeps the addresses: what is there counts for nothing from now on. Direct
-  // reads that are running hold their own pages until they end. False: the system refused, nothing has changed.
-  bool Discard() noexcept;
+  // Gives the memory back to the system, but `nbytes` from `at` on, and keeps the addresses: what is there counts for nothing
+  // from now on. Direct reads that are running hold their own pages until they end. False: the system refused; what it held may
+  // be gone all the same.
+  bool Discard(uint64_t at, uint64_t nbytes) noexcept;
 
-  // Gives all memory back, and the addresses behind `nbytes`; what the system refuses is kept. Nobody reads into it.
-  void Shrink(uint64_t nbytes) noexcept;
-  // Makes room for `nbytes`, perhaps at other addresses, and gives all memory back; old and new size need not both find
-  // room. Nobody reads into it. False: there is no room, nothing has changed.
-  bool Grow(uint64_t nbytes) noexcept;
+  // Gives all memory back but what is carried, and the addresses behind `nbytes`; what the system refuses is kept. Nobody
+  // reads into it.
+  void Shrink(uint64_t nbytes, const Carried& carried) noexcept;
+  // Makes room for `nbytes`, perhaps at other addresses, and gives all memory back but what is carried; old and new size need
+  // not both find room. Nobody reads into it. False: there is no room, nothing has changed.
+  bool Grow(uint64_t nbytes, const Carried& carried) noexcept;
+  // Takes what is carried out of another arena, and of that all memory, piece by piece: both together never hold much more.
+  void TakeFrom(Arena& other, const Carried& carried) noexcept;
 
  private:
+  void Keep(const Carried& carried) noexcept;  // moves it within the arena, and gives all other memory back
+
   std::byte* base_ = nullptr;
   uint64_t nbytes_ = 0;  // that are mapped
 };

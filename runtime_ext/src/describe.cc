@@ -30,6 +30,16 @@ json::Array Ports(const std::vector<Port>& ports) {
   return array;
 }
 
+json::Array States(const std::vector<State>& states) {
+  json::Array array;
+  for (const State& state : states) {
+    json::Object object = Ports({{state.input, state.value, state.type}})[0].cast<json::Object>();
+    object.Set("output", state.output);
+    array.push_back(object);
+  }
+  return array;
+}
+
 constexpr double kNearly = 1.02;
 
 json::Array Strings(const std::vector<std::string>& strings) {
@@ -72,6 +82,8 @@ json::Object Summary(const Program& program) {
   object.Set("threads", static_cast<int64_t>(program.threads));
   object.Set("inputs", Ports(program.inputs));
   object.Set("outputs", Ports(program.outputs));
+  object.Set("states", States(program.states));
+  object.Set("state_bytes", program.states.empty() ? int64_t{0} : Int(program.values[program.states.front().value].nbytes));
   object.Set("min_budget_bytes", Int(program.rungs.front().budget));
   object.Set("default_budget_bytes", Int(DefaultBudget(program)));
   object.Set("resident_bytes", Int(program.rungs.back().budget));

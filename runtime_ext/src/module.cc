@@ -26,7 +26,7 @@ namespace {
 namespace ffi = tvm::ffi;
 
 // The format version is part of the kind: models of different versions may meet in one process.
-#define FLEXCOMP_PROGRAM_KIND "flexcomp.program.4"
+#define FLEXCOMP_PROGRAM_KIND "flexcomp.program.5"
 #define FLEXCOMP_SESSION_KIND "flexcomp.session.1"
 
 ffi::Error OutOfMemory() {
@@ -103,6 +103,11 @@ class SessionModule final : public TranslatedModule {
         return ffi::String(DescribeRung(session_.program(), session_.SetBudget(static_cast<uint64_t>(budget))));
       });
     if (name == "warm") return ffi::Function::FromTyped([self, this] { return session_.Warm(); });
+    if (name == "get_states")
+      return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any*) { GetStates(args); });
+    if (name == "set_states")
+      return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any*) { SetStates(args); });
+    if (name == "reset_states") return ffi::Function::FromTyped([self, this] { session_.ResetStates(); });
     if (name == "stats")
       return ffi::Function::FromTyped(
           [self, this] { return ffi::String(DescribeState(session_.program(), session_.state())); });
@@ -124,14 +129,37 @@ class SessionModule final : public TranslatedModule {
     const size_t inputs = session_.program().inputs.size(), outputs = session_.program().outputs.size();
     if (static_cast<size_t>(args.size()) != inputs + outputs)
       RaiseError("InputError", "run takes ", inputs, " inputs and ", outputs, " outputs, not ", args.size(), " tensors");
-    std::vector<const DLTensor*> tensors(inputs + outputs);
-    for (int i = 0; i < args.size(); ++i) {
-      const auto tensor = args[i].try_cast<DLTensor*>();
-      if (!tensor) RaiseError("InputError", "argument ", i, " of run is not a tensor");
-      tensors[i] = *tensor;
-    }
+    const std::vector<const DLTensor*> tensors = Tensors(args);
     const std::span all(tensors);
     session_.Run(all.first(inputs), all.last(outputs));
+  }
+
+  static std::vector<const DLTensor*> Tensors(ffi::PackedArgs args) {
+    std::vector<const DLTensor*> tensors(args.size());
+    for (int i = 0; i < args.size(); ++i) {
+      const auto tensor = args[i].try_cast<DLTensor*>();
+      if (!tensor) RaiseError("InputError", "argument ", i, " is not a tensor");
+      tensors[i] = *tensor;
+    }
+    return tensors;
+  }
+
+  // get_states(tensors...) and set_states(index, tensor, ...): pairs of a state's index and what it is to be.
+  void GetStates(ffi::PackedArgs args) {
+    if (static_cast<size_t>(args.size()) != session_.program().states.size())
+      RaiseError("InputError", "there are ", session_.program().states.size(), " states, not ", args.size());
+    session_.GetStates(Tensors(args));
+  }
+  void SetStates(ffi::PackedArgs args) {
+    std::vector<const DLTensor*> tensors(session_.program().states.size(), nullptr);
+    for (int i = 0; i + 1 < args.size(); i += 2) {
+      const auto index = args[i].try_cast<int64_t>();
+      const auto tensor = args[i + 1].try_cast<DLTensor*>();
+      if (!index || *index < 0 || static_cast<size_t>(*index) >= tensors.size() || !tensor)
+        RaiseError("InputError", "argument ", i, " is not the index of a state, or there is no tensor behind it");
+      tensors[*index] = *tensor;
+    }
+    session_.SetStates(tensors);
   }
 
   // run_in_place(fill, drain): functions of the inputs or outputs, in the order of the program's ports, or None.

@@ -105,6 +105,7 @@ std::string RunRepeatedly(Session& session, const Repetition& repetition) {
   };
   std::string runs, traces;
   for (int64_t done = 0; done < repetition.fewest || (done < repetition.most && !enough()); ++done) {
+    session.ResetStates();  // each does the same, however many there were
     session.RunInPlace(FillInputs, {});
     const char* separator = done == 0 ? "" : ",";
     runs += separator + DescribeState(session.program(), session.state());

@@ -4,8 +4,7 @@
 
 namespace flexcomp {
 
-void CheckTensor(const Port& port, const DLTensor& tensor) {
-  const TensorType& want = port.type;
+void CheckTensor(const std::string& name, const TensorType& want, const DLTensor& tensor) {
   // Not everyone has a bfloat16: its bits may come as uint16.
   const bool bits = want.dtype.code == kDLBfloat && tensor.dtype.code == kDLUInt;
   bool fits = (tensor.dtype.code == want.dtype.code || bits) && tensor.dtype.bits == want.dtype.bits &&
@@ -13,13 +12,13 @@ void CheckTensor(const Port& port, const DLTensor& tensor) {
   for (int32_t i = 0; fits && i < tensor.ndim; ++i) fits = tensor.shape[i] == want.shape[i];
   if (!fits) {
     TensorType given{tensor.dtype, {tensor.shape, tensor.shape + tensor.ndim}, {}, 0};
-    RaiseError("InputError", "tensor \"", port.name, "\" must be ", ToString(want), ", not ", ToString(given));
+    RaiseError("InputError", "tensor \"", name, "\" must be ", ToString(want), ", not ", ToString(given));
   }
-  if (tensor.device.device_type != kDLCPU) RaiseError("InputError", "tensor \"", port.name, "\" must lie in CPU memory");
+  if (tensor.device.device_type != kDLCPU) RaiseError("InputError", "tensor \"", name, "\" must lie in CPU memory");
   if (tensor.strides == nullptr || want.nbytes == 0) return;
   for (int32_t i = 0; i < tensor.ndim; ++i)
     if (tensor.shape[i] != 1 && tensor.strides[i] != want.strides[i])
-      RaiseError("InputError", "tensor \"", port.name, "\" must be contiguous");
+      RaiseError("InputError", "tensor \"", name, "\" must be contiguous");
 }
 
 }  // namespace flexcomp

@@ -1,13 +1,19 @@
-// Whether a tensor of the caller's is what a port takes or gives.
+// Whether a tensor of the caller's is what a port or a state takes or gives.
 #pragma once
 
 #include <tvm/ffi/c_api.h>
+
+#include <cstddef>
+#include <string>
 
 #include "program/program.h"
 
 namespace flexcomp {
 
-// Throws InputError, with the port's name, for another type, shape, device or order in memory.
-void CheckTensor(const Port& port, const DLTensor& tensor);
+// Throws InputError, with the name, for another type, shape, device or order in memory.
+void CheckTensor(const std::string& name, const TensorType& want, const DLTensor& tensor);
+
+// Where its elements begin.
+inline std::byte* DataOf(const DLTensor& tensor) { return static_cast<std::byte*>(tensor.data) + tensor.byte_offset; }
 
 }  // namespace flexcomp

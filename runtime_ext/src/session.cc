@@ -26,8 +26,6 @@ int64_t NsOf(Clock::time_point time) {
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-std::byte* DataOf(const DLTensor& tensor) { return static_cast<std::byte*>(tensor.data) + tensor.byte_offset; }
-
 // Enters a processor for as long as it lives.
 class ProcessorScope {
  public:
@@ -172,8 +170,8 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
   const auto start = Clock::now();
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < inputs.size(); ++i) CheckTensor(program_->inputs[i], *inputs[i]);
-  for (size_t i = 0; i < outputs.size(); ++i) CheckTensor(program_->outputs[i], *outputs[i]);
+  for (size_t i = 0; i < inputs.size(); ++i) CheckTensor(program_->inputs[i].name, program_->inputs[i].type, *inputs[i]);
+  for (size_t i = 0; i < outputs.size(); ++i) CheckTensor(program_->outputs[i].name, program_->outputs[i].type, *outputs[i]);
 
   const auto take_inputs = [&] {
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -240,6 +238,8 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   const std::lock_guard lock(mutex_);
   ArenaUse use(*this);
   if (program_->weights.data_nbytes == 0) Raise("InputError", "the network has no weights to read");
+  const std::span<std::byte> room = RoomBesideStates();
+  if (room.size() < kPage) Raise("InputError", "beside its states the arena has no room to read to");
   std::optional<double> rate;
   loader_->Abort();  // it may be reading for the next inference
   // A small arena is the target of several reads at a time, none of which is used.
@@ -249,8 +249,7 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
     OpenLoads();
   };
   try {
-    rate = MeasureReadRate(*loader_, {arena_.base(), program_->rungs[rung_].arena}, program_->weights.data_nbytes,
-                           request_nbytes, nbytes);
+    rate = MeasureReadRate(*loader_, room, program_->weights.data_nbytes, request_nbytes, nbytes);
   } catch (...) {
     restore();
     throw;
@@ -265,6 +264,7 @@ void Session::Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, 
                     const GiveOutputs& give_outputs) {
   double stall_s = 0;
   while (!TryInfer(take_inputs, give_outputs, stall_s)) use.Switch();
+  CommitStates();  // now that nothing can fail any more
   const auto end = Clock::now();
   if (trace_) trace_->whole = {NsOf(start), NsOf(end)};
   const std::lock_guard lock(state_mutex_);

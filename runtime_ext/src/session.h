@@ -99,8 +99,14 @@ class Session {
   // Bytes of the arena that are in memory now; does not wait for the inference in progress.
   uint64_t ResidentArena();
 
+  // What is there for the next inference, in the order of the program's states; each waits for the inference in progress. An
+  // inference that fails, or begins anew, finds it as it was. Places in `tensors` may be empty when states are set: these stay.
+  void GetStates(std::span<const DLTensor* const> tensors);
+  void SetStates(std::span<const DLTensor* const> tensors);
+  void ResetStates();  // all zeros, as in a session that was opened just now
+
   // Bytes per second that the storage gives to the loader alone: reads of `request_nbytes`, or as many as arena and file
-  // hold, `nbytes` in all, in the order of the file, into the arena, whose contents are lost. Throws as Run does, and
+  // hold, `nbytes` in all, in the order of the file, into the arena, whose contents but the states are lost. Throws as Run does, and
   // InputError if there are no weights.
   double ReadRate(uint64_t request_nbytes, uint64_t nbytes);
 
@@ -138,6 +144,12 @@ class Session {
   template <bool kTraced>
   bool RunSteps(std::span<const Call> calls, double& stall_s);  // false: interrupted
   size_t ChooseRung(uint64_t budget) const;
+  // Calls with each state and its place in the arena, between inferences.
+  template <typename Function>
+  void ForStates(const Function& function);
+  std::span<std::byte> RoomBesideStates() const noexcept;  // the larger part of the arena before or behind them
+  void CommitStates() noexcept;  // behind an inference: what it made of them is what the next one reads
+  Carried CarriedTo(size_t rung) const noexcept;  // all states, from where they lie
   // Uses a rung for which the arena has room; the loader is idle.
   void Use(size_t rung) noexcept;
   void OpenLoads() noexcept;
@@ -167,6 +179,7 @@ class Session {
   SessionStats stats_;
   size_t wanted_;  // the rung to be used as soon as possible
   size_t rung_;    // the rung in use
+  size_t states_rung_ = 0;  // at whose address the states lie
   bool abandoned_ = false;  // the arena still has the size of an earlier rung, but no memory
   Arena arena_;
   Arena next_arena_;  // mapped in advance for a larger rung that is wanted, and untouched

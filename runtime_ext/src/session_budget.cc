@@ -20,7 +20,7 @@ size_t Session::ChooseRung(uint64_t budget) const {
 }
 
 void Session::Use(size_t rung) noexcept {
-  rung_ = wanted_ = rung;
+  rung_ = wanted_ = states_rung_ = rung;
   abandoned_ = false;
   calls_.Prepare(*program_, program_->rungs[rung], arena_.base());
   OpenLoads();
@@ -42,7 +42,7 @@ bool Session::MakeRoom(size_t rung) {
       has_room = !running_;
       if (has_room) {
         loader_->Abort();  // it may be reading for the next inference
-        if (!arena_.Grow(nbytes)) throw;
+        if (!arena_.Grow(nbytes, CarriedTo(rung))) throw;
         Use(rung);
       }
     }
@@ -56,12 +56,13 @@ void Session::SwitchToWanted() noexcept {
   loader_->Abort();  // it may be reading for the next inference
   const uint64_t nbytes = program_->rungs[wanted_].arena;
   if (nbytes <= arena_.nbytes()) {
-    arena_.Shrink(nbytes);
+    arena_.Shrink(nbytes, CarriedTo(wanted_));
   } else if (nbytes <= next_arena_.nbytes()) {
+    next_arena_.TakeFrom(arena_, CarriedTo(wanted_));
     arena_ = std::exchange(next_arena_, {});
-  } else if (!arena_.Grow(nbytes)) {
+  } else if (!arena_.Grow(nbytes, CarriedTo(wanted_))) {
     wanted_ = rung_;
-    arena_.Shrink(program_->rungs[rung_].arena);
+    arena_.Shrink(program_->rungs[rung_].arena, CarriedTo(rung_));
   }
   Use(wanted_);
 }
@@ -70,7 +71,8 @@ bool Session::Abandon() noexcept {
   // A thread that copies what it reads would ask for the memory again.
   if (!file_->queued()) return false;
   loader_->Halt();  // before the memory goes: what it begins later would bring some back
-  if (!arena_.Discard()) return false;
+  const Carried states = CarriedTo(states_rung_);
+  if (!arena_.Discard(states.from, states.nbytes)) return false;
   rung_ = wanted_;
   abandoned_ = true;
   return true;

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import onnx
 import pytest
 
 import flexcomp
 from tests.cli.conftest import tiny_network
+from tests.operators.recurrent import Case
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,22 @@ def test_a_budget_shows_its_plan(cli, library, facts):
     done = cli("inspect", library, "--budget", "min")
     assert done.returncode == 0, done.stderr
     assert "budgets" not in done.stdout and "gemm6" in done.stdout and f"{rung['steps']} steps" in done.stdout
+
+
+def test_state_is_named_with_its_bytes(cli, tmp_path):
+    case = Case(steps=1, width=4, hidden=8, optional=("initial_h", "initial_c"), outputs=("Y", "Y_h", "Y_c"))
+    onnx.save(case.model(), tmp_path / "cell.onnx")
+    states = ("--state", "Y_h=initial_h", "--state", "Y_c=initial_c")
+    done = cli("build", tmp_path / "cell.onnx", "-o", tmp_path / "cell.so", "--threads", 1, *states)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(cli("inspect", tmp_path / "cell.so", "--json").stdout)
+    assert facts["states"][0] == {"name": "initial_h", "output": "Y_h", "shape": [1, 1, 8], "dtype": "float32"}
+    assert [port["name"] for port in facts["inputs"] + facts["outputs"]] == ["X", "Y"] and facts["state_bytes"] == 4096
+    text = cli("inspect", tmp_path / "cell.so", "--picture", tmp_path / "plan.png").stdout
+    assert "state Y_c → initial_c: float32[1×1×8]" in text and "state in all: 4.00 KiB of every budget" in text
+    for wrong, said in (("Y_h", "is not OUTPUT=INPUT"), ("Y_h=X", "given twice")):
+        done = cli("build", tmp_path / "cell.onnx", "-o", tmp_path / "two.so", "--state", "Y_h=initial_h", "--state", wrong)
+        assert done.returncode == 2 and said in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_a_picture_of_weights_needs_a_choice_by_errors(cli, library, tmp_path):

@@ -2,6 +2,7 @@
 // sanitizer looks at, is a segmentation fault.
 #include <sys/mman.h>
 
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -46,17 +47,31 @@ Arena::Arena(uint64_t asked) : nbytes_(RoundUp(asked, kPage)) {
 
 uint64_t Arena::Resident() const { return 0; }
 
-bool Arena::Discard() noexcept { return ::madvise(base_, nbytes_, MADV_DONTNEED) == 0; }
+bool Arena::Discard(uint64_t at, uint64_t nbytes) noexcept {
+  return ::madvise(base_, at, MADV_DONTNEED) == 0 && ::madvise(base_ + at + nbytes, nbytes_ - at - nbytes, MADV_DONTNEED) == 0;
+}
 
-void Arena::Shrink(uint64_t nbytes) noexcept {
-  Discard();
+void Arena::Keep(const Carried& carried) noexcept {
+  Discard(carried.from, carried.nbytes);
+  std::memmove(base_ + carried.to, base_ + carried.from, carried.nbytes);
+  Discard(carried.to, carried.nbytes);
+}
+
+void Arena::TakeFrom(Arena& other, const Carried& carried) noexcept {
+  std::memcpy(base_ + carried.to, other.base_ + carried.from, carried.nbytes);
+  other.Discard(0, 0);
+}
+
+void Arena::Shrink(uint64_t nbytes, const Carried& carried) noexcept {
+  Keep(carried);
   ::mprotect(base_ + nbytes, nbytes_ - nbytes, PROT_NONE);
   nbytes_ = nbytes;
 }
 
-bool Arena::Grow(uint64_t nbytes) noexcept {
+bool Arena::Grow(uint64_t nbytes, const Carried& carried) noexcept {
   std::byte* larger = nbytes < uint64_t{1} << 40 ? Map(nbytes) : nullptr;
   if (larger == nullptr) return false;
+  std::memcpy(larger + carried.to, base_ + carried.from, carried.nbytes);
   Unmap(base_);
   base_ = larger;
   nbytes_ = nbytes;

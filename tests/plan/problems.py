@@ -30,6 +30,8 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
     for index, start in enumerate(starts):
         end = draw(st.one_of(st.just(min(start + 2, count)), st.integers(start + 1, count)))
         tensors.append(Tensor(f"tensor{index}", ALIGN * draw(st.integers(0, 300)), start, end))
+    if draw(st.sampled_from([False, False, True])):
+        tensors.insert(0, Tensor("state", PAGE * draw(st.integers(1, 3)), 0, count, stays=True))
     bandwidth = draw(st.sampled_from([1e7, 1e8, 1e9]))
     disturbance = draw(st.sampled_from([0.0, 0.3, 2.0])) / bandwidth
     overhead_s, cache = draw(st.sampled_from([0.0, 1e-4])), draw(st.sampled_from([0, 4 * PAGE]))

@@ -288,6 +288,19 @@ def test_faults_of_what_is_loaded_ahead_and_together_are_named(change, reason: s
     assert reason in check(problem, change(planned))
 
 
+def test_what_stays_begins_with_a_page() -> None:
+    """It is carried from arena to arena by whole pages."""
+    tensors = Tensor("state", PAGE, 0, 1, True), Tensor("x", ALIGN, 0, 1)
+    problem = Problem((Layer("a", 0, None, 1e-3),), tensors, Storage(1e8, 0.0))
+    good = plan(problem, 2 * PAGE)
+    assert check(problem, good) == []
+    lower = replace(good, tensor_at=(ALIGN, 0))
+    assert check(problem, lower) == ["tensor state, which stays, at 64: not a multiple of 4096"]
+    for tensor in ((ALIGN, 0, 1), (PAGE, 0, 1)):
+        with pytest.raises(ValueError, match="stays, but"):
+            Problem((*problem.layers, *problem.layers), (Tensor("state", *tensor, True),), problem.storage)
+
+
 def test_a_place_may_be_reused_as_soon_as_its_step_is_computed() -> None:
     problem, planned = by_hand()
     assert check(problem, segment(planned, 2, after=1)) == []

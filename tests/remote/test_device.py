@@ -16,7 +16,10 @@ import flexcomp
 from flexcomp import remote
 from flexcomp.remote.device import _PIECE_NBYTES
 from tests.cli.conftest import tiny_network
+from tests.operators.recurrent import Case
 from tests.remote.servers import KEY, kill, python_servers, running_tracker
+
+CELL = Case(steps=1, width=4, hidden=8, optional=("initial_h", "initial_c"), outputs=("Y", "Y_h"))
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +62,25 @@ def test_inferences_are_timed_on_the_device(network):
     assert found.threads == 1 and found.budget_bytes == network.ladder[0].budget_bytes
     assert 0 < found.median_ms < 1000
     assert set(found.bytes_read) == {network.ladder[0].streamed_bytes}
+
+
+def test_state_stays_on_the_device(device, tmp_path):
+    flexcomp.build(CELL.model(), state={"Y_h": "initial_h"}, threads=1).export_library(tmp_path / "cell.so")
+    rng = np.random.default_rng(0)
+    x, c = rng.standard_normal((4, 1, 1, 4), dtype=np.float32), np.zeros((1, 1, 8), np.float32)
+    with device.upload(tmp_path / "cell.so").open() as session, flexcomp.load(tmp_path / "cell.so") as here:
+        for one in x:
+            (far,), (near,) = (opened.run(one, c).values() for opened in (session, here))
+            np.testing.assert_array_equal(far, near)
+        state = session.state()
+        assert list(state) == ["initial_h"] and np.array_equal(state["initial_h"], here.state()["initial_h"])
+        session.set_state({"initial_h": -state["initial_h"]})
+        assert np.array_equal(session.state()["initial_h"], -state["initial_h"])
+        with pytest.raises(flexcomp.InputError, match='keeps no state "h"'):
+            session.set_state({"h": c})
+        assert session.measure(repeat=2).median_ms > 0
+        session.reset_state()
+        assert not session.state()["initial_h"].any()
 
 
 def test_weights_arrive_in_pieces(device, network, tiny, tmp_path):

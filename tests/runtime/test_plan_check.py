@@ -10,7 +10,18 @@ import tiny as builder
 import tvm_ffi
 
 from flexcomp import runtime_ext
-from flexcomp.program.program import PAGE, Load, Port, ScratchArg, TensorType, Value, ValueArg, WeightArg, Weights
+from flexcomp.program.program import (
+    PAGE,
+    Load,
+    Port,
+    ScratchArg,
+    State,
+    TensorType,
+    Value,
+    ValueArg,
+    WeightArg,
+    Weights,
+)
 from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
 
 PLACE = builder.SLICE_NBYTES
@@ -174,6 +185,64 @@ def test_what_is_read_was_written(tiny, create):
     )
     twice = replace(tiny.program, inputs=(*tiny.program.inputs, Port("too", 0, builder.VECTOR)))
     refused(create, twice, tiny.digest, "inputs x and too are one value|are one value")
+
+
+def with_state(program, **changes):
+    """Its output becomes its input."""
+    place, x, out = len(program.values), program.inputs[0], program.outputs[0]
+    state = replace(State(x.name, out.name, x.type, place, 0, out.value), **changes)
+
+    def moved(arg):
+        return replace(arg, value=place) if isinstance(arg, ValueArg) and arg.value == x.value else arg
+
+    return replace(
+        program,
+        values=(*program.values, Value("state", PAGE)),
+        layers=tuple(replace(layer, args=tuple(map(moved, layer.args))) for layer in program.layers),
+        inputs=(),
+        outputs=(),
+        states=(state,),
+        rungs=tuple(
+            replace(rung, value_at=(*rung.value_at, rung.arena), arena=rung.arena + PAGE, budget=rung.budget + PAGE)
+            for rung in program.rungs
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"value": 99}, "the state x does not lie where states do"),
+        ({"value": 1}, "the state x does not lie where states do"),
+        ({"offset": 1}, "the state x lies in another one, or outside"),
+        ({"offset": PAGE - 64}, "the state x lies in another one, or outside"),
+        ({"type": TensorType((0,))}, "the state x lies in another one, or outside"),
+        ({"result": 99}, "the state x becomes nothing that has its size"),
+        ({"result": 4}, "the state x becomes nothing that has its size"),
+        ({"result": 0}, "what state x becomes is not written"),
+        ({"type": TensorType((512,)), "result": 3}, "the state x becomes nothing that has its size"),
+    ],
+)
+def test_states_that_are_none(tiny, create, changes, match):
+    create(encode_program(with_state(tiny.program), tiny.digest))
+    refused(create, with_state(tiny.program, **changes), tiny.digest, match)
+
+
+def test_what_stays_is_of_nobody_else(tiny, create):
+    program = with_state(tiny.program)
+    (state,) = program.states
+    place = state.value
+    twice = replace(state, input="y", output="z")
+    refused(create, replace(program, states=(state, twice)), tiny.digest, "the state y lies in another one, or outside")
+    named = replace(program, states=(state, replace(twice, input="x", offset=1024)))
+    refused(create, named, tiny.digest, "two inputs are called x")
+    refused(create, replace(program, inputs=(Port("i", place, builder.VECTOR),)), tiny.digest, "port i lies where states do")
+    for at, match in ((builder.RING, "are in use when step"), (program.rungs[0].arena - PAGE + 64, "do not begin with a page")):
+        value_at = (*program.rungs[0].value_at[:place], at)
+        wide = with_rung(program, value_at=value_at, arena=program.rungs[0].arena + PAGE, budget=program.rungs[0].budget + PAGE)
+        refused(create, wide, tiny.digest, match)
+    written = with_args(program, 6, lambda args: (*args[:2], replace(args[2], value=place)))
+    refused(create, written, tiny.digest, "writes to value state, which is an input or complete")
 
 
 def test_parts_of_a_value_by_several_layers(tiny, create):

@@ -139,7 +139,7 @@ def _in_order_of_need(links: Sequence[_Link]) -> tuple[_Link, ...]:
 
 def chain_of(lowered: Lowered, start: int, stop: int) -> Chain | None:
     """Layers [start, stop) as a chain; None if they are none."""
-    ports = {port.value for port in (*lowered.inputs, *lowered.outputs)}
+    ports = lowered.given | lowered.wanted
     writer: dict[int, int] = {}
     read: set[int] = set()
     links = []

@@ -77,7 +77,7 @@ def layout_of(problem: Problem, tensor_at: Sequence[int], scratch_at: Sequence[i
 
 def joint_records(problem: Problem) -> list[Record]:
     """Tensors, then the scratch of each layer, then the finest segment of each layer; time in layers."""
-    records = [Record(tensor.start, tensor.end, tensor.nbytes) for tensor in problem.tensors]
+    records = [Record(tensor.start, tensor.end, tensor.nbytes, tensor.align) for tensor in problem.tensors]
     records += [Record(index, index + 1, layer.scratch) for index, layer in enumerate(problem.layers)]
     records += [Record(index, index + 1, finest_segment(layer), PAGE) for index, layer in enumerate(problem.layers)]
     return records

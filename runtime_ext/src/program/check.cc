@@ -25,6 +25,29 @@ void CheckPorts(const std::vector<Port>& ports, const std::vector<Value>& values
   }
 }
 
+// What stays lies in a value of its own, in whole pages, so that it can be carried from one arena to another.
+void CheckStates(const Program& program) {
+  std::set<std::string_view> inputs, outputs;
+  for (const Port& port : program.inputs) inputs.insert(port.name);
+  for (const Port& port : program.outputs) outputs.insert(port.name);
+  uint64_t end = 0;
+  for (const State& state : program.states) {
+    const uint32_t value = program.states.front().value;
+    Require(inputs.insert(state.input).second, "two inputs are called ", state.input);
+    Require(outputs.insert(state.output).second, "two outputs are called ", state.output);
+    Require(state.value == value && value < program.values.size() && program.values[value].nbytes % kPage == 0, "the state ",
+            state.input, " does not lie where states do");
+    Require(state.offset >= end && state.offset % kAlign == 0 && state.type.nbytes > 0 &&
+                Inside(state.offset, state.type.nbytes, program.values[value].nbytes),
+            "the state ", state.input, " lies in another one, or outside of what stays");
+    end = state.offset + state.type.nbytes;
+    Require(state.result < program.values.size() && state.result != value && state.type.nbytes <= program.values[state.result].nbytes,
+            "the state ", state.input, " becomes nothing that has its size");
+    for (const auto* ports : {&program.inputs, &program.outputs})
+      for (const Port& port : *ports) Require(port.value != value, "port ", port.name, " lies where states do");
+  }
+}
+
 // Bounds are for integers of 32 or 64 bits that the kernel reads, and come round evenly.
 void CheckBounds(const Arg& arg, const Layer& layer) {
   if (arg.bounds.empty()) return;
@@ -116,6 +139,7 @@ void CheckValues(const Rung& rung, const Program& program) {
   std::vector<bool> used(program.values.size(), false);
   for (const Port& port : program.inputs) used[port.value] = true;
   for (const Port& port : program.outputs) used[port.value] = true;
+  for (const State& state : program.states) used[state.value] = used[state.result] = true;
   for (const Step& step : rung.steps)
     for (const Arg& arg : program.layers[step.layer].args)
       if (arg.kind == ArgKind::kValue) used[arg.value] = true;
@@ -125,6 +149,8 @@ void CheckValues(const Rung& rung, const Program& program) {
     Require(at >= 0 && at % kAlign == 0 && Inside(at, program.values[v].nbytes, rung.arena), "value ",
             program.values[v].name, " lies outside the arena");
   }
+  Require(program.states.empty() || rung.value_at[program.states.front().value] % kPage == 0, "the states of budget ", rung.budget,
+          " do not begin with a page");
 }
 
 void CheckPrepared(const Load& load, size_t index, const Rung& rung, const Program& program) {
@@ -212,6 +238,7 @@ void ValidateProgram(const Program& program) {
     for (size_t k = 0; k < i; ++k)
       Require(program.inputs[i].value != program.inputs[k].value, "inputs ", program.inputs[k].name, " and ",
               program.inputs[i].name, " are one value");
+  CheckStates(program);
   for (const Layer& layer : program.layers) CheckLayer(layer, program);
 
   Require(!program.rungs.empty(), "it has no plan");

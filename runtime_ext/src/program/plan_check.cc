@@ -144,6 +144,10 @@ class PlanCheck {
       given[port.value] = true;
       written[port.value].Write(0, port.type.nbytes, 1);
     }
+    for (const State& state : program_.states) {
+      given[state.value] = true;
+      written[state.value].Write(state.offset, state.offset + state.type.nbytes, 1);
+    }
     for (const Run& run : runs_) {
       const Layer& layer = program_.layers[run.layer];
       for (const Arg& arg : layer.args)
@@ -159,6 +163,8 @@ class PlanCheck {
     }
     for (const Port& port : program_.outputs)
       Require(written[port.value].Holds(0, port.type.nbytes), rung_, "output ", port.name, " is not written");
+    for (const State& state : program_.states)
+      Require(written[state.result].Holds(0, state.type.nbytes), rung_, "what state ", state.input, " becomes is not written");
   }
 
   void FindLives() {
@@ -166,10 +172,12 @@ class PlanCheck {
       lives_[value] = {std::min(lives_[value].begin, begin), std::max(lives_[value].end, end)};
     };
     for (const Port& port : program_.inputs) live(port.value, 0, 1);
+    for (const State& state : program_.states) live(state.value, 0, steps_ + 1);
     for (const Run& run : runs_)
       for (const Arg& arg : program_.layers[run.layer].args)
         if (arg.kind == ArgKind::kValue) live(arg.value, run.begin, run.end);
     for (const Port& port : program_.outputs) live(port.value, lives_[port.value].begin, steps_ + 1);
+    for (const State& state : program_.states) live(state.result, lives_[state.result].begin, steps_ + 1);
   }
 
   // Where a result has the place of an operand that the kernel may write it over, and that ends there, the operand's

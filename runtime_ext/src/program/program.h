@@ -36,6 +36,16 @@ struct Port {
   TensorType type;
 };
 
+// An input that the network gives itself: what `result` holds when an inference is complete is copied to where the next one
+// reads it. All states lie in one value, of nobody else, whose bytes stay.
+struct State {
+  std::string input, output;
+  uint32_t value;
+  uint64_t offset;  // bytes from the start of the value
+  uint32_t result;
+  TensorType type;
+};
+
 // Of the integers in a tensor: low <= value < high.
 struct Bound {
   int64_t low, high;
@@ -127,6 +137,7 @@ struct Program {
   WeightsDigest weights;
   std::vector<Value> values;
   std::vector<Port> inputs, outputs;
+  std::vector<State> states;
   std::vector<Layer> layers;
   std::vector<Rung> rungs;  // ascending by budget; at least one
 };

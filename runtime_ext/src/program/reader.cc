@@ -1,4 +1,4 @@
-// Reads program format 4. The grammar stands in flexcomp/program/program_bytes.py, the authority.
+// Reads program format 5. The grammar stands in flexcomp/program/program_bytes.py, the authority.
 #include <cmath>
 #include <cstring>
 
@@ -10,7 +10,7 @@ namespace flexcomp {
 namespace {
 
 constexpr std::string_view kMagic = "FLEXPROG";
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kVersion = 5;
 constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size` on
 constexpr size_t kBodyStart = 24;
 constexpr uint32_t kPinned = 1;
@@ -177,6 +177,17 @@ Layer ReadLayer(Cursor& in) {
   return layer;
 }
 
+State ReadState(Cursor& in) {
+  State state;
+  state.input = in.Text();
+  state.output = in.Text();
+  state.value = in.Get<uint32_t>();
+  state.offset = in.Get<uint64_t>();
+  state.result = in.Get<uint32_t>();
+  state.type = ReadType(in);
+  return state;
+}
+
 Step ReadStep(Cursor& in) {
   Step step;
   step.layer = in.Get<uint32_t>();
@@ -263,6 +274,7 @@ Program ReadBody(Cursor& in) {
       const uint32_t value = in.Get<uint32_t>();
       return Port{std::move(name), value, ReadType(in)};
     });
+  program.states = in.List(32, [&] { return ReadState(in); });
   program.layers = in.List(40, [&] { return ReadLayer(in); });
   program.rungs = in.List(32, [&] { return ReadRung(in, program.values.size()); });
   if (in.left() != 0) RaiseError("ArtifactError", "the program is malformed: ", in.left(), " bytes too many");

@@ -1,0 +1,57 @@
+// What stays in a session from one inference to the next.
+#include <cstring>
+
+#include "port_check.h"
+#include "session.h"
+
+namespace flexcomp {
+
+Carried Session::CarriedTo(size_t rung) const noexcept {
+  if (program_->states.empty()) return {};
+  const uint32_t value = program_->states.front().value;
+  const auto at = [&](size_t of) { return static_cast<uint64_t>(program_->rungs[of].value_at[value]); };
+  return {at(states_rung_), at(rung), program_->values[value].nbytes};
+}
+
+std::span<std::byte> Session::RoomBesideStates() const noexcept {
+  const uint64_t arena = program_->rungs[rung_].arena;
+  const Carried states = CarriedTo(rung_);
+  const uint64_t behind = states.from + states.nbytes;
+  if (states.from > arena - behind) return {arena_.base(), states.from};
+  return {arena_.base() + behind, arena - behind};
+}
+
+template <typename Function>
+void Session::ForStates(const Function& function) {
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  const std::lock_guard state_lock(state_mutex_);  // they may be about to be carried elsewhere
+  RequireOpen();
+  for (size_t i = 0; i < program_->states.size(); ++i)
+    function(i, arena_.base() + CarriedTo(states_rung_).from + program_->states[i].offset);
+}
+
+void Session::GetStates(std::span<const DLTensor* const> tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) CheckTensor(program_->states[i].input, program_->states[i].type, *tensors[i]);
+  ForStates([&](size_t i, const std::byte* place) { std::memcpy(DataOf(*tensors[i]), place, program_->states[i].type.nbytes); });
+}
+
+void Session::SetStates(std::span<const DLTensor* const> tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i] != nullptr) CheckTensor(program_->states[i].input, program_->states[i].type, *tensors[i]);
+  ForStates([&](size_t i, std::byte* place) {
+    if (tensors[i] != nullptr) std::memcpy(place, DataOf(*tensors[i]), program_->states[i].type.nbytes);
+  });
+}
+
+void Session::ResetStates() {
+  ForStates([&](size_t i, std::byte* place) { std::memset(place, 0, program_->states[i].type.nbytes); });
+}
+
+void Session::CommitStates() noexcept {
+  const std::vector<int64_t>& value_at = program_->rungs[rung_].value_at;
+  for (const auto& state : program_->states)
+    std::memcpy(arena_.base() + value_at[state.value] + state.offset, arena_.base() + value_at[state.result], state.type.nbytes);
+}
+
+}  // namespace flexcomp
