@@ -6,6 +6,7 @@ translation is right and as good. What it cannot translate exactly it refuses wi
 
 from flexcomp.frontend.operators import (
     blocks,
+    caches,
     convolution,
     elementwise,
     indexing,
@@ -29,6 +30,7 @@ __all__ = ["CONVERTERS", "Converter", "Node"]
 
 _GROUPS = (
     blocks,
+    caches,
     convolution,
     elementwise,
     indexing,

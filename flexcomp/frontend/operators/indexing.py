@@ -10,6 +10,7 @@ from tvm import relax
 from tvm.relax import op
 
 from flexcomp.errors import ModelError
+from flexcomp.frontend.operators.caches import write_bounds
 from flexcomp.frontend.operators.node import Converter, Node, dtype_of, shape_of
 from flexcomp.passes.check_indices import Bounds, check_function, checked_constant, wrapping
 
@@ -94,6 +95,7 @@ _INDICES: dict[str, tuple[int, Callable[[Node], Bounds]]] = {
     "Scatter": (1, _of_axis),
     "ScatterElements": (1, _of_axis),
     "ScatterND": (1, _of_tuples),
+    "TensorScatter": (2, write_bounds),
 }
 
 
