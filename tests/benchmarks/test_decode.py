@@ -1,0 +1,26 @@
+"""`benchmarks.decode`: a small decoder gives the tokens of ONNX Runtime in every budget that it can have."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import decode
+
+SMALL = ["--layers", "1", "--width", "64", "--heads", "2", "--vocabulary", "100", "--prompt", "4", "--tokens", "5"]
+
+
+def test_a_small_decoder(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert decode.main([*SMALL, "--budgets", "all", "min", "0.01"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    judge, resident, smallest, none = (line.split("|") for line in table[2:])
+    assert judge[1].strip() == "ONNX Runtime" and {line[6].strip() for line in (judge, resident, smallest)} == {"yes"}
+    assert float(resident[5]) == 0 < float(smallest[5]) and float(smallest[2]) < float(resident[2])
+    assert "not possible" in none[2] and not list(tmp_path.iterdir())
+
+
+def test_prompts_that_are_none(capsys):
+    for wrong in (["--prompt", "0"], ["--tokens", "1"], ["--prompt", "1020"], ["--heads", "3"]):
+        with pytest.raises(SystemExit):
+            decode.main([*SMALL, *wrong])
+        assert "tokens at most" in capsys.readouterr().err
