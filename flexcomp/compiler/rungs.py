@@ -133,7 +133,7 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
             planned.steps, planned.need, weights_at, planned.scratch_at, strict=True
         )
     )
-    return Rung(planned.budget, planned.arena, tuple(value_at), steps, tuple(loads), choice.latency)
+    return Rung(planned.budget, planned.arena, planned.working, tuple(value_at), steps, tuple(loads), choice.latency)
 
 
 def _loads(

@@ -5,7 +5,8 @@ of its last layer; scratch during its step; a segment from the moment its load m
 `after` steps are computed, so during step `after` already) to the end of its last step; a pinned segment
 always; a segment that is loaded ahead from then on to the end of the inference, and from the start of
 the next to the end of its last step. Between two inferences, at the time behind the last step, the outputs are
-still to be read. Two things that are live at the same time must not share a byte.
+still to be read. Two things that are live at the same time must not share a byte. What stays from one inference to the next,
+state, pinned segments and kept stored weights, lies behind the border of the working range, all else before it.
 
 Several values may be declared to be one tensor. Then each must be over before the next one begins; or the layer that writes
 the next one reads the one before for the last time, and is known to read every element just before it writes it.
@@ -80,6 +81,8 @@ def _arena(plan: Plan) -> list[str]:
         reasons.append(f"arena of {plan.arena} B exceeds the budget of {plan.budget} B")
     if plan.arena < 0 or plan.arena % PAGE:
         reasons.append(f"arena of {plan.arena} B is not a multiple of {PAGE}")
+    if not 0 <= plan.working <= plan.arena or plan.working % PAGE:
+        reasons.append(f"working range of {plan.working} B is no part of an arena of {plan.arena} B in whole pages")
     return reasons
 
 
@@ -195,10 +198,14 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
     rows: list[tuple[int, int, int, int]] = []  # live [start, end) in steps, bytes [low, high)
     reasons = []
 
-    def add(name: str, start: int, end: int, address: int, nbytes: int) -> None:
+    def add(name: str, start: int, end: int, address: int, nbytes: int, stays: bool = False) -> None:
         if address % ALIGN or address < 0 or address + nbytes > plan.arena:
             where = f"[{address}, {address + nbytes})"
             reasons.append(f"{name} at {where}: outside the arena of {plan.arena} B or not aligned")
+        elif address < plan.working if stays else address + nbytes > plan.working:
+            where = f"[{address}, {address + nbytes})"
+            range_ = "what stays" if stays else "what inferences work in"
+            reasons.append(f"{name} at {where}: outside the range of {range_}, with the border at {plan.working}")
         if nbytes:
             names.append(name)
             rows.append((start, end, address, address + nbytes))
@@ -209,7 +216,7 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
             end += 1
         if tensor.stays and address % PAGE:
             reasons.append(f"tensor {tensor.name}, which stays, at {address}: not a multiple of {PAGE}")
-        add(f"tensor {tensor.name}", first_step[tensor.start], end, address, tensor.nbytes)
+        add(f"tensor {tensor.name}", first_step[tensor.start], end, address, tensor.nbytes, stays=tensor.stays)
     for index, (step, address) in enumerate(zip(plan.steps, plan.scratch_at, strict=True)):
         scratch = problem.layers[step.layer].scratch
         if scratch:
@@ -220,10 +227,11 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
         name, between = f"load {index} (for step {segment.step})", len(plan.steps) + 1
         weights = problem.layers[plan.steps[segment.step].layer].weights
         if segment.kept_at >= 0 and weights and weights.stored:
-            add(f"what load {index} is prepared from", 0, between, segment.kept_at, plan.kept(problem, segment)[1])
+            stored = plan.kept(problem, segment)[1]
+            add(f"what load {index} is prepared from", 0, between, segment.kept_at, stored, stays=True)
         end = segment.step + segment.count
         if segment.pinned or segment.ahead:
-            add(name, 0, between if segment.pinned else end, segment.address, segment.nbytes)
+            add(name, 0, between if segment.pinned else end, segment.address, segment.nbytes, stays=segment.pinned)
             if segment.ahead and not segment.pinned:
                 add(name, segment.after, between, segment.address, segment.nbytes)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -297,6 +297,7 @@ class Plan:
     strategy: str
     budget: int  # bytes
     arena: int  # bytes used; multiple of 4096; ≤ budget
+    working: int  # of them, what inferences work in; what stays lies behind; multiple of 4096
     steps: tuple[Step, ...]
     tensor_at: tuple[int, ...]  # one address per tensor of the problem
     scratch_at: tuple[int, ...]  # one address per step; -1 without scratch
@@ -321,6 +322,22 @@ class Plan:
         weights = problem.layers[steps[0].layer].weights
         assert weights is not None and weights.stored is not None
         return weights.stored.pages_of(steps[0].first, sum(step.count for step in steps))
+
+    def staying(self, problem: Problem) -> Iterator[tuple[int, int]]:
+        """(address, nbytes) of what stays in the arena between inferences, in whole pages."""
+        yield from ((at, tensor.nbytes) for at, tensor in zip(self.tensor_at, problem.tensors, strict=True) if tensor.stays)
+        for segment in self.segments:
+            if segment.pinned:
+                yield segment.address, segment.nbytes
+            elif segment.kept_at >= 0:
+                yield segment.kept_at, self.kept(problem, segment)[1]
+
+    def worked_nbytes(self, problem: Problem) -> int:
+        """Where the last of what does not stay ends."""
+        tensors = (at + one.nbytes for at, one in zip(self.tensor_at, problem.tensors, strict=True) if not one.stays)
+        scratch = (at + problem.layers[step.layer].scratch for step, at in zip(self.steps, self.scratch_at, strict=True))
+        loaded = (segment.address + segment.nbytes for segment in self.segments if not segment.pinned)
+        return max((*tensors, *scratch, *loaded), default=0)
 
     def __str__(self) -> str:
         return (

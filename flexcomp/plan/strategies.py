@@ -8,6 +8,7 @@ from types import MappingProxyType
 from .check import verify
 from .errors import InfeasibleError, PlanError, Unplaceable
 from .parts.minimum import minimum_budget
+from .parts.ranges import in_two_ranges
 from .problem import Plan, Problem
 from .published.flexnn import flexnn
 from .published.on_demand import on_demand
@@ -53,8 +54,9 @@ def unchecked(
         raise PlanError(f"unknown strategy {strategy!r}; there are {', '.join(sorted(STRATEGIES))}")
     search = (SKETCHES if quick else SEARCHES).get(strategy)
     try:
-        return search(problem, budget, near) if search else STRATEGIES[strategy](problem, budget)
+        found = search(problem, budget, near) if search else STRATEGIES[strategy](problem, budget)
     except Unplaceable as error:
         minimum = minimum_budget(problem)
         reason = "" if budget < minimum.nbytes else str(error)
         raise InfeasibleError(strategy, budget, minimum, reason) from None
+    return in_two_ranges(problem, found)

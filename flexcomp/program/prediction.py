@@ -80,7 +80,7 @@ def _as_plan(prediction: Prediction, program: Program, rung: Rung) -> tuple[plan
     )  # fmt: skip
     need = tuple(step.need for step in rung.steps)
     scratch_at = tuple(step.scratch_at for step in rung.steps)
-    planned = plan.Plan("", rung.budget, rung.arena, steps, (), scratch_at, segments, need)
+    planned = plan.Plan("", rung.budget, rung.arena, rung.working, steps, (), scratch_at, segments, need)
     return plan.Problem(tuple(layers), (), prediction.storage), planned
 
 

@@ -241,6 +241,9 @@ class Rung:
 
     budget: int  # bytes asked for
     arena: int  # bytes used, ≤ budget; multiple of PAGE
+    # Of them, the first ones, which hold nothing between two inferences but what is read ahead; behind them lie states, what
+    # pinned loads bring, and what kept ones read. Nothing lies across the border. Multiple of PAGE.
+    working: int
     value_at: tuple[int, ...]  # arena address of each value; -1 for values that no step of the rung uses
     steps: tuple[Step, ...]
     loads: tuple[Load, ...]

@@ -2,9 +2,9 @@
 
 The reader on the device is `runtime_ext/src/program/reader.cc`.
 
-Program, format 5. Everything is little-endian and unpadded; counts and indices are u32:
+Program, format 6. Everything is little-endian and unpadded; counts and indices are u32:
 
-    program  = "FLEXPROG" version:u32=5 crc:u32 size:u64 body
+    program  = "FLEXPROG" version:u32=6 crc:u32 size:u64 body
                size counts all bytes of the program, crc is the CRC-32 (zlib) of all bytes from `size` on
     body     = model:str target:str features:list<str> threads:u32 metadata:list<key:str value:str>
                weights spaces:list<str> values:list<value> inputs:list<port> outputs:list<port> states:list<state>
@@ -29,7 +29,7 @@ Program, format 5. Everything is little-endian and unpadded; counts and indices 
              | 5:u8                                                first block of the step, int32
              | 6:u8                                                number of blocks of the step, int32
     bound    = low:i64 high:i64                       element i lies in [low, high) of bound i modulo their number
-    rung     = budget:u64 arena:u64 predicted_s:f64 value_at:i64[len(values)] steps:list<step> loads:list<load>
+    rung     = budget:u64 arena:u64 working:u64 predicted_s:f64 value_at:i64[len(values)] steps:list<step> loads:list<load>
     step     = layer:u32 first:u32 count:u32 need:u32 weights_at:i64 scratch_at:i64
     load     = source:u64 nbytes:u64 target:u64 after:u32 flags:u32 space:u32 prepared:list<prepared>      one or none
     prepared = layer:u32 first:u32 count:u32 at:u64
@@ -44,7 +44,8 @@ other layer has one block, all its weights. The symbol of a kernel in the librar
 Bit 0 of a load's flags says that it is pinned, bit 1 that it is read ahead: `after` then counts the steps of the
 inference before (the first inference reads it at its start); it is not pinned, and all loads before it are read
 ahead or pinned. Bit 2 says that what it reads is kept and prepared in every inference: it has something prepared, and is not
-pinned. The other bits, and memory spaces other than space 0, "host", are reserved: a reader refuses what it
+pinned. What stays, states, what pinned loads bring and what kept ones read, lies in bytes [working, arena) of the arena, all
+else in [0, working). The other bits, and memory spaces other than space 0, "host", are reserved: a reader refuses what it
 does not know. A layer whose weights are prepared takes blocks of them; its loads, and no others, have something prepared.
 """
 
@@ -81,8 +82,8 @@ from .program import (
     Weights,
 )
 
-PROGRAM_VERSION = 5
-PROGRAM_KIND = "flexcomp.program.5"  # kind of the module in the library: the version is part of it
+PROGRAM_VERSION = 6
+PROGRAM_KIND = "flexcomp.program.6"  # kind of the module in the library: the version is part of it
 
 _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
@@ -239,7 +240,7 @@ class _Writer:
                 raise TypeError(f"unknown kernel argument {arg!r}")
 
     def rung(self, rung: Rung) -> None:
-        self.put("QQd", rung.budget, rung.arena, rung.predicted_s)
+        self.put("QQQd", rung.budget, rung.arena, rung.working, rung.predicted_s)
         self.put(f"{len(rung.value_at)}q", *rung.value_at)
         self.items(rung.steps, lambda s: self.put("IIIIqq", s.layer, s.first, s.count, s.need, s.weights_at, s.scratch_at))
         self.items(rung.loads, self.load)
@@ -321,11 +322,12 @@ class _Reader:
         return {_FIRST: FirstArg, _COUNT: CountArg}[tag]()
 
     def rung(self, values: int) -> Rung:
-        budget, arena, predicted_s = self.get("QQd")
+        budget, arena, working, predicted_s = self.get("QQQd")
         if not 0 <= predicted_s < math.inf:
             raise ArtifactError(f"the plan for {budget} bytes is predicted to take {predicted_s} s")
         value_at = self.get(f"{values}q")
-        return Rung(budget, arena, value_at, self.items(lambda: Step(*self.get("IIIIqq"))), self.items(self.load), predicted_s)
+        steps = self.items(lambda: Step(*self.get("IIIIqq")))
+        return Rung(budget, arena, working, value_at, steps, self.items(self.load), predicted_s)
 
     def load(self) -> Load:
         source, nbytes, target, after, flags, space = self.get("QQQIII")

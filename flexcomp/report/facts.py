@@ -48,6 +48,7 @@ def _rung(program: Program, rung: Rung) -> dict:
     return {
         "budget_bytes": rung.budget,
         "arena_bytes": rung.arena,
+        "working_bytes": rung.working,
         "pinned_bytes": sum(map(program.stays_nbytes, rung.loads)),
         "streamed_bytes": sum(load.nbytes for load in rung.loads if not (load.pinned or load.kept)),
         "predicted_ms": rung.predicted_s * 1e3,

@@ -43,6 +43,7 @@ class RungInfo:
 
     budget_bytes: int
     arena_bytes: int  # weights, activations and scratch at run time
+    working_bytes: int  # of them, what inferences work in; the rest stays from one to the next
     pinned_bytes: int  # weights that stay in the arena between inferences
     streamed_bytes: int  # weights read in every inference
     predicted_ms: float  # one inference in the steady state, on the device the plan was made for

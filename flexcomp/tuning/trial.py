@@ -130,7 +130,7 @@ def one_layer_program(trial: Trial, candidate: Candidate, features: tuple[str, .
 
     scratch_at, end = end, end + _pages(scratch_nbytes)
     ports = tuple(Port(values[i].name, i, type_) for i, type_ in enumerate(types[:-1]))
-    loads = []
+    working, loads = end, []
     copies_at = [-1] * _copies(None, spec.flops)
     if weights is not None:
         size = _pages(weights.nbytes)
@@ -139,7 +139,7 @@ def one_layer_program(trial: Trial, candidate: Candidate, features: tuple[str, .
         end += len(copies_at) * size
     blocks = weights.blocks if weights is not None else 1
     steps = tuple(Step(0, 0, blocks, len(loads), at, scratch_at if scratch else -1) for at in copies_at)
-    rung = Rung(end, end, tuple(value_at), steps, tuple(loads), 1.0)
+    rung = Rung(end, end, working, tuple(value_at), steps, tuple(loads), 1.0)
     data_nbytes = trial.digest.data_nbytes
     return Program("trial", trial.target, features, trial.threads, values, ports, (), (layer,), (rung,), data_nbytes)
 

@@ -62,6 +62,7 @@ json::Object RungObject(const Program& program, const Rung& rung) {
   json::Object object;
   object.Set("budget_bytes", Int(rung.budget));
   object.Set("arena_bytes", Int(rung.arena));
+  object.Set("working_bytes", Int(rung.working));
   object.Set("pinned_bytes", Int(pinned));
   object.Set("streamed_bytes", Int(streamed));
   object.Set("predicted_ms", rung.predicted_s * 1e3);

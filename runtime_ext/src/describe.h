@@ -23,7 +23,7 @@ std::string DescribeCores(const CoreChoice& choice);
 // {"bytes_per_s", "latency_s", "direct_io"}
 std::string DescribeStorage(const StorageRates& rates);
 
-// {"budget_bytes", "arena_bytes", "pinned_bytes", "streamed_bytes", "predicted_ms"}
+// {"budget_bytes", "arena_bytes", "working_bytes", "pinned_bytes", "streamed_bytes", "predicted_ms"}
 std::string DescribeRung(const Program& program, const Rung& rung);
 
 // {"rung", "budget_bytes", "arena_bytes", "threads", "compute_cpus", "loader_cpus", "direct_io", "runs", "restarts",

@@ -104,6 +104,8 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
     Memory is a table of 64-byte granules that hold the name of their last writer. With `eager` a load
     runs as soon as it may, in the midst of a step; without, only when a step waits for it. What a layer writes
     is written when it begins, before it reads anything; only what it may write over an operand comes after that is read.
+    The ranges of the arena are apart in memory. Without `eager` nothing is read ahead, and somebody else uses the
+    working range after each inference.
     """
     contents = contents_of(problem)
     if not all(0 <= content.tensor < len(plan.tensor_at) for content in contents):
@@ -115,7 +117,7 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
         return range(address // ALIGN, -(-(address + nbytes) // ALIGN))
 
     def write(tag: object, address: int, nbytes: int) -> bool:
-        if address < 0 or address + nbytes > plan.arena:
+        if address < 0 or address + nbytes > plan.arena or address < plan.working < address + nbytes:
             return False
         memory.update(dict.fromkeys(granules(address, nbytes), tag))
         return True
@@ -217,4 +219,6 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
         for content, address in zip(contents, place, strict=True):
             if content.kept and not holds(content.name, address, content.nbytes):
                 return False
+        if not eager:
+            memory = {granule: tag for granule, tag in memory.items() if granule * ALIGN >= plan.working}
     return True

@@ -112,13 +112,12 @@ def mutate(problem: Problem, good: Plan, data: st.DataObject) -> Plan:
     """`good` with one to three fields changed."""
     broken = good
     for _ in range(data.draw(st.integers(1, 3))):
-        kinds = (
-            ["arena"] + ["tensor"] * bool(problem.tensors) + ["scratch", "need"] + ["segment"] * 4 * bool(good.segments)
-        )
+        kinds = ["arena", "working", "scratch", "need"]
+        kinds += ["tensor"] * bool(problem.tensors) + ["segment"] * 4 * bool(good.segments)
         kind = data.draw(st.sampled_from(kinds))
         page = PAGE * data.draw(st.integers(0, max(1, good.arena // PAGE)))
-        if kind == "arena":
-            broken = replace(broken, arena=page)
+        if kind in ("arena", "working"):
+            broken = replace(broken, **{kind: page})
         elif kind == "tensor":
             broken = replace(broken, tensor_at=changed(broken.tensor_at, page, data))
         elif kind == "scratch":
@@ -171,7 +170,7 @@ def by_hand() -> tuple[Problem, Plan]:
     )
     steps = (Step(0, 0, 1), Step(0, 1, 1), Step(1, 0, 1))
     places = ((0, PAGE, 0), (2 * PAGE, 2 * PAGE, -1))
-    return problem, Plan("by hand", 6 * PAGE, 6 * PAGE, steps, *places, segments, (1, 2, 3))
+    return problem, Plan("by hand", 6 * PAGE, 6 * PAGE, 6 * PAGE, steps, *places, segments, (1, 2, 3))
 
 
 def segment(planned: Plan, index: int, **changes: object) -> Plan:
@@ -236,6 +235,26 @@ def test_the_plan_by_hand_is_right() -> None:
         (lambda p: replace(p, budget=5 * PAGE), "arena of 24576 B exceeds the budget of 20480 B"),
         (lambda p: replace(p, arena=6 * PAGE - 64), "arena of 24512 B is not a multiple of 4096"),
         (
+            lambda p: replace(p, working=7 * PAGE),
+            "working range of 28672 B is no part of an arena of 24576 B in whole pages",
+        ),
+        (
+            lambda p: replace(p, working=6 * PAGE - 64),
+            "working range of 24512 B is no part of an arena of 24576 B in whole pages",
+        ),
+        (
+            lambda p: replace(p, working=5 * PAGE),
+            "load 1 (for step 1) at [16384, 24576): outside the range of what inferences work in, with the border at 20480",
+        ),
+        (
+            lambda p: replace(p, working=PAGE),
+            "tensor y at [4096, 8192): outside the range of what inferences work in, with the border at 4096",
+        ),
+        (
+            lambda p: segment(p, 1, pinned=True),
+            "load 1 (for step 1) at [16384, 24576): outside the range of what stays, with the border at 24576",
+        ),
+        (
             lambda p: replace(p, steps=(Step(0, 0, 1), Step(0, 0, 1), Step(1, 0, 1))),
             "step 1 is Step(layer=0, first=0, count=1); expected blocks from 1 of layer 0 (a, 2 blocks)",
         ),
@@ -295,7 +314,10 @@ def test_what_stays_begins_with_a_page() -> None:
     good = plan(problem, 2 * PAGE)
     assert check(problem, good) == []
     lower = replace(good, tensor_at=(ALIGN, 0))
-    assert check(problem, lower) == ["tensor state, which stays, at 64: not a multiple of 4096"]
+    assert check(problem, lower) == [
+        "tensor state, which stays, at 64: not a multiple of 4096",
+        "tensor state at [64, 4160): outside the range of what stays, with the border at 4096",
+    ]
     for tensor in ((ALIGN, 0, 1), (PAGE, 0, 1)):
         with pytest.raises(ValueError, match="stays, but"):
             Problem((*problem.layers, *problem.layers), (Tensor("state", *tensor, True),), problem.storage)

@@ -168,7 +168,7 @@ def chain() -> tuple[Problem, Plan]:
         Segment(2, 2 * PAGE, PAGE, 0, 1, False),
     )
     return problem, Plan(
-        "by hand", 2 * PAGE, 2 * PAGE, (Step(0, 0, 1), Step(0, 1, 1), Step(1, 0, 1)), (), (-1,) * 3, segments, (1, 2, 3)
+        "by hand", 2 * PAGE, 2 * PAGE, 2 * PAGE, (Step(0, 0, 1), Step(0, 1, 1), Step(1, 0, 1)), (), (-1,) * 3, segments, (1, 2, 3)
     )
 
 
@@ -200,7 +200,7 @@ def test_sleepers_need_time_to_wake_up():
     """A step behind a load, and a load behind a step, begin late; what need not wait does not."""
     layers = tuple(Layer(str(i), 0, Weights(i * PAGE, 1, PAGE), 1.0) for i in range(2))
     segments = (Segment(0, 0, PAGE, 0, 0, False), Segment(1, PAGE, PAGE, 0, 1, False))
-    planned = Plan("", PAGE, PAGE, (Step(0, 0, 1), Step(1, 0, 1)), (), (-1, -1), segments, (1, 2))
+    planned = Plan("", PAGE, PAGE, PAGE, (Step(0, 0, 1), Step(1, 0, 1)), (), (-1, -1), segments, (1, 2))
     plain, slow = (simulate(Problem(layers, (), Storage(PAGE, 0.0, wake)), planned).latency for wake in (0.0, 0.25))
     assert plain == 4.0 and slow == 4.0 + 3 * 0.25
 
@@ -209,7 +209,7 @@ def test_loads_slow_down_the_steps_beside_them():
     """Three pages of 1 s take 0.5 s of computing each, where they do not run in a wait."""
     layers = tuple(Layer(str(i), 0, Weights(i * PAGE, 1, PAGE), 2.0) for i in range(3))
     segments = tuple(Segment(i, i * PAGE, PAGE, i * PAGE, 0, False) for i in range(3))
-    planned = Plan("", 3 * PAGE, 3 * PAGE, tuple(Step(i, 0, 1) for i in range(3)), (), (-1,) * 3, segments, (1, 2, 3))
+    planned = Plan("", 3 * PAGE, 3 * PAGE, 3 * PAGE, tuple(Step(i, 0, 1) for i in range(3)), (), (-1,) * 3, segments, (1, 2, 3))
     timeline = simulate(Problem(layers, (), Storage(PAGE, 0.0, disturbance=0.5 / PAGE)), planned)
     # From 1 s on a step runs beside two loads: in 2 s it is done for 2 / 1.5 s.
     assert timeline.steps[0] == pytest.approx((1, 3 + (2 - 2 / 1.5)))
@@ -222,7 +222,7 @@ def test_who_waits_for_a_load_reads_too():
     """Two loads of 2 s and 1 s besides their bytes; who waits reads half of the bytes that are left."""
     layers = tuple(Layer(str(i), 0, Weights(2 * i * PAGE, 2, PAGE), 2.0) for i in range(2))
     segments = tuple(Segment(i, 2 * i * PAGE, 2 * PAGE, 2 * i * PAGE, 0, False) for i in range(2))
-    planned = Plan("", 4 * PAGE, 4 * PAGE, (Step(0, 0, 2), Step(1, 0, 2)), (), (-1, -1), segments, (1, 2))
+    planned = Plan("", 4 * PAGE, 4 * PAGE, 4 * PAGE, (Step(0, 0, 2), Step(1, 0, 2)), (), (-1, -1), segments, (1, 2))
     timeline = simulate(Problem(layers, (), Storage(PAGE, 1.0, together=2.0)), planned)
     assert timeline.loads == ((0, 2), (2, 2 + 1 + 1 + 0.5))
     assert timeline.steps == ((2, 4), (4.5, 6.5))
@@ -233,7 +233,7 @@ def test_only_an_idle_device_has_latency():
     """Loads 0 and 1 are asked for together, load 2 after the first step, while load 1 runs or when nothing runs."""
     layers = tuple(Layer(str(i), 0, Weights(i * PAGE, 1, PAGE), 1.0) for i in range(3))
     segments = tuple(Segment(i, i * PAGE, PAGE, i * PAGE, after, False) for i, after in enumerate((0, 0, 1)))
-    planned = Plan("", 3 * PAGE, 3 * PAGE, tuple(Step(i, 0, 1) for i in range(3)), (), (-1,) * 3, segments, (1, 2, 3))
+    planned = Plan("", 3 * PAGE, 3 * PAGE, 3 * PAGE, tuple(Step(i, 0, 1) for i in range(3)), (), (-1,) * 3, segments, (1, 2, 3))
     long = simulate(Problem(layers, (), Storage(PAGE / 2, 0.0, latency_s=0.5)), planned)
     assert long.loads == ((0.5, 2.5), (2.5, 4.5), (4.5, 6.5))
     short = simulate(Problem(layers, (), Storage(4 * PAGE, 0.0, latency_s=0.5, wake_s=0.125)), planned)
@@ -244,7 +244,7 @@ def test_only_an_idle_device_has_latency():
 def test_loads_of_the_next_inference_slow_down_the_last_steps():
     layers = (Layer("a", 0, Weights(0, 1, PAGE), 4.0), Layer("b", 0, None, 4.0))
     segments = (Segment(0, 0, PAGE, 0, 1, False, ahead=True),)
-    planned = Plan("", PAGE, PAGE, (Step(0, 0, 1), Step(1, 0, 1)), (), (-1, -1), segments, (1, 1))
+    planned = Plan("", PAGE, PAGE, PAGE, (Step(0, 0, 1), Step(1, 0, 1)), (), (-1, -1), segments, (1, 1))
     timeline = simulate(Problem(layers, (), Storage(PAGE, 0.0, disturbance=0.5 / PAGE)), planned)
     assert timeline.latency == pytest.approx(8 + 1 - 1 / 1.5)
     assert timeline.stall == pytest.approx(0)
@@ -270,7 +270,7 @@ def test_distances_of_reuse_are_no_whole_bytes():
     """Of a load of three pages one is written again in between: in the mean they come round in a third of a page less."""
     layers = (Layer("a", 0, Weights(0, 3, PAGE), 0.0), Layer("b", 0, Weights(3 * PAGE, 1, PAGE), 0.0))
     segments = (Segment(0, 0, 3 * PAGE, 0, 0, False), Segment(1, 3 * PAGE, PAGE, PAGE, 1, False))
-    planned = Plan("", 3 * PAGE, 3 * PAGE, (Step(0, 0, 3), Step(1, 0, 1)), (), (-1, -1), segments, (1, 2))
+    planned = Plan("", 3 * PAGE, 3 * PAGE, 3 * PAGE, (Step(0, 0, 3), Step(1, 0, 1)), (), (-1, -1), segments, (1, 2))
     problem = Problem(layers, (), Storage(PAGE, 0.0, cache=int(2.5 * PAGE), cached=2.0))
     of_load = rates(problem, planned)
     expected = sum(segment.nbytes / bandwidth for segment, (bandwidth, _) in zip(segments, of_load, strict=True))
@@ -284,7 +284,7 @@ def test_preparing_on_a_core_that_computes_takes_its_time_from_both() -> None:
     layers = (Layer("a", 0, None, 1.0), Layer("b", 0, weights, 1.0))
     problem = Problem(layers, (), Storage(1e9, 0.0, crowded=1.0))
     segments = (Segment(1, 0, PAGE, 0, 0, False, kept_at=PAGE),)
-    planned = Plan("by hand", 2 * PAGE, 2 * PAGE, (Step(0, 0, 1), Step(1, 0, 1)), (), (-1, -1), segments, (0, 1))
+    planned = Plan("by hand", 2 * PAGE, 2 * PAGE, 2 * PAGE, (Step(0, 0, 1), Step(1, 0, 1)), (), (-1, -1), segments, (0, 1))
     timeline = simulate(problem, planned)
     assert timeline.latency == pytest.approx(2.5) and timeline.disturbed == pytest.approx(0.5)
     assert latency_of(problem)(planned) == timeline.latency

@@ -21,7 +21,7 @@ def program_of(rungs: int, pinned: tuple[bool, ...] = (False, False)) -> Program
     )
     loads = tuple(Load(at * PAGE, PAGE, at * PAGE, at, keep) for at, keep in enumerate(pinned))
     steps = tuple(Step(at, 0, 1, at + 1, 0, -1) for at in range(2))
-    ladder = tuple(Rung((2 + one) * PAGE, 2 * PAGE, (), steps, loads, 1e-3) for one in range(rungs))
+    ladder = tuple(Rung((2 + one) * PAGE, 2 * PAGE, 0, (), steps, loads, 1e-3) for one in range(rungs))
     return Program("net", "llvm", (), 1, (), (), (), layers, ladder, 2 * PAGE)
 
 

@@ -23,7 +23,7 @@ def plan_of(*names: str):
     distinct = list(dict.fromkeys(names))
     layers = tuple(replace(program.layers[0], name=name) for name in distinct)
     steps = tuple(Step(distinct.index(name), 0, 1, 1, 2 * PAGE, 4 * PAGE) for name in names)
-    rung = Rung(6 * PAGE, 5 * PAGE, (0, PAGE, 0), steps, program.rungs[0].loads, 0.001)
+    rung = Rung(6 * PAGE, 5 * PAGE, 5 * PAGE, (0, PAGE, 0), steps, program.rungs[0].loads, 0.001)
     return replace(program, layers=layers, rungs=(rung,)), rung
 
 

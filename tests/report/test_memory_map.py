@@ -45,6 +45,7 @@ def two_layers() -> Program:
     rung = Rung(
         budget=6 * PAGE,
         arena=5 * PAGE,
+        working=5 * PAGE,
         value_at=(0, PAGE, 0),
         steps=(Step(0, 0, 1, 1, 2 * PAGE, 4 * PAGE), Step(1, 0, 1, 2, 3 * PAGE, -1)),
         loads=(Load(0, PAGE, 2 * PAGE, 0, True), Load(PAGE, PAGE, 3 * PAGE, 0, False)),

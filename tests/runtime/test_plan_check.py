@@ -79,7 +79,6 @@ PLANS = [
     ("loads", 3, {"nbytes": PLACE - PAGE}, "no load that step 3 waits for"),
     ("loads", 3, {"after": 0}, "are in use when step 0 begins"),
     ("loads", 4, {"after": 1}, "are in use when step 1 begins"),
-    ("loads", 3, {"pinned": True}, "are in use"),
     ("loads", 2, {"after": 11}, "load 2 is read ahead while step 11 uses it|in use when step 11"),
     ("loads", -1, {"target": 0}, "no load that step 12 waits for|in use"),
     ("steps", 13, {"scratch_at": builder.X}, "are in use when step 13 begins"),
@@ -128,6 +127,15 @@ def test_missing_steps_are_refused(tiny, create, gone, match):
     steps = tuple(step for i, step in enumerate(rung.steps) if i not in gone)
     loads = tuple(replace(load, after=min(load.after, len(steps))) for load in rung.loads)
     refused(create, with_rung(tiny.program, steps=steps, loads=loads), tiny.digest, match)
+
+
+def test_what_stays_shares_no_byte(tiny, create):
+    """Nor with what stays, too: the second slice in the place of the first, where everything is resident."""
+    rung = tiny.program.rungs[2]
+    loads = changed(rung.loads, 1, target=rung.working)
+    steps = changed(rung.steps, 1, weights_at=rung.working)
+    program = replace(tiny.program, rungs=(*tiny.program.rungs[:2], replace(rung, loads=loads, steps=steps)))
+    refused(create, program, tiny.digest, "are in use")
 
 
 def test_loads_that_nobody_uses_are_refused(tiny, create):
@@ -237,10 +245,14 @@ def test_what_stays_is_of_nobody_else(tiny, create):
     named = replace(program, states=(state, replace(twice, input="x", offset=1024)))
     refused(create, named, tiny.digest, "two inputs are called x")
     refused(create, replace(program, inputs=(Port("i", place, builder.VECTOR),)), tiny.digest, "port i lies where states do")
-    for at, match in ((builder.RING, "are in use when step"), (program.rungs[0].arena - PAGE + 64, "do not begin with a page")):
+    outside = "lies outside the range of what stays"
+    for at, match in ((builder.RING, outside), (program.rungs[0].arena - PAGE + 64, "do not begin with a page")):
         value_at = (*program.rungs[0].value_at[:place], at)
         wide = with_rung(program, value_at=value_at, arena=program.rungs[0].arena + PAGE, budget=program.rungs[0].budget + PAGE)
         refused(create, wide, tiny.digest, match)
+    resident = program.rungs[2]
+    resident = replace(resident, value_at=(*resident.value_at[:place], resident.working))
+    refused(create, replace(program, rungs=(*program.rungs[:2], resident)), tiny.digest, "are in use when step")
     written = with_args(program, 6, lambda args: (*args[:2], replace(args[2], value=place)))
     refused(create, written, tiny.digest, "writes to value state, which is an input or complete")
 
@@ -252,8 +264,7 @@ def test_parts_of_a_value_by_several_layers(tiny, create):
     half = replace(mul, args=(*mul.args[:-1], replace(mul.args[-1], value=whole, part=0.5)))
     last = replace(last, args=(replace(last.args[0], value=whole), *last.args[1:]))
     rungs = tuple(
-        replace(rung, value_at=(*rung.value_at, rung.arena), arena=rung.arena + PAGE, budget=rung.budget + PAGE)
-        for rung in program.rungs
+        replace(builder.with_page(rung), value_at=(*rung.value_at, rung.working)) for rung in program.rungs
     )
     program = replace(
         program, values=(*program.values, Value("whole", 1024)), layers=(*before, half, last), rungs=rungs

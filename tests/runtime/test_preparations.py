@@ -303,7 +303,7 @@ def test_plans_are_checked_before_they_are_used(once, opened, inputs, expected):
     _, open_session = opened
     smallest, largest = artifact.program.rungs[0], artifact.program.rungs[-1]
     load = smallest.loads[-1]
-    moved = replace(load, target=(load.target + PAGE) % (smallest.arena - load.nbytes))
+    moved = replace(load, target=(load.target + PAGE) % (smallest.working - load.nbytes))
     wrong = replace(smallest, loads=(*smallest.loads[:-1], moved))
     program = replace(artifact.program, rungs=(wrong, *artifact.program.rungs[1:]))
 

@@ -121,7 +121,7 @@ def test_cut_and_extended_programs_are_refused(tiny, create):
 def test_another_version_is_refused(tiny, create):
     blob = bytearray(encode_program(tiny.program, tiny.digest))
     blob[8] = 1
-    refuse(create, bytes(blob), "has format 1, this runtime reads format 5")
+    refuse(create, bytes(blob), "has format 1, this runtime reads format 6")
     with pytest.raises(ArtifactError, match="has format 1"):
         decode_program(bytes(blob))
 
@@ -142,6 +142,9 @@ def test_wild_bytes_with_a_right_checksum_never_crash(tiny, create):
             assert error.__tvm_ffi_error__.kind == "ArtifactError"
             refused += 1
     assert refused > 300
+
+
+BORDER = builder.RING + 3 * builder.SLICE_NBYTES + PAGE  # of the second rung: three places for slices, and a page
 
 
 def with_rung(program, **changes):
@@ -179,6 +182,33 @@ def test_dangerous_plans_are_refused(tiny, create, part, changes, match):
     refuse(create, encode_program(program, tiny.digest), match)
 
 
+@pytest.mark.parametrize(
+    ("part", "index", "changes", "match"),
+    [
+        ("loads", 0, {"pinned": False}, "load 0 lies outside the range of what inferences work in"),
+        ("loads", 0, {"target": builder.RING}, "load 0 lies outside the range of what stays"),
+        ("loads", 0, {"target": BORDER - PAGE}, "load 0 lies outside the range of what stays"),
+        ("loads", 2, {"pinned": True}, "load 2 lies outside the range of what stays"),
+        ("loads", 2, {"target": BORDER}, "load 2 lies outside the range of what inferences work in"),
+        ("loads", 2, {"target": BORDER - PAGE}, "load 2 lies outside the range of what inferences work in"),
+        ("steps", 0, {"weights_at": BORDER - 64}, "the weights of step 0 lie across the border"),
+        ("steps", -1, {"scratch_at": BORDER}, "the scratch of step 13 lies outside the range of what inferences work in"),
+        ("steps", -1, {"scratch_at": BORDER - 64}, "the scratch of step 13 lies outside the range of what inferences work in"),
+        ("value_at", 1, BORDER, "value 1 lies outside the range of what inferences work in"),
+        ("value_at", 1, BORDER - 64, "value 1 lies outside the range of what inferences work in"),
+    ],
+)
+def test_nothing_lies_across_the_border_or_on_its_wrong_side(tiny, create, part, index, changes, match):
+    """Of the second rung, which keeps two slices."""
+    rung = tiny.program.rungs[1]
+    assert rung.working == BORDER
+    items = list(getattr(rung, part))
+    items[index] = dataclasses.replace(items[index], **changes) if isinstance(changes, dict) else changes
+    rung = dataclasses.replace(rung, **{part: tuple(items)})
+    program = dataclasses.replace(tiny.program, rungs=(tiny.program.rungs[0], rung, tiny.program.rungs[2]))
+    refuse(create, encode_program(program, tiny.digest), match)
+
+
 def test_waits_that_never_end_are_refused(tiny, create):
     loads = tuple(dataclasses.replace(load, ahead=False, after=3) for load in tiny.program.rungs[0].loads)
     refuse(
@@ -197,6 +227,8 @@ def test_dangerous_programs_are_refused(tiny, create):
     check(with_rung(program, value_at=(0, -1, 2048, 3072)), "value a lies outside the arena")
     check(with_rung(program, value_at=(0, 1024, 2048, -64)), "value out lies outside the arena")
     check(with_rung(program, arena=program.rungs[0].arena + PAGE), "does not fit")
+    check(with_rung(program, working=program.rungs[0].arena + PAGE), "are no parts of it")
+    check(with_rung(program, working=program.rungs[0].working + 64), "are no parts of it")
     check(dataclasses.replace(program, rungs=()), "no plan")
     *steps, last = program.rungs[0].steps
     check(with_rung(program, steps=(*steps, dataclasses.replace(last, count=2))), "which has no weights")
@@ -234,9 +266,7 @@ def test_parts_of_values_and_values_without_a_place(tiny, create):
         values=(*program.values, half, Value("unused", 64)),
         layers=(*layers, mul, dataclasses.replace(last, args=args)),
         rungs=tuple(
-            dataclasses.replace(
-                rung, value_at=(*rung.value_at, rung.arena, -1), arena=rung.arena + PAGE, budget=rung.budget + PAGE
-            )
+            dataclasses.replace(builder.with_page(rung), value_at=(*rung.value_at, rung.working, -1))
             for rung in program.rungs
         ),
     )

@@ -185,14 +185,16 @@ def make_program(layers: int, prefix: str, metadata: dict[str, str] | None = Non
     for pinned_layers in (0, 1, layers):
         streamed = (layers - pinned_layers) * SLICES
         slots = min(3, streamed)
-        ring = RING + pinned_layers * SLICES * SLICE_NBYTES
-        tail = ring + slots * SLICE_NBYTES  # the page of the last layer's weights
+        tail = RING + slots * SLICE_NBYTES  # the page of the last layer's weights
+        working = tail + PAGE if streamed else RING
+        end = working + pinned_layers * SLICES * SLICE_NBYTES
+        tail = tail if streamed else end
         loads, steps = [], []
         for index, (layer, first, count) in enumerate(steps_of):
             if layer < layers:
                 pinned = layer < pinned_layers
                 slot = index - pinned_layers * SLICES
-                at = RING + index * SLICE_NBYTES if pinned else ring + slot % slots * SLICE_NBYTES
+                at = working + index * SLICE_NBYTES if pinned else RING + slot % slots * SLICE_NBYTES
                 after = 0 if pinned or slot < slots else index - slots + 1
                 ahead = pinned_layers == 0 and slot < slots
                 if ahead:  # once the last slice in this place of the ring is computed with
@@ -205,12 +207,28 @@ def make_program(layers: int, prefix: str, metadata: dict[str, str] | None = Non
                 steps.append(Step(layer, first, count, len(loads), tail + scale_at - source, -1))
             else:
                 steps.append(Step(layer, first, count, 0, -1, SCRATCH))
-        arena = tail + PAGE
-        rungs.append(Rung(arena + 100, arena, (X, A, B, OUT), tuple(steps), tuple(loads), 1e-3))
+        arena = max(end, tail + PAGE)
+        rungs.append(Rung(arena + 100, arena, working, (X, A, B, OUT), tuple(steps), tuple(loads), 1e-3))
     return Program(
         "tiny", "llvm", (), 2, values, (Port("x", 0, VECTOR),), (Port("out", 3, VECTOR),),
         tuple(program_layers), tuple(rungs), scale_at + 1024, metadata or {},
     )  # fmt: skip
+
+
+def with_page(rung: Rung) -> Rung:
+    """The rung with a page more, the last of its working range; what stays is moved behind it."""
+
+    def up(at: int) -> int:
+        return at + PAGE if at >= rung.working else at
+
+    return replace(
+        rung,
+        budget=rung.budget + PAGE,
+        arena=rung.arena + PAGE,
+        working=rung.working + PAGE,
+        steps=tuple(replace(step, weights_at=up(step.weights_at)) for step in rung.steps),
+        loads=tuple(replace(load, target=up(load.target)) for load in rung.loads),
+    )
 
 
 def all_ahead(program: Program) -> Program:
@@ -219,14 +237,13 @@ def all_ahead(program: Program) -> Program:
     Streamed are the two slices of the first layer; the last step's scratch overwrites the first of them.
     """
     count = len(program.layers) - 2
-    streamed = RING + (count - 1) * SLICES * SLICE_NBYTES
-    page = streamed + SLICES * SLICE_NBYTES
+    page = RING + count * SLICES * SLICE_NBYTES
     loads = [
-        Load(0, SLICE_NBYTES, streamed, len(program.rungs[0].steps), False, True),
-        Load(SLICE_NBYTES, SLICE_NBYTES, streamed + SLICE_NBYTES, 2, False, True),
+        Load(0, SLICE_NBYTES, RING, len(program.rungs[0].steps), False, True),
+        Load(SLICE_NBYTES, SLICE_NBYTES, RING + SLICE_NBYTES, 2, False, True),
     ]
     loads += [
-        Load(at, SLICE_NBYTES, RING + at - SLICES * SLICE_NBYTES, 0, True)
+        Load(at, SLICE_NBYTES, RING + at, 0, True)
         for at in range(SLICES * SLICE_NBYTES, count * SLICES * SLICE_NBYTES, SLICE_NBYTES)
     ]
     scale_at = program.layers[count].weights.offset
@@ -237,9 +254,9 @@ def all_ahead(program: Program) -> Program:
         else step
         for i, (step, load) in enumerate(zip(program.rungs[0].steps, [*loads, None], strict=True))
     ]  # fmt: skip
-    steps[-1] = replace(steps[-1], scratch_at=streamed)
+    steps[-1] = replace(steps[-1], scratch_at=RING)
     arena = page + PAGE
-    rung = Rung(arena, arena, (X, A, B, OUT), tuple(steps), tuple(loads), 1e-3)
+    rung = Rung(arena, arena, RING + SLICES * SLICE_NBYTES, (X, A, B, OUT), tuple(steps), tuple(loads), 1e-3)
     return replace(program, rungs=(rung,))
 
 

@@ -35,7 +35,7 @@ def assemble(
     """The plan with these places, one per piece; addresses in bytes, `scratch_at` per step.
 
     Loads run in the order of the pieces, which is that of the steps. `pinned` are steps whose pieces stay, `kept` those that
-    stay as they are stored, with the pages of that, (first, count).
+    stay as they are stored, with the pages of that, (first, count). What stays may lie anywhere: `ranges.py` comes behind.
     """
     segments = []
     need = [0] * len(steps)
@@ -59,6 +59,7 @@ def assemble(
     return Plan(
         strategy,
         budget,
+        pages(top) * PAGE,
         pages(top) * PAGE,
         tuple(steps),
         tuple(tensor_at),

@@ -30,6 +30,7 @@ from ..parts.assemble import Place, assemble
 from ..parts.layout import Layout, compact_layout, settling_layout, smallest_layout
 from ..parts.pages import pages
 from ..parts.pieces import pieces_of
+from ..parts.ranges import in_two_ranges
 from ..problem import PAGE, Plan, Problem, Step
 from ..published.flexnn import flexnn
 from ..published.on_demand import on_demand
@@ -157,7 +158,7 @@ def resident_plan(problem: Problem) -> Plan:
         places.append(Place(0, first))
         first += piece.pages
     plan = assemble(problem, "best", 0, steps, layout.tensor_at, layout.scratch_at, pieces, places, range(len(steps)))
-    return replace(plan, budget=plan.arena)
+    return replace(in_two_ranges(problem, plan), budget=plan.arena)
 
 
 def _cost(tried: Tried) -> Cost:

@@ -87,7 +87,7 @@ class Native:
         made, steps, segments, need = self.loops.plan(self.numbers[point.layout], *self._numbers(point))
         layout = self.layouts[point.layout]
         scratch_at = tuple(layout.scratch_at[step.layer] for step in steps)
-        return Plan("best", self.budget, made.arena, steps, layout.tensor_at, scratch_at, segments, need)
+        return Plan("best", self.budget, made.arena, made.arena, steps, layout.tensor_at, scratch_at, segments, need)
 
     def _numbers(self, point: Point) -> tuple[int, ...]:
         """In the order of C++."""

@@ -16,6 +16,13 @@ void Require(bool holds, const Parts&... parts) {
 // [at, at + nbytes) ⊆ [0, limit), without overflow.
 bool Inside(uint64_t at, uint64_t nbytes, uint64_t limit) { return at <= limit && nbytes <= limit - at; }
 
+// Of what is inside the arena: in the range of what stays between inferences, or in that of all else. The ranges of models that
+// take turns need not follow each other in memory.
+void CheckRange(const Rung& rung, uint64_t at, uint64_t nbytes, bool stays, std::string_view what, size_t index) {
+  Require(stays ? at >= rung.working : Inside(at, nbytes, rung.working), what, index, " lies outside the range of ",
+          stays ? "what stays" : "what inferences work in");
+}
+
 void CheckPorts(const std::vector<Port>& ports, const std::vector<Value>& values) {
   std::set<std::string_view> names;
   for (const Port& port : ports) {
@@ -122,6 +129,9 @@ void CheckStep(const Step& step, size_t index, const Rung& rung, const Program& 
     Require(step.weights_at >= 0 && step.weights_at % kAlign == 0 &&
                 Inside(step.weights_at, step.count * layer.weights->block_nbytes, rung.arena),
             "the weights of step ", index, " lie outside the arena");
+    const auto at = static_cast<uint64_t>(step.weights_at);
+    Require(at >= rung.working || Inside(at, step.count * layer.weights->block_nbytes, rung.working), "the weights of step ", index,
+            " lie across the border of the arena's ranges");
   } else {
     Require(step.first == 0 && step.count == 1, "step ", index, " cuts layer ", layer.name, ", which has no weights");
     Require(step.weights_at == -1, "step ", index, " has a place for weights that layer ", layer.name, " does not have");
@@ -129,6 +139,7 @@ void CheckStep(const Step& step, size_t index, const Rung& rung, const Program& 
   if (layer.scratch_nbytes > 0) {
     Require(step.scratch_at >= 0 && step.scratch_at % kAlign == 0 && Inside(step.scratch_at, layer.scratch_nbytes, rung.arena),
             "the scratch of step ", index, " lies outside the arena");
+    CheckRange(rung, static_cast<uint64_t>(step.scratch_at), layer.scratch_nbytes, false, "the scratch of step ", index);
   } else {
     Require(step.scratch_at == -1, "step ", index, " has a place for scratch that layer ", layer.name, " does not have");
   }
@@ -148,6 +159,8 @@ void CheckValues(const Rung& rung, const Program& program) {
     if (!used[v] && at == -1) continue;
     Require(at >= 0 && at % kAlign == 0 && Inside(at, program.values[v].nbytes, rung.arena), "value ",
             program.values[v].name, " lies outside the arena");
+    const bool stays = !program.states.empty() && program.states.front().value == v;
+    CheckRange(rung, static_cast<uint64_t>(at), program.values[v].nbytes, stays, "value ", v);
   }
   Require(program.states.empty() || rung.value_at[program.states.front().value] % kPage == 0, "the states of budget ", rung.budget,
           " do not begin with a page");
@@ -166,6 +179,7 @@ void CheckPrepared(const Load& load, size_t index, const Rung& rung, const Progr
           " reads less than what it prepares weights of");
   const uint64_t nbytes = made.count * layer.weights->block_nbytes;
   Require(made.at % kAlign == 0 && Inside(made.at, nbytes, rung.arena), "what load ", index, " prepares lies outside the arena");
+  CheckRange(rung, made.at, nbytes, load.pinned, "what is prepared by load ", index);
   Require(made.at + nbytes <= load.target || load.target + load.nbytes <= made.at, "load ", index, " prepares over what it reads");
 }
 
@@ -178,10 +192,11 @@ void CheckLoad(const Load& load, size_t index, const Rung& rung, const Program& 
   Require(load.after <= rung.steps.size(), "load ", index, " waits for a step that does not exist");
   Require(!load.kept || (load.prepared && !load.pinned), "load ", index, " keeps what it reads, and prepares nothing of it");
   if (load.prepared) CheckPrepared(load, index, rung, program);
-  if (!load.ahead) return;
   // The loader goes through the loads in one order: those of the next inference cannot overtake any of this one.
   const Load* before = index > 0 ? &rung.loads[index - 1] : nullptr;
-  Require(!load.pinned && (before == nullptr || before->ahead || before->pinned), "load ", index, " cannot be read ahead");
+  Require(!load.ahead || (!load.pinned && (before == nullptr || before->ahead || before->pinned)), "load ", index,
+          " cannot be read ahead");
+  CheckRange(rung, load.target, load.nbytes, load.kept || (load.pinned && !load.prepared), "load ", index);
 }
 
 // Plays the two counters: loads and steps advance in order, each waiting for the other's count. Nothing waits for
@@ -247,6 +262,8 @@ void ValidateProgram(const Program& program) {
     Require(r == 0 || program.rungs[r - 1].budget < rung.budget, "budgets do not ascend");
     Require(rung.arena > 0 && rung.arena % kPage == 0 && rung.arena <= rung.budget && rung.arena <= PTRDIFF_MAX,
             "the arena of budget ", rung.budget, " does not fit");
+    Require(rung.working % kPage == 0 && rung.working <= rung.arena, "the ranges of the arena of budget ", rung.budget,
+            " are no parts of it");
     // Counters reserve their topmost values for failure.
     Require(rung.steps.size() < INT32_MAX && rung.loads.size() < INT32_MAX, "too many steps or loads");
     for (size_t i = 0; i < rung.steps.size(); ++i) CheckStep(rung.steps[i], i, rung, program);

@@ -111,6 +111,7 @@ struct Load {
 
 struct Rung {
   uint64_t budget, arena;
+  uint64_t working;  // bytes of the arena, from its start; what stays between inferences lies behind them
   double predicted_s;
   std::vector<int64_t> value_at;  // -1: no step of the rung uses the value
   std::vector<Step> steps;

@@ -1,4 +1,4 @@
-// Reads program format 5. The grammar stands in flexcomp/program/program_bytes.py, the authority.
+// Reads program format 6. The grammar stands in flexcomp/program/program_bytes.py, the authority.
 #include <cmath>
 #include <cstring>
 
@@ -10,7 +10,7 @@ namespace flexcomp {
 namespace {
 
 constexpr std::string_view kMagic = "FLEXPROG";
-constexpr uint32_t kVersion = 5;
+constexpr uint32_t kVersion = 6;
 constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size` on
 constexpr size_t kBodyStart = 24;
 constexpr uint32_t kPinned = 1;
@@ -228,6 +228,7 @@ Rung ReadRung(Cursor& in, size_t values) {
   Rung rung;
   rung.budget = in.Get<uint64_t>();
   rung.arena = in.Get<uint64_t>();
+  rung.working = in.Get<uint64_t>();
   rung.predicted_s = in.Get<double>();
   if (!(rung.predicted_s >= 0 && std::isfinite(rung.predicted_s)))
     RaiseError("ArtifactError", "the program is malformed: the plan for ", rung.budget, " bytes is predicted to take no time that there is");
@@ -276,7 +277,7 @@ Program ReadBody(Cursor& in) {
     });
   program.states = in.List(32, [&] { return ReadState(in); });
   program.layers = in.List(40, [&] { return ReadLayer(in); });
-  program.rungs = in.List(32, [&] { return ReadRung(in, program.values.size()); });
+  program.rungs = in.List(40, [&] { return ReadRung(in, program.values.size()); });
   if (in.left() != 0) RaiseError("ArtifactError", "the program is malformed: ", in.left(), " bytes too many");
   return program;
 }
