@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import subprocess
+import sys
+import textwrap
 import threading
 import time
 from dataclasses import replace
@@ -128,6 +130,31 @@ def test_every_budget_carries_it_to_every_other():
         assert right.agrees(session.state())
         session.reset_state()
         assert not any(array.any() for array in session.state().values())
+
+
+def test_it_grows_where_two_arenas_have_no_room(tmp_path):
+    """The larger one takes the place of the smaller."""
+    model, _ = delays((3072, 1024))
+    flexcomp.build(model, state=DELAYS, threads=1).export_library(tmp_path / "large.so")
+    script = f"""
+        import resource
+        import numpy as np
+        import flexcomp
+        session = flexcomp.load({str(tmp_path / "large.so")!r}, "min")
+        x = np.arange(64, dtype="f4")[None] + 3
+        for _ in range(3):
+            session(x)
+        before, small = session.state(), session.stats()["arena_bytes"]
+        mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + (8 << 20), -1))
+        assert small > 24 << 20 and session.set_budget("all").arena_bytes > small
+        resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+        assert session.stats()["arena_bytes"] > small
+        after = session.state()
+        assert all(np.array_equal(before[name], after[name]) for name in before) and before["large_in"][5, 5] == 5.25
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_inference_that_fails_leaves_it_as_it_was(cell):

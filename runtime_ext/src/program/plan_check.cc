@@ -343,7 +343,7 @@ PlanChecker::PlanChecker(const Program& program) : program_(program), checked_(p
   constexpr size_t kNode = 128;
   size_t most = 0;
   for (const Rung& rung : program.rungs) {
-    size_t noted = 8 * (rung.steps.size() + rung.loads.size()) + 2 * program.values.size();
+    size_t noted = 8 * (rung.steps.size() + rung.loads.size()) + 2 * program.values.size() + 3 * program.states.size();
     for (const Step& step : rung.steps) noted += 3 * program.layers[step.layer].args.size();
     most = std::max(most, noted);
   }
