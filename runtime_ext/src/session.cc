@@ -97,7 +97,7 @@ void Session::RequireThisProcess() const {
 }
 
 std::byte* Session::PlaceOf(const Port& port) const noexcept {
-  return arena_.base() + program_->rungs[rung_].value_at[port.value];
+  return PlacesOf(rung_).At(program_->rungs[rung_].value_at[port.value]);
 }
 
 class Session::ArenaUse {

@@ -19,6 +19,7 @@
 #include "kernels/call_table.h"
 #include "kernels/kernel_preparer.h"
 #include "kernels/processor.h"
+#include "places.h"
 #include "process_mark.h"
 #include "program/plan_checker.h"
 #include "program/program.h"
@@ -130,7 +131,8 @@ class Session {
  private:
   void RequireOpen() const;
   void RequireThisProcess() const;
-  std::byte* PlaceOf(const Port& port) const noexcept;  // in the arena
+  Places PlacesOf(size_t rung) const noexcept;          // in the arena: of a single model it is one piece
+  std::byte* PlaceOf(const Port& port) const noexcept;
   // Uses the arena for as long as it lives; a switch that was asked for meanwhile happens at its end.
   class ArenaUse;
   // One inference, begun anew as often as the budget shrinks. Its latency counts from `start`; inputs are taken

@@ -19,15 +19,21 @@ size_t Session::ChooseRung(uint64_t budget) const {
   return chosen;
 }
 
+Places Session::PlacesOf(size_t rung) const noexcept {
+  const uint64_t border = program_->rungs[rung].working;
+  return {arena_.base(), arena_.base() + border, border};
+}
+
 void Session::Use(size_t rung) noexcept {
   rung_ = wanted_ = states_rung_ = rung;
   abandoned_ = false;
-  calls_.Prepare(*program_, program_->rungs[rung], arena_.base());
+  calls_.Prepare(*program_, program_->rungs[rung], PlacesOf(rung));
   OpenLoads();
 }
 
 void Session::OpenLoads() noexcept {
-  loader_->Open(program_->rungs[rung_].loads, FreshPages(arena_.base(), program_->rungs[rung_].arena), &preparer_);
+  const Rung& rung = program_->rungs[rung_];
+  loader_->Open(rung.loads, PlacesOf(rung_), FreshPages(arena_.base(), rung.arena), &preparer_);
 }
 
 bool Session::MakeRoom(size_t rung) {

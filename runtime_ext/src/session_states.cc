@@ -28,7 +28,7 @@ void Session::ForStates(const Function& function) {
   const std::lock_guard state_lock(state_mutex_);  // they may be about to be carried elsewhere
   RequireOpen();
   for (size_t i = 0; i < program_->states.size(); ++i)
-    function(i, arena_.base() + CarriedTo(states_rung_).from + program_->states[i].offset);
+    function(i, PlacesOf(states_rung_).At(CarriedTo(states_rung_).from) + program_->states[i].offset);
 }
 
 void Session::GetStates(std::span<const DLTensor* const> tensors) {
@@ -50,8 +50,9 @@ void Session::ResetStates() {
 
 void Session::CommitStates() noexcept {
   const std::vector<int64_t>& value_at = program_->rungs[rung_].value_at;
+  const Places places = PlacesOf(rung_);
   for (const auto& state : program_->states)
-    std::memcpy(arena_.base() + value_at[state.value] + state.offset, arena_.base() + value_at[state.result], state.type.nbytes);
+    std::memcpy(places.At(value_at[state.value]) + state.offset, places.At(value_at[state.result]), state.type.nbytes);
 }
 
 }  // namespace flexcomp

@@ -61,7 +61,7 @@ int main() {
   loader.Reserve(loads);
   Slow slow;
   slow.loader = &loader;
-  loader.Open(loads, flexcomp::FreshPages(arena), &slow);
+  loader.Open(loads, flexcomp::Places(arena), {}, &slow);
 
   // `wait`: at once, or when all is prepared.
   const auto infer = [&](const char* name, bool wait) {

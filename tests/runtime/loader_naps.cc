@@ -37,7 +37,7 @@ int main() {
   flexcomp::WeightsFile file("weights", std::make_unique<Source>());
   flexcomp::Loader loader(file, {}, true);
   loader.Reserve(loads);
-  loader.Open(loads, flexcomp::FreshPages(arena));
+  loader.Open(loads, flexcomp::Places(arena));
   const auto infer = [&](const char* name) {
     looks = 0;
     loader.Start({});

@@ -155,7 +155,7 @@ void Unlock() { world->locked = false; }
 void Activate() {
   world->mapped = true;
   Wipe();
-  loader->Open(rung().loads, flexcomp::FreshPages(reinterpret_cast<std::byte*>(world->places)), making);
+  loader->Open(rung().loads, flexcomp::Places(reinterpret_cast<std::byte*>(world->places)), {}, making);
 }
 
 void SwitchToWanted() {

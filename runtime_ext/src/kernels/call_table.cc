@@ -62,7 +62,7 @@ CallTable::CallTable(const Program& program, Kernels kernels) : kernels_(std::mo
   preparations_.reserve(most_loads);
 }
 
-void CallTable::Prepare(const Program& program, const Rung& rung, std::byte* arena) noexcept {
+void CallTable::Prepare(const Program& program, const Rung& rung, Places arena) noexcept {
   tensors_.clear();
   args_.clear();
   checks_.clear();
@@ -81,15 +81,15 @@ void CallTable::Prepare(const Program& program, const Rung& rung, std::byte* are
           args_.push_back(IntArg(step.count));
           continue;
         case ArgKind::kValue:
-          data = arena + rung.value_at[arg.value] + arg.offset;
+          data = arena.At(rung.value_at[arg.value]) + arg.offset;
           if (!arg.bounds.empty())
             checks_.push_back({data, arg.type.nbytes / (arg.type.dtype.bits / 8), arg.type.dtype.bits == 64, arg.bounds});
           break;
         case ArgKind::kWeight:
-          data = arena + step.weights_at + arg.offset;
+          data = arena.At(step.weights_at) + arg.offset;
           break;
         case ArgKind::kScratch:
-          data = arena + step.scratch_at + arg.offset;
+          data = arena.At(step.scratch_at) + arg.offset;
           break;
       }
       tensors_.push_back(MakeTensor(arg.type, data));
@@ -102,7 +102,7 @@ void CallTable::Prepare(const Program& program, const Rung& rung, std::byte* are
   PreparePreparations(program, rung, arena);
 }
 
-void CallTable::PreparePreparations(const Program& program, const Rung& rung, std::byte* arena) noexcept {
+void CallTable::PreparePreparations(const Program& program, const Rung& rung, Places arena) noexcept {
   preparations_.clear();
   if (std::ranges::none_of(rung.loads, [](const Load& load) { return load.prepared.has_value(); })) return;
   for (const Load& load : rung.loads) {
@@ -114,7 +114,7 @@ void CallTable::PreparePreparations(const Program& program, const Rung& rung, st
     const uint64_t part = std::max<uint64_t>(kPartNbytes / std::max<uint64_t>(block_nbytes, 1), 1);
     call = {kernels_.prepare[made.layer], made.layer, made.first, made.count,
             static_cast<uint32_t>(std::min<uint64_t>(part, made.count)), block_nbytes, &PanelOf(layer)->type,
-            from, arena + load.target + (from - load.source), arena + made.at};
+            from, arena.At(load.target) + (from - load.source), arena.At(made.at)};
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "kernels/bounds_check.h"
 #include "kernels/processor.h"
+#include "places.h"
 #include "program/program.h"
 
 namespace flexcomp {
@@ -54,15 +55,15 @@ class CallTable {
   // Finds room for any rung of the program. `kernels` are of all layers.
   CallTable(const Program& program, Kernels kernels);
 
-  // From now on the calls are those of `rung`, in this arena. `program`, `rung` and the arena must outlive the table.
-  void Prepare(const Program& program, const Rung& rung, std::byte* arena) noexcept;
+  // From now on the calls are those of `rung`, in this arena. `program`, `rung` and its memory must outlive the table.
+  void Prepare(const Program& program, const Rung& rung, Places arena) noexcept;
 
   std::span<const Call> calls() const noexcept { return calls_; }
   // One for each load, if any of them prepares something.
   std::span<const PreparationCall> preparations() const noexcept { return preparations_; }
 
  private:
-  void PreparePreparations(const Program& program, const Rung& rung, std::byte* arena) noexcept;
+  void PreparePreparations(const Program& program, const Rung& rung, Places arena) noexcept;
 
   Kernels kernels_;
   std::vector<DLTensor> tensors_;

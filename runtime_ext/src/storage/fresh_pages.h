@@ -15,10 +15,7 @@ void TouchPages(std::byte* data, uint64_t nbytes) noexcept;
 class FreshPages {
  public:
   FreshPages() = default;
-  // Without bytes there is nothing to do.
-  explicit FreshPages(std::byte* base, uint64_t nbytes = 0) noexcept : base_(base), nbytes_(nbytes) {}
-
-  std::byte* base() const noexcept { return base_; }
+  FreshPages(std::byte* base, uint64_t nbytes) noexcept : base_(base), nbytes_(nbytes) {}
 
   // A few more of them, in some tenths of a millisecond; what is there stays. One thread does that. False: all exist, or the
   // system cannot.

@@ -56,9 +56,10 @@ void Loader::Reserve(std::span<const Load> loads) {
   for (Turn& turn : turns_) turn.ahead.reserve(AheadEnd(loads));
 }
 
-void Loader::Open(std::span<const Load> loads, FreshPages arena, Preparer* preparer) noexcept {
+void Loader::Open(std::span<const Load> loads, Places arena, FreshPages fresh, Preparer* preparer) noexcept {
   loads_ = loads;
   arena_ = arena;
+  fresh_ = fresh;
   preparer_ = preparer;
   ahead_end_ = AheadEnd(loads);
   all_pinned_ = std::ranges::all_of(loads, &Load::pinned);
@@ -100,7 +101,7 @@ void Loader::Begin(std::span<LoadSpans> spans, bool filling) {
 
 bool Loader::AwaitSlow(uint32_t need) {
   Turn& now = turn();
-  const auto help = [&] { return helping_ && (file_.Help() || HelpPrepare(now, need) || arena_.PopulateSome()); };
+  const auto help = [&] { return helping_ && (file_.Help() || HelpPrepare(now, need) || fresh_.PopulateSome()); };
   return now.loaded.WaitAtLeast(Count(need), help) != kFailed || CheckFailure();
 }
 
@@ -250,7 +251,7 @@ bool Loader::BeginChunk(const Read& read) noexcept {
   reads_.Push(read);
   if (read.nbytes == 0) return true;
   const Load& load = loads_[read.load];
-  std::byte* place = arena_.base() + load.target + read.at;
+  std::byte* place = arena_.At(load.target) + read.at;
   // Before the first inference has ended the arena may be fresh.
   if (!resident_) TouchPages(place, read.nbytes);
   in_flight_nbytes_ += read.nbytes;

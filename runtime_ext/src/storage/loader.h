@@ -17,6 +17,7 @@
 #include "base/counter.h"
 #include "base/shared_work.h"
 #include "base/sync.h"
+#include "places.h"
 #include "program/program.h"
 #include "storage/byte_source.h"
 #include "storage/fresh_pages.h"
@@ -51,7 +52,7 @@ class Loader {
   void Reserve(std::span<const Load> loads);
   // From now on these are the loads, into this arena, which holds nothing yet. Not while anything is read. There must be
   // room for them; those of which none is read ahead need none. `preparer` is for those that prepare what they read.
-  void Open(std::span<const Load> loads, FreshPages arena, Preparer* preparer = nullptr) noexcept;
+  void Open(std::span<const Load> loads, Places arena, FreshPages fresh = {}, Preparer* preparer = nullptr) noexcept;
 
   // Begins the loads of one inference, as far as they were not read ahead. `spans` is empty, or has a place for
   // every load, where it is noted when it ran; those of the loads read ahead are there after Finish.
@@ -201,7 +202,8 @@ class Loader {
 
   // Set by Open while the thread is idle.
   std::span<const Load> loads_;
-  FreshPages arena_;
+  Places arena_;
+  FreshPages fresh_;
   Preparer* preparer_ = nullptr;
   uint32_t ahead_end_ = 0;   // the loads before it are read ahead, or pinned
   bool all_pinned_ = false;

@@ -35,7 +35,7 @@ std::vector<Load> SmallLoads(uint64_t file_nbytes) {
 
 // The median of what these loads take.
 double SmallLoadSeconds(Loader& loader, std::span<const Load> loads, std::span<LoadSpans> spans, std::byte* arena) {
-  loader.Open(loads, FreshPages(arena));
+  loader.Open(loads, Places(arena));
   loader.Start(spans);
   for (uint32_t number = 1; number <= loads.size() && loader.Await(number); ++number) loader.Computed(number);
   loader.Finish();

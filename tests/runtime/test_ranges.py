@@ -1,0 +1,17 @@
+"""The two ranges of an arena need not follow each other in memory."""
+
+from __future__ import annotations
+
+import native
+
+from flexcomp.program.program_bytes import encode_program
+
+_READER = ("program/reader.cc", "program/check.cc", "base/crc32.cc")
+_CALLS = ("kernels/call_table.cc", "kernels/bounds_check.cc")
+
+
+def test_whatever_runs_finds_its_bytes_where_the_ranges_lie_apart(tiny, tmp_path):
+    """Arguments of kernels, and what is read: of rungs that keep nothing, something and everything."""
+    path = tmp_path / "program"
+    path.write_bytes(encode_program(tiny.program, tiny.digest))
+    native.run(native.compile(tmp_path, "ranges_apart.cc", (*native.LOADER, *_READER, *_CALLS)), path)
