@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import shutil
 import subprocess
 import sys
@@ -240,6 +241,7 @@ def test_sessions_open_and_close_often(tiny, x):
 
     count = lambda what: len(list(Path(f"/proc/self/{what}").iterdir()))  # noqa: E731
     flexcomp.load(tiny.library, "min").close()
+    gc.collect()  # sessions that other tests left to it
     before = count("fd"), count("task")
     for i in range(100):
         session = flexcomp.load(tiny.library, "min", threads=3)
