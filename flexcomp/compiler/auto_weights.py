@@ -81,13 +81,13 @@ def choose(
         trial = Trial(artifact, Path(folder), inputs)
         require_telling(trial.wanted, "random inputs" if given is None else "the calibration inputs")
         assert len(trial.kept) == len(nodes), f"{len(nodes)} layers were asked about, {len(trial.kept)} have weights"
-        rounded: dict[str, list[Array]] = {}
+        rounded: dict[str, list[list[Array]]] = {}
         fits: dict[str, list[bool]] = {}
         narrow, nowhere = [dtype for dtype in _NARROW if dtype in offered], [False] * len(nodes)
         for dtype in narrow:
             types = WeightTypes(dtype, evaluate, values_only=True)
             by_name = {name: array for name, array, _ in lower(types).weights}
-            rounded[dtype] = [by_name[name] for name, _, _ in trial.kept]
+            rounded[dtype] = [[by_name[name] for name, _, _ in panels] for panels in trial.kept]
             fits[dtype] = types.fits
         errors: list[dict[str, float]] = []
         for index in range(len(nodes)):
@@ -98,7 +98,7 @@ def choose(
                 if fits[dtype][index] and not (dtype == "bfloat16" and fits.get("float16", nowhere)[index]):
                     trial.put(index, rounded[dtype][index])
                     found[dtype] = trial.error()
-            trial.put(index, trial.kept[index][1])
+            trial.put_back(index)
             errors.append(found)
         warn_of_silent_layers(trial, nodes, rounded, errors)
         report("calibrate", len(nodes), len(nodes) + 1)
@@ -127,10 +127,11 @@ class _Search:
     """The fewest widenings, those worth most first, after which all layers together are within the error."""
 
     def __init__(
-        self, trial: Trial, rounded: Mapping[str, list[Array]], errors: list[dict[str, float]], names: Sequence[str]
+        self, trial: Trial, rounded: Mapping[str, list[list[Array]]], errors: list[dict[str, float]],
+        names: Sequence[str],
     ) -> None:
         self._trial, self._rounded, self._errors, self._names = trial, rounded, errors, names
-        self._sizes = [array.nbytes for _, array, _ in trial.kept]  # as float32
+        self._sizes = [trial.nbytes(index) for index in range(len(trial.kept))]  # as float32
         self._ladders = [_ladder(found) for found in errors]
         moves = []
         for index, ladder in enumerate(self._ladders):
@@ -179,8 +180,10 @@ class _Search:
     def _apply(self, wanted: Sequence[str]) -> float:
         for index, dtype in enumerate(wanted):
             if dtype != self._now[index]:
-                kept = self._trial.kept[index][1]
-                self._trial.put(index, kept if dtype == "float32" else self._rounded[dtype][index])
+                if dtype == "float32":
+                    self._trial.put_back(index)
+                else:
+                    self._trial.put(index, self._rounded[dtype][index])
                 self._now[index] = dtype
         error = self._trial.error()
         self._tried.append((self._nbytes(wanted), error))

@@ -28,20 +28,30 @@ class Trial:
         artifact.export_library(self._library)
         with self._weights.open("rb") as file:
             self._data = 8 + struct.unpack("<Q", file.read(8))[0]
-        arrays = {offset: (name, array, offset) for name, array, offset in artifact.weights}
-        self.kept = [arrays[layer.weights.offset] for layer in asked_about(artifact.program.layers)]
+        # Of each layer (name, array, offset) of its panels: gated networks may have two.
+        self.kept = [_panels(layer, artifact.weights) for layer in asked_about(artifact.program.layers)]
         self._inputs = inputs
         self.wanted = self._outputs(self._library)
 
-    def put(self, index: int, array: Array) -> None:
+    def put(self, index: int, arrays: Sequence[Array]) -> None:
         """Change the weights of a layer."""
         with self._weights.open("r+b") as file:
-            file.seek(self._data + self.kept[index][2])
-            file.write(np.ascontiguousarray(np.asarray(array)).tobytes())
+            for (_, _, offset), array in zip(self.kept[index], arrays, strict=True):
+                file.seek(self._data + offset)
+                file.write(np.ascontiguousarray(np.asarray(array)).tobytes())
 
-    def same(self, index: int, array: Array) -> bool:
+    def put_back(self, index: int) -> None:
+        """The weights that the layer has."""
+        self.put(index, [array for _, array, _ in self.kept[index]])
+
+    def same(self, index: int, arrays: Sequence[Array]) -> bool:
         """Whether they are the weights that the layer has."""
-        return np.array_equal(np.asarray(array), np.asarray(self.kept[index][1]))
+        pairs = zip(self.kept[index], arrays, strict=True)
+        return all(np.array_equal(np.asarray(array), np.asarray(kept)) for (_, kept, _), array in pairs)
+
+    def nbytes(self, index: int) -> int:
+        """Of the weights that the layer has."""
+        return sum(array.nbytes for _, array, _ in self.kept[index])
 
     def error(self) -> float:
         """The largest difference from the outputs as they were, over the largest of them; infinite if one is no number."""
@@ -85,7 +95,7 @@ def _tells(output: np.ndarray) -> bool:
 
 
 def warn_of_silent_layers(
-    trial: Trial, nodes: Sequence[str | None], rounded: Mapping[str, list[Array]], errors: Sequence[Mapping[str, float]]
+    trial: Trial, nodes: Sequence[str | None], rounded: Mapping[str, list[list[Array]]], errors: Sequence[Mapping[str, float]]
 ) -> None:
     """Layers whose weights can be rounded to 8 bits without moving any output were not reached by the inputs, unless these
     weights lose nothing, or outputs move in steps.
@@ -125,6 +135,16 @@ def difference(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def asked_about(layers: Sequence[Layer]) -> list[Layer]:
-    """Layers whose weights may have a type: tables of embeddings first, as the passes ask for them."""
-    panels = [layer for layer in layers if any(isinstance(arg, FirstArg) for arg in layer.args)]
-    return sorted(panels, key=lambda layer: layer.op != "take")
+    """Layers whose weights may have a type, as the passes ask for them: tables of embeddings, recurrent layers, all others."""
+    order = {"take": 0, **dict.fromkeys(("lstm", "gru", "rnn"), 1)}
+
+    def is_asked(layer: Layer) -> bool:
+        sliced = any(isinstance(arg, FirstArg) for arg in layer.args)
+        return sliced or (layer.op in order and layer.weights is not None)
+
+    return sorted(filter(is_asked, layers), key=lambda layer: order.get(layer.op, 2))
+
+
+def _panels(layer: Layer, weights: Sequence[tuple[str, Array, int]]) -> list[tuple[str, Array, int]]:
+    assert layer.weights is not None
+    return [one for one in weights if 0 <= one[2] - layer.weights.offset < layer.weights.nbytes]

@@ -10,6 +10,7 @@ import pytest
 from onnx import helper
 
 import flexcomp
+from benchmarks.networks.recurrent import Recurrent
 from flexcomp.compiler import weight_trial
 from flexcomp.errors import InputError
 from flexcomp.program import weight_errors
@@ -191,3 +192,26 @@ def test_options_of_auto_are_for_auto():
     for option in ({"max_error": 0.1}, {"calibration": {"x": normal(*IMAGE)}}):
         with pytest.raises(InputError, match='are for weights="auto"'):
             flexcomp.build(network(weights()), threads=1, weights="int8", **option)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_recurrent_layers_are_asked_about(kind, tmp_path):
+    """With all panels of their own: a GRU that resets its state behind the product has one, one before it two."""
+    g = Recurrent(kind, seed=4)
+    x = g.input("x", (9, 1, 24))
+    g.channels[x] = 24
+    x = g.recurrent(kind, g.recurrent(kind, x, 32), 16, bidirectional=True)
+    given = g.model(g.linear(x, 5), (9, 1, 5))
+    for layer in given.graph.node:
+        for attribute in layer.attribute:
+            if attribute.name == "linear_before_reset":
+                attribute.i = 0
+    x = normal(9, 1, 24)
+    artifact = flexcomp.build(given, threads=1, kernels="smallest", weights="auto", max_error=0.01, calibration={"x": x})
+    layers = [layer for layer in facts_of(artifact)["layers"] if layer["weights_errors"]]
+    assert sum(kind in layer["description"] for layer in layers) == 3
+    assert "int8" in {layer["weights_dtype"] for layer in layers} - {"float32"}
+    (wanted,) = onnxruntime.InferenceSession(given.SerializeToString()).run(None, {"x": x})
+    artifact.export_library(tmp_path / "network.so")
+    with flexcomp.load(tmp_path / "network.so") as session:
+        assert abs(session(x) - wanted).max() <= 0.01 * abs(wanted).max()
