@@ -79,7 +79,8 @@ def test_only_the_weights_are_rounded(dtype, kernels, tmp_path):
     """Whatever computes a layer: kernels on narrow weights, and those on transformed ones."""
     types = dict.fromkeys(("body", "each", "head"), dtype)
     found, wanted, _ = found_and_wanted(weights(), types, tmp_path, weights=dtype, kernels=kernels)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-6)
+    # F(5, 3) errs by some 6e-6, where the processor makes it worth while.
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-6 if kernels == "smallest" else 1e-5)
     types = stored(tmp_path / "network.weights")
     assert SAFETENSORS[dtype] in types.values()
     if kernels == "smallest":
