@@ -1,0 +1,1 @@
+"""The Open Inference Protocol, which KServe, Triton and their clients speak: requests as arrays, arrays as responses."""

@@ -1,0 +1,257 @@
+"""The Open Inference Protocol (version 2, over HTTP) as arrays: requests in, responses out, in JSON or with binary tensors.
+
+Source: the protocol's specification, its required part and the extension for binary tensors. Nothing of a request is trusted:
+names, shapes, types, counts and sizes are compared with what the network takes before an array is made.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flexcomp.errors import InputError
+from flexcomp.runtime import TensorInfo
+
+HEADER = "Inference-Header-Content-Length"  # bytes of JSON in front of binary tensors
+_DATATYPES = {
+    "bool": "BOOL",
+    **{f"{sign}int{bits}": f"{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat16": "BF16",
+}  # fmt: skip
+_BINARY_ONLY = ("FP16", "BF16")  # JSON has no numbers of 16 bits, says the protocol
+_NUMBER_NBYTES = 32  # of text that a number may take in JSON, with what stands around it
+_SPARE_NBYTES = 1 << 16  # of text for names and parameters
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An output that was asked for."""
+
+    name: str
+    binary: bool
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client wants to be computed."""
+
+    id: str | None
+    inputs: dict[str, np.ndarray]
+    outputs: tuple[Wanted, ...]
+    timeout_s: float | None
+
+
+def described(ports: Sequence[TensorInfo]) -> list[dict]:
+    """Inputs or outputs, as a model's metadata lists them."""
+    return [{"name": port.name, "datatype": _DATATYPES[port.dtype], "shape": list(port.shape)} for port in ports]
+
+
+def most_nbytes(ports: Sequence[TensorInfo]) -> int:
+    """What the body of a request with these inputs may take."""
+    return _SPARE_NBYTES + sum(max(_NUMBER_NBYTES, port.array_dtype.itemsize) * math.prod(port.shape) for port in ports)
+
+
+def read_request(body: bytes, header: str | None, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> Request:
+    """The request in `body`, whose first `header` bytes are JSON, all of them if it is None.
+
+    Raises InputError, which says what is wrong and what is expected.
+    """
+    length = _json_nbytes(header, len(body))
+    asked = _object(_parsed(body[:length]), "the request")
+    parameters = _object(asked.get("parameters", {}), "parameters")
+    given = _by_name(asked.get("inputs"), "inputs")
+    expected = {port.name: port for port in inputs}
+    if given.keys() != expected.keys():
+        raise InputError(f"inputs must be {_listed(expected)}, not {_listed(given)}")
+    blobs = _Blobs(memoryview(body)[length:])
+    arrays = {name: _array(given[name], expected[name], blobs) for name in given}
+    if blobs.left:
+        raise InputError(f"{blobs.left} bytes behind the JSON belong to no input")
+    identity = asked.get("id")
+    if identity is not None and not isinstance(identity, str):
+        raise InputError("id must be a string")
+    return Request(identity, arrays, tuple(_wanted(asked, parameters, outputs)), _timeout(parameters))
+
+
+def write_response(model: str, request: Request, outputs: Mapping[str, np.ndarray]) -> tuple[bytes, int | None]:
+    """(body, bytes of JSON in front of binary tensors; None if all is JSON).
+
+    Raises InputError where an output has values that JSON has no numbers for.
+    """
+    listed, blobs = [], []
+    for wanted in request.outputs:
+        array = np.asarray(outputs[wanted.name], order="C")
+        entry: dict[str, Any] = {"name": wanted.name, "datatype": _DATATYPES[array.dtype.name], "shape": list(array.shape)}
+        if wanted.binary:
+            blobs.append(array.tobytes())
+            entry["parameters"] = {"binary_data_size": array.nbytes}
+        else:
+            entry["data"] = _numbers(array, wanted.name)
+        listed.append(entry)
+    response: dict[str, Any] = {"model_name": model, "model_version": "1", "outputs": listed}
+    if request.id is not None:
+        response["id"] = request.id
+    text = json.dumps(response, allow_nan=False, separators=(",", ":")).encode()
+    return (b"".join([text, *blobs]), len(text)) if blobs else (text, None)
+
+
+class _Blobs:
+    """The bytes behind the JSON, from which inputs are taken in their order."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+
+    @property
+    def left(self) -> int:
+        return len(self._memory)
+
+    def take(self, nbytes: int, name: str) -> memoryview:
+        if nbytes > len(self._memory):
+            raise InputError(f'input "{name}" has {nbytes} bytes of binary data, but only {len(self._memory)} are left')
+        taken, self._memory = self._memory[:nbytes], self._memory[nbytes:]
+        return taken
+
+
+def _json_nbytes(header: str | None, nbytes: int) -> int:
+    if header is None:
+        return nbytes
+    if not (header.isascii() and header.isdigit()) or int(header[:20]) > nbytes:
+        raise InputError(f"{HEADER} is {header[:20]!r}, which is no part of a body of {nbytes} bytes")
+    return int(header)
+
+
+def _parsed(text: bytes) -> Any:
+    def refuse(word: str) -> Any:
+        raise InputError(f"the request is not JSON: there is no number {word}")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the request is not JSON: {error}") from None
+
+
+def _object(value: Any, what: str) -> dict:
+    if not isinstance(value, dict):
+        raise InputError(f"{what} must be a JSON object")
+    return value
+
+
+def _by_name(value: Any, what: str) -> dict[str, dict]:
+    """A list of objects with a name each."""
+    if not isinstance(value, list):
+        raise InputError(f"{what} must be a list")
+    found: dict[str, dict] = {}
+    for entry in value:
+        name = _object(entry, f"each of {what}").get("name")
+        if not isinstance(name, str):
+            raise InputError(f"each of {what} must have a name")
+        if name in found:
+            raise InputError(f'"{name}" is twice in {what}')
+        found[name] = entry
+    return found
+
+
+def _array(given: dict, port: TensorInfo, blobs: _Blobs) -> np.ndarray:
+    expected = f'input "{port.name}" must be {_DATATYPES[port.dtype]}{list(port.shape)}'
+    if given.get("datatype") != _DATATYPES[port.dtype] or given.get("shape") != list(port.shape):
+        raise InputError(f"{expected}, not {_short(given.get('datatype'))}{_short(given.get('shape'))}")
+    parameters = _object(given.get("parameters", {}), f'parameters of input "{port.name}"')
+    if "shared_memory_region" in parameters:
+        raise InputError(f'input "{port.name}": shared memory is not supported; send the data')
+    nbytes = parameters.get("binary_data_size")
+    if nbytes is None:
+        return _from_numbers(given.get("data"), port, expected)
+    if "data" in given:
+        raise InputError(f'input "{port.name}" has both data and binary_data_size')
+    wanted = port.array_dtype.itemsize * math.prod(port.shape)
+    if nbytes != wanted or isinstance(nbytes, bool):
+        raise InputError(f"{expected}, of {wanted} bytes, not {_short(nbytes)}")
+    array = np.frombuffer(blobs.take(wanted, port.name), "u1" if port.dtype == "bool" else port.array_dtype)
+    if port.dtype == "bool":
+        if array.max(initial=0) > 1:
+            raise InputError(f'input "{port.name}" has bytes that are neither 0 nor 1')
+        array = array.view(bool)
+    return array.reshape(port.shape)
+
+
+def _from_numbers(data: Any, port: TensorInfo, expected: str) -> np.ndarray:
+    if _DATATYPES[port.dtype] in _BINARY_ONLY:
+        raise InputError(f'input "{port.name}" is {_DATATYPES[port.dtype]}, which JSON has no numbers for: send binary data')
+    numbers = list(_flat(data, port, expected)) if isinstance(data, list) else None
+    if numbers is None or len(numbers) != math.prod(port.shape):
+        raise InputError(f"{expected}, as a list of {math.prod(port.shape)} numbers")
+    dtype = port.array_dtype
+    kinds = (bool,) if dtype.kind == "b" else (int,) if dtype.kind in "iu" else (int, float)
+    if not all(type(number) in kinds for number in numbers):
+        raise InputError(f"{expected}: its data are not all {' or '.join(kind.__name__ for kind in kinds)}")
+    try:
+        with np.errstate(over="raise"):
+            return np.array(numbers, dtype).reshape(port.shape)
+    except (OverflowError, FloatingPointError):
+        raise InputError(f"{expected}: it has numbers beyond that type") from None
+
+
+def _flat(data: list, port: TensorInfo, expected: str) -> Iterator[Any]:
+    """Of a list of numbers, or one that is nested as the shape says."""
+    level = [data]
+    for size in port.shape if data and isinstance(data[0], list) else (math.prod(port.shape),):
+        if not all(isinstance(part, list) and len(part) == size for part in level):
+            raise InputError(f"{expected}: its data are not nested like that")
+        level = [entry for part in level for entry in part]
+    yield from level
+
+
+def _numbers(array: np.ndarray, name: str) -> list:
+    if array.dtype.name in ("float16", "bfloat16"):
+        raise InputError(f'output "{name}" is {_DATATYPES[array.dtype.name]}, which JSON has no numbers for: ask for binary data')
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InputError(f'output "{name}" has values that JSON has no numbers for: ask for binary data')
+    return array.ravel().tolist()
+
+
+def _wanted(asked: dict, parameters: dict, ports: Sequence[TensorInfo]) -> Iterator[Wanted]:
+    """The outputs that are asked for; all, where none is named."""
+    always = _flag(parameters, "binary_data_output", False)
+    known = [port.name for port in ports]
+    if not asked.get("outputs"):
+        yield from (Wanted(name, always) for name in known)
+        return
+    for name, entry in _by_name(asked["outputs"], "outputs").items():
+        if name not in known:
+            raise InputError(f'there is no output {_listed([name])}; there is {_listed(known)}')
+        own = _object(entry.get("parameters", {}), f'parameters of output "{name}"')
+        for refused in ("shared_memory_region", "classification"):
+            if refused in own:
+                raise InputError(f'output "{name}": {refused} is not supported')
+        yield Wanted(name, _flag(own, "binary_data", always))
+
+
+def _flag(parameters: dict, name: str, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be true or false")
+    return value
+
+
+def _timeout(parameters: dict) -> float | None:
+    """Seconds, of the parameter in microseconds."""
+    value = parameters.get("timeout")
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise InputError("timeout must be a number of microseconds")
+    return value * 1e-6 if value else None
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(f'"{name[:80]}"' for name in names) or "none"
