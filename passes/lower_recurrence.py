@@ -78,7 +78,7 @@ class _Lowerer(MainRewriter):
         outputs = tuple(name for i, name in enumerate(_RESULTS) if i in read)
         spec = replace(RecurrentSpec.decode(text.value), outputs=outputs)
         kept = "float32"
-        if weights in self.from_weights:
+        if all(one in self.from_weights for one in (weights, bias, *others[: spec.peepholes])):  # all of the panel
             kept = self.weight_type([var.name], KeptWeight(self.main, weights, 0))
         table = self.substitute(weights)
         if kept.startswith(VALUES_OF):

@@ -43,7 +43,7 @@ def run(
     reset_state: Annotated[
         bool,
         typer.Option(
-            "--reset-state", help="Clear the network's state before every inference; without it goes on from one to the next."
+            "--reset-state", help="Clear the network's state before every inference; without, it goes on from one to the next."
         ),
     ] = False,
     verify: Annotated[

@@ -22,7 +22,7 @@ def checked_state(given: Any) -> dict[str, str]:
     makers: dict[str, str] = {}
     for made, read in given.items():
         if read in makers:
-            raise InputError(f'state: the input "{read}" would become two outputs, "{makers[read]}" and "{made}"')
+            raise InputError(f'state: two outputs, "{makers[read]}" and "{made}", would become the input "{read}"')
         makers[read] = made
     return dict(given)
 

@@ -11,13 +11,14 @@ import ml_dtypes
 import numpy as np
 
 from flexcomp.errors import InputError
-from flexcomp.program import Array, FirstArg, Layer
+from flexcomp.program import Array, FirstArg, Layer, WeightArg
 from flexcomp.runtime import load
 
 from .artifact import Artifact
 from .calibration import Inputs
 
 _log = logging.getLogger(__name__)
+_RECURRENT = ("lstm", "gru", "rnn")
 
 
 class Trial:
@@ -136,11 +137,12 @@ def difference(found: np.ndarray, wanted: np.ndarray) -> float:
 
 def asked_about(layers: Sequence[Layer]) -> list[Layer]:
     """Layers whose weights may have a type, as the passes ask for them: tables of embeddings, recurrent layers, all others."""
-    order = {"take": 0, **dict.fromkeys(("lstm", "gru", "rnn"), 1)}
+    order = {"take": 0, **dict.fromkeys(_RECURRENT, 1)}
 
     def is_asked(layer: Layer) -> bool:
-        sliced = any(isinstance(arg, FirstArg) for arg in layer.args)
-        return sliced or (layer.op in order and layer.weights is not None)
+        if layer.op in _RECURRENT:
+            return isinstance(layer.args[1], WeightArg)  # its first panel
+        return any(isinstance(arg, FirstArg) for arg in layer.args)
 
     return sorted(filter(is_asked, layers), key=lambda layer: order.get(layer.op, 2))
 

@@ -229,7 +229,7 @@ class Session:
             return parse_trace(function(self._opened, "trace")())
 
     def warm(self) -> float:
-        """Load what stays in memory between inferences, unless it is there: the next inference is then as fast as all others.
+        """Load what stays in memory between inferences, unless it is there: the next one then reads no more than all others.
 
         The seconds that took. Raises what running does; a smaller budget that is set meanwhile is seen.
         """

@@ -151,6 +151,7 @@ class SessionModule final : public TranslatedModule {
     session_.GetStates(Tensors(args));
   }
   void SetStates(ffi::PackedArgs args) {
+    if (args.size() % 2 != 0) RaiseError("InputError", "there is no tensor behind argument ", args.size() - 1);
     std::vector<const DLTensor*> tensors(session_.program().states.size(), nullptr);
     for (int i = 0; i + 1 < args.size(); i += 2) {
       const auto index = args[i].try_cast<int64_t>();

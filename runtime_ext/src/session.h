@@ -80,7 +80,8 @@ class Session {
 
   // Runs one inference on tensors that lie in the arena: `fill` writes the inputs before it, `drain` reads the
   // outputs behind it, and neither counts as latency. Either may be empty: inputs that nobody fills hold anything.
-  // The tensors, in the order of the ports, are valid during the callback, which must not call the session.
+  // The tensors, in the order of the ports, are valid during the callback, which must not call the session. What the network
+  // keeps has moved on when `drain` is called, whatever becomes of that.
   using PortsCallback = std::function<void(std::span<DLTensor>)>;
   void RunInPlace(const PortsCallback& fill, const PortsCallback& drain);
 

@@ -215,3 +215,32 @@ def test_recurrent_layers_are_asked_about(kind, tmp_path):
     artifact.export_library(tmp_path / "network.so")
     with flexcomp.load(tmp_path / "network.so") as session:
         assert abs(session(x) - wanted).max() <= 0.01 * abs(wanted).max()
+
+
+def lstm(*known: str) -> onnx.ModelProto:
+    """A layer of 4 steps, 8 features and 16 units; what is not `known` is an input."""
+    rng = np.random.default_rng(7)
+    shapes = {"w": (1, 64, 8), "r": (1, 64, 16), "b": (1, 128), "h": (1, 1, 16)}
+    arrays = {name: (rng.standard_normal(shape) / 4).astype("f4") for name, shape in shapes.items()}
+    nodes = [node("LSTM", "x", "w", "r", "b", "", "h", out="y", hidden_size=16)]
+    inputs = {"x": (4, 1, 8), **{name: shapes[name] for name in shapes if name not in known}}
+    return model(nodes, inputs, ["y"], {name: arrays[name] for name in known})
+
+
+@pytest.mark.parametrize("known", ["wrbh", "wbh", "wrh"])
+@pytest.mark.parametrize("kind", ["auto", "float16"])
+def test_recurrent_layers_whose_weights_are_computed_are_not_asked_about(known, kind):
+    """A panel is made of the recurrent weights and the bias: both must be known."""
+    artifact = flexcomp.build(lstm(*known), threads=1, kernels="smallest", weights=kind)
+    (layer,) = [layer for layer in facts_of(artifact)["layers"] if "LSTM" in layer["description"]]
+    assert layer["weights_dtype"] in ({"float16", "int8"} if known == "wrbh" else {"float32", None})
+
+
+def test_small_tables_are_not_asked_about():
+    """They are no layers in slices."""
+    rng = np.random.default_rng(2)
+    arrays = {"t": rng.standard_normal((20, 64)).astype("f4"), "m": rng.standard_normal((64, 32)).astype("f4")}
+    nodes = [node("Gather", "t", "i", out="g"), node("MatMul", "g", "m")]
+    given = model(nodes, {"i": (5,)}, ["y"], arrays, {"i": onnx.TensorProto.INT64})
+    facts = facts_of(flexcomp.build(given, threads=1, kernels="smallest", weights="auto"))
+    assert [layer["op"] for layer in facts["layers"] if layer["weights_errors"]] == ["matmul"]

@@ -78,6 +78,23 @@ def test_updates_that_do_not_fit_are_refused():
             flexcomp.build(graph, threads=1)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "indices", "says"),
+    [
+        ({"axis": 7}, 2, "there is no axis 7 in a cache of"),
+        ({"mode": "foo"}, 2, 'mode is "foo"; it is linear or circular'),
+        ({}, 1, r"write indices of \(1,\): one for each of the batch is needed, \(2,\)"),
+    ],
+)
+def test_what_onnx_does_not_know_is_refused(attributes, indices, says):
+    graph = model(
+        [node("TensorScatter", "p", "u", "w", **attributes)], {"p": (2, 6, 4), "u": (2, 3, 4), "w": (indices,)}, ["y"],
+        types={"w": TensorProto.INT64}, opset=24,
+    )  # fmt: skip
+    with pytest.raises((UnsupportedModelError, ModelError), match=says):
+        flexcomp.build(graph, threads=1)
+
+
 def decoder(rows: int):
     """A layer of attention over a cache: embedding, one norm, heads, logits. "at" counts the tokens before."""
     rng = np.random.default_rng(0)

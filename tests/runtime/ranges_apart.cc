@@ -72,8 +72,9 @@ void Try(const Program& program, const Rung& rung) {
   Require(loader.Finish(), "the loads were interrupted");
   loader.Abort();  // reading ahead
   for (const Load& load : rung.loads) {
-    Range& range = load.pinned ? kept : working;
-    const std::byte* at = range.base() + load.target - (load.pinned ? rung.working : 0);
+    const bool stays = load.kept || (load.pinned && !load.prepared);
+    Range& range = stays ? kept : working;
+    const std::byte* at = range.base() + load.target - (stays ? rung.working : 0);
     Require(range.Holds(at, load.nbytes), "a load is outside of its range");
     for (uint64_t byte = 0; byte < load.nbytes; ++byte) Require(at[byte] == std::byte{7}, "a load has not arrived");
   }

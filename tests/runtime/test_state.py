@@ -219,7 +219,7 @@ def test_a_network_may_have_nothing_but_state():
     [
         ({"h": "initial_h"}, 'no output "h"; there are Y, Y_h, Y_c'),
         ({"Y_h": "h"}, 'no input "h"; there are X, initial_h, initial_c'),
-        ({"Y_h": "initial_h", "Y_c": "initial_h"}, '"initial_h" would become two outputs, "Y_h" and "Y_c"'),
+        ({"Y_h": "initial_h", "Y_c": "initial_h"}, 'two outputs, "Y_h" and "Y_c", would become the input "initial_h"'),
         ({"Y": "initial_h"}, r'"Y" is float32\[1×1×1×96\], the input "initial_h" that it becomes is float32\[1×1×96\]'),
         (["initial_h"], "state must be a dict of inputs by output"),
         ({"Y_h": 3}, "state must be a dict"),

@@ -21,11 +21,17 @@ def write_bounds(node: Node) -> Bounds:
 
 
 def _axis(node: Node) -> int:
-    return int(node.attrs.get("axis", -2)) % len(node.shape)
+    axis, rank = int(node.attrs.get("axis", -2)), len(node.shape)
+    if not -rank <= axis < rank:
+        raise node.refuse(f"there is no axis {axis} in a cache of {node.shape}")
+    return axis % rank
 
 
 def _is_circular(node: Node) -> bool:
-    return node.text("mode", "linear") == "circular"
+    mode = node.text("mode", "linear")
+    if mode not in ("linear", "circular"):
+        raise node.refuse(f'mode is "{mode}"; it is linear or circular')
+    return mode == "circular"
 
 
 def _tensor_scatter(node: Node) -> relax.Expr:
@@ -39,8 +45,10 @@ def _tensor_scatter(node: Node) -> relax.Expr:
         )
     if not np.prod(shapes[1]):
         return past
-    spec = scatter_rows.spec_of(*shapes, axis, node.dtype, _is_circular(node))
     at = node.input(2)
+    if at is not None and shape_of(at) != (shapes[0][0],):
+        raise node.refuse(f"write indices of {shape_of(at)}: one for each of the batch is needed, {(shapes[0][0],)}")
+    spec = scatter_rows.spec_of(*shapes, axis, node.dtype, _is_circular(node))
     at = relax.const(np.zeros(spec.batch, "int64"), "int64") if at is None else at
     function = scatter_rows.kernel(spec, shapes).with_attrs(
         kernel_attributes("tensor_scatter", "vector", str(spec), 0, work=spec.work)

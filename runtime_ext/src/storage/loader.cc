@@ -89,9 +89,10 @@ void Loader::Begin(std::span<LoadSpans> spans, bool filling) {
     return;
   }
   turn_ = &TurnOf(++started_count_);
-  turn().filling = filling;
+  if (filling) turn().filling = true;  // the loader was idle: nothing was read ahead for it
   // Of the inference behind this one, which used to be one that nobody looks at any more.
   Turn& next = TurnOf(started_count_ + 1);
+  next.filling = false;
   next.loaded.Set(0);
   next.computed.Set(0);
   next.counts = {};
