@@ -6,7 +6,8 @@
     python -m benchmarks.cold DIR --topic ablation    # kernel choice, storage choice, pipeline, free threads: each off
     python -m benchmarks.cold DIR --show              # only print what was measured
 
-Models lie in DIR and are out of the page cache when a process starts, which is verified; libraries are in memory, for all alike.
+Models lie in DIR and are out of the page cache when a process starts, which is verified; libraries are in memory, for all alike,
+and memory that a start takes was touched the moment before, or a virtual machine would have to ask its host for it.
 Ours is `flexcomp-run`, from before it is started until its output is written and reported; of peers Python is running and
 everything imported. Who has a cache on disk starts with it and without, once, and goes on as it was faster: MNN's cache file,
 OpenVINO's CACHE_DIR, ONNX Runtime's optimised model with packed weights; ncnn has none. All take turns, outputs are compared

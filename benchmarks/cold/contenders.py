@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.cold.artifacts import Built, Recipe
 from benchmarks.peers import ENGINES
+from benchmarks.peers.backing import back_memory
 from benchmarks.peers.measure import last_words
 from benchmarks.peers.page_cache import forget_files
 from benchmarks.peers.starting import Waiting
@@ -97,25 +98,34 @@ class Began:
         return found | ({"bandwidth": self.bandwidth} if self.bandwidth else {})
 
 
-def start_peer(waiting: Waiting) -> Began:
-    """Raises EngineFailure."""
+def start_peer(waiting: Waiting, memory: int) -> Began:
+    """`memory` bytes are backed before. Raises EngineFailure."""
+    waiting.until_ready()
+    back_memory(memory)
     found = waiting.go()
     first, *later = found.inferences_ms
     return Began(first, tuple(later), found.outputs)
 
 
-def start_ours(ours: Ours, built: Built, inputs: dict[str, Path], outputs: Sequence[str], threads: int, seconds: float) -> Began:
-    """Start twice: until the first output, which is written, and for the inferences that follow. Raises ArtifactError."""
+def start_ours(
+    ours: Ours, built: Built, inputs: dict[str, Path], outputs: Sequence[str], threads: int, seconds: float, memory: int
+) -> Began:
+    """Start twice: until the first output, which is written, and for the inferences that follow. Raises ArtifactError.
+
+    `memory` bytes are backed before.
+    """
     options = [word.format(**_cores(threads)) for word in ours.options]
     with tempfile.TemporaryDirectory() as folder:
         command = [str(runtime_ext.runner()), str(built.library), "--threads", str(threads), *options]
         for name, path in inputs.items():
             command += ["--input", f"{name}={path}"]
         forget_files(built.files)
+        back_memory(memory)
         first_ms, report = _timed([*command, "--output-dir", folder])
         found = [np.load(runner.output_file(folder, name)) for name in outputs]
         repeat = 3 + int(np.clip(1e3 * seconds / report["median_ms"], _LEAST, _MOST))
         forget_files(built.files)
+        back_memory(memory)
         _, report = _timed([*command, "--repeat", str(repeat), "--read-rate", str(_READ_NBYTES)])
     return Began(first_ms, tuple(report["latency_ms"][1:]), found, report["read_bytes_per_s"])
 

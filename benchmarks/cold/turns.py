@@ -23,6 +23,7 @@ from flexcomp.errors import FlexcompError
 Contender = Ours | Peer
 Say = Callable[[str], None]
 REFERENCE = Peer("onnxruntime")
+_LEAST_MEMORY, _MEMORY = 256 << 20, 3  # bytes that are backed before a start, and times the weights
 
 
 class Turns:
@@ -97,12 +98,13 @@ class Turns:
         return waiting
 
     def _start(self, contender: Contender, waiting: Waiting | None, expected: list[np.ndarray]) -> Record:
+        memory = max(_LEAST_MEMORY, _MEMORY * self.place.facts.raw_nbytes)
         try:
             if isinstance(contender, Peer):
-                began = start_peer(waiting)
+                began = start_peer(waiting, memory)
             else:
                 files, outputs = self.place.inputs, self.place.facts.outputs
-                began = start_ours(contender, self.built[contender], files, outputs, self.threads, self.seconds)
+                began = start_ours(contender, self.built[contender], files, outputs, self.threads, self.seconds, memory)
         except (EngineFailure, FlexcompError) as error:
             return {"failure": str(error)}
         error = largest_error(began.outputs, expected)

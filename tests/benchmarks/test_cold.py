@@ -148,11 +148,11 @@ def test_our_runner_starts_cold(workplace, expected, tmp_path):
     np.save(tmp_path / "x.npy", np.load(workplace.inputs)["x"])
     built = Built(workplace.of(ENGINES["flexcomp"]) / "model.so", 0.0, 0.0, 0, 0)
     for ours in (OURS, Ours("bound", options=FIXED)):
-        found = start_ours(ours, built, {"x": tmp_path / "x.npy"}, ("output",), 1, 0.0)
+        found = start_ours(ours, built, {"x": tmp_path / "x.npy"}, ("output",), 1, 0.0, 1 << 20)
         assert largest_error(found.outputs, expected) < 1e-5
         assert found.first_ms > found.figures()["steady_ms"] and found.bandwidth > 1e6
     with pytest.raises(ArtifactError, match=r"^cannot open"):
-        start_ours(OURS, built, {"x": tmp_path / "no.npy"}, ("output",), 1, 0.0)
+        start_ours(OURS, built, {"x": tmp_path / "no.npy"}, ("output",), 1, 0.0, 1 << 20)
 
 
 def test_a_companion_takes_its_share_and_ends():
