@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = door(
     ports="TensorInfo checked_inputs checked_states named_outputs states_of",
     budget="MINIMUM Budget note_minimum parse_budget resolve resolve_in set_by too_small",
     display="ladder_html",
+    sharing="SHARING ShareRung Shares ladder_of least_bytes shares",
     trace="Trace Traces parse_trace",
     runner="output_file",
 )

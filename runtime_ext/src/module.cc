@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "describe.h"
 #include "on_device.h"
+#include "pool/shares_json.h"
 #include "program/program.h"
 #include "session.h"
 #include "storage/measure_storage.h"
@@ -28,6 +29,7 @@ namespace ffi = tvm::ffi;
 // The format version is part of the kind: models of different versions may meet in one process.
 #define FLEXCOMP_PROGRAM_KIND "flexcomp.program.6"
 #define FLEXCOMP_SESSION_KIND "flexcomp.session.1"
+#define FLEXCOMP_POOL_KIND "flexcomp.pool.1"
 
 ffi::Error OutOfMemory() {
   return {"ExecutionError", "the process is out of memory: beside the budget it needs some for itself", ""};
@@ -247,6 +249,11 @@ ffi::String MeasureStorageOf(const ffi::String& path, double seconds) {
   return Translated([&] { return ffi::String(DescribeStorage(MeasureStorage(path, Place({}, 1, 1).loader, seconds))); });
 }
 
+// Of several models under one budget.
+ffi::String PoolShares(const ffi::String& request) {
+  return Translated([&] { return ffi::String(SharesOf(request)); });
+}
+
 // Every model brings a copy of this code; the first one serves all of the same version.
 template <typename Function>
 void DefineOnce(const char* name, Function function) {
@@ -257,6 +264,7 @@ void DefineAll() {
   DefineOnce(FLEXCOMP_PROGRAM_KIND ".choose_cores", ChooseCoresOf);
   DefineOnce(FLEXCOMP_PROGRAM_KIND ".create", CreateProgram);
   DefineOnce(FLEXCOMP_PROGRAM_KIND ".measure_storage", MeasureStorageOf);
+  DefineOnce(FLEXCOMP_POOL_KIND ".shares", PoolShares);
   DefineOnce("ffi.Module.load_from_bytes." FLEXCOMP_PROGRAM_KIND, LoadProgram);
 }
 
