@@ -1,4 +1,4 @@
-"""The command line: `flexcomp build`, `tune`, `run`, `inspect`, `package`, `plan`, `profile`, `remote`, `bench` and `demo`.
+"""The command line: `flexcomp build`, `tune`, `run`, `inspect`, `share`, `package`, `plan`, `profile`, `remote`, `bench`, `demo`.
 
 Exit codes: 2 wrong usage, 3 the model cannot be built, 4 the library cannot be run; 130 interrupted.
 """

@@ -1,0 +1,136 @@
+"""`flexcomp share`: how several compiled networks share one budget."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error
+from flexcomp.cli.names import known_option, require_known
+from flexcomp.errors import BudgetError, InputError
+from flexcomp.report import new_table, stdout_console
+from flexcomp.runtime import (
+    SHARING,
+    ShareRung,
+    Shares,
+    ladder_of,
+    least_bytes,
+    parse_budget,
+    read_info,
+    resolve,
+    shares,
+)
+from flexcomp.units import Units, human_bytes
+
+
+def share(
+    libraries: Annotated[list[Path], typer.Argument(help="Libraries of `flexcomp build`; NAME is a file's, without .so.")],
+    budget: Annotated[str, typer.Option(callback=checked_budget, help="Memory of all of them together.")],
+    urgency: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=2", help="How much a second of a network matters; without it, 1.")
+    ] = None,
+    rate: Annotated[list[str] | None, typer.Option(metavar="NAME=30", help="Its inferences in a second; without it, 1.")] = None,
+    strategy: Annotated[
+        str, known_option(SHARING, "Networks take turns in one working range, or each has bytes of its own by SwapNet's rule")
+    ] = "exact",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show how several LIBRARIES would share one budget."""
+    with exit_on_error(CANNOT_RUN):
+        names = _names(libraries)
+        urgencies, rates = _numbers(urgency or [], names, "'--urgency'"), _numbers(rate or [], names, "'--rate'")
+        weights = [a * b for a, b in zip(urgencies, rates, strict=True)]
+        ladders = [ladder_of(read_info(library)) for library in libraries]
+        units = parse_budget(budget).units
+        largest = [max(ladder, key=lambda rung: rung.nbytes) for ladder in ladders]
+        together = max(rung.working_bytes for rung in largest) + sum(rung.kept_bytes for rung in largest)
+        nbytes = resolve(budget, least_bytes(ladders, strategy=strategy), together, together)
+        found = shares(ladders, weights, nbytes, strategy=strategy, units=units)
+        apart, note = found, ""
+        if strategy != "swapnet":
+            try:
+                apart = shares(ladders, weights, nbytes, strategy="swapnet", units=units)
+                note = "apart: each with bytes of its own, by SwapNet's rule"
+            except BudgetError as error:
+                apart, note = None, f"apart: {error}"
+    models = [
+        {"name": name, "urgency": urgencies[i], "rate": rates[i]}
+        | _rung(ladders[i], found.rungs[i])
+        | {"apart_ms": 1e3 * ladders[i][apart.rungs[i]].predicted_s if apart else None}
+        for i, name in enumerate(names)
+    ]
+    facts = {
+        "budget_bytes": nbytes,
+        "strategy": strategy,
+        "bytes": found.nbytes,
+        "weighted_ms": 1e3 * found.cost,
+        "apart_weighted_ms": 1e3 * apart.cost if apart else None,
+        "models": models,
+    }
+    if as_json:
+        typer.echo(json.dumps(facts))
+    else:
+        stdout_console().print(_table(facts, found, note, units))
+
+
+def _names(libraries: Sequence[Path]) -> list[str]:
+    names = [library.stem for library in libraries]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"two libraries are called {twice[0]}: rename one of them, or link to it under another name")
+    return names
+
+
+def _numbers(options: Sequence[str], names: Sequence[str], hint: str) -> list[float]:
+    """One for each name, of `NAME=NUMBER` options; 1 where there is none."""
+    found = dict.fromkeys(names, 1.0)
+    for option in options:
+        name, separator, text = option.partition("=")
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not (separator and number > 0 and math.isfinite(number)):
+            raise typer.BadParameter(f"'{option}' is not NAME=NUMBER, with a number above 0", param_hint=hint)
+        require_known(name, names)
+        found[name] = number
+    return list(found.values())
+
+
+def _rung(ladder: Sequence[ShareRung], index: int) -> dict:
+    rung = ladder[index]
+    return {
+        "rung": index,
+        "rungs": len(ladder),
+        "working_bytes": rung.working_bytes,
+        "kept_bytes": rung.kept_bytes,
+        "predicted_ms": 1e3 * rung.predicted_s,
+    }
+
+
+def _table(facts: dict, found: Shares, note: str, units: Units) -> Table:
+    used = f"{human_bytes(found.nbytes, units)} of {human_bytes(facts['budget_bytes'], units)}"
+    manner = "they take turns in the largest working range" if facts["strategy"] == "exact" else "each has bytes of its own"
+    table = new_table(f"{used}; {manner}", note or None)
+    table.add_column("network")
+    for heading in ("weight", "rung", "working", "kept", "predicted", *(["apart"] if note else [])):
+        table.add_column(heading, justify="right")
+    for model in facts["models"]:
+        apart = "" if model["apart_ms"] is None else f"{model['apart_ms']:.2f} ms"
+        table.add_row(
+            model["name"],
+            f"{model['urgency'] * model['rate']:g}",
+            f"{model['rung'] + 1} of {model['rungs']}",
+            human_bytes(model["working_bytes"], units),
+            human_bytes(model["kept_bytes"], units),
+            f"{model['predicted_ms']:.2f} ms",
+            *([apart] if note else []),
+        )
+    apart = "" if facts["apart_weighted_ms"] is None else f"{facts['apart_weighted_ms']:.2f} ms"
+    table.add_row("weight · time", "", "", "", "", f"{facts['weighted_ms']:.2f} ms", *([apart] if note else []))
+    return table
