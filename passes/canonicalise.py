@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import tvm
 from tvm import ir, relax, tirx
-from tvm.ir.transform import module_pass
 from tvm.relax import op
 
 from .ir import dtype, operator, shape, static_tensor
+from .module_pass import module_pass
 from .rebuild import MainRewriter, permuted_axes
 
 

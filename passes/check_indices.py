@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tvm
 from tvm import ir, relax, tirx
-from tvm.ir.transform import module_pass
 from tvm.relax import op
 
 from ..errors import ModelError
@@ -16,6 +15,7 @@ from ..schedules.operators import indices
 from ..schedules.operators.indices import IndexSpec
 from .attributes import BOUNDS, DESCRIPTION, kernel_attributes
 from .ir import dtype, num_inputs, operator, shape, static_tensor
+from .module_pass import module_pass
 from .rebuild import MainRewriter
 from .weights import weight_vars
 

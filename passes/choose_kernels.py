@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tvm
 from tvm import relax
-from tvm.ir.transform import module_pass
 
 from ..schedules.decide import decide
 from ..schedules.registry import Candidate, candidates
@@ -15,6 +14,7 @@ from ..schedules.tiles.spec import ConvSpec, MatmulSpec
 from ..schedules.tiles.tile import VectorUnit
 from .attributes import KERNEL, SECONDS, WEIGHTS
 from .layers import is_layer, read
+from .module_pass import module_pass
 
 # Seconds of a layer's kernels, by name, as far as they were measured.
 Measured = Callable[[ConvSpec | MatmulSpec], Mapping[str, float]]

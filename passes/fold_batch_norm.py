@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import tvm
 from tvm import ir, relax
-from tvm.ir.transform import module_pass
 from tvm.relax import op
 
 from .ir import bindings, dtype, operator, shape, static_tensor, uses
+from .module_pass import module_pass
 from .rebuild import MainRewriter
 from .weights import weight_vars
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import tvm
 from tvm import ir, relax
-from tvm.ir.transform import module_pass
 from tvm.relax import op
 
 from ..schedules.operators import attention
@@ -18,6 +17,7 @@ from ..schedules.tiles.tile import VectorUnit
 from .attributes import kernel_attributes
 from .ir import bindings, dtype, operator, shape, static_tensor, uses
 from .layers import scalar
+from .module_pass import module_pass
 from .rebuild import MainRewriter, permuted_axes
 from .views import View, reshaped_strides, view_of
 from .weights import function_of, weight_vars

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax, tirx
-from tvm.ir.transform import module_pass
 
 from .attributes import COMPUTES, OPERATOR
 from .ir import bindings, operator, with_functions
+from .module_pass import module_pass
 from .name_fused import NameFused
 
 

@@ -6,11 +6,11 @@ import math
 
 import tvm
 from tvm import ir, relax
-from tvm.ir.transform import module_pass
 
 from .attributes import DTYPE, LAYER, WEIGHTS
 from .ir import bindings, dtype, operator, shape, static_tensor, uses, with_functions
 from .layers import ANCHORS, ELEMENTWISE, scalar
+from .module_pass import module_pass
 from .weights import KeptWeight, WeightType, weight_vars
 
 # A longer chain than this is no epilogue any more; it also bounds the work of the search.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import tvm
 from tvm import ir, relax, tirx
-from tvm.ir.transform import module_pass
 from tvm.relax.op.builtin import stop_lift_params
 
 from .ir import num_inputs
+from .module_pass import module_pass
 from .rebuild import MainRewriter
 
 

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import tvm
 from tvm import ir, relax
-from tvm.ir.transform import module_pass
 from tvm.relax import op
 
 from .ir import dtype, operator, static_tensor
+from .module_pass import module_pass
 from .rebuild import MainRewriter
 
 _EXACT = 1 << 16  # numbers that a sum of integers of 16 bits stays exact with

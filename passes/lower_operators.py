@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import tvm
 from tvm import relax, tirx
-from tvm.ir.transform import module_pass
 
 from ..schedules.operators import concat, narrow, pool, rowwise, scan, scatter, sort
 from ..schedules.operators.concat import ConcatSpec
@@ -21,6 +20,7 @@ from ..schedules.row_bands import row_kernel
 from ..schedules.tiles.tile import VectorUnit
 from .attributes import kernel_attributes
 from .ir import dtype, operator, shape, static_tensor, with_functions
+from .module_pass import module_pass
 
 Rule = Callable[[relax.Call], "tuple[object, Callable[..., tirx.PrimFunc], list[relax.Expr]] | None"]
 

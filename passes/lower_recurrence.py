@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import tvm
 from tvm import ir, relax
-from tvm.ir.transform import module_pass
 from tvm.relax import op
 
 from ..schedules.recurrent import kernel, ways
@@ -16,6 +15,7 @@ from ..schedules.recurrent.ways import Phase
 from ..schedules.tiles.tile import VectorUnit
 from .attributes import VALUES_OF, kernel_attributes
 from .ir import bindings, operator, shape
+from .module_pass import module_pass
 from .panels import assemble, on_weights
 from .rebuild import MainRewriter
 from .weights import KeptWeight, WeightType, weight_vars

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax
-from tvm.ir.transform import module_pass
 
 from .ir import bindings, with_functions
+from .module_pass import module_pass
 
 
 @module_pass(opt_level=0)

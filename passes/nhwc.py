@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import tvm
 from tvm import ir, relax
-from tvm.ir.transform import module_pass
 
 from .both_layouts import BothLayouts
 from .ir import operator, static_tensor
+from .module_pass import module_pass
 from .nhwc_rules import RULES
 
 

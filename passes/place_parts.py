@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tvm
 from tvm import ir, relax
-from tvm.ir.transform import module_pass
 
 from ..schedules.operators.concat import ConcatSpec
 from ..schedules.tiles.place import Place
@@ -13,6 +12,7 @@ from .attributes import PLACE, encode_place
 from .choose_kernels import layer_spec
 from .ir import bindings, dtype, operator, shape, static_tensor, uses
 from .layers import is_layer
+from .module_pass import module_pass
 from .rebuild import MainRewriter
 
 

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.ir.transform import module_pass
 
 from ..schedules.operators import concat
 from ..schedules.operators.concat import ConcatSpec
@@ -23,6 +22,7 @@ from . import attributes as names
 from .choose_kernels import chosen
 from .ir import bindings, dtype, operator, shape, with_functions
 from .layers import LayerReading, is_layer, read
+from .module_pass import module_pass
 from .panels import assemble, on_weights
 
 

@@ -6,7 +6,6 @@ import math
 
 import tvm
 from tvm import ir, relax
-from tvm.ir.transform import module_pass
 from tvm.relax import op
 
 from ..schedules.operators import embedding
@@ -14,6 +13,7 @@ from ..schedules.operators.embedding import EmbeddingSpec
 from ..schedules.tiles.tile import VectorUnit
 from .attributes import VALUES_OF, kernel_attributes
 from .ir import dtype, operator, shape, static_tensor
+from .module_pass import module_pass
 from .panels import on_weights
 from .rebuild import MainRewriter
 from .weights import KeptWeight, WeightType, weight_vars

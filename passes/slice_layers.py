@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax
-from tvm.ir.transform import module_pass
 
 from ..schedules.tiles.tile import VectorUnit
 from .attributes import BLOCKS
 from .choose_kernels import annotate, chosen
+from .module_pass import module_pass
 
 
 @module_pass(opt_level=0)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import tvm
 from tvm import ir, relax
-from tvm.ir.transform import module_pass
 from tvm.relax import op
 
 from .ir import dtype, operator, shape, static_tensor
+from .module_pass import module_pass
 from .rebuild import MainRewriter
 from .transposed import Axis, without_holes
 

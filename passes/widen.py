@@ -5,10 +5,10 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 from tvm import ir, relax
-from tvm.ir.transform import module_pass
 from tvm.relax import op
 
 from .ir import dtype, operator
+from .module_pass import module_pass
 from .rebuild import MainRewriter
 
 _NARROW = ("float16", "bfloat16")

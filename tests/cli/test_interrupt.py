@@ -205,16 +205,21 @@ def test_from_python_it_is_a_keyboard_interrupt(model, tmp_path, stage, seconds)
     assert list(command.outputs.iterdir()) == []
 
 
-def test_it_passes_through_tvm():
+@pytest.mark.parametrize("fails", [False, True])
+def test_it_passes_through_tvm(fails):
+    """Also where cleaning up fails, as TVM's block builder does if it was interrupted while it began."""
     from tvm import IRModule
-    from tvm.ir.transform import module_pass
 
     from flexcomp.compiler import pipeline
+    from flexcomp.passes.module_pass import module_pass
 
     @module_pass(opt_level=0)
     class Interrupted:
         def transform_module(self, mod, context):
-            raise KeyboardInterrupt
+            try:
+                raise KeyboardInterrupt
+            finally:
+                assert not fails
 
     with pytest.raises(KeyboardInterrupt):
         pipeline.run(IRModule(), [Interrupted()], "test")
