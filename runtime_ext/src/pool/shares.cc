@@ -129,7 +129,7 @@ class Search {
     }
     std::erase_if(sizes, [least](uint64_t size) { return size < least; });
     std::ranges::sort(sizes);
-    sizes.erase(std::ranges::unique(sizes).begin(), sizes.end());
+    sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());  // what std::ranges::unique returns is beyond clang 14
     return sizes;
   }
 
