@@ -41,6 +41,10 @@ WORK = "flexcomp.work"  # float: operations, weighted by how fast this kernel do
 SLICES = "flexcomp.slices"  # int: blocks of the panel; the kernel takes (first, count) before its output
 CANDIDATES = "flexcomp.candidates"  # list of (implementation, scratch bytes, weight bytes, work): what was on offer
 ROWS = "flexcomp.rows"  # str, where the kernel can be made for a band of rows: RowKernel.encode of schedules/row_bands.py
+# On a kernel PrimFunc (tensor, rows, at) → tensor with the rows written into it: ScatterSpec.encode of
+# schedules/operators/scatter_rows.py. Where the tensor is a state, rows may change places instead.
+EXCHANGE = "flexcomp.exchange"  # str
+EXCHANGED = "flexcomp.exchanged"  # list of int: the parameters whose contents change places
 # On a kernel PrimFunc: (low, high) of the integers that may stand in the first operand, high excluded; see ValueArg.bounds.
 BOUNDS = "flexcomp.bounds"  # list of pairs of int
 IN_PLACE = "flexcomp.in_place"  # list of int: the operands that the result may be written over

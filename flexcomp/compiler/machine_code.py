@@ -46,6 +46,9 @@ def signature_of(kernel: tirx.PrimFunc) -> str:
     over = {int(position) for position in attrs.get(names.IN_PLACE, ())}
     scratch = len(kernel.params) - len(attrs.get(names.SCRATCH, ()))
     kinds = ["s" if i >= scratch else "w" if p in written else "o" if i in over else "r" for i, p in enumerate(kernel.params)]
+    for position in map(int, attrs.get(names.EXCHANGED, ())):
+        assert kinds[position] == "w", "what is exchanged is written"
+        kinds[position] = "x"
     integers = [position for position, param in enumerate(kernel.params) if not tirx.is_buffer_var(param)]
     if integers:
         first, count = integers

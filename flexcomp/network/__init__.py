@@ -6,8 +6,10 @@
 from .bands.forms import in_bands
 from .forms import Form, Planning, form_of
 from .kernel_sets import Tailor
-from .lower import VIEWS, Lowered, lower
+from .lower import lower
+from .lowered import Lowered
 from .offers import layer_offers
+from .states import VIEWS
 from .used import used
 from .variants import BandKernel, Network, merge
 

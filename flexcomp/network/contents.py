@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from flexcomp.plan import Content
 from flexcomp.program import Layer, Value, ValueArg
 
-from .lower import Lowered
+from .lowered import Lowered
 
 
 def contents_of(

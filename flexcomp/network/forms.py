@@ -12,7 +12,7 @@ from flexcomp.program import Layer, Value
 from . import preparing
 from .contents import contents_of
 from .in_place import lives_of_places, shared_places
-from .lower import operand_bytes
+from .lowered import operand_bytes
 from .variants import Choice, Network
 
 # Bytes between the weights of two layers in the file of prepared weights that plans are made for.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -21,7 +21,6 @@ from flexcomp.passes import attributes as names
 from flexcomp.passes.attributes import with_scratch
 from flexcomp.passes.ir import bindings, dtype, num_inputs, operator, shape
 from flexcomp.program import (
-    ALIGN,
     PAGE,
     Arg,
     Array,
@@ -38,64 +37,14 @@ from flexcomp.program import (
     Weights,
 )
 from flexcomp.schedules.generic import schedule as generic
-from flexcomp.schedules.operators import concat
+from flexcomp.schedules.operators import concat, scatter_rows
 from flexcomp.schedules.row_bands import RowKernel
 
-# Operators that only look at the same bytes differently.
-VIEWS = ("reshape", "expand_dims", "squeeze", "flatten")
+from .lowered import Lowered, align
+from .states import VIEWS, Exchange, exchanges, looked_at
 
 # Elements of a tensor from which on a 32-bit index overflows.
 _MOST_ELEMENTS = 2**31
-
-
-def align(nbytes: int) -> int:
-    """`nbytes` rounded up to ALIGN."""
-    return -(-nbytes // ALIGN) * ALIGN
-
-
-@dataclass
-class Lowered:
-    """A network as layers."""
-
-    values: list[Value] = field(default_factory=list)
-    inputs: list[Port] = field(default_factory=list)
-    outputs: list[Port] = field(default_factory=list)
-    states: list[State] = field(default_factory=list)
-    layers: list[Layer] = field(default_factory=list)
-    work: list[float] = field(default_factory=list)  # per layer: operations, weighted by the kernel's speed
-    rows: list[RowKernel | None] = field(default_factory=list)  # per layer: the kernel, if it can compute bands of rows
-    seconds: list[float | None] = field(default_factory=list)  # per layer: measured for this target; None if not
-    weights: list[tuple[str, Array, int]] = field(default_factory=list)  # name, array, offset in the file
-    weights_nbytes: int = 0
-    kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)  # by symbol
-    nodes: dict[str, str] = field(default_factory=dict)  # by the name of a layer the ONNX node that it is for, where known
-
-    @property
-    def given(self) -> set[int]:
-        """The values that hold something before the first layer: inputs and states."""
-        return {port.value for port in self.inputs} | self.staying
-
-    @property
-    def wanted(self) -> set[int]:
-        """The values that must stay as they are to the end: outputs, states, and what these become."""
-        return {port.value for port in self.outputs} | {state.result for state in self.states} | self.staying
-
-    @property
-    def staying(self) -> set[int]:
-        """The value that holds the states from one inference to the next, if there are any."""
-        return {state.value for state in self.states}
-
-    def lifetimes(self, layers: Sequence[Layer] | None = None) -> dict[int, tuple[int, int]]:
-        """For each value in use the layers in which it is live, half-open; positions in `layers`, if they are given."""
-        layers = self.layers if layers is None else layers
-        lives = dict.fromkeys(self.given, (0, 1))
-        for index, layer in enumerate(layers):
-            for arg in layer.args:
-                if isinstance(arg, ValueArg):
-                    lives[arg.value] = (lives.get(arg.value, (index, 0))[0], index + 1)
-        for value in self.wanted:
-            lives[value] = (lives[value][0], max(len(layers), 1))
-        return dict(sorted(lives.items()))
 
 
 @dataclass(frozen=True)
@@ -131,12 +80,16 @@ class _Lowering:
         self.seen: dict[relax.Var, object] = {}  # _Seen, or a list of them for a tuple
         self.scheduled: dict[ir.GlobalVar, generic.Scheduled] = {}
         self.output_names: dict[relax.Expr, str] = {}
+        self.states: dict[str, _Seen] = {}  # by input
+        self.exchanges: dict[relax.Var, Exchange] = {}
         self.result = Lowered()
 
     def run(self, input_names: tuple[str, ...], output_names: tuple[str, ...]) -> Lowered:
         result = self.result
         params = dict(zip(input_names, self.main.params[: num_inputs(self.main)], strict=True))
         states = self._place_states({name: _type(params[name]) for name in input_names if name in self.state.values()})
+        self.states, self.exchanges = states, exchanges(self.mod, input_names, output_names, self.state)
+        exchanged = {exchange.state for exchange in self.exchanges.values()}
         for name, param in params.items():
             if name in states:
                 self.seen[param] = states[name]
@@ -148,14 +101,16 @@ class _Lowering:
         fields = list(body.fields) if isinstance(body, relax.Tuple) else [body]
         self.output_names = dict(zip(fields, output_names, strict=False))
         for binding in reversed(list(bindings(self.main))):  # what an output only looks at
-            if binding.var in self.output_names and (looked_at := _looked_at(binding.value)) is not None:
-                self.output_names.setdefault(looked_at, self.output_names[binding.var])
+            if binding.var in self.output_names and (seen := looked_at(binding.value)) is not None:
+                self.output_names.setdefault(seen, self.output_names[binding.var])
         for binding in bindings(self.main):
             self._binding(binding)
         returned, staying = self._look_up(self.main.body.body), {place.value for place in states.values()}
         for name, seen in zip(output_names, returned if isinstance(returned, list) else [returned], strict=True):
             if isinstance(seen, Array):
                 seen = self._copy(seen) if seen.size else self._empty(seen)
+            elif self.state.get(name) in exchanged:
+                pass  # it is there already
             elif not result.layers or seen.value in staying:
                 # A network has at least one step, though all outputs are inputs so far; and states are overwritten.
                 seen = self._copy(seen)
@@ -206,6 +161,8 @@ class _Lowering:
         elif isinstance(binding.var.ty, relax.TensorType) and not math.prod(shape(binding.var)):
             type_ = _type(binding.var)  # there is nothing to compute
             self.arrays[binding.var] = np.empty(type_.shape, type_.dtype)
+        elif binding.var in self.exchanges:
+            self._exchange(binding.var, value)
         elif operator(value) in ("call_tir", "call_tir_inplace"):
             self._kernel_call(binding.var, value)
         else:
@@ -266,9 +223,7 @@ class _Lowering:
             args.append(ScratchArg(scratch_nbytes, type_))
             scratch_nbytes += align(type_.nbytes)
 
-        node = node_name(var.name) or self.output_nodes.get(self.output_names.get(var, ""))
-        if node is not None:
-            result.nodes[name] = node
+        self._note_node(var, name)
         slices = int(attrs.get(names.SLICES, 1))
         result.layers.append(
             Layer(
@@ -287,6 +242,46 @@ class _Lowering:
         result.work.append(float(attrs.get(names.WORK, 0.0)))
         result.rows.append(RowKernel.decode(str(attrs[names.ROWS])) if names.ROWS in attrs else None)
         result.seconds.append(attrs.get(names.SECONDS))
+
+    def _exchange(self, var: relax.Var, call: relax.Call) -> None:
+        """Rows of a state change places with those that would be written into a copy of it."""
+        result, known, func = self.result, self.exchanges[var], self.mod[call.args[0]]
+        past, *given = call.args[1].fields
+        rows, at = (self._copy(seen) if isinstance(seen, Array) else seen for seen in map(self._look_up, given))
+        rows = rows if known.owns_rows else self._copy(rows)
+        spec = scatter_rows.ScatterSpec.decode(str(func.attrs[names.EXCHANGE]))
+        kernel = f"exchange_{len(result.layers)}"
+        code = scatter_rows.exchange(spec, (shape(past), rows.type.shape))
+        result.kernels[kernel] = code.with_attr(names.EXCHANGED, [0, 1])
+        state = replace(self.states[known.state], type=_type(var))
+        self.seen[var] = state
+        result.layers.append(
+            Layer(
+                name=f"{func.attrs[names.OPERATOR]}.{len(result.layers)}",
+                op=str(func.attrs[names.OPERATOR]),
+                kernel=kernel,
+                implementation="exchange",
+                description=str(func.attrs[names.DESCRIPTION]),
+                args=(
+                    ValueArg(state.value, _type(past), offset=state.offset, part=spec.rows / spec.past, exchanged=True),
+                    ValueArg(rows.value, rows.type, offset=rows.offset, exchanged=True),
+                    ValueArg(at.value, at.type, offset=at.offset),
+                ),
+                weights=None,
+                scratch_nbytes=0,
+                flops=0,
+            )
+        )
+        result.work.append(float(spec.exchange_work))
+        result.rows.append(None)
+        result.seconds.append(None)
+        self._note_node(var, result.layers[-1].name)
+
+    def _note_node(self, var: relax.Var, layer: str) -> None:
+        """The ONNX node that a layer is for."""
+        node = node_name(var.name) or self.output_nodes.get(self.output_names.get(var, ""))
+        if node is not None:
+            self.result.nodes[layer] = node
 
     def _empty(self, array: Array) -> _Seen:
         """An output without elements: nothing of a value that is written anyway, for a network has at least one step."""
@@ -351,12 +346,6 @@ class _Lowering:
         return Weights(start, slices, (result.weights_nbytes - start) // slices)
 
 
-def _looked_at(value: ir.Expr) -> relax.Var | None:
-    """The variable whose bytes `value` is, maybe seen differently."""
-    seen = value.args[0] if operator(value) in VIEWS else value
-    return seen if isinstance(seen, relax.Var) else None
-
-
 def _together(operators: Sequence[str]) -> str:
     """A short name for operators in one kernel: exp, exp+add, exp+4."""
     return "+".join(operators) if len(operators) <= 2 else f"{operators[0]}+{len(operators) - 1}"
@@ -384,9 +373,3 @@ def _type(var: relax.Var) -> TensorType:
 
 def _type_of(ty: relax.TensorType) -> TensorType:
     return TensorType(tuple(int(extent) for extent in ty.shape.values), str(ty.dtype))
-
-
-def operand_bytes(layer: Layer) -> int:
-    """Bytes that a layer reads and writes, weights included."""
-    values = sum(arg.touched_nbytes for arg in layer.args if isinstance(arg, ValueArg))
-    return values + sum(arg.type.nbytes for arg in layer.args if isinstance(arg, WeightArg))

@@ -17,7 +17,7 @@ from flexcomp.program import Array, Layer, Value, Weights, nodes
 from flexcomp.schedules.row_bands import RowKernel, Rows
 
 from . import preparing
-from .lower import Lowered
+from .lowered import Lowered
 
 Choice = frozenset[int]  # indices of alternatives, at most one for each layer
 

@@ -56,11 +56,12 @@ class ValueArg:
     type: TensorType
     written: bool = False
     offset: int = 0  # bytes from the start of the value; multiple of ALIGN
-    part: float = 1.0  # of the bytes of `type` that the kernel writes
+    part: float = 1.0  # of the bytes of `type` that the kernel writes, or exchanges
     over: bool = False  # is read, and the layer's only result may be written over it
     # (low, high) of the integers that may stand in it, high excluded: one for all, or one for each place of the last axis.
     # They are looked at before the step runs; others are an InputError, which begins with the layer's description.
     bounds: tuple[tuple[int, int], ...] = ()
+    exchanged: bool = False  # one of the two arguments between which the kernel exchanges bytes, `part` of them
 
     @property
     def touched_nbytes(self) -> int:
@@ -163,6 +164,14 @@ class Layer:
         return next(arg for arg, behind in pairwise(self.args) if isinstance(behind, FirstArg))
 
     @property
+    def exchanges(self) -> bool:
+        """Whether it writes into a state, with what was there kept in its other arguments: a second call takes it back.
+
+        It has arguments that are values only, all of which stay until the inference is complete.
+        """
+        return any(isinstance(arg, ValueArg) and arg.exchanged for arg in self.args)
+
+    @property
     def band_of(self) -> str | None:
         """The name of the layer of which this one computes some rows; None if it computes all."""
         base, bracket, _ = self.name.partition("[")
@@ -183,15 +192,16 @@ class State:
     """A tensor that stays from one inference to the next: read as an input, and made anew as an output.
 
     It is neither given nor returned. What inferences read lies in one value that all states share; when an inference is
-    complete, and cannot fail or begin anew any more, the result is copied there.
+    complete, and cannot fail or begin anew any more, the result is copied there. Or a layer exchanges bytes of it: the result
+    is the state, and an inference that is not completed takes the exchange back.
     """
 
     input: str
     output: str
     type: TensorType
-    value: int  # index of the value that holds all states; layers only read it
+    value: int  # index of the value that holds all states; layers read it, or exchange bytes of it
     offset: int  # bytes from the start of that; multiple of ALIGN
-    result: int  # index of the value that holds the output
+    result: int  # index of the value that holds the output, from its start on; `value`: a layer exchanges bytes of the state
 
 
 @dataclass(frozen=True)
@@ -285,9 +295,10 @@ class Program:
 
     @property
     def wanted(self) -> tuple[int, ...]:
-        """The values that somebody looks at behind the last step: outputs, the states and what they become."""
+        """The values that are needed behind the last step: outputs, the states, what they become, what takes exchanges back."""
         states = [value for state in self.states for value in (state.value, state.result)]
-        return tuple(dict.fromkeys([*(port.value for port in self.outputs), *states]))
+        exchanged = [arg.value for layer in self.layers if layer.exchanges for arg in layer.args]
+        return tuple(dict.fromkeys([*(port.value for port in self.outputs), *states, *exchanged]))
 
     def stays_nbytes(self, load: Load) -> int:
         """Bytes that a load leaves in the arena for the next inference."""

@@ -15,7 +15,8 @@ Program, format 6. Everything is little-endian and unpadded; counts and indices 
     port     = name:str value:u32 type
     state    = input:str output:str value:u32 offset:u64 result:u32 type
                an input that the network gives itself: from byte `offset` of `value` on, the same value for all, in whole pages
-               and of nobody else, until the inference is complete; then it becomes what `result` holds
+               and of nobody else, until the inference is complete; then it becomes what `result` holds. If that is `value`, a
+               layer has exchanged bytes of it
     type     = code:u8 bits:u8 lanes:u16=1 shape:list<i64>                 code as in DLPack
     layer    = name:str op:str kernel:str implementation:str description:str flops:u64 weights_at:u64 args:list<arg>
                preparations:list<preparation>             one or none
@@ -24,6 +25,7 @@ Program, format 6. Everything is little-endian and unpadded; counts and indices 
     arg      = 0:u8 value:u32 offset:u64 type bounds:list<bound>   activation that is read, from byte `offset` of the value on
              | 1:u8 value:u32 offset:u64 type bounds:list<bound>   the same, and the layer's result may be written over it
              | 2:u8 value:u32 offset:u64 type written:u64          activation that is written, so many bytes of it
+             | 7:u8 value:u32 offset:u64 type exchanged:u64        activation of which so many bytes are exchanged with another's
              | 3:u8 type                                           weights
              | 4:u8 type                                           scratch
              | 5:u8                                                first block of the step, int32
@@ -35,6 +37,9 @@ Program, format 6. Everything is little-endian and unpadded; counts and indices 
     prepared = layer:u32 first:u32 count:u32 at:u64
     str      = nbytes:u32 UTF-8
     list<x>  = count:u32 x*
+
+A layer that exchanges has two arguments 7, one of them a state that becomes `value`, and besides only arguments 0. The same
+call again takes it back, when an inference is not completed: all its values stay until then.
 
 The weights of a layer follow each other in the order of its arguments, each from a multiple of ALIGN on; likewise its
 scratch. Arguments 5 and 6 come together, behind the only weights of their layer, whose first axis are its blocks; any
@@ -89,7 +94,7 @@ _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
 _SPACES = ("host",)
 _PINNED, _AHEAD, _KEPT = 1, 2, 4
-_READ, _OVER, _WRITTEN, _WEIGHT, _SCRATCH, _FIRST, _COUNT = range(7)
+_READ, _OVER, _WRITTEN, _WEIGHT, _SCRATCH, _FIRST, _COUNT, _EXCHANGED = range(8)
 
 # dtype name → DLPack type code and bits
 _DTYPES = {
@@ -218,8 +223,8 @@ class _Writer:
 
     def arg(self, arg: Arg) -> None:
         match arg:
-            case ValueArg(written=True):
-                self.put("BIQ", _WRITTEN, arg.value, arg.offset)
+            case ValueArg() if arg.written or arg.exchanged:
+                self.put("BIQ", _WRITTEN if arg.written else _EXCHANGED, arg.value, arg.offset)
                 self.type(arg.type)
                 self.put("Q", arg.touched_nbytes)
             case ValueArg():
@@ -312,10 +317,11 @@ class _Reader:
 
     def arg(self) -> Arg:
         (tag,) = self.get("B")
-        if tag in (_READ, _OVER, _WRITTEN):
+        if tag in (_READ, _OVER, _WRITTEN, _EXCHANGED):
             (value, offset), type_ = self.get("IQ"), self.type()
-            if tag == _WRITTEN:
-                return ValueArg(value, type_, True, offset, self.get("Q")[0] / max(type_.nbytes, 1))
+            if tag in (_WRITTEN, _EXCHANGED):
+                part = self.get("Q")[0] / max(type_.nbytes, 1)
+                return ValueArg(value, type_, tag == _WRITTEN, offset, part, exchanged=tag == _EXCHANGED)
             return ValueArg(value, type_, offset=offset, over=tag == _OVER, bounds=self.items(lambda: self.get("qq")))
         if tag in (_WEIGHT, _SCRATCH):
             return (WeightArg if tag == _WEIGHT else ScratchArg)(0, self.type())

@@ -9,6 +9,7 @@ layer that would call a kernel with other arguments, or that names anything else
     argument  = "r " type [ bounds ]   read: an activation or weights
               | "o " type    read, and the result may be written over it
               | "w " type    written
+              | "x " type    exchanged: read and written
               | "s " type    scratch
               | "p " type    the panel of all blocks, of which a step has some: always before "first"
               | "first" | "count"
@@ -77,5 +78,6 @@ def _argument(arg: object, following: object) -> str:
     if isinstance(arg, ScratchArg):
         return argument("s", arg.type)
     if isinstance(arg, ValueArg):
-        return argument("w" if arg.written else "o" if arg.over else "r", arg.type, arg.bounds)
+        kind = "x" if arg.exchanged else "w" if arg.written else "o" if arg.over else "r"
+        return argument(kind, arg.type, arg.bounds)
     return argument("p" if isinstance(following, FirstArg) else "r", arg.type)

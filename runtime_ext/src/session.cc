@@ -26,18 +26,6 @@ int64_t NsOf(Clock::time_point time) {
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Enters a processor for as long as it lives.
-class ProcessorScope {
- public:
-  explicit ProcessorScope(Processor& processor) : processor_(processor) { processor_.Enter(); }
-  ~ProcessorScope() { processor_.Leave(); }
-  ProcessorScope(const ProcessorScope&) = delete;
-  ProcessorScope& operator=(const ProcessorScope&) = delete;
-
- private:
-  Processor& processor_;
-};
-
 Placement PlaceThreads(const Program& program, const SessionOptions& options) {
   if (options.threads > kMaxThreads) RaiseError("InputError", "cannot run on ", options.threads, " threads");
   return Place(options.cores, options.threads, static_cast<int>(std::clamp<uint32_t>(program.threads, 1, kMaxThreads)));
@@ -289,9 +277,10 @@ bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_ou
   try {
     take_inputs();
     done = trace_ ? RunSteps<true>(calls_.calls(), stall_s) : RunSteps<false>(calls_.calls(), stall_s);
-    if (done) give_outputs();
+    if (done) give_outputs(); else TakeBack();
     EndLoads(done);
   } catch (...) {
+    TakeBack();
     // Which weights arrived is not worth knowing: the next inference reads them again.
     loader_->Abort();
     throw;
@@ -325,6 +314,7 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
     if constexpr (kTraced) trace_->steps[i].begin = MonotonicNs();
     if (processor_->Call(call.kernel, call.args, call.count) != 0) ThrowKernelError(call);
     if constexpr (kTraced) trace_->steps[i].end = MonotonicNs();
+    if (call.exchanges) [[unlikely]] exchanged_ = i + 1;
     loader_->Computed(i + 1);
   }
   return true;

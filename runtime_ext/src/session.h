@@ -152,6 +152,7 @@ class Session {
   void ForStates(const Function& function);
   std::span<std::byte> RoomBesideStates() const noexcept;  // the larger part of the arena before or behind them
   void CommitStates() noexcept;  // behind an inference: what it made of them is what the next one reads
+  void TakeBack() noexcept;  // behind one that is not completed: what it exchanged of them; while its values are in the arena
   Carried CarriedTo(size_t rung) const noexcept;  // all states, from where they lie
   // Uses a rung for which the arena has room; the loader is idle.
   void Use(size_t rung) noexcept;
@@ -183,6 +184,7 @@ class Session {
   size_t wanted_;  // the rung to be used as soon as possible
   size_t rung_;    // the rung in use
   size_t states_rung_ = 0;  // at whose address the states lie
+  uint32_t exchanged_ = 0;  // the steps before this one may have exchanged bytes of states, in the inference that runs
   bool abandoned_ = false;  // the arena still has the size of an earlier rung, but no memory
   Arena arena_;
   Arena next_arena_;  // mapped in advance for a larger rung that is wanted, and untouched

@@ -1,5 +1,6 @@
 // What stays in a session from one inference to the next.
 #include <cstring>
+#include <utility>
 
 #include "port_check.h"
 #include "session.h"
@@ -48,11 +49,21 @@ void Session::ResetStates() {
   ForStates([&](size_t i, std::byte* place) { std::memset(place, 0, program_->states[i].type.nbytes); });
 }
 
+void Session::TakeBack() noexcept {
+  if (exchanged_ == 0) return;
+  // What it asks for was there when the steps ran, and kernels that only exchange cannot fail.
+  const ProcessorScope scope(*processor_);
+  const std::span<const Call> calls = calls_.calls();
+  for (uint32_t i = std::exchange(exchanged_, 0); i-- > 0;)
+    if (calls[i].exchanges) processor_->Call(calls[i].kernel, calls[i].args, calls[i].count);
+}
+
 void Session::CommitStates() noexcept {
+  exchanged_ = 0;
   const std::vector<int64_t>& value_at = program_->rungs[rung_].value_at;
   const Places places = PlacesOf(rung_);
   for (const auto& state : program_->states)
-    std::memcpy(places.At(value_at[state.value]) + state.offset, places.At(value_at[state.result]), state.type.nbytes);
+    if (!state.exchanged()) std::memcpy(places.At(value_at[state.value]) + state.offset, places.At(value_at[state.result]), state.type.nbytes);
 }
 
 }  // namespace flexcomp

@@ -1,14 +1,18 @@
-"""Rows written into a copy of a tensor along one axis, from an index on that each batch has: caches of keys and values.
+"""Rows written into a tensor along one axis, from an index on that each batch has: caches of keys and values.
 
 present[b, o, i] = update[b, o, i - w_b]  where w_b <= i < w_b + rows, else past[b, o, i]        o: the other axes before i's
 
-Circular, i runs past the end to the start again. Both sides are copied by vectors: first the past, then the rows over it.
+Circular, i runs past the end to the start again. `kernel` makes a copy: first the past, then the rows over it. `exchange` makes
+present of past where it lies, and update what was there before: the same call again takes it back.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from ast import literal_eval
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -17,6 +21,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ..tiles.emit import loop, vector
 from ..tiles.rows import cover, for_each_vector
+from ..tiles.tile import pieces
 
 _BYTES = 32  # of a vector: several where processors have shorter ones
 # What copying a vector costs, in operations, for the decision whether threads pay.
@@ -36,10 +41,36 @@ class ScatterSpec:
     circular: bool = False
 
     @property
+    def tasks(self) -> int:
+        return self.batch * self.outer
+
+    @property
+    def vectors_of(self) -> tuple[str, int]:
+        """The element type that is copied, and how many make a vector: vectors of bool would be vectors of bits."""
+        dtype = "int8" if self.dtype == "bool" else self.dtype
+        return dtype, max(1, _BYTES // tvm_ffi.dtype(dtype).itemsize)
+
+    @property
     def work(self) -> int:
         """What copying costs, in operations."""
-        nbytes = self.batch * self.outer * (self.past + self.rows) * self.inner * tvm_ffi.dtype(self.dtype).itemsize
-        return nbytes // _BYTES * _FLOPS
+        return self._work(self.past + self.rows)
+
+    @property
+    def exchange_work(self) -> int:
+        """What exchanging costs."""
+        return self._work(2 * self.rows)
+
+    def _work(self, rows: int) -> int:
+        return self.tasks * rows * self.inner * tvm_ffi.dtype(self.dtype).itemsize // _BYTES * _FLOPS
+
+    def encode(self) -> str:
+        """As text, for an attribute of a kernel."""
+        return repr(astuple(self))
+
+    @classmethod
+    def decode(cls, text: str) -> ScatterSpec:
+        """What `encode` made a text of."""
+        return cls(*literal_eval(text))
 
     def __str__(self) -> str:
         return f"{self.rows} of {self.past} rows × {self.batch * self.outer}×{self.inner}{' circular' if self.circular else ''}"
@@ -48,22 +79,16 @@ class ScatterSpec:
 def kernel(spec: ScatterSpec, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> tirx.PrimFunc:
     """The PrimFunc (past, update, write indices int64[batch], present), where `shapes` are those of past and update.
 
-    Indices are those of rows, and where it is not circular none is larger than past - rows.
+    Where it is not circular, indices beyond past - rows count as that, and negative ones as 0.
     """
-    dtype = "int8" if spec.dtype == "bool" else spec.dtype  # vectors of bool would be vectors of bits
-    lanes = max(1, _BYTES // tvm_ffi.dtype(dtype).itemsize)
-    tasks = spec.batch * spec.outer
-    sizes = {"past": tasks * spec.past * spec.inner, "update": tasks * spec.rows * spec.inner}
+    dtype, lanes = spec.vectors_of
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
         T.func_attr({"tirx.noalias": True})
-        given = [T.arg(name, T.buffer(shape, spec.dtype)) for name, shape in zip(sizes, shapes, strict=True)]
+        given = [T.arg(name, T.buffer(shape, spec.dtype)) for name, shape in zip(("past", "update"), shapes, strict=True)]
         at = T.arg("at", T.buffer((spec.batch,), "int64"))
         given.append(T.arg("present", T.buffer(shapes[0], spec.dtype)))
-        past, update, present = (
-            T.decl_buffer((size,), dtype, data=buffer.data)
-            for buffer, size in zip(given, (*sizes.values(), sizes["past"]), strict=True)
-        )
+        past, update, present = (_flat(buffer, dtype) for buffer in given)
 
         def copy(source: tirx.Buffer, begin: ir.Expr, extent: int, target: ir.Expr) -> None:
             part = cover(extent, lanes)
@@ -73,19 +98,58 @@ def kernel(spec: ScatterSpec, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -
 
             for_each_vector(part, body)
 
-        with loop(tasks, spec.work) as task:
+        with loop(spec.tasks, spec.work) as task:
             copy(past, task * (spec.past * spec.inner), spec.past * spec.inner, task * (spec.past * spec.inner))
-            first = at[task // spec.outer]
-            if spec.circular:
-                first = tirx.floormod(first, tirx.const(spec.past, "int64"))
-            first = T.bind(tirx.Cast("int32", first))
-            with T.serial(spec.rows) as row:
-                place = first + row
-                if spec.circular:
-                    place = tirx.Select(place >= spec.past, place - spec.past, place)
-                target = T.bind((task * spec.past + place) * spec.inner)
-                copy(update, (task * spec.rows + row) * spec.inner, spec.inner, target)
+            with _each_row(spec, at, task) as (source, target):
+                copy(update, source, spec.inner, target)
     return builder.get()
+
+
+def exchange(spec: ScatterSpec, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> tirx.PrimFunc:
+    """The PrimFunc (cache, rows, write indices int64[batch]): `rows` and those rows of `cache` change places.
+
+    Shapes and indices as those of `kernel`.
+    """
+    dtype, lanes = spec.vectors_of
+    full = spec.inner // lanes
+    with IRBuilder() as builder, T.prim_func():
+        T.func_name("main")
+        T.func_attr({"tirx.noalias": True})
+        given = [T.arg(name, T.buffer(shape, spec.dtype)) for name, shape in zip(("cache", "rows"), shapes, strict=True)]
+        at = T.arg("at", T.buffer((spec.batch,), "int64"))
+        cache, rows = (_flat(buffer, dtype) for buffer in given)
+
+        def swap(row: ir.Expr, place: ir.Expr, width: int) -> None:
+            """No element twice: that would take it back."""
+            here, there = [vector(row, width)], [vector(place, width)]
+            before = T.bind(cache[there[0]])
+            T.buffer_store(cache, rows[here[0]], there)
+            T.buffer_store(rows, before, here)
+
+        with loop(spec.tasks, spec.exchange_work) as task, _each_row(spec, at, task) as (row, place):
+            if full:
+                with T.serial(full) as i:
+                    swap(row + i * lanes, place + i * lanes, lanes)
+            for start, width in pieces(spec.inner % lanes, lanes):
+                swap(row + (full * lanes + start), place + (full * lanes + start), width)
+    return builder.get()
+
+
+def _flat(buffer: tirx.Buffer, dtype: str) -> tirx.Buffer:
+    return T.decl_buffer((math.prod(map(int, buffer.shape)),), dtype, data=buffer.data)
+
+
+@contextmanager
+def _each_row(spec: ScatterSpec, at: tirx.Buffer, task: ir.Expr) -> Iterator[tuple[ir.Expr, ir.Expr]]:
+    """Where each row of a task begins in the update, and in the cache."""
+    given, limit = at[task // spec.outer], tirx.const(spec.past, "int64")
+    inside = tirx.max(tirx.min(given, limit - spec.rows), tirx.const(0, "int64"))
+    first = T.bind(tirx.Cast("int32", tirx.floormod(given, limit) if spec.circular else inside))
+    with T.serial(spec.rows) as row:
+        place = first + row
+        if spec.circular:
+            place = tirx.Select(place >= spec.past, place - spec.past, place)
+        yield (task * spec.rows + row) * spec.inner, T.bind((task * spec.past + place) * spec.inner)
 
 
 def spec_of(past: tuple[int, ...], update: tuple[int, ...], axis: int, dtype: str, circular: bool) -> ScatterSpec:
@@ -95,4 +159,4 @@ def spec_of(past: tuple[int, ...], update: tuple[int, ...], axis: int, dtype: st
     )  # fmt: skip
 
 
-__all__ = ["ScatterSpec", "kernel", "spec_of"]
+__all__ = ["ScatterSpec", "exchange", "kernel", "spec_of"]

@@ -10,7 +10,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from flexcomp.compiler.machine_code import by_symbol, signature_of
-from flexcomp.passes.attributes import BOUNDS, IN_PLACE, with_scratch
+from flexcomp.passes.attributes import BOUNDS, EXCHANGED, IN_PLACE, with_scratch
 from flexcomp.program import signature
 from flexcomp.program.program import CountArg, FirstArg, Layer, ScratchArg, TensorType, ValueArg, WeightArg, Weights
 
@@ -50,6 +50,8 @@ def test_a_signature_says_what_the_code_does():
     assert signature_of(kernel(writes="x")) == plain.replace("r ", "w ", 1).replace("count;w", "count;r")
     assert signature_of(kernel(scratch=False)) == plain.replace("s float32[8]", "w float32[8]")
     assert signature_of(kernel().with_attr(IN_PLACE, [1])) == plain.replace(";r ", ";o ")
+    exchanged = kernel(writes="x").with_attr(EXCHANGED, [0])
+    assert signature_of(exchanged) == plain.replace("r ", "x ", 1).replace("count;w", "count;r")
     assert signature_of(kernel().with_attr(BOUNDS, [[-3, 3], [0, 2]])) == plain.replace("[32]", "[32]{-3:3,0:2}", 1)
 
 
@@ -65,6 +67,7 @@ def test_symbols_are_what_the_runtime_makes_of_the_layer():
         (replace(LAYER.args[0], type=TensorType((1, 16))), *LAYER.args[1:]),
         (replace(LAYER.args[0], type=TensorType((1, 32), "int32")), *LAYER.args[1:]),
         (replace(LAYER.args[0], over=True), *LAYER.args[1:]),
+        (replace(LAYER.args[0], exchanged=True), *LAYER.args[1:]),
         (replace(LAYER.args[0], bounds=((0, 2),)), *LAYER.args[1:]),
         (*LAYER.args[:2], WeightArg(0, TensorType((8, 8, 8))), *LAYER.args[3:]),
         (*LAYER.args[:3], *LAYER.args[5:]),

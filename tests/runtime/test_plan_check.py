@@ -12,10 +12,12 @@ import tvm_ffi
 from flexcomp import runtime_ext
 from flexcomp.program.program import (
     PAGE,
+    Layer,
     Load,
     Port,
     ScratchArg,
     State,
+    Step,
     TensorType,
     Value,
     ValueArg,
@@ -226,7 +228,7 @@ def with_state(program, **changes):
         ({"offset": PAGE - 64}, "the state x lies in another one, or outside"),
         ({"type": TensorType((0,))}, "the state x lies in another one, or outside"),
         ({"result": 99}, "the state x becomes nothing that has its size"),
-        ({"result": 4}, "the state x becomes nothing that has its size"),
+        ({"result": 4}, "what state x becomes is not written"),  # no layer exchanges bytes of it
         ({"result": 0}, "what state x becomes is not written"),
         ({"type": TensorType((512,)), "result": 3}, "the state x becomes nothing that has its size"),
     ],
@@ -255,6 +257,64 @@ def test_what_stays_is_of_nobody_else(tiny, create):
     refused(create, replace(program, rungs=(*program.rungs[:2], resident)), tiny.digest, "are in use when step")
     written = with_args(program, 6, lambda args: (*args[:2], replace(args[2], value=place)))
     refused(create, written, tiny.digest, "writes to value state, which is an input or complete")
+
+
+def exchanging(program, *, args=None, layer=None, at=None):
+    """Its input is a state, bytes of which a layer, the last, exchanges with the output."""
+    program = with_state(program)
+    (state,) = program.states
+    rows = ValueArg(3, builder.VECTOR, exchanged=True)
+    own = ValueArg(state.value, state.type, exchanged=True)
+    made = args(own, rows) if args else (own, rows)
+    exchange = Layer("exchange", "scatter", "exchange", "", "", made, None, 0, 0)
+    exchange = replace(exchange, **(layer or {}))
+    step = Step(len(program.layers), 0, 1, 0, -1, -1)
+
+    def longer(rung):
+        steps = (*rung.steps[: at or len(rung.steps)], step, *rung.steps[at or len(rung.steps) :])
+        return replace(rung, steps=steps)
+
+    return replace(
+        program,
+        states=(replace(state, result=state.value),),
+        layers=(*program.layers, exchange),
+        rungs=tuple(map(longer, program.rungs)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"args": lambda own, rows: (own,)}, "exchanges something else than parts of a state"),
+        ({"args": lambda own, rows: (own, rows, replace(rows, value=1))}, "exchanges something else than parts"),
+        ({"args": lambda own, rows: (rows, replace(rows, value=1))}, "exchanges something else than parts"),
+        ({"args": lambda own, rows: (own, own)}, "exchanges something else than parts"),
+        ({"args": lambda own, rows: (replace(own, type=TensorType((128,))), rows)}, "exchanges something else than parts"),
+        ({"args": lambda own, rows: (own, rows, replace(own, exchanged=False))}, "layer exchange uses what it writes"),
+        ({"args": lambda own, rows: (own, rows, replace(rows, exchanged=False))}, "layer exchange uses what it writes"),
+        ({"args": lambda own, rows: (own, rows, ScratchArg(0, builder.VECTOR)), "layer": {"scratch_nbytes": 1024}}, "does not stay"),
+        ({"args": lambda own, rows: (own, rows, ValueArg(1, builder.VECTOR, written=True))}, "takes what does not stay"),
+        ({"args": lambda own, rows: (own, rows, ValueArg(1, builder.VECTOR, over=True))}, "takes what does not stay"),
+        ({"args": lambda own, rows: (own, replace(rows, part=2.0))}, "no byte of it, or more than it has"),
+        ({"args": lambda own, rows: (own, replace(rows, value=0))}, "lies outside the arena|reads of value x"),
+        ({"at": 13}, "reads of value out what no layer has written"),
+    ],
+)
+def test_exchanges_that_are_none(tiny, create, changes, match):
+    create(encode_program(exchanging(tiny.program), tiny.digest))
+    refused(create, exchanging(tiny.program, **changes), tiny.digest, match)
+
+
+def test_what_takes_an_exchange_back_stays(tiny, create):
+    """All that the layer takes, to the end: here a value that another is written over behind the exchange."""
+    program = tiny.program
+    first = program.layers[0].args[-1].value
+    rows = lambda own, rows: (own, replace(rows, value=first))  # noqa: E731
+    place = next(i for i, step in enumerate(program.rungs[0].steps) if step.layer == 1)
+    refused(create, exchanging(program, args=rows, at=place), tiny.digest, "is an input or complete|are in use when step")
+    apart = exchanging(program)
+    value_at = (*apart.rungs[0].value_at[:3], apart.rungs[0].value_at[1], *apart.rungs[0].value_at[4:])
+    refused(create, with_rung(apart, value_at=value_at), tiny.digest, "are in use when step")
 
 
 def test_parts_of_a_value_by_several_layers(tiny, create):

@@ -6,7 +6,7 @@ import numpy as np
 from tvm import relax
 
 from flexcomp.frontend.operators.node import Converter, Node, shape_of
-from flexcomp.passes.attributes import kernel_attributes
+from flexcomp.passes.attributes import EXCHANGE, kernel_attributes
 from flexcomp.passes.check_indices import Bounds
 from flexcomp.schedules.operators import scatter_rows
 
@@ -51,7 +51,7 @@ def _tensor_scatter(node: Node) -> relax.Expr:
     spec = scatter_rows.spec_of(*shapes, axis, node.dtype, _is_circular(node))
     at = relax.const(np.zeros(spec.batch, "int64"), "int64") if at is None else at
     function = scatter_rows.kernel(spec, shapes).with_attrs(
-        kernel_attributes("tensor_scatter", "vector", str(spec), 0, work=spec.work)
+        {**kernel_attributes("tensor_scatter", "vector", str(spec), 0, work=spec.work), EXCHANGE: spec.encode()}
     )
     operands = [node.emit(one) for one in (past, update, at)]
     return relax.call_tir(node.bb.add_func(function, "tensor_scatter"), operands, relax.TensorType(node.shape, node.dtype))

@@ -15,7 +15,7 @@ from flexcomp import plan
 from flexcomp.plan import finest_segment
 from flexcomp.program import ValueArg
 
-from ..lower import Lowered, operand_bytes
+from ..lowered import Lowered, operand_bytes
 from .split import Chain, Region, chain_of
 
 # Layers of a region at most: the halo grows with each, and so does the work that is done twice.

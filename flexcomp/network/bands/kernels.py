@@ -8,7 +8,7 @@ from dataclasses import replace
 from flexcomp.program import Layer, ScratchArg, TensorType, ValueArg
 from flexcomp.schedules.row_bands import RowKernel
 
-from ..lower import Lowered, align
+from ..lowered import Lowered, align
 from ..variants import Alternative, Band
 
 # A kernel that saves less than this part of a band's work is not worth its weights and scratch.

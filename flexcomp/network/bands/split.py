@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from flexcomp.program import ALIGN, TensorType, Value, ValueArg
 from flexcomp.schedules.row_bands import RowKernel, Rows
 
-from ..lower import Lowered, align
+from ..lowered import Lowered, align
 from ..variants import Band
 
 

@@ -97,7 +97,7 @@ void CallTable::Prepare(const Program& program, const Rung& rung, Places arena) 
     }
     const auto check_count = static_cast<uint32_t>(checks_.data() + checks_.size() - first_check);
     calls_.push_back({kernels_.compute[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.need, step.layer,
-                      check_count, first_check});
+                      check_count, layer.exchanges(), first_check});
   }
   PreparePreparations(program, rung, arena);
 }

@@ -23,6 +23,7 @@ struct Call {
   uint32_t need;  // loads that must be complete
   uint32_t layer;
   uint32_t checks;            // of what it reads, before it runs
+  bool exchanges;             // into a state: the same call again takes it back
   const BoundsCheck* check;
 };
 

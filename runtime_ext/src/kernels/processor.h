@@ -29,4 +29,16 @@ class Processor {
   virtual int Call(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept = 0;
 };
 
+// Enters a processor for as long as it lives.
+class ProcessorScope {
+ public:
+  explicit ProcessorScope(Processor& processor) : processor_(processor) { processor_.Enter(); }
+  ~ProcessorScope() { processor_.Leave(); }
+  ProcessorScope(const ProcessorScope&) = delete;
+  ProcessorScope& operator=(const ProcessorScope&) = delete;
+
+ private:
+  Processor& processor_;
+};
+
 }  // namespace flexcomp

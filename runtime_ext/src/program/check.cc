@@ -48,7 +48,7 @@ void CheckStates(const Program& program) {
                 Inside(state.offset, state.type.nbytes, program.values[value].nbytes),
             "the state ", state.input, " lies in another one, or outside of what stays");
     end = state.offset + state.type.nbytes;
-    Require(state.result < program.values.size() && state.result != value && state.type.nbytes <= program.values[state.result].nbytes,
+    Require(state.result < program.values.size() && state.type.nbytes <= program.values[state.result].nbytes,
             "the state ", state.input, " becomes nothing that has its size");
     for (const auto* ports : {&program.inputs, &program.outputs})
       for (const Port& port : *ports) Require(port.value != value, "port ", port.name, " lies where states do");
@@ -63,6 +63,21 @@ void CheckBounds(const Arg& arg, const Layer& layer) {
   Require(integers && !arg.written && elements % arg.bounds.size() == 0, "the bounds of an argument of layer ", layer.name,
           " do not fit it");
   for (const Bound& bound : arg.bounds) Require(bound.low < bound.high, "layer ", layer.name, " has empty bounds");
+}
+
+// One of what is exchanged is all of a state that becomes itself. The same call again must find all that this one did, so it takes
+// nothing that does not stay.
+void CheckExchange(const Layer& layer, const Program& program) {
+  uint64_t exchanged = 0, states = 0;
+  for (const Arg& arg : layer.args) {
+    Require(arg.kind == ArgKind::kValue && arg.written == 0 && !arg.over, "layer ", layer.name, " exchanges, and takes what does not stay");
+    if (!arg.exchanged) continue;
+    ++exchanged;
+    states += std::ranges::count_if(program.states, [&](const State& state) {
+      return state.exchanged() && state.value == arg.value && state.offset == arg.offset && state.type.nbytes == arg.type.nbytes;
+    });
+  }
+  Require(exchanged == 2 && states == 1, "layer ", layer.name, " exchanges something else than parts of a state");
 }
 
 // A kernel that takes blocks is told which, once, behind its only weights.
@@ -95,6 +110,7 @@ void CheckPreparation(const Layer& layer) {
 
 void CheckLayer(const Layer& layer, const Program& program) {
   CheckBlocks(layer);
+  if (layer.exchanges()) CheckExchange(layer, program);
   if (layer.weights) {
     const LayerWeights& weights = *layer.weights;
     if (weights.preparation) CheckPreparation(layer);
@@ -112,7 +128,7 @@ void CheckLayer(const Layer& layer, const Program& program) {
     CheckBounds(arg, layer);
     for (size_t other = 0; other < layer.args.size(); ++other) {
       const Arg& near = layer.args[other];
-      Require(other == i || arg.written == 0 || near.kind != ArgKind::kValue || near.value != arg.value ||
+      Require(other == i || (arg.written == 0 && !arg.exchanged) || near.kind != ArgKind::kValue || near.value != arg.value ||
                   near.offset >= arg.offset + arg.type.nbytes || arg.offset >= near.offset + near.type.nbytes,
               "layer ", layer.name, " uses what it writes");
     }

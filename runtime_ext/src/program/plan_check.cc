@@ -2,7 +2,8 @@
 // written. Times are steps, half-open; the time behind the last step is between two inferences.
 //
 //   value          from the first step of the layer that writes it first, or from the start if it is an input, to the
-//                  last step of the layer that uses it last; an output to the end of the time between inferences
+//                  last step of the layer that uses it last; an output to the end of the time between inferences, and so what
+//                  a layer takes that exchanges, for it may have to be called again
 //   scratch        its step
 //   load           from the step after which it may start to the last step that uses its weights; pinned: always
 //   read ahead     from the start to the last step that uses it, and again from where it may start to the end
@@ -155,6 +156,7 @@ class PlanCheck {
                     written[arg.value].Holds(arg.offset, arg.offset + arg.type.nbytes),
                 rung_, "layer ", layer.name, " reads of value ", program_.values[arg.value].name, " what no layer has written");
       for (const Arg& arg : layer.args) {
+        Require(!arg.exchanged || !given[arg.value] || IsState(arg.value), rung_, "layer ", layer.name, " exchanges bytes of an input");
         if (arg.kind != ArgKind::kValue || arg.written == 0) continue;
         const double part = static_cast<double>(arg.written) / static_cast<double>(arg.type.nbytes);
         Require(!given[arg.value] && written[arg.value].Write(arg.offset, arg.offset + arg.type.nbytes, part), rung_, "layer ",
@@ -164,7 +166,19 @@ class PlanCheck {
     for (const Port& port : program_.outputs)
       Require(written[port.value].Holds(0, port.type.nbytes), rung_, "output ", port.name, " is not written");
     for (const State& state : program_.states)
-      Require(written[state.result].Holds(0, state.type.nbytes), rung_, "what state ", state.input, " becomes is not written");
+      Require(state.exchanged() ? Exchanges(state) : written[state.result].Holds(0, state.type.nbytes), rung_, "what state ",
+              state.input, " becomes is not written");
+  }
+
+  bool IsState(uint32_t value) const { return !program_.states.empty() && program_.states.front().value == value; }
+
+  // Whether a layer does; of each, `program/check.cc` knows that it exchanges bytes of just one state.
+  bool Exchanges(const State& state) const {
+    return std::ranges::any_of(runs_, [&](const Run& run) {
+      return std::ranges::any_of(program_.layers[run.layer].args, [&](const Arg& arg) {
+        return arg.exchanged && arg.value == state.value && arg.offset == state.offset;
+      });
+    });
   }
 
   void FindLives() {
@@ -175,7 +189,7 @@ class PlanCheck {
     for (const State& state : program_.states) live(state.value, 0, steps_ + 1);
     for (const Run& run : runs_)
       for (const Arg& arg : program_.layers[run.layer].args)
-        if (arg.kind == ArgKind::kValue) live(arg.value, run.begin, run.end);
+        if (arg.kind == ArgKind::kValue) live(arg.value, run.begin, program_.layers[run.layer].exchanges() ? steps_ + 1 : run.end);
     for (const Port& port : program_.outputs) live(port.value, lives_[port.value].begin, steps_ + 1);
     for (const State& state : program_.states) live(state.result, lives_[state.result].begin, steps_ + 1);
   }

@@ -37,13 +37,15 @@ struct Port {
 };
 
 // An input that the network gives itself: what `result` holds when an inference is complete is copied to where the next one
-// reads it. All states lie in one value, of nobody else, whose bytes stay.
+// reads it, or a layer has exchanged bytes of it. All states lie in one value, of nobody else, whose bytes stay.
 struct State {
   std::string input, output;
   uint32_t value;
   uint64_t offset;  // bytes from the start of the value
-  uint32_t result;
+  uint32_t result;  // `value`: a layer exchanges
   TensorType type;
+
+  bool exchanged() const { return result == value; }
 };
 
 // Of the integers in a tensor: low <= value < high.
@@ -56,7 +58,8 @@ enum class ArgKind : uint8_t { kValue = 0, kWeight = 1, kScratch = 2, kFirst = 3
 struct Arg {
   ArgKind kind;
   uint32_t value = 0;    // kValue
-  uint64_t written = 0;  // kValue: bytes that the kernel writes; 0: it reads
+  uint64_t written = 0;  // kValue: bytes that the kernel writes; 0: it reads, or exchanges
+  bool exchanged = false;  // kValue that is read, too: its bytes become those of the other argument that is exchanged, and the other way round
   bool over = false;     // kValue that is read: the layer's only result may be written over it
   uint64_t offset = 0;   // kValue, kWeight, kScratch
   TensorType type{};     // all but kFirst, kCount
@@ -88,6 +91,13 @@ struct Layer {
   uint64_t scratch_nbytes;
   std::optional<LayerWeights> weights;
   std::vector<Arg> args;
+
+  // Whether it writes into a state, with what was there kept in its other arguments: the same call again takes it back.
+  bool exchanges() const {
+    for (const Arg& arg : args)
+      if (arg.exchanged) return true;
+    return false;
+  }
 };
 
 struct Step {

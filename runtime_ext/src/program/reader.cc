@@ -107,12 +107,12 @@ TensorType ReadType(Cursor& in) {
 }
 
 // Tags of arguments.
-enum : uint8_t { kRead, kOver, kWritten, kWeight, kScratch, kFirst, kCount };
+enum : uint8_t { kRead, kOver, kWritten, kWeight, kScratch, kFirst, kCount, kExchanged };
 
 Arg ReadArg(Cursor& in) {
   const uint8_t tag = in.Get<uint8_t>();
   if (tag == kFirst || tag == kCount) return {tag == kFirst ? ArgKind::kFirst : ArgKind::kCount};
-  if (tag > kCount) RaiseError("ArtifactError", "the program holds a kernel argument of unknown kind ", int{tag});
+  if (tag > kExchanged) RaiseError("ArtifactError", "the program holds a kernel argument of unknown kind ", int{tag});
   Arg arg{tag == kWeight ? ArgKind::kWeight : tag == kScratch ? ArgKind::kScratch : ArgKind::kValue};
   if (arg.kind != ArgKind::kValue) {
     arg.type = ReadType(in);
@@ -122,9 +122,12 @@ Arg ReadArg(Cursor& in) {
   arg.offset = in.Get<uint64_t>();
   arg.over = tag == kOver;
   arg.type = ReadType(in);
-  if (tag == kWritten) {
-    arg.written = in.Get<uint64_t>();
-    if (arg.written == 0) Raise("ArtifactError", "the program is malformed: an argument is written, but no byte of it");
+  if (tag == kWritten || tag == kExchanged) {
+    const auto touched = in.Get<uint64_t>();
+    if (touched == 0 || touched > arg.type.nbytes)
+      Raise("ArtifactError", "the program is malformed: an argument is written, but no byte of it, or more than it has");
+    arg.exchanged = tag == kExchanged;
+    arg.written = arg.exchanged ? 0 : touched;
     return arg;
   }
   arg.bounds = in.List(16, [&] {

@@ -13,10 +13,10 @@ from flexcomp.compiler.weights import evaluate
 from flexcomp.device.profile import default_profile
 from flexcomp.device.target import resolve_target
 from flexcomp.frontend import load_model
+from flexcomp.network import Lowered, lower
 from flexcomp.network.bands.choose import Split, splits, spread
 from flexcomp.network.bands.split import BandBook, Region, chain_of
 from flexcomp.network.forms import costs_of, form_of
-from flexcomp.network.lower import Lowered, lower
 from flexcomp.network.variants import merge
 from flexcomp.program.program import ALIGN, ValueArg
 from flexcomp.schedules.row_bands import Rows
