@@ -1,0 +1,180 @@
+"""CUDA C of a kernel, by TVM's TIR passes and code generator, and how it is launched.
+
+A PrimFunc whose loops are bound to blocks and threads becomes one device function for each of its outermost loop nests. What
+the host does is data: in which order they are launched, with how many blocks and threads, on which of the PrimFunc's
+parameters. Barriers are those of the PrimFunc: no pass adds any, and none lets two shared arrays lie in the same place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tvm
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.tirx.compilation_pipeline import finalize_device_passes
+
+from flexcomp.schedules.cuda import Architecture
+from flexcomp.schedules.cuda.arithmetic import PREAMBLE, exact
+
+_CONFIG = {
+    "tirx.disable_cse_tir": True,  # nvcc finds common subexpressions itself
+    "tirx.UnrollLoop": {"explicit_unroll": False},  # and unrolls: sources stay short
+}
+_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
+_NAME = "kernel"
+# What precedes the first device function: definitions for compilers of other vendors, and of types that are not used here.
+_FIRST_FUNCTION = 'extern "C" __global__'
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A number of blocks: `fixed` + `per_count` · count, for the number of weight blocks of a step."""
+
+    fixed: int
+    per_count: int = 0
+
+    def of(self, count: int) -> int:
+        return self.fixed + self.per_count * count
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One device function on a grid of blocks of threads."""
+
+    function: str
+    arguments: tuple[int, ...]  # positions of the PrimFunc's parameters
+    blocks: tuple[Extent, Extent, Extent]
+    threads: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class CudaCode:
+    """What a PrimFunc becomes."""
+
+    source: str  # the device functions
+    launches: tuple[Launch, ...]  # in order, each after the one before it has ended
+    integers: frozenset[int]  # positions of parameters that are int64 numbers (first, count), not buffers
+
+
+# Types by the names that TVM's code generator uses.
+_TYPES = """\
+#include <cstdint>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <math_constants.h>
+using uint = unsigned int;
+using uchar = unsigned char;
+using ushort = unsigned short;
+"""
+
+
+def cuda_code(kernel: tirx.PrimFunc, architecture: Architecture, symbol: str = _NAME) -> CudaCode:
+    """CUDA C of a kernel whose loops are bound to blocks and threads; its device functions are called `symbol`_….
+
+    AssertionError for a kernel that does anything outside of the bound loops.
+    """
+    target = tvm.target.Target({"kind": "cuda", "arch": architecture.name, "host": {"kind": "llvm"}})
+    module = tvm.IRModule({symbol: exact(kernel).with_attr("global_symbol", symbol)})
+    with tvm.transform.PassContext(config=_CONFIG):
+        module = tirx.transform.BindTarget(target)(module)
+        module = tvm.transform.Sequential(_passes())(module)
+        launches = _launches(module[symbol])
+        module = tirx.transform.MakePackedAPI()(module)
+        module = tirx.transform.BF16StorageLegalize()(module)
+        device = {var: func for var, func in module.functions.items() if var.name_hint != symbol}
+        device = finalize_device_passes()(tvm.IRModule(device))
+        text = tvm.get_global_func("target.build.cuda")(device, target).inspect_source()
+    integers = frozenset(i for i, param in enumerate(kernel.params) if not tirx.is_buffer_var(param))
+    return CudaCode(_functions(text), launches, integers)
+
+
+def _passes() -> list[tvm.transform.Pass]:
+    return [
+        s_tir.transform.CanonicalizeLoop(),
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.LiftThreadBinding(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.UnifyThreadBinding(),
+        s_tir.transform.LowerMatchBuffer(),
+        s_tir.transform.StmtSimplify(),
+        s_tir.transform.LowerOpaqueBlock(),
+        tirx.transform.FlattenBuffer(),
+        tirx.transform.BF16ComputeLegalize(),
+        tirx.transform.NarrowDataType(32),
+        tirx.transform.VectorizeLoop(True),
+        tirx.transform.UnrollLoop(),
+        s_tir.transform.RenormalizeSplitPattern(),
+        tirx.transform.StmtSimplify(),
+        tirx.transform.RemoveNoOp(),
+        s_tir.transform.RewriteUnsafeSelect(),
+        tirx.transform.VerifyMemory(),
+        tirx.transform.AnnotateEntryFunc(),
+        tirx.transform.SplitHostDevice(),
+    ]
+
+
+def _functions(text: str) -> str:
+    """The device functions without what stands before them, and without their declarations."""
+    text = text[text.index(_FIRST_FUNCTION) :]
+    # One block of a multiprocessor is enough: without the 1 ptxas may spill registers to fit two.
+    text = re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", text)
+    return re.sub(rf"^{re.escape(_FIRST_FUNCTION)}[^;{{]*;\n", "", text, flags=re.MULTILINE).strip() + "\n"
+
+
+def _launches(host: tirx.PrimFunc) -> tuple[Launch, ...]:
+    """What the host part of a function launches."""
+    seen: dict[ir.Var, ir.Var] = {}
+    found: list[Launch] = []
+    positions = {param: position for position, param in enumerate(host.params)}
+
+    def note_view(view: tirx.stmt.DeclBuffer) -> None:
+        seen[view.buffer] = view.data.args[0]
+
+    def position(argument: ir.Expr) -> int:
+        variable = argument.args[0] if isinstance(argument, ir.Call) else argument
+        while variable in seen:
+            variable = seen[variable]
+        assert variable in positions, f"a device function takes {argument}, which is no parameter of the kernel"
+        return positions[variable]
+
+    def note_call(call: ir.Call) -> None:
+        if not isinstance(call.op, ir.Op) or call.op.name != "tirx.call_ffi_kernel":
+            return
+        axes = [str(axis) for axis in call.attrs.launch_params]
+        name, *arguments = call.args
+        extents = dict.fromkeys(_AXES, Extent(1))
+        extents |= {axis: _extent(value, host) for axis, value in zip(axes, arguments[-len(axes) :], strict=True)}
+        blocks, threads = ([extents[axis] for axis in part] for part in (_AXES[:3], _AXES[3:]))
+        taken = tuple(position(argument) for argument in arguments[: -len(axes)])
+        assert not any(extent.per_count for extent in threads), "a block has as many threads for every count"
+        found.append(Launch(name.value, taken, tuple(blocks), tuple(extent.fixed for extent in threads)))
+
+    tvm_ffi.structural_walk(host.body, [(tirx.stmt.DeclBuffer, note_view)])
+    tvm_ffi.structural_walk(host.body, [(ir.Call, note_call)])
+    assert found, "the kernel launches nothing"
+    return tuple(found)
+
+
+def _extent(value: ir.Expr, host: tirx.PrimFunc) -> Extent:
+    """A number of blocks, which may grow with the last number that the function takes."""
+    if isinstance(value, tirx.IntImm):
+        return Extent(int(value))
+    count = [param for param in host.params if not tirx.is_buffer_var(param)][-1]
+
+    def at(number: int) -> int:
+        values = tvm_ffi.structural_map(value, (ir.Var, lambda v: tirx.const(number, v.ty.dtype) if v.same_as(count) else v))
+        return int(sym.Analyzer().simplify(values))
+
+    extent = Extent(at(0), at(1) - at(0))
+    assert all(extent.of(number) == at(number) for number in (2, 7)), f"{value} blocks are not linear in the count"
+    return extent
+
+
+def translation_unit(codes: Sequence[CudaCode]) -> str:
+    """What nvcc compiles: the device functions of several kernels."""
+    return "\n".join([_TYPES, PREAMBLE, *(code.source for code in codes)])

@@ -1,0 +1,45 @@
+"""GPUs that code is made for: what tiles are cut to.
+
+Sources: CUDA C++ Programming Guide, "Compute Capabilities"; multiprocessors are those of the boards that presets name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WARP = 32
+_KIB = 1024
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A compute capability."""
+
+    name: str  # "sm_87"
+    registers: int  # of 32 bits, of a multiprocessor
+    shared_nbytes: int  # of a multiprocessor
+    threads: int  # that a multiprocessor holds at most
+    multiprocessors: int  # of a usual board: grids are cut so that all have something to do
+
+    @property
+    def block_shared_nbytes(self) -> int:
+        """What a block may have without asking for more at launch: 48 KiB everywhere."""
+        return 48 * _KIB
+
+    def blocks(self, threads: int, registers: int, shared_nbytes: int) -> int:
+        """Blocks of so many threads with so many registers each, and so much shared memory, that a multiprocessor holds."""
+        held = [self.threads // threads, self.registers // (threads * registers)]
+        return min([*held, self.shared_nbytes // shared_nbytes] if shared_nbytes else held)
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    architecture.name: architecture
+    for architecture in (
+        Architecture("sm_75", 65_536, 64 * _KIB, 1024, 40),
+        Architecture("sm_80", 65_536, 164 * _KIB, 2048, 108),
+        Architecture("sm_86", 65_536, 100 * _KIB, 1536, 82),
+        Architecture("sm_87", 65_536, 164 * _KIB, 1536, 16),
+        Architecture("sm_89", 65_536, 100 * _KIB, 1536, 128),
+        Architecture("sm_90", 65_536, 228 * _KIB, 2048, 132),
+    )
+}

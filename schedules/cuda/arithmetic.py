@@ -1,0 +1,51 @@
+"""Arithmetic that gives on a GPU what it gives on a CPU.
+
+CUDA's max and min of floats forget a NaN that TVM's keep in their second operand, and what TVM takes for exp, tanh, pow and
+others under CUDA are the fast approximations of few digits.
+"""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, tirx
+
+# Operators of float32 for which TVM would choose an approximation, and CUDA's functions with errors of a bit or two.
+_FUNCTIONS = {
+    f"tirx.{name}": f"{name}f"
+    for name in (
+        "exp", "exp2", "exp10", "log", "log2", "log10", "log1p", "erf", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin",
+        "acos", "atan", "asinh", "acosh", "atanh", "atan2", "hypot", "floor", "ceil", "trunc", "round", "nearbyint", "sqrt",
+    )
+} | {"tirx.pow": "powf", "tirx.fabs": "fabsf", "tirx.fmod": "fmodf"}  # fmt: skip
+
+# What generated code calls.
+PREAMBLE = """\
+static __device__ __forceinline__ float larger(float a, float b) { return a > b ? a : b; }
+static __device__ __forceinline__ float smaller(float a, float b) { return a < b ? a : b; }
+"""
+
+
+def exact(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel with maxima and minima of floats as comparisons, and with accurate functions.
+
+    Of float32 they are the functions of `PREAMBLE`: as expressions they would name their operands twice, and so nested ones
+    would grow exponentially.
+    """
+    return tvm_ffi.structural_map(kernel, [((tirx.Max, tirx.Min), _compared), (ir.Call, _accurate)])
+
+
+def _compared(pair: tirx.Max | tirx.Min) -> ir.Expr:
+    dtype = str(pair.ty.dtype)
+    if dtype == "float32":
+        return tirx.call_pure_extern(dtype, "larger" if isinstance(pair, tirx.Max) else "smaller", pair.a, pair.b)
+    if not dtype.startswith(("float", "bfloat")):
+        return pair
+    first = pair.a > pair.b if isinstance(pair, tirx.Max) else pair.a < pair.b
+    return tirx.Select(first, pair.a, pair.b)
+
+
+def _accurate(call: ir.Call) -> ir.Expr:
+    if not isinstance(call.op, ir.Op) or not isinstance(call.ty, ir.PrimType) or call.ty.dtype != "float32":
+        return call
+    name = _FUNCTIONS.get(call.op.name)
+    return call if name is None else tirx.call_pure_extern("float32", name, *call.args)

@@ -1,0 +1,118 @@
+"""Small pieces of TIR that the families for GPUs share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from tvm import ir, tirx
+from tvm.script.ir_builder import tirx as T
+
+from ..tiles.emit import vector
+from .architecture import WARP
+
+LANES = 4  # floats that a thread loads and stores at once: 128 bits
+_ALL_LANES = 0xFFFFFFFF
+
+
+@contextmanager
+def launched(blocks: Sequence, threads: int) -> Iterator[tuple[list[tirx.Var], tirx.Var]]:
+    """(indices of the block in up to three axes, index of the thread) of a device function."""
+    with ExitStack() as frames:
+        indices = [
+            frames.enter_context(T.launch_thread(f"blockIdx.{axis}", count)) for axis, count in zip("xyz", blocks, strict=False)
+        ]
+        yield indices, frames.enter_context(T.launch_thread("threadIdx.x", threads))
+
+
+def shared(floats: int) -> tirx.Buffer:
+    """An array that the threads of a block share."""
+    return T.alloc_buffer((floats,), "float32", scope="shared")
+
+
+def registers(extent: int, dtype: str = "float32") -> tirx.Buffer:
+    """An array of a thread's own, in registers if all its indices are known once loops are unrolled."""
+    return T.alloc_buffer((extent,), dtype, scope="local")
+
+
+def barrier() -> None:
+    """Wait for all threads of the block, and for what they wrote to shared arrays."""
+    T.evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
+
+
+def copy(target: tirx.Buffer, at, source: tirx.Buffer, start, lanes: int = LANES) -> None:
+    """target[at : at + lanes] = source[start : start + lanes], at once."""
+    T.buffer_store(target, source[vector(start, lanes)], [vector(at, lanes)])
+
+
+def fill(target: tirx.Buffer, extent: int, value: float = 0.0) -> None:
+    with T.unroll(extent) as i:
+        T.buffer_store(target, tirx.const(value, "float32"), [i])
+
+
+@contextmanager
+def only_if(condition: ir.Expr | bool) -> Iterator[None]:
+    """What threads do for which the condition holds: all of them if it is True."""
+    if condition is True:
+        yield
+        return
+    with T.If(condition), T.Then():
+        yield
+
+
+def both(*conditions: ir.Expr | bool) -> ir.Expr | bool:
+    """Whether all of them hold, True left out."""
+    asked = [condition for condition in conditions if condition is not True]
+    if not asked:
+        return True
+    result = asked[0]
+    for condition in asked[1:]:
+        result = tirx.And(result, condition)
+    return result
+
+
+def across_warp(value: ir.Expr, combine: Callable[[ir.Expr, ir.Expr], ir.Expr], lanes: int = WARP) -> ir.Expr:
+    """What `combine` makes of the values of `lanes` neighbouring threads, the same in each of them."""
+    # In a variable: TVM puts the values of others where they are used, also where only some threads come.
+    kept = registers(1)
+    T.buffer_store(kept, value, [0])
+    distance = lanes // 2
+    while distance:
+        mask = tirx.const(_ALL_LANES, "uint32")
+        other = tirx.call_extern("float32", "__shfl_xor_sync", mask, kept[0], distance, WARP)
+        T.buffer_store(kept, combine(kept[0], other), [0])
+        distance //= 2
+    return kept[0]
+
+
+def across_block(
+    value: ir.Expr,
+    combine: Callable[[ir.Expr, ir.Expr], ir.Expr],
+    thread,
+    threads: int,
+    room: tirx.Buffer,
+    *,
+    in_use: bool = False,
+) -> ir.Expr:
+    """What `combine` makes of the values of all threads of a block, the same in each.
+
+    `room` has a float for each warp, which threads may still read if it is `in_use`.
+    """
+    value = across_warp(value, combine)
+    warps = threads // WARP
+    if warps == 1:
+        return value
+    if in_use:
+        barrier()
+    with only_if(thread % WARP == 0):
+        T.buffer_store(room, value, [thread // WARP])
+    barrier()
+    result = room[0]
+    for warp in range(1, warps):
+        result = combine(result, room[warp])
+    return T.bind(result)
+
+
+def ceil_div(a, b: int):
+    return math.ceil(a / b) if isinstance(a, int) else (a + (b - 1)) // b

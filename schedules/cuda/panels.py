@@ -1,0 +1,71 @@
+"""What threads read of packed weights: vectors of channels, narrow ones widened in registers."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import ir, tirx
+from tvm.script.ir_builder import tirx as T
+
+from ..tiles.panel_reader import PanelReader
+from .emit import LANES, copy, registers
+
+
+class ThreadPanel:
+    """A panel as float32 rows; places are counted in rows and lanes of a block that begins `offset` blocks after the first."""
+
+    def __init__(self, given: PanelReader, offset) -> None:
+        panel = self.panel = given.panel
+        self._offset = offset
+        # Words: vectors of narrow types are not loaded at once by all compilers, and the head is float32 anyway.
+        self._dtype = "uint32" if panel.narrow else "float32"
+        words = math.prod(panel.shape) * panel.itemsize // 4
+        self._words = T.decl_buffer((words,), self._dtype, data=given.buffer.data)
+
+    def weights(self, target: tirx.Buffer, at: int, tap, lane) -> None:
+        """target[at : at + LANES] = the weights of `tap` for LANES channels from `lane` on, at once."""
+        element = self._element(self.panel.first_tap + tap, lane)
+        if not self.panel.narrow:
+            copy(target, at, self._words, element)
+            return
+        per_word = 4 // self.panel.itemsize
+        words = registers(LANES // per_word, "uint32")
+        copy(words, 0, self._words, element // per_word, LANES // per_word)
+        for i in range(LANES):
+            T.buffer_store(target, self._widened(words[i // per_word], i % per_word), [at + i])
+
+    def bias(self, lane) -> ir.Expr:
+        return self._head(0, lane)
+
+    def finish(self, lane, total: ir.Expr) -> ir.Expr:
+        """Sums of products with the channel's scale, if it has one, and its bias."""
+        if self.panel.scaled:
+            total = total * self._head(self.panel.head - 1, lane)
+        return total + self.bias(lane)
+
+    def channel(self, index: int, lane) -> ir.Expr:
+        """A channel vector of the epilogue."""
+        if self.panel.narrow:
+            return self._head(1 + index, lane)
+        return self._words[self._element(1 + self.panel.taps + index, lane)]
+
+    def _element(self, row, lane) -> ir.Expr:
+        return (self._offset * self.panel.rows + row) * self.panel.block + lane
+
+    def _head(self, row: int, lane) -> ir.Expr:
+        """An element of the float32 rows in front of the weights."""
+        per_word = 4 // self.panel.itemsize
+        word = self._words[self._offset * (self.panel.rows * self.panel.block // per_word) + row * self.panel.block + lane]
+        return tirx.reinterpret("float32", word) if self.panel.narrow else word
+
+    def _widened(self, word: ir.Expr, part: int) -> ir.Expr:
+        """The number number `part` of those in a word, which the lowest bits begin with."""
+
+        def shift(bits: int) -> ir.Expr:
+            return tirx.const(bits, "uint32")
+
+        if self.panel.dtype == "bfloat16":
+            return tirx.reinterpret("float32", word << shift(16) if part == 0 else word & shift(0xFFFF0000))
+        if self.panel.dtype == "float16":
+            return tirx.Cast("float32", tirx.reinterpret("float16", tirx.Cast("uint16", word >> shift(16 * part))))
+        return tirx.Cast("float32", tirx.Cast("int8", word >> shift(8 * part)))

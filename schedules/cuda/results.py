@@ -1,0 +1,55 @@
+"""Sums of products through the epilogue, to where they belong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tvm import ir, tirx
+from tvm.script.ir_builder import tirx as T
+
+from ..tiles import epilogue as ep
+from ..tiles.layer_function import Operands
+from ..tiles.spec import ConvSpec
+from .emit import LANES, both, copy, only_if, registers
+from .panels import ThreadPanel
+
+
+class Results:
+    """The results of a block of a panel; a thread stores those of one pixel and LANES channels at a time."""
+
+    def __init__(self, spec: ConvSpec, given: Operands, weights: ThreadPanel, block) -> None:
+        panel = weights.panel
+        self.spec, self.given, self.weights = spec, given, weights
+        start = tirx.min(block % panel.blocks_per_group * panel.block, max(panel.group_channels - panel.block, 0))
+        group = block // panel.blocks_per_group if panel.groups > 1 else 0
+        self.channel = T.bind(group * panel.group_channels + start)
+        aligned = (spec.y_stride, spec.y_start, panel.group_channels)
+        self.lanes = LANES if all(number % LANES == 0 for number in aligned) else 1
+        self.pixels = math.prod(spec.out_shape[:-1])
+
+    def store(self, pixel, lane, total: Callable[[int], ir.Expr]) -> None:
+        """Store what becomes of the sums `total(0)`, …, `total(LANES - 1)` of a pixel and the block's channels from `lane` on."""
+        spec, panel = self.spec, self.weights.panel
+        with only_if(pixel < self.pixels):
+            place = T.bind(pixel * spec.y_stride + (spec.y_start + self.channel) + lane)
+            for first in range(0, LANES, self.lanes):
+                inside = True if panel.block <= panel.group_channels else lane + first < panel.group_channels
+                with only_if(both(inside)):
+                    self._store(place + first, lane + first, lambda i, first=first: total(first + i))
+
+    def _store(self, place, lane, total: Callable[[int], ir.Expr]) -> None:
+        operands = []
+        for tensor in self.given.tensors:
+            operands.append(registers(self.lanes))
+            copy(operands[-1], 0, tensor, place, self.lanes)
+        results = registers(self.lanes)
+        for i in range(self.lanes):
+            value = ep.evaluate(
+                self.spec.epilogue,
+                self.weights.finish(lane + i, total(i)),
+                tensor=lambda number, i=i: operands[number][i],
+                channel=lambda number, i=i: self.weights.channel(number, lane + i),
+            )
+            T.buffer_store(results, value, [i])
+        copy(self.given.y, place, results, 0, self.lanes)

@@ -1,0 +1,74 @@
+"""What nvcc makes of generated CUDA C: registers, spilled bytes, and the instructions of the longest loop."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flexcomp.compiler.cuda_code import CudaCode, translation_unit
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_87", "sm_90")
+_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?);")
+_LABEL = re.compile(r"^(\.L_x_\d+):", re.MULTILINE)
+
+
+def nvcc() -> str | None:
+    return shutil.which("nvcc")
+
+
+def nvdisasm() -> str | None:
+    """The disassembler: of a toolkit, or of the package nvidia-cuda-nvdisasm."""
+    package = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
+    return shutil.which("nvdisasm") or next(map(str, sorted(package.glob("**/bin/nvdisasm"))), None)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A device function, compiled."""
+
+    registers: int
+    spilled_nbytes: int
+    shared_nbytes: int
+
+
+def compiled(codes: Sequence[CudaCode], architecture: str, folder: Path) -> tuple[Path, dict[str, Function]]:
+    """A cubin, and what ptxas says of its functions."""
+    source, cubin = folder / f"{architecture}.cu", folder / f"{architecture}.cubin"
+    source.write_text(translation_unit(codes))
+    command = ["nice", nvcc(), f"-arch={architecture}", "-O3", "-cubin", "-Xptxas", "-v", "-o", cubin, source]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    functions = {}
+    for part in told.stderr.split("Compiling entry function '")[1:]:
+        numbers = [
+            re.search(pattern, part) for pattern in (r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes smem")
+        ]
+        functions[part.split("'")[0]] = Function(*(int(found[1]) if found else 0 for found in numbers))
+    return cubin, functions
+
+
+def longest_loop(cubin: Path, function: str) -> list[str]:
+    """The instructions of a function between the label and the jump back to it that lie farthest apart."""
+    text = subprocess.run([nvdisasm(), cubin], capture_output=True, text=True, check=True).stdout
+    text = re.search(rf"^\.text\.{function}:\n(.*?)(?=^\.text\.|\Z)", text, re.MULTILINE | re.DOTALL)[1]
+    instructions = [(int(found[1], 16), found[2].strip()) for found in _INSTRUCTION.finditer(text)]
+    labels = {}
+    for found in _LABEL.finditer(text):
+        if following := re.search(r"/\*([0-9a-f]{4,})\*/", text[found.end() :]):
+            labels[found[1]] = int(following[1], 16)
+    loops = [
+        (labels[found[1]], at)
+        for at, what in instructions
+        if (found := re.search(r"BRA.*?(\.L_x_\d+)", what)) and labels.get(found[1], at) < at
+    ]
+    first, last = max(loops, key=lambda loop: loop[1] - loop[0])
+    return [what for at, what in instructions if first <= at <= last]
+
+
+def share(instructions: Sequence[str], name: str) -> float:
+    return sum(name in instruction for instruction in instructions) / len(instructions)

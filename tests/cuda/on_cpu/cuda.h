@@ -1,0 +1,52 @@
+// What generated CUDA C uses of CUDA, for a C++ compiler. `emulator.py` numbers barriers, shuffles and shared arrays.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "fibers.h"
+
+#define __global__
+#define __launch_bounds__(...)
+#define ON_CPU_SHARED(index, type, name, extent) \
+  type* const name = static_cast<type*>(on_cpu::Grid::current_grid->Shared(index, (extent) * sizeof(type)))
+#define ON_CPU_BARRIER(place) on_cpu::Grid::current_grid->Barrier(place)
+
+using uint = unsigned;
+using uchar = unsigned char;
+using ushort = unsigned short;
+using half = _Float16;
+struct nv_bfloat16 { ushort bits; };  // of which only pointers are used
+
+#define CUDART_INF_F __builtin_inff()
+#define CUDART_NAN_F __builtin_nanf("")
+#define CUDART_INF __builtin_inf()
+#define CUDART_NAN __builtin_nan("")
+
+// Vectors that are loaded and stored at once, and so must be aligned.
+#define ON_CPU_VECTORS(type)                                                         \
+  struct alignas(2 * sizeof(type)) type##2 { type x, y; };                           \
+  struct alignas(4 * sizeof(type)) type##4 { type x, y, z, w; };                     \
+  inline type##2 make_##type##2(type x, type y) { return {x, y}; }                   \
+  inline type##4 make_##type##4(type x, type y, type z, type w) { return {x, y, z, w}; }
+ON_CPU_VECTORS(float)
+ON_CPU_VECTORS(int)
+ON_CPU_VECTORS(uint)
+ON_CPU_VECTORS(ushort)
+
+// Of integers; those of floats would treat NaN otherwise than CPUs do, and generated code has none.
+inline int max(int a, int b) { return a > b ? a : b; }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+template <typename T>
+T OnCpuShuffleXor(int place, unsigned mask, T value, int bits, int width) {
+  on_cpu::Grid* grid = on_cpu::Grid::current_grid;
+  if (mask != 0xffffffffu || width != int(on_cpu::kWarp)) grid->Fail("shuffles are of whole warps");
+  uint64_t shown = 0;
+  std::memcpy(&shown, &value, sizeof(T));
+  shown = grid->Exchange(place, shown, grid->lane() ^ bits);
+  std::memcpy(&value, &shown, sizeof(T));
+  return value;
+}

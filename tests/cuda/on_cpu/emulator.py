@@ -1,0 +1,129 @@
+"""Runs generated CUDA C on the CPU: compiled by g++ with `cuda.h`, threads as fibers in random order (`fibers.h`)."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from flexcomp.compiler.cuda_code import CudaCode, Launch
+from flexcomp.schedules.cuda.arithmetic import PREAMBLE
+
+_HERE = Path(__file__).parent
+_SHARED = re.compile(r"__shared__ alignas\(\d+\) (\w+) (\w+)\[(\d+)\];")
+_BARRIER = re.compile(r"__syncthreads\(\)")
+_SHUFFLE = re.compile(r"__shfl_xor_sync\(")
+_FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", "-mf16c", "-mfma", "-x", "c++")
+# Mapped memory and what calls a launch. Errors come back as text.
+_ENTRY = """
+extern "C" void* OnCpuAllocate(size_t nbytes) { return new on_cpu::Guarded(nbytes); }
+extern "C" void* OnCpuData(void* memory) { return static_cast<on_cpu::Guarded*>(memory)->data(); }
+extern "C" bool OnCpuFree(void* memory) {
+  std::unique_ptr<on_cpu::Guarded> owned(static_cast<on_cpu::Guarded*>(memory));
+  return owned->IsEndIntact();
+}
+"""
+_FUNCTION = """
+extern "C" void OnCpu_{name}(void** taken, const unsigned* size, unsigned seed, int skipped, char* error) {{
+  try {{
+    const Dim grid = {{size[0], size[1], size[2]}}, block = {{size[3], size[4], size[5]}};
+    on_cpu::Grid(grid, block, [&] {{ {name}({arguments}); }}, seed, skipped).Run();
+  }} catch (const std::exception& failed) {{
+    std::strncpy(error, failed.what(), 255);
+  }}
+}}
+"""
+
+
+class EmulationError(Exception):
+    """What a GPU would answer with an error, or with memory that is somebody else's."""
+
+
+class Emulator:
+    """Kernels, compiled together; `run` may be called as often as one likes."""
+
+    def __init__(self, codes: Mapping[str, CudaCode], folder: Path) -> None:
+        self._codes = dict(codes)
+        self._barriers: dict[str, int] = {}
+        parts = ['#include "cuda.h"', "#define __device__", "#define __forceinline__ inline", PREAMBLE, _ENTRY]
+        for name, code in self._codes.items():
+            text, self._barriers[name] = _numbered(code.source)
+            parts.append(text)
+            parts += [_function(launch, text) for launch in code.launches]
+        source, library = folder / "kernels.cc", folder / "kernels.so"
+        source.write_text("\n".join(parts))
+        subprocess.run(["g++", *_FLAGS, f"-I{_HERE}", str(source), "-o", str(library)], check=True)
+        self._library = ctypes.CDLL(str(library))
+        self._library.OnCpuAllocate.restype = self._library.OnCpuData.restype = ctypes.c_void_p
+        self._library.OnCpuFree.restype = ctypes.c_bool
+
+    def barriers(self, name: str) -> int:
+        """How many barriers the source of a kernel has; those of its loops are one each."""
+        return self._barriers[name]
+
+    def run(self, name: str, arguments: Sequence[np.ndarray | int], *, seed: int = 0, skipped: int = -1) -> list[np.ndarray]:
+        """What is in all buffers after a kernel ran on these; the arguments stay as they are.
+
+        Threads run in an order that `seed` gives, without the barrier number `skipped`. EmulationError if they leave their
+        buffers or wait for ever.
+        """
+        code = self._codes[name]
+        assert code.integers == {i for i, argument in enumerate(arguments) if isinstance(argument, int)}
+        count = int(arguments[max(code.integers)]) if code.integers else 0
+        buffers = {i: _Buffer(self._library, a) for i, a in enumerate(arguments) if i not in code.integers}
+        numbers = {i: ctypes.c_int64(arguments[i]) for i in code.integers}
+        try:
+            for launch in code.launches:
+                taken = [ctypes.byref(numbers[i]) if i in numbers else ctypes.c_void_p(buffers[i].data) for i in launch.arguments]
+                pointers = (ctypes.c_void_p * len(taken))(*(ctypes.cast(t, ctypes.c_void_p) for t in taken))
+                size = [*(extent.of(count) for extent in launch.blocks), *launch.threads]
+                error = ctypes.create_string_buffer(256)
+                run = getattr(self._library, f"OnCpu_{launch.function}")
+                run(pointers, (ctypes.c_uint * 6)(*size), ctypes.c_uint(seed), skipped, error)
+                if error.value:
+                    raise EmulationError(f"{launch.function}: {error.value.decode()}")
+            results = [buffers[i].array() for i in sorted(buffers)]
+        finally:
+            intact = [buffer.free() for buffer in buffers.values()]
+        if not all(intact):
+            raise EmulationError(f"{name}: a thread writes behind the end of a buffer")
+        return results
+
+
+class _Buffer:
+    """A copy of an array, with nothing behind it that a kernel may touch."""
+
+    def __init__(self, library: ctypes.CDLL, array: np.ndarray) -> None:
+        self._library, self._like = library, array
+        self._memory = ctypes.c_void_p(library.OnCpuAllocate(ctypes.c_size_t(array.nbytes)))
+        self.data = library.OnCpuData(self._memory)
+        ctypes.memmove(self.data, np.ascontiguousarray(array).ctypes.data, array.nbytes)
+
+    def array(self) -> np.ndarray:
+        result = np.empty(self._like.shape, self._like.dtype)
+        ctypes.memmove(result.ctypes.data, self.data, result.nbytes)
+        return result
+
+    def free(self) -> bool:
+        return self._library.OnCpuFree(self._memory)
+
+
+def _numbered(source: str) -> tuple[str, int]:
+    """The source with its barriers, shuffles and shared arrays numbered, and how many barriers there are."""
+    barriers, shuffles, arrays = iter(range(10**6)), iter(range(10**6)), iter(range(10**6))
+    text = _BARRIER.sub(lambda _: f"ON_CPU_BARRIER({next(barriers)})", source)
+    text = _SHUFFLE.sub(lambda _: f"OnCpuShuffleXor({next(shuffles)}, ", text)
+    text = _SHARED.sub(lambda m: f"ON_CPU_SHARED({next(arrays)}, {m[1]}, {m[2]}, {m[3]});", text)
+    assert "__shared__" not in text, "a shared array is declared in a way that the emulator does not know"
+    return text, next(barriers)
+
+
+def _function(launch: Launch, source: str) -> str:
+    parameters = re.search(rf"\b{launch.function}\(([^)]*)\)", source)[1].split(",")
+    types = [re.match(r"\s*(.*?)\s*(?:__restrict__)?\s*\w+\s*$", parameter)[1] for parameter in parameters]
+    arguments = [f"({kind})taken[{i}]" if kind.endswith("*") else f"*({kind}*)taken[{i}]" for i, kind in enumerate(types)]
+    return _FUNCTION.format(name=launch.function, arguments=", ".join(arguments))

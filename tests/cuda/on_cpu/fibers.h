@@ -1,0 +1,188 @@
+// The threads of a block as fibers, one block after the other. Which thread runs next is drawn at random wherever one waits for
+// others, so that what a barrier is missing for comes out wrong in some order.
+#pragma once
+#include <signal.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "memory.h"
+
+struct Dim {
+  unsigned x = 1, y = 1, z = 1;
+  unsigned count() const { return x * y * z; }
+};
+inline Dim threadIdx, blockIdx, blockDim, gridDim;
+
+namespace on_cpu {
+
+constexpr unsigned kWarp = 32;
+constexpr size_t kStackNbytes = 64 << 10;
+
+struct Fiber {
+  enum class State { kReady, kAtBarrier, kInWarp, kDone };
+  ucontext_t context;
+  std::unique_ptr<Guarded> stack;
+  Dim index;
+  State state = State::kReady;
+  int place = 0;           // of the barrier or shuffle at which it waits
+  uint64_t exchanged = 0;  // what it shows to its warp
+};
+
+// A launch in the making; there is one at a time.
+class Grid {
+ public:
+  // `skipped` is the barrier that is left out, -1 for none.
+  Grid(Dim grid, Dim block, std::function<void()> body, unsigned seed, int skipped)
+      : body_(std::move(body)), fibers_(block.count()), skipped_(skipped), random_(seed) {
+    gridDim = grid, blockDim = block;
+    for (unsigned i = 0; i < fibers_.size(); ++i) {
+      fibers_[i].index = {i % block.x, i / block.x % block.y, i / block.x / block.y};
+    }
+  }
+
+  // All blocks, in random order; what goes wrong is a std::runtime_error.
+  void Run() {
+    current_grid = this;
+    struct sigaction fault = {}, before_segv, before_bus;
+    fault.sa_handler = &OnFault;
+    fault.sa_flags = SA_NODEFER;
+    sigaction(SIGSEGV, &fault, &before_segv);
+    sigaction(SIGBUS, &fault, &before_bus);
+    std::vector<unsigned> blocks(gridDim.count());
+    for (unsigned i = 0; i < blocks.size(); ++i) blocks[i] = i;
+    std::shuffle(blocks.begin(), blocks.end(), random_);
+    for (unsigned i : blocks) {
+      blockIdx = {i % gridDim.x, i / gridDim.x % gridDim.y, i / gridDim.x / gridDim.y};
+      RunBlock();
+      if (!error_.empty()) break;
+    }
+    sigaction(SIGSEGV, &before_segv, nullptr);
+    sigaction(SIGBUS, &before_bus, nullptr);
+    current_grid = nullptr;
+    if (!error_.empty()) throw std::runtime_error(error_);
+  }
+
+  // The block's array number `index`.
+  void* Shared(int index, size_t nbytes) {
+    std::unique_ptr<Guarded>& array = shared_[index];
+    if (!array) array = std::make_unique<Guarded>(nbytes);
+    return array->data();
+  }
+
+  // The current thread waits for all others of its block at the barrier `place`.
+  void Barrier(int place) {
+    if (place != skipped_) Wait(Fiber::State::kAtBarrier, place);
+  }
+
+  // What thread `lane` of the current one's warp shows, all of whose threads come to `place`.
+  uint64_t Exchange(int place, uint64_t shown, unsigned lane) {
+    const unsigned first = running_ / kWarp * kWarp, self = running_;
+    fibers_[self].exchanged = shown;
+    Wait(Fiber::State::kInWarp, place);
+    const uint64_t taken = fibers_[std::min<size_t>(first + lane, fibers_.size() - 1)].exchanged;
+    Wait(Fiber::State::kInWarp, place);
+    return taken;
+  }
+
+  // Ends the launch, from within a thread.
+  [[noreturn]] void Fail(const char* error) {
+    error_ = error;
+    setcontext(&scheduler_);
+    std::abort();
+  }
+
+  unsigned lane() const { return running_ % kWarp; }
+
+  static inline Grid* current_grid = nullptr;
+  static inline std::vector<std::unique_ptr<Guarded>> stacks;  // of threads that have ended
+
+ private:
+  static void OnFault(int) {
+    current_grid->Fail("a thread reads or writes outside of its buffers");
+  }
+
+  static void Start() {
+    Grid* grid = current_grid;
+    grid->body_();
+    grid->fibers_[grid->running_].state = Fiber::State::kDone;
+    setcontext(&grid->scheduler_);
+  }
+
+  void Wait(Fiber::State state, int place) {
+    Fiber& fiber = fibers_[running_];
+    fiber.state = state, fiber.place = place;
+    swapcontext(&fiber.context, &scheduler_);
+  }
+
+  void RunBlock() {
+    for (auto& [_, array] : shared_) array->Poison();
+    ready_.clear();
+    for (unsigned i = 0; i < fibers_.size(); ++i) {
+      fibers_[i].state = Fiber::State::kReady;
+      ready_.push_back(i);
+    }
+    std::shuffle(ready_.begin(), ready_.end(), random_);
+    // In half of the blocks a warp that need not wait goes on at once, and gets as far ahead of the others as barriers let it.
+    const bool runs_ahead = random_() % 2;
+    while (!ready_.empty()) {
+      if (!runs_ahead) std::swap(ready_[random_() % ready_.size()], ready_.back());
+      running_ = ready_.back();
+      ready_.pop_back();
+      Fiber& fiber = fibers_[running_];
+      if (!fiber.stack) Prepare(&fiber);
+      threadIdx = fiber.index;
+      swapcontext(&scheduler_, &fiber.context);
+      if (!error_.empty()) return;
+      if (fiber.state == Fiber::State::kDone) stacks.push_back(std::move(fiber.stack));
+      if (fiber.state == Fiber::State::kInWarp) {
+        const unsigned first = running_ / kWarp * kWarp;
+        Release(Fiber::State::kInWarp, first, std::min<unsigned>(first + kWarp, fibers_.size()));
+      }
+      if (ready_.empty()) Release(Fiber::State::kAtBarrier, 0, fibers_.size());
+    }
+    for (const Fiber& fiber : fibers_)
+      if (fiber.state != Fiber::State::kDone) error_ = "threads wait for others that have ended or wait elsewhere";
+  }
+
+  void Prepare(Fiber* fiber) {
+    if (stacks.empty()) stacks.push_back(std::make_unique<Guarded>(kStackNbytes));
+    fiber->stack = std::move(stacks.back());
+    stacks.pop_back();
+    getcontext(&fiber->context);
+    fiber->context.uc_stack.ss_sp = fiber->stack->data();
+    fiber->context.uc_stack.ss_size = fiber->stack->nbytes();
+    makecontext(&fiber->context, &Start, 0);
+  }
+
+  // Threads [first, last) go on, if all of them are in this state at one place.
+  void Release(Fiber::State state, unsigned first, unsigned last) {
+    for (unsigned i = first; i < last; ++i)
+      if (fibers_[i].state != state || fibers_[i].place != fibers_[first].place) return;
+    for (unsigned i = first; i < last; ++i) {
+      fibers_[i].state = Fiber::State::kReady;
+      ready_.push_back(i);
+    }
+    std::shuffle(ready_.end() - (last - first), ready_.end(), random_);
+  }
+
+  std::function<void()> body_;
+  std::vector<Fiber> fibers_;
+  int skipped_;
+  std::mt19937 random_;
+  std::vector<unsigned> ready_;  // threads that need not wait
+  std::map<int, std::unique_ptr<Guarded>> shared_;
+  ucontext_t scheduler_;
+  unsigned running_ = 0;
+  std::string error_;
+};
+
+}  // namespace on_cpu

@@ -1,0 +1,81 @@
+"""Convolutions as implicit matrix products: right in every order of threads, with every barrier needed, and fast loops."""
+
+import pytest
+
+from flexcomp.compiler.cuda_code import cuda_code
+from flexcomp.schedules.cuda import ARCHITECTURES, conv
+from flexcomp.schedules.cuda.product import TILES, BlockTile, choose
+from flexcomp.schedules.tiles.panel import panel_of
+from flexcomp.schedules.tiles.place import Place
+from flexcomp.schedules.tiles.spec import ConvSpec
+from tests.cuda import nvcc
+from tests.cuda.on_cpu.emulator import Emulator
+from tests.schedules.cuda import barriers
+from tests.schedules.cuda.layers import Layer
+
+ORIN = ARCHITECTURES["sm_87"]
+SAME = (1, 1, 1, 1)
+RESIDUAL = ("relu", ("add", ("acc",), ("tensor", 0)))
+SCALED = ("multiply", ("acc",), ("channel", 0))
+CASES = {
+    "window": (ConvSpec(1, 9, 7, 16, 32, (3, 3), padding=SAME), 32),
+    "few_channels": (ConvSpec(2, 9, 7, 3, 20, (5, 3), (2, 2), (2, 1, 1, 1), epilogue=RESIDUAL), 32),
+    "many_columns": (ConvSpec(1, 5, 20, 3, 32, (2, 11), padding=(0, 5, 0, 5)), 32),
+    "large_kernel": (ConvSpec(1, 9, 9, 4, 32, (7, 7), padding=(3, 3, 3, 3)), 32),
+    "pointwise_int8": (ConvSpec(1, 13, 9, 40, 70, epilogue=SCALED, weights="int8"), 64),
+    "groups_float16": (ConvSpec(1, 8, 8, 32, 128, (3, 3), padding=SAME, dilation=(2, 1), groups=2, weights="float16"), 64),
+    "bfloat16": (ConvSpec(1, 5, 8, 20, 130, (3, 3), padding=SAME, weights="bfloat16"), 128),
+    "dense": (ConvSpec(1, 1, 33, 19, 35, epilogue=("sigmoid", ("acc",))), 32),
+    "placed": (ConvSpec(1, 4, 6, 8, 24, place=Place((1, 4, 6, 64), 8, 64)), 32),
+}
+
+
+def tile_of(columns: int) -> BlockTile:
+    return next(tile for tile in sorted(TILES, key=lambda tile: tile.rows) if tile.columns == columns)
+
+
+@pytest.fixture(scope="module")
+def layers():
+    return {name: Layer(spec, panel_of(spec, columns)) for name, (spec, columns) in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    codes = {name: cuda_code(conv.kernel(spec, tile_of(columns)), ORIN, name) for name, (spec, columns) in CASES.items()}
+    return Emulator(codes, tmp_path_factory.mktemp("conv"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_numpy_in_any_order(emulator, layers, name):
+    assert max(layers[name].error(emulator, name, seed) for seed in range(3)) < 2e-6
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_barrier_is_needed(emulator, layers, name):
+    assert emulator.barriers(name) == (2 if layers[name].spec.taps > tile_of(CASES[name][1]).depth else 1)
+    assert barriers.needless(emulator, name, lambda _: layers[name].whole()) == []
+
+
+def test_tiles_are_small_where_there_is_little_to_do():
+    large, small = choose(112 * 112, 256, 1, ORIN), choose(49, 64, 1, ORIN)
+    assert large.rows == 128 and small.rows * small.columns < 64 * 64
+
+
+@pytest.mark.skipif(nvcc.nvcc() is None, reason="needs nvcc")
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_loops_are_multiplications(architecture, tmp_path):
+    """At least 85 % of the instructions of the loop over products, vectors of 128 bits from shared memory, no spills."""
+    specs = {
+        "window": (ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME), BlockTile(128, 128, 16)),
+        "pointwise": (ConvSpec(1, 56, 56, 256, 64), BlockTile(128, 64, 16)),
+        "narrow": (ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME, weights="int8"), BlockTile(128, 128, 16)),
+    }
+    codes = [cuda_code(conv.kernel(*case), ARCHITECTURES[architecture], name) for name, case in specs.items()]
+    cubin, functions = nvcc.compiled(codes, architecture, tmp_path)
+    assert [function.spilled_nbytes for function in functions.values()] == [0, 0, 0]
+    if nvcc.nvdisasm() is None:
+        pytest.skip("needs nvdisasm")
+    for name in functions:
+        loop = nvcc.longest_loop(cubin, name)
+        assert nvcc.share(loop, "FFMA") > 0.85
+        assert sum("LDS" in instruction for instruction in loop) == sum("LDS.128" in instruction for instruction in loop)
