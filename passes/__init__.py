@@ -10,6 +10,7 @@ from .fuse_generic import FuseGeneric
 from .fuse_layers import FuseLayers
 from .keep_constant_outputs import KeepConstantOutputs
 from .keep_integers import KeepIntegers
+from .lower_attention import LowerAttention
 from .lower_operators import LowerOperators
 from .lower_recurrence import LowerRecurrence
 from .nhwc import ToNHWC
@@ -31,6 +32,7 @@ __all__ = [
     "FuseLayers",
     "KeepConstantOutputs",
     "KeepIntegers",
+    "LowerAttention",
     "LowerOperators",
     "LowerRecurrence",
     "PlaceParts",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import tvm
-from tvm import ir, relax
+from tvm import ir, relax, tirx
 from tvm.relax import op
 
 from ..schedules.operators import attention
@@ -19,7 +19,7 @@ from .ir import bindings, dtype, operator, shape, static_tensor, uses
 from .layers import scalar
 from .module_pass import module_pass
 from .rebuild import MainRewriter, permuted_axes
-from .views import View, reshaped_strides, view_of
+from .views import View, access_of, readable, view_of
 from .weights import function_of, weight_vars
 
 # What hides a score for certain: none comes near it from the other side.
@@ -221,7 +221,7 @@ class _Fuser(MainRewriter):
         args = [q.source, k.source, v.source]
         spec = AttentionSpec(
             batch, heads, queries, keys, depth, value_depth,
-            q=_access(q, lead), k=_access(k, lead), v=_access(v, lead), y=y,
+            q=access_of(q, lead), k=access_of(k, lead), v=access_of(v, lead), y=y,
             scale=match.scale * q.scale * k.scale,
         )  # fmt: skip
         if causal:
@@ -237,7 +237,7 @@ class _Fuser(MainRewriter):
 
     def _operand(self, var: relax.Var, lead: tuple[int, int], scaled: bool = True) -> View:
         view = self._view(var)
-        if not _readable(view, lead) or (view.scale != 1.0 and not scaled):
+        if not readable(view, lead) or (view.scale != 1.0 and not scaled):
             view = View.whole(var)
         return replace(view, source=self.substitute(view.source))
 
@@ -245,7 +245,7 @@ class _Fuser(MainRewriter):
         """Keys as [… keys, depth]; the product has them transposed."""
         view = self._view(var)
         swapped = replace(view, shape=_swap_last(view.shape), strides=_swap_last(view.strides))
-        if _readable(swapped, lead):
+        if readable(swapped, lead):
             return replace(swapped, source=self.substitute(swapped.source))
         axes = _swap_last(tuple(range(len(shape(var)))))
         return View.whole(self.emit(self.permute(self.substitute(var), list(axes))))
@@ -288,14 +288,18 @@ class _Fuser(MainRewriter):
     def _kernel(self, spec: AttentionSpec) -> ir.GlobalVar:
         if spec not in self.kernels:
             name = f"attention_{len(self.kernels)}"
-            lanes = max(blocks.vectors for blocks in attention.blocks_of(spec, self.unit)) * self.unit.width
-            described = kernel_attributes(
-                "attention", f"attention {min(lanes, spec.queries)} queries", str(spec), spec.flops,
-                scratch=attention.scratch(spec, self.unit), work=attention.work(spec),
-            )  # fmt: skip
-            func = attention.kernel(spec, self.unit).with_attrs(described)
-            self.kernels[spec] = self.builder.add_func(func.with_attr("global_symbol", name), name)
+            self.kernels[spec] = self.builder.add_func(kernel_of(spec, self.unit, name), name)
         return self.kernels[spec]
+
+
+def kernel_of(spec: AttentionSpec, unit: VectorUnit, name: str) -> tirx.PrimFunc:
+    """The kernel with all that the lowering wants to know."""
+    lanes = max(blocks.vectors for blocks in attention.blocks_of(spec, unit)) * unit.width
+    described = kernel_attributes(
+        "attention", f"attention {min(lanes, spec.queries)} queries", str(spec), spec.flops,
+        scratch=attention.scratch(spec, unit), work=attention.work(spec),
+    )  # fmt: skip
+    return attention.kernel(spec, unit).with_attrs({**described, "global_symbol": name})
 
 
 def _padded(extents: tuple[int, ...]) -> tuple[int, ...]:
@@ -307,20 +311,3 @@ def _padded(extents: tuple[int, ...]) -> tuple[int, ...]:
 
 def _swap_last(values: tuple) -> tuple:
     return (*values[:-2], values[-1], values[-2])
-
-
-def _readable(view: View, lead: tuple[int, int]) -> bool:
-    """Whether neighbours in depth are neighbours in memory, and batch and heads have strides."""
-    dense = view.strides[-1] == 1 or view.shape[-1] == 1
-    return dense and _strides(view, lead) is not None
-
-
-def _strides(view: View, lead: tuple[int, int]) -> tuple[int, ...] | None:
-    return reshaped_strides(view.shape, view.strides, (*lead, *view.shape[-2:]))
-
-
-def _access(view: View, lead: tuple[int, int]) -> Access:
-    """A view [… rows, depth] by batch and head."""
-    strides = _strides(view, lead)
-    assert strides is not None, "dense tensors have strides in any shape"
-    return Access(shape(view.source), view.offset, *strides[:3])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, relax
 
+from ..schedules.operators.attention import Access
 from .ir import dtype, operator, shape, static_tensor
 from .rebuild import permuted_axes
 
@@ -137,3 +138,20 @@ def reshaped_strides(old: tuple[int, ...], strides: tuple[int, ...], new: tuple[
         result += reversed(group)
         position, i = last, stop
     return tuple(result)
+
+
+def readable(view: View, lead: tuple[int, int]) -> bool:
+    """Whether neighbours in depth are neighbours in memory, and batch and heads have strides."""
+    dense = view.strides[-1] == 1 or view.shape[-1] == 1
+    return dense and _strides(view, lead) is not None
+
+
+def _strides(view: View, lead: tuple[int, int]) -> tuple[int, ...] | None:
+    return reshaped_strides(view.shape, view.strides, (*lead, *view.shape[-2:]))
+
+
+def access_of(view: View, lead: tuple[int, int]) -> Access:
+    """A view [… rows, depth] by batch and head, which `lead` has the extents of."""
+    strides = _strides(view, lead)
+    assert strides is not None, "dense tensors have strides in any shape"
+    return Access(shape(view.source), view.offset, *strides[:3])

@@ -18,6 +18,7 @@ from flexcomp.passes import (
     FuseLayers,
     KeepConstantOutputs,
     KeepIntegers,
+    LowerAttention,
     LowerOperators,
     LowerRecurrence,
     PlaceParts,
@@ -54,6 +55,7 @@ def transformers(
     return [
         CheckIndices(evaluate),
         FuseAttention(unit, evaluate),
+        LowerAttention(unit),
         SliceEmbeddings(unit, weight_type),
         LowerRecurrence(unit, weight_type),
     ]

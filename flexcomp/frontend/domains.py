@@ -9,6 +9,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.operators import CONVERTERS
+from flexcomp.frontend.operators.attention import is_over_cache
 
 DEFAULT = ("", "ai.onnx")
 
@@ -24,6 +25,8 @@ def is_converted(node: onnx.NodeProto) -> bool:
     kind = node.op_type
     if node.domain not in DEFAULT:
         return False
+    if kind == "Attention":  # of others ONNX's definition is as good
+        return is_over_cache(node)
     return kind in CONVERTERS or (kind in onnx_frontend._get_convert_map() and kind not in _NAMESAKES and is_onnx(kind))
 
 

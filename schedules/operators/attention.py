@@ -8,8 +8,10 @@ For a block of queries of one head, with R = queries rounded up to whole vectors
 3. Pᵀ = exp(Pᵀ - largest), with its sum. One query is one lane: nothing is added up across lanes.
 4. y = P V / sum, a register tile of queries × depth, V read in place.
 
-Where the mask is causal, keys after the block's last query are left out. The last block overlaps the one before it; a
-single block of too few queries repeats the last one. Blocks run in parallel in `slots`, each with scratch of its own.
+Where the mask is causal, keys after the block's last query are left out. Where it is known only at run time how many keys
+of a batch are valid, those behind them are left out as well: the time goes with the valid keys. The last block overlaps the
+one before it; a single block of too few queries repeats the last one. Blocks run in parallel in `slots`, each with scratch of
+its own.
 
 Scores of a whole block are kept, as in Rabe & Staats, "Self-attention does not need O(n²) memory" (2021), section 2,
 with one chunk of keys: scratch grows with the keys, not with their square.
@@ -21,6 +23,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
@@ -75,17 +78,24 @@ class AttentionSpec:
     v: Access
     y: Access
     scale: float = 1.0
-    mask: str | None = None  # one of MASKS; causal: query i sees the keys up to i + keys - queries
+    # One of MASKS; causal: query i sees the keys up to i + keys - queries, of keys those that are valid.
+    mask: str | None = None
     # float32 [batch or 1, heads or 1, keys, queries or 1], transposed; added, or choosing scores where it is not 0
     mask_shape: tuple[int, int, int, int] | None = None
     fill: float = 0.0  # what scores become that "where" hides
+    has_lengths: bool = False  # int64[batch] says how many keys are valid; a query that sees none gets 0
+    group: int = 1  # heads of queries that have one head of keys and values in common
 
     def __post_init__(self) -> None:
         if self.mask not in MASKS:
             raise ValueError(f"mask {self.mask!r} is none of {MASKS}")
         if (self.mask in ("add", "where")) != (self.mask_shape is not None):
             raise ValueError("masks that are added or choose have a shape, others none")
-        if self.mask == "causal" and self.keys < self.queries:
+        if self.has_lengths and self.mask_shape is not None:
+            raise ValueError("a mask that is given says which keys are valid")
+        if self.heads % self.group:
+            raise ValueError(f"{self.heads} heads are no groups of {self.group}")
+        if self.mask == "causal" and self.keys < self.queries and not self.has_lengths:
             raise ValueError(f"with a causal mask {self.queries} queries need as many keys, not {self.keys}")
 
     @property
@@ -95,7 +105,7 @@ class AttentionSpec:
 
     def __str__(self) -> str:
         sizes = f"{self.batch * self.heads}×[{self.queries}×{self.keys}] depth {self.depth}"
-        return f"{sizes}{f' {self.mask} mask' if self.mask else ''}"
+        return f"{sizes}{f' {self.mask} mask' if self.mask else ''}{' of a cache' if self.has_lengths else ''}"
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,7 @@ def scratch(spec: AttentionSpec, unit: VectorUnit) -> tuple[tuple[int, int], ...
 
 
 def kernel(spec: AttentionSpec, unit: VectorUnit) -> tirx.PrimFunc:
-    """A PrimFunc (q, k, v, [mask,] y, scratch), buffers as the accesses and `scratch` say."""
+    """A PrimFunc (q, k, v, [mask,] [lengths,] y, scratch), buffers as the accesses and `scratch` say."""
     ((count, each),) = scratch(spec, unit)
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
@@ -144,9 +154,11 @@ def kernel(spec: AttentionSpec, unit: VectorUnit) -> tirx.PrimFunc:
         shapes = {name: getattr(spec, name).buffer for name in ("q", "k", "v")}
         if spec.mask_shape:
             shapes["mask"] = spec.mask_shape
+        if spec.has_lengths:
+            shapes["lengths"] = (spec.batch,)
         shapes.update(y=spec.y.buffer, work=(count, each))
-        given = [T.arg(name, T.buffer(shape, "float32")) for name, shape in shapes.items()]
-        buffers = dict(zip(shapes, map(flat, given, map(math.prod, shapes.values())), strict=True))
+        given = {name: T.arg(name, T.buffer(shape, _dtype(name))) for name, shape in shapes.items()}
+        buffers = {name: flat(one, math.prod(shapes[name]), _dtype(name)) for name, one in given.items()}
         for blocks in blocks_of(spec, unit):
             tasks = spec.batch * spec.heads * blocks.count
             share = math.ceil(tasks / count)
@@ -156,6 +168,10 @@ def kernel(spec: AttentionSpec, unit: VectorUnit) -> tirx.PrimFunc:
     return builder.get()
 
 
+def _dtype(parameter: str) -> str:
+    return "int64" if parameter == "lengths" else "float32"
+
+
 class _Block:
     """What is done for one block of queries."""
 
@@ -163,7 +179,8 @@ class _Block:
         self, spec: AttentionSpec, unit: VectorUnit, blocks: Blocks, buffers: dict[str, tirx.Buffer], work_at
     ) -> None:
         self.spec, self.unit, self.blocks = spec, unit, blocks
-        self.q, self.k, self.v, self.mask = (buffers.get(name) for name in ("q", "k", "v", "mask"))
+        self.q, self.k, self.v, self.mask, self.lengths = (buffers.get(name) for name in ("q", "k", "v", "mask", "lengths"))
+        self.valid: ir.Expr | int = spec.keys
         self.y, self.work, self.transposed = buffers["y"], buffers["work"], work_at
         self.lanes = blocks.vectors * unit.width
         self.scores = work_at + spec.depth * self.lanes
@@ -173,17 +190,22 @@ class _Block:
         spec, blocks = self.spec, self.blocks
         head = T.bind(task // blocks.count)
         self.batch, self.head = T.bind(head // spec.heads), T.bind(head % spec.heads)
+        if self.lengths is not None:
+            length = tirx.min(self.lengths[self.batch], tirx.const(spec.keys, "int64"))
+            self.valid = T.bind(tirx.Cast("int32", tirx.max(length, tirx.const(0, "int64"))))
         start = blocks.start + task % blocks.count * self.lanes
         self.start = T.bind(tirx.max(tirx.min(start, spec.queries - self.lanes), 0))
         self._transpose()
         largest = Accumulators(1, self.pieces)
-        largest.fill(1, lambda _, lanes: spread(tirx.const(float("-inf"), "float32"), lanes))
+        # Less than any score, and finite where there may be none: what is hidden is then as far below it.
+        least = float(np.finfo("float32").min) if spec.has_lengths else float("-inf")
+        largest.fill(1, lambda _, lanes: spread(tirx.const(least, "float32"), lanes))
         keys = self._products(largest)
         inverse = self._exponentials(keys, largest)
         self._mix(keys, inverse)
 
-    def _at(self, access: Access, row) -> ir.Expr:
-        return access.offset + self.batch * access.batch + self.head * access.head + row * access.row
+    def _at(self, access: Access, row, group: int = 1) -> ir.Expr:
+        return access.offset + self.batch * access.batch + self.head // group * access.head + row * access.row
 
     def _transpose(self) -> None:
         spec = self.spec
@@ -200,17 +222,25 @@ class _Block:
         acc = Accumulators(min(rows, spec.keys), self.pieces)
         taken: ir.Expr | int = 0
         for start, size, count in runs(split_evenly(spec.keys, rows)):
-            if spec.mask == "causal":
-                seen = self.start + (self.lanes + spec.keys - spec.queries)
-                count = tirx.max(tirx.min((seen - start + (size - 1)) // size, count), 0)
+            if spec.mask == "causal" or spec.has_lengths:
+                count = tirx.max(tirx.min((self._seen() - start + (size - 1)) // size, count), 0)
             with T.serial(count) as i:
                 self._tile(acc, start + i * size, size, largest)
             taken = taken + count * size
+        if spec.has_lengths:  # the last tile may have keys that are not valid, of which there is nothing to be read
+            taken = tirx.min(taken, self.valid)
         return taken if isinstance(taken, int) else T.bind(taken)
+
+    def _seen(self) -> ir.Expr:
+        """Keys that some query of the block sees."""
+        if self.spec.mask != "causal":
+            return self.valid
+        seen = self.start + (self.lanes + self.valid - self.spec.queries)
+        return tirx.min(seen, self.valid) if self.spec.has_lengths else seen
 
     def _tile(self, acc: Accumulators, first, size: int, largest: Accumulators) -> None:
         spec = self.spec
-        key = T.bind(self._at(spec.k, first))
+        key = T.bind(self._at(spec.k, first, spec.group))
         acc.fill(size, lambda _, lanes: zero(lanes))
         lane.reduce(
             acc,
@@ -228,12 +258,17 @@ class _Block:
 
     def _masked(self, score, key, start: int, lanes: int) -> ir.Expr:
         spec = self.spec
-        if spec.mask is None:
+        if spec.mask is None and not spec.has_lengths:
             return score
-        fill = spread(tirx.const(float("-inf") if spec.mask == "causal" else spec.fill, "float32"), lanes)
+        fill = spread(tirx.const(spec.fill if spec.mask_shape else float("-inf"), "float32"), lanes)
         if spec.mask == "causal":
-            last = vector(self.start + (start + spec.keys - spec.queries), lanes)
-            return tirx.Select(last >= spread(key, lanes), score, fill)
+            last = vector(self.start + (start + self.valid - spec.queries), lanes)
+            visible = last >= spread(key, lanes)
+        if spec.has_lengths:  # of the lanes behind the last query one may see more than there is
+            inside = spread(key, lanes) < spread(self.valid, lanes)
+            visible = tirx.bitwise_and(visible, inside) if spec.mask else inside
+        if not spec.mask_shape:
+            return tirx.Select(visible, score, fill)
         batch, heads, keys, queries = spec.mask_shape
         place = self.batch * (heads * keys) if batch > 1 else 0
         place = ((place + self.head * keys if heads > 1 else place) + key) * queries
@@ -264,8 +299,9 @@ class _Block:
                 sums.update(start, lanes, lambda old, value=value: old + value)
         inverse = T.alloc_buffer((self.lanes,), "float32", scope="global")
         for start, lanes in self.pieces:
-            one = spread(tirx.const(1.0, "float32"), lanes)
-            T.buffer_store(inverse, one / sums.get(0, start, lanes), [vector(start, lanes)])
+            one, total = spread(tirx.const(1.0, "float32"), lanes), sums.get(0, start, lanes)
+            value = tirx.Select(total == zero(lanes), zero(lanes), one / total) if self.spec.has_lengths else one / total
+            T.buffer_store(inverse, value, [vector(start, lanes)])
         return inverse
 
     def _mix(self, keys, inverse: tirx.Buffer) -> None:
@@ -280,7 +316,7 @@ class _Block:
 
     def _mix_tile(self, acc: Accumulators, first, size: int, column: int, keys, inverse: tirx.Buffer) -> None:
         spec = self.spec
-        value = self._at(spec.v, 0) + column
+        value = self._at(spec.v, 0, spec.group) + column
         acc.fill(size, lambda _, lanes: zero(lanes))
         with T.serial(keys) as key:
             acc.accumulate(

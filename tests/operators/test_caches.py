@@ -95,6 +95,53 @@ def test_what_onnx_does_not_know_is_refused(attributes, indices, says):
         flexcomp.build(graph, threads=1)
 
 
+@pytest.mark.parametrize("element", ["float32", "float16"])
+@pytest.mark.parametrize("is_causal", [0, 1])
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
+@pytest.mark.parametrize("rank", [3, 4])
+def test_attention_to_valid_keys(element, is_causal, heads, rank):
+    """As ONNX defines it; heads of keys that several heads of queries have in common, and queries that see nothing."""
+    queries, keys, depth, sizes = 3, 10, 8, (2, 3)
+    shapes = {"q": (2, queries, heads[0]), "k": (2, keys, heads[1]), "v": (2, keys, heads[1])}
+    extents = {n: (b, h, r, depth) if rank == 4 else (b, r, h * depth) for n, (b, r, h) in shapes.items()}
+    numbers = {} if rank == 4 else {"q_num_heads": heads[0], "kv_num_heads": heads[1]}
+    none = [""] * 3
+    type_ = helper.np_dtype_to_tensor_dtype(np.dtype(element))
+    types = dict.fromkeys("qkv", type_) | {"n": TensorProto.INT64}
+    graph = model(
+        [node("Attention", "q", "k", "v", *none, "n", is_causal=is_causal, scale=0.4, **numbers)], {**extents, "n": sizes[:1]},
+        ["y"], types=types | {"y": type_}, opset=24,
+    )  # fmt: skip
+    judge = ReferenceEvaluator(graph)
+    artifact = flexcomp.build(graph, threads=1)
+    assert "attention" in [layer.op for layer in artifact.program.layers]
+    with artifact.session() as session:
+        for lengths in ([10, 4], [1, 3], [0, 7]):
+            given = {name: random(*extent).astype(element) for name, extent in extents.items()} | {"n": np.int64(lengths)}
+            found, tolerance = scattered(session, given), 1e-5 if element == "float32" else 2e-3
+            np.testing.assert_allclose(found, judge.run(None, given)[0], rtol=tolerance, atol=tolerance)
+        for wrong in ([11, 0], [-1, 5]):
+            with pytest.raises(InputError, match=r"\(Attention\): .* outside of"):
+                scattered(session, given | {"n": np.int64(wrong)})
+
+
+@pytest.mark.parametrize(
+    ("extents", "attributes", "types", "says"),
+    [
+        ({"k": (1, 2, 9, 8)}, {}, {}, "do not fit each other"),
+        ({}, {}, dict.fromkeys("qkv", TensorProto.DOUBLE), "export the network in float32"),
+    ],
+)
+def test_attention_that_is_none(extents, attributes, types, says):
+    shapes = {"q": (1, 4, 3, 8), "k": (1, 2, 10, 8), "v": (1, 2, 10, 8), "n": (1,)} | extents
+    graph = model(
+        [node("Attention", "q", "k", "v", "", "", "", "n", **attributes)], shapes, ["y"],
+        types={"n": TensorProto.INT64, "y": types.get("q", TensorProto.FLOAT), **types}, opset=24,
+    )  # fmt: skip
+    with pytest.raises((UnsupportedModelError, ModelError), match=says):
+        flexcomp.build(graph, threads=1)
+
+
 def decoder(rows: int):
     """A layer of attention over a cache: embedding, one norm, heads, logits. "at" counts the tokens before."""
     rng = np.random.default_rng(0)

@@ -42,7 +42,7 @@ class Rings:
         nodes = [
             node("MatMul", ["x", "w"], ["a"]), node("Reshape", ["a", "row"], ["a4"]),
             node("TensorScatter", ["c0", "a4", "at"], ["c1"], mode="circular"),
-            node("Reshape", ["c1", "flat"], ["call"]), node("MatMul", ["call", "u"], ["b"]), node("Reshape", ["b", "row"], ["b4"]),
+            node("Reshape", ["c1", "flat"], ["all"]), node("MatMul", ["all", "u"], ["b"]), node("Reshape", ["b", "row"], ["b4"]),
             node("TensorScatter", ["d0", "b4", "at"], ["d1"], mode="circular"),
             node("Reshape", ["d1", "flat"], ["dall"]), node("MatMul", ["dall", "v"], ["y"]),
         ]  # fmt: skip

@@ -259,6 +259,9 @@ def test_what_stays_is_of_nobody_else(tiny, create):
     refused(create, written, tiny.digest, "writes to value state, which is an input or complete")
 
 
+PAGE_OF = Weights(0, 1, 1024)
+
+
 def exchanging(program, *, args=None, layer=None, at=None):
     """Its input is a state, bytes of which a layer, the last, exchanges with the output."""
     program = with_state(program)
@@ -292,7 +295,7 @@ def exchanging(program, *, args=None, layer=None, at=None):
         ({"args": lambda own, rows: (replace(own, type=TensorType((128,))), rows)}, "exchanges something else than parts"),
         ({"args": lambda own, rows: (own, rows, replace(own, exchanged=False))}, "layer exchange uses what it writes"),
         ({"args": lambda own, rows: (own, rows, replace(rows, exchanged=False))}, "layer exchange uses what it writes"),
-        ({"args": lambda own, rows: (own, rows, ScratchArg(0, builder.VECTOR)), "layer": {"scratch_nbytes": 1024}}, "does not stay"),
+        ({"args": lambda own, rows: (own, rows, WeightArg(0, builder.VECTOR)), "layer": {"weights": PAGE_OF}}, "does not stay"),
         ({"args": lambda own, rows: (own, rows, ValueArg(1, builder.VECTOR, written=True))}, "takes what does not stay"),
         ({"args": lambda own, rows: (own, rows, ValueArg(1, builder.VECTOR, over=True))}, "takes what does not stay"),
         ({"args": lambda own, rows: (own, replace(rows, part=2.0))}, "no byte of it, or more than it has"),

@@ -5,6 +5,7 @@ translation is right and as good. What it cannot translate exactly it refuses wi
 """
 
 from flexcomp.frontend.operators import (
+    attention,
     blocks,
     caches,
     convolution,
@@ -29,6 +30,7 @@ from flexcomp.frontend.operators.node import Converter, Node
 __all__ = ["CONVERTERS", "Converter", "Node"]
 
 _GROUPS = (
+    attention,
     blocks,
     caches,
     convolution,

@@ -10,6 +10,7 @@ from tvm import relax
 from tvm.relax import op
 
 from flexcomp.errors import ModelError
+from flexcomp.frontend.operators.attention import length_bounds
 from flexcomp.frontend.operators.caches import write_bounds
 from flexcomp.frontend.operators.node import Converter, Node, dtype_of, shape_of
 from flexcomp.passes.check_indices import Bounds, check_function, checked_constant, wrapping
@@ -83,6 +84,7 @@ def _of_steps(node: Node) -> Bounds:
 
 # Operator → the input that holds indices, and their bounds.
 _INDICES: dict[str, tuple[int, Callable[[Node], Bounds]]] = {
+    "Attention": (6, length_bounds),
     "Gather": (1, _of_axis),
     "GatherElements": (1, _of_axis),
     "GRU": (4, _of_steps),

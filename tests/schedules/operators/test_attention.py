@@ -1,5 +1,7 @@
 """Attention kernels against NumPy: odd sizes, strides, masks, vector widths."""
 
+import time
+
 import numpy as np
 import pytest
 import tvm
@@ -130,6 +132,63 @@ def test_scratch_grows_with_the_keys_and_not_with_their_square():
     assert floats(2048) < 2048 * 2048 / 4
 
 
+def over_cache(spec: AttentionSpec, unit: VectorUnit, lengths: list[int]) -> np.ndarray:
+    """What the kernel computes where all rows behind the valid ones are NaN."""
+    rng = np.random.default_rng(0)
+    q, k, v = (tensor_of(rng, access) for access in (spec.q, spec.k, spec.v))
+    wanted = np.zeros(spec.y.buffer, "f4")
+    for batch, length in enumerate(lengths):
+        valid = min(max(length, 0), spec.keys)
+        k[batch, :, valid:], v[batch, :, valid:] = np.nan, np.nan
+        for head in range(spec.heads):
+            shared = head // spec.group
+            scores = spec.scale * q[batch, head].astype("f8") @ k[batch, shared, :valid].T
+            if spec.mask == "causal":
+                scores[~np.tril(np.ones(scores.shape, bool), valid - spec.queries)] = -np.inf
+            some = (scores > -np.inf).any(-1)
+            weights = np.exp(scores[some] - scores[some].max(-1, keepdims=True)) if some.any() else np.zeros((0, valid))
+            wanted[batch, head, some] = weights / weights.sum(-1, keepdims=True) @ v[batch, shared, :valid]
+    kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
+    found = call_with_scratch(kernel, [q, k, v, np.int64(lengths)], np.full(spec.y.buffer, np.nan, "f4"),
+                              attention.scratch(spec, unit)[0])  # fmt: skip
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5, err_msg=f"{spec} {lengths}")
+    return found
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_of_a_cache_only_valid_rows_are_read(unit, mask):
+    """The others are NaN here. Heads of keys in common, queries that see nothing, and lengths that no caller may give."""
+    heads, keys, depth = 4, 45, 8
+    for queries in (1, 5, 20):
+        k = Access.dense(2, heads // 2, keys, depth)
+        spec = AttentionSpec(
+            2, heads, queries, keys, depth, depth, Access.dense(2, heads, queries, depth), k, k,
+            Access.dense(2, heads, queries, depth), scale=0.3, mask=mask, has_lengths=True, group=2,
+        )  # fmt: skip
+        for lengths in ([45, 20], [1, 0], [17, 3], [-4, 10**12]):
+            over_cache(spec, unit, lengths)
+
+
+def test_the_time_goes_with_the_valid_keys():
+    """Of 4096, 16 take a small part of the time."""
+    spec, unit = dense(1, 1, 1, 4096, 64, 64, mask="causal", has_lengths=True), VectorUnit(8, 16)
+    rng = np.random.default_rng(0)
+    kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
+    args = [tvm.runtime.tensor(tensor_of(rng, access)) for access in (spec.q, spec.k, spec.v)]
+    rest = [tvm.runtime.tensor(np.zeros(shape, "f4")) for shape in (spec.y.buffer, *attention.scratch(spec, unit))]
+
+    def seconds(length: int) -> float:
+        valid, times = tvm.runtime.tensor(np.int64([length])), []
+        for _ in range(20):
+            start = time.perf_counter()
+            kernel(*args, valid, *rest)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert seconds(16) < seconds(4096) / 5
+
+
 def test_what_a_causal_mask_hides_is_not_read():
     """Keys after the last query of the first block may be anything."""
     unit, tokens = VectorUnit(8, 16), 64
@@ -162,5 +221,9 @@ def test_no_memory_besides_the_operands():
 def test_masks_are_checked():
     with pytest.raises(ValueError, match="as many keys"):
         dense(1, 1, 5, 4, 8, 8, mask="causal")
+    with pytest.raises(ValueError, match="says which keys are valid"):
+        dense(1, 1, 5, 5, 8, 8, mask="add", mask_shape=(1, 1, 5, 5), has_lengths=True)
+    with pytest.raises(ValueError, match="no groups of 2"):
+        dense(1, 3, 5, 5, 8, 8, group=2)
     with pytest.raises(ValueError, match="have a shape"):
         dense(1, 1, 5, 5, 8, 8, mask="add")
