@@ -18,6 +18,9 @@ constexpr uint64_t kHugePage = 2 << 20;
 // Of this system, 4 to 64 KiB; plans and files know kPage.
 uint64_t SystemPage() noexcept { return static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)); }
 
+// One that holds nothing has an address, too.
+uint64_t Mapped(uint64_t asked) noexcept { return RoundUp(std::max<uint64_t>(asked, 1), SystemPage()); }
+
 // For an arena of `nbytes`, and `more` of which both ends are given back.
 std::byte* Map(uint64_t nbytes, uint64_t more) {
   void* base = ::mmap(nullptr, nbytes + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -34,7 +37,7 @@ bool Unmap(std::byte* base, uint64_t nbytes) noexcept {
 
 }  // namespace
 
-Arena::Arena(uint64_t asked) : nbytes_(RoundUp(asked, SystemPage())) {
+Arena::Arena(uint64_t asked) : nbytes_(Mapped(asked)) {
   const uint64_t nbytes = nbytes_;
   if (nbytes < kHugePage) {
     base_ = Map(nbytes, 0);
@@ -95,14 +98,14 @@ void Arena::TakeFrom(Arena& other, const Carried& carried) noexcept {
 }
 
 void Arena::Shrink(uint64_t nbytes, const Carried& carried) noexcept {
-  nbytes = RoundUp(nbytes, SystemPage());
+  nbytes = Mapped(nbytes);
   // All that is behind it, too: of a huge page that is unmapped in part, nothing would go back.
   Keep(carried);
   if (nbytes < nbytes_ && Unmap(base_ + nbytes, nbytes_ - nbytes)) nbytes_ = nbytes;
 }
 
 bool Arena::Grow(uint64_t nbytes, const Carried& carried) noexcept {
-  nbytes = RoundUp(nbytes, SystemPage());
+  nbytes = Mapped(nbytes);
   void* base = ::mremap(base_, nbytes_, nbytes, MREMAP_MAYMOVE);
   if (base == MAP_FAILED) return false;
   base_ = static_cast<std::byte*>(base);

@@ -56,19 +56,21 @@ Kernels FindKernels(const Program& program, Processor& processor) {
 
 Session::Session(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options)
     : program_(std::move(program)),
+      lane_(options.lane),
       placement_(PlaceThreads(*program_, options)),
       processor_(MakeProcessor(*program_, options.library_path, placement_)),
       file_(std::make_unique<WeightsFile>(weights_path, *program_, options.storage)),
       wanted_(ChooseRung(options.budget)),
       rung_(wanted_),
-      arena_(program_->rungs[rung_].arena),
+      arena_(OwnNbytes(rung_)),
       checker_(*program_),
       calls_(*program_, FindKernels(*program_, *processor_)),
       preparer_(*program_, calls_, *processor_) {
   checker_.Check(rung_);
+  RequireInLane(rung_);
   if (options.trace) trace_.emplace();
   const auto cores = CpuSet::Available();
-  const bool own_core = cores && placement_.threads < cores->count();
+  const bool own_core = cores && placement_.threads + options.other_threads < cores->count();
   loader_ = std::make_unique<Loader>(*file_, placement_.loader, own_core);
   loader_->LetHelp(options.help);
   for (const Rung& rung : program_->rungs) loader_->Reserve(rung.loads);
@@ -93,6 +95,7 @@ class Session::ArenaUse {
   explicit ArenaUse(Session& session) : session_(session) {
     const std::lock_guard lock(session_.state_mutex_);
     session_.RequireOpen();
+    session_.RequireGoingOn();
     session_.SwitchToWanted();
     session_.running_ = true;
     session_.interrupt_ = false;
@@ -109,6 +112,7 @@ class Session::ArenaUse {
   // In the middle of an inference that was interrupted.
   void Switch() {
     const std::lock_guard lock(session_.state_mutex_);
+    session_.RequireGoingOn();
     session_.interrupt_ = false;
     ++session_.stats_.restarts;
     session_.SwitchToWanted();

@@ -30,6 +30,14 @@
 
 namespace flexcomp {
 
+// Memory that several sessions work in, one at a time: nothing in it lasts. None: a session works in its own arena.
+struct Lane {
+  std::byte* base = nullptr;
+  uint64_t nbytes = 0;  // the most that may be worked in
+
+  explicit operator bool() const noexcept { return base != nullptr; }
+};
+
 struct SessionOptions {
   std::string library_path;      // empty: found among the loaded libraries
   uint64_t budget = UINT64_MAX;  // bytes; the largest rung that fits is taken
@@ -37,6 +45,8 @@ struct SessionOptions {
   CoreOptions cores;
   bool help = true;    // threads that wait for weights prepare them, or make pages exist
   bool trace = false;  // note when steps and loads run
+  Lane lane;
+  int other_threads = 0;  // that compute beside this session's, in other lanes
   StorageOptions storage;
 };
 
@@ -98,6 +108,18 @@ class Session {
   // not even so when the inference has ended, the rung in use goes on, too, and `state` tells.
   const Rung& SetBudget(uint64_t budget);
 
+  // For sessions with a lane, whose owner says when they run and which rung they use; calls come one after the other, but Stop.
+  // Uses a rung, even if it is the one in use, and gives all memory back but that of the states. Throws as SetBudget does, and
+  // InputError if there is no such rung or the lane is too small for it.
+  void Park(size_t rung);
+  // Whether behind the inferences to come the first loads of the next one are read.
+  void ReadAhead(bool reading);
+  // Ends reading ahead: from now on until the next inference somebody else may work in the lane.
+  void LeaveLane();
+  // An inference in progress ends behind the kernel that is running, with an error of the kind "Stopped", and so does every later
+  // one until the session is parked. Any thread may call it.
+  void Stop();
+
   // Bytes of the arena that are in memory now; does not wait for the inference in progress.
   uint64_t ResidentArena();
 
@@ -132,7 +154,10 @@ class Session {
  private:
   void RequireOpen() const;
   void RequireThisProcess() const;
-  Places PlacesOf(size_t rung) const noexcept;          // in the arena: of a single model it is one piece
+  void RequireInLane(size_t rung) const;
+  void RequireGoingOn() const;
+  Places PlacesOf(size_t rung) const noexcept;
+  uint64_t OwnNbytes(size_t rung) const noexcept;  // of the arena: with a lane, of what is kept
   std::byte* PlaceOf(const Port& port) const noexcept;
   // Uses the arena for as long as it lives; a switch that was asked for meanwhile happens at its end.
   class ArenaUse;
@@ -174,12 +199,14 @@ class Session {
   std::mutex state_mutex_;  // held for moments, never while kernels run
   std::condition_variable state_changed_;
   std::shared_ptr<const Program> program_;
+  const Lane lane_;
   Placement placement_;
   std::unique_ptr<Processor> processor_;
   std::unique_ptr<WeightsFile> file_;
   // Guarded by state_mutex_; while an inference runs, the arena and what belongs to it are the inference's own.
   bool running_ = false;
   std::atomic<bool> interrupt_{false};  // the inference in progress should stop
+  bool stopped_ = false;                // for good, until the session is parked
   SessionStats stats_;
   size_t wanted_;  // the rung to be used as soon as possible
   size_t rung_;    // the rung in use

@@ -21,7 +21,11 @@ size_t Session::ChooseRung(uint64_t budget) const {
 
 Places Session::PlacesOf(size_t rung) const noexcept {
   const uint64_t border = program_->rungs[rung].working;
-  return {arena_.base(), arena_.base() + border, border};
+  return lane_ ? Places(lane_.base, arena_.base(), border) : Places(arena_.base(), arena_.base() + border, border);
+}
+
+uint64_t Session::OwnNbytes(size_t rung) const noexcept {
+  return program_->rungs[rung].arena - (lane_ ? program_->rungs[rung].working : 0);
 }
 
 void Session::Use(size_t rung) noexcept {
@@ -33,11 +37,11 @@ void Session::Use(size_t rung) noexcept {
 
 void Session::OpenLoads() noexcept {
   const Rung& rung = program_->rungs[rung_];
-  loader_->Open(rung.loads, PlacesOf(rung_), FreshPages(arena_.base(), rung.arena), &preparer_);
+  loader_->Open(rung.loads, PlacesOf(rung_), FreshPages(arena_.base(), OwnNbytes(rung_)), &preparer_);
 }
 
 bool Session::MakeRoom(size_t rung) {
-  const uint64_t nbytes = program_->rungs[rung].arena;
+  const uint64_t nbytes = OwnNbytes(rung);
   bool has_room = true;
   Arena next;
   if (nbytes > arena_.nbytes()) {
@@ -60,7 +64,7 @@ bool Session::MakeRoom(size_t rung) {
 void Session::SwitchToWanted() noexcept {
   if (wanted_ == rung_ && !abandoned_) return;
   loader_->Abort();  // it may be reading for the next inference
-  const uint64_t nbytes = program_->rungs[wanted_].arena;
+  const uint64_t nbytes = OwnNbytes(wanted_);
   if (nbytes <= arena_.nbytes()) {
     arena_.Shrink(nbytes, CarriedTo(wanted_));
   } else if (nbytes <= next_arena_.nbytes()) {
@@ -68,7 +72,7 @@ void Session::SwitchToWanted() noexcept {
     arena_ = std::exchange(next_arena_, {});
   } else if (!arena_.Grow(nbytes, CarriedTo(wanted_))) {
     wanted_ = rung_;
-    arena_.Shrink(program_->rungs[rung_].arena, CarriedTo(rung_));
+    arena_.Shrink(OwnNbytes(rung_), CarriedTo(rung_));
   }
   Use(wanted_);
 }

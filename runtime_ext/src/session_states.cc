@@ -10,12 +10,15 @@ namespace flexcomp {
 Carried Session::CarriedTo(size_t rung) const noexcept {
   if (program_->states.empty()) return {};
   const uint32_t value = program_->states.front().value;
-  const auto at = [&](size_t of) { return static_cast<uint64_t>(program_->rungs[of].value_at[value]); };
+  const auto at = [&](size_t of) {
+    const Rung& rung = program_->rungs[of];
+    return static_cast<uint64_t>(rung.value_at[value]) - (rung.arena - OwnNbytes(of));
+  };
   return {at(states_rung_), at(rung), program_->values[value].nbytes};
 }
 
 std::span<std::byte> Session::RoomBesideStates() const noexcept {
-  const uint64_t arena = program_->rungs[rung_].arena;
+  const uint64_t arena = OwnNbytes(rung_);
   const Carried states = CarriedTo(rung_);
   const uint64_t behind = states.from + states.nbytes;
   if (states.from > arena - behind) return {arena_.base(), states.from};
@@ -29,7 +32,7 @@ void Session::ForStates(const Function& function) {
   const std::lock_guard state_lock(state_mutex_);  // they may be about to be carried elsewhere
   RequireOpen();
   for (size_t i = 0; i < program_->states.size(); ++i)
-    function(i, PlacesOf(states_rung_).At(CarriedTo(states_rung_).from) + program_->states[i].offset);
+    function(i, arena_.base() + CarriedTo(states_rung_).from + program_->states[i].offset);
 }
 
 void Session::GetStates(std::span<const DLTensor* const> tensors) {

@@ -279,8 +279,23 @@ void Run(bool filling) {
   Unlock();
 }
 
+// All but what stays, wherever nothing was loaded into: of a load that stays this may be what it reads, or what it is made into.
+void WorkElsewhere() {
+  loader->GiveUpAhead();
+  Require(source->idle(), "a read is in flight into what somebody else uses");
+  bool stays[kPlaces] = {};
+  for (const Load& load : rung().loads)
+    if (load.kept || load.pinned) stays[(load.kept || !load.prepared ? load.target : load.prepared->at) / 8] = true;
+  for (int place = 0; place < kPlaces; ++place)
+    if (!stays[place]) world->places[place] = kNothing;
+}
+
 void RunAll() {
-  for (; world->ended < scenario->inferences; ++world->ended) Run(scenario->warm && world->ended == 0);
+  for (; world->ended < scenario->inferences; ++world->ended) {
+    if (scenario->lane) loader->ReadAhead(At("read ahead?", nullptr, 2) == 1);
+    Run(scenario->warm && world->ended == 0);
+    if (scenario->lane && At("work elsewhere?", nullptr, 2) == 1) WorkElsewhere();
+  }
   Until("close", [] { return world->switched == scenario->switches; });
   loader->~Loader();
 }

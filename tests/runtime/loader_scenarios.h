@@ -63,6 +63,7 @@ struct Scenario {
   int inferences, switches, faults;
   bool queued;
   bool warm = false;  // the first of them computes nothing
+  bool lane = false;  // somebody else may use the arena between them, but what stays in it
 };
 
 inline const Scenario kScenarios[] = {
@@ -99,6 +100,15 @@ inline const Scenario kScenarios[] = {
     {"filled, kept ahead", {&kKeptAhead}, 6, 0, 0, true, true},
     {"faults, filled", {&kKeptMixed}, 2, 0, 1, true, true},
     {"switches, filled", {&kOnePinned, &kOneKept}, 2, 1, 0, true, true},
+    {"lane, all ahead", {&kAllAhead}, 4, 0, 0, true, false, true},
+    {"lane, ring", {&kRing}, 3, 0, 0, true, false, true},
+    {"lane, ahead between pinned", {&kMixed}, 4, 0, 0, true, false, true},
+    {"lane, all pinned", {&kAllPinned}, 4, 0, 0, true, false, true},
+    {"lane, prepared ahead", {&kPreparedAhead}, 3, 0, 0, true, false, true},
+    {"lane, kept ahead", {&kKeptAhead}, 3, 0, 0, true, false, true},
+    {"lane, filled", {&kMixed}, 3, 0, 0, true, true, true},
+    {"lane, by copies", {&kMixed}, 3, 0, 0, false, false, true},
+    {"lane, faults", {&kMixed}, 3, 0, 1, true, false, true},
     {"switches by copies, filled", {&kOnePinned, &kOneKept}, 2, 1, 0, false, true},
 };
 

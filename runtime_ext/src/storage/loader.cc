@@ -89,14 +89,10 @@ void Loader::Begin(std::span<LoadSpans> spans, bool filling) {
     return;
   }
   turn_ = &TurnOf(++started_count_);
+  turn().last = !reading_ahead_;
   if (filling) turn().filling = true;  // the loader was idle: nothing was read ahead for it
   // Of the inference behind this one, which used to be one that nobody looks at any more.
-  Turn& next = TurnOf(started_count_ + 1);
-  next.filling = false;
-  next.loaded.Set(0);
-  next.computed.Set(0);
-  next.counts = {};
-  std::ranges::fill(next.ahead, LoadSpans{});
+  TurnOf(started_count_ + 1).Clear();
   started_.Set(started_count_);
 }
 
@@ -118,12 +114,22 @@ bool Loader::Finish() {
   return true;
 }
 
-void Loader::Abort() noexcept {
+void Loader::AwaitIdleAborted() noexcept {
   abort_ = true;
   turn().computed.Set(kAborted);
   AwaitIdle();
   abort_ = false;
+}
+
+void Loader::Abort() noexcept {
+  AwaitIdleAborted();
   Reset();
+}
+
+void Loader::GiveUpAhead() noexcept {
+  AwaitIdleAborted();
+  read_ahead_ = 0;
+  TurnOf(started_count_ + 1).Clear();
 }
 
 bool Loader::CheckFailure() const {
@@ -173,6 +179,10 @@ void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
     resident_ = true;
   }
   if (turn.filling) Loaded(turn, static_cast<uint32_t>(loads_.size()));
+  if (turn.last) {
+    Drain();
+    return;
+  }
   for (uint32_t j = 0; j < ahead_end_; ++j) {
     if (Resident(j)) continue;
     if (!AwaitComputed(turn, loads_[j].after, j) || !BeginLoad(j, next, &next.ahead[j])) return;

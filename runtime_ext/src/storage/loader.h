@@ -9,6 +9,7 @@
 // by whoever waits for that load.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <span>
@@ -94,6 +95,12 @@ class Loader {
   // Waits for the rest of the loads of this inference; false: interrupted. Throws StorageError if one failed, or if the
   // file was changed since it was opened and anything was read: what was computed may be wrong.
   bool Finish();
+  // Whether behind the inferences that begin from now on the first loads of the next one are read ahead; they are, unless told
+  // otherwise.
+  void ReadAhead(bool reading) noexcept { reading_ahead_ = reading; }
+  // Gives up what is read ahead, and waits for reads that run: from now on until the next inference the arena may be written to,
+  // where nothing stays. Only while no inference runs.
+  void GiveUpAhead() noexcept;
   // Gives up the loads that have not started and waits for the one that has. The next inference starts afresh:
   // what is in the arena counts for nothing.
   void Abort() noexcept;
@@ -126,7 +133,17 @@ class Loader {
     Counts counts;
     Failure failure;
     bool filling = false;  // nothing is computed
+    bool last = false;     // nothing is read ahead behind it
     std::vector<LoadSpans> ahead;  // when the loads that are read ahead ran
+
+    void Clear() noexcept {
+      loaded.Set(0);
+      computed.Set(0);
+      counts = {};
+      failure = {};
+      filling = false;
+      std::ranges::fill(ahead, LoadSpans{});
+    }
   };
   static constexpr uint32_t kTurns = 4;  // a power of two: inferences are counted modulo 2^32
   Turn& turn() const noexcept { return *turn_.load(std::memory_order_relaxed); }
@@ -143,6 +160,7 @@ class Loader {
   };
 
   void Reset() noexcept;
+  void AwaitIdleAborted() noexcept;
   void Begin(std::span<LoadSpans> spans, bool filling);
   bool AwaitSlow(uint32_t need);
   bool interrupted() const noexcept { return interrupted_.load(std::memory_order_relaxed); }
@@ -222,6 +240,7 @@ class Loader {
   Turn turns_[kTurns];
   Atomic<Turn*> turn_ = &turns_[0];  // of the current or the last inference; others may only interrupt it
   bool finished_once_ = false;
+  bool reading_ahead_ = true;
   uint32_t started_count_ = 0;
 
   // What is prepared, written before it is offered.
