@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from flexcomp.errors import FlexcompError as FlexcompError
     from flexcomp.errors import InputError as InputError
     from flexcomp.errors import ModelError as ModelError
+    from flexcomp.errors import RefusedError as RefusedError
     from flexcomp.errors import StorageError as StorageError
     from flexcomp.errors import TargetError as TargetError
     from flexcomp.errors import TuningError as TuningError
     from flexcomp.errors import UnsupportedModelError as UnsupportedModelError
+    from flexcomp.runtime import Pool as Pool
     from flexcomp.runtime import Session as Session
     from flexcomp.runtime import load as load
     from flexcomp.tuning import tune as tune
@@ -39,10 +41,10 @@ if TYPE_CHECKING:
 _find, _, _names = door(
     __name__,
     compiler="build Artifact",
-    runtime="load Session",
+    runtime="load Pool Session",
     tuning="tune",
     errors="FlexcompError ArtifactError BudgetError CompilerError DeviceError ModelError TargetError TuningError StorageError "
-    "ExecutionError InputError UnsupportedModelError",
+    "ExecutionError InputError RefusedError UnsupportedModelError",
 )
 __all__ = [*_names, "remote", "__version__"]
 

@@ -49,3 +49,15 @@ class ExecutionError(FlexcompError):
 
 class InputError(FlexcompError, ValueError):
     """An input has the wrong name, shape or element type, or an option has a wrong value."""
+
+
+class RefusedError(FlexcompError):
+    """A pool does not run a request: too many wait already, or it could not meet its deadline."""
+
+    def __init__(self, message: str, reason: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.reason = reason  # "queue" or "deadline"
+        self.retry_after_s = retry_after_s  # when asking again may help
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.reason, self.retry_after_s)

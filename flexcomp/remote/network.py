@@ -27,8 +27,8 @@ from flexcomp.runtime import (
     checked_threads,
     named_outputs,
     parse_trace,
+    ports_of,
     resolve_in,
-    states_of,
 )
 
 
@@ -40,9 +40,9 @@ class RemoteNetwork:
         self.weights_name = weights_name
         self.info: dict = json.loads(self._text("info"))
         self.machine: dict = json.loads(self._text("machine"))  # keys: runtime_ext/src/on_device.h
-        self.inputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in self.info["inputs"])
-        self.outputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in self.info["outputs"])
-        self.states = states_of(self.info)
+        self.inputs = ports_of(self.info["inputs"])
+        self.outputs = ports_of(self.info["outputs"])
+        self.states = ports_of(self.info.get("states", ()))
         self.ladder = tuple(RungInfo(**rung) for rung in self.info["ladder"])
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +42,9 @@ def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any])
     return [_checked(port, value) for port, value in zip(ports, values, strict=True)]
 
 
-def states_of(info: Mapping[str, Any]) -> tuple[TensorInfo, ...]:
-    """What a network keeps from one inference to the next, under the names of its inputs."""
-    return tuple(TensorInfo(one["name"], tuple(one["shape"]), one["dtype"]) for one in info.get("states", ()))
+def ports_of(described: Iterable[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
+    """Inputs, outputs or states as a library lists them; states are named as the inputs that they are."""
+    return tuple(TensorInfo(one["name"], tuple(one["shape"]), one["dtype"]) for one in described)
 
 
 def checked_states(ports: Sequence[TensorInfo], given: Any) -> list[tuple[int, np.ndarray]]:

@@ -24,7 +24,7 @@ from flexcomp.units import enough
 from .budget import Budget, resolve_in
 from .display import ladder_html
 from .library import function, load_program, translated
-from .ports import TensorInfo, checked_inputs, checked_states, listed, named_outputs, states_of
+from .ports import checked_inputs, checked_states, listed, named_outputs, ports_of
 from .trace import Trace, parse_trace
 
 if TYPE_CHECKING:  # only sessions that watch need it
@@ -88,7 +88,7 @@ def load(
         raise ArtifactError(f"the weights file {weights} is missing")
     options |= {"library_path": name, "budget_bytes": nbytes, "threads": threads, "verify": verify}
     with translated():
-        opened = function(program, "open")(str(weights), json.dumps(options, default=_plain))
+        opened = function(program, "open")(str(weights), json.dumps(options, default=plain))
     session = Session(program, opened, info)
     if threads is not None:
         _note_sharing(session.stats())
@@ -111,9 +111,9 @@ class Session:
             function(opened, name) for name in ("run", "set_budget", "stats", "close")
         )
         self.info: dict = info  # as `flexcomp inspect --json` prints it, without slices
-        self.inputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in info["inputs"])
-        self.outputs = tuple(TensorInfo(p["name"], tuple(p["shape"]), p["dtype"]) for p in info["outputs"])
-        self.states = states_of(info)
+        self.inputs = ports_of(info["inputs"])
+        self.outputs = ports_of(info["outputs"])
+        self.states = ports_of(info.get("states", ()))
         self.ladder = tuple(RungInfo(**rung) for rung in info["ladder"])
 
     def __repr__(self) -> str:
@@ -286,7 +286,7 @@ def _note_sharing(stats: Mapping[str, Any]) -> None:
         _log.warning("%s threads share %s and wait for each other: fewer are faster", stats["threads"], shared)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """NumPy scalars and the like, for JSON."""
     if hasattr(value, "item"):
         return value.item()

@@ -8,15 +8,13 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/resident.h"
 #include "program/program.h"
 
 namespace flexcomp {
 namespace {
 
 constexpr uint64_t kHugePage = 2 << 20;
-
-// Of this system, 4 to 64 KiB; plans and files know kPage.
-uint64_t SystemPage() noexcept { return static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)); }
 
 // One that holds nothing has an address, too.
 uint64_t Mapped(uint64_t asked) noexcept { return RoundUp(std::max<uint64_t>(asked, 1), SystemPage()); }
@@ -59,18 +57,7 @@ Arena::Arena(uint64_t asked) : nbytes_(Mapped(asked)) {
   ::madvise(base_, nbytes, MADV_DONTFORK);
 }
 
-uint64_t Arena::Resident() const {
-  const uint64_t page = SystemPage();
-  uint64_t pages = 0;
-  unsigned char present[4096];
-  for (uint64_t at = 0; at < nbytes_; at += sizeof(present) * page) {
-    const uint64_t nbytes = std::min(sizeof(present) * page, nbytes_ - at);
-    if (::mincore(base_ + at, nbytes, present) != 0)
-      RaiseError("ExecutionError", "cannot count the pages of the arena: ", ErrnoText(errno));
-    pages += static_cast<uint64_t>(std::count_if(present, present + nbytes / page, [](unsigned char p) { return p & 1; }));
-  }
-  return pages * page;
-}
+uint64_t Arena::Resident() const { return ResidentBytes(base_, nbytes_); }
 
 bool Arena::Discard(uint64_t at, uint64_t nbytes) noexcept {
   if (nbytes == 0) return ::madvise(base_, nbytes_, MADV_DONTNEED) == 0;

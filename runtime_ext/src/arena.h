@@ -29,8 +29,7 @@ class Arena {
   std::byte* base() const noexcept { return base_; }
   uint64_t nbytes() const noexcept { return nbytes_; }
 
-  // Bytes of it that are in memory. Walks page tables: a millisecond or two for a gigabyte of small pages. Throws
-  // ExecutionError.
+  // Bytes of it that are in memory. Throws ExecutionError.
   uint64_t Resident() const;
 
   // Gives the memory back to the system, but `nbytes` from `at` on, and keeps the addresses: what is there counts for nothing

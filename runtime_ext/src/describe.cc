@@ -240,6 +240,12 @@ SessionOptions ParseOptions(const std::string& text) {
       options.library_path = Option<ffi::String>(name, value);
     } else if (name == "budget_bytes") {
       options.budget = Natural(name, value);
+    } else if (name == "lane_address") {
+      options.lane.base = reinterpret_cast<std::byte*>(static_cast<uintptr_t>(Natural(name, value)));
+    } else if (name == "lane_bytes") {
+      options.lane.nbytes = Natural(name, value);
+    } else if (name == "other_threads") {
+      options.other_threads = static_cast<int>(std::min<int64_t>(Natural(name, value), INT32_MAX));
     } else if (name == "threads") {
       options.threads = static_cast<int>(std::min<int64_t>(Natural(name, value), INT32_MAX));
     } else if (name == "loader_cpu") {

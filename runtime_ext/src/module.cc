@@ -7,15 +7,13 @@
 
 #include <algorithm>
 #include <memory>
-#include <new>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "base/error.h"
+#include "base/translated.h"
 #include "describe.h"
 #include "on_device.h"
-#include "pool/shares_json.h"
 #include "program/program.h"
 #include "session.h"
 #include "storage/measure_storage.h"
@@ -29,54 +27,6 @@ namespace ffi = tvm::ffi;
 // The format version is part of the kind: models of different versions may meet in one process.
 #define FLEXCOMP_PROGRAM_KIND "flexcomp.program.6"
 #define FLEXCOMP_SESSION_KIND "flexcomp.session.1"
-#define FLEXCOMP_POOL_KIND "flexcomp.pool.1"
-
-ffi::Error OutOfMemory() {
-  return {"ExecutionError", "the process is out of memory: beside the budget it needs some for itself", ""};
-}
-
-// For when there is no memory even for the error: made while there is.
-const ffi::Error& KeptOutOfMemory() {
-  static const ffi::Error error = OutOfMemory();
-  return error;
-}
-
-[[noreturn]] void ThrowOutOfMemory() {
-  try {
-    throw OutOfMemory();
-  } catch (const std::bad_alloc&) {
-    throw KeptOutOfMemory();
-  }
-}
-
-// Does what `function` does; what the system refuses in it becomes an error of ours.
-template <typename Function>
-auto Translated(const Function& function) {
-  try {
-    return function();
-  } catch (const std::bad_alloc&) {
-    ThrowOutOfMemory();
-  } catch (const std::system_error& error) {
-    RaiseError("ExecutionError", "the system refuses a thread: ", error.code().message());
-  }
-}
-
-// A module that throws nothing but errors of ours, whichever way it is called.
-class TranslatedModule : public ffi::ModuleObj {
- public:
-  ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
-    return Translated([&]() -> ffi::Optional<ffi::Function> {
-      const ffi::Optional<ffi::Function> found = Find(name);
-      if (!found.has_value()) return std::nullopt;
-      return ffi::Function::FromPacked([function = *found](ffi::PackedArgs args, ffi::Any* result) {
-        Translated([&] { function.CallPacked(args, result); });
-      });
-    });
-  }
-
- private:
-  virtual ffi::Optional<ffi::Function> Find(const ffi::String& name) = 0;
-};
 
 class SessionModule final : public TranslatedModule {
  public:
@@ -118,6 +68,14 @@ class SessionModule final : public TranslatedModule {
         if (request_nbytes <= 0 || nbytes <= 0) RaiseError("InputError", "reads of ", request_nbytes, " bytes, ", nbytes, " in all");
         return session_.ReadRate(static_cast<uint64_t>(request_nbytes), static_cast<uint64_t>(nbytes));
       });
+    if (name == "park")
+      return ffi::Function::FromTyped([self, this](int64_t rung) {
+        if (rung < 0) RaiseError("InputError", "there is no rung ", rung);
+        session_.Park(static_cast<size_t>(rung));
+      });
+    if (name == "read_ahead") return ffi::Function::FromTyped([self, this](bool reading) { session_.ReadAhead(reading); });
+    if (name == "leave_lane") return ffi::Function::FromTyped([self, this] { session_.LeaveLane(); });
+    if (name == "stop") return ffi::Function::FromTyped([self, this] { session_.Stop(); });
     if (name == "trace") return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeTrace(session_.trace())); });
     if (name == "resident_arena")
       return ffi::Function::FromTyped([self, this] { return static_cast<int64_t>(session_.ResidentArena()); });
@@ -249,22 +207,10 @@ ffi::String MeasureStorageOf(const ffi::String& path, double seconds) {
   return Translated([&] { return ffi::String(DescribeStorage(MeasureStorage(path, Place({}, 1, 1).loader, seconds))); });
 }
 
-// Of several models under one budget.
-ffi::String PoolShares(const ffi::String& request) {
-  return Translated([&] { return ffi::String(SharesOf(request)); });
-}
-
-// Every model brings a copy of this code; the first one serves all of the same version.
-template <typename Function>
-void DefineOnce(const char* name, Function function) {
-  if (!ffi::Function::GetGlobal(name).has_value()) ffi::reflection::GlobalDef().def(name, function);
-}
-
 void DefineAll() {
   DefineOnce(FLEXCOMP_PROGRAM_KIND ".choose_cores", ChooseCoresOf);
   DefineOnce(FLEXCOMP_PROGRAM_KIND ".create", CreateProgram);
   DefineOnce(FLEXCOMP_PROGRAM_KIND ".measure_storage", MeasureStorageOf);
-  DefineOnce(FLEXCOMP_POOL_KIND ".shares", PoolShares);
   DefineOnce("ffi.Module.load_from_bytes." FLEXCOMP_PROGRAM_KIND, LoadProgram);
 }
 

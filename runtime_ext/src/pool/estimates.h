@@ -1,0 +1,62 @@
+// What a pool learns of its models while it serves them. Times in seconds, of any one clock.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+
+namespace flexcomp {
+
+// How often something happens, as an average that forgets.
+class RateEstimate {
+ public:
+  void Note(double now) noexcept {
+    if (!begun_) begun_ = now;
+    count_ = CountAt(now) + 1;
+    at_ = now;
+  }
+
+  // In a second; nothing before enough has been seen.
+  std::optional<double> PerSecond(double now) const noexcept {
+    if (!begun_ || now - *begun_ < kLeast) return std::nullopt;
+    // Of a window that is not full yet, what it is full.
+    return CountAt(now) / (kWindow * (1 - std::exp((*begun_ - now) / kWindow)));
+  }
+
+ private:
+  static constexpr double kWindow = 10, kLeast = 2;
+
+  double CountAt(double now) const noexcept { return count_ * std::exp(std::min(0.0, at_ - now) / kWindow); }
+
+  std::optional<double> begun_;
+  double count_ = 0, at_ = 0;
+};
+
+// How long inferences take, compared with what plans predict: the average, and how far from it they are (Jacobson and Karels,
+// Congestion Avoidance and Control, appendix A).
+class LatencyEstimate {
+ public:
+  void Note(double predicted, double took) noexcept {
+    if (predicted <= 0) return;
+    const double ratio = took / predicted;
+    if (!noted_) ratio_ = ratio, apart_ = ratio / 4;
+    noted_ = true;
+    const double error = ratio - ratio_;
+    ratio_ += error / 8;
+    apart_ += (std::abs(error) - apart_) / 4;
+  }
+
+  double ratio() const noexcept { return ratio_; }
+  double Likely(double predicted) const noexcept { return ratio_ * predicted; }
+  // What hardly any takes longer than.
+  double Safe(double predicted) const noexcept { return (ratio_ + kDeviations * apart_) * predicted; }
+
+ private:
+  static constexpr double kDeviations = 4;
+
+  bool noted_ = false;
+  double ratio_ = 1, apart_ = 0.25;
+};
+
+}  // namespace flexcomp

@@ -1,0 +1,57 @@
+#include "pool/lane_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+
+#include "base/error.h"
+#include "base/resident.h"
+
+namespace flexcomp {
+namespace {
+
+constexpr uint64_t kHugePage = 2 << 20;
+// Addresses that nobody may use take no memory, and no system counts them as promised.
+constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+uint64_t RoundedUp(uint64_t nbytes, uint64_t unit) noexcept { return (nbytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+LaneMemory::LaneMemory() {
+  reserved_ = RoundedUp(static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * SystemPage(), kHugePage);
+  mapped_nbytes_ = reserved_ + kHugePage;
+  void* mapped = ::mmap(nullptr, mapped_nbytes_, PROT_NONE, kReserved, -1, 0);
+  if (mapped == MAP_FAILED) RaiseError("BudgetError", "cannot reserve ", mapped_nbytes_, " bytes of addresses: ", ErrnoText(errno));
+  mapped_ = static_cast<std::byte*>(mapped);
+  const uint64_t address = reinterpret_cast<uintptr_t>(mapped_);
+  base_ = mapped_ + (RoundedUp(address, kHugePage) - address);
+}
+
+LaneMemory::~LaneMemory() { ::munmap(mapped_, mapped_nbytes_); }
+
+void LaneMemory::Resize(uint64_t asked) {
+  const uint64_t nbytes = RoundedUp(asked, SystemPage());
+  if (nbytes > reserved_) RaiseError("BudgetError", "a lane of ", asked, " bytes is more than this machine has memory");
+  if (nbytes < nbytes_) {
+    // Also so that no huge page reaches behind what may be used. Where the system cannot note one more range, the memory goes
+    // back all the same.
+    if (::mmap(base_ + nbytes, nbytes_ - nbytes, PROT_NONE, kReserved | MAP_FIXED, -1, 0) == MAP_FAILED)
+      ::madvise(base_ + nbytes, nbytes_ - nbytes, MADV_DONTNEED);
+  } else if (nbytes > nbytes_) {
+    if (::mprotect(base_, nbytes, PROT_READ | PROT_WRITE) != 0)
+      RaiseError("BudgetError", "cannot map a lane of ", asked, " bytes: ", ErrnoText(errno));
+    ::madvise(base_, nbytes, MADV_DONTFORK);  // as of an arena
+#ifdef MADV_HUGEPAGE
+    ::madvise(base_, nbytes, MADV_HUGEPAGE);
+#endif
+  }
+  nbytes_ = nbytes;
+}
+
+uint64_t LaneMemory::Resident() const { return ResidentBytes(base_, nbytes_); }
+
+}  // namespace flexcomp

@@ -1,0 +1,36 @@
+// The memory that the models of a lane work in, one after the other: none finds anything of another's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace flexcomp {
+
+// Addresses that stay, and memory that comes and goes behind them.
+class LaneMemory {
+ public:
+  // Reserves as many addresses as this machine has memory. Throws BudgetError.
+  LaneMemory();
+  ~LaneMemory();
+  LaneMemory(const LaneMemory&) = delete;
+  LaneMemory& operator=(const LaneMemory&) = delete;
+
+  std::byte* base() const noexcept { return base_; }
+  uint64_t reserved() const noexcept { return reserved_; }  // bytes, the most that it may have
+  uint64_t nbytes() const noexcept { return nbytes_; }      // that may be used: whole pages of the system
+
+  // From now on so many bytes may be used; nobody uses any now. What was in those behind goes back. Throws BudgetError if the
+  // system refuses more.
+  void Resize(uint64_t nbytes);
+
+  // Bytes of it that are in memory.
+  uint64_t Resident() const;
+
+ private:
+  std::byte* mapped_ = nullptr;
+  uint64_t mapped_nbytes_ = 0;
+  std::byte* base_ = nullptr;  // in it, where huge pages may begin
+  uint64_t reserved_ = 0, nbytes_ = 0;
+};
+
+}  // namespace flexcomp

@@ -1,0 +1,198 @@
+// A pool, and shares, as other languages see them.
+#include <tvm/ffi/cast.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/json.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/reflection/registry.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/translated.h"
+#include "pool/pool.h"
+#include "pool/shares_json.h"
+
+namespace flexcomp {
+namespace {
+
+namespace ffi = tvm::ffi;
+namespace json = tvm::ffi::json;
+
+#define FLEXCOMP_POOL_KIND "flexcomp.pool.1"
+
+// The members of a JSON object of options, each of which is known.
+class Options {
+ public:
+  explicit Options(const ffi::String& text) {
+    ffi::String error;
+    const auto object = json::Parse(text, &error).try_cast<json::Object>();
+    if (!error.empty() || !object) Raise("InputError", "options must be a JSON object");
+    object_ = *object;
+  }
+
+  template <typename T>
+  std::optional<T> Get(const char* name) {
+    const auto value = object_.Get(ffi::String(name));
+    ++known_;
+    if (!value.has_value()) return --known_, std::nullopt;
+    if (*value == nullptr) return std::nullopt;
+    if (auto cast = value->template try_cast<T>()) return *std::move(cast);
+    RaiseError("InputError", "option \"", name, "\" is of the wrong type");
+  }
+  std::optional<uint64_t> Natural(const char* name) {
+    const auto number = Get<int64_t>(name);
+    if (number && *number < 0) RaiseError("InputError", "option \"", name, "\" must not be negative, but is ", *number);
+    return number ? std::optional(static_cast<uint64_t>(*number)) : std::nullopt;
+  }
+  // Throws InputError if there were others than those that were asked for.
+  void RequireKnown() const {
+    if (known_ != object_.size()) Raise("InputError", "there are unknown options");
+  }
+
+ private:
+  json::Object object_;
+  size_t known_ = 0;
+};
+
+uint32_t Small(uint64_t number) { return static_cast<uint32_t>(std::min<uint64_t>(number, UINT32_MAX)); }
+
+PoolOptions PoolOptionsOf(const ffi::String& text) {
+  Options options(text);
+  PoolOptions made;
+  made.budget = options.Natural("budget_bytes").value_or(0);
+  made.lanes = Small(options.Natural("lanes").value_or(made.lanes));
+  made.threads = static_cast<int>(std::min<uint64_t>(options.Natural("threads").value_or(0), INT32_MAX));
+  made.most_waiting = options.Natural("queue").value_or(made.most_waiting);
+  options.RequireKnown();
+  return made;
+}
+
+std::optional<double> Seconds(std::optional<double> milliseconds) {
+  return milliseconds ? std::optional(*milliseconds * 1e-3) : std::nullopt;
+}
+
+ModelOptions ModelOptionsOf(const ffi::String& text) {
+  Options options(text);
+  ModelOptions made;
+  made.urgency = options.Get<double>("urgency").value_or(made.urgency);
+  made.rate = options.Get<double>("rate");
+  made.deadline_s = Seconds(options.Get<double>("deadline_ms"));
+  made.keep = options.Natural("keep_bytes").value_or(made.keep);
+  options.RequireKnown();
+  return made;
+}
+
+RequestOptions RequestOptionsOf(const ffi::String& text) {
+  Options options(text);
+  RequestOptions made;
+  made.deadline_s = Seconds(options.Get<double>("deadline_ms"));
+  made.late = options.Get<bool>("late").value_or(false);
+  made.collected = options.Get<bool>("collected").value_or(false);
+  options.RequireKnown();
+  return made;
+}
+
+ffi::String Text(const json::Object& object) { return json::Stringify(object); }
+
+void SetRefusal(json::Object& object, const Refusal& refusal) {
+  json::Object refused;
+  refused.Set("reason", refusal.reason);
+  refused.Set("message", refusal.message);
+  refused.Set("retry_after_s", refusal.retry_after_s);
+  object.Set("refused", refused);
+}
+
+class PoolModule final : public TranslatedModule {
+ public:
+  explicit PoolModule(const PoolOptions& options) : owner_(new Pool(options)), pool_(*owner_) {}
+
+  const char* kind() const final { return FLEXCOMP_POOL_KIND; }
+  int GetPropertyMask() const final { return ffi::Module::kRunnable; }
+
+ private:
+  ffi::Optional<ffi::Function> Find(const ffi::String& name) final {
+    const ffi::Module self = ffi::GetRef<ffi::Module>(this);  // functions keep the pool alive
+    if (name == "add")
+      return ffi::Function::FromTyped([self, this](const ffi::String& model, const ffi::String& options, const ffi::Module& program,
+                                                   const ffi::String& library, const ffi::String& weights, const ffi::String& session) {
+        ffi::String error;
+        const auto given = json::Parse(session, &error).try_cast<json::Object>();
+        if (!error.empty() || !given) Raise("InputError", "session options must be a JSON object");
+        pool_.Add(model, ModelOptionsOf(options), program, library, weights, *given);
+      });
+    if (name == "remove") return ffi::Function::FromTyped([self, this](const ffi::String& model) { pool_.Remove(model); });
+    if (name == "set_budget")
+      return ffi::Function::FromTyped([self, this](int64_t budget) {
+        if (budget < 0) RaiseError("BudgetError", "a budget of ", budget, " bytes was asked for");
+        pool_.SetBudget(static_cast<uint64_t>(budget));
+      });
+    if (name == "submit")
+      return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any* result) { *result = Submit(args); });
+    if (name == "wait") return ffi::Function::FromTyped([self, this](int64_t id) { return Wait(id); });
+    if (name == "cancel") return ffi::Function::FromTyped([self, this](int64_t id) { return pool_.Cancel(static_cast<uint64_t>(id)); });
+    if (name == "collect") return ffi::Function::FromTyped([self, this] { return static_cast<int64_t>(pool_.Collect()); });
+    if (name == "plan") return ffi::Function::FromTyped([self, this] { return Text(pool_.Plan()); });
+    if (name == "stats") return ffi::Function::FromTyped([self, this] { return Text(pool_.Stats()); });
+    if (name == "close") return ffi::Function::FromTyped([self, this] { pool_.Close(); });
+    return std::nullopt;
+  }
+
+  // submit(name, options, tensors...): {"id"} or {"refused": {"reason", "message", "retry_after_s"}}.
+  ffi::String Submit(ffi::PackedArgs args) {
+    if (args.size() < 2) Raise("InputError", "submit takes a model's name, options and tensors");
+    const auto model = args[0].try_cast<ffi::String>(), options = args[1].try_cast<ffi::String>();
+    if (!model || !options) Raise("InputError", "submit takes a model's name and options as text");
+    std::vector<ffi::Any> tensors;
+    for (int i = 2; i < args.size(); ++i) {
+      const auto tensor = args[i].try_cast<ffi::Tensor>();
+      if (!tensor) RaiseError("InputError", "argument ", i, " is not a tensor");
+      tensors.emplace_back(*tensor);
+    }
+    const Pool::Submitted submitted = pool_.Submit(*model, RequestOptionsOf(*options), std::move(tensors));
+    json::Object answer;
+    if (submitted.id != 0)
+      answer.Set("id", static_cast<int64_t>(submitted.id));
+    else
+      SetRefusal(answer, submitted.refusal);
+    return Text(answer);
+  }
+
+  // {"wait_ms", "latency_ms", "rung"} or {"refused": ...}.
+  ffi::String Wait(int64_t id) {
+    std::optional<Refusal> refusal;
+    const Completion done = pool_.Wait(static_cast<uint64_t>(id), refusal);
+    json::Object answer;
+    if (refusal) {
+      SetRefusal(answer, *refusal);
+    } else {
+      answer.Set("wait_ms", done.wait_s * 1e3);
+      answer.Set("latency_ms", done.run_s * 1e3);
+      answer.Set("rung", static_cast<int64_t>(done.rung));
+    }
+    return Text(answer);
+  }
+
+  Pool::Owner owner_;
+  Pool& pool_;
+};
+
+ffi::Module CreatePool(const ffi::String& options) {
+  return Translated([&] { return ffi::Module(ffi::make_object<PoolModule>(PoolOptionsOf(options))); });
+}
+
+ffi::String PoolShares(const ffi::String& request) {
+  return Translated([&] { return ffi::String(SharesOf(request)); });
+}
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  KeptOutOfMemory();
+  DefineOnce(FLEXCOMP_POOL_KIND ".create", CreatePool);
+  DefineOnce(FLEXCOMP_POOL_KIND ".shares", PoolShares);
+}
+
+}  // namespace
+}  // namespace flexcomp

@@ -1,0 +1,75 @@
+// A compiled network that a pool has open. Its library may be of another version than the pool: the pool knows a session by its
+// functions only.
+#pragma once
+
+#include <tvm/ffi/extra/json.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pool/estimates.h"
+#include "pool/lane_memory.h"
+#include "pool/shares.h"
+
+namespace flexcomp {
+
+// What a session is opened with, besides the options that the user gives it.
+struct LanePlace {
+  const LaneMemory& memory;
+  std::string compute_cpus, loader_cpus;  // lists; empty: the session chooses
+  int threads = 0;                        // 0: the session chooses
+  int other_threads = 0;                  // that compute in other lanes
+};
+
+class Network {
+ public:
+  // Of the library that `program` was loaded from. `options` are those of a session. Throws what opening one does, and
+  // ArtifactError for a library whose runtime is too old for a lane.
+  Network(const tvm::ffi::Module& program, std::string library, std::string weights, const tvm::ffi::json::Object& options,
+          const LanePlace& place);
+  ~Network();
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  bool IsOf(std::string_view library, std::string_view weights) const noexcept { return library_ == library && weights_ == weights; }
+  const std::vector<ShareRung>& ladder() const noexcept { return ladder_; }
+  uint64_t state_nbytes() const noexcept { return state_nbytes_; }
+  size_t ports() const noexcept { return ports_; }  // tensors that an inference takes and gives
+
+  // All as of a Session (session.h).
+  void Park(size_t rung) const { park_(static_cast<int64_t>(rung)); }
+  void ReadAhead(bool reading) const { read_ahead_(reading); }
+  void LeaveLane() const { leave_lane_(); }
+  void Stop() const { stop_(); }
+  void Run(const std::vector<tvm::ffi::Any>& tensors) const;
+  tvm::ffi::json::Object Stats() const;
+  uint64_t ResidentNbytes() const { return static_cast<uint64_t>(resident_().cast<int64_t>()); }
+
+  // Gives all memory back; what is called afterwards throws.
+  void Close() noexcept;
+
+  // Of the pool, which guards them.
+  uint32_t lane = 0;
+  size_t rung = 0;       // the session's
+  size_t target = 0;     // of the shares
+  uint64_t claimed = 0;  // bytes that it keeps, or may keep by the end of the inference in progress
+  bool cold = true;      // what it keeps has to be read
+  bool stopping = false; // told to stop, and not parked since
+  std::string broken;    // why it was closed; empty: it is open
+  LatencyEstimate latency;
+
+ private:
+  std::string library_, weights_;
+  std::vector<ShareRung> ladder_;
+  uint64_t state_nbytes_ = 0;
+  size_t ports_ = 0;
+  std::optional<tvm::ffi::Module> session_;
+  tvm::ffi::Function run_, park_, read_ahead_, leave_lane_, stop_, stats_, resident_;
+};
+
+}  // namespace flexcomp

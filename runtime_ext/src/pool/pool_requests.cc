@@ -1,0 +1,249 @@
+// Requests of a pool: how they come in, take their turns, and end.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "pool/clock.h"
+#include "pool/pool.h"
+
+namespace flexcomp {
+namespace {
+
+std::string Milliseconds(double seconds) {
+  std::ostringstream out;
+  out.precision(3);
+  out << seconds * 1e3 << " ms";
+  return out.str();
+}
+
+}  // namespace
+
+Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& options, std::vector<tvm::ffi::Any> tensors) {
+  if (options.deadline_s && !(std::isfinite(*options.deadline_s) && *options.deadline_s > 0))
+    RaiseError("InputError", "a deadline of ", *options.deadline_s * 1e3, " ms was given: it must be above 0");
+  const std::lock_guard lock(mutex_);
+  RequireOpen();
+  const double now = Now();
+  Model& model = ModelOf(name);
+  Network& network = *model.network;
+  if (tensors.size() != network.ports())
+    RaiseError("InputError", name, " takes ", network.ports(), " tensors, for its inputs and outputs, not ", tensors.size());
+  Lane& lane = *lanes_[network.lane];
+  model.rate.Note(now);
+  ++model.requests;
+  const auto seconds = [this](uint32_t number) { return SecondsOf(number); };
+  const double free = std::max(now, lane.free);
+  const auto refuse = [&](const char* reason, const std::string& message, double retry) {
+    ++model.refused;
+    return Submitted{0, {reason, message, std::max(retry, 0.0)}};
+  };
+  if (model.waiting >= options_.most_waiting)
+    return refuse("queue", std::to_string(model.waiting) + " requests of " + name + " wait already, as many as may",
+                  free - now + lane.queue.Seconds(seconds) / 2);
+
+  Request request;
+  request.deadline = options.deadline_s ? options.deadline_s : model.options.deadline_s;
+  if (request.deadline) *request.deadline += now;
+  request.late = options.late;
+  request.collected = options.collected;
+  request.tensors = std::move(tensors);
+  const double likely = SecondsOf(network, false);
+  const auto number = std::ranges::find(models_, &model, [](auto& entry) { return &entry.second; })->first;
+  request.queued = {next_request_, number, now, request.deadline.value_or(RequestQueue::Due(now, likely, model.options.urgency)),
+                    options.late ? std::nullopt : request.deadline};
+  const RequestQueue::Outlook outlook = lane.queue.Look(request.queued, free, seconds);
+  if (!outlook.meets) {
+    const std::string ends = "would end in " + Milliseconds(outlook.ends - now);
+    return refuse("deadline",
+                  outlook.spoiled != 0 ? "a request of " + name + " would make another miss its deadline"
+                                       : "a request of " + name + " " + ends + ", behind its deadline of " + Milliseconds(*request.deadline - now),
+                  outlook.spoiled != 0 ? seconds(number) : outlook.ends - *request.deadline);
+  }
+  const uint64_t id = next_request_++;
+  lane.queue.Push(request.queued);
+  requests_.emplace(id, std::move(request));
+  ++model.waiting;
+  wake_.notify_all();
+  return {id};
+}
+
+Completion Pool::Wait(uint64_t id, std::optional<Refusal>& refusal) {
+  Request request;
+  {
+    Lock lock(mutex_);
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) RaiseError("InputError", "there is no request ", id);
+    done_.wait(lock, [&] { return found->second.done; });
+    request = std::move(found->second);
+    requests_.erase(found);
+  }
+  // Its tensors go here, where nobody waits for it.
+  request.tensors.clear();
+  refusal = std::move(request.refusal);
+  if (request.error) throw *request.error;
+  return request.completion;
+}
+
+bool Pool::Cancel(uint64_t id) {
+  Request cancelled;
+  const std::lock_guard lock(mutex_);
+  const auto found = requests_.find(id);
+  if (found == requests_.end() || found->second.running || found->second.done) return false;
+  const auto model = models_.find(found->second.queued.model);
+  lanes_[model->second.network->lane]->queue.Remove(id);
+  --model->second.waiting;
+  cancelled = std::move(found->second);
+  requests_.erase(found);
+  return true;
+}
+
+uint64_t Pool::Collect() {
+  Lock lock(mutex_);
+  collect_.wait(lock, [this] { return ended_ || !collected_.empty(); });
+  if (collected_.empty()) return 0;
+  const uint64_t id = collected_.front();
+  collected_.pop_front();
+  return id;
+}
+
+void Pool::Complete(Request& request) {
+  request.running = false;
+  request.done = true;
+  if (request.collected) {
+    collected_.push_back(request.queued.id);
+    collect_.notify_one();
+  }
+  done_.notify_all();
+}
+
+void Pool::FailWaiting(uint32_t lane, const std::string& kind, const std::string& message, std::optional<uint32_t> model) {
+  const std::vector<Queued> waiting = lanes_[lane]->queue.requests();
+  for (const Queued& queued : waiting) {
+    if (model && queued.model != *model) continue;
+    lanes_[lane]->queue.Remove(queued.id);
+    --models_.at(queued.model).waiting;
+    ++models_.at(queued.model).failed;
+    Request& request = requests_.at(queued.id);
+    request.error.emplace(kind, message, "");
+    Complete(request);
+  }
+}
+
+// ------------------------------------------------------------------------------------------------- turns
+
+void Pool::Main(uint32_t number) {
+  Lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [&] { return closed_ || Dispatchable(number); });
+    if (closed_) return;
+    RunFirst(number, lock);
+  }
+}
+
+bool Pool::Dispatchable(uint32_t number) {
+  Lane& lane = *lanes_[number];
+  const double now = Now();
+  for (const Queued& late : lane.queue.DropLate(now)) {
+    Model& model = models_.at(late.model);
+    --model.waiting;
+    ++model.missed;
+    Request& request = requests_.at(late.id);
+    request.refusal = {"deadline", "the deadline of a request of " + model.name + " passed while it waited", 0};
+    Complete(request);
+  }
+  if (lane.queue.empty()) return false;
+  const Network& network = *models_.at(lane.queue.first().model).network;
+  const ShareRung& rung = network.ladder()[network.rung];
+  const uint64_t more = rung.working > lane.memory.nbytes() ? rung.working - lane.memory.nbytes() : 0;
+  return Claimed() - network.claimed + rung.kept + more <= budget_;
+}
+
+std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took) {
+  const bool again = !lane.queue.empty() && models_.at(lane.queue.first().model).network == &network;
+  std::optional<tvm::ffi::Error> error;
+  try {
+    if (!network.broken.empty()) Raise("ExecutionError", network.broken);
+    if (lane.last != &network) Leave(lane);
+    lane.memory.Resize(std::max(lane.memory.nbytes(), network.ladder()[network.rung].working));
+    lock.unlock();
+    network.ReadAhead(again);
+    const double started = Now();
+    network.Run(request.tensors);
+    took = Now() - started;
+  } catch (const tvm::ffi::Error& raised) {
+    error = raised;
+  } catch (const std::exception& raised) {
+    error.emplace("ExecutionError", raised.what(), "");
+  }
+  if (!lock.owns_lock()) lock.lock();
+  return error;
+}
+
+void Pool::NoteStorage(const Network& network) {
+  const tvm::ffi::json::Object stats = network.Stats();
+  const auto seconds = stats["read_ms"].cast<double>() * 1e-3;
+  const auto nbytes = static_cast<double>(stats["bytes_read"].cast<int64_t>());
+  if (seconds > 1e-3 && nbytes > 1e6) storage_rate_ += (nbytes / seconds - storage_rate_) / 4;
+}
+
+void Pool::RunFirst(uint32_t number, Lock& lock) {
+  Lane& lane = *lanes_[number];
+  Request& request = requests_.at(lane.queue.first().id);
+  Model& model = models_.at(request.queued.model);
+  Network& network = *model.network;
+  const size_t rung = network.rung;
+  const bool cold = network.cold;
+  const double begin = Now();
+  lane.queue.Remove(request.queued.id);
+  lane.running = &network;
+  lane.free = begin + SecondsOf(network, true);
+  network.claimed = network.ladder()[rung].kept;
+  request.running = true;
+  --model.waiting;
+  ++model.running;
+  double took = 0;
+  std::optional<tvm::ffi::Error> error = RunNow(lane, network, request, lock, took);
+
+  const bool stopped = error && error->kind() == "Stopped";
+  --model.running;
+  lane.running = nullptr;
+  lane.last = &network;
+  lane.free = 0;
+  if (stopped) {
+    request.running = false;
+    ++model.restarts;
+    if (closed_) {
+      request.error.emplace("ExecutionError", "the pool was closed", "");
+      Complete(request);
+    } else {
+      lane.queue.Push(request.queued);
+      ++model.waiting;
+    }
+  } else {
+    request.completion = {begin - request.queued.arrived, took, rung};
+    model.wait_s = request.completion.wait_s;
+    model.run_s = took;
+    if (error) {
+      ++model.failed;
+      request.error = std::move(error);
+      network.cold = true;
+    } else {
+      ++model.completed;
+      if (cold)
+        NoteStorage(network);
+      else
+        network.latency.Note(network.ladder()[rung].seconds, took);
+      if (request.deadline && Now() > *request.deadline) ++model.missed;
+      network.cold = false;
+    }
+    Complete(request);
+  }
+  if (network.stopping) ParkNow(network);
+  SettleLane(number);
+  ShareAnew();
+  wake_.notify_all();
+  done_.notify_all();
+}
+
+}  // namespace flexcomp

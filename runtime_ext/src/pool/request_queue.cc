@@ -1,0 +1,53 @@
+#include "pool/request_queue.h"
+
+#include <algorithm>
+
+namespace flexcomp {
+namespace {
+
+bool Before(const Queued& a, const Queued& b) noexcept { return a.due != b.due ? a.due < b.due : a.id < b.id; }
+
+}  // namespace
+
+void RequestQueue::Push(const Queued& request) {
+  requests_.insert(std::ranges::upper_bound(requests_, request, Before), request);
+}
+
+bool RequestQueue::Remove(uint64_t id) {
+  return std::erase_if(requests_, [id](const Queued& request) { return request.id == id; }) > 0;
+}
+
+std::vector<Queued> RequestQueue::DropLate(double now) {
+  const auto late = [now](const Queued& request) { return request.deadline && *request.deadline < now; };
+  std::vector<Queued> dropped;
+  std::ranges::copy_if(requests_, std::back_inserter(dropped), late);
+  std::erase_if(requests_, late);
+  return dropped;
+}
+
+RequestQueue::Outlook RequestQueue::Look(const Queued& request, double free, const SecondsOf& seconds) const {
+  const auto behind = std::ranges::upper_bound(requests_, request, Before);
+  const double own = seconds(request.model);
+  double time = free;
+  for (auto other = requests_.begin(); other != behind; ++other) time += seconds(other->model);
+  Outlook outlook{true, time + own, 0};
+  outlook.meets = !request.deadline || outlook.ends <= *request.deadline;
+  for (auto other = behind; other != requests_.end(); ++other) {
+    time += seconds(other->model);
+    // One that would be late in any case is nobody's fault.
+    if (other->deadline && time <= *other->deadline && time + own > *other->deadline) {
+      outlook.meets = false;
+      outlook.spoiled = other->id;
+      break;
+    }
+  }
+  return outlook;
+}
+
+double RequestQueue::Seconds(const SecondsOf& seconds) const {
+  double sum = 0;
+  for (const Queued& request : requests_) sum += seconds(request.model);
+  return sum;
+}
+
+}  // namespace flexcomp

@@ -1,0 +1,57 @@
+// The requests of a lane, in the order in which they are due.
+//
+// One with a deadline is due then. One without is due when it will have waited for kPatience times what it takes, less where it is
+// urgent: short and urgent ones come first, and as everything that comes later is due later, none waits for ever.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace flexcomp {
+
+struct Queued {
+  uint64_t id = 0;
+  uint32_t model = 0;
+  double arrived = 0, due = 0;        // seconds of a monotonic clock
+  std::optional<double> deadline{};   // it is refused, or dropped, rather than late
+};
+
+class RequestQueue {
+ public:
+  using SecondsOf = std::function<double(uint32_t model)>;  // that a request of a model may take
+
+  static constexpr double kPatience = 10;
+
+  // When a request without a deadline is due, that takes `seconds`.
+  static double Due(double now, double seconds, double urgency) noexcept { return now + kPatience * seconds / urgency; }
+
+  void Push(const Queued& request);
+  bool Remove(uint64_t id);
+  bool empty() const noexcept { return requests_.empty(); }
+  size_t size() const noexcept { return requests_.size(); }
+  const Queued& first() const noexcept { return requests_.front(); }
+  const std::vector<Queued>& requests() const noexcept { return requests_; }  // in their order
+
+  // Takes out what can no longer begin before its deadline.
+  std::vector<Queued> DropLate(double now);
+
+  // Whether `request` could end before its deadline, and all that are behind it still could, if the lane is free at `free`; when it
+  // would end otherwise.
+  struct Outlook {
+    bool meets;
+    double ends;       // the request
+    uint64_t spoiled;  // id of another whose deadline would pass; 0: none
+  };
+  Outlook Look(const Queued& request, double free, const SecondsOf& seconds) const;
+
+  // How long all of them take.
+  double Seconds(const SecondsOf& seconds) const;
+
+ private:
+  std::vector<Queued> requests_;
+};
+
+}  // namespace flexcomp

@@ -1,0 +1,339 @@
+"""Several models under one budget: outputs, what is held, refusals, faults."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny as builder
+
+import flexcomp
+from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, InputError, RefusedError, StorageError
+from flexcomp.runtime import ladder_of, least_bytes, read_info
+
+_MB = 1 << 20
+two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two lanes need two cores")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """Two networks whose larger rungs are faster."""
+
+    def faster(program):
+        times = [rung.arena - rung.working for rung in program.rungs]
+        return replace(
+            program,
+            rungs=tuple(replace(r, predicted_s=1e-3 * (2 - t / max(times))) for r, t in zip(program.rungs, times, strict=True)),
+        )
+
+    folder = tmp_path_factory.mktemp("pool")
+    return {
+        name: builder.export(folder / f"{name}.so", f"pool_{name}_", seed=seed, plan=faster)
+        for seed, name in enumerate(("first", "second"))
+    }
+
+
+@pytest.fixture
+def pool(both):
+    with flexcomp.Pool(4 * _MB) as made:
+        for name, network in both.items():
+            made.add(name, network.library)
+        yield made
+
+
+def _least(both):
+    return least_bytes([ladder_of(read_info(network.library)) for network in both.values()])
+
+
+def test_models_take_turns(pool, both, x):
+    for _ in range(5):
+        for name, network in both.items():
+            builder.close_to(pool.run(name, {"x": x})["out"], network.reference(x))
+    stats = pool.stats()
+    assert [model["completed"] for model in stats["models"].values()] == [5, 5]
+    assert stats["claimed_bytes"] <= stats["budget_bytes"]
+
+
+def test_in_the_least_memory_there_is(both, x):
+    """The working range once, not twice; streamed, and read ahead only where the same model comes next."""
+    least = _least(both)
+    apart = sum(network.program.rungs[0].arena for network in both.values())
+    assert least < apart
+    with flexcomp.Pool(least) as pool:
+        for name, network in both.items():
+            pool.add(name, network.library)
+        for name in ("first", "first", "second", "first", "second", "second"):
+            builder.close_to(pool.run(name, {"x": x})["out"], both[name].reference(x))
+        assert pool.resident_arena() <= least
+        futures = [(name, pool.submit(name, {"x": x})) for name in ("first", "second", "first", "first", "second") * 4]
+        for name, future in futures:
+            builder.close_to(future.result(30)["out"], both[name].reference(x))
+        assert pool.stats()["claimed_bytes"] <= least
+
+
+@two_cores
+def test_one_model_more_than_fits_changes_nothing(both, x):
+    least = _least(both)
+    with flexcomp.Pool(2 * least - 1, lanes=2) as pool:
+        pool.add("first", both["first"].library)
+        with pytest.raises(BudgetError, match=f"too small for 2 models.* {2 * least} bytes"):
+            pool.add("second", both["second"].library)
+        assert pool.models == ("first",)
+        builder.close_to(pool.run("first", {"x": x})["out"], both["first"].reference(x))
+        with pytest.raises(BudgetError, match="too small for 1 model:"):
+            pool.set_budget(1000)
+        builder.close_to(pool.run("first", {"x": x})["out"], both["first"].reference(x))
+
+
+def test_a_library_under_two_names_is_held_once(both, x):
+    network = both["first"]
+    resident = network.program.rungs[-1].arena
+    with flexcomp.Pool(resident + 4096) as pool:
+        pool.add("one", network.library)
+        pool.add("two", network.library, urgency=3)
+        for name in ("one", "two"):
+            builder.close_to(pool.run(name, {"x": x})["out"], network.reference(x))
+        stats = pool.stats()["models"]
+        assert stats["one"]["total_bytes_read"] == stats["two"]["total_bytes_read"] < network.weights.stat().st_size + 8192
+        pool.remove("one")
+        builder.close_to(pool.run("two", {"x": x})["out"], network.reference(x))
+
+
+def test_shares_follow_urgency_and_say_what_they_are(both):
+    ladder = both["first"].program.rungs
+    one_resident = ladder[-1].arena + ladder[1].arena - ladder[1].working + 8192
+    with flexcomp.Pool(one_resident) as pool:
+        pool.add("first", both["first"].library, rate=1)
+        pool.add("second", both["second"].library, rate=1, urgency=50)
+        plan = pool.plan()
+        first, second = plan.models
+        assert second.kept_bytes >= first.kept_bytes
+        assert plan.bytes <= plan.budget_bytes == one_resident
+        text = str(plan)
+        assert "first" in text and "50" in text and "of which lanes work in" in text
+
+
+def test_what_is_held_never_exceeds_the_budget(both, x):
+    """Budgets, models and requests at random, from several threads; and every output is right."""
+    chance = random.Random(5)
+    least, most = _least(both), 4 * _MB
+    over, wrong, done, stop = [], [], [], threading.Event()
+    with flexcomp.Pool(most) as pool:
+        for name, network in both.items():
+            pool.add(name, network.library)
+
+        def look():
+            while not stop.is_set():
+                begun = len(allowed) - 1
+                stats = pool.stats()
+                held = sum(one["resident_bytes"] for one in (*stats["lanes"], *stats["models"].values()))
+                if stats["claimed_bytes"] > max(allowed[begun:]) or held > stats["claimed_bytes"]:
+                    over.append((held, stats))
+
+        def ask(seed):
+            own = random.Random(seed)
+            while not stop.is_set():
+                name = own.choice(list(both))
+                try:
+                    out = pool.run(name, {"x": x})["out"]
+                except (InputError, RefusedError):
+                    continue  # removed just now
+                done.append(name)
+                if not np.allclose(out, both[name].reference(x), rtol=1e-4, atol=1e-5):
+                    wrong.append(name)
+
+        allowed = [most]
+        threads = [threading.Thread(target=look), *(threading.Thread(target=ask, args=(seed,)) for seed in range(3))]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            budget = chance.randint(least, most)
+            allowed.append(max(budget, pool.budget))
+            pool.set_budget(budget)
+            if chance.random() < 0.2:
+                pool.remove("second")
+                pool.add("second", both["second"].library)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not over, over[:1]
+    assert not wrong
+    assert len(done) > 50
+
+
+def test_a_smaller_budget_is_given_back_when_the_call_returns(pool, both, x):
+    for name in both:
+        pool.run(name, {"x": x})
+    before = pool.resident_arena()
+    least = _least(both)
+    futures = [pool.submit(name, {"x": x}) for name in (*both, *both)]
+    pool.set_budget(least)
+    assert pool.resident_arena() <= least < before
+    for future, name in zip(futures, (*both, *both), strict=True):
+        builder.close_to(future.result(30)["out"], both[name].reference(x))
+
+
+def test_rates_are_learnt_and_shares_follow(both, x):
+    ladder = both["first"].program.rungs
+    with flexcomp.Pool(ladder[-1].arena + ladder[0].arena - ladder[0].working + 8192) as pool:
+        for name, network in both.items():
+            pool.add(name, network.library)
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            pool.run("second", {"x": x})
+            time.sleep(0.02)
+        rates = {model.name: model.rate for model in pool.plan().models}
+        assert rates["second"] > 10
+
+
+def test_a_full_queue_refuses(both, x):
+    with flexcomp.Pool(4 * _MB, queue=2) as pool:
+        pool.add("first", both["first"].library, read_bandwidth=1e6)
+        futures, refused = [], []
+        for _ in range(6):
+            try:
+                futures.append(pool.submit("first", {"x": x}))
+            except RefusedError as error:
+                refused.append(error)
+        assert len(refused) >= 3 and all(error.reason == "queue" and error.retry_after_s > 0 for error in refused)
+        assert futures[-1].cancel() and futures[-1].cancelled()
+        for future in futures[:-1]:
+            builder.close_to(future.result(30)["out"], both["first"].reference(x))
+        assert pool.stats()["models"]["first"]["refused"] == len(refused)
+
+
+def test_deadlines_are_met_or_refused(both, x):
+    with flexcomp.Pool(4 * _MB) as pool:
+        pool.add("slow", both["first"].library, read_bandwidth=4e6, keep=0)
+        for _ in range(4):  # about 0.4 s each: learnt
+            pool.run("slow", {"x": x})
+        with pytest.raises(RefusedError, match="behind its deadline of 20 ms") as refused:
+            pool.run("slow", {"x": x}, deadline_ms=20)
+        assert refused.value.reason == "deadline"
+        builder.close_to(pool.run("slow", {"x": x}, deadline_ms=20, late="run")["out"], both["first"].reference(x))
+        builder.close_to(pool.run("slow", {"x": x}, deadline_ms=20_000)["out"], both["first"].reference(x))
+        stats = pool.stats()["models"]["slow"]
+        assert (stats["refused"], stats["missed"], stats["completed"]) == (1, 1, 6)
+
+
+def test_the_urgent_come_first_and_none_waits_for_ever(both, x):
+    with flexcomp.Pool(4 * _MB) as pool:
+        pool.add("first", both["first"].library, read_bandwidth=20e6, keep=0)
+        pool.add("second", both["second"].library, read_bandwidth=20e6, keep=0, urgency=20)
+        order = []
+        blocking = pool.submit("first", {"x": x})
+        futures = [(name, pool.submit(name, {"x": x})) for name in ("first", "first", "second", "second")]
+        for name, future in futures:
+            future.add_done_callback(lambda _, name=name: order.append(name))
+        blocking.result(30)
+        for _, future in futures:
+            future.result(30)
+        assert order == ["second", "second", "first", "first"]
+
+
+def test_awaiting(pool, both, x):
+    async def ask():
+        return await asyncio.gather(*(pool.submit(name, {"x": x}) for name in both))
+
+    for network, outputs in zip(both.values(), asyncio.run(ask()), strict=True):
+        builder.close_to(outputs["out"], network.reference(x))
+
+
+def test_a_fault_of_one_model_is_not_the_others(both, tmp_path, x):
+    library, weights = tmp_path / "copy.so", tmp_path / "copy.weights"
+    library.symlink_to(both["first"].library)
+    shutil.copy(both["first"].weights, weights)
+    with flexcomp.Pool(_least(both) + 4096) as pool:
+        pool.add("hurt", library, weights=weights, keep=0)
+        pool.add("second", both["second"].library)
+        builder.close_to(pool.run("hurt", {"x": x})["out"], both["first"].reference(x))
+        time.sleep(0.05)  # file systems note changes by the tick
+        with weights.open("r+b") as file:
+            file.seek(8192)
+            file.write(b"damage")
+        with pytest.raises(StorageError, match="changed"):
+            pool.run("hurt", {"x": x})
+        for _ in range(3):
+            builder.close_to(pool.run("second", {"x": x})["out"], both["second"].reference(x))
+        assert pool.stats()["models"]["hurt"]["failed"] == 1
+
+
+def test_a_read_that_fails(both, x):
+    with flexcomp.Pool(4 * _MB) as pool:
+        pool.add("first", both["first"].library, fail_read_at=3)
+        pool.add("second", both["second"].library)
+        with pytest.raises(StorageError):
+            pool.run("first", {"x": x})
+        for name, network in both.items():
+            builder.close_to(pool.run(name, {"x": x})["out"], network.reference(x))
+
+
+@two_cores
+def test_two_lanes_work_at_once(both, x):
+    with flexcomp.Pool(4 * _MB, lanes=2) as pool:
+        for name, network in both.items():
+            pool.add(name, network.library)
+        assert {model.lane for model in pool.plan().models} == {0, 1}
+        futures = [(name, pool.submit(name, {"x": x})) for name in both for _ in range(20)]
+        for name, future in futures:
+            builder.close_to(future.result(30)["out"], both[name].reference(x))
+        least = pool.plan().least_bytes
+        pool.set_budget(least)
+        for name, network in both.items():
+            builder.close_to(pool.run(name, {"x": x})["out"], network.reference(x))
+        assert pool.resident_arena() <= least
+
+
+def test_wrong_requests_and_models(pool, both, x, tmp_path):
+    with pytest.raises(InputError, match=r"no model 'third' in the pool: there is first, second"):
+        pool.run("third", {"x": x})
+    with pytest.raises(InputError, match="inputs must be"):
+        pool.run("first", {"y": x})
+    with pytest.raises(InputError, match="already"):
+        pool.add("first", both["first"].library)
+    with pytest.raises(InputError, match="urgency must be a number above 0"):
+        pool.add("more", both["first"].library, urgency=0)
+    with pytest.raises(InputError, match="deadline_ms must be"):
+        pool.run("first", {"x": x}, deadline_ms=-1)
+    with pytest.raises(InputError, match="late='later' is not known"):
+        pool.run("first", {"x": x}, late="later")
+    with pytest.raises(BudgetError, match="a number of bytes, such as 200MB"):
+        pool.set_budget("10%")
+    with pytest.raises(ArtifactError):
+        pool.add("more", tmp_path / "none.so")
+    with pytest.raises(ArtifactError, match="weights"):
+        pool.add("more", both["first"].library, weights=tmp_path / "none.weights")
+    assert pool.models == ("first", "second")
+
+
+def test_closing_ends_what_waits(both, x):
+    pool = flexcomp.Pool(4 * _MB)
+    pool.add("first", both["first"].library, read_bandwidth=4e6)
+    futures = [pool.submit("first", {"x": x}) for _ in range(4)]
+    pool.close()
+    errors = [future.exception(30) for future in futures]
+    assert isinstance(errors[-1], ExecutionError)
+    with pytest.raises(ExecutionError, match="closed"):
+        pool.run("first", {"x": x})
+    pool.close()
+
+
+def test_a_watch_moves_the_budget(pool, both, x):
+    least = _least(both)
+    allowed = [4 * _MB]
+    with pool.watch(lambda: allowed[0], interval_s=0.02, patience_s=0.05):
+        allowed[0] = least + 5000
+        until = time.monotonic() + 10
+        while pool.budget > allowed[0] and time.monotonic() < until:
+            time.sleep(0.01)
+        assert pool.budget <= allowed[0]
+        for name, network in both.items():
+            builder.close_to(pool.run(name, {"x": x})["out"], network.reference(x))
