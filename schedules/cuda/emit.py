@@ -41,6 +41,11 @@ def barrier() -> None:
     T.evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
 
 
+def warp_barrier() -> None:
+    """Wait for all threads of the warp, and for what they wrote to shared arrays: shuffles do not promise that."""
+    T.evaluate(tirx.call_extern("void", "__syncwarp"))  # TVM's own barrier of warps comes to nothing
+
+
 def copy(target: tirx.Buffer, at, source: tirx.Buffer, start, lanes: int = LANES) -> None:
     """target[at : at + lanes] = source[start : start + lanes], at once."""
     T.buffer_store(target, source[vector(start, lanes)], [vector(at, lanes)])
@@ -72,16 +77,21 @@ def both(*conditions: ir.Expr | bool) -> ir.Expr | bool:
     return result
 
 
+def shuffled(value: ir.Expr, distance: int) -> ir.Expr:
+    """The value of the thread of the warp whose index differs in the bits of `distance`; all threads of the warp come here.
+
+    Not pure: what is pure TVM puts where it is used, also where only some threads come.
+    """
+    return tirx.call_extern("float32", "__shfl_xor_sync", tirx.const(_ALL_LANES, "uint32"), value, distance, WARP)
+
+
 def across_warp(value: ir.Expr, combine: Callable[[ir.Expr, ir.Expr], ir.Expr], lanes: int = WARP) -> ir.Expr:
     """What `combine` makes of the values of `lanes` neighbouring threads, the same in each of them."""
-    # In a variable: TVM puts the values of others where they are used, also where only some threads come.
     kept = registers(1)
     T.buffer_store(kept, value, [0])
     distance = lanes // 2
     while distance:
-        mask = tirx.const(_ALL_LANES, "uint32")
-        other = tirx.call_extern("float32", "__shfl_xor_sync", mask, kept[0], distance, WARP)
-        T.buffer_store(kept, combine(kept[0], other), [0])
+        T.buffer_store(kept, combine(kept[0], shuffled(kept[0], distance)), [0])
         distance //= 2
     return kept[0]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 from ..tiles import epilogue as ep
 from ..tiles.layer_function import Operands
 from ..tiles.spec import ConvSpec
-from .emit import LANES, both, copy, only_if, registers
+from .emit import LANES, copy, only_if, registers
 from .panels import ThreadPanel
 
 
@@ -35,21 +35,45 @@ class Results:
             place = T.bind(pixel * spec.y_stride + (spec.y_start + self.channel) + lane)
             for first in range(0, LANES, self.lanes):
                 inside = True if panel.block <= panel.group_channels else lane + first < panel.group_channels
-                with only_if(both(inside)):
+                with only_if(inside):
                     self._store(place + first, lane + first, lambda i, first=first: total(first + i))
 
     def _store(self, place, lane, total: Callable[[int], ir.Expr]) -> None:
-        operands = []
-        for tensor in self.given.tensors:
-            operands.append(registers(self.lanes))
-            copy(operands[-1], 0, tensor, place, self.lanes)
-        results = registers(self.lanes)
-        for i in range(self.lanes):
-            value = ep.evaluate(
-                self.spec.epilogue,
-                self.weights.finish(lane + i, total(i)),
-                tensor=lambda number, i=i: operands[number][i],
-                channel=lambda number, i=i: self.weights.channel(number, lane + i),
-            )
-            T.buffer_store(results, value, [i])
-        copy(self.given.y, place, results, 0, self.lanes)
+        through_epilogue(
+            self.spec.epilogue,
+            self.given.y,
+            self.given.tensors,
+            place,
+            self.lanes,
+            lambda i: self.weights.finish(lane + i, total(i)),
+            lambda number, i: self.weights.channel(number, lane + i),
+        )
+
+
+def through_epilogue(
+    epilogue: ep.Epilogue,
+    y: tirx.Buffer,
+    tensors: Sequence[tirx.Buffer],
+    place,
+    lanes: int,
+    total: Callable[[int], ir.Expr],
+    channel: Callable[[int, int], ir.Expr] | None = None,
+) -> None:
+    """y[place : place + lanes] = what the epilogue makes of `total(0)`, …, at once.
+
+    Tensors are read at the same place just before; `channel(number, i)` is element i of a channel vector.
+    """
+    operands = []
+    for tensor in tensors:
+        operands.append(registers(lanes))
+        copy(operands[-1], 0, tensor, place, lanes)
+    results = registers(lanes)
+    for i in range(lanes):
+        value = ep.evaluate(
+            epilogue,
+            total(i),
+            tensor=lambda number, i=i: operands[number][i],
+            channel=lambda number, i=i: channel(number, i),
+        )
+        T.buffer_store(results, value, [i])
+    copy(y, place, results, 0, lanes)

@@ -10,7 +10,8 @@
 #define __launch_bounds__(...)
 #define ON_CPU_SHARED(index, type, name, extent) \
   type* const name = static_cast<type*>(on_cpu::Grid::current_grid->Shared(index, (extent) * sizeof(type)))
-#define ON_CPU_BARRIER(place) on_cpu::Grid::current_grid->Barrier(place)
+#define ON_CPU_THREADS(place) on_cpu::Grid::current_grid->Barrier(place)
+#define ON_CPU_WARP(place) on_cpu::Grid::current_grid->WarpBarrier(place)
 
 using uint = unsigned;
 using uchar = unsigned char;
@@ -46,7 +47,7 @@ T OnCpuShuffleXor(int place, unsigned mask, T value, int bits, int width) {
   if (mask != 0xffffffffu || width != int(on_cpu::kWarp)) grid->Fail("shuffles are of whole warps");
   uint64_t shown = 0;
   std::memcpy(&shown, &value, sizeof(T));
-  shown = grid->Exchange(place, shown, grid->lane() ^ bits);
+  shown = grid->Exchange(-1 - place, shown, grid->lane() ^ bits);
   std::memcpy(&value, &shown, sizeof(T));
   return value;
 }

@@ -15,7 +15,7 @@ from flexcomp.schedules.cuda.arithmetic import PREAMBLE
 
 _HERE = Path(__file__).parent
 _SHARED = re.compile(r"__shared__ alignas\(\d+\) (\w+) (\w+)\[(\d+)\];")
-_BARRIER = re.compile(r"__syncthreads\(\)")
+_BARRIER = re.compile(r"__sync(threads|warp)\(\)")
 _SHUFFLE = re.compile(r"__shfl_xor_sync\(")
 _FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", "-mf16c", "-mfma", "-x", "c++")
 # Mapped memory and what calls a launch. Errors come back as text.
@@ -113,9 +113,9 @@ class _Buffer:
 
 
 def _numbered(source: str) -> tuple[str, int]:
-    """The source with its barriers, shuffles and shared arrays numbered, and how many barriers there are."""
+    """The source with its barriers (of blocks and of warps), shuffles and shared arrays numbered, and how many barriers there are."""
     barriers, shuffles, arrays = iter(range(10**6)), iter(range(10**6)), iter(range(10**6))
-    text = _BARRIER.sub(lambda _: f"ON_CPU_BARRIER({next(barriers)})", source)
+    text = _BARRIER.sub(lambda m: f"ON_CPU_{m[1].upper()}({next(barriers)})", source)
     text = _SHUFFLE.sub(lambda _: f"OnCpuShuffleXor({next(shuffles)}, ", text)
     text = _SHARED.sub(lambda m: f"ON_CPU_SHARED({next(arrays)}, {m[1]}, {m[2]}, {m[3]});", text)
     assert "__shared__" not in text, "a shared array is declared in a way that the emulator does not know"

@@ -33,7 +33,7 @@ struct Fiber {
   std::unique_ptr<Guarded> stack;
   Dim index;
   State state = State::kReady;
-  int place = 0;           // of the barrier or shuffle at which it waits
+  int place = 0;           // of the barrier, or below 0 the shuffle, at which it waits
   uint64_t exchanged = 0;  // what it shows to its warp
 };
 
@@ -81,6 +81,11 @@ class Grid {
   // The current thread waits for all others of its block at the barrier `place`.
   void Barrier(int place) {
     if (place != skipped_) Wait(Fiber::State::kAtBarrier, place);
+  }
+
+  // As `Barrier`, for the threads of its warp.
+  void WarpBarrier(int place) {
+    if (place != skipped_) Wait(Fiber::State::kInWarp, place);
   }
 
   // What thread `lane` of the current one's warp shows, all of whose threads come to `place`.

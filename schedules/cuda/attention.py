@@ -1,0 +1,176 @@
+"""Attention without a tensor of queries × keys and without scratch: Q, K and V are read where they lie.
+
+A block of threads has some queries of one head, and passes over the keys in parts that lie in shared memory:
+
+1. Scores of its queries and the part's keys; four threads have a query.
+2. The largest score so far may grow: what was added up is scaled down to it, and the part's exponentials are added.
+3. y grows by exponentials times values, in registers, and is divided by the sum at the end.
+
+As in Milakov & Gimelshein, "Online normalizer calculation for softmax" (2018), section 3. Where the mask is causal, parts behind
+the block's last query are left out.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm import ir, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from ..operators.attention import Access, AttentionSpec
+from ..tiles import vector_math
+from ..tiles.emit import flat
+from .architecture import Architecture
+from .emit import across_warp, barrier, ceil_div, fill, launched, only_if, registers, shared, warp_barrier
+
+_TEAM = 4  # threads of a query
+_KEYS = 32  # of a part, at most
+_QUERIES = 32  # of a block, at most
+
+
+def kernel(spec: AttentionSpec, architecture: Architecture) -> tirx.PrimFunc:
+    """A PrimFunc (q, k, v, [mask,] y), buffers as the accesses say."""
+    queries, keys = _parts(spec, architecture)
+    blocks = ceil_div(spec.queries, queries), spec.heads, spec.batch
+    with IRBuilder() as builder, T.prim_func():
+        T.func_name("main")
+        T.func_attr({"tirx.noalias": True})
+        shapes = {name: getattr(spec, name).buffer for name in ("q", "k", "v")}
+        if spec.mask_shape:
+            shapes["mask"] = spec.mask_shape
+        shapes["y"] = spec.y.buffer
+        given = [T.arg(name, T.buffer(shape, "float32")) for name, shape in shapes.items()]
+        buffers = dict(zip(shapes, map(flat, given, map(math.prod, shapes.values())), strict=True))
+        with launched(blocks, queries * _TEAM) as ((part, head, batch), thread):
+            _Block(spec, queries, keys, buffers, batch, head, part * queries, thread).emit()
+    return builder.get()
+
+
+def _parts(spec: AttentionSpec, architecture: Architecture) -> tuple[int, int]:
+    """Queries of a block and keys of a part whose operands fit a block's shared memory."""
+    queries, keys = _QUERIES, _KEYS
+    while _floats(spec, queries, keys) * 4 > architecture.block_shared_nbytes:
+        if queries == keys == 8:
+            raise ValueError(f"{spec} has too many numbers for the shared memory of a block")
+        queries, keys = (queries // 2, keys) if queries >= keys else (queries, keys // 2)
+    return queries, keys
+
+
+def _floats(spec: AttentionSpec, queries: int, keys: int) -> int:
+    return (queries + keys) * (spec.depth + 1) + keys * spec.value_depth + queries * (keys + 1)
+
+
+class _Block:
+    """What the threads of a block do."""
+
+    def __init__(self, spec: AttentionSpec, queries: int, keys: int, buffers, batch, head, first, thread) -> None:
+        self.spec, self.queries, self.keys = spec, queries, keys
+        self.q, self.k, self.v, self.mask, self.y = (buffers.get(name) for name in ("q", "k", "v", "mask", "y"))
+        self.batch, self.head, self.first, self.thread = batch, head, first, thread
+        self.own, self.member = T.bind(thread // _TEAM), T.bind(thread % _TEAM)
+        # Rows one float longer than they are: threads that read one column of several rows meet in no bank.
+        self.stride = spec.depth + 1
+        self.shared_q, self.shared_k = shared(queries * self.stride), shared(keys * self.stride)
+        self.shared_v, self.weights = shared(keys * spec.value_depth), shared(queries * (keys + 1))
+        self.columns = math.ceil(spec.value_depth / _TEAM)
+
+    def emit(self) -> None:
+        spec = self.spec
+        self.largest, self.total, self.sums = registers(1), registers(1), registers(self.columns)
+        fill(self.largest, 1, float("-inf"))
+        fill(self.total, 1)
+        fill(self.sums, self.columns)
+        self._stage(self.shared_q, self.stride, self.q, spec.q, self.first, self.queries, spec.queries, spec.depth, spec.scale)
+        parts = ceil_div(spec.keys, self.keys)
+        if spec.mask == "causal":
+            last = self.first + (self.queries - 1 + spec.keys - spec.queries)
+            parts = T.bind(tirx.min(parts, last // self.keys + 1))
+        with T.serial(parts) as part:
+            start = T.bind(part * self.keys)
+            self._stage(self.shared_k, self.stride, self.k, spec.k, start, self.keys, spec.keys, spec.depth)
+            self._stage(self.shared_v, spec.value_depth, self.v, spec.v, start, self.keys, spec.keys, spec.value_depth)
+            barrier()
+            self._weigh(start)
+            warp_barrier()  # a query's threads are of one warp
+            self._mix()
+            barrier()
+        self._store()
+
+    def _stage(self, target, stride: int, source, access: Access, first, rows: int, end: int, depth: int, scale=1.0) -> None:
+        """target[row][i] = scale · source[first + row][i], 0 behind the last row."""
+        threads = self.queries * _TEAM
+        begin = access.offset + self.batch * access.batch + self.head * access.head
+        with T.serial(math.ceil(rows * depth / threads)) as turn:
+            index = T.bind(turn * threads + self.thread)
+            with only_if(True if rows * depth % threads == 0 else index < rows * depth):
+                row, column = index // depth, index % depth
+                value = source[begin + (first + row) * access.row + column]
+                value = value if scale == 1.0 else value * tirx.const(scale, "float32")
+                value = tirx.if_then_else(first + row < end, value, tirx.const(0.0, "float32"))
+                T.buffer_store(target, value, [row * stride + column])
+
+    def _weigh(self, start) -> None:
+        """Exponentials of the part's scores, for `_mix`; largest, total and sums are brought up to date."""
+        spec, each = self.spec, self.keys // _TEAM
+        scores, best, factor, added = registers(each), registers(1), registers(1), registers(1)
+        fill(scores, each)
+        with T.serial(spec.depth) as i:
+            q = T.bind(self.shared_q[self.own * self.stride + i])
+            for j in range(each):
+                product = q * self.shared_k[(self.member + j * _TEAM) * self.stride + i]
+                T.buffer_store(scores, scores[j] + product, [j])
+        T.buffer_store(best, self.largest[0], [0])
+        for j in range(each):
+            T.buffer_store(scores, self._masked(scores[j], start + self.member + j * _TEAM), [j])
+            T.buffer_store(best, tirx.max(best[0], scores[j]), [0])
+        T.buffer_store(best, across_warp(best[0], tirx.max, _TEAM), [0])
+        # Of what is hidden altogether nothing is added: the difference of two infinities would be no number.
+        infinity = tirx.const(float("-inf"), "float32")
+        base = T.bind(tirx.Select(tirx.EQ(best[0], infinity), tirx.const(0.0, "float32"), best[0]))
+        T.buffer_store(factor, vector_math.exp_nonpositive(self.largest[0] - base), [0])
+        fill(added, 1)
+        for j in range(each):
+            T.buffer_store(scores, vector_math.exp_nonpositive(scores[j] - base), [j])
+            T.buffer_store(added, added[0] + scores[j], [0])
+        total = across_warp(added[0], lambda a, b: a + b, _TEAM)
+        T.buffer_store(self.total, self.total[0] * factor[0] + total, [0])
+        T.buffer_store(self.largest, best[0], [0])
+        for j in range(each):
+            T.buffer_store(self.weights, scores[j], [self.own * (self.keys + 1) + self.member + j * _TEAM])
+        with T.unroll(self.columns) as i:
+            T.buffer_store(self.sums, self.sums[i] * factor[0], [i])
+
+    def _masked(self, score: ir.Expr, key) -> ir.Expr:
+        spec = self.spec
+        query = tirx.min(self.first + self.own, spec.queries - 1)
+        hidden = tirx.const(float("-inf"), "float32")
+        if spec.mask == "causal":
+            score = tirx.Select(key <= query + (spec.keys - spec.queries), score, hidden)
+        elif spec.mask is not None:
+            batch, heads, keys, queries = spec.mask_shape
+            place = (self.batch if batch > 1 else 0) * heads + (self.head if heads > 1 else 0)
+            place = (place * keys + tirx.min(key, keys - 1)) * queries + (query if queries > 1 else 0)
+            value = self.mask[place]
+            chosen = tirx.Select(value != tirx.const(0.0, "float32"), score, tirx.const(spec.fill, "float32"))
+            score = score + value if spec.mask == "add" else chosen
+        return score if spec.keys % self.keys == 0 else tirx.Select(key < spec.keys, score, hidden)
+
+    def _mix(self) -> None:
+        with T.serial(self.keys) as key:
+            weight = T.bind(self.weights[self.own * (self.keys + 1) + key])
+            for i in range(self.columns):
+                column = self.member + i * _TEAM
+                with only_if(True if (i + 1) * _TEAM <= self.spec.value_depth else column < self.spec.value_depth):
+                    value = self.shared_v[key * self.spec.value_depth + column]
+                    T.buffer_store(self.sums, self.sums[i] + weight * value, [i])
+
+    def _store(self) -> None:
+        spec, access = self.spec, self.spec.y
+        inverse = T.bind(tirx.const(1.0, "float32") / self.total[0])
+        place = T.bind(access.offset + self.batch * access.batch + self.head * access.head + (self.first + self.own) * access.row)
+        with only_if(True if spec.queries % self.queries == 0 else self.first + self.own < spec.queries):
+            for i in range(self.columns):
+                column = self.member + i * _TEAM
+                with only_if(True if (i + 1) * _TEAM <= spec.value_depth else column < spec.value_depth):
+                    T.buffer_store(self.y, self.sums[i] * inverse, [place + column])

@@ -1,0 +1,46 @@
+"""Which kernels for a GPU can compute a layer, as candidates of the kind that CPUs have: the best is the first."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from tvm import tirx
+
+from ..registry import Candidate
+from ..tiles.panel import panel_of
+from ..tiles.spec import ConvSpec, MatmulSpec
+from . import channelwise, conv, gemv, matmul
+from .architecture import Architecture
+from .product import TILES, BlockTile, choose
+
+# What a product costs that loads its operands for itself, next to one of a tile.
+_ALONE = 4.0
+
+
+@functools.lru_cache(maxsize=1024)
+def candidates(spec: ConvSpec | MatmulSpec, architecture: Architecture) -> tuple[Candidate, ...]:
+    """Every kernel that can compute a layer."""
+    if isinstance(spec, MatmulSpec):
+        tile = choose(spec.m, spec.n, spec.batch, architecture)
+        return (Candidate("matmul", tile, None, 0, spec.flops / TILES[tile], lambda: matmul.kernel(spec, tile)),)
+    if gemv.eligible(spec):
+        return (_with_panel("gemv", spec, gemv.COLUMNS, None, _ALONE * spec.flops, lambda: gemv.kernel(spec)),)
+    if channelwise.eligible(spec):
+        family = "depthwise" if spec.depthwise else "grouped"
+        build = lambda: channelwise.kernel(spec)  # noqa: E731
+        return (_with_panel(family, spec, channelwise.COLUMNS, None, _ALONE * spec.flops, build),)
+    pixels = spec.batch * spec.out_height * spec.out_width
+    tile = choose(pixels, spec.group_out, spec.groups, architecture)
+    if spec.groups > 1 and tile.columns > spec.group_out:  # blocks of a panel that hold channels of several groups are others'
+        tile = max((t for t in TILES if t.columns <= spec.group_out), key=TILES.get)
+    return (_with_panel("direct", spec, tile.columns, tile, spec.flops / TILES[tile], lambda: conv.kernel(spec, tile)),)
+
+
+def _with_panel(
+    family: str, spec: ConvSpec, block: int, tile: BlockTile | None, work: float, build: Callable[[], tirx.PrimFunc]
+) -> Candidate:
+    panel = panel_of(spec, block)
+    # Blocks that overlap compute some results twice.
+    disjoint = panel.group_channels % panel.block == 0 or panel.blocks_per_group == 1
+    return Candidate(family, tile, panel, 0, work, build, in_place=disjoint)

@@ -1,0 +1,131 @@
+"""Pooling, functions of rows and attention for GPUs: as TVM's own lowering and NumPy have them, every barrier needed."""
+
+import numpy as np
+import pytest
+import tvm
+
+from flexcomp.compiler.cuda_code import cuda_code
+from flexcomp.schedules.cuda import ARCHITECTURES, attention, pool, rowwise
+from flexcomp.schedules.operators.attention import Access, AttentionSpec
+from flexcomp.schedules.operators.pool import PoolSpec
+from flexcomp.schedules.operators.rowwise import KINDS, RowSpec
+from tests.cuda.on_cpu.emulator import Emulator
+from tests.schedules.cuda import barriers
+from tests.schedules.kernels import library
+from tests.schedules.operators import test_attention as attentions
+from tests.schedules.operators import test_pool as pools
+from tests.schedules.operators.test_rowwise import EPSILON, exact
+
+ORIN = ARCHITECTURES["sm_87"]
+ROWS = {
+    **{f"{kind}_{columns}": RowSpec(kind, (3, columns), 1, EPSILON) for kind in KINDS for columns in (1, 33, 197, 768)},
+    "affine": RowSpec("layer_norm", (6, 5, 99), 2, EPSILON, has_scale=True, has_bias=True),
+}
+
+
+def _thirds() -> AttentionSpec:
+    """Q, K and V are thirds of one projection's rows; heads lie side by side."""
+    parts = [Access((2, 35, 72), i * 24, 35 * 72, 8, 72) for i in range(3)]
+    return AttentionSpec(2, 3, 35, 35, 8, 8, *parts, Access((2, 35, 24), 0, 35 * 24, 8, 24), scale=0.5, mask="causal")
+
+
+ATTENTIONS = {
+    "plain": attentions.dense(2, 2, 33, 70, 20, 24, scale=0.3),
+    "causal": attentions.dense(1, 2, 77, 82, 16, 5, scale=0.3, mask="causal"),
+    "added": attentions.dense(2, 2, 7, 64, 33, 16, scale=0.3, mask="add", mask_shape=(2, 1, 64, 7)),
+    "chosen": attentions.dense(1, 3, 40, 40, 8, 70, scale=0.3, mask="where", mask_shape=(1, 3, 40, 1), fill=-3.0),
+    "deep": attentions.dense(1, 1, 20, 40, 128, 128, scale=0.1),
+    "in_place": _thirds(),
+}
+
+
+def pool_cases():
+    """Names with (spec, TVM's function)."""
+    for i, case in enumerate(pools.CASES):
+        for kind, count_include_pad in pools.VARIANTS:
+            function, shape = pools.relax_function(case, kind, count_include_pad)
+            n, h, w, c, window, stride, padding, dilation, _ = case
+            spec = PoolSpec(n, h, w, c, *window, stride, padding, dilation, kind, count_include_pad, *shape[1:3])
+            yield f"{kind}{int(count_include_pad)}_{i}", (spec, function)
+
+
+POOLS = dict(pool_cases())
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    functions = {name: pool.kernel(spec) for name, (spec, _) in POOLS.items()}
+    functions |= {name: rowwise.kernel(spec) for name, spec in ROWS.items()}
+    functions |= {name: attention.kernel(spec, ORIN) for name, spec in ATTENTIONS.items()}
+    codes = {name: cuda_code(function, ORIN, name) for name, function in functions.items()}
+    return Emulator(codes, tmp_path_factory.mktemp("operators"))
+
+
+def test_windows_agree_with_tvm(emulator):
+    reference = library({name: function for name, (_, function) in POOLS.items()})
+    for name, (spec, _) in POOLS.items():
+        x = np.random.default_rng(0).standard_normal((spec.n, spec.h, spec.w, spec.c)).astype("f4")
+        x[0, 2, 2, 0] = np.nan
+        y = np.full((spec.n, spec.out_h, spec.out_w, spec.c), np.nan, "f4")
+        found = emulator.run(name, [x, y])[-1]
+        number = np.where(np.isnan(x), np.float32(0), x)
+        result = tvm.runtime.tensor(y)
+        reference[name](tvm.runtime.tensor(number), result)
+        seen = np.isnan(found)
+        assert 0 < seen.sum() <= spec.kh * spec.kw
+        np.testing.assert_allclose(found[~seen], result.numpy()[~seen], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def row_arguments(spec: RowSpec, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    row = spec.shape[len(spec.shape) - spec.axes :]
+    vectors = [rng.standard_normal(row).astype("f4") for wanted in (spec.has_scale, spec.has_bias) if wanted]
+    return [rng.standard_normal(spec.shape).astype("f4"), *vectors, np.full(spec.shape, np.nan, "f4")]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_agree_with_numpy(emulator, name):
+    spec = ROWS[name]
+    x, *vectors, y = row_arguments(spec, 0)
+    wanted = exact(spec.kind, x, spec.axes)
+    if vectors:
+        wanted = wanted * vectors[0] + vectors[1]
+    for seed in range(3):
+        found = emulator.run(name, [x, *vectors, y], seed=seed)[-1]
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-6)
+    assert barriers.needless(emulator, name, lambda seed: row_arguments(spec, seed)) == []
+    assert bool(emulator.barriers(name)) == (spec.columns >= 256)
+
+
+def attention_arguments(spec: AttentionSpec, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    tensors = [attentions.tensor_of(rng, access) for access in (spec.q, spec.k, spec.v)]
+    if spec.mask == "add":
+        tensors.append(rng.standard_normal(spec.mask_shape).astype("f4"))
+    elif spec.mask == "where":
+        tensors.append((rng.random(spec.mask_shape) < 0.7).astype("f4"))
+    return [*tensors, np.full(spec.y.buffer, np.nan, "f4")]
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention_agrees_with_numpy(emulator, name):
+    spec = ATTENTIONS[name]
+    arguments = attention_arguments(spec, 0)
+    wanted = attentions.expected(spec, *arguments[:-1])
+    for seed in range(3):
+        found = emulator.run(name, arguments, seed=seed)[-1]
+        seen = attentions.seen(spec.y, found, spec.batch, spec.heads, spec.queries, spec.value_depth)
+        np.testing.assert_allclose(seen, wanted, rtol=1e-4, atol=1e-5)
+    assert emulator.barriers(name) == 3
+    assert barriers.needless(emulator, name, lambda seed: attention_arguments(spec, seed)) == []
+
+
+def test_keys_that_are_all_hidden_spoil_nothing(emulator):
+    """A part of the keys whose scores are all minus infinity comes before one that is seen."""
+    spec = ATTENTIONS["added"]
+    q, k, v, mask, y = attention_arguments(spec, 0)
+    mask[:, :, :32] = -np.inf
+    found = emulator.run("added", [q, k, v, mask, y])[-1]
+    with np.errstate(invalid="ignore"):
+        wanted = attentions.expected(spec, q, k, v, mask)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
