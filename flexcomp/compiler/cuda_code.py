@@ -25,6 +25,10 @@ _CONFIG = {
 }
 _AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 _NAME = "kernel"
+# Threads for which a multiprocessor has registers: 168 of 65,536 for each, which tiles of 8 × 8 sums need.
+_RESIDENT_THREADS = 384
+_SHARED = re.compile(r"__shared__ alignas\(\d+\) (\w+) \w+\[(\d+)\];")
+_ITEMSIZES = {"float": 4}  # of arrays that the families share
 # What precedes the first device function: definitions for compilers of other vendors, and of types that are not used here.
 _FIRST_FUNCTION = 'extern "C" __global__'
 
@@ -88,7 +92,7 @@ def cuda_code(kernel: tirx.PrimFunc, architecture: Architecture, symbol: str = _
         device = finalize_device_passes()(tvm.IRModule(device))
         text = tvm.get_global_func("target.build.cuda")(device, target).inspect_source()
     integers = frozenset(i for i, param in enumerate(kernel.params) if not tirx.is_buffer_var(param))
-    return CudaCode(_functions(text), launches, integers)
+    return CudaCode(_functions(text, architecture), launches, integers)
 
 
 def _passes() -> list[tvm.transform.Pass]:
@@ -118,12 +122,27 @@ def _passes() -> list[tvm.transform.Pass]:
     ]
 
 
-def _functions(text: str) -> str:
+def _functions(text: str, architecture: Architecture) -> str:
     """The device functions without what stands before them, and without their declarations."""
-    text = text[text.index(_FIRST_FUNCTION) :]
-    # One block of a multiprocessor is enough: without the 1 ptxas may spill registers to fit two.
-    text = re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", text)
-    return re.sub(rf"^{re.escape(_FIRST_FUNCTION)}[^;{{]*;\n", "", text, flags=re.MULTILINE).strip() + "\n"
+    text = re.sub(rf"^{re.escape(_FIRST_FUNCTION)}[^;{{]*;\n", "", text, flags=re.MULTILINE)
+    functions = (_FIRST_FUNCTION + part.rstrip() for part in text.split(_FIRST_FUNCTION)[1:])
+    return "\n\n".join(_with_bounds(function, architecture) for function in functions) + "\n"
+
+
+def _with_bounds(function: str, architecture: Architecture) -> str:
+    """The function with the number of blocks that a multiprocessor is to hold, beside that of threads.
+
+    Without it ptxas spills registers to fit more, or takes all that there are for one.
+    """
+    shared_nbytes = sum(_ITEMSIZES[found[1]] * int(found[2]) for found in _SHARED.finditer(function))
+
+    def bounds(found: re.Match) -> str:
+        blocks = _RESIDENT_THREADS // int(found[1])
+        if shared_nbytes:
+            blocks = min(blocks, architecture.shared_nbytes // shared_nbytes)
+        return f"__launch_bounds__({found[1]}, {max(1, blocks)})"
+
+    return re.sub(r"__launch_bounds__\((\d+)\)", bounds, function, count=1)
 
 
 def _launches(host: tirx.PrimFunc) -> tuple[Launch, ...]:

@@ -59,8 +59,8 @@ def kernel(spec: ConvSpec) -> tirx.PrimFunc:
 def _add(spec: ConvSpec, x: tirx.Buffer, weights: ThreadPanel, sums: tirx.Buffer, place, tap, channel, lane) -> None:
     """Add the products of a tap for LANES channels; `place` is where the pixel that it meets begins."""
     with maybe_serial(0, spec.group_in) as within:
-        loaded, inputs = registers(LANES), registers(LANES)
-        weights.weights(loaded, 0, tap * spec.group_in + within, lane)
+        loaded, inputs = weights.ahead(1), registers(LANES)
+        weights.load(loaded, 0, tap * spec.group_in + within, lane)
         if spec.depthwise and spec.in_channels % LANES == 0:
             with only_if(True if spec.out_channels % COLUMNS == 0 else channel < spec.out_channels):
                 copy(inputs, 0, x, place + channel)
@@ -72,5 +72,5 @@ def _add(spec: ConvSpec, x: tirx.Buffer, weights: ThreadPanel, sums: tirx.Buffer
             for i in range(LANES):
                 group = tirx.min(channel + i, spec.out_channels - 1) // spec.group_out
                 T.buffer_store(inputs, x[place + group * spec.group_in + within], [i])
-        for i in range(LANES):
-            T.buffer_store(sums, sums[i] + inputs[i] * loaded[i], [i])
+        for i, weight in enumerate(weights.weights(loaded, 0)):
+            T.buffer_store(sums, sums[i] + inputs[i] * weight, [i])

@@ -17,7 +17,7 @@ from ..tiles.panel import panel_of
 from ..tiles.spec import ConvSpec
 from .emit import LANES, both, ceil_div, copy, launched, only_if, registers
 from .panels import ThreadPanel
-from .product import BlockTile, Product, or_zeros
+from .product import BlockTile, Loaded, Product, or_zeros
 from .results import Results
 
 _BITS = 32  # of an integer
@@ -37,12 +37,7 @@ def kernel(spec: ConvSpec, tile: BlockTile) -> tirx.PrimFunc:
             product = Product(tile, thread, spec.taps)
             image = _Image(spec, tile.depth, given.x, group, [part * tile.rows + row for row in product.rows_loaded()])
 
-            def right(target: tirx.Buffer, i: int, first, at, column) -> None:
-                inside = True if spec.taps % tile.depth == 0 else first + at < spec.taps
-                with or_zeros(target, i * LANES, LANES, inside):
-                    weights.weights(target, i * LANES, first + at, column)
-
-            product.compute(image.load, right)
+            product.compute(image, _Weights(spec, tile.depth, weights, product.columns_loaded))
             results = Results(spec, given, weights, block)
             product.for_each_row(
                 lambda row, column, at: results.store(part * tile.rows + row, column, lambda i: product.sums[at + i])
@@ -51,10 +46,32 @@ def kernel(spec: ConvSpec, tile: BlockTile) -> tirx.PrimFunc:
     return layer_function(spec, panel, emit, in_place=spec.tensors > 0)
 
 
-class _Image:
+class _Weights:
+    """The right operand: a block of the panel, whose numbers are widened when they are needed."""
+
+    def __init__(self, spec: ConvSpec, depth: int, weights: ThreadPanel, vectors: int) -> None:
+        self.weights, self.taps, self.is_whole = weights, spec.taps, spec.taps % depth == 0
+        self.ahead = weights.ahead(vectors)
+
+    def load(self, i: int, first, at, column) -> None:
+        inside = True if self.is_whole else first + at < self.taps
+        with or_zeros(self.ahead, i * self.weights.words, self.weights.words, inside):
+            self.weights.load(self.ahead, i, first + at, column)
+
+    def loaded(self, i: int) -> tuple[tirx.Buffer, int]:
+        if not self.weights.panel.narrow:
+            return self.ahead, i * LANES
+        wide = registers(LANES)
+        for lane, weight in enumerate(self.weights.weights(self.ahead, i)):
+            T.buffer_store(wide, weight, [lane])
+        return wide, 0
+
+
+class _Image(Loaded):
     """The left operand: the pixels that some rows of the result see through the kernel."""
 
     def __init__(self, spec: ConvSpec, depth: int, x: tirx.Buffer, group, pixels: list[ir.Expr]) -> None:
+        super().__init__(len(pixels))
         self.spec, self.depth, self.x = spec, depth, x
         # Neighbours in a vector are neighbours in memory if they belong to one pixel.
         self.lanes = LANES if spec.group_in % LANES == 0 and spec.in_channels % LANES == 0 else 1
@@ -62,7 +79,7 @@ class _Image:
         self.joins_columns = self.lanes == 1 and spec.groups == 1 and spec.dilation[1] == 1
         self.pixels = [_Pixel(spec, pixel, group) for pixel in pixels]
 
-    def load(self, target: tirx.Buffer, i: int, first, at, row) -> None:
+    def load(self, i: int, first, at, row) -> None:
         spec, pixel = self.spec, self.pixels[i]
         for lane in range(0, LANES, self.lanes):
             if spec.pointwise:
@@ -72,8 +89,8 @@ class _Image:
                 place, inside = self._in_joined(first + at + lane, pixel)
             else:
                 place, inside = self._in_window(first, at + lane, pixel)
-            with or_zeros(target, i * LANES + lane, self.lanes, inside):
-                copy(target, i * LANES + lane, self.x, place, self.lanes)
+            with or_zeros(self.ahead, i * LANES + lane, self.lanes, inside):
+                copy(self.ahead, i * LANES + lane, self.x, place, self.lanes)
 
     def _in_joined(self, product, pixel: _Pixel) -> tuple[ir.Expr, ir.Expr]:
         """Where a product's element lies, and whether there is one."""

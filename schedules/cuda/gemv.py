@@ -1,4 +1,4 @@
-"""Dense layers of very few rows: every weight is used once or a few times, so that they take as long as their weights take to read.
+"""Dense layers of very few rows: every weight is used once or a few times, so that they take as long as reading them does.
 
 A block of threads computes a block of the panel. Neighbouring threads read neighbouring vectors of channels, of several
 products at a time, so that all reads of a warp are one run of memory; each adds up every so many-th product, and what they have
@@ -47,16 +47,17 @@ def kernel(spec: ConvSpec) -> tirx.PrimFunc:
 
             def add(step, count: int) -> None:
                 """`count` products of the thread, from its product number `step` on."""
-                loaded = registers(count * LANES)
+                loaded = weights.ahead(count)
                 products = [(step + i) * slices + own for i in range(count)]
                 for i, product in enumerate(products):
-                    weights.weights(loaded, i * LANES, product, lane)
+                    weights.load(loaded, i, product, lane)
                 for i, product in enumerate(products):
+                    wide = [T.bind(weight) for weight in weights.weights(loaded, i)]
                     for row in range(rows):
                         x = T.bind(given.x[row * spec.in_channels + product])
-                        for j in range(LANES):
+                        for j, weight in enumerate(wide):
                             at = row * LANES + j
-                            T.buffer_store(sums, sums[at] + x * loaded[i * LANES + j], [at])
+                            T.buffer_store(sums, sums[at] + x * weight, [at])
 
             whole = spec.taps // slices  # products that every thread has
             if whole // _AHEAD:

@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 from ..tiles.emit import flat
 from ..tiles.spec import MatmulSpec
 from .emit import LANES, both, ceil_div, copy, launched, only_if
-from .product import BlockTile, Product, or_zeros
+from .product import BlockTile, Loaded, Product, or_zeros
 from .results import through_epilogue
 
 
@@ -20,8 +20,6 @@ def kernel(spec: MatmulSpec, tile: BlockTile) -> tirx.PrimFunc:
     a_shape = (1 if spec.left_shared else spec.batch, spec.m, spec.k)
     b_shape = (1 if spec.right_shared else spec.batch, spec.k, spec.n)
     y_shape = (spec.batch, spec.m, spec.n)
-    # Vectors do not leave a row of either operand.
-    left_lanes, right_lanes = (LANES if extent % LANES == 0 else 1 for extent in (spec.k, spec.n))
     blocks = ceil_div(spec.m, tile.rows), ceil_div(spec.n, tile.columns), spec.batch
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
@@ -37,34 +35,59 @@ def kernel(spec: MatmulSpec, tile: BlockTile) -> tirx.PrimFunc:
             right_at = 0 if spec.right_shared else batch * (spec.k * spec.n)
             product = Product(tile, thread, spec.k)
 
-            def exists(index, extent: int, unit: int):
-                return True if extent % unit == 0 else index < extent
-
-            def left(target: tirx.Buffer, i: int, first, at, row) -> None:
-                row = down * tile.rows + row
-                for lane in range(0, LANES, left_lanes):
-                    k = first + at + lane
-                    inside = both(exists(row, spec.m, tile.rows), exists(k, spec.k, tile.depth))
-                    with or_zeros(target, i * LANES + lane, left_lanes, inside):
-                        copy(target, i * LANES + lane, a, left_at + row * spec.k + k, left_lanes)
-
-            def right(target: tirx.Buffer, i: int, first, at, column) -> None:
-                k = first + at
-                for lane in range(0, LANES, right_lanes):
-                    n = across * tile.columns + column + lane
-                    inside = both(exists(k, spec.k, tile.depth), exists(n, spec.n, tile.columns))
-                    with or_zeros(target, i * LANES + lane, right_lanes, inside):
-                        copy(target, i * LANES + lane, b, right_at + k * spec.n + n, right_lanes)
+            left = _Rows(product, a, left_at, down * tile.rows, (spec.m, spec.k))
+            right = _Columns(product, b, right_at, across * tile.columns, (spec.k, spec.n))
 
             def store(row, column, at) -> None:
                 row, column = down * tile.rows + row, across * tile.columns + column
-                with only_if(exists(row, spec.m, tile.rows)):
-                    for lane in range(0, LANES, right_lanes):
-                        with only_if(exists(column + lane, spec.n, tile.columns)):
+                with only_if(within(row, spec.m, tile.rows)):
+                    for lane in range(0, LANES, right.lanes):
+                        with only_if(within(column + lane, spec.n, tile.columns)):
                             place = (batch * spec.m + row) * spec.n + column + lane
                             sums = lambda i, lane=lane: product.sums[at + lane + i]  # noqa: E731
-                            through_epilogue(spec.epilogue, y, tensors, place, right_lanes, sums)
+                            through_epilogue(spec.epilogue, y, tensors, place, right.lanes, sums)
 
             product.compute(left, right)
             product.for_each_row(store)
     return builder.get()
+
+
+class _Rows(Loaded):
+    """The left operand: rows of a matrix, along the products."""
+
+    def __init__(self, product: Product, matrix: tirx.Buffer, begin, first_row, shape: tuple[int, int]) -> None:
+        super().__init__(len(product.rows_loaded()))
+        self.tile, self.matrix, self.begin, self.first_row, self.shape = product.tile, matrix, begin, first_row, shape
+        self.lanes = LANES if shape[1] % LANES == 0 else 1  # a vector does not leave a row
+
+    def load(self, i: int, first, at, row) -> None:
+        rows, products = self.shape
+        row = self.first_row + row
+        for lane in range(0, LANES, self.lanes):
+            product = first + at + lane
+            inside = both(within(row, rows, self.tile.rows), within(product, products, self.tile.depth))
+            with or_zeros(self.ahead, i * LANES + lane, self.lanes, inside):
+                copy(self.ahead, i * LANES + lane, self.matrix, self.begin + row * products + product, self.lanes)
+
+
+class _Columns(Loaded):
+    """The right operand: columns of a matrix, several of one product at a time."""
+
+    def __init__(self, product: Product, matrix: tirx.Buffer, begin, first_column, shape: tuple[int, int]) -> None:
+        super().__init__(product.columns_loaded)
+        self.tile, self.matrix, self.begin, self.first_column, self.shape = product.tile, matrix, begin, first_column, shape
+        self.lanes = LANES if shape[1] % LANES == 0 else 1
+
+    def load(self, i: int, first, at, column) -> None:
+        products, columns = self.shape
+        product = first + at
+        for lane in range(0, LANES, self.lanes):
+            place = self.first_column + column + lane
+            inside = both(within(product, products, self.tile.depth), within(place, columns, self.tile.columns))
+            with or_zeros(self.ahead, i * LANES + lane, self.lanes, inside):
+                copy(self.ahead, i * LANES + lane, self.matrix, self.begin + product * columns + place, self.lanes)
+
+
+def within(index, extent: int, unit: int):
+    """Whether an index of a tile exists; True if all do, as tiles of `unit` fill the extent."""
+    return True if extent % unit == 0 else index < extent

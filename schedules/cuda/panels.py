@@ -22,17 +22,28 @@ class ThreadPanel:
         words = math.prod(panel.shape) * panel.itemsize // 4
         self._words = T.decl_buffer((words,), self._dtype, data=given.buffer.data)
 
-    def weights(self, target: tirx.Buffer, at: int, tap, lane) -> None:
-        """target[at : at + LANES] = the weights of `tap` for LANES channels from `lane` on, at once."""
+    @property
+    def words(self) -> int:
+        """32-bit words of LANES weights."""
+        return LANES * self.panel.itemsize // 4
+
+    def ahead(self, vectors: int) -> tirx.Buffer:
+        """Registers for so many vectors of LANES weights, as they are in the panel."""
+        return registers(vectors * self.words, self._dtype)
+
+    def load(self, target: tirx.Buffer, i: int, tap, lane) -> None:
+        """Load vector i of `target`: the weights of `tap` for LANES channels from `lane` on, at once."""
         element = self._element(self.panel.first_tap + tap, lane)
-        if not self.panel.narrow:
-            copy(target, at, self._words, element)
-            return
         per_word = 4 // self.panel.itemsize
-        words = registers(LANES // per_word, "uint32")
-        copy(words, 0, self._words, element // per_word, LANES // per_word)
-        for i in range(LANES):
-            T.buffer_store(target, self._widened(words[i // per_word], i % per_word), [at + i])
+        copy(target, i * self.words, self._words, element // per_word if per_word > 1 else element, self.words)
+
+    def weights(self, source: tirx.Buffer, i: int) -> list[ir.Expr]:
+        """The weights in vector i, as float32."""
+        per_word = 4 // self.panel.itemsize
+        words = [source[i * self.words + lane // per_word] for lane in range(LANES)]
+        if not self.panel.narrow:
+            return words
+        return [self._widened(word, lane % per_word) for lane, word in enumerate(words)]
 
     def bias(self, lane) -> ir.Expr:
         return self._head(0, lane)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
@@ -79,9 +80,16 @@ def choose(rows: int, columns: int, batch: int, architecture: Architecture) -> B
     return min(TILES, key=time)
 
 
-# What loads a vector of LANES floats into registers: (registers, place in them, step's first product, product within the
-# step, row or column of the tile). The left operand's vectors are along the products, the right one's along the columns.
-Load = Callable[[tirx.Buffer, int, ir.Expr, ir.Expr, ir.Expr], None]
+class Operand(Protocol):
+    """Where vectors of LANES numbers come from: of the left operand along the products, of the right one along the columns."""
+
+    def load(self, i: int, first, at, place) -> None:
+        """Ask for vector i of the thread: of product `at` of the step that begins with product `first`, and of row or column
+        `place` of the tile.
+        """
+
+    def loaded(self, i: int) -> tuple[tirx.Buffer, int]:
+        """The registers in which vector i is, and where in them it begins."""
 
 
 class Product:
@@ -92,8 +100,6 @@ class Product:
         self.sums = registers(tile.square**2)
         self._left = shared(2 * tile.depth * tile.left_stride)
         self._right = shared(2 * tile.depth * tile.columns)
-        self._left_ahead = registers(tile.rows * tile.depth // tile.threads)
-        self._right_ahead = registers(tile.columns * tile.depth // tile.threads)
         self._row = T.bind(thread // tile.threads_across * LANES)
         self._column = T.bind(thread % tile.threads_across * LANES)
 
@@ -103,19 +109,24 @@ class Product:
         apart = self.tile.threads // across
         return [self.thread // across + i * apart for i in range(self.tile.rows // apart)]
 
-    def compute(self, left: Load, right: Load) -> None:
+    @property
+    def columns_loaded(self) -> int:
+        """Vectors of the right operand that the thread loads in every step."""
+        return self.tile.depth * self.tile.columns // self.tile.threads // LANES
+
+    def compute(self, left: Operand, right: Operand) -> None:
         """All products, added up in `sums`."""
         tile = self.tile
         steps = ceil_div(self.products, tile.depth)
         fill(self.sums, tile.square**2)
         self._load(left, right, 0)
-        self._keep(0)
+        self._keep(left, right, 0)
         barrier()
         if steps > 1:
             with T.serial(steps - 1) as step:
                 self._load(left, right, (step + 1) * tile.depth)
                 self._multiply(step % 2)
-                self._keep((step + 1) % 2)
+                self._keep(left, right, (step + 1) % 2)
                 barrier()
         self._multiply((steps - 1) % 2)
 
@@ -130,27 +141,26 @@ class Product:
                 (down * LANES + row) * tile.square + across * LANES,
             )
 
-    def _load(self, left: Load, right: Load, product) -> None:
-        tile = self.tile
-        across = tile.depth // LANES
+    def _load(self, left: Operand, right: Operand, first) -> None:
+        across = self.tile.depth // LANES
         for i, row in enumerate(self.rows_loaded()):
-            left(self._left_ahead, i, product, self.thread % across * LANES, row)
-        across = tile.columns // LANES
-        apart = tile.threads // across
-        for i in range(tile.depth // apart):
-            right(self._right_ahead, i, product, self.thread // across + i * apart, self.thread % across * LANES)
+            left.load(i, first, self.thread % across * LANES, row)
+        across = self.tile.columns // LANES
+        for i in range(self.columns_loaded):
+            right.load(i, first, self.thread // across + i * (self.tile.threads // across), self.thread % across * LANES)
 
-    def _keep(self, place) -> None:
+    def _keep(self, left: Operand, right: Operand, place) -> None:
         """Write what was loaded to one of the two places."""
         tile = self.tile
         left_at, right_at = place * (tile.depth * tile.left_stride), place * (tile.depth * tile.columns)
         across = tile.depth // LANES
         for i, row in enumerate(self.rows_loaded()):
+            source, start = left.loaded(i)
             for lane in range(LANES):
                 product = self.thread % across * LANES + lane
-                T.buffer_store(self._left, self._left_ahead[i * LANES + lane], [left_at + product * tile.left_stride + row])
-        for i in range(tile.depth * tile.columns // tile.threads // LANES):
-            copy(self._right, right_at + (self.thread + i * tile.threads) * LANES, self._right_ahead, i * LANES)
+                T.buffer_store(self._left, source[start + lane], [left_at + product * tile.left_stride + row])
+        for i in range(self.columns_loaded):
+            copy(self._right, right_at + (self.thread + i * tile.threads) * LANES, *right.loaded(i))
 
     def _multiply(self, place) -> None:
         tile = self.tile
@@ -167,6 +177,16 @@ class Product:
                 T.buffer_store(self.sums, self.sums[at] + left[row] * right[column], [at])
 
 
+class Loaded:
+    """Registers for what an operand loads that is float32 already."""
+
+    def __init__(self, vectors: int) -> None:
+        self.ahead = registers(vectors * LANES)
+
+    def loaded(self, i: int) -> tuple[tirx.Buffer, int]:
+        return self.ahead, i * LANES
+
+
 @contextmanager
 def or_zeros(target: tirx.Buffer, at: int, lanes: int, inside: ir.Expr | bool) -> Iterator[None]:
     """What is done where `inside` holds; elsewhere target[at : at + lanes] becomes zero."""
@@ -177,4 +197,4 @@ def or_zeros(target: tirx.Buffer, at: int, lanes: int, inside: ir.Expr | bool) -
         with T.Then():
             yield
         with T.Else():
-            T.buffer_store(target, spread(tirx.const(0.0, "float32"), lanes), [vector(at, lanes)])
+            T.buffer_store(target, spread(tirx.const(0, target.dtype), lanes), [vector(at, lanes)])

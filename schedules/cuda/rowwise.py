@@ -55,9 +55,15 @@ class _Row:
         self._is_room_used = False
 
     def emit(self) -> None:
-        {"softmax": self._softmax, "log_softmax": self._log_softmax, "layer_norm": self._layer_norm, "rms_norm": self._rms_norm}[
-            self.spec.kind
-        ]()
+        match self.spec.kind:
+            case "softmax":
+                self._softmax()
+            case "log_softmax":
+                self._log_softmax()
+            case "layer_norm":
+                self._layer_norm()
+            case "rms_norm":
+                self._rms_norm()
 
     def _for_each(self, body: Callable[[ir.Expr], None]) -> None:
         """`body(column)` for every column of the thread."""
@@ -67,7 +73,7 @@ class _Row:
             with only_if(True if columns % self.threads == 0 else column < columns):
                 body(column)
 
-    def _reduce(self, value: Callable[[ir.Expr], ir.Expr], combine: Callable[[ir.Expr, ir.Expr], ir.Expr], start: float) -> ir.Expr:
+    def _reduce(self, value: Callable[[ir.Expr], ir.Expr], combine: Callable, start: float) -> ir.Expr:
         """What `combine` makes of `value(column)` for all columns of the row, kept in registers."""
         kept = registers(1)
         T.buffer_store(kept, tirx.const(start, "float32"), [0])

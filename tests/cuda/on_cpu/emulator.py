@@ -113,7 +113,7 @@ class _Buffer:
 
 
 def _numbered(source: str) -> tuple[str, int]:
-    """The source with its barriers (of blocks and of warps), shuffles and shared arrays numbered, and how many barriers there are."""
+    """The source with its barriers, those of warps too, shuffles and shared arrays numbered, and how many barriers there are."""
     barriers, shuffles, arrays = iter(range(10**6)), iter(range(10**6)), iter(range(10**6))
     text = _BARRIER.sub(lambda m: f"ON_CPU_{m[1].upper()}({next(barriers)})", source)
     text = _SHUFFLE.sub(lambda _: f"OnCpuShuffleXor({next(shuffles)}, ", text)
