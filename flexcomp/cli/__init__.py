@@ -1,4 +1,4 @@
-"""The command line: `flexcomp build`, `tune`, `run`, `inspect`, `share`, `package`, `plan`, `profile`, `remote`, `bench`, `demo`.
+"""The command line: `flexcomp build`, `run`, `serve` and the other commands of `app.py`.
 
 Exit codes: 2 wrong usage, 3 the model cannot be built, 4 the library cannot be run; 130 interrupted.
 """

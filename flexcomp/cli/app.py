@@ -17,6 +17,7 @@ from flexcomp.cli.plan import plan
 from flexcomp.cli.profile import profile
 from flexcomp.cli.remote import app as remote
 from flexcomp.cli.run import run
+from flexcomp.cli.serve import serve
 from flexcomp.cli.share import share
 from flexcomp.cli.tune import tune
 from flexcomp.version import __version__
@@ -44,6 +45,6 @@ def _options(
     """Compile neural networks to run in a small memory budget."""
 
 
-for command in (build, tune, run, inspect, share, package, plan, profile, bench, demo, cache, help):
+for command in (build, tune, run, serve, inspect, share, package, plan, profile, bench, demo, cache, help):
     app.command()(command)
 app.add_typer(remote, name="remote")

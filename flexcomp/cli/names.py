@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
+
+from flexcomp.errors import InputError
 
 BUDGETS = ("min", "10%", "25%", "50%", "all")  # to start with
 
@@ -31,3 +35,30 @@ def known_option(known: Iterable[str], help: str, **more: Any) -> Any:
 def completed(known: Iterable[str]) -> Callable[[str], list[str]]:
     """What shells make of the beginning of a name."""
     return lambda incomplete: [name for name in known if name.startswith(incomplete)]
+
+
+def library_names(libraries: Sequence[Path]) -> list[str]:
+    """A name for each file: its own, without .so. Raises InputError where two are called the same."""
+    names = [library.stem for library in libraries]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"two libraries are called {twice[0]}: rename one of them, or link to it under another name")
+    return names
+
+
+def numbers_of(
+    options: Sequence[str], names: Sequence[str] | None, hint: str, default: float | None = None
+) -> dict[str, float]:
+    """By name, what `NAME=NUMBER` options say, each above 0; `default` for the other `names`, None: for any name."""
+    found = {} if default is None else dict.fromkeys(names or (), default)
+    for option in options:
+        name, separator, text = option.rpartition("=")
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not (separator and number > 0 and math.isfinite(number)):
+            raise typer.BadParameter(f"'{option}' is not NAME=NUMBER, with a number above 0", param_hint=hint)
+        if names is not None:
+            require_known(name, names)
+        found[name] = number
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +11,8 @@ import typer
 from rich.table import Table
 
 from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error
-from flexcomp.cli.names import known_option, require_known
-from flexcomp.errors import BudgetError, InputError
+from flexcomp.cli.names import known_option, library_names, numbers_of
+from flexcomp.errors import BudgetError
 from flexcomp.report import new_table, stdout_console
 from flexcomp.runtime import (
     SHARING,
@@ -43,8 +42,9 @@ def share(
 ) -> None:
     """Show how several LIBRARIES would share one budget."""
     with exit_on_error(CANNOT_RUN):
-        names = _names(libraries)
-        urgencies, rates = _numbers(urgency or [], names, "'--urgency'"), _numbers(rate or [], names, "'--rate'")
+        names = library_names(libraries)
+        urgencies = list(numbers_of(urgency or [], names, "'--urgency'", default=1.0).values())
+        rates = list(numbers_of(rate or [], names, "'--rate'", default=1.0).values())
         weights = [a * b for a, b in zip(urgencies, rates, strict=True)]
         ladders = [ladder_of(read_info(library)) for library in libraries]
         units = parse_budget(budget).units
@@ -77,29 +77,6 @@ def share(
         typer.echo(json.dumps(facts))
     else:
         stdout_console().print(_table(facts, found, note, units))
-
-
-def _names(libraries: Sequence[Path]) -> list[str]:
-    names = [library.stem for library in libraries]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"two libraries are called {twice[0]}: rename one of them, or link to it under another name")
-    return names
-
-
-def _numbers(options: Sequence[str], names: Sequence[str], hint: str) -> list[float]:
-    """One for each name, of `NAME=NUMBER` options; 1 where there is none."""
-    found = dict.fromkeys(names, 1.0)
-    for option in options:
-        name, separator, text = option.partition("=")
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not (separator and number > 0 and math.isfinite(number)):
-            raise typer.BadParameter(f"'{option}' is not NAME=NUMBER, with a number above 0", param_hint=hint)
-        require_known(name, names)
-        found[name] = number
-    return list(found.values())
 
 
 def _rung(ladder: Sequence[ShareRung], index: int) -> dict:

@@ -1,4 +1,4 @@
-"""Ctrl-C ends every command at once, and leaves nothing behind.
+"""Ctrl-C ends every command at once, and leaves nothing behind; a server is told, and ends what it has begun.
 
 A build spends minutes inside single calls of C++, where no handler of Python's runs, and what one raises in a callback
 arrives as an error of TVM's. So the command runs in a process of its own, which ignores the signal, and this one waits
@@ -31,7 +31,7 @@ _ENDING = {
     signal.SIGHUP: "the terminal was closed",
 }
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36  # options of prctl
-_JOURNAL, _LAST_WORDS = "journal", "last-words"
+_JOURNAL, _LAST_WORDS, _PASSED_ON = "journal", "last-words", "passed-on"
 # LOG(WARNING) of TVM: "[13:45:35] /workspace/src/topi/transform.cc:1: Warning: …".
 _WARNING = re.compile(rb"\[\d\d:\d\d:\d\d\] \S+:\d+: (Warning|Debug): ")
 _scratch: Path | None = None  # of the command, in its process
@@ -86,6 +86,12 @@ def last_words(text: str) -> None:
         (_scratch / _LAST_WORDS).write_text(text, encoding="utf-8")
 
 
+def pass_signals_on() -> None:
+    """Should this command be interrupted from now on, it gets SIGTERM, and ends in its own time; a second signal kills it."""
+    if _scratch is not None:
+        (_scratch / _PASSED_ON).touch()
+
+
 def _begin(scratch: Path, foreign_stderr: int) -> None:
     global _scratch
     _scratch = scratch
@@ -101,13 +107,17 @@ def _watch(child: int, woken: int, errors: int, scratch: Path) -> int:
     """The exit code, when the command has ended or was ended; none of its processes is left then."""
     filtered = _Filter()
     sources = [woken, errors]
+    passed = None  # the signal that the command was told of
     while True:
         ready, _, _ = select.select(sources, [], [])
         if errors in ready and not filtered.pass_on(errors):
             sources.remove(errors)
         signals = _signals(woken) if woken in ready else b""
         wanted = next((number for number in _ENDING if number in signals), None)
-        if wanted is not None:
+        if wanted is not None and passed is None and (scratch / _PASSED_ON).exists():
+            os.kill(child, signal.SIGTERM)
+            passed = wanted
+        elif wanted is not None:
             _kill(child)
             remove_unfinished(scratch / _JOURNAL)
             words = scratch / _LAST_WORDS
@@ -121,7 +131,8 @@ def _watch(child: int, woken: int, errors: int, scratch: Path) -> int:
                 with suppress(BlockingIOError):
                     while errors in sources and filtered.pass_on(errors):
                         pass
-                return _code(os.waitstatus_to_exitcode(status), scratch)
+                code = _code(os.waitstatus_to_exitcode(status), scratch)
+                return 128 + passed if code == 0 and passed not in (None, signal.SIGTERM) else code
 
 
 def _code(code: int, scratch: Path) -> int:

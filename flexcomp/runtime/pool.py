@@ -101,6 +101,7 @@ class PoolFuture(Future):
     def __init__(self, cancel: Callable[[], bool]) -> None:
         super().__init__()
         self._take_out = cancel
+        self.wait_ms: float | None = None  # in the queue, of a request that was run
 
     def cancel(self) -> bool:
         """Whether the request is not run."""
@@ -350,10 +351,10 @@ class Pool:
             answer = self._submit(name, json.dumps(options), *map(tvm_ffi.from_dlpack, [*given, *results]))
         return _accepted(json.loads(answer))["id"]
 
-    def _finish(self, number: int) -> None:
+    def _finish(self, number: int) -> dict[str, Any]:
         with translated():
             answer = self._wait(number)
-        _accepted(json.loads(answer))
+        return _accepted(json.loads(answer))
 
     def _take_out(self, number: int) -> bool:
         with translated():
@@ -370,7 +371,7 @@ class Pool:
             if not begun.future.set_running_or_notify_cancel():
                 continue
             try:
-                self._finish(number)
+                begun.future.wait_ms = self._finish(number)["wait_ms"]
             except BaseException as error:
                 begun.future.set_exception(error)
             else:

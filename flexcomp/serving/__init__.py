@@ -1,1 +1,20 @@
-"""The Open Inference Protocol, which KServe, Triton and their clients speak: requests as arrays, arrays as responses."""
+"""A pool of networks behind HTTP: the Open Inference Protocol, which KServe, Triton and their clients speak.
+
+`protocol` turns requests into arrays and arrays into responses; `models` are the libraries that may be loaded; `inference`
+carries one request from its headers to its answer; `app` has the routes, and `server` the socket and the end.
+Needs the extra `serve`.
+"""
+
+from flexcomp.doors import door
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    app="make_app",
+    auth="read_token",
+    inference="Service",
+    limits="Room",
+    logs="log_to_stderr",
+    metrics="Metrics",
+    models="Models",
+    server="bind serve",
+)

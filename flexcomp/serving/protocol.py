@@ -56,7 +56,9 @@ def most_nbytes(ports: Sequence[TensorInfo]) -> int:
     return _SPARE_NBYTES + sum(max(_NUMBER_NBYTES, port.array_dtype.itemsize) * math.prod(port.shape) for port in ports)
 
 
-def read_request(body: bytes, header: str | None, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> Request:
+def read_request(
+    body: bytes | bytearray, header: str | None, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+) -> Request:
     """The request in `body`, whose first `header` bytes are JSON, all of them if it is None.
 
     Raises InputError, which says what is wrong and what is expected.
@@ -125,7 +127,7 @@ def _json_nbytes(header: str | None, nbytes: int) -> int:
     return int(header)
 
 
-def _parsed(text: bytes) -> Any:
+def _parsed(text: bytes | bytearray) -> Any:
     def refuse(word: str) -> Any:
         raise InputError(f"the request is not JSON: there is no number {word}")
 

@@ -19,7 +19,9 @@ from flexcomp.demo import zoo
 from flexcomp.device.presets import PRESETS
 from flexcomp.plan import STRATEGIES
 
-COMMANDS = ("build", "tune", "run", "inspect", "share", "package", "plan", "profile", "bench", "demo", "cache", "help", "remote")
+COMMANDS = (
+    "build", "tune", "run", "serve", "inspect", "share", "package", "plan", "profile", "bench", "demo", "cache", "help", "remote",
+)  # fmt: skip
 
 
 def assert_one_line(done, code, *words):

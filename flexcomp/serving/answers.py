@@ -1,0 +1,62 @@
+"""Answers that are no results: which error is which status, in the protocol's words."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from flexcomp.errors import BudgetError, FlexcompError, InputError, RefusedError
+
+BAD, UNAUTHORISED, FORBIDDEN, UNKNOWN, LATE_BODY, CONFLICT = 400, 401, 403, 404, 408, 409
+NO_LENGTH, TOO_LARGE, UNSUPPORTED, BUSY, FAULT, ENDING = 411, 413, 415, 429, 500, 503
+_ENDING_AGAIN_S = 1.0  # behind a balancer, the next attempt meets another server
+
+
+class Refusal(Exception):
+    """A request that gets an error for its answer, with the status and headers that go with it."""
+
+    def __init__(
+        self, status: int, message: str, *, retry_after_s: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
+        if retry_after_s is not None:
+            self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))  # whole seconds, says HTTP
+
+
+def ending() -> Refusal:
+    """The server was told to end: what it has not begun, it does not begin."""
+    return Refusal(ENDING, "the server is ending", retry_after_s=_ENDING_AGAIN_S)
+
+
+def refusal_of(error: Exception) -> Refusal | None:
+    """What the client is told of `error`; None for faults in the server, of which it learns nothing."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, RefusedError):
+        return Refusal(BUSY, str(error), retry_after_s=error.retry_after_s)
+    if isinstance(error, InputError):
+        return Refusal(BAD, str(error))
+    if isinstance(error, BudgetError):
+        return Refusal(CONFLICT, str(error))
+    if isinstance(error, FlexcompError):  # weights that cannot be read, a kernel that failed: not the client's doing
+        return Refusal(FAULT, str(error))
+    if isinstance(error, MemoryError):
+        return Refusal(ENDING, "memory ran out", retry_after_s=_ENDING_AGAIN_S)
+    return None
+
+
+def error_answer(refusal: Refusal) -> Response:
+    """The protocol's object for errors."""
+    return answer({"error": str(refusal)}, refusal.status, refusal.headers)
+
+
+def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """`value` as JSON."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    return Response(text, status, headers, "application/json")

@@ -1,0 +1,161 @@
+"""The routes of the Open Inference Protocol, version 2: health, metadata, inference, the model repository; and metrics.
+
+Source: the protocol's specification and its extension for model repositories. `documents.py` says the same for machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from flexcomp.errors import FlexcompError
+from flexcomp.version import __version__
+
+from .answers import BAD, FAULT, Refusal, answer, ending, error_answer, refusal_of
+from .auth import Guard
+from .documents import openapi
+from .inference import Service, infer
+from .limits import Crowd, read_body
+from .metrics import CONTENT_TYPE
+from .models import VERSION, Model, unknown
+from .protocol import described
+
+EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository(unload_dependents)")
+CONNECTIONS = 512  # open at once
+_MOST_NBYTES = 1 << 16  # of a request that is no inference
+
+
+def make_app(service: Service, token: str | None = None) -> FastAPI:
+    """The application for a server; without a token it answers requests of this machine only."""
+    app = FastAPI(title="flexcomp", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.openapi = lambda: openapi(with_token=token is not None)  # type: ignore[method-assign]
+    app.add_middleware(Guard, token=token)
+    app.add_middleware(Crowd, connections=service.connections, most=CONNECTIONS)
+    _errors(app, service)
+    _server(app, service)
+    _models(app, service)
+    _repository(app, service)
+    return app
+
+
+def _errors(app: FastAPI, service: Service) -> None:
+    async def failed(request: Request, error: Exception) -> Response:
+        refusal = refusal_of(error) or Refusal(FAULT, "the server failed; its log says why")
+        if refusal.status == FAULT:
+            service.log.warning("failed", path=request.url.path[:200], error=str(error))
+        return error_answer(refusal)
+
+    async def unrouted(request: Request, error: HTTPException) -> Response:
+        words = f"there is no {request.url.path[:200]}" if error.status_code == 404 else str(error.detail)
+        return error_answer(Refusal(error.status_code, words, headers=error.headers))
+
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=BAD)  # which nobody receives
+
+    for kind in (Refusal, FlexcompError, Exception):
+        app.add_exception_handler(kind, failed)
+    app.add_exception_handler(HTTPException, unrouted)
+    app.add_exception_handler(ClientDisconnect, gone)
+
+
+def _server(app: FastAPI, service: Service) -> None:
+    @app.get("/v2/health/live")
+    async def live() -> Response:
+        return Response()
+
+    @app.get("/v2/health/ready")
+    async def ready() -> Response:
+        return Response(status_code=BAD if service.ending else 200)
+
+    @app.get("/v2")
+    async def metadata() -> Response:
+        return answer({"name": "flexcomp", "version": __version__, "extensions": list(EXTENSIONS)})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _models(app: FastAPI, service: Service) -> None:
+    def found(name: str, version: str) -> Model:
+        if version != VERSION:
+            raise unknown(f"{name}, version {version}")
+        return service.models.get(name)
+
+    @app.get("/v2/models/{name}/ready")
+    @app.get("/v2/models/{name}/versions/{version}/ready")
+    async def ready(name: str, version: str = VERSION) -> Response:
+        found(name, version)
+        return Response()
+
+    @app.get("/v2/models/{name}")
+    @app.get("/v2/models/{name}/versions/{version}")
+    async def metadata(name: str, version: str = VERSION) -> Response:
+        model = found(name, version)
+        return answer(
+            {
+                "name": model.name,
+                "versions": [VERSION],
+                "platform": "flexcomp",
+                "inputs": described(model.inputs),
+                "outputs": described(model.outputs),
+            }
+        )
+
+    @app.post("/v2/models/{name}/infer")
+    @app.post("/v2/models/{name}/versions/{version}/infer")
+    async def inference(request: Request, name: str, version: str = VERSION) -> Response:
+        if version != VERSION:
+            raise unknown(f"{name}, version {version}")
+        return await infer(service, request, name)
+
+
+def _repository(app: FastAPI, service: Service) -> None:
+    async def parameters(request: Request, known: dict[str, type]) -> dict[str, Any]:
+        """The JSON object in the body, if there is one, whose known entries have their types."""
+        with service.room.share() as share:
+            body = await read_body(request, share, _MOST_NBYTES, service.body_within_s)
+            try:
+                asked = json.loads(body) if body.strip() else {}
+            except (ValueError, RecursionError) as error:
+                raise Refusal(BAD, f"the request is not JSON: {error}") from None
+        if not isinstance(asked, dict):
+            raise Refusal(BAD, "the request must be a JSON object")
+        for name, kind in known.items():
+            if name in asked and not isinstance(asked[name], kind):
+                raise Refusal(BAD, f"{name} must be a JSON {'object' if kind is dict else 'true or false'}")
+        return asked
+
+    async def change(request: Request, name: str, event: str) -> Response:
+        asked = await parameters(request, {"parameters": dict})
+        for one in asked.get("parameters", {}):
+            if (event, one) != ("unload", "unload_dependents"):
+                raise Refusal(BAD, f"{event} takes no parameter {one[:80]!r}: what may be loaded is said when the server starts")
+        if service.ending:
+            raise ending()
+        try:
+            await asyncio.to_thread(getattr(service.models, event), name)
+        except (Refusal, FlexcompError) as error:
+            service.log.warning(f"{event} refused", model=name[:80], error=str(error))
+            raise
+        service.log.info(f"{event}ed", model=name)
+        return answer({})
+
+    @app.post("/v2/repository/index")
+    async def index(request: Request) -> Response:
+        asked = await parameters(request, {"ready": bool})
+        listed = await asyncio.to_thread(service.models.index)
+        return answer([entry for entry in listed if entry["state"] == "READY" or not asked.get("ready")])
+
+    @app.post("/v2/repository/models/{name}/load")
+    async def load(request: Request, name: str) -> Response:
+        return await change(request, name, "load")
+
+    @app.post("/v2/repository/models/{name}/unload")
+    async def unload(request: Request, name: str) -> Response:
+        return await change(request, name, "unload")

@@ -1,0 +1,118 @@
+"""How much of a request is read, and how much of all requests is held: what is too large is refused before it is read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from flexcomp.units import human_bytes
+
+from .answers import BAD, BUSY, ENDING, LATE_BODY, TOO_LARGE, UNSUPPORTED, Refusal, error_answer
+
+_AGAIN_S = 1.0
+_DIGITS = 18  # of a length that anybody could mean
+
+
+class Crowd:
+    """Lets requests through to `app` while there are not too many `connections`, of which each may cost memory and a file."""
+
+    def __init__(self, app: ASGIApp, connections: Callable[[], int], most: int) -> None:
+        self._app = app
+        self._connections = connections
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._connections() > self._most:
+            refusal = Refusal(
+                ENDING, f"{self._most} connections are open", retry_after_s=_AGAIN_S, headers={"Connection": "close"}
+            )
+            await error_answer(refusal)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+class Room:
+    """The bytes that bodies of requests may occupy, all together."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.used = 0
+
+    @contextmanager
+    def share(self) -> Iterator[Share]:
+        """A share that grows as is asked, and is given back at the end."""
+        share = Share(self)
+        try:
+            yield share
+        finally:
+            self.used -= share.nbytes
+
+
+class Share:
+    """What one request holds of a room."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self.nbytes = 0
+
+    def grow(self, nbytes: int) -> None:
+        """Hold `nbytes` in all. Raises Refusal where others hold the rest."""
+        room = self._room
+        if room.used - self.nbytes + nbytes > room.nbytes:
+            raise Refusal(
+                BUSY,
+                f"a body of {human_bytes(nbytes)} beside {human_bytes(room.used - self.nbytes)} of other requests is more than "
+                f"the {human_bytes(room.nbytes)} that the server holds at once",
+                retry_after_s=_AGAIN_S,
+            )
+        room.used += nbytes - self.nbytes
+        self.nbytes = nbytes
+
+
+async def read_body(request: Request, share: Share, most_nbytes: int, within_s: float) -> bytearray:
+    """The body, whose bytes count in `share`. Raises Refusal, starlette's ClientDisconnect.
+
+    A length that is above `most_nbytes` is refused before anything is read, a body without a length where it gets there.
+    """
+    if (coding := request.headers.get("content-encoding", "identity").strip().lower()) not in ("identity", ""):
+        raise Refusal(
+            UNSUPPORTED, f"a body in {coding[:40]!r} is not supported: send it as it is", headers={"Accept-Encoding": "identity"}
+        )
+    declared = _length(request)
+    if declared is not None:
+        _bound(declared, most_nbytes)
+        share.grow(declared)
+    body = bytearray()
+
+    async def read() -> None:
+        async for chunk in request.stream():
+            if len(body) + len(chunk) > share.nbytes:
+                _bound(len(body) + len(chunk), most_nbytes)
+                share.grow(len(body) + len(chunk))
+            body.extend(chunk)
+
+    try:
+        await asyncio.wait_for(read(), within_s)
+    except asyncio.TimeoutError:
+        raise Refusal(
+            LATE_BODY, f"of the body, {len(body)} bytes arrived in {within_s:g} seconds", headers={"Connection": "close"}
+        ) from None
+    return body
+
+
+def _length(request: Request) -> int | None:
+    text = request.headers.get("content-length")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        raise Refusal(BAD if len(text) <= _DIGITS else TOO_LARGE, f"Content-Length is {text[:40]!r}")
+    return int(text)
+
+
+def _bound(nbytes: int, most_nbytes: int) -> None:
+    if nbytes > most_nbytes:
+        raise Refusal(TOO_LARGE, f"a body of {nbytes} bytes is more than the {most_nbytes} that this request may have")

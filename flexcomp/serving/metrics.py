@@ -1,0 +1,109 @@
+"""What Prometheus is told: counted where requests end, and asked of the pool when somebody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from flexcomp.errors import FlexcompError
+from flexcomp.runtime import Pool
+
+from .answers import BUSY, ENDING, FAULT
+from .limits import Room
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OUTCOMES = ("answered", "invalid", "refused", "failed", "abandoned")
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+
+# Of what `Pool.stats` says of a model: key, name here, factor to its unit, and what it is.
+_MODEL_GAUGES = (
+    ("waiting", "queue_length", 1, "Requests that wait"),
+    ("running", "running", 1, "Inferences in progress"),
+    ("rung", "rung", 1, "Plan in use, from the smallest"),
+    ("kept_bytes", "arena_kept_bytes", 1, "Memory that stays with the model between inferences"),
+    ("working_bytes", "arena_working_bytes", 1, "Memory that its inferences work in, shared with the models of its lane"),
+    ("resident_bytes", "arena_resident_bytes", 1, "Of what is kept, bytes that are in memory now"),
+    ("stall_ms", "stall_seconds", 1e-3, "Time in which the last inference waited for weights"),
+    ("latency_ms", "inference_seconds", 1e-3, "Time of the last inference"),
+    ("rate", "rate", 1, "Requests a second, as shares are made for"),
+)
+_MODEL_COUNTERS = (
+    ("requests", "pool_requests", 1, "Requests to the pool"),
+    ("refused", "pool_refused", 1, "Requests that the pool refused"),
+    ("missed", "deadlines_missed", 1, "Requests whose deadline passed"),
+    ("restarts", "restarts", 1, "Inferences begun anew because the budget shrank"),
+    ("total_bytes_read", "read_bytes", 1, "Weights read from storage"),
+)
+
+
+class Metrics:
+    """All metrics of one server, in a registry of its own. Labels are names of models that are, or were, loaded."""
+
+    def __init__(self, pool: Pool, room: Room) -> None:
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._registry.register(_OfPool(pool))
+        self.in_flight = Gauge("flexcomp_requests_in_flight", "Requests being answered", registry=registry)
+        held = Gauge("flexcomp_body_bytes", "Bodies of requests in memory", registry=registry)
+        held.set_function(lambda: room.used)
+        most = Gauge("flexcomp_body_limit_bytes", "Bodies of requests that may be in memory", registry=registry)
+        most.set(room.nbytes)
+        self._requests = Counter(
+            "flexcomp_requests", "Requests that ended, by how", ["model", "outcome"], registry=registry
+        )
+        self._seconds = Histogram(
+            "flexcomp_request_seconds", "From a request's headers to its answer", ["model"], buckets=_SECONDS, registry=registry
+        )
+        self._waited = Histogram(
+            "flexcomp_queue_seconds", "Time in the queue of the pool", ["model"], buckets=_SECONDS, registry=registry
+        )
+
+    def count(self, model: str, outcome: str, took_s: float, waited_s: float | None) -> None:
+        """A request ended, in one of OUTCOMES. Latencies are those of answers."""
+        self._requests.labels(model, outcome).inc()
+        if outcome == "answered":
+            self._seconds.labels(model).observe(took_s)
+        if waited_s is not None:
+            self._waited.labels(model).observe(waited_s)
+
+    @staticmethod
+    def outcome_of(status: int) -> str:
+        """The outcome of a request that got an error."""
+        return "refused" if status in (BUSY, ENDING) else "failed" if status >= FAULT else "invalid"
+
+    def text(self) -> bytes:
+        """As Prometheus reads it; CONTENT_TYPE."""
+        return generate_latest(self._registry)
+
+
+class _OfPool:
+    """Asks the pool when it is asked."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def describe(self) -> list[Metric]:
+        return []  # so that registering asks nothing
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            stats = self._pool.stats()
+        except FlexcompError:  # closed: the server is ending
+            return
+        yield GaugeMetricFamily("flexcomp_budget_bytes", "Memory that all models may take", stats["budget_bytes"])
+        yield GaugeMetricFamily("flexcomp_claimed_bytes", "Memory that they take", stats["claimed_bytes"])
+        yield CounterMetricFamily("flexcomp_reshared", "Times that memory was shared out anew", stats["reshared"])
+        for key, what in (("bytes", "Working memory"), ("busy", "Inferences in progress"), ("waiting", "Requests that wait")):
+            lanes = GaugeMetricFamily(f"flexcomp_lane_{key}", f"{what}, of a lane", labels=["lane"])
+            for index, lane in enumerate(stats["lanes"]):
+                lanes.add_metric([str(index)], lane[key])
+            yield lanes
+        for family, table in ((GaugeMetricFamily, _MODEL_GAUGES), (CounterMetricFamily, _MODEL_COUNTERS)):
+            for key, name, factor, what in table:
+                metric = family(f"flexcomp_model_{name}", what, labels=["model"])
+                for model, said in stats["models"].items():
+                    if said.get(key) is not None:
+                        metric.add_metric([model], said[key] * factor)
+                yield metric
