@@ -52,6 +52,7 @@ class Preset:
     memory_bytes_per_s: float = 0.0
     storage_bytes_per_s: float = 0.0
     load_latency_s: float = 60e-6
+    gpu: str | None = None  # its compute capability, where code is for the GPU
 
     @property
     def core(self) -> Core | None:
@@ -82,3 +83,11 @@ PRESETS: dict[str, Preset] = {
                          load_latency_s=100e-6),
     "aarch64": Preset({"mtriple": _TRIPLE}),
 }  # fmt: skip
+
+
+# Devices whose GPU computes: what is known of the CPU is what code for the host needs.
+GPU_PRESETS: dict[str, Preset] = {
+    "jetson-xavier-nx": _device("carmel", 6, gpu="sm_72"),
+    "jetson-orin": _device("cortex-a78ae", 12, gpu="sm_87"),
+    "h200": Preset({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}, gpu="sm_90"),
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import tvm
@@ -13,9 +13,11 @@ import tvm_ffi
 from tvm.target import codegen
 
 from flexcomp.arguments import checked_number
+from flexcomp.device import gpu
 from flexcomp.device.cores import compute_cores
-from flexcomp.device.presets import CORES, PRESETS, Preset
+from flexcomp.device.presets import CORES, GPU_PRESETS, PRESETS, Preset
 from flexcomp.errors import InputError, TargetError
+from flexcomp.schedules.cuda import Architecture
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 _ACCEPTED = (
@@ -63,6 +65,7 @@ class CompileTarget:
     features: tuple[str, ...]  # CPU features the code requires, as /proc/cpuinfo names them, sorted
     num_cores: int  # cores of the device; 1 where the target does not say
     preset: Preset | None = None  # what is known of the device, if it was named
+    gpu: Architecture | None = None  # what computes; all else is said of the CPU beside it
 
     @property
     def known_cores(self) -> int | None:
@@ -90,7 +93,8 @@ class CompileTarget:
 
     @cached_property
     def _text(self) -> str:
-        return format_target(self.tvm_target)
+        text = format_target(self.tvm_target)
+        return f"{gpu.KIND} -arch={self.gpu.name}{text.removeprefix('llvm')}" if self.gpu else text
 
 
 def resolve_target(target: str | Mapping | tvm.target.Target | CompileTarget | None = None) -> CompileTarget:
@@ -100,6 +104,11 @@ def resolve_target(target: str | Mapping | tvm.target.Target | CompileTarget | N
     """
     if isinstance(target, CompileTarget):
         return target
+    with_gpu = gpu.split(target)
+    if with_gpu is not None:
+        architecture, cpu = with_gpu
+        preset = GPU_PRESETS.get(target) if isinstance(target, str) else None
+        return replace(resolve_target(cpu), gpu=architecture, preset=preset)
     config = _complete(_as_config(target))
     tvm_target = tvm.target.Target({"kind": "llvm", **config})
     triple = config["mtriple"]
@@ -135,6 +144,11 @@ def _limit(threads: int) -> str:
 
 def require_supported(target: CompileTarget) -> None:
     """Raise TargetError if kernels could be compiled, but nothing could run them."""
+    if target.gpu:
+        raise TargetError(
+            f"no library can be built for a GPU yet ({target}): there are kernels for it, but no runtime; take a target whose "
+            f"CPU computes, such as {format_target(target.tvm_target)!r}"
+        )
     if target.arch == "arm":
         raise TargetError(
             f"32-bit ARM ({target.triple}) is not supported: libtvm_ffi, which every library needs, exists for 64-bit "

@@ -35,6 +35,7 @@ class Architecture:
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.name: architecture
     for architecture in (
+        Architecture("sm_72", 65_536, 96 * _KIB, 2048, 6),  # nvcc knows it up to CUDA 12
         Architecture("sm_75", 65_536, 64 * _KIB, 1024, 40),
         Architecture("sm_80", 65_536, 164 * _KIB, 2048, 108),
         Architecture("sm_86", 65_536, 100 * _KIB, 1536, 82),

@@ -1,10 +1,11 @@
 import pytest
 import tvm
 
-from flexcomp.device.presets import PRESETS
+from flexcomp.device.presets import GPU_PRESETS, PRESETS
 from flexcomp.device.profile import default_profile
 from flexcomp.device.target import CompileTarget, require_supported, resolve_target
 from flexcomp.errors import TargetError
+from flexcomp.schedules.cuda import ARCHITECTURES
 
 
 @pytest.mark.parametrize("spelling", [None, "native", "host", "llvm"])
@@ -106,11 +107,48 @@ def test_32_bit_arm_is_refused_by_build():
         require_supported(resolve_target("llvm -mtriple=armv7l-linux-gnueabihf -mcpu=cortex-a7"))
 
 
+def test_same_gpu_from_every_spelling():
+    cpu = {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a78ae", "num-cores": 12}
+    spellings = [
+        "jetson-orin",
+        "cuda -arch=sm_87 -mtriple=aarch64-linux-gnu -mcpu=cortex-a78ae -num-cores=12",
+        {"kind": "cuda", "arch": "sm_87", **cpu},
+        {"kind": "cuda", "arch": "sm_87", "host": {"kind": "llvm", **cpu}},
+        tvm.target.Target({"kind": "cuda", "arch": "sm_87", "host": {"kind": "llvm", **cpu}}),
+    ]
+    resolved = [resolve_target(spelling) for spelling in spellings]
+    assert {str(target) for target in resolved} == {str(resolve_target(str(resolved[0])))}
+    assert {target.gpu for target in resolved} == {ARCHITECTURES["sm_87"]}
+    assert resolved[0].arch == "aarch64" and resolved[0].preset is GPU_PRESETS["jetson-orin"]
+
+
+@pytest.mark.parametrize("name", GPU_PRESETS)
+def test_presets_with_a_gpu(name):
+    target = resolve_target(name)
+    assert target.gpu.name == GPU_PRESETS[name].gpu
+    assert str(resolve_target(str(target))) == str(target)
+
+
+def test_the_cpu_beside_a_gpu_is_this_machine_unless_said():
+    assert resolve_target("cuda -arch=sm_80").triple == resolve_target("native").triple
+    assert resolve_target(tvm.target.Target({"kind": "cuda", "arch": "sm_80"})).triple == resolve_target("native").triple
+
+
+def test_gpus_are_refused_by_build():
+    with pytest.raises(TargetError, match=r"no library can be built for a GPU yet .*sm_90.*take a target whose CPU computes"):
+        require_supported(resolve_target("h200"))
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [
         ("raspberry", "accepted are"),
-        ("cuda", "of kind 'cuda'"),
+        ("rocm", "of kind 'rocm'"),
+        ("cuda", "does not say for which GPU: add -arch= one of sm_72"),
+        ("cuda -arch=sm_78", "unknown GPU architecture 'sm_78'.*known are sm_72"),
+        ("cuda -arch=sm_87 -mtriple=toaster-linux-gnu", "unknown architecture 'toaster'"),
+        ("cuda -arch=sm_87 -max_num_threads=512", "unknown option 'max_num_threads'"),
+        ({"kind": "cuda", "arch": "sm_87", "mcpu": "carmel", "host": {"kind": "llvm"}}, "describes the CPU twice.* mcpu"),
         ("llvm -mcpu='cortex-a72", "no closing quotation"),
         ("llvm -mtriple=x86_64-linux-gnu -mcpu=abacus", "unknown CPU 'abacus' for x86_64; LLVM knows"),
         ("llvm mcpu", "options are -name=value"),
