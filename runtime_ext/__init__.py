@@ -15,8 +15,11 @@ from pathlib import Path
 
 __all__ = [
     "build_runtime_object",
+    "headers",
+    "include_folders",
     "link_options",
     "planner",
+    "program_units",
     "register",
     "runner",
     "runtime_object",
@@ -69,6 +72,26 @@ def sources() -> list[Path]:
     """The runtime's C++ sources and headers, in a fixed order."""
     folder = Path(__file__).parent / "src"
     return sorted([*folder.rglob("*.cc"), *folder.rglob("*.h")])
+
+
+def program_units(name: str) -> list[Path]:
+    """The C++ files that "runner" or "server" is made of."""
+    folder = Path(__file__).parent
+    units = sorted((folder / name).glob("*.cc"))
+    if name == "runner":  # a pool of models, which places its lanes on cores
+        units += [*sorted((folder / "pool").glob("*.cc")), folder / "src/threads/cores.cc", folder / "src/threads/cpu_set.cc"]
+    return units
+
+
+def headers() -> list[Path]:
+    """All headers beside this file."""
+    return sorted(Path(__file__).parent.rglob("*.h"))
+
+
+def include_folders() -> list[Path]:
+    """Where C++ files look for them."""
+    folder = Path(__file__).parent
+    return [folder, folder / "src"]
 
 
 def build_runtime_object(compiler: str, output: str | Path, options: Iterable[str] = ()) -> Path:

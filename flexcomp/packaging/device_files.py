@@ -57,13 +57,12 @@ def program_for(name: str, program: str, compiler: str, libraries: Sequence[Path
 
     The program looks for the libraries beside itself. Raises TargetError.
     """
-    folder = Path(runtime_ext.__file__).parent / name
-    sources = sorted([*folder.glob("*.cc"), *folder.glob("*.h")])
+    units = runtime_ext.program_units(name)
+    headers = runtime_ext.headers()
     options = [*options, *os.environ.get("FLEXCOMP_CXXFLAGS", "").split()]  # for builds with sanitizers
-    path = cache_for(name, " ".join([compiler, *options]), [*sources, *libraries]) / program
+    path = cache_for(name, " ".join([compiler, *options]), [*units, *headers, *libraries]) / program
     if not path.exists():
         with beside(path) as scratch:
-            units = [source for source in sources if source.suffix == ".cc"]
             _compile(compiler, name, units, libraries, options, scratch / program).replace(path)
     return path
 
@@ -88,7 +87,8 @@ def _compile(
 ) -> Path:
     from tvm_ffi.libinfo import find_include_path
 
-    command = [*compiler.split(), "-std=c++20", "-O2", f"-I{find_include_path()}", *map(str, units), "-o", str(output)]
+    command = [*compiler.split(), "-std=c++20", "-O2", "-D_FILE_OFFSET_BITS=64", f"-I{find_include_path()}"]
+    command += [*(f"-I{folder}" for folder in runtime_ext.include_folders()), *map(str, units), "-o", str(output)]
     command += [*options, *(f"-L{library.parent}" for library in libraries)]
     command += [f"-l{library.stem.removeprefix('lib')}" for library in libraries]
     command += ["-lpthread", "-Wl,-rpath,$ORIGIN"]

@@ -1,4 +1,4 @@
-"""Several models under one budget (`runtime_ext/src/pool/pool.h`)."""
+"""Several models under one budget (`runtime_ext/pool/pool.h`)."""
 
 from __future__ import annotations
 

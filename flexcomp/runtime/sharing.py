@@ -1,4 +1,4 @@
-"""Shares of several models under one budget: which rung of its ladder each of them gets (`runtime_ext/src/pool/shares.h`)."""
+"""Shares of several models under one budget: which rung of its ladder each of them gets (`runtime_ext/pool/shares.h`)."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ namespace flexcomp::runner {
 
 const char kUsage[] =
     R"(flexcomp-run MODEL.so [options]
+flexcomp-run --pool MODEL.so MODEL.so ... --budget B [options]
 
   --weights FILE          the weights file (default: MODEL.weights)
   --budget B              memory: bytes, 64MB, 64MiB, a fraction of the resident size such as 0.1 or 10%, min, or all
@@ -30,6 +31,14 @@ const char kUsage[] =
   --read-bandwidth N      imitate storage of N bytes per second
   --read-rate N           afterwards measure the storage alone, by reads of N bytes
   --trace FILE            write when steps and loads ran: a line of JSON for each timed inference
+  --pool                  several models share the budget: each gets --repeat requests, one after the other, beside the
+                          others'. Of the other options --threads (of a lane), --warmup, --output-dir (DIR/MODEL), --seed,
+                          --verify, --buffered, --read-bandwidth, --no-affinity, --no-help count. A model's NAME is its
+                          file's, without .so
+  --lanes N               so many inferences at a time (default 1)
+  --urgency NAME=X        what a second of its latency costs (default 1)
+  --rate NAME=X           no more than X requests a second (default: as many as there can be)
+  --deadline NAME=MS      refuse requests that would take longer
   --started NS            when this process was started, by the monotonic clock (default: as the system counts)
   --switch-budgets N      afterwards switch the budget N times at random, with one inference each
   --callers N             ... while N threads run inferences, at random times, and check each output
@@ -57,7 +66,22 @@ Arguments ParseArguments(int argc, char** argv) {
     if (equals == std::string::npos || equals == 0) throw UsageError("--input takes NAME=FILE.npy, not \"" + text + "\"");
     parsed.inputs[text.substr(0, equals)] = text.substr(equals + 1);
   };
+  bool pool = false;
+  std::vector<std::string> models;
+  const auto of_model = [](const char* option, std::map<std::string, double>& numbers) {
+    return [option, &numbers](const std::string& text) {
+      const size_t equals = text.find('=');
+      if (equals == std::string::npos || equals == 0) throw UsageError(std::string(option) + " takes NAME=NUMBER, not \"" + text + "\"");
+      const double number = Number<double>(option, text.substr(equals + 1));
+      if (!(number > 0)) throw UsageError(std::string(option) + " takes a number above 0, not \"" + text + "\"");
+      numbers[text.substr(0, equals)] = number;
+    };
+  };
   const std::map<std::string, std::function<void(const std::string&)>> options = {
+      {"--lanes", [&](const std::string& text) { parsed.lanes = Number<int>("--lanes", text); }},
+      {"--urgency", of_model("--urgency", parsed.urgency)},
+      {"--rate", of_model("--rate", parsed.rate)},
+      {"--deadline", of_model("--deadline", parsed.deadline_ms)},
       {"--weights", [&](const std::string& text) { parsed.weights = text; }},
       {"--budget", [&](const std::string& text) { parsed.budget = ParseBudget(text); }},
       {"--threads", [&](const std::string& text) { parsed.threads = Number<int>("--threads", text); }},
@@ -85,6 +109,7 @@ Arguments ParseArguments(int argc, char** argv) {
   const std::map<std::string, bool*> flags = {
       {"--verify", &parsed.verify}, {"--buffered", &parsed.buffered}, {"--no-affinity", &parsed.no_affinity},
       {"--no-help", &parsed.no_help},
+      {"--pool", &pool},
       {"--reset-state", &parsed.reset_state},
       {"--help", &parsed.help}, {"-h", &parsed.help}};
 
@@ -95,8 +120,7 @@ Arguments ParseArguments(int argc, char** argv) {
       continue;
     }
     if (!word.starts_with("--")) {
-      if (!parsed.model.empty()) throw UsageError("more than one model: " + parsed.model + " and " + word);
-      parsed.model = word;
+      models.push_back(word);
       continue;
     }
     // "--option value" or "--option=value"
@@ -115,7 +139,13 @@ Arguments ParseArguments(int argc, char** argv) {
     }
     option->second(value);
   }
-  if (parsed.model.empty() && !parsed.help) throw UsageError("which model? flexcomp-run MODEL.so [options]");
+  if (!pool && models.size() > 1) throw UsageError("more than one model: " + models[0] + " and " + models[1] + "; without --pool");
+  if (models.empty() && !parsed.help) throw UsageError("which model? flexcomp-run MODEL.so [options]");
+  if (pool)
+    parsed.pool = models;
+  else if (!models.empty())
+    parsed.model = models[0];
+  if (pool && !parsed.budget.nbytes && !parsed.help) throw UsageError("--pool needs --budget, in bytes, such as 64MB");
   if (parsed.repeat < 1) throw UsageError("--repeat takes at least 1");
   if (parsed.callers > 0 && parsed.switch_budgets == 0) throw UsageError("--callers needs --switch-budgets");
   return parsed;

@@ -5,6 +5,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "budget.h"
 
@@ -17,6 +18,9 @@ struct UsageError : std::runtime_error {
 
 struct Arguments {
   std::string model;
+  std::vector<std::string> pool;  // models that share the budget, instead of `model`
+  int lanes = 1;
+  std::map<std::string, double> urgency, rate, deadline_ms;  // by name of a model
   std::string weights;  // empty: MODEL with the ending .weights
   Budget budget;
   int threads = 0;      // 0: as many as the model was built for, within the cores for them

@@ -1,38 +1,16 @@
 #include "model.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
-#include <memory>
 #include <stdexcept>
 #include <string_view>
-#include <utility>
 
-#include "library_check.h"
+#include "library.h"
 
 namespace flexcomp::runner {
 namespace {
 
 namespace ffi = tvm::ffi;
 namespace json = tvm::ffi::json;
-
-ffi::Function Get(const ffi::Module& module, const char* name) {
-  auto function = module->GetFunction(name);
-  if (!function.has_value())
-    throw std::runtime_error(std::string("the library was built by another version of flexcomp, whose runtime has no \"") +
-                             name + "\": build it again");
-  return *std::move(function);
-}
-
-// The library's full name: dlopen searches its path for names without a slash.
-std::string PathOf(const std::string& library) {
-  const std::unique_ptr<char, decltype(&std::free)> path(::realpath(library.c_str(), nullptr), &std::free);
-  if (!path) throw std::runtime_error("cannot open " + library + ": " + std::strerror(errno));
-  // The ending names the loader.
-  if (!std::string_view(path.get()).ends_with(".so")) throw std::runtime_error(library + " is not a shared library (.so)");
-  return path.get();
-}
 
 uint64_t Bytes(const json::Object& object, const char* key) { return static_cast<uint64_t>(object[key].cast<int64_t>()); }
 
@@ -51,55 +29,33 @@ uint64_t Resolved(const Budget& budget, const json::Object& info) {
 }
 
 std::string Options(const Arguments& arguments, const std::string& library, uint64_t budget) {
-  json::Object options;
+  json::Object options = SessionOptions(arguments);
   options.Set("library_path", ffi::String(library));
   options.Set("budget_bytes", static_cast<int64_t>(budget));
   options.Set("threads", int64_t{arguments.threads});
   if (!arguments.compute_cpus.empty()) options.Set("compute_cpus", ffi::String(arguments.compute_cpus));
   if (!arguments.loader_cpu.empty()) options.Set("loader_cpu", ffi::String(arguments.loader_cpu));
-  options.Set("affinity", !arguments.no_affinity);
-  if (arguments.no_help) options.Set("help", false);
-  options.Set("verify", arguments.verify);
-  options.Set("direct", !arguments.buffered);
-  options.Set("read_bandwidth", arguments.read_bandwidth);
   if (!arguments.trace.empty()) options.Set("trace", true);
   return std::string(json::Stringify(options));
-}
-
-// The program in a library. What is wrong with it is said of that file: neither the dynamic loader nor the reader names it.
-ffi::Module Load(const std::string& library) {
-  CheckLibrary(library);
-  try {
-    return ffi::Module::LoadFromFile(library);
-  } catch (const ffi::Error& error) {
-    throw std::runtime_error("cannot load " + library + ": " + std::string(error.message()));
-  }
 }
 
 }  // namespace
 
 Model::Model(const Arguments& arguments) {
-  const std::string library = PathOf(arguments.model);
-  const ffi::Module program = Load(library);
-  if (!std::string_view(program->kind()).starts_with("flexcomp.program."))
-    throw std::runtime_error(arguments.model + " is not a compiled network");
-  const auto summary = program->GetFunction("summary");  // libraries of earlier versions have none
-  const ffi::Function info = summary.has_value() ? *summary : Get(program, "info");
-  info_ = json::Parse(info().cast<ffi::String>()).cast<json::Object>();
-
-  const std::string weights =
-      arguments.weights.empty() ? library.substr(0, library.size() - 3) + ".weights" : arguments.weights;
+  const Library library = OpenLibrary(arguments.model);
+  info_ = library.info;
+  const std::string weights = arguments.weights.empty() ? library.weights : arguments.weights;
   asked_ = Resolved(arguments.budget, info_);
-  session_ = Get(program, "open")(ffi::String(weights), ffi::String(Options(arguments, library, asked_))).cast<ffi::Module>();
-  run_ = Get(*session_, "run_in_place");
-  stats_ = Get(*session_, "stats");
-  set_budget_ = Get(*session_, "set_budget");
-  if (arguments.warm) warm_ = Get(*session_, "warm");
-  if (arguments.reset_state) reset_states_ = Get(*session_, "reset_states");
+  session_ = FunctionOf(library.program, "open")(ffi::String(weights), ffi::String(Options(arguments, library.path, asked_))).cast<ffi::Module>();
+  run_ = FunctionOf(*session_, "run_in_place");
+  stats_ = FunctionOf(*session_, "stats");
+  set_budget_ = FunctionOf(*session_, "set_budget");
+  if (arguments.warm) warm_ = FunctionOf(*session_, "warm");
+  if (arguments.reset_state) reset_states_ = FunctionOf(*session_, "reset_states");
   if (arguments.callers > 0 && HasState())
     throw UsageError("--callers checks that every inference gives the same outputs, but those of this network depend on its state");
-  if (arguments.read_rate > 0) read_rate_ = Get(*session_, "read_rate");
-  if (!arguments.trace.empty()) trace_ = Get(*session_, "trace");
+  if (arguments.read_rate > 0) read_rate_ = FunctionOf(*session_, "read_rate");
+  if (!arguments.trace.empty()) trace_ = FunctionOf(*session_, "trace");
 }
 
 std::vector<Model::Rung> Model::Ladder() const {

@@ -42,6 +42,7 @@
 #include "model.h"
 #include "notes.h"
 #include "outputs.h"
+#include "pool_run.h"
 #include "process_memory.h"
 #include "process_start.h"
 #include "switch_report.h"
@@ -152,6 +153,10 @@ int main(int argc, char** argv) {
       return 0;
     }
     if (arguments.started > MonotonicNs()) throw UsageError("--started takes a time before the process ran");
+    if (!arguments.pool.empty()) {
+      RunPool(arguments, arguments.started > 0 ? arguments.started : started);
+      return 0;
+    }
     Main(arguments, arguments.started > 0 ? arguments.started : started);
     return 0;
   } catch (const UsageError& error) {

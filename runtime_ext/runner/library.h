@@ -1,0 +1,29 @@
+// Exported libraries, through the interface that they all have.
+#pragma once
+
+#include <tvm/ffi/extra/json.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+
+#include <string>
+
+#include "arguments.h"
+
+namespace flexcomp::runner {
+
+struct Library {
+  std::string path, weights;  // weights: where they are unless that is told otherwise
+  tvm::ffi::Module program;
+  tvm::ffi::json::Object info;  // what it says of itself
+};
+
+// Throws std::runtime_error, which names the file.
+Library OpenLibrary(const std::string& path);
+
+// Throws std::runtime_error where the library is too old or too new.
+tvm::ffi::Function FunctionOf(const tvm::ffi::Module& module, const char* name);
+
+// Of the options of sessions, those that several may have in common.
+tvm::ffi::json::Object SessionOptions(const Arguments& arguments);
+
+}  // namespace flexcomp::runner
