@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import anyio
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -87,20 +87,15 @@ async def read_body(request: Request, share: Share, most_nbytes: int, within_s: 
         _bound(declared, most_nbytes)
         share.grow(declared)
     body = bytearray()
-
-    async def read() -> None:
+    with anyio.move_on_after(within_s) as reading:
         async for chunk in request.stream():
             if len(body) + len(chunk) > share.nbytes:
                 _bound(len(body) + len(chunk), most_nbytes)
                 share.grow(len(body) + len(chunk))
             body.extend(chunk)
-
-    try:
-        await asyncio.wait_for(read(), within_s)
-    except asyncio.TimeoutError:
-        raise Refusal(
-            LATE_BODY, f"of the body, {len(body)} bytes arrived in {within_s:g} seconds", headers={"Connection": "close"}
-        ) from None
+    if reading.cancelled_caught:
+        words = f"of the body, {len(body)} bytes arrived in {within_s:g} seconds"
+        raise Refusal(LATE_BODY, words, headers={"Connection": "close"})
     return body
 
 

@@ -27,24 +27,6 @@ class Model:
     most_nbytes: int  # of the body of a request
 
 
-@dataclass(frozen=True)
-class _File:
-    """Which file a library was, when it was loaded."""
-
-    path: Path
-    device: int
-    inode: int
-    changed_ns: int
-
-    @classmethod
-    def at(cls, path: Path) -> _File:
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise ArtifactError(f"cannot open {path}: {error.strerror}") from None
-        return cls(path, status.st_dev, status.st_ino, status.st_mtime_ns)
-
-
 class Models:
     """Loads and unloads by name. Only names of `libraries`, and of files in `folder`, are known: no request says a path.
 
@@ -65,7 +47,7 @@ class Models:
         self._options = options or {}
         self._changing = threading.Lock()
         self._loaded: dict[str, Model] = {}
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, tuple] = {}  # which they were when they were loaded
         self._reasons: dict[str, str] = {}  # why a model is not there
 
     def __contains__(self, name: str) -> bool:
@@ -84,13 +66,20 @@ class Models:
             raise Refusal(UNKNOWN, f"the model {_shown(name)} is not loaded: {self._reason(name)}")
         raise unknown(name)
 
+    def require_ready(self, name: str) -> None:
+        """Raise Refusal unless a model is loaded and can run."""
+        self.get(name)
+        if (reason := self._broken(name)) is not None:
+            raise Refusal(UNKNOWN, f"the model {_shown(name)} cannot run: {reason}")
+
     def index(self) -> list[dict[str, str]]:
         """What there is, loaded or not, as the protocol lists it."""
         listed = []
         for name in sorted({*self._libraries(), *self._loaded}):
             entry = {"name": name, "version": VERSION, "state": "READY", "reason": ""}
-            if name not in self._loaded:
-                entry |= {"state": "UNAVAILABLE", "reason": self._reason(name)}
+            reason = self._broken(name) if name in self._loaded else self._reason(name)
+            if reason is not None:
+                entry |= {"state": "UNAVAILABLE", "reason": reason}
             listed.append(entry)
         return listed
 
@@ -101,12 +90,13 @@ class Models:
             if path is None:
                 raise unknown(name)
             try:
-                file = _File.at(path)
+                files = _files(path)
                 if name in self._loaded:
-                    if self._files[name] == file:
+                    if self._files[name] == files and self._broken(name) is None:
                         return
                     self._remove(name)
-                self._add(name, file)
+                self._add(name, path)
+                self._files[name] = files
             except FlexcompError as error:
                 self._reasons[name] = str(error)
                 raise
@@ -120,13 +110,12 @@ class Models:
             elif name not in self._libraries():
                 raise unknown(name)
 
-    def _add(self, name: str, file: _File) -> None:
-        if states := read_info(file.path).get("states"):
+    def _add(self, name: str, path: Path) -> None:
+        if states := read_info(path).get("states"):
             listed = ", ".join(f'"{state["name"]}"' for state in states)
-            raise InputError(f"{file.path} keeps {listed} from one inference to the next, which clients of a server would share")
-        self._pool.add(name, file.path, **self._options.get(name, {}))
-        inputs, outputs = tuple(self._pool.inputs(name)), tuple(self._pool.outputs(name))
-        self._files[name] = file
+            raise InputError(f"{path} keeps {listed} from one inference to the next, which all clients would share")
+        self._pool.add(name, path, **self._options.get(name, {}))
+        inputs, outputs = self._pool.inputs(name), self._pool.outputs(name)
         self._reasons.pop(name, None)
         self._loaded[name] = Model(name, inputs, outputs, most_nbytes(inputs))
 
@@ -144,6 +133,10 @@ class Models:
             found = {}
         return found | self._named
 
+    def _broken(self, name: str) -> str | None:
+        """Why a model that the pool has cannot run any more."""
+        return self._pool.stats()["models"].get(name, {}).get("broken")
+
     def _reason(self, name: str) -> str:
         return self._reasons.get(name, "not loaded yet")
 
@@ -151,6 +144,18 @@ class Models:
 def unknown(name: str) -> Refusal:
     """There is no such model."""
     return Refusal(UNKNOWN, f"there is no model {_shown(name)}")
+
+
+def _files(path: Path) -> tuple:
+    """Which files a library and its weights are, and when they were written."""
+    found = []
+    for one in (path, path.with_suffix(".weights")):
+        try:
+            status = one.stat()
+        except OSError as error:
+            raise ArtifactError(f"cannot open {one}: {error.strerror}") from None
+        found += [status.st_dev, status.st_ino, status.st_mtime_ns]
+    return tuple(found)
 
 
 def _shown(name: str) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from fastapi.routing import APIRoute
-
 from flexcomp.serving.app import make_app
 from flexcomp.serving.documents import openapi
 from flexcomp.serving.inference import Service
@@ -13,7 +11,8 @@ from flexcomp.serving.inference import Service
 
 def test_it_has_every_route():
     app = make_app(Service(*[None] * 6))
-    routes = {(route.path, method.lower()) for route in app.routes if isinstance(route, APIRoute) for method in route.methods}
+    routes = {(route.path, method.lower()) for route in app.routes for method in route.methods if method != "HEAD"}
+    routes -= {("/openapi.json", "get")}
     assert routes == {(path, method) for path, item in openapi(with_token=False)["paths"].items() for method in item}
 
 

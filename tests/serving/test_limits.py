@@ -12,6 +12,8 @@ from contextlib import suppress
 import pytest
 from servers import Server, answer_on, raw_request, status_of
 
+from flexcomp.serving.app import CONNECTIONS
+
 INFER = "/v2/models/first/infer"
 
 
@@ -106,6 +108,17 @@ def test_nonsense_on_a_connection_does_no_harm(server):
                 answer = answer_on(connection)
                 assert not answer or status_of(answer) == 400
     assert server.client.get("/v2").status_code == 200
+
+
+def test_connections_are_as_many_as_files_allow(server):
+    idle = [server.connection() for _ in range(CONNECTIONS)]
+    with server.connection() as one_more:
+        one_more.sendall(raw_request("/v2/health/live", b"", method="GET"))
+        answer = answer_on(one_more)
+        assert status_of(answer) == 503 and b"retry-after: 1" in answer.lower() and one_more.recv(1) == b""
+    for connection in idle:
+        connection.close()
+    wait_until(lambda: server.client.get("/v2/health/live").status_code == 200)
 
 
 @pytest.fixture(scope="module")

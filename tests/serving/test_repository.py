@@ -9,8 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny as builder
+from onnx import TensorProto, helper
 from servers import Server
 from tiny import close_to, with_page
+
+import flexcomp
 
 
 def copy_of(tiny, folder, name):
@@ -27,6 +30,7 @@ def folder(tmp_path, first, second):
     copy_of(first, folder, "one")
     copy_of(second, folder, "two")
     (folder / "broken.so").write_bytes(b"no library")
+    (folder / "broken.weights").touch()
     shutil.copy(first.library, folder / "bare.so")
     return folder
 
@@ -86,7 +90,7 @@ def test_what_the_budget_has_no_room_for_is_refused_with_numbers(folder, first, 
         assert states(server)["larger"] == "UNAVAILABLE" and works(server, "one", asked)
 
 
-def test_damaged_weights_are_an_error_for_that_model_only(folder, asked):
+def test_damaged_weights_are_an_error_for_that_model_only(folder, first, asked):
     with Server(folder / "one.so", folder / "two.so", "--budget", "2MB") as server:
         assert works(server, "one", asked) and works(server, "two", asked)
         with open(folder / "one.weights", "r+b") as file:
@@ -94,6 +98,21 @@ def test_damaged_weights_are_an_error_for_that_model_only(folder, asked):
         response = server.client.post("/v2/models/one/infer", json=asked)
         assert response.status_code == 500 and "one.weights" in response.json()["error"]
         assert works(server, "two", asked)
+        copy_of(first, folder, "spare")
+        for suffix in ("weights", "so"):
+            os.replace(folder / f"spare.{suffix}", folder / f"one.{suffix}")
+        assert change(server, "one", "load") == (200, "") and works(server, "one", asked)
         os.unlink(folder / "two.weights")  # whoever has it open reads on
         assert works(server, "two", asked)
         assert server.metric("flexcomp_requests_total", model="one", outcome="failed") == 1
+
+
+def test_networks_with_state_are_refused(folder):
+    node, info, f4 = helper.make_node, helper.make_tensor_value_info, TensorProto.FLOAT
+    inputs, outputs = ([info(name, f4, [64]) for name in names] for names in (("x", "h"), ("y", "h_out")))
+    graph = helper.make_graph([node("Add", ["x", "h"], ["y"]), node("Neg", ["y"], ["h_out"])], "sum", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    flexcomp.build(model, state={"h_out": "h"}, threads=1).export_library(folder / "sum.so")
+    with Server("--repository", folder, "--budget", "20MB") as server:
+        code, error = change(server, "sum", "load")
+        assert code == 400 and 'keeps "h" from one inference to the next, which all clients would share' in error
