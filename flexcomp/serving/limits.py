@@ -86,17 +86,18 @@ async def read_body(request: Request, share: Share, most_nbytes: int, within_s: 
     if declared is not None:
         _bound(declared, most_nbytes)
         share.grow(declared)
-    body = bytearray()
+    chunks, nbytes = [], 0
     with anyio.move_on_after(within_s) as reading:
         async for chunk in request.stream():
-            if len(body) + len(chunk) > share.nbytes:
-                _bound(len(body) + len(chunk), most_nbytes)
-                share.grow(len(body) + len(chunk))
-            body.extend(chunk)
+            chunks.append(chunk)
+            nbytes += len(chunk)
+            if nbytes > share.nbytes:
+                _bound(nbytes, most_nbytes)
+                share.grow(nbytes)
     if reading.cancelled_caught:
-        words = f"of the body, {len(body)} bytes arrived in {within_s:g} seconds"
+        words = f"of the body, {nbytes} bytes arrived in {within_s:g} seconds"
         raise Refusal(LATE_BODY, words, headers={"Connection": "close"})
-    return body
+    return bytearray().join(chunks)  # which, unlike bytes, arrays may share
 
 
 def _length(request: Request) -> int | None:
