@@ -35,8 +35,8 @@ def test_a_server_asks_for_its_token_where_it_says_so():
 def test_whatever_is_asked_the_answer_is_in_it(server):
     from cases import try_all
 
-    made = try_all(server.url, 200)
-    assert sum(counts.total() for counts in made.values()) >= 190
+    made = try_all(server.url, 100)
+    assert sum(counts.total() for counts in made.values()) >= 90
     assert made["POST /v2/models/{name}/infer"][200] > 0
     assert not [one for one in server.said if one["level"] == "error"]
     for name in ("first", "second"):
