@@ -47,6 +47,7 @@ EXCHANGE = "flexcomp.exchange"  # str
 EXCHANGED = "flexcomp.exchanged"  # list of int: the parameters whose contents change places
 # On a kernel PrimFunc: (low, high) of the integers that may stand in the first operand, high excluded; see ValueArg.bounds.
 BOUNDS = "flexcomp.bounds"  # list of pairs of int
+FETCH = "flexcomp.fetch"  # str: it looks rows up in a table, EmbeddingSpec.encode of schedules/operators/embedding.py
 IN_PLACE = "flexcomp.in_place"  # list of int: the operands that the result may be written over
 PART = "flexcomp.part"  # float, below 1: the part of the tensor it writes to that the kernel touches
 FORM = "flexcomp.form"  # str: the weights it takes, WeightForm.encode of schedules/preparation.py

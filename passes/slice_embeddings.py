@@ -11,7 +11,7 @@ from tvm.relax import op
 from ..schedules.operators import embedding
 from ..schedules.operators.embedding import EmbeddingSpec
 from ..schedules.tiles.tile import VectorUnit
-from .attributes import VALUES_OF, kernel_attributes
+from .attributes import FETCH, VALUES_OF, kernel_attributes
 from .ir import dtype, operator, shape, static_tensor
 from .module_pass import module_pass
 from .panels import on_weights
@@ -88,6 +88,6 @@ class _Slicer(MainRewriter):
         if spec not in self.kernels:
             name = f"embedding_{len(self.kernels)}"
             described = kernel_attributes("take", "embedding", str(spec), 0, spec.blocks)
-            func = embedding.kernel(spec, self.unit.width).with_attrs(described)
+            func = embedding.kernel(spec, self.unit.width).with_attrs({**described, FETCH: spec.encode()})
             self.kernels[spec] = self.builder.add_func(func.with_attr("global_symbol", name), name)
         return self.kernels[spec]

@@ -231,7 +231,8 @@ def _choose_types(imported: Imported, wish: WeightWish, offered: Sequence[str], 
     unit, profile = replace(target.vector_unit, threads=target.num_cores), default_profile(target.vector_width, target.preset)
 
     def lowered(types: WeightTypes) -> Network:
-        return _compile_graph(imported, target, unit, "smallest", None, _quiet, types, DEFAULT_STORE, profile.prepared_late)
+        late = profile.prepared_late
+        return _compile_graph(imported, target, unit, "smallest", None, _quiet, types, DEFAULT_STORE, late, fetch=False)
 
     def compiled(network: Network) -> Artifact:
         planned = kernel_sets.planning(network, profile, unit.threads)
@@ -270,8 +271,12 @@ def _compile_graph(
     dear: Callable[[Weights], bool],
     begin: Callable[[Mapping[str, tirx.PrimFunc], Sequence[Layer]], None] | None = None,
     state: Mapping[str, str] | None = None,
+    fetch: bool = True,
 ) -> Network:
-    """`begin` is told of the smallest kernels, as soon as there are layers that call them; `dear` is as for `merge`."""
+    """Rows that are looked up may be fetched, if `fetch`.
+
+    `begin` is told of the smallest kernels, as soon as there are layers that call them; `dear` is as for `merge`.
+    """
     strategies = KERNELS[kernels]
     total = 1 + 2 * len(strategies)
     report("passes", 0, total)
@@ -302,8 +307,9 @@ def _compile_graph(
             report("passes", 3 + 2 * done, total)
 
     # A fixed order takes a kernel because of its family, fast or not.
-    worthwhile = {"worthwhile": math.inf} if kernels == "flexnn" else {}
-    return merge(lowerings(), "prepared" if kernels == "flexnn" else store, dear, **worthwhile)
+    if kernels == "flexnn":
+        return merge(lowerings(), "prepared", dear, worthwhile=math.inf)
+    return merge(lowerings(), store, dear, width=target.vector_unit.width if fetch else None)
 
 
 def _separate_weights(

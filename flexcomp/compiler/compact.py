@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from flexcomp.program import PAGE, Array, Layer, Program
+from flexcomp.program import PAGE, Array, Layer, Program, RowsArg
 
 Entry = tuple[str, Array, int]  # name, array, offset in the data section
 
@@ -20,23 +20,26 @@ def drop_unused(program: Program, weights: Iterable[Entry]) -> tuple[Program, tu
     """
     used = np.zeros(-(-program.weights_nbytes // PAGE), bool)
     for layer in program.layers:
-        used[_pages(layer)] = True
+        for start, end in _ranges(layer):
+            used[start // PAGE : -(-end // PAGE)] = True
     removed = np.concatenate([[0], np.cumsum(~used)])  # by page: pages that go before it
 
     def moved(offset: int) -> int:
         return offset - int(removed[offset // PAGE]) * PAGE
 
-    stored = [layer.weights for layer in program.layers if layer.weights]
-    ranges = [(weights.offset, weights.offset + weights.stored_nbytes) for weights in stored]
+    ranges = [found for layer in program.layers for found in _ranges(layer)]
     kept = tuple(
         (name, array, moved(offset))
         for name, array, offset in weights
         if any(start <= offset < end for start, end in ranges)
     )
-    layers = tuple(
-        replace(layer, weights=replace(layer.weights, offset=moved(layer.weights.offset))) if layer.weights else layer
-        for layer in program.layers
-    )
+
+    def changed(layer: Layer) -> Layer:
+        args = (replace(arg, table=moved(arg.table)) if isinstance(arg, RowsArg) else arg for arg in layer.args)
+        weights = replace(layer.weights, offset=moved(layer.weights.offset)) if layer.weights else None
+        return replace(layer, args=tuple(args), weights=weights)
+
+    layers = tuple(map(changed, program.layers))
     rungs = tuple(
         replace(rung, loads=tuple(replace(load, source=moved(load.source)) for load in rung.loads))
         for rung in program.rungs
@@ -45,8 +48,7 @@ def drop_unused(program: Program, weights: Iterable[Entry]) -> tuple[Program, tu
     return replace(program, layers=layers, rungs=rungs, weights_nbytes=nbytes), kept
 
 
-def _pages(layer: Layer) -> slice:
-    if layer.weights is None:
-        return slice(0)
-    end = layer.weights.offset + layer.weights.stored_nbytes
-    return slice(layer.weights.offset // PAGE, -(-end // PAGE))
+def _ranges(layer: Layer) -> list[tuple[int, int]]:
+    """(start, end) of what a layer needs of the data section: its weights, and the table that rows are fetched from."""
+    ranges = [(layer.weights.offset, layer.weights.offset + layer.weights.stored_nbytes)] if layer.weights else []
+    return ranges + [(arg.table, arg.table + arg.table_nbytes) for arg in layer.args if isinstance(arg, RowsArg)]

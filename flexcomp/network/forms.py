@@ -11,6 +11,7 @@ from flexcomp.program import Layer, Value
 
 from . import preparing
 from .contents import contents_of
+from .fetching import fetch_seconds
 from .in_place import lives_of_places, shared_places
 from .lowered import operand_bytes
 from .variants import Choice, Network
@@ -23,7 +24,7 @@ _APART = 2**36
 class Costs:
     """What planning a network goes by; times in seconds, in the order of `Network.layers`."""
 
-    seconds: tuple[float, ...]  # as by `layer_seconds`
+    seconds: tuple[float, ...]  # as by `layer_seconds`, and to fetch rows
     slice_s: tuple[float, ...]  # that each further slice adds
     storage: plan.Storage
     prepare_s: float = 0.0  # that a core takes for a byte of prepared weights
@@ -58,13 +59,17 @@ class Planning:
     def on(self, storage: plan.Storage) -> Planning:
         """The same, to be loaded from `storage` by the same cores."""
         storage = replace(storage, crowded=self.costs.storage.crowded)
+        fetched = [[fetch_seconds(layer, one) for layer in self.network.layers] for one in (self.costs.storage, storage)]
+        seconds = tuple(s - old + new for s, old, new in zip(self.costs.seconds, *fetched, strict=True))
+        costs = replace(self.costs, storage=storage, seconds=seconds)
 
         def moved(form: Form) -> Form:
-            return replace(form, problem=replace(form.problem, storage=storage))
+            layers = tuple(planned_layer(self.network.layers[index], index, costs) for index in form.layers)
+            return replace(form, problem=replace(form.problem, storage=storage, layers=layers))
 
         return replace(
             self,
-            costs=replace(self.costs, storage=storage),
+            costs=costs,
             whole=tuple(map(moved, self.whole)),
             banded=tuple(map(moved, self.banded)),
         )
@@ -80,7 +85,9 @@ def costs_of(network: Network, profile: DeviceProfile, threads: int) -> Costs:
     """What a device profile says of the layers of a network."""
     slices = tuple(profile.slice_seconds(layer, threads) for layer in network.layers)
     storage = replace(profile.storage, crowded=profile.crowded(threads))
-    return Costs(tuple(layer_seconds(network, profile, threads)), slices, storage, profile.prepare_s)
+    fetched = (fetch_seconds(layer, storage) for layer in network.layers)
+    seconds = (time + fetch for time, fetch in zip(layer_seconds(network, profile, threads), fetched, strict=True))
+    return Costs(tuple(seconds), slices, storage, profile.prepare_s)
 
 
 def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> list[float]:

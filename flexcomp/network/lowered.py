@@ -63,6 +63,7 @@ class Lowered:
 
 
 def operand_bytes(layer: Layer) -> int:
-    """Bytes that a layer reads and writes, weights included."""
+    """Bytes that a layer reads and writes, weights included; of a table no more than the rows that are looked up."""
     values = sum(arg.touched_nbytes for arg in layer.args if isinstance(arg, ValueArg))
-    return values + sum(arg.type.nbytes for arg in layer.args if isinstance(arg, WeightArg))
+    weights = sum(arg.type.nbytes for arg in layer.args if isinstance(arg, WeightArg))
+    return values + (min(weights, values) if layer.implementation == "embedding" else weights)

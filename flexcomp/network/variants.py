@@ -17,6 +17,7 @@ from flexcomp.program import Array, Layer, Value, Weights, nodes
 from flexcomp.schedules.row_bands import RowKernel, Rows
 
 from . import preparing
+from .fetching import fetching
 from .lowered import Lowered
 
 Choice = frozenset[int]  # indices of alternatives, at most one for each layer
@@ -150,6 +151,7 @@ def merge(
     store: str = "prepared",
     dear: Callable[[Weights], bool] = lambda weights: False,
     worthwhile: float = _WORTHWHILE,
+    width: int | None = None,
 ) -> Network:
     """One network of several lowerings of it, of which the first has the smallest kernels; those of the others get new names.
 
@@ -157,6 +159,8 @@ def merge(
     the layer's own. By `store` weights of alternatives lie in the file ("prepared"), or are prepared from the layer's own when
     they are loaded, and there are no alternatives with others ("once"); "auto" is the latter, but where weights cannot be
     prepared, or are `dear`, they lie in the file while there is room for that, a part of what all layers' own take.
+    Tables of which few rows are looked up are read by the row, by kernels with vectors of `width` floats, and the layers that
+    hold them are alternatives; not if there is no `width`.
     """
     lowerings = iter(lowerings)
     small = next(lowerings)
@@ -166,6 +170,14 @@ def merge(
     alternatives: list[Alternative] = []
     known = {(index, layer.implementation) for index, layer in enumerate(small.layers)}
     names = {layer.name for layer in small.layers}
+    own_layers = list(small.layers)
+    for index, layer in enumerate(small.layers if width else ()):
+        if (found := fetching(layer, kernels, width)) is not None:
+            own_layers[index], kernel = found
+            kernels[own_layers[index].kernel] = kernel
+            held = replace(layer, name=_name(layer, names))
+            names.add(held.name)
+            alternatives.append(Alternative(index, held, small.work[index], small.seconds[index], small.rows[index]))
     for number, lowered in enumerate(lowerings, 1):
         assert small.values == lowered.values and len(small.layers) == len(lowered.layers), "they differ in structure"
         arrays = {offset: array for _, array, offset in lowered.weights}
@@ -194,6 +206,7 @@ def merge(
             kernels[symbol] = kernel
             moved_layer = replace(layer, name=name, kernel=symbol, weights=moved)
             alternatives.append(Alternative(index, moved_layer, work, seconds, lowered.rows[index]))
+    small = replace(small, layers=own_layers, kernels=kernels) if small.layers != own_layers else small
     return Network(small, tuple(alternatives), tuple(weights), end, kernels)
 
 

@@ -59,7 +59,10 @@ class Replay:
             self._view(self.rung.value_at[state.value] + state.offset, state.type)[...] = 0
 
     def run(self) -> dict[int, float]:
-        """One inference, from a state that stays clear: seconds of each layer, by its index in the program."""
+        """One inference, from a state that stays clear but for rows written in place.
+
+        Seconds of each layer, by its index in the program.
+        """
         for place, value in self._inputs:
             place[...] = value
         seconds: dict[int, float] = {}
@@ -69,6 +72,7 @@ class Replay:
                 while loaded < step.need:
                     self._load(loads[loaded])
                     loaded += 1
+                self._fetch(step)
                 start = time.perf_counter_ns()
                 function(*args)
                 taken = time.perf_counter_ns() - start
@@ -88,6 +92,16 @@ class Replay:
             self._arena[load.target : load.target + len(data)] = data
         if load.prepared:
             self._prepare(load)
+
+    def _fetch(self, step: Step) -> None:
+        layer = self.program.layers[step.layer]
+        if (rows := layer.fetched) is None:
+            return
+        numbers = layer.args[layer.args.index(rows) - 1]
+        ids = np.clip(self._view(self.rung.value_at[numbers.value] + numbers.offset, numbers.type).reshape(-1), 0, rows.rows - 1)
+        table = self._weights[rows.table : rows.table + rows.table_nbytes].reshape(rows.rows, rows.row_nbytes)
+        found = np.ascontiguousarray(table[ids]).reshape(-1)
+        self._arena[step.scratch_at + rows.offset :][: found.size] = found
 
     def _prepare(self, load: Load) -> None:
         made, layer = load.prepared, self.program.layers[load.prepared.layer]

@@ -7,8 +7,8 @@ from flexcomp.doors import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,
-    program="ALIGN Arg CountArg FirstArg Layer Load PAGE Port Preparation Prepared Program Rung ScratchArg State Step TensorType "
-        "Value ValueArg WeightArg Weights",
+    program="ALIGN Arg CountArg FirstArg Layer Load PAGE Port Preparation Prepared Program RowsArg Rung ScratchArg State Step "
+        "TensorType Value ValueArg WeightArg Weights",
     program_bytes="PROGRAM_KIND decode_program encode_program",
     deferred="Array Deferred pieces",
     weights_file="write_weights",

@@ -86,6 +86,38 @@ class ScratchArg:
 
 
 @dataclass(frozen=True)
+class RowsArg:
+    """A kernel argument inside the layer's scratch, filled before the layer runs: rows of a table that lies in the file.
+
+    Row i is that of the number i in the argument before it, int32 or int64; what is outside of the table counts as its first
+    or last row. Behind the rows is room for reading one. The table is no weights of the layer: no load brings it.
+    """
+
+    offset: int  # bytes from the start of the layer's scratch
+    type: TensorType  # (numbers, elements of a row)
+    table: int  # bytes from the start of the data section; multiple of ALIGN
+    rows: int  # of the table
+
+    @property
+    def row_nbytes(self) -> int:
+        return self.type.nbytes // self.type.shape[0]
+
+    @property
+    def table_nbytes(self) -> int:
+        return self.rows * self.row_nbytes
+
+    @property
+    def room_nbytes(self) -> int:
+        """Bytes of scratch: the rows, and pages that a row touches, from wherever in a page the scratch begins."""
+        return -(-self.type.nbytes // ALIGN) * ALIGN + (self.row_nbytes // PAGE + 3) * PAGE
+
+    @property
+    def read_nbytes(self) -> int:
+        """Bytes that are read, at most, for each row."""
+        return (self.row_nbytes // PAGE + 2) * PAGE
+
+
+@dataclass(frozen=True)
 class FirstArg:
     """The int32 kernel argument: first output-channel block of the step."""
 
@@ -95,7 +127,7 @@ class CountArg:
     """The int32 kernel argument: number of output-channel blocks of the step."""
 
 
-Arg = ValueArg | WeightArg | ScratchArg | FirstArg | CountArg
+Arg = ValueArg | WeightArg | ScratchArg | RowsArg | FirstArg | CountArg
 
 
 @dataclass(frozen=True)
@@ -170,6 +202,11 @@ class Layer:
         It has arguments that are values only, all of which stay until the inference is complete.
         """
         return any(isinstance(arg, ValueArg) and arg.exchanged for arg in self.args)
+
+    @property
+    def fetched(self) -> RowsArg | None:
+        """The rows that are fetched before it runs."""
+        return next((arg for arg in self.args if isinstance(arg, RowsArg)), None)
 
     @property
     def band_of(self) -> str | None:

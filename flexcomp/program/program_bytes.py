@@ -28,6 +28,7 @@ Program, format 6. Everything is little-endian and unpadded; counts and indices 
              | 7:u8 value:u32 offset:u64 type exchanged:u64        activation of which so many bytes are exchanged with another's
              | 3:u8 type                                           weights
              | 4:u8 type                                           scratch
+             | 8:u8 table:u64 rows:u64 type                        rows of a table at this byte of the data section, in scratch
              | 5:u8                                                first block of the step, int32
              | 6:u8                                                number of blocks of the step, int32
     bound    = low:i64 high:i64                       element i lies in [low, high) of bound i modulo their number
@@ -40,6 +41,9 @@ Program, format 6. Everything is little-endian and unpadded; counts and indices 
 
 A layer that exchanges has two arguments 7, one of them a state that becomes `value`, and besides only arguments 0. The same
 call again takes it back, when an inference is not completed: all its values stay until then.
+
+Argument 8 is filled before the layer runs, with the rows of numbers in the argument before it; a layer has one at most. Its type
+has two axes, numbers and elements of a row; behind it in the scratch is room for one row's pages (`RowsArg.room_nbytes`).
 
 The weights of a layer follow each other in the order of its arguments, each from a multiple of ALIGN on; likewise its
 scratch. Arguments 5 and 6 come together, behind the only weights of their layer, whose first axis are its blocks; any
@@ -76,6 +80,7 @@ from .program import (
     Preparation,
     Prepared,
     Program,
+    RowsArg,
     Rung,
     ScratchArg,
     State,
@@ -94,7 +99,7 @@ _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
 _SPACES = ("host",)
 _PINNED, _AHEAD, _KEPT = 1, 2, 4
-_READ, _OVER, _WRITTEN, _WEIGHT, _SCRATCH, _FIRST, _COUNT, _EXCHANGED = range(8)
+_READ, _OVER, _WRITTEN, _WEIGHT, _SCRATCH, _FIRST, _COUNT, _EXCHANGED, _ROWS = range(9)
 
 # dtype name → DLPack type code and bits
 _DTYPES = {
@@ -172,6 +177,9 @@ def _laid_out(
         if isinstance(arg, WeightArg | ScratchArg):
             arg = replace(arg, offset=ends[type(arg)])
             ends[type(arg)] += -(-arg.type.nbytes // ALIGN) * ALIGN
+        elif isinstance(arg, RowsArg):
+            arg = replace(arg, offset=ends[ScratchArg])
+            ends[ScratchArg] += arg.room_nbytes
         placed.append(arg)
     if len(preparations) > 1 or (preparations and not ends[WeightArg]):
         raise ArtifactError("the program is malformed: a layer's weights are prepared twice, or there are none")
@@ -236,6 +244,9 @@ class _Writer:
                 self.type(arg.type)
             case ScratchArg():
                 self.put("B", _SCRATCH)
+                self.type(arg.type)
+            case RowsArg():
+                self.put("BQQ", _ROWS, arg.table, arg.rows)
                 self.type(arg.type)
             case FirstArg():
                 self.put("B", _FIRST)
@@ -323,6 +334,9 @@ class _Reader:
                 part = self.get("Q")[0] / max(type_.nbytes, 1)
                 return ValueArg(value, type_, tag == _WRITTEN, offset, part, exchanged=tag == _EXCHANGED)
             return ValueArg(value, type_, offset=offset, over=tag == _OVER, bounds=self.items(lambda: self.get("qq")))
+        if tag == _ROWS:
+            table, rows = self.get("QQ")
+            return RowsArg(0, self.type(), table, rows)
         if tag in (_WEIGHT, _SCRATCH):
             return (WeightArg if tag == _WEIGHT else ScratchArg)(0, self.type())
         return {_FIRST: FirstArg, _COUNT: CountArg}[tag]()

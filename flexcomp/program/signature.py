@@ -6,7 +6,7 @@ code (`flexcomp.compiler.machine_code`), the runtime from the program's layer (`
 layer that would call a kernel with other arguments, or that names anything else in the library, finds no symbol.
 
     signature = argument { ";" argument }
-    argument  = "r " type [ bounds ]   read: an activation or weights
+    argument  = "r " type [ bounds ]   read: an activation, weights, or rows that are fetched
               | "o " type    read, and the result may be written over it
               | "w " type    written
               | "x " type    exchanged: read and written
@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from .program import CountArg, FirstArg, Layer, ScratchArg, TensorType, ValueArg
+from .program import CountArg, FirstArg, Layer, RowsArg, ScratchArg, TensorType, ValueArg
 
 _MASK = 2**64 - 1
 
@@ -75,6 +75,8 @@ def _argument(arg: object, following: object) -> str:
         return "first"
     if isinstance(arg, CountArg):
         return "count"
+    if isinstance(arg, RowsArg):
+        return argument("r", arg.type)
     if isinstance(arg, ScratchArg):
         return argument("s", arg.type)
     if isinstance(arg, ValueArg):

@@ -146,7 +146,7 @@ Session::State Session::state() {
   RequireThisProcess();
   const std::lock_guard lock(state_mutex_);
   RequireOpen();
-  stats_.total_bytes_read = loader_->total_bytes();
+  stats_.total_bytes_read = loader_->total_bytes() + fetched_total_.load(std::memory_order_relaxed);
   return {stats_, rung_, placement_, file_->direct()};
 }
 
@@ -262,8 +262,8 @@ void Session::Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, 
   const std::lock_guard lock(state_mutex_);
   ++stats_.runs;
   const Loader::Counts& counts = loader_->counts();
-  stats_.bytes_read = counts.bytes;
-  stats_.reads = counts.reads;
+  stats_.bytes_read = counts.bytes + fetched_.bytes;
+  stats_.reads = counts.reads + fetched_.reads;
   stats_.prepared_bytes = counts.prepared_bytes;
   stats_.prepare_s = static_cast<double>(counts.prepare_ns) * 1e-9;
   stats_.help_s = static_cast<double>(counts.help_ns) * 1e-9;
@@ -276,6 +276,7 @@ template <typename TakeInputs, typename GiveOutputs>
 bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_outputs, double& stall_s) {
   const Rung& rung = program_->rungs[rung_];
   if (trace_) trace_->Clear(rung_, rung.steps.size(), rung.loads.size());
+  fetched_ = {};
   loader_->Start(trace_ ? std::span(trace_->loads) : std::span<LoadSpans>());
   bool done = false;
   try {
@@ -298,6 +299,7 @@ bool Session::EndLoads(bool done) {
     if (wanted_ < rung_ && Abandon()) state_changed_.notify_all();
   }
   const bool finished = done && loader_->Finish();
+  if (finished && fetched_.reads > 0) loader_->RequireUnchanged();
   if (!finished) loader_->Abort();
   return finished;
 }
@@ -315,6 +317,12 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
       if (!loaded) return false;
     }
     if (call.checks != 0) [[unlikely]] RequireInside(call);
+    if (call.fetch != nullptr) [[unlikely]] {
+      const auto stalled = Clock::now();
+      const bool fetched = FetchRows(*call.fetch);
+      stall_s += SecondsSince(stalled);
+      if (!fetched) return false;
+    }
     if constexpr (kTraced) trace_->steps[i].begin = MonotonicNs();
     if (processor_->Call(call.kernel, call.args, call.count) != 0) ThrowKernelError(call);
     if constexpr (kTraced) trace_->steps[i].end = MonotonicNs();

@@ -171,6 +171,8 @@ class Session {
   bool TryWarm();  // false: interrupted
   template <bool kTraced>
   bool RunSteps(std::span<const Call> calls, double& stall_s);  // false: interrupted
+  bool FetchRows(const RowsFetch& fetch);  // false: interrupted; throws StorageError
+  [[noreturn]] void ThrowFetchError(uint64_t offset, int error) const;
   size_t ChooseRung(uint64_t budget) const;
   // Calls with each state and its place in the arena, between inferences.
   template <typename Function>
@@ -212,6 +214,10 @@ class Session {
   size_t rung_;    // the rung in use
   size_t states_rung_ = 0;  // at whose address the states lie
   uint32_t exchanged_ = 0;  // the steps before this one may have exchanged bytes of states, in the inference that runs
+  struct {
+    uint64_t bytes = 0, reads = 0;
+  } fetched_;  // rows, in the inference that runs
+  std::atomic<uint64_t> fetched_total_{0};  // bytes, since the session was opened
   bool abandoned_ = false;  // the arena still has the size of an earlier rung, but no memory
   Arena arena_;
   Arena next_arena_;  // mapped in advance for a larger rung that is wanted, and untouched

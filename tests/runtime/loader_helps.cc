@@ -1,4 +1,5 @@
 // Who waits for what is being prepared prepares a part of it: a loader whose preparations take long, and a thread that waits.
+#include <cerrno>
 #include <tvm/ffi/error.h>
 
 #include <atomic>
@@ -26,6 +27,7 @@ class Source final : public flexcomp::ByteSource {
   bool Ready() noexcept override { return true; }
   // Later than who waits looks: it sleeps when preparing begins.
   int End() noexcept override { return std::this_thread::sleep_for(std::chrono::milliseconds(20)), 0; }
+  int ReadNow(uint64_t, std::byte*, size_t) noexcept override { return ENOTSUP; }  // loaders do not
   int Check() const noexcept override { return 0; }
   bool direct() const noexcept override { return true; }
   bool queued() const noexcept override { return true; }

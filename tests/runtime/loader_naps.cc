@@ -1,4 +1,5 @@
 // How often a loader with a core of its own looks whether its read has ended, by a clock that the test sets.
+#include <cerrno>
 #include <atomic>
 #include <cstdio>
 #include <ctime>
@@ -17,6 +18,7 @@ class Source final : public flexcomp::ByteSource {
   void Begin(uint64_t, std::byte*, size_t) noexcept override {}
   bool Ready() noexcept override { return ++looks, false; }
   int End() noexcept override { return 0; }
+  int ReadNow(uint64_t, std::byte*, size_t) noexcept override { return ENOTSUP; }  // loaders do not
   int Check() const noexcept override { return 0; }
   bool direct() const noexcept override { return true; }
   bool queued() const noexcept override { return true; }

@@ -89,6 +89,7 @@ class Source final : public ByteSource {
     ++world->failed;
     return outcome == 1 ? EIO : ECANCELED;
   }
+  int ReadNow(uint64_t, std::byte*, size_t) noexcept override { return ENOTSUP; }  // loaders do not
   int Check() const noexcept override { return 0; }
   bool direct() const noexcept override { return true; }
   bool queued() const noexcept override { return world->queued; }

@@ -1,4 +1,5 @@
 // The ranges of an arena apart in memory: every address of a program's calls and loads is in its own one.
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,6 +28,7 @@ class Source final : public ByteSource {
   void Begin(uint64_t, std::byte* target, size_t nbytes) noexcept override { std::memset(target, 7, nbytes); }
   bool Ready() noexcept override { return true; }
   int End() noexcept override { return 0; }
+  int ReadNow(uint64_t, std::byte*, size_t) noexcept override { return ENOTSUP; }  // loaders do not
   int Check() const noexcept override { return 0; }
   bool direct() const noexcept override { return true; }
   bool queued() const noexcept override { return true; }

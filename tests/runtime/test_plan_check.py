@@ -15,6 +15,7 @@ from flexcomp.program.program import (
     Layer,
     Load,
     Port,
+    RowsArg,
     ScratchArg,
     State,
     Step,
@@ -318,6 +319,54 @@ def test_what_takes_an_exchange_back_stays(tiny, create):
     apart = exchanging(program)
     value_at = (*apart.rungs[0].value_at[:3], apart.rungs[0].value_at[1], *apart.rungs[0].value_at[4:])
     refused(create, with_rung(apart, value_at=value_at), tiny.digest, "are in use when step")
+
+
+def fetching(program, numbers=None, rows=None, more=()):
+    """With a layer in front that takes rows of the file by numbers, which are an input."""
+    ids, place = len(program.values), program.rungs[0].arena
+    given = ValueArg(ids, TensorType((4,), "int64"))
+    given = replace(given, **(numbers or {}))
+    fetched = replace(RowsArg(0, TensorType((4, 64)), 64, 100), **(rows or {}))
+    layer = Layer("take", "take", "rows", "", "", (given, fetched, *more), None, (1 + len(more) // 2) * fetched.room_nbytes, 0)
+    step = Step(len(program.layers), 0, 1, 0, -1, place + 64)
+    room = PAGE * (2 + (1 + len(more) // 2) * fetched.room_nbytes // PAGE)
+
+    def longer(rung):
+        above = rung.arena  # of what stays there is nothing here
+        return replace(
+            rung, value_at=(*rung.value_at, above), steps=(*rung.steps, replace(step, scratch_at=above + 64)),
+            arena=above + room, working=above + room, budget=rung.budget + room,
+        )  # fmt: skip
+
+    return replace(
+        program,
+        values=(*program.values, Value("ids", 64)),
+        inputs=(*program.inputs, Port("ids", ids, TensorType((4,), "int64"))),
+        layers=(*program.layers, layer),
+        rungs=(longer(program.rungs[0]),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"rows": {"rows": 0}}, "the table of layer take lies outside the file"),
+        ({"rows": {"rows": 10**9}}, "the table of layer take lies outside the file"),
+        ({"rows": {"rows": 2**63}}, "the table of layer take lies outside the file"),
+        ({"rows": {"table": 2**40}}, "the table of layer take lies outside the file"),
+        ({"rows": {"table": 2**63}}, "the table of layer take lies outside the file"),
+        ({"rows": {"table": 65}}, "the table of layer take lies outside the file"),
+        ({"rows": {"type": TensorType((3, 64))}}, "layer take fetches rows by no numbers"),
+        ({"rows": {"type": TensorType((256,))}}, "there are no rows to fetch"),
+        ({"numbers": {"type": TensorType((4,), "float64")}}, "layer take fetches rows by no numbers"),
+        ({"numbers": {"written": True}}, "layer take fetches rows by no numbers"),
+        ({"more": (ValueArg(4, TensorType((4,), "int64")), RowsArg(13312, TensorType((4, 64)), 0, 1))}, "two tables"),
+    ],
+)
+def test_rows_that_cannot_be_fetched(tiny, create, changes, match):
+    create(encode_program(fetching(tiny.program), tiny.digest))
+    with pytest.raises((RuntimeError, ValueError), match=match):
+        create(encode_program(fetching(tiny.program, **changes), tiny.digest))
 
 
 def test_parts_of_a_value_by_several_layers(tiny, create):

@@ -12,6 +12,10 @@ const int64_t kNoShape = 0;
 // Prepared by one call: some ten microseconds, so that threads that share the work end at about the same time.
 constexpr uint64_t kPartNbytes = 64 << 10;
 
+std::byte* PageBehind(std::byte* place) {
+  return place + (kPage - reinterpret_cast<uintptr_t>(place) % kPage) % kPage;
+}
+
 }  // namespace
 
 TVMFFIAny IntArg(int64_t value) {
@@ -41,16 +45,18 @@ DLTensor MakeTensor(const TensorType& type, std::byte* data) {
 }
 
 CallTable::CallTable(const Program& program, Kernels kernels) : kernels_(std::move(kernels)) {
-  size_t most_args = 0, most_checks = 0, most_steps = 0, most_loads = 0;
+  size_t most_args = 0, most_checks = 0, most_fetches = 0, most_steps = 0, most_loads = 0;
   for (const Rung& rung : program.rungs) {
-    size_t args = 0, checks = 0;
+    size_t args = 0, checks = 0, fetches = 0;
     for (const Step& step : rung.steps) {
       const std::vector<Arg>& taken = program.layers[step.layer].args;
       args += taken.size();
       checks += std::ranges::count_if(taken, [](const Arg& arg) { return !arg.bounds.empty(); });
+      fetches += std::ranges::count(taken, ArgKind::kRows, &Arg::kind);
     }
     most_args = std::max(most_args, args);
     most_checks = std::max(most_checks, checks);
+    most_fetches = std::max(most_fetches, fetches);
     most_steps = std::max(most_steps, rung.steps.size());
     if (std::ranges::any_of(rung.loads, [](const Load& load) { return load.prepared.has_value(); }))
       most_loads = std::max(most_loads, rung.loads.size());
@@ -58,6 +64,7 @@ CallTable::CallTable(const Program& program, Kernels kernels) : kernels_(std::mo
   tensors_.reserve(most_args);  // exact or more: pointers into these must stay valid
   args_.reserve(most_args);
   checks_.reserve(most_checks);
+  fetches_.reserve(most_fetches);
   calls_.reserve(most_steps);
   preparations_.reserve(most_loads);
 }
@@ -66,12 +73,16 @@ void CallTable::Prepare(const Program& program, const Rung& rung, Places arena) 
   tensors_.clear();
   args_.clear();
   checks_.clear();
+  fetches_.clear();
   calls_.clear();
   for (const Step& step : rung.steps) {
     const Layer& layer = program.layers[step.layer];
     const TVMFFIAny* first_arg = args_.data() + args_.size();
     const BoundsCheck* first_check = checks_.data() + checks_.size();
+    const RowsFetch* fetch = nullptr;
+    const Arg* before = nullptr;
     for (const Arg& arg : layer.args) {
+      const Arg* previous = std::exchange(before, &arg);
       std::byte* data = nullptr;
       switch (arg.kind) {
         case ArgKind::kFirst:
@@ -91,13 +102,20 @@ void CallTable::Prepare(const Program& program, const Rung& rung, Places arena) 
         case ArgKind::kScratch:
           data = arena.At(step.scratch_at) + arg.offset;
           break;
+        case ArgKind::kRows:
+          data = arena.At(step.scratch_at) + arg.offset;
+          fetches_.push_back({arena.At(rung.value_at[previous->value]) + previous->offset, previous->type.dtype.bits == 64,
+                              static_cast<uint64_t>(arg.type.shape[0]), arg.table, arg.rows, arg.row_nbytes(), data,
+                              PageBehind(data + arg.type.nbytes)});
+          fetch = &fetches_.back();
+          break;
       }
       tensors_.push_back(MakeTensor(arg.type, data));
       args_.push_back(TensorArg(&tensors_.back()));
     }
     const auto check_count = static_cast<uint32_t>(checks_.data() + checks_.size() - first_check);
     calls_.push_back({kernels_.compute[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.need, step.layer,
-                      check_count, layer.exchanges(), first_check});
+                      check_count, layer.exchanges(), first_check, fetch});
   }
   PreparePreparations(program, rung, arena);
 }

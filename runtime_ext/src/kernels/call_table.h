@@ -16,6 +16,17 @@
 
 namespace flexcomp {
 
+// Rows of a table in the file, by numbers that lie in the arena.
+struct RowsFetch {
+  const std::byte* ids;
+  bool wide;         // int64; otherwise int32
+  uint64_t count;    // of the numbers
+  uint64_t table;    // byte of the data section
+  uint64_t rows, row_nbytes;
+  std::byte* target;   // of the rows
+  std::byte* staging;  // pages, enough for wherever a row lies
+};
+
 struct Call {
   Kernel kernel;
   const TVMFFIAny* args;
@@ -25,6 +36,7 @@ struct Call {
   uint32_t checks;            // of what it reads, before it runs
   bool exchanges;             // into a state: the same call again takes it back
   const BoundsCheck* check;
+  const RowsFetch* fetch;  // before it runs, behind the checks; nullptr: nothing
 };
 
 // What is called when a load has been read; no kernel for loads that prepare nothing.
@@ -70,7 +82,8 @@ class CallTable {
   std::vector<DLTensor> tensors_;
   std::vector<TVMFFIAny> args_;  // point into tensors_
   std::vector<BoundsCheck> checks_;
-  std::vector<Call> calls_;  // point into args_ and checks_
+  std::vector<RowsFetch> fetches_;
+  std::vector<Call> calls_;  // point into args_, checks_ and fetches_
   std::vector<PreparationCall> preparations_;  // do not move
 };
 

@@ -80,6 +80,25 @@ void CheckExchange(const Layer& layer, const Program& program) {
   Require(exchanged == 2 && states == 1, "layer ", layer.name, " exchanges something else than parts of a state");
 }
 
+// Rows are fetched by the integers before them, from within the file.
+void CheckRows(const Layer& layer, const Program& program) {
+  size_t fetched = 0;
+  for (size_t i = 0; i < layer.args.size(); ++i) {
+    const Arg& arg = layer.args[i];
+    if (arg.kind != ArgKind::kRows) continue;
+    const Arg* ids = i > 0 ? &layer.args[i - 1] : nullptr;
+    const bool numbers = ids != nullptr && ids->kind == ArgKind::kValue && ids->written == 0 && !ids->exchanged &&
+                         ids->type.dtype.code == kDLInt && (ids->type.dtype.bits == 32 || ids->type.dtype.bits == 64);
+    Require(numbers && ids->type.nbytes / (ids->type.dtype.bits / 8) == static_cast<uint64_t>(arg.type.shape[0]), "layer ",
+            layer.name, " fetches rows by no numbers");
+    const uint64_t data = program.weights.data_nbytes;
+    Require(arg.rows > 0 && arg.rows <= INT64_MAX && arg.table % kAlign == 0 && arg.rows <= data / arg.row_nbytes() &&
+                Inside(arg.table, arg.rows * arg.row_nbytes(), data),
+            "the table of layer ", layer.name, " lies outside the file");
+    Require(++fetched == 1, "layer ", layer.name, " fetches rows of two tables");
+  }
+}
+
 // A kernel that takes blocks is told which, once, behind its only weights.
 void CheckBlocks(const Layer& layer) {
   size_t weights = 0, panels = 0;
@@ -111,6 +130,7 @@ void CheckPreparation(const Layer& layer) {
 void CheckLayer(const Layer& layer, const Program& program) {
   CheckBlocks(layer);
   if (layer.exchanges()) CheckExchange(layer, program);
+  CheckRows(layer, program);
   if (layer.weights) {
     const LayerWeights& weights = *layer.weights;
     if (weights.preparation) CheckPreparation(layer);

@@ -53,7 +53,7 @@ struct Bound {
   int64_t low, high;
 };
 
-enum class ArgKind : uint8_t { kValue = 0, kWeight = 1, kScratch = 2, kFirst = 3, kCount = 4 };
+enum class ArgKind : uint8_t { kValue = 0, kWeight = 1, kScratch = 2, kFirst = 3, kCount = 4, kRows = 5 };
 
 struct Arg {
   ArgKind kind;
@@ -61,10 +61,20 @@ struct Arg {
   uint64_t written = 0;  // kValue: bytes that the kernel writes; 0: it reads, or exchanges
   bool exchanged = false;  // kValue that is read, too: its bytes become those of the other argument that is exchanged, and the other way round
   bool over = false;     // kValue that is read: the layer's only result may be written over it
-  uint64_t offset = 0;   // kValue, kWeight, kScratch
+  uint64_t offset = 0;   // kValue, kWeight, kScratch, kRows: in the scratch
   TensorType type{};     // all but kFirst, kCount
+  // kRows: in the scratch, for each number that the argument before it holds, that row of a table in the file; behind them room to
+  // read one.
+  uint64_t table = 0;  // byte of the data section
+  uint64_t rows = 0;   // of the table
+  uint64_t row_nbytes() const { return type.nbytes / static_cast<uint64_t>(type.shape[0]); }
   std::vector<Bound> bounds{};  // kValue that is read: of element i the one at i modulo their number; none: anything may stand in it
 };
+
+// Bytes of scratch that rows take with the room to read one, wherever it lies in the file and the scratch in memory.
+constexpr uint64_t RoomForRows(uint64_t nbytes, uint64_t row_nbytes) {
+  return RoundUp(nbytes, kAlign) + (row_nbytes / kPage + 3) * kPage;
+}
 
 struct Preparation {
   std::string kernel;

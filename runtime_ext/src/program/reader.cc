@@ -107,12 +107,20 @@ TensorType ReadType(Cursor& in) {
 }
 
 // Tags of arguments.
-enum : uint8_t { kRead, kOver, kWritten, kWeight, kScratch, kFirst, kCount, kExchanged };
+enum : uint8_t { kRead, kOver, kWritten, kWeight, kScratch, kFirst, kCount, kExchanged, kRows };
 
 Arg ReadArg(Cursor& in) {
   const uint8_t tag = in.Get<uint8_t>();
   if (tag == kFirst || tag == kCount) return {tag == kFirst ? ArgKind::kFirst : ArgKind::kCount};
-  if (tag > kExchanged) RaiseError("ArtifactError", "the program holds a kernel argument of unknown kind ", int{tag});
+  if (tag > kRows) RaiseError("ArtifactError", "the program holds a kernel argument of unknown kind ", int{tag});
+  if (tag == kRows) {
+    Arg arg{ArgKind::kRows};
+    arg.table = in.Get<uint64_t>();
+    arg.rows = in.Get<uint64_t>();
+    arg.type = ReadType(in);
+    if (arg.type.shape.size() != 2 || arg.type.nbytes == 0) Raise("ArtifactError", "the program is malformed: there are no rows to fetch");
+    return arg;
+  }
   Arg arg{tag == kWeight ? ArgKind::kWeight : tag == kScratch ? ArgKind::kScratch : ArgKind::kValue};
   if (arg.kind != ArgKind::kValue) {
     arg.type = ReadType(in);
@@ -140,7 +148,10 @@ Arg ReadArg(Cursor& in) {
 // Weights, and scratch, of a layer follow each other.
 void Place(Arg& arg, uint64_t& end) {
   arg.offset = end;
-  if (arg.type.nbytes > (uint64_t{1} << 60) || __builtin_add_overflow(end, RoundUp(arg.type.nbytes, kAlign), &end))
+  const auto room = [&] {
+    return arg.kind == ArgKind::kRows ? RoomForRows(arg.type.nbytes, arg.row_nbytes()) : RoundUp(arg.type.nbytes, kAlign);
+  };
+  if (arg.type.nbytes > (uint64_t{1} << 60) || __builtin_add_overflow(end, room(), &end))
     Raise("ArtifactError", "the program is malformed: a layer has too many bytes");
 }
 
@@ -159,7 +170,7 @@ Layer ReadLayer(Cursor& in) {
   const Arg* before = nullptr;
   for (Arg& arg : layer.args) {
     if (arg.kind == ArgKind::kWeight) Place(arg, weights_nbytes);
-    if (arg.kind == ArgKind::kScratch) Place(arg, scratch_nbytes);
+    if (arg.kind == ArgKind::kScratch || arg.kind == ArgKind::kRows) Place(arg, scratch_nbytes);
     if (arg.kind == ArgKind::kFirst && before != nullptr && before->kind == ArgKind::kWeight && !before->type.shape.empty())
       blocks = before->type.shape[0];
     before = &arg;

@@ -32,6 +32,10 @@ class ByteSource {
     return End();
   }
 
+  // Reads [target, target + nbytes) by the calling thread, whatever is in flight; any thread may call it. Arguments and results
+  // are those of Begin and End.
+  virtual int ReadNow(uint64_t offset, std::byte* target, size_t nbytes) noexcept = 0;
+
   // Whether something has been written to the source since it was opened: 0, kChanged, or the errno value of asking. A 0
   // behind reads says that they brought what was there. Any thread may call it.
   virtual int Check() const noexcept = 0;

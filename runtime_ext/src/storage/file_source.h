@@ -24,6 +24,7 @@ class FileSource final : public ByteSource {
   bool Ready() noexcept override;
   int End() noexcept override;
   bool Help() noexcept override;
+  int ReadNow(uint64_t offset, std::byte* target, size_t nbytes) noexcept override { return ReadRange(offset, target, nbytes); }
   int Check() const noexcept override;
   bool direct() const noexcept override { return direct_; }
   bool queued() const noexcept override { return direct_ && !in_memory_ && aio_.available(); }

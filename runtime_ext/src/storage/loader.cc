@@ -105,7 +105,7 @@ bool Loader::AwaitSlow(uint32_t need) {
 bool Loader::Finish() {
   const bool complete = turn().loaded.WaitAtLeast(Count(static_cast<uint32_t>(loads_.size()))) != kFailed || CheckFailure();
   // One look behind all reads is enough: nobody has used the outputs yet. Where it was interrupted they may be there, too.
-  if (!complete || turn().counts.bytes > 0) CheckUnchanged();
+  if (!complete || turn().counts.bytes > 0) RequireUnchanged();
   if (!complete) return false;
   if (!spans_.empty())
     for (uint32_t j = 0; j < ahead_end_; ++j)
@@ -135,7 +135,7 @@ void Loader::GiveUpAhead() noexcept {
 bool Loader::CheckFailure() const {
   const Failure& failure = turn().failure;
   if (interrupted() || failure.error == 0) return false;
-  CheckUnchanged();  // the better reason
+  RequireUnchanged();  // the better reason
   if (failure.error == ByteSource::kChanged)
     RaiseError("StorageError", "the weights file ", file_.path(), " no longer holds what was verified when it was opened, at byte ",
                failure.offset, " of the data section or behind it (load ", failure.load, "): open the model again");
@@ -145,7 +145,7 @@ bool Loader::CheckFailure() const {
              " of the data section (load ", failure.load, "): ", ErrnoText(failure.error));
 }
 
-void Loader::CheckUnchanged() const {
+void Loader::RequireUnchanged() const {
   const int error = file_.Check();
   if (error == ByteSource::kChanged)
     RaiseError("StorageError", "the weights file ", file_.path(), " was changed while the session had it open: open the model again");

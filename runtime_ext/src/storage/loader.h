@@ -105,6 +105,9 @@ class Loader {
   // what is in the arena counts for nothing.
   void Abort() noexcept;
 
+  // Throws StorageError if the file was changed since it was opened.
+  void RequireUnchanged() const;
+
   // For the inference that was finished last, including what was read ahead for it.
   const Counts& counts() const noexcept { return turn().counts; }
   // Since the loader came to life, whatever for.
@@ -166,7 +169,6 @@ class Loader {
   bool interrupted() const noexcept { return interrupted_.load(std::memory_order_relaxed); }
   void AwaitIdle() noexcept { finished_.WaitEqual(started_count_); }
   bool CheckFailure() const;  // false: interrupted; throws otherwise
-  void CheckUnchanged() const;
   void Main(const CpuSet& cpus) noexcept;
   // One inference, and what is read ahead for the next. Errors are left in the turns.
   void RunLoads(Turn& turn, Turn& next) noexcept;

@@ -1,6 +1,7 @@
 // Sources that change how another source behaves: slower, failing on purpose, or distrusted.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -19,6 +20,8 @@ class ThrottledSource final : public ByteSource {
   void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept override;
   bool Ready() noexcept override;
   int End() noexcept override;
+  // Besides what is in the queue: such reads are few.
+  int ReadNow(uint64_t offset, std::byte* target, size_t nbytes) noexcept override;
   int Check() const noexcept override { return inner_->Check(); }
   bool direct() const noexcept override { return inner_->direct(); }
   bool queued() const noexcept override { return inner_->queued(); }
@@ -40,13 +43,16 @@ class FaultySource final : public ByteSource {
   bool Ready() noexcept override { return inner_->Ready(); }
   int End() noexcept override;
   bool Help() noexcept override { return inner_->Help(); }
+  int ReadNow(uint64_t offset, std::byte* target, size_t nbytes) noexcept override;
   int Check() const noexcept override { return inner_->Check(); }
   bool direct() const noexcept override { return inner_->direct(); }
   bool queued() const noexcept override { return inner_->queued(); }
 
  private:
+  bool Fails() noexcept;
+
   std::unique_ptr<ByteSource> inner_;
-  uint64_t left_;
+  std::atomic<uint64_t> left_;
   InFlight<bool> fails_;
 };
 
@@ -60,6 +66,7 @@ class VerifiedSource final : public ByteSource {
   bool Ready() noexcept override { return inner_->Ready(); }
   int End() noexcept override;
   bool Help() noexcept override { return inner_->Help(); }
+  int ReadNow(uint64_t offset, std::byte* target, size_t nbytes) noexcept override;
   int Check() const noexcept override { return inner_->Check(); }
   bool direct() const noexcept override { return inner_->direct(); }
   bool queued() const noexcept override { return inner_->queued(); }
@@ -72,6 +79,8 @@ class VerifiedSource final : public ByteSource {
     const std::byte* target = nullptr;
     size_t nbytes = 0;
   };
+
+  int ErrorOf(const Request& request) const noexcept;  // 0, or kChanged
 
   std::unique_ptr<ByteSource> inner_;
   uint64_t begin_, end_;

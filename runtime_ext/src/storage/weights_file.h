@@ -36,6 +36,9 @@ class WeightsFile {
   bool Ready() noexcept { return source_->Ready(); }
   int End() noexcept { return source_->End(); }
   bool Help() noexcept { return source_->Help(); }
+  int ReadNow(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
+    return source_->ReadNow(header_nbytes_ + offset, target, nbytes);
+  }
   int Check() const noexcept { return source_->Check(); }
   bool direct() const noexcept { return source_->direct(); }
   bool queued() const noexcept { return source_->queued(); }
