@@ -28,6 +28,8 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
+from flexcomp.serving.protocol import HEADER
+
 CHECKS = (
     not_a_server_error,
     status_code_conformance,
@@ -69,10 +71,11 @@ def _try(
     )  # fmt: skip
     @given(operation.as_strategy(generation_mode=mode), st.sampled_from(sorted(models)), st.booleans(), st.booleans())
     def ask(case, name: str, known: bool, whole: bool) -> None:
-        if known and "name" in case.path_parameters:  # or no model would ever be met
+        if (known or whole) and "name" in case.path_parameters:  # or no model would ever be met
             case.path_parameters |= {"name": name} | ({"version": "1"} if "version" in case.path_parameters else {})
         if whole and isinstance(case.body, dict) and "inputs" in case.body:
-            case.body["inputs"] = right[name]
+            case.body = {**case.body, "inputs": right[name], "outputs": []}
+            (case.headers or {}).pop(HEADER, None)
         counts[case.call_and_validate(checks=CHECKS, headers=headers, timeout=60).status_code] += 1
 
     ask()

@@ -37,7 +37,7 @@ def test_whatever_is_asked_the_answer_is_in_it(server):
 
     made = try_all(server.url, 100)
     assert sum(counts.total() for counts in made.values()) >= 90
-    assert made["POST /v2/models/{name}/infer"][200] > 0
+    assert sum(counts[200] for label, counts in made.items() if label.endswith("/infer")) > 0
     assert not [one for one in server.said if one["level"] == "error"]
     for name in ("first", "second"):
         assert server.client.post(f"/v2/repository/models/{name}/load").status_code == 200
