@@ -1,6 +1,6 @@
 """Everything at once on a build of the runtime with ThreadSanitizer.
 
-    python -m tests.sanitize.everything --seconds 600 [--seed 1]
+    python -m tests.sanitize.everything --seconds 600 [--seed 1] [--pool]
 
 Compiles the runtime, the kernels of the tiny network (tests/runtime/tiny.py) and `everything.cc` with -fsanitize=thread, once
 for each state of their sources, and lets threads use sessions for so long. Prints how often each thing was done and how
@@ -30,7 +30,7 @@ from flexcomp.program.program_bytes import encode_program
 from flexcomp.program.weights_file import write_weights
 
 HERE = Path(__file__).parent
-SRC = Path(runtime_ext.__file__).parent / "src"
+SOURCES = [Path(runtime_ext.__file__).parent / name for name in ("src", "pool")]
 _FFI = Path(tvm_ffi.__file__).parent
 _COMPILER = " ".join(
     (
@@ -38,15 +38,17 @@ _COMPILER = " ".join(
         "-Wall -Wno-tsan -D_FILE_OFFSET_BITS=64 -D_GNU_SOURCE",  # of fences, which tvm_ffi's headers hold
     )
 )
+_INCLUDES = " ".join(f"-I{folder}" for folder in runtime_ext.include_folders())
 _REPORT = "WARNING: ThreadSanitizer"
 _LAYERS = 4
 
 
 def driver() -> Path:
     """The program, compiled unless that was done before."""
-    units = [*sorted(SRC.rglob("*.cc")), HERE / "everything.cc"]
+    units = [*(unit for folder in SOURCES for unit in sorted(folder.rglob("*.cc"))), HERE / "everything.cc", HERE / "pooled.cc"]
+    headers = [*runtime_ext.headers(), HERE / "pooled.h"]
     # It finds libtvm_ffi where this environment has it.
-    folder = cache_for("everything", f"{_COMPILER} {_FFI}", [*units, *sorted(SRC.rglob("*.h"))])
+    folder = cache_for("everything", f"{_COMPILER} {_FFI}", [*units, *headers])
     program = folder / "everything"
     if program.exists():
         return program
@@ -56,7 +58,7 @@ def driver() -> Path:
 
         def compile_one(pair: tuple[Path, Path]) -> None:
             unit, output = pair
-            _call(f"{_COMPILER} -I{SRC} -isystem{_FFI / 'include'} -c", unit, "-o", output)
+            _call(f"{_COMPILER} {_INCLUDES} -isystem{_FFI / 'include'} -c", unit, "-o", output)
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(compile_one, zip(units, objects, strict=True)))
@@ -67,7 +69,7 @@ def driver() -> Path:
     return program
 
 
-def run(folder: Path, seconds: float, seed: int) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, seconds: float, seed: int, *, pool: bool = False) -> subprocess.CompletedProcess[str]:
     """Its files in `folder`; for so long. Reports are on standard error."""
     program = tiny.make_program(_LAYERS, "tsan_")
     random = np.random.default_rng(seed)
@@ -80,6 +82,9 @@ def run(folder: Path, seconds: float, seed: int) -> subprocess.CompletedProcess[
     tiny.Tiny(weights, program, digest, matrices, scale).reference(x).tofile(folder / "y")
     kernels = _kernels(folder, program)
     command = ["setarch", "-R", driver(), folder / "program", kernels, weights, folder / "x", folder / "y", seconds, seed]
+    if pool:
+        (folder / "tiny.weights.other").write_bytes(weights.read_bytes())
+        command.append("pool")
     environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=0 exitcode=66 second_deadlock_stack=1"}
     return subprocess.run(
         list(map(str, command)), capture_output=True, text=True, check=False, env=environment, timeout=seconds * 3 + 120
@@ -104,9 +109,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pool", action="store_true", help="of a pool; an even SEED is for one lane, an odd one for two")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        done = run(Path(folder), arguments.seconds, arguments.seed)
+        done = run(Path(folder), arguments.seconds, arguments.seed, pool=arguments.pool)
     sys.stderr.write(done.stderr)
     print(done.stdout + f"reports: {done.stderr.count(_REPORT)}")
     return 1 if done.returncode or _REPORT in done.stderr else 0

@@ -23,10 +23,12 @@ def why_not(folder) -> str | None:
     return None
 
 
-def test_no_thread_races_with_another(tmp_path):
+@pytest.mark.parametrize(("pool", "seed", "kinds"), [(False, 3, 7), (True, 2, 5), (True, 3, 5)])
+def test_no_thread_races_with_another(tmp_path, pool, seed, kinds):
+    """Of sessions, of a pool with one lane, and with two."""
     if reason := why_not(tmp_path):
         pytest.skip(reason)
-    done = everything.run(tmp_path, seconds=4, seed=3)
+    done = everything.run(tmp_path, seconds=4, seed=seed, pool=pool)
     assert done.returncode == 0 and not done.stderr, done.stderr[:6000]
     counts = {name: int(count) for name, count in (line.split(": ") for line in done.stdout.splitlines())}
-    assert len(counts) == 7 and min(counts.values()) > 0, counts
+    assert len(counts) == kinds and min(counts.values()) > 0, counts
