@@ -10,6 +10,8 @@
 namespace flexcomp {
 namespace {
 
+constexpr double kTrusted = 1;  // second, after which an estimate is worth a try
+
 std::string Milliseconds(double seconds) {
   std::ostringstream out;
   out.precision(3);
@@ -53,7 +55,10 @@ Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& opti
   request.queued = {next_request_, number, now, request.deadline.value_or(RequestQueue::Due(now, likely, model.options.urgency)),
                     options.late ? std::nullopt : request.deadline};
   const RequestQueue::Outlook outlook = lane.queue.Look(request.queued, free, seconds);
-  if (!outlook.meets) {
+  // An estimate that has become too large would refuse whatever could correct it: now and then an idle lane tries.
+  const bool tries = lane.running == nullptr && lane.queue.empty() && request.deadline && now - network.noted_at > kTrusted &&
+                     network.ladder()[network.target].seconds < *request.deadline - now;
+  if (!outlook.meets && !tries) {
     const std::string ends = "would end in " + Milliseconds(outlook.ends - now);
     return refuse("deadline",
                   outlook.spoiled != 0 ? "a request of " + name + " would make another miss its deadline"
@@ -224,6 +229,7 @@ void Pool::RunFirst(uint32_t number, Lock& lock) {
     request.completion = {begin - request.queued.arrived, took, rung};
     model.wait_s = request.completion.wait_s;
     model.run_s = took;
+    network.noted_at = Now();
     if (error) {
       ++model.failed;
       request.error = std::move(error);

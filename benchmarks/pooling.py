@@ -1,0 +1,326 @@
+"""What a pool holds to, on libraries: memory, how soon it shares anew, two lanes, deadlines, and beside evicting whole networks.
+
+    python -m benchmarks.pooling memory a.so b.so c.so [--requests 10000] [--seed 1]
+    python -m benchmarks.pooling shares a.so b.so c.so [--changes 2000]
+    python -m benchmarks.pooling lanes a.so b.so [--seconds 10]
+    python -m benchmarks.pooling deadlines a.so b.so c.so [--seconds 30]
+    python -m benchmarks.pooling evicting a.so b.so [--seconds 10]
+
+`memory`: requests, budgets, models added and removed at random, by four threads; resident memory is looked at every millisecond,
+over what the process holds with all models added and nothing run, beside the budget then in force. The exit status is 1 if
+it exceeds that by more than 4 MiB + 1.5 MiB per model, or an output is wrong. `shares`: how long `set_budget` takes on
+models that are idle, and warm. `lanes`: inferences a second by two lanes and by one. `deadlines`: requests at even times, 70 %
+and 150 % of what one lane can do; how many that were admitted end too late, and how long the longest took. `evicting`: models in
+turn within what both together need, and within less; a pool's inferences a second over those of whole networks that make room for
+each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+import flexcomp
+from benchmarks.scenarios.tasks import example
+from flexcomp.errors import BudgetError, InputError, RefusedError
+from flexcomp.runtime import ladder_of, least_bytes, read_info
+
+_SPARE, _SPARE_PER_MODEL = 4 << 20, 3 << 19
+
+
+class Held:
+    """Resident bytes of this process, looked at every millisecond, over those of now; `allowed` may change."""
+
+    def __init__(self, allowed: int) -> None:
+        self._file = Path("/proc/self/statm")
+        self.idle, self.worst, self.looks = self._now(), -(10**12), 0
+        self._allowed, self._ended = [allowed], False
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def allow(self, nbytes: int) -> None:
+        """Until a budget is in force the one before it counts, too."""
+        self._allowed.append(nbytes)
+
+    def in_force(self) -> None:
+        """From now on only the last one."""
+        self._allowed = self._allowed[-1:]
+
+    def end(self) -> None:
+        """Stop looking."""
+        self._ended = True
+        self._thread.join()
+
+    def _now(self) -> int:
+        return int(self._file.read_text().split()[1]) * 4096
+
+    def _look(self) -> None:
+        while not self._ended:
+            allowed = max(self._allowed)
+            self.worst = max(self.worst, self._now() - self.idle - max(allowed, *self._allowed))
+            self.looks += 1
+            time.sleep(1e-3)
+
+
+def memory(libraries: Sequence[Path], requests: int, seed: int) -> bool:
+    """Whether all was right."""
+    chance = random.Random(seed)
+    ladders = [ladder_of(read_info(library)) for library in libraries]
+    names = [library.stem for library in libraries]
+    least = least_bytes(ladders)
+    with flexcomp.Pool(10**12) as pool:
+        for name, library in zip(names, libraries, strict=True):
+            pool.add(name, library)
+        most = pool.plan().most_bytes
+        inputs = {name: example(pool.inputs(name)) for name in names}
+        expected = {name: pool.run(name, inputs[name]) for name in names}
+    with flexcomp.Pool(most) as pool:
+        for name, library in zip(names, libraries, strict=True):
+            pool.add(name, library)
+        held = Held(most)
+        left, wrong = threading.Semaphore(requests), []
+
+        def ask(seed: int) -> None:
+            own = random.Random(seed)
+            while left.acquire(blocking=False):
+                name = own.choice(names)
+                try:
+                    outputs = pool.run(name, inputs[name])
+                except (InputError, RefusedError):
+                    continue  # removed just now
+                for key, array in outputs.items():
+                    scale = np.abs(expected[name][key]).max()
+                    if not np.allclose(array, expected[name][key], rtol=0, atol=1e-3 * scale):
+                        wrong.append(name)
+
+        threads = [threading.Thread(target=ask, args=(chance.random(),)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        changes = 0
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(chance.uniform(0, 0.1))
+            if chance.random() < 0.7:
+                budget = chance.randint(least, most)
+                held.allow(budget)
+                pool.set_budget(budget)
+                held.in_force()
+            else:
+                at = chance.randrange(len(names))
+                pool.remove(names[at])
+                pool.add(names[at], libraries[at], urgency=chance.uniform(0.5, 4))
+            changes += 1
+        held.end()
+    limit = _SPARE + _SPARE_PER_MODEL * len(names)
+    print(
+        f"{requests} requests, {changes} changes, {held.looks} looks: at worst {held.worst / 2**20:.2f} MiB over the budget in "
+        f"force (limit {limit / 2**20:.1f}), {len(wrong)} wrong"
+    )
+    return held.worst <= limit and not wrong
+
+
+def share(libraries: Sequence[Path], changes: int, seed: int) -> bool:
+    """Times of `set_budget`."""
+    chance = random.Random(seed)
+    with flexcomp.Pool(10**12) as pool:
+        for library in libraries:
+            pool.add(library.stem, library)
+        plan = pool.plan()
+        inputs = {name: example(pool.inputs(name)) for name in pool.models}
+        taken = []
+        for change in range(changes):
+            budget = chance.randint(plan.least_bytes, plan.most_bytes)
+            begin = time.perf_counter()
+            pool.set_budget(budget)
+            taken.append(1e3 * (time.perf_counter() - begin))
+            if change % 50 == 0:
+                for name in pool.models:
+                    pool.run(name, inputs[name])
+    taken.sort()
+    most = taken[int(0.99 * changes)]
+    print(f"{changes} changes: median {statistics.median(taken):.2f} ms, 99 % {most:.2f}, worst {taken[-1]:.2f}")
+    return most <= 10
+
+
+def throughput(pool: flexcomp.Pool, seconds: float) -> float:
+    """Inferences a second, two of every model waiting at all times."""
+    inputs = {name: example(pool.inputs(name)) for name in pool.models}
+    for name in pool.models:
+        pool.run(name, inputs[name])
+    done = [0] * (2 * len(pool.models))
+    end = time.perf_counter() + seconds
+
+    def ask(index: int, name: str) -> None:
+        while time.perf_counter() < end:
+            pool.run(name, inputs[name])
+            done[index] += 1
+
+    threads = [threading.Thread(target=ask, args=(i, name)) for i, name in enumerate(2 * list(pool.models))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(done) / seconds
+
+
+def lanes(libraries: Sequence[Path], seconds: float) -> bool:
+    """One thread in each lane, everything in memory."""
+    pools = {count: flexcomp.Pool(10**12, lanes=count, threads=1) for count in (1, 2)}
+    for pool in pools.values():
+        for library in libraries:
+            pool.add(library.stem, library)
+    found: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(3):
+        for count, pool in pools.items():
+            found[count].append(throughput(pool, seconds / 3))
+    one, two = (statistics.median(found[count]) for count in (1, 2))
+    print(f"one lane {one:.1f}, two lanes {two:.1f} inferences a second: {two / one:.2f} times")
+    for pool in pools.values():
+        pool.close()
+    return two >= 1.7 * one
+
+
+def deadlines(libraries: Sequence[Path], seconds: float) -> bool:
+    """Every model as busy as the others, deadlines as long as the time between two of its requests."""
+    right = True
+    with flexcomp.Pool(10**12) as pool:
+        for library in libraries:
+            pool.add(library.stem, library)
+        inputs = {name: example(pool.inputs(name)) for name in pool.models}
+        alone = {name: _seconds_of(pool, name, inputs[name]) for name in pool.models}
+        for load in (0.7, 1.5):
+            right &= _offer(pool, inputs, {name: len(alone) * alone[name] / load for name in alone}, load, seconds)
+    return right
+
+
+def _seconds_of(pool: flexcomp.Pool, name: str, inputs: dict[str, np.ndarray]) -> float:
+    times = []
+    for _ in range(9):
+        begin = time.perf_counter()
+        pool.run(name, inputs)
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[1:])
+
+
+def _offer(pool: flexcomp.Pool, inputs: dict, periods: dict[str, float], load: float, seconds: float) -> bool:
+    """Requests of every model at even times; whether those that were admitted ended in time, or at all."""
+    parts: list[float] = []  # of its deadline that each took; infinite if it was dropped
+
+    def note(future: flexcomp.runtime.PoolFuture, name: str, asked: float) -> None:
+        parts.append((time.perf_counter() - asked) / periods[name] if future.exception() is None else math.inf)
+
+    times = sorted(
+        (i * period + period * k / len(periods), name)
+        for k, (name, period) in enumerate(periods.items())
+        for i in range(int(seconds / period))
+    )
+    begin, refused = time.perf_counter(), 0
+    for at, name in times:
+        time.sleep(max(0.0, begin + at - time.perf_counter()))
+        try:
+            future = pool.submit(name, inputs[name], deadline_ms=1e3 * periods[name])
+        except RefusedError:
+            refused += 1
+        else:
+            future.add_done_callback(partial(note, name=name, asked=time.perf_counter()))
+    while len(parts) < len(times) - refused:
+        time.sleep(0.01)
+    late, worst = sum(part > 1 for part in parts) / len(parts), max(parts)
+    print(
+        f"{100 * load:.0f} %: {len(times)} requests, {refused} refused, {100 * late:.2f} % of those admitted late, "
+        f"the longest took {worst:.2f} of its deadline"
+    )
+    return late <= 0.01 if load < 1 else worst < math.inf
+
+
+class Evicting:
+    """Whole networks in `budget` bytes, each as fast as it gets there alone, in the order of use."""
+
+    def __init__(self, libraries: Sequence[Path], budget: int) -> None:
+        self._budget, self._paths = budget, {library.stem: library for library in libraries}
+        self._rungs = {
+            library.stem: min((r for r in ladder_of(read_info(library)) if r.nbytes <= budget), key=lambda r: r.predicted_s)
+            for library in libraries
+        }
+        self._open: OrderedDict[str, flexcomp.Session] = OrderedDict()
+
+    def run(self, name: str, inputs: dict[str, np.ndarray]) -> None:
+        """One inference."""
+        if name not in self._open:
+            while self._open and sum(self._rungs[one].nbytes for one in (*self._open, name)) > self._budget:
+                self._open.popitem(last=False)[1].close()
+            self._open[name] = flexcomp.load(self._paths[name], self._rungs[name].nbytes)
+        self._open.move_to_end(name)
+        self._open[name].run(inputs)
+
+    def close(self) -> None:
+        """Close what is open."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+def evicting(libraries: Sequence[Path], seconds: float) -> bool:
+    """In turn, at several budgets."""
+    together = sum(min(ladder_of(read_info(library)), key=lambda r: r.predicted_s).nbytes for library in libraries)
+    right = True
+    for part in (1.0, 1 / 1.25, 1 / 1.5, 1 / 2):
+        budget = int(together * part)
+        try:
+            pool = flexcomp.Pool(budget)
+            for library in libraries:
+                pool.add(library.stem, library, rate=1)
+        except BudgetError as error:
+            print(f"{part:.2f}: {error}")
+            continue
+        whole = Evicting(libraries, budget)
+        inputs = {name: example(pool.inputs(name)) for name in pool.models}
+        taken: dict[str, list[float]] = {"pool": [], "whole": []}
+        for turn in range(6):
+            for key, run in (("pool", pool.run), ("whole", whole.run)):
+                begin, done = time.perf_counter(), 0
+                while time.perf_counter() - begin < seconds / 6:
+                    for name in inputs:
+                        run(name, inputs[name])
+                        done += 1
+                if turn:
+                    taken[key].append(done / (time.perf_counter() - begin))
+        ratio = statistics.median(a / b for a, b in zip(taken["pool"], taken["whole"], strict=True))
+        print(f"both need {1 / part:.2f} times {budget / 1e6:.0f} MB: {ratio:.2f} times the inferences of whole networks")
+        right &= ratio >= (1.6 if abs(part - 1 / 1.5) < 1e-9 else 0.97)
+        pool.close()
+        whole.close()
+    return right
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("topic", choices=("memory", "shares", "lanes", "deadlines", "evicting"))
+    parser.add_argument("libraries", type=Path, nargs="+")
+    parser.add_argument("--requests", type=int, default=10000)
+    parser.add_argument("--changes", type=int, default=2000)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    right = {
+        "memory": lambda: memory(asked.libraries, asked.requests, asked.seed),
+        "shares": lambda: share(asked.libraries, asked.changes, asked.seed),
+        "lanes": lambda: lanes(asked.libraries, asked.seconds),
+        "deadlines": lambda: deadlines(asked.libraries, asked.seconds),
+        "evicting": lambda: evicting(asked.libraries, asked.seconds),
+    }[asked.topic]()
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
