@@ -8,8 +8,8 @@ import tvm
 from tvm import relax
 
 from ..schedules.decide import decide
-from ..schedules.registry import Candidate, candidates
-from ..schedules.space import named
+from ..schedules.machines import candidates, named
+from ..schedules.registry import Candidate
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
 from ..schedules.tiles.tile import VectorUnit
 from .attributes import KERNEL, SECONDS, WEIGHTS

@@ -11,6 +11,7 @@ import tvm
 from tvm import ir, relax, tirx
 from tvm.relax import op
 
+from ..schedules import machines
 from ..schedules.operators import attention
 from ..schedules.operators.attention import Access, AttentionSpec
 from ..schedules.tiles.tile import VectorUnit
@@ -294,12 +295,11 @@ class _Fuser(MainRewriter):
 
 def kernel_of(spec: AttentionSpec, unit: VectorUnit, name: str) -> tirx.PrimFunc:
     """The kernel with all that the lowering wants to know."""
-    lanes = max(blocks.vectors for blocks in attention.blocks_of(spec, unit)) * unit.width
+    func, implementation, scratch = machines.attention_of(spec, unit)
     described = kernel_attributes(
-        "attention", f"attention {min(lanes, spec.queries)} queries", str(spec), spec.flops,
-        scratch=attention.scratch(spec, unit), work=attention.work(spec),
-    )  # fmt: skip
-    return attention.kernel(spec, unit).with_attrs({**described, "global_symbol": name})
+        "attention", implementation, str(spec), spec.flops, scratch=scratch, work=attention.work(spec)
+    )
+    return func.with_attrs({**described, "global_symbol": name})
 
 
 def _padded(extents: tuple[int, ...]) -> tuple[int, ...]:

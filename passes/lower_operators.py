@@ -8,6 +8,7 @@ from collections.abc import Callable
 import tvm
 from tvm import relax, tirx
 
+from ..schedules import machines
 from ..schedules.operators import concat, narrow, pool, rowwise, scan, scatter, sort
 from ..schedules.operators.concat import ConcatSpec
 from ..schedules.operators.narrow import NarrowSpec
@@ -16,7 +17,6 @@ from ..schedules.operators.rowwise import RowSpec
 from ..schedules.operators.scan import ScanSpec
 from ..schedules.operators.scatter import ScatterSpec
 from ..schedules.operators.sort import SortSpec
-from ..schedules.row_bands import row_kernel
 from ..schedules.tiles.tile import VectorUnit
 from .attributes import kernel_attributes
 from .ir import dtype, operator, shape, static_tensor, with_functions
@@ -61,9 +61,9 @@ class _Mutator(relax.PyExprMutator):
         key = repr(spec)
         if key not in self.kernels:
             name = f"{operator(call)}_{len(self.kernels)}"
-            func = family(spec, self.unit.width).with_attrs(
+            func = machines.operator(spec, family, self.unit).with_attrs(
                 kernel_attributes(
-                    operator(call), "vector", str(spec), getattr(spec, "flops", 0), rows=row_kernel(spec, self.unit.width)
+                    operator(call), "vector", str(spec), getattr(spec, "flops", 0), rows=machines.rows(spec, self.unit)
                 )
             )
             self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)

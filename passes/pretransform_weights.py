@@ -8,11 +8,11 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..schedules import machines
 from ..schedules.operators import concat
 from ..schedules.operators.concat import ConcatSpec
 from ..schedules.preparation import WeightForm
-from ..schedules.registry import Candidate, candidates
-from ..schedules.row_bands import row_kernel
+from ..schedules.registry import Candidate
 from ..schedules.strassen.ways import HalvesTransform
 from ..schedules.tiles.place import Place
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
@@ -118,11 +118,11 @@ class _Mutator(relax.PyExprMutator):
             return self.begun[number]
         if (spec,) not in self.kernels:
             described = names.kernel_attributes(
-                "concat", "vector", str(spec), 0, rows=row_kernel(spec, self.unit.width)
+                "concat", "vector", str(spec), 0, rows=machines.rows(spec, self.unit)
             )
             described[names.PART] = sum(math.prod(spec.shapes[i]) for i in spec.copied) / math.prod(spec.out_shape)
             name = f"concat_placed_{len(self.kernels)}"
-            func = concat.kernel(spec, self.unit.width).with_attrs(described).with_attr("global_symbol", name)
+            func = machines.operator(spec, concat.kernel, self.unit).with_attrs(described).with_attr("global_symbol", name)
             self.kernels[(spec,)] = self.builder_.add_func(func, name)
         args = [self.visit_expr(fields[i]) for i in spec.copied]
         type_ = relax.TensorType(spec.out_shape, spec.dtype)
@@ -144,7 +144,8 @@ class _Mutator(relax.PyExprMutator):
                 candidate.rows,
                 layer.attrs.get(names.SECONDS),
             )  # fmt: skip
-            offers = {str(c): c for c in (*candidates(spec, self.unit), candidate)}  # a tuner knows more than is on offer
+            offered = machines.candidates(spec, self.unit)
+            offers = {str(c): c for c in (*offered, candidate)}  # a tuner knows more than is on offer
             described[names.CANDIDATES] = [
                 [name, c.scratch_nbytes, c.weight_nbytes, float(c.work)] for name, c in offers.items()
             ]

@@ -18,6 +18,7 @@ from flexcomp.device.cores import compute_cores
 from flexcomp.device.presets import CORES, GPU_PRESETS, PRESETS, Preset
 from flexcomp.errors import InputError, TargetError
 from flexcomp.schedules.cuda import Architecture
+from flexcomp.schedules.cuda.unit import Gpu
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 _ACCEPTED = (
@@ -81,6 +82,8 @@ class CompileTarget:
     @property
     def vector_unit(self) -> VectorUnit:
         """What the tiles of kernels depend on."""
+        if self.gpu:
+            return Gpu.of(self.gpu)
         if self.arch != "aarch64":
             spare_loads = self.vector_width == 16 and self.tvm_target.attrs.get("mcpu") in _HALVES
             return VectorUnit(self.vector_width, self.vector_registers, spare_loads=spare_loads)

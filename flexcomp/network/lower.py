@@ -36,6 +36,7 @@ from flexcomp.program import (
     WeightArg,
     Weights,
 )
+from flexcomp.schedules import machines
 from flexcomp.schedules.generic import schedule as generic
 from flexcomp.schedules.operators import concat, scatter_rows
 from flexcomp.schedules.row_bands import RowKernel
@@ -185,7 +186,7 @@ class _Lowering:
                 self.scheduled[gv] = self._schedule(var, gv, func.without_attr(names.COMPUTES))
             func = with_scratch(self.scheduled[gv].func, [t.shape for t in self.scheduled[gv].scratch])
             scratch = tuple(TensorType(tuple(t.shape), t.dtype) for t in self.scheduled[gv].scratch)
-        result.kernels[gv.name_hint] = func
+        result.kernels[gv.name_hint] = machines.bound(func, self.target.gpu)
         over = {int(position) for position in attrs.get(names.IN_PLACE, ())}
 
         args: list[Arg] = []
@@ -252,7 +253,7 @@ class _Lowering:
         spec = scatter_rows.ScatterSpec.decode(str(func.attrs[names.EXCHANGE]))
         kernel = f"exchange_{len(result.layers)}"
         code = scatter_rows.exchange(spec, (shape(past), rows.type.shape))
-        result.kernels[kernel] = code.with_attr(names.EXCHANGED, [0, 1])
+        result.kernels[kernel] = machines.bound(code, self.target.gpu).with_attr(names.EXCHANGED, [0, 1])
         state = replace(self.states[known.state], type=_type(var))
         self.seen[var] = state
         result.layers.append(
@@ -295,7 +296,8 @@ class _Lowering:
         type_ = TensorType(source.shape, str(source.dtype)) if is_weight else source.type
         name = f"copy.{len(result.layers)}"
         kernel = f"{'constant_output' if is_weight else 'copy'}_{len(result.layers)}"
-        result.kernels[kernel] = concat.copy_kernel(type_.shape, type_.dtype, self.target.vector_width)
+        copy = concat.copy_kernel(type_.shape, type_.dtype, self.target.vector_unit.width)
+        result.kernels[kernel] = machines.bound(copy, self.target.gpu)
         written = self._new_value(name, type_)
         result.layers.append(
             Layer(
@@ -320,7 +322,7 @@ class _Lowering:
 
     def _schedule(self, var: relax.Var, gv: ir.GlobalVar, func: tirx.PrimFunc) -> generic.Scheduled:
         try:
-            return generic.schedule(func, self.target)
+            return machines.scheduled(func, self.target, self.target.gpu)
         except generic.UnsupportedKernelError as error:
             raise UnsupportedModelError(
                 f"{self._place(var)}operator {gv.name_hint}: {error}: replace it in the model, or compute it outside"

@@ -31,7 +31,7 @@ _QUERIES = 32  # of a block, at most
 
 def kernel(spec: AttentionSpec, architecture: Architecture) -> tirx.PrimFunc:
     """A PrimFunc (q, k, v, [mask,] y), buffers as the accesses say."""
-    queries, keys = _parts(spec, architecture)
+    queries, keys = parts(spec, architecture)
     blocks = ceil_div(spec.queries, queries), spec.heads, spec.batch
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
@@ -47,7 +47,7 @@ def kernel(spec: AttentionSpec, architecture: Architecture) -> tirx.PrimFunc:
     return builder.get()
 
 
-def _parts(spec: AttentionSpec, architecture: Architecture) -> tuple[int, int]:
+def parts(spec: AttentionSpec, architecture: Architecture) -> tuple[int, int]:
     """Queries of a block and keys of a part whose operands fit a block's shared memory."""
     queries, keys = _QUERIES, _KEYS
     while _floats(spec, queries, keys) * 4 > architecture.block_shared_nbytes:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 
 from ..generic import guard, scratch
@@ -23,7 +24,7 @@ from ..generic.parse import parse
 from ..generic.schedule import Scheduled, UnsupportedKernelError, packed_calls
 from ..generic.scratch import Scratch
 from ..nests.loops import sequence
-from ..nests.stages import substitute
+from ..nests.stages import loads, substitute
 from ..tiles import vector_math
 from .architecture import Architecture
 from .stages import emit
@@ -38,7 +39,7 @@ def schedule(func: tirx.PrimFunc, architecture: Architecture) -> Scheduled:
     packed = packed_calls(func)
     if packed:
         raise UnsupportedKernelError(f"the kernel calls {', '.join(packed)}, which only TVM's own runtime has")
-    func = guard.clamp_indices(func)
+    func = guard.clamp_indices(_plain(func))
     for rule in (_by_stages, _by_blocks, _as_it_is):
         scheduled = rule(func, architecture)
         if scheduled is not None:
@@ -96,14 +97,35 @@ def _as_it_is(func: tirx.PrimFunc, architecture: Architecture) -> Scheduled:
 
 def as_threads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """A function of loops written by hand, as device functions: one for each of its statements, in their order."""
+    func = _plain(func)
     body = func.body.block.body if isinstance(func.body, s_tir.SBlockRealize) else func.body
-    # Tensors begin where their data does: no kernel takes an offset.
-    plain = {p: tirx.decl_buffer(p.shape, p.dtype, name=p.name) for p in func.params if tirx.is_buffer_var(p)}
-    return tirx.PrimFunc([plain.get(p, p) for p in func.params], _launches(substitute(body, plain)), func.ret_type, func.attrs)
+    return tirx.PrimFunc(func.params, _launches(body), func.ret_type, func.attrs)
+
+
+def _plain(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with tensors that begin where their data does, and whose names are no ONNX names, but such as C has."""
+    plain = {
+        param: tirx.decl_buffer(param.shape, param.dtype, name=f"p{number}")
+        for number, param in enumerate(func.params)
+        if tirx.is_buffer_var(param)
+    }
+    params = [plain.get(param, param) for param in func.params]
+    return tirx.PrimFunc(params, substitute(func.body, plain), func.ret_type, func.attrs)
+
+
+def is_bound(func: tirx.PrimFunc) -> bool:
+    """Whether loops of a function are bound to threads."""
+    found: list[bool] = []
+    kinds = [
+        (tirx.For, lambda loop: found.append(loop.kind == tirx.ForKind.THREAD_BINDING)),
+        (tirx.AttrStmt, lambda node: found.append(node.attr_key == "thread_extent")),
+    ]
+    tvm_ffi.structural_walk(func.body, kinds)
+    return any(found)
 
 
 def _launches(stmt: tirx.Stmt) -> tirx.Stmt:
-    if isinstance(stmt, tirx.stmt.SeqStmt):
+    if isinstance(stmt, tirx.stmt.SeqStmt) and not any(map(_is_of_a_thread, stmt.seq)):
         return sequence([part if _is_declaration(part) else _launches(part) for part in stmt.seq])
     if isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL and isinstance(stmt.extent, tirx.IntImm):
         return _parallel(stmt)
@@ -112,6 +134,11 @@ def _launches(stmt: tirx.Stmt) -> tirx.Stmt:
 
 def _is_declaration(stmt: tirx.Stmt) -> bool:
     return isinstance(stmt, (tirx.stmt.DeclBuffer, tirx.stmt.Bind))
+
+
+def _is_of_a_thread(stmt: tirx.Stmt) -> bool:
+    """Whether the statements behind one need the same thread: it allocates, or looks into memory."""
+    return isinstance(stmt, tirx.stmt.AllocBuffer) or (isinstance(stmt, tirx.stmt.Bind) and bool(loads(stmt.value)))
 
 
 def _parallel(loop: tirx.For) -> tirx.Stmt:

@@ -10,6 +10,7 @@ from tvm import tirx
 from ..registry import Candidate
 from ..tiles.panel import panel_of
 from ..tiles.spec import ConvSpec, MatmulSpec
+from ..tiles.tile import Tile
 from . import channelwise, conv, gemv, matmul
 from .architecture import Architecture
 from .product import TILES, BlockTile, choose
@@ -25,11 +26,11 @@ def candidates(spec: ConvSpec | MatmulSpec, architecture: Architecture) -> tuple
         tile = choose(spec.m, spec.n, spec.batch, architecture)
         return (Candidate("matmul", tile, None, 0, spec.flops / TILES[tile], lambda: matmul.kernel(spec, tile)),)
     if gemv.eligible(spec):
-        return (_with_panel("gemv", spec, gemv.COLUMNS, None, _ALONE * spec.flops, lambda: gemv.kernel(spec)),)
+        return (_with_panel("gemv", spec, gemv.COLUMNS, Tile(1, gemv.COLUMNS), _ALONE * spec.flops, lambda: gemv.kernel(spec)),)
     if channelwise.eligible(spec):
         family = "depthwise" if spec.depthwise else "grouped"
         build = lambda: channelwise.kernel(spec)  # noqa: E731
-        return (_with_panel(family, spec, channelwise.COLUMNS, None, _ALONE * spec.flops, build),)
+        return (_with_panel(family, spec, channelwise.COLUMNS, Tile(1, channelwise.COLUMNS), _ALONE * spec.flops, build),)
     pixels = spec.batch * spec.out_height * spec.out_width
     tile = choose(pixels, spec.group_out, spec.groups, architecture)
     if spec.groups > 1 and tile.columns > spec.group_out:  # blocks of a panel that hold channels of several groups are others'
@@ -38,7 +39,7 @@ def candidates(spec: ConvSpec | MatmulSpec, architecture: Architecture) -> tuple
 
 
 def _with_panel(
-    family: str, spec: ConvSpec, block: int, tile: BlockTile | None, work: float, build: Callable[[], tirx.PrimFunc]
+    family: str, spec: ConvSpec, block: int, tile: BlockTile | Tile, work: float, build: Callable[[], tirx.PrimFunc]
 ) -> Candidate:
     panel = panel_of(spec, block)
     # Blocks that overlap compute some results twice.

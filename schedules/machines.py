@@ -1,0 +1,77 @@
+"""Which kernels there are for a machine: of the families for CPUs, or of those for GPUs.
+
+Passes and lowering ask here, and go the same way for both. What has no family for GPUs is the kernel for CPUs with vectors of
+one number, as threads (`cuda/fallback.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+
+from . import registry, space
+from .cuda import attention as gpu_attention
+from .cuda import fallback
+from .cuda import pool as gpu_pool
+from .cuda import registry as gpu_registry
+from .cuda import rowwise as gpu_rowwise
+from .cuda.architecture import Architecture
+from .cuda.unit import Gpu
+from .generic import schedule as generic
+from .operators import attention
+from .operators.attention import AttentionSpec
+from .operators.pool import PoolSpec
+from .operators.rowwise import RowSpec
+from .registry import Candidate
+from .row_bands import RowKernel, row_kernel
+from .tiles.spec import ConvSpec, MatmulSpec
+from .tiles.tile import VectorUnit
+
+_GPU_OPERATORS: dict[type, Callable[..., tirx.PrimFunc]] = {PoolSpec: gpu_pool.kernel, RowSpec: gpu_rowwise.kernel}
+
+
+def candidates(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> tuple[Candidate, ...]:
+    """Every kernel on offer for a layer."""
+    if isinstance(unit, Gpu):
+        return gpu_registry.candidates(spec, unit.architecture)
+    return registry.candidates(spec, unit)
+
+
+def named(spec: ConvSpec | MatmulSpec, unit: VectorUnit, name: str) -> Candidate | None:
+    """The candidate of that name; None if there is none."""
+    if isinstance(unit, Gpu):
+        return next((candidate for candidate in candidates(spec, unit) if str(candidate) == name), None)
+    return space.named(spec, unit, name)
+
+
+def operator(spec, family: Callable[[object, int], tirx.PrimFunc], unit: VectorUnit) -> tirx.PrimFunc:
+    """The kernel of an operator without weights, of which `family` is that for CPUs."""
+    if isinstance(unit, Gpu) and type(spec) in _GPU_OPERATORS:
+        return _GPU_OPERATORS[type(spec)](spec)
+    return family(spec, unit.width)
+
+
+def rows(spec, unit: VectorUnit) -> RowKernel | None:
+    """How an operator's kernel computes bands of rows, if it can."""
+    return None if isinstance(unit, Gpu) else row_kernel(spec, unit.width)
+
+
+def attention_of(spec: AttentionSpec, unit: VectorUnit) -> tuple[tirx.PrimFunc, str, tuple[tuple[int, ...], ...]]:
+    """The kernel of an attention, what it is called, and the shapes of its scratch."""
+    if isinstance(unit, Gpu):
+        queries, _ = gpu_attention.parts(spec, unit.architecture)
+        return gpu_attention.kernel(spec, unit.architecture), f"attention {min(queries, spec.queries)} queries", ()
+    lanes = max(blocks.vectors for blocks in attention.blocks_of(spec, unit)) * unit.width
+    name = f"attention {min(lanes, spec.queries)} queries"
+    return attention.kernel(spec, unit), name, attention.scratch(spec, unit)
+
+
+def scheduled(func: tirx.PrimFunc, target, architecture: Architecture | None) -> generic.Scheduled:
+    """A function that no family takes, as a kernel for the CPU of a target, or for its GPU."""
+    return fallback.schedule(func, architecture) if architecture else generic.schedule(func, target)
+
+
+def bound(kernel: tirx.PrimFunc, architecture: Architecture | None) -> tirx.PrimFunc:
+    """A kernel for a CPU as it is, one for a GPU with loops that are bound to threads."""
+    return fallback.as_threads(kernel) if architecture and not fallback.is_bound(kernel) else kernel

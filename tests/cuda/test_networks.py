@@ -1,0 +1,37 @@
+"""Whole networks for GPUs on the CPU: what is built for a CPU is computed by kernels for GPUs, in any order of their threads."""
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from flexcomp.demo import compare, zoo
+from tests.cuda.network import networks
+from tests.operators.networks import NETWORKS
+from tests.operators.test_operators import inputs_of
+
+
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory):
+    return networks(NETWORKS, "jetson-orin", tmp_path_factory.mktemp("operators"))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_operators_agree_with_onnx_runtime(operators, name):
+    reference = onnxruntime.InferenceSession(NETWORKS[name].SerializeToString())
+    given = inputs_of(reference)
+    expected = dict(zip([o.name for o in reference.get_outputs()], reference.run(None, given), strict=True))
+    found = operators[name].run(given, seed=1, steps=2)
+    assert list(found) == list(expected)
+    for key, want in expected.items():
+        assert found[key].dtype == want.dtype and found[key].shape == want.shape
+        np.testing.assert_allclose(found[key], want, rtol=1e-5, atol=1e-5, err_msg=f"{name} {key}")
+
+
+def test_a_network_agrees_with_onnx_runtime(tmp_path):
+    """Whole, and in steps as small budgets want them."""
+    model = zoo.load("squeezenet")
+    network = networks({"squeezenet": model}, "h200", tmp_path)["squeezenet"]
+    given = zoo.example_input(model)
+    expected = compare.reference(model, given)
+    for seed, steps in enumerate((1, 2, 100)):
+        assert compare.relative_error(network.run(given, seed, steps), expected) < 1e-5
