@@ -30,7 +30,7 @@ _QUERIES = 32  # of a block, at most
 
 
 def kernel(spec: AttentionSpec, architecture: Architecture) -> tirx.PrimFunc:
-    """A PrimFunc (q, k, v, [mask,] y), buffers as the accesses say."""
+    """A PrimFunc (q, k, v, [mask,] [lengths,] y), buffers as the accesses say."""
     queries, keys = parts(spec, architecture)
     blocks = ceil_div(spec.queries, queries), spec.heads, spec.batch
     with IRBuilder() as builder, T.prim_func():
@@ -39,12 +39,18 @@ def kernel(spec: AttentionSpec, architecture: Architecture) -> tirx.PrimFunc:
         shapes = {name: getattr(spec, name).buffer for name in ("q", "k", "v")}
         if spec.mask_shape:
             shapes["mask"] = spec.mask_shape
+        if spec.has_lengths:
+            shapes["lengths"] = (spec.batch,)
         shapes["y"] = spec.y.buffer
-        given = [T.arg(name, T.buffer(shape, "float32")) for name, shape in shapes.items()]
-        buffers = dict(zip(shapes, map(flat, given, map(math.prod, shapes.values())), strict=True))
+        given = {name: T.arg(name, T.buffer(shape, _dtype(name))) for name, shape in shapes.items()}
+        buffers = {name: flat(one, math.prod(shapes[name]), _dtype(name)) for name, one in given.items()}
         with launched(blocks, queries * _TEAM) as ((part, head, batch), thread):
             _Block(spec, queries, keys, buffers, batch, head, part * queries, thread).emit()
     return builder.get()
+
+
+def _dtype(parameter: str) -> str:
+    return "int64" if parameter == "lengths" else "float32"
 
 
 def parts(spec: AttentionSpec, architecture: Architecture) -> tuple[int, int]:
@@ -68,6 +74,10 @@ class _Block:
         self.spec, self.queries, self.keys = spec, queries, keys
         self.q, self.k, self.v, self.mask, self.y = (buffers.get(name) for name in ("q", "k", "v", "mask", "y"))
         self.batch, self.head, self.first, self.thread = batch, head, first, thread
+        self.valid: ir.Expr | int = spec.keys
+        if spec.has_lengths:
+            length = tirx.min(buffers["lengths"][batch], tirx.const(spec.keys, "int64"))
+            self.valid = T.bind(tirx.Cast("int32", tirx.max(length, tirx.const(0, "int64"))))
         self.own, self.member = T.bind(thread // _TEAM), T.bind(thread % _TEAM)
         # Rows one float longer than they are: threads that read one column of several rows meet in no bank.
         self.stride = spec.depth + 1
@@ -81,15 +91,12 @@ class _Block:
         fill(self.largest, 1, float("-inf"))
         fill(self.total, 1)
         fill(self.sums, self.columns)
-        self._stage(self.shared_q, self.stride, self.q, spec.q, self.first, self.queries, spec.queries, spec.depth, spec.scale)
-        parts = ceil_div(spec.keys, self.keys)
-        if spec.mask == "causal":
-            last = self.first + (self.queries - 1 + spec.keys - spec.queries)
-            parts = T.bind(tirx.min(parts, last // self.keys + 1))
-        with T.serial(parts) as part:
+        self._stage(self.shared_q, spec.depth, self.q, spec.q, self.head, self.first, self.queries, spec.queries, spec.scale)
+        shared_head = self.head // spec.group
+        with T.serial(self._parts()) as part:
             start = T.bind(part * self.keys)
-            self._stage(self.shared_k, self.stride, self.k, spec.k, start, self.keys, spec.keys, spec.depth)
-            self._stage(self.shared_v, spec.value_depth, self.v, spec.v, start, self.keys, spec.keys, spec.value_depth)
+            self._stage(self.shared_k, spec.depth, self.k, spec.k, shared_head, start, self.keys, self.valid)
+            self._stage(self.shared_v, spec.value_depth, self.v, spec.v, shared_head, start, self.keys, self.valid)
             barrier()
             self._weigh(start)
             warp_barrier()  # a query's threads are of one warp
@@ -97,10 +104,20 @@ class _Block:
             barrier()
         self._store()
 
-    def _stage(self, target, stride: int, source, access: Access, first, rows: int, end: int, depth: int, scale=1.0) -> None:
-        """target[row][i] = scale · source[first + row][i], 0 behind the last row."""
-        threads = self.queries * _TEAM
-        begin = access.offset + self.batch * access.batch + self.head * access.head
+    def _parts(self) -> ir.Expr | int:
+        """How many parts of the keys some query of the block sees."""
+        spec = self.spec
+        if spec.mask != "causal" and not spec.has_lengths:
+            return ceil_div(spec.keys, self.keys)
+        seen = self.valid
+        if spec.mask == "causal":
+            seen = tirx.max(tirx.min(self.first + (self.queries - spec.queries) + self.valid, self.valid), 0)
+        return T.bind((seen + (self.keys - 1)) // self.keys)
+
+    def _stage(self, target, depth: int, source, access: Access, head, first, rows: int, end, scale=1.0) -> None:
+        """target[row][i] = scale · source[first + row][i], 0 from row `end` of the source on."""
+        threads, stride = self.queries * _TEAM, depth if target is self.shared_v else self.stride
+        begin = access.offset + self.batch * access.batch + head * access.head
         with T.serial(math.ceil(rows * depth / threads)) as turn:
             index = T.bind(turn * threads + self.thread)
             with only_if(True if rows * depth % threads == 0 else index < rows * depth):
@@ -146,7 +163,7 @@ class _Block:
         query = tirx.min(self.first + self.own, spec.queries - 1)
         hidden = tirx.const(float("-inf"), "float32")
         if spec.mask == "causal":
-            score = tirx.Select(key <= query + (spec.keys - spec.queries), score, hidden)
+            score = tirx.Select(key <= query + (self.valid - spec.queries), score, hidden)
         elif spec.mask is not None:
             batch, heads, keys, queries = spec.mask_shape
             place = (self.batch if batch > 1 else 0) * heads + (self.head if heads > 1 else 0)
@@ -154,7 +171,8 @@ class _Block:
             value = self.mask[place]
             chosen = tirx.Select(value != tirx.const(0.0, "float32"), score, tirx.const(spec.fill, "float32"))
             score = score + value if spec.mask == "add" else chosen
-        return score if spec.keys % self.keys == 0 else tirx.Select(key < spec.keys, score, hidden)
+        are_all = spec.keys % self.keys == 0 and not spec.has_lengths
+        return score if are_all else tirx.Select(key < self.valid, score, hidden)
 
     def _mix(self) -> None:
         with T.serial(self.keys) as key:
@@ -167,7 +185,11 @@ class _Block:
 
     def _store(self) -> None:
         spec, access = self.spec, self.spec.y
-        inverse = T.bind(tirx.const(1.0, "float32") / self.total[0])
+        zero = tirx.const(0.0, "float32")
+        inverse = tirx.const(1.0, "float32") / self.total[0]
+        if spec.has_lengths:  # a query that sees no key
+            inverse = tirx.Select(tirx.EQ(self.total[0], zero), zero, inverse)
+        inverse = T.bind(inverse)
         place = T.bind(access.offset + self.batch * access.batch + self.head * access.head + (self.first + self.own) * access.row)
         with only_if(True if spec.queries % self.queries == 0 else self.first + self.own < spec.queries):
             for i in range(self.columns):

@@ -71,6 +71,8 @@ class Network:
                     arguments.append(self._panel(layer, argument, first, count))
                 case ValueArg():
                     arguments.append(_read(values[argument.value], argument.offset, argument.type))
+                case _:
+                    raise AssertionError(f"{layer.name} takes {argument}, which is given to no kernel for a GPU yet")
         results = iter(self._emulator.run(self._symbols[layer.kernel], arguments, seed=seed))
         buffers = [argument for argument in layer.args if not isinstance(argument, FirstArg | CountArg)]
         for argument, result in zip(buffers, results, strict=True):

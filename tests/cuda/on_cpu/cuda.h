@@ -34,6 +34,9 @@ ON_CPU_VECTORS(float)
 ON_CPU_VECTORS(int)
 ON_CPU_VECTORS(uint)
 ON_CPU_VECTORS(ushort)
+// Of 32 bytes, which are loaded as two of 16.
+struct alignas(16) ulonglong4 { unsigned long long x, y, z, w; };
+inline ulonglong4 make_ulonglong4(uint64_t x, uint64_t y, uint64_t z, uint64_t w) { return {x, y, z, w}; }
 
 // Of integers; those of floats would treat NaN otherwise than CPUs do, and generated code has none.
 inline int max(int a, int b) { return a > b ? a : b; }

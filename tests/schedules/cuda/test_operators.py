@@ -37,6 +37,14 @@ ATTENTIONS = {
     "deep": attentions.dense(1, 1, 20, 40, 128, 128, scale=0.1),
     "in_place": _thirds(),
 }
+CACHES = {
+    f"cache_{mask}_{queries}": AttentionSpec(
+        2, 4, queries, 45, 8, 8, Access.dense(2, 4, queries, 8), *[Access.dense(2, 2, 45, 8)] * 2,
+        Access.dense(2, 4, queries, 8), scale=0.3, mask=mask, has_lengths=True, group=2,
+    )
+    for mask in (None, "causal")
+    for queries in (1, 20)
+}  # fmt: skip
 
 
 def pool_cases():
@@ -56,7 +64,7 @@ POOLS = dict(pool_cases())
 def emulator(tmp_path_factory):
     functions = {name: pool.kernel(spec) for name, (spec, _) in POOLS.items()}
     functions |= {name: rowwise.kernel(spec) for name, spec in ROWS.items()}
-    functions |= {name: attention.kernel(spec, ORIN) for name, spec in ATTENTIONS.items()}
+    functions |= {name: attention.kernel(spec, ORIN) for name, spec in {**ATTENTIONS, **CACHES}.items()}
     codes = {name: cuda_code(function, ORIN, name) for name, function in functions.items()}
     return Emulator(codes, tmp_path_factory.mktemp("operators"))
 
@@ -128,4 +136,26 @@ def test_keys_that_are_all_hidden_spoil_nothing(emulator):
     found = emulator.run("added", [q, k, v, mask, y])[-1]
     with np.errstate(invalid="ignore"):
         wanted = attentions.expected(spec, q, k, v, mask)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [[45, 20], [1, 0], [17, 3], [-4, 10**12]])
+@pytest.mark.parametrize("name", CACHES)
+def test_of_a_cache_only_valid_rows_are_read(emulator, name, lengths):
+    """The others are NaN here; queries that see nothing give 0."""
+    spec, rng = CACHES[name], np.random.default_rng(0)
+    q, k, v = (attentions.tensor_of(rng, access) for access in (spec.q, spec.k, spec.v))
+    y = np.full(spec.y.buffer, np.nan, "f4")
+    wanted = np.zeros(spec.y.buffer)
+    for batch, length in enumerate(lengths):
+        valid = min(max(length, 0), spec.keys)
+        k[batch, :, valid:], v[batch, :, valid:] = np.nan, np.nan
+        for head in range(spec.heads):
+            keys, values = k[batch, head // spec.group, :valid], v[batch, head // spec.group, :valid]
+            weights = np.exp(spec.scale * q[batch, head].astype("f8") @ keys.T)
+            if spec.mask == "causal":
+                weights *= np.tril(np.ones(weights.shape), valid - spec.queries)
+            total = weights.sum(-1, keepdims=True)
+            wanted[batch, head] = weights @ values / np.where(total > 0, total, 1)
+    found = emulator.run(name, [q, k, v, np.int64(lengths), y], seed=1)[-1]
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
