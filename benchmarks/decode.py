@@ -7,8 +7,8 @@ The prompt is one inference of a network for so many tokens, and every token beh
 goes on with the state of the first: caches of keys and values for prompt and answer, neither given nor returned.
 Each is open alone, within the budget, when its time is taken; `first` counts from the prompt in an open session to the first
 token. ONNX Runtime has the same caches, each bound as input and output, so that it writes in place. Weights are drawn from a
-seed: the time is that of trained ones. The exit status is 1 if any budget gives other tokens than ONNX
-Runtime.
+seed: the time is that of trained ones. With `--weights int8` ONNX Runtime computes in float32 as well, with the values that
+weights have in 8 bits: the same function. The exit status is 1 if any budget gives other tokens than ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
+from onnx import numpy_helper
 
 import flexcomp
 from benchmarks.networks.decoding import Sizes, gpt2_decoder
+from flexcomp.schedules.tiles import narrow_panel
 
 HEADER = """\
 | who | budget, MB | first token, ms | tokens per second | MB read per token | same tokens |
@@ -72,6 +75,23 @@ def by_onnxruntime(models: list[bytes], sizes: Sizes, prompt: np.ndarray, count:
     return Decoded(tuple(tokens), times[0], float(np.median(times[1:])))
 
 
+def rounded(model: onnx.ModelProto, dtype: str | None) -> onnx.ModelProto:
+    """The network with the values that weights have where they are kept in `dtype`: of products, and of tables from 1 MiB on."""
+    if dtype in (None, "float32"):
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    products = {node.input[1] for node in model.graph.node if node.op_type == "MatMul"}
+    tables = {node.input[0] for node in model.graph.node if node.op_type == "Gather"}
+    for one in result.graph.initializer:
+        value = numpy_helper.to_array(one)
+        if one.name in products:
+            one.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(narrow_panel.rounded(value.T, dtype).T), one.name))
+        elif one.name in tables and value.nbytes >= 1 << 20:
+            one.CopyFrom(numpy_helper.from_array(narrow_panel.rounded(value, dtype), one.name))
+    return result
+
+
 def by_us(libraries: list[Path], prompt: np.ndarray, count: int, budget: float | str, **options) -> Decoded:
     """`libraries` are those for the prompt and for a token; `options` are of `flexcomp.load`."""
     tokens, times = [], []
@@ -102,7 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=64, help="that are made")
     parser.add_argument("--budgets", nargs="+", default=["all", "0.5", "0.25", "0.1", "0.05"])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--weights", help="element type in which weights are kept; tokens may differ then")
+    parser.add_argument("--weights", choices=("float16", "bfloat16", "int8"), help="element type in which weights are kept")
     parser.add_argument("--read-bandwidth", type=float, help="imitate storage of so many bytes per second")
     given = parser.parse_args(arguments)
     sizes = Sizes(given.layers, given.width, given.heads, given.vocabulary)
@@ -110,7 +130,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"prompt and 2 tokens or more are {sizes.positions} tokens at most, and heads divide the width")
     prompt = np.random.default_rng(1).integers(0, sizes.vocabulary, (1, given.prompt))
     models = [gpt2_decoder(count, given.prompt + given.tokens, sizes) for count in (given.prompt, 1)]
-    right = by_onnxruntime([model.SerializeToString() for model in models], sizes, prompt, given.tokens, given.threads)
+    judges = [rounded(model, given.weights).SerializeToString() for model in models]
+    right = by_onnxruntime(judges, sizes, prompt, given.tokens, given.threads)
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="decode-") as folder:
         libraries = [Path(folder) / f"{name}.so" for name in ("prompt", "token")]
         for model, library in zip(models, libraries, strict=True):

@@ -19,6 +19,16 @@ def test_a_small_decoder(capsys, tmp_path, monkeypatch):
     assert "not possible" in none[2] and not list(tmp_path.iterdir())
 
 
+def test_in_8_bits(capsys, tmp_path, monkeypatch):
+    """The same tokens as ONNX Runtime's from the same values, rows of the table among them."""
+    monkeypatch.chdir(tmp_path)
+    large = [*SMALL, "--vocabulary", "5000", "--weights", "int8", "--budgets", "all", "min"]
+    assert decode.main(large) == 0
+    _, resident, smallest = (line.split("|") for line in capsys.readouterr().out.splitlines()[2:])
+    assert float(resident[2]) < 64 * 5000 * 4 * 1.3 / 1e6, "less than two tables of float32 were alone"
+    assert float(smallest[5]) < 0.8, "the logits' weights and a small table, but of 0.5 MB of rows two pages"
+
+
 def test_prompts_that_are_none(capsys):
     for wrong in (["--prompt", "0"], ["--tokens", "1"], ["--prompt", "1020"], ["--heads", "3"]):
         with pytest.raises(SystemExit):

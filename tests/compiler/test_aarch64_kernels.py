@@ -10,8 +10,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
+from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from benchmarks.networks.graph import Graph
 from flexcomp.packaging.device_files import device_files
 from flexcomp.runtime import runner
@@ -119,6 +121,46 @@ def test_the_loops_multiply_by_lane(built):
     text = subprocess.run([disassembler, "-d", built[0]], capture_output=True, text=True, check=True).stdout
     lanes = sum("fmla" in line and ".s[" in line for line in text.splitlines())
     assert lanes > 500
+
+
+def test_decoding(tmp_path):
+    """State that stays, rows exchanged with caches, attention to those that are valid, and rows of a table: five times the same
+    token at the same place, of which the last gives what ONNX Runtime does when it is given what the others left."""
+    sizes = Sizes(layers=1, width=64, heads=2, vocabulary=5000)
+    model = gpt2_decoder(1, 12, sizes)
+    given = {"ids": np.int64([[4321]]), "at": np.int64([0])}
+    for name, value in given.items():
+        np.save(tmp_path / f"{name}.npy", value)
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(["logits"], given | sizes.caches(12))[0]
+    artifact = flexcomp.build(model, target="raspberry-pi-5", state=sizes.state)
+    kinds = {layer.implementation for layer in artifact.program.layers}
+    assert {"exchange", "rows", "embedding"} <= kinds
+    artifact.export_library(tmp_path / "decoder.so")
+    files = {name: tmp_path / f"{name}.npy" for name in given}
+    for budget in ("min", "all"):
+        out = tmp_path / budget
+        runner.run(tmp_path / "decoder.so", budget=budget, inputs=files, output_dir=out, repeat=5, emulator=emulated())
+        np.testing.assert_allclose(np.load(out / "logits.npy"), wanted, atol=2e-5 * abs(wanted).max())
+
+
+def test_states_that_are_copied_and_rings_that_come_round(tmp_path):
+    """A counter says where rows are written to: one inference more each time, beyond the end of a ring."""
+    ring, row = (1, 1, 4, 8), (1, 1, 1, 8)
+    node, info, f4, i8 = helper.make_node, helper.make_tensor_value_info, TensorProto.FLOAT, TensorProto.INT64
+    nodes = [
+        node("Cast", ["n"], ["nf"], to=f4), node("Add", ["x", "nf"], ["new"]), node("Add", ["n", "one"], ["m"]),
+        node("TensorScatter", ["c", "new", "n"], ["d"], mode="circular"), node("Mul", ["d", "two"], ["y"]),
+    ]  # fmt: skip
+    constants = [numpy_helper.from_array(np.int64([1]), "one"), numpy_helper.from_array(np.float32([2]), "two")]
+    given = [info("x", f4, row), info("n", i8, (1,)), info("c", f4, ring)]
+    made = [info("y", f4, ring), info("m", i8, (1,)), info("d", f4, ring)]
+    graph = helper.make_graph(nodes, "ring", given, made, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
+    flexcomp.build(model, target="raspberry-pi-5", state={"m": "n", "d": "c"}).export_library(tmp_path / "ring.so")
+    np.save(tmp_path / "x.npy", np.full(row, 100, "f4"))
+    files = {"x": tmp_path / "x.npy"}
+    runner.run(tmp_path / "ring.so", inputs=files, output_dir=tmp_path, repeat=5, warmup=1, emulator=emulated())
+    assert np.load(tmp_path / "y.npy")[0, 0, :, 3].tolist() == [208, 210, 204, 206]
 
 
 @pytest.mark.parametrize("weights", [None, "int8"])
