@@ -116,7 +116,7 @@ class Pooled {
     ffi::json::Object session;
     session.Set("threads", int64_t{1});
     session.Set("read_bandwidth", 400e6);
-    pool_->Add(NameOf(number), options, program_, kernels_, number % 2 == 0 ? weights_ : weights_ + ".other", session);
+    pool_->Add(NameOf(number), options, *program_, kernels_, number % 2 == 0 ? weights_ : weights_ + ".other", session);
   }
 
   ffi::Tensor TensorOf(const std::vector<float>& values) const {
@@ -159,7 +159,7 @@ class Pooled {
   const std::string kernels_, weights_;
   const std::vector<float> x_, y_;
   const uint64_t seed_;
-  ffi::Module program_{nullptr};
+  std::optional<ffi::Module> program_;
   std::optional<flexcomp::Pool> pool_;
   std::array<std::atomic<uint64_t>, 5> counts_{};
   std::atomic<bool> failed_{false};
