@@ -131,8 +131,10 @@ def strict(slow):
 
 def test_a_body_that_does_not_come_is_not_waited_for(strict):
     with strict.connection() as connection:
+        began = time.monotonic()
         connection.sendall(raw_request("/v2/models/slow/infer", b"{", length=100))
         answer = answer_on(connection)
+        assert 0.4 < time.monotonic() - began < 4
         assert status_of(answer) == 408 and b"1 bytes arrived in 0.5 seconds" in answer
         assert connection.recv(1) == b""
 
