@@ -205,6 +205,7 @@ bool MayDiffer(const std::string& changed) {
       "arg.value",  "arg.offset",  "layer.args",  // which value, or part of one, of the same type
       "port.value", "port.type",   "type.shape", "type.code", "type.bits", "body.inputs", "body.outputs",  // of ports
       "layer.kernel",  // of the same signature
+      "arg.table", "arg.rows",  // which part of the file is the table that rows are read from
   };
   return kMay.contains(changed);
 }

@@ -15,6 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
+from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from benchmarks.networks.graph import Graph
 from flexcomp.program.program import Program
 from flexcomp.program.program_bytes import encode_program
@@ -67,7 +68,16 @@ def dense() -> onnx.ModelProto:
     return g.model(x, (1, 64))
 
 
-NETWORKS = {"residual": residual, "lookup": lookup, "dense": dense}
+SIZES = Sizes(layers=1, width=64, heads=2, vocabulary=4200)
+
+
+def decoder() -> onnx.ModelProto:
+    """Caches with which rows change places, attention to those that are valid, and rows of a table in the file."""
+    return gpt2_decoder(1, 8, SIZES)
+
+
+NETWORKS = {"residual": residual, "lookup": lookup, "dense": dense, "decoder": decoder}
+STATES = {"decoder": SIZES.state}
 
 
 def write(folder: Path) -> None:
@@ -75,13 +85,13 @@ def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     for name, make in NETWORKS.items():
-        artifact = flexcomp.build(make(), budget="min", threads=1)
+        artifact = flexcomp.build(make(), budget="min", threads=1, state=STATES.get(name))
         artifact = replace(artifact, program=_with_few_rungs(artifact.program))
         artifact.export_library(folder / f"{name}.so")
         digest = artifact.write_weights(folder / f"{name}.weights")
         (folder / f"{name}.program").write_bytes(encode_program(artifact.program, digest))
         given = {
-            port.name: rng.integers(-3, 3, port.type.shape) if port.type.dtype == "int64"
+            port.name: rng.integers(-3 if name == "lookup" else 0, 3, port.type.shape) if port.type.dtype == "int64"
             else rng.standard_normal(port.type.shape, dtype=np.float32)
             for port in artifact.program.inputs
         }  # fmt: skip
