@@ -78,7 +78,7 @@ using ushort = unsigned short;
 def cuda_code(kernel: tirx.PrimFunc, architecture: Architecture, symbol: str = _NAME) -> CudaCode:
     """CUDA C of a kernel whose loops are bound to blocks and threads; its device functions are called `symbol`_….
 
-    AssertionError for a kernel that does anything outside of the bound loops.
+    Raises AssertionError for a kernel without bound loops, and what TVM raises where one touches memory outside of them.
     """
     target = tvm.target.Target({"kind": "cuda", "arch": architecture.name, "host": {"kind": "llvm"}})
     module = tvm.IRModule({symbol: exact(kernel).with_attr("global_symbol", symbol)})

@@ -1,0 +1,76 @@
+"""What the emulator sees: races, barriers that not all come to, memory that nobody wrote to or that is somebody else's."""
+
+import numpy as np
+import pytest
+
+from flexcomp.compiler.cuda_code import CudaCode, Extent, Launch
+from tests.cuda.on_cpu.emulator import EmulationError, Emulator
+
+THREADS = 64
+_HEAD = 'extern "C" __global__ void __launch_bounds__(64) {name}(float* __restrict__ x, float* __restrict__ y) {{\n'
+SHARED = "__shared__ alignas(64) float s[64]; "
+BODIES = {
+    "reversed": SHARED + "s[threadIdx.x] = x[threadIdx.x]; __syncthreads(); y[threadIdx.x] = s[63 - threadIdx.x];",
+    "race": SHARED + "s[threadIdx.x] = x[threadIdx.x]; y[threadIdx.x] = s[63 - threadIdx.x];",
+    "unwritten": SHARED + "y[threadIdx.x] = s[threadIdx.x];",
+    "divergent": "if (threadIdx.x < 63) __syncthreads(); y[threadIdx.x] = x[threadIdx.x];",
+    "two_barriers": "if (threadIdx.x < 32) __syncthreads(); else __syncthreads(); y[threadIdx.x] = x[threadIdx.x];",
+    "half_a_warp": "if (threadIdx.x % 2) y[threadIdx.x] = __shfl_xor_sync(0xffffffffu, x[threadIdx.x], 2, 32);",
+    "beyond_shared": SHARED + "s[threadIdx.x] = x[threadIdx.x]; y[threadIdx.x] = s[threadIdx.x + 1024];",
+    "before_x": "y[threadIdx.x] = x[(int)threadIdx.x - 1];",
+    "behind_y": "if (threadIdx.x < 61) y[threadIdx.x] = x[threadIdx.x];",
+    "shuffled": "y[threadIdx.x] = __shfl_xor_sync(0xffffffffu, x[threadIdx.x], 1, 32);",
+}  # fmt: skip
+X = np.arange(THREADS, dtype="f4")
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    launch = lambda name: Launch(name, (0, 1), (Extent(1),) * 3, (THREADS, 1, 1))  # noqa: E731
+    codes = {
+        name: CudaCode(_HEAD.format(name=name) + body + "\n}\n", (launch(name),), frozenset()) for name, body in BODIES.items()
+    }
+    return Emulator(codes, tmp_path_factory.mktemp("emulator"))
+
+
+def results(emulator: Emulator, name: str, **options) -> list[np.ndarray]:
+    return [emulator.run(name, [X, np.zeros(THREADS, "f4")], seed=seed, **options)[1] for seed in range(4)]
+
+
+def test_what_is_right_is_right_in_every_order(emulator):
+    assert all(np.array_equal(y, X[::-1]) for y in results(emulator, "reversed"))
+    assert all(np.array_equal(y, X.reshape(-1, 2)[:, ::-1].ravel()) for y in results(emulator, "shuffled"))
+    assert emulator.barriers("reversed") == 1
+
+
+def test_races_show_and_depend_on_the_order(emulator):
+    for found in (results(emulator, "race"), results(emulator, "reversed", skipped=0)):
+        assert not any(np.array_equal(y, X[::-1]) for y in found)
+        assert len({y.tobytes() for y in found}) > 1
+
+
+def test_nobody_finds_what_a_block_left(emulator):
+    assert all(np.isnan(y).all() for y in results(emulator, "unwritten"))
+
+
+@pytest.mark.parametrize("name", ["divergent", "two_barriers", "half_a_warp"])
+def test_threads_that_wait_for_ever_are_an_error(emulator, name):
+    with pytest.raises(EmulationError, match=f"{name}: threads wait for others that have ended or wait elsewhere"):
+        results(emulator, name)
+
+
+@pytest.mark.parametrize("name", ["beyond_shared", "before_x"])
+def test_memory_of_others_is_an_error(emulator, name):
+    """Arrays end at a page that nobody may touch, and begin behind one if they fill theirs."""
+    x = np.zeros(1024, "f4") if name == "before_x" else X
+    with pytest.raises(EmulationError, match=f"{name}: a thread reads or writes outside of its buffers"):
+        emulator.run(name, [x, np.zeros(THREADS, "f4")])
+
+
+def test_writing_behind_the_end_is_an_error(emulator):
+    """Also where the next page is farther away."""
+    assert np.array_equal(emulator.run("behind_y", [X, np.zeros(61, "f4")])[1], X[:61])
+    with pytest.raises(EmulationError, match="writes behind the end of a buffer"):
+        emulator.run("behind_y", [X, np.zeros(60, "f4")])
+    with pytest.raises(EmulationError, match="outside of its buffers"):
+        emulator.run("behind_y", [X, np.zeros(48, "f4")])
