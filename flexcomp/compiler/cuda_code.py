@@ -18,6 +18,7 @@ from tvm.tirx.compilation_pipeline import finalize_device_passes
 
 from flexcomp.schedules.cuda import Architecture
 from flexcomp.schedules.cuda.arithmetic import PREAMBLE, exact
+from flexcomp.schedules.cuda.emit import ROLLED
 
 _CONFIG = {
     "tirx.disable_cse_tir": True,  # nvcc finds common subexpressions itself
@@ -125,6 +126,7 @@ def _passes() -> list[tvm.transform.Pass]:
 def _functions(text: str, architecture: Architecture) -> str:
     """The device functions without what stands before them, and without their declarations."""
     text = re.sub(rf"^{re.escape(_FIRST_FUNCTION)}[^;{{]*;\n", "", text, flags=re.MULTILINE)
+    text = re.sub(rf"\b{ROLLED}\(\);", "#pragma unroll 1", text)
     functions = (_FIRST_FUNCTION + part.rstrip() for part in text.split(_FIRST_FUNCTION)[1:])
     return "\n\n".join(_with_bounds(function, architecture) for function in functions) + "\n"
 

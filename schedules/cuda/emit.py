@@ -13,6 +13,7 @@ from ..tiles.emit import vector
 from .architecture import WARP
 
 LANES = 4  # floats that a thread loads and stores at once: 128 bits
+ROLLED = "keep_rolled"  # a call that stands for a pragma, of which TVM has none
 _ALL_LANES = 0xFFFFFFFF
 
 
@@ -34,6 +35,11 @@ def shared(floats: int) -> tirx.Buffer:
 def registers(extent: int, dtype: str = "float32") -> tirx.Buffer:
     """An array of a thread's own, in registers if all its indices are known once loops are unrolled."""
     return T.alloc_buffer((extent,), dtype, scope="local")
+
+
+def keep_rolled() -> None:
+    """The loop that follows stays one: nvcc unrolls short ones, and then spills what all of its rounds want to load."""
+    T.evaluate(tirx.call_extern("void", ROLLED))
 
 
 def barrier() -> None:

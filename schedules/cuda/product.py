@@ -21,13 +21,14 @@ from typing import Protocol
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..tiles.emit import spread, vector
+from ..tiles.emit import maybe_serial, spread, vector
 from .architecture import Architecture
-from .emit import LANES, barrier, ceil_div, copy, fill, registers, shared
+from .emit import LANES, barrier, ceil_div, copy, fill, keep_rolled, registers, shared
 
 # Floats between the rows of the left operand, beyond the tile's: four keep vectors aligned, and transposed writes of
 # neighbouring threads meet in a bank by twos instead of all.
 _PADDING = 4
+_UNROLLED = 16  # products; of more ptxas loads so many operands ahead that it spills
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ class Product:
         self._keep(left, right, 0)
         barrier()
         if steps > 1:
+            keep_rolled()
             with T.serial(steps - 1) as step:
                 self._load(left, right, (step + 1) * tile.depth)
                 self._multiply(step % 2)
@@ -168,7 +170,11 @@ class Product:
         left_at = T.bind(place * (tile.depth * tile.left_stride) + self._row)
         right_at = T.bind(place * (tile.depth * tile.columns) + self._column)
         left, right = registers(tile.square), registers(tile.square)
-        with T.unroll(tile.depth) as product:
+        rounds = ceil_div(tile.depth, _UNROLLED)
+        if rounds > 1:
+            keep_rolled()
+        with maybe_serial(0, rounds) as turn, T.unroll(tile.depth // rounds) as within:
+            product = turn * _UNROLLED + within
             for i in range(squares):
                 copy(left, i * LANES, self._left, left_at + product * tile.left_stride + i * (tile.rows // squares))
                 copy(right, i * LANES, self._right, right_at + product * tile.columns + i * (tile.columns // squares))
