@@ -18,7 +18,7 @@ from tvm.tirx.compilation_pipeline import finalize_device_passes
 
 from flexcomp.schedules.cuda import Architecture
 from flexcomp.schedules.cuda.arithmetic import PREAMBLE, exact
-from flexcomp.schedules.cuda.emit import ROLLED
+from flexcomp.schedules.cuda.emit import RESIDENT, ROLLED
 
 _CONFIG = {
     "tirx.disable_cse_tir": True,  # nvcc finds common subexpressions itself
@@ -26,8 +26,8 @@ _CONFIG = {
 }
 _AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 _NAME = "kernel"
-# Threads for which a multiprocessor has registers: 168 of 65,536 for each, which tiles of 8 × 8 sums need.
-_RESIDENT_THREADS = 384
+# Threads that a multiprocessor is to hold at least, where a kernel does not say: each may have all the 255 registers of one.
+_RESIDENT_THREADS = 256
 _SHARED = re.compile(r"__shared__ alignas\(\d+\) (\w+) \w+\[(\d+)\];")
 _ITEMSIZES = {"float": 4}  # of arrays that the families share
 # What precedes the first device function: definitions for compilers of other vendors, and of types that are not used here.
@@ -93,7 +93,9 @@ def cuda_code(kernel: tirx.PrimFunc, architecture: Architecture, symbol: str = _
         device = finalize_device_passes()(tvm.IRModule(device))
         text = tvm.get_global_func("target.build.cuda")(device, target).inspect_source()
     integers = frozenset(i for i, param in enumerate(kernel.params) if not tirx.is_buffer_var(param))
-    return CudaCode(_functions(text, architecture), launches, integers)
+    attrs = dict(kernel.attrs.items()) if kernel.attrs is not None else {}
+    resident = int(attrs.get(RESIDENT, _RESIDENT_THREADS))
+    return CudaCode(_functions(text, architecture, resident), launches, integers)
 
 
 def _passes() -> list[tvm.transform.Pass]:
@@ -123,15 +125,15 @@ def _passes() -> list[tvm.transform.Pass]:
     ]
 
 
-def _functions(text: str, architecture: Architecture) -> str:
+def _functions(text: str, architecture: Architecture, resident: int) -> str:
     """The device functions without what stands before them, and without their declarations."""
     text = re.sub(rf"^{re.escape(_FIRST_FUNCTION)}[^;{{]*;\n", "", text, flags=re.MULTILINE)
     text = re.sub(rf"\b{ROLLED}\(\);", "#pragma unroll 1", text)
     functions = (_FIRST_FUNCTION + part.rstrip() for part in text.split(_FIRST_FUNCTION)[1:])
-    return "\n\n".join(_with_bounds(function, architecture) for function in functions) + "\n"
+    return "\n\n".join(_with_bounds(function, architecture, resident) for function in functions) + "\n"
 
 
-def _with_bounds(function: str, architecture: Architecture) -> str:
+def _with_bounds(function: str, architecture: Architecture, resident: int) -> str:
     """The function with the number of blocks that a multiprocessor is to hold, beside that of threads.
 
     Without it ptxas spills registers to fit more, or takes all that there are for one.
@@ -139,7 +141,7 @@ def _with_bounds(function: str, architecture: Architecture) -> str:
     shared_nbytes = sum(_ITEMSIZES[found[1]] * int(found[2]) for found in _SHARED.finditer(function))
 
     def bounds(found: re.Match) -> str:
-        blocks = _RESIDENT_THREADS // int(found[1])
+        blocks = resident // int(found[1])
         if shared_nbytes:
             blocks = min(blocks, architecture.shared_nbytes // shared_nbytes)
         return f"__launch_bounds__({found[1]}, {max(1, blocks)})"

@@ -13,6 +13,8 @@ from ..tiles.emit import vector
 from .architecture import WARP
 
 LANES = 4  # floats that a thread loads and stores at once: 128 bits
+# An attribute of kernels, for ptxas: threads that a multiprocessor is to hold at least, which bounds the registers of each.
+RESIDENT = "flexcomp.resident_threads"
 ROLLED = "keep_rolled"  # a call that stands for a pragma, of which TVM has none
 _ALL_LANES = 0xFFFFFFFF
 

@@ -10,9 +10,11 @@ from tvm.script.ir_builder import tirx as T
 
 from ..tiles.emit import flat
 from ..tiles.spec import MatmulSpec
-from .emit import LANES, both, ceil_div, copy, launched, only_if
+from .emit import LANES, RESIDENT, both, ceil_div, copy, launched, only_if
 from .product import BlockTile, Loaded, Product, or_zeros
 from .results import through_epilogue
+
+_RESIDENT_THREADS = 384  # 168 registers for each
 
 
 def kernel(spec: MatmulSpec, tile: BlockTile) -> tirx.PrimFunc:
@@ -23,6 +25,8 @@ def kernel(spec: MatmulSpec, tile: BlockTile) -> tirx.PrimFunc:
     blocks = ceil_div(spec.m, tile.rows), ceil_div(spec.n, tile.columns), spec.batch
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
+        if spec.n % LANES:  # with all the registers there are ptxas keeps the address of every single result, and spills
+            T.func_attr({RESIDENT: _RESIDENT_THREADS})
         if not spec.tensors:  # y may be one of the epilogue's tensors
             T.func_attr({"tirx.noalias": True})
         a, b = (T.arg(name, T.buffer(shape, "float32")) for name, shape in (("a", a_shape), ("b", b_shape)))
