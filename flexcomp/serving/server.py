@@ -63,10 +63,7 @@ def serve(app: FastAPI, service: Service, listening: socket.socket, grace_s: flo
 
 
 def _keep_freed_memory() -> None:
-    """Have glibc keep up to 2 MiB that was freed: else every body of some 100 KB is given back and comes again page by page.
-
-    For pictures of 600 KB that took 1 ms of a request.
-    """
+    """Have glibc keep up to 2 MiB that was freed: what it gives back after every body comes again page by page."""
     with contextlib.suppress(AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_TRIM_THRESHOLD, 2 << 20)
