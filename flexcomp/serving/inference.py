@@ -6,7 +6,8 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -40,6 +41,7 @@ class Service:
     metrics: Metrics
     log: Log
     body_within_s: float
+    reader: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "flexcomp-json"))  # of long JSON, one by one
     ending: bool = False  # set once: nothing more is begun
     count_connections: Callable[[], int] | None = None  # the server's, when it runs
 
@@ -106,14 +108,14 @@ async def _answered(service: Service, request: Request, model: Model, account: _
         account.read_nbytes = len(body)
         header = request.headers.get(protocol.HEADER)
         json_nbytes = len(body) if header is None else 0
-        asked = await _unhurried(json_nbytes, lambda: protocol.read_request(body, header, model.inputs, model.outputs))
+        asked = await _unhurried(service, json_nbytes, lambda: protocol.read_request(body, header, model.inputs, model.outputs))
         account.id = asked.id and asked.id[:80]
         if service.ending:
             raise ending()
         within = [seconds for seconds in (header_s, asked.timeout_s) if seconds is not None]
         outputs = await _computed(service, request, model, asked.inputs, min(within, default=None), account)
         numbers = sum(outputs[wanted.name].size for wanted in asked.outputs if not wanted.binary)
-        text, length = await _unhurried(8 * numbers, lambda: protocol.write_response(model.name, asked, outputs))
+        text, length = await _unhurried(service, 8 * numbers, lambda: protocol.write_response(model.name, asked, outputs))
     account.sent_nbytes = len(text)
     if length is None:
         return Response(text, media_type="application/json")
@@ -153,9 +155,14 @@ async def _gone(request: Request) -> None:
         pass
 
 
-async def _unhurried(nbytes: int, work: Callable[[], _T]) -> _T:
-    """What `work` returns, from another thread where there is much of it."""
-    return work() if nbytes <= _QUICK_NBYTES else await asyncio.to_thread(work)
+async def _unhurried(service: Service, nbytes: int, work: Callable[[], _T]) -> _T:
+    """What `work` returns; where there is much of it, from a thread that does one such thing at a time.
+
+    JSON may take thirty times its length in memory while it is read.
+    """
+    if nbytes <= _QUICK_NBYTES:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(service.reader, work)
 
 
 def _timeout(text: str | None) -> float | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import numpy as np
 import pytest
 from tiny import close_to
@@ -42,6 +44,15 @@ def test_numbers_in_and_numbers_out(server, first, second, x, asked):
         said = response.json()
         assert (said["model_name"], said["id"]) == (tiny.library.stem, "seven")
         close_to(np.array(said["outputs"][0]["data"], "f4"), tiny.reference(x))
+
+
+def test_long_json_is_read_beside_other_requests(server, first, x, asked):
+    text = json.dumps(asked) + " " * 50_000
+    with ThreadPoolExecutor(4) as clients:
+        for response in clients.map(lambda _: httpx.post(server.url + INFER, content=text), range(8)):
+            close_to(np.array(response.json()["outputs"][0]["data"], "f4"), first.reference(x))
+    assert server.client.post(INFER, content=text[:40_000]).status_code == 200
+    assert server.client.post(INFER, content="[" * 60_000).status_code == 400
 
 
 def test_binary_tensors_in_and_out(server, first, x):
