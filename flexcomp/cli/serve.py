@@ -13,9 +13,8 @@ from flexcomp.cli.names import known_option, library_names, numbers_of
 from flexcomp.cli.supervise import pass_signals_on
 from flexcomp.errors import BudgetError, FlexcompError, InputError
 from flexcomp.runtime import Budget, Pool, parse_budget
+from flexcomp.serving import FORMATS
 from flexcomp.units import human_bytes
-
-_LOGS = ("text", "json")
 
 
 def serve(
@@ -51,7 +50,7 @@ def serve(
         int, typer.Option(min=1, max=86400, help="Seconds for what has begun, once the server was told to end.")
     ] = 10,
     log: Annotated[
-        str, known_option(_LOGS, "What is said on stderr: lines for people, or JSON, with one for each request")
+        str, known_option(FORMATS, "What is said on stderr: lines for people, or JSON, with one for each request")
     ] = "text",
 ) -> None:
     """Answer requests over HTTP for several LIBRARIES under one budget.
