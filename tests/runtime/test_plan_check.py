@@ -310,15 +310,13 @@ def test_exchanges_that_are_none(tiny, create, changes, match):
 
 
 def test_what_takes_an_exchange_back_stays(tiny, create):
-    """All that the layer takes, to the end: here a value that another is written over behind the exchange."""
-    program = tiny.program
-    first = program.layers[0].args[-1].value
-    rows = lambda own, rows: (own, replace(rows, value=first))  # noqa: E731
-    place = next(i for i, step in enumerate(program.rungs[0].steps) if step.layer == 1)
-    refused(create, exchanging(program, args=rows, at=place), tiny.digest, "is an input or complete|are in use when step")
-    apart = exchanging(program)
-    value_at = (*apart.rungs[0].value_at[:3], apart.rungs[0].value_at[1], *apart.rungs[0].value_at[4:])
-    refused(create, with_rung(apart, value_at=value_at), tiny.digest, "are in use when step")
+    """To the end of the inference, where its place could be the last result's."""
+    over = 3 - tiny.program.layers[-1].args[0].value
+    shared = exchanging(tiny.program, args=lambda own, rows: (own, replace(rows, value=over)), at=13)
+    create(encode_program(shared, tiny.digest))
+    value_at = list(shared.rungs[0].value_at)
+    value_at[3] = value_at[over]
+    refused(create, with_rung(shared, value_at=tuple(value_at)), tiny.digest, "are in use when step 14 begins")
 
 
 def fetching(program, numbers=None, rows=None, more=()):

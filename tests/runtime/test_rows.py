@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -133,6 +134,30 @@ def test_rows_that_changed_under_the_session_are_seen(looking_up, tmp_path):
             weights.open("r+b").write(content[: len(content) // 2])
             with pytest.raises(StorageError, match="was changed while the session had it open"):
                 session(some_ids())
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_change_is_seen_where_nothing_but_rows_is_read(looking_up, tmp_path, hidden):
+    """By the time that the file system notes, or, with `verify`, by what is read."""
+    library = tmp_path / "table.so"
+    library.write_bytes(looking_up.read_bytes())
+    weights = library.with_suffix(".weights")
+    weights.write_bytes(looking_up.with_suffix(".weights").read_bytes())
+    with flexcomp.load(library, verify=hidden) as session:
+        rung = max((one for one in session.ladder if one.budget_bytes < TABLE.nbytes), key=lambda one: one.budget_bytes)
+        session.set_budget(rung.budget_bytes)
+        for _ in range(2):
+            require_right(session, some_ids())
+        assert session.stats()["reads"] == COUNT
+        time.sleep(0.02)
+        before = weights.stat()
+        with weights.open("r+b") as file:
+            file.write(bytes(before.st_size) if hidden else file.read(1))
+        if hidden:
+            os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+        said = "no longer holds what was verified" if hidden else "was changed while the session had it open"
+        with pytest.raises(StorageError, match=said):
+            session(some_ids())
 
 
 def test_the_plan_counts_what_a_row_costs(looking_up):
