@@ -106,7 +106,6 @@ class Models:
         with self._changing:
             if name in self._loaded:
                 self._remove(name)
-                self._reasons[name] = "unloaded"
             elif name not in self._libraries():
                 raise unknown(name)
 
@@ -121,6 +120,7 @@ class Models:
 
     def _remove(self, name: str) -> None:
         """From here on requests are refused; those that the pool has come to an end first."""
+        self._reasons[name] = "unloaded"
         del self._loaded[name]
         self._pool.remove(name)
 
