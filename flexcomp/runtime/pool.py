@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from types import TracebackType
@@ -19,11 +18,12 @@ import tvm_ffi
 
 from flexcomp import runtime_ext
 from flexcomp.arguments import checked_name, checked_number, checked_path, checked_seconds, checked_text
-from flexcomp.errors import BudgetError, InputError, RefusedError
-from flexcomp.units import human_bytes
+from flexcomp.errors import BudgetError, ExecutionError, InputError
 
 from .budget import Budget, parse_budget
 from .library import function, load_program, translated
+from .pool_plan import PooledModel, PoolPlan, PoolStep
+from .pool_requests import Collector, PoolFuture, accepted
 from .ports import TensorInfo, checked_inputs, named_outputs, ports_of
 from .session import check_options, plain
 
@@ -36,96 +36,11 @@ _STEP = 1.25  # between the budgets that a watch tries
 
 
 @dataclass(frozen=True)
-class PooledModel:
-    """A model's share of a pool."""
-
-    name: str
-    lane: int
-    urgency: float
-    rate: float  # requests in a second: given, or learnt
-    deadline_ms: float | None
-    rung: int
-    rungs: int
-    working_bytes: int  # of the lane, in an inference
-    kept_bytes: int  # between inferences
-    predicted_ms: float
-    likely_ms: float  # as its inferences have shown
-
-
-@dataclass(frozen=True)
-class PoolPlan:
-    """What each model of a pool gets, as a table when printed."""
-
-    budget_bytes: int
-    bytes: int  # that all need together
-    least_bytes: int  # the smallest budget for these models
-    most_bytes: int  # with more, nothing gets faster
-    lane_bytes: tuple[int, ...]
-    models: tuple[PooledModel, ...]
-
-    def __str__(self) -> str:
-        head = ("model", "lane", "weight", "rung", "working", "kept", "predicted", "likely")
-        columns = list(zip(head, *(_row(model) for model in self.models), strict=True))
-        widths = [max(map(len, column)) for column in columns]
-        names = [name.ljust(widths[0]) for name in columns[0]]
-        others = [[cell.rjust(width) for cell in column] for column, width in zip(columns[1:], widths[1:], strict=True)]
-        lines = ["  ".join(row) for row in zip(names, *others, strict=True)]
-        lanes = " + ".join(human_bytes(nbytes) for nbytes in self.lane_bytes)
-        used = f"{human_bytes(self.bytes)} of {human_bytes(self.budget_bytes)}, of which lanes work in {lanes}"
-        return "\n".join([*lines, used])
-
-
-@dataclass(frozen=True)
-class PoolStep:
-    """A budget that a watch may choose."""
-
-    budget_bytes: int
-
-
-def _row(model: PooledModel) -> tuple[str, ...]:
-    return (
-        model.name,
-        str(model.lane),
-        f"{model.urgency * model.rate:.3g}",
-        f"{model.rung + 1} of {model.rungs}",
-        human_bytes(model.working_bytes),
-        human_bytes(model.kept_bytes),
-        f"{model.predicted_ms:.2f} ms",
-        f"{model.likely_ms:.2f} ms",
-    )
-
-
-class PoolFuture(Future):
-    """The outputs of a request, by name; `await` works, too. `cancel` takes it out of the queue if it has not begun."""
-
-    def __init__(self, cancel: Callable[[], bool]) -> None:
-        super().__init__()
-        self._take_out = cancel
-        self.wait_ms: float | None = None  # in the queue, of a request that was run
-
-    def cancel(self) -> bool:
-        """Whether the request is not run."""
-        return self.cancelled() or (self._take_out() and super().cancel())
-
-    def __await__(self) -> Generator[Any, None, dict[str, np.ndarray]]:
-        return asyncio.wrap_future(self).__await__()
-
-
-@dataclass(frozen=True)
 class _Member:
     """What the pool knows of a model here."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-
-
-@dataclass(frozen=True)
-class _Begun:
-    """A request that is to be collected."""
-
-    future: PoolFuture
-    outputs: tuple[TensorInfo, ...]
-    results: list[np.ndarray]
 
 
 class Pool:
@@ -150,13 +65,13 @@ class Pool:
         runtime_ext.register()
         with translated():
             self._pool = tvm_ffi.get_global_func(_CREATE)(json.dumps(options))
-        self._submit, self._wait, self._cancel, self._collect = (
-            function(self._pool, name) for name in ("submit", "wait", "cancel", "collect")
-        )
+        self._submit = function(self._pool, "submit")
         self._members: dict[str, _Member] = {}
-        self._begun: dict[int, _Begun] = {}
-        self._lock = threading.Lock()
-        self._collector: threading.Thread | None = None
+        self._changing = threading.Lock()
+        self._process = os.getpid()
+        self._collector = Collector(self._pool)
+        # Also before the interpreter ends, when threads can no longer come back to it.
+        self._closing = weakref.finalize(self, _end, self._pool, self._collector, self._process)
 
     def __repr__(self) -> str:
         return f"<Pool of {', '.join(self._members) or 'no models'}>"
@@ -198,18 +113,22 @@ class Pool:
         program, library = load_program(path)
         found = path.with_suffix(".weights") if weights is None else checked_path(weights, "weights").resolve()
         info = json.loads(program.get_function("summary")())
-        with translated():
-            function(self._pool, "add")(
-                name, json.dumps(model), program, library, str(found), json.dumps(options, default=plain)
-            )
-        self._members[name] = _Member(ports_of(info["inputs"]), ports_of(info["outputs"]))
+        member = _Member(ports_of(info["inputs"]), ports_of(info["outputs"]))
+        session = json.dumps(options, default=plain)
+        self._require_this_process()
+        with self._changing:
+            with translated():
+                function(self._pool, "add")(name, json.dumps(model), program, library, str(found), session)
+            self._members[name] = member
 
     def remove(self, name: str) -> None:
         """Close a model: its requests that wait fail, that which runs ends."""
-        self._member(name)
-        with translated():
-            function(self._pool, "remove")(name)
-        self._members.pop(name, None)
+        self._require_this_process()
+        with self._changing:
+            self._member(name)
+            with translated():
+                function(self._pool, "remove")(name)
+            del self._members[name]
 
     def run(
         self, name: str, inputs: Mapping[str, Any], *, deadline_ms: float | None = None, late: str = "refuse"
@@ -220,26 +139,22 @@ class Pool:
         it passes before the request begins; `late="run"` runs it all the same. Raises RefusedError, InputError,
         StorageError, ExecutionError.
         """
-        member = self._member(name)
-        results = [np.empty(port.shape, port.array_dtype) for port in member.outputs]
-        number = self._begin(name, member, inputs, results, deadline_ms, late, collected=False)
-        self._finish(number)
+        member, results = self._member_and_results(name)
+        submit = self._submission(name, member, inputs, results, deadline_ms, late, collected=False)
+        self._collector.finish(submit())
         return named_outputs(member.outputs, results)
 
     def submit(
         self, name: str, inputs: Mapping[str, Any], *, deadline_ms: float | None = None, late: str = "refuse"
     ) -> PoolFuture:
-        """The same without waiting: the future has the outputs, or the error. Raises RefusedError at once."""
-        member = self._member(name)
-        results = [np.empty(port.shape, port.array_dtype) for port in member.outputs]
-        with self._lock:
-            number = self._begin(name, member, inputs, results, deadline_ms, late, collected=True)
-            future = PoolFuture(lambda: self._take_out(number))
-            self._begun[number] = _Begun(future, member.outputs, results)
-            if self._collector is None:
-                self._collector = threading.Thread(target=self._collect_all, name="flexcomp-pool", daemon=True)
-                self._collector.start()
-        return future
+        """The same without waiting: the future has the outputs, or the error. Raises RefusedError at once.
+
+        Inputs are read when the request runs: they must not change before it is done.
+        """
+        member, results = self._member_and_results(name)
+        self._require_this_process()
+        submit = self._submission(name, member, inputs, results, deadline_ms, late, collected=True)
+        return self._collector.begin(submit, member.outputs, results)
 
     def set_budget(self, budget: int | str | Budget) -> PoolPlan:
         """Share another budget. When this returns, no more is held; inferences that had to give memory back begin anew.
@@ -261,8 +176,10 @@ class Pool:
 
     @property
     def ladder(self) -> tuple[PoolStep, ...]:
-        """Budgets for these models, a quarter apart."""
+        """Budgets for these models, a quarter apart; none without models."""
         plan = self._plan()
+        if not plan["models"]:
+            return ()
         least, most = max(plan["least_bytes"], 1), plan["most_bytes"]
         steps = math.ceil(math.log(max(most / least, 1), _STEP))
         return (*(PoolStep(math.ceil(least * _STEP**i)) for i in range(steps)), PoolStep(max(least, most)))
@@ -295,9 +212,10 @@ class Pool:
     def stats(self) -> dict[str, Any]:
         """What was done, and what is held.
 
-        Keys: budget_bytes, claimed_bytes (that models hold, or inferences may hold by their end), reshared, lanes (bytes,
-        resident_bytes, busy, waiting), models: by name requests, completed, failed, refused, missed (deadlines), restarts,
-        waiting, running, rate (learnt; None: not yet), rung, working_bytes, kept_bytes, resident_bytes, broken (why it cannot
+        Keys: budget_bytes, claimed_bytes (that models hold, or inferences may hold by their end), resident_bytes (that are in
+        memory), reshared, lanes (bytes, resident_bytes, busy, waiting), models: by name requests, completed, failed, refused,
+        missed (deadlines, of those that were admitted), dropped (of these before they began), cancelled, restarts, waiting,
+        running, rate (learnt; None: not yet), rung, working_bytes, kept_bytes, resident_bytes, broken (why it cannot
         run, or None); wait_ms, latency_ms, stall_ms, bytes_read of the last inference, total_bytes_read.
         """
         with translated():
@@ -305,16 +223,11 @@ class Pool:
 
     def resident_arena(self) -> int:
         """Bytes of all arenas that are in memory now."""
-        stats = self.stats()
-        return sum(one["resident_bytes"] for one in (*stats["lanes"], *stats["models"].values()))
+        return self.stats()["resident_bytes"]
 
     def close(self) -> None:
         """Give memory, threads and files back; what waits fails. Closing twice is harmless, and so it is in a forked process."""
-        with translated():
-            function(self._pool, "close")()
-        collector = self._collector
-        if collector is not None and collector is not threading.current_thread():
-            collector.join()
+        self._closing()
 
     def __enter__(self) -> Pool:
         return self
@@ -332,7 +245,15 @@ class Pool:
         with translated():
             return json.loads(function(self._pool, "plan")())
 
-    def _begin(
+    def _require_this_process(self) -> None:
+        if os.getpid() != self._process:  # a lock may be held there for ever
+            raise ExecutionError("the pool was made before this process was forked: make one here")
+
+    def _member_and_results(self, name: str) -> tuple[_Member, list[np.ndarray]]:
+        member = self._member(name)
+        return member, [np.empty(port.shape, port.array_dtype) for port in member.outputs]
+
+    def _submission(
         self,
         name: str,
         member: _Member,
@@ -342,40 +263,20 @@ class Pool:
         late: str,
         *,
         collected: bool,
-    ) -> int:
+    ) -> Callable[[], int]:
+        """What submits a request, and says its number: all that callers hand in is looked at before."""
         options: dict[str, Any] = {"late": checked_name(late, LATE, "late") == "run", "collected": collected}
         if deadline_ms is not None:
             options["deadline_ms"] = _positive(deadline_ms, "deadline_ms")
-        given = checked_inputs(member.inputs, inputs, ())
-        with translated():
-            answer = self._submit(name, json.dumps(options), *map(tvm_ffi.from_dlpack, [*given, *results]))
-        return _accepted(json.loads(answer))["id"]
+        tensors = [tvm_ffi.from_dlpack(array) for array in (*checked_inputs(member.inputs, inputs, ()), *results)]
+        text = json.dumps(options)
 
-    def _finish(self, number: int) -> dict[str, Any]:
-        with translated():
-            answer = self._wait(number)
-        return _accepted(json.loads(answer))
+        def submit() -> int:
+            with translated():
+                answer = self._submit(name, text, *tensors)
+            return accepted(json.loads(answer))["id"]
 
-    def _take_out(self, number: int) -> bool:
-        with translated():
-            taken = bool(self._cancel(number))
-        if taken:
-            with self._lock:
-                self._begun.pop(number, None)
-        return taken
-
-    def _collect_all(self) -> None:
-        while number := self._collect():
-            with self._lock:
-                begun = self._begun.pop(number)
-            if not begun.future.set_running_or_notify_cancel():
-                continue
-            try:
-                begun.future.wait_ms = self._finish(number)["wait_ms"]
-            except BaseException as error:
-                begun.future.set_exception(error)
-            else:
-                begun.future.set_result(named_outputs(begun.outputs, begun.results))
+        return submit
 
 
 def pool_bytes(budget: int | float | str | Budget) -> int:
@@ -392,7 +293,9 @@ def _positive(given: Any, what: str) -> float:
     return float(given)
 
 
-def _accepted(answer: dict[str, Any]) -> dict[str, Any]:
-    if refused := answer.get("refused"):
-        raise RefusedError(refused["message"], refused["reason"], refused["retry_after_s"])
-    return answer
+def _end(pool: tvm_ffi.Module, collector: Collector, process: int) -> None:
+    if os.getpid() != process:
+        return
+    with translated():
+        function(pool, "close")()
+    collector.join()

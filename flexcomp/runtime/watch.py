@@ -180,7 +180,7 @@ class Watch:
 
     def __init__(self, session: Watched, source: Source, interval_s: float, patience_s: float) -> None:
         self._session, self._source, self._interval_s = session, source, interval_s
-        self._hysteresis = Hysteresis([rung.budget_bytes for rung in session.ladder], patience_s)
+        self._hysteresis = Hysteresis([], patience_s)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._main, name="flexcomp-watch", daemon=True)
         self._thread.start()
@@ -221,6 +221,9 @@ class Watch:
     def _follow(self) -> None:
         allowed = self._source.allowed(self._session)
         if allowed is None:
+            return
+        self._hysteresis.budgets = sorted(rung.budget_bytes for rung in self._session.ladder)  # a pool's models change
+        if not self._hysteresis.budgets:
             return
         used = self._session.budget
         if (chosen := self._hysteresis.next(used, allowed, time.monotonic())) == used:

@@ -42,7 +42,9 @@ class LatencyEstimate {
     const double ratio = took / predicted;
     if (!noted_) ratio_ = ratio, apart_ = ratio / 4;
     noted_ = true;
-    const double error = ratio - ratio_;
+    // One that was stopped for a second says little of the next.
+    const double most = kMostApart * std::max(apart_, ratio_ / 16);
+    const double error = std::clamp(ratio - ratio_, -most, most);
     ratio_ += error / 8;
     apart_ += (std::abs(error) - apart_) / 4;
   }
@@ -53,7 +55,7 @@ class LatencyEstimate {
   double Safe(double predicted) const noexcept { return (ratio_ + kDeviations * apart_) * predicted; }
 
  private:
-  static constexpr double kDeviations = 4;
+  static constexpr double kDeviations = 4, kMostApart = 4;
 
   bool noted_ = false;
   double ratio_ = 1, apart_ = 0.25;

@@ -37,6 +37,9 @@ void LaneMemory::Resize(uint64_t asked) {
   const uint64_t nbytes = RoundedUp(asked, SystemPage());
   if (nbytes > reserved_) RaiseError("BudgetError", "a lane of ", asked, " bytes is more than this machine has memory");
   if (nbytes < nbytes_) {
+    // Of a huge page that is given back in part, a control group would go on counting all.
+    const uint64_t whole = nbytes / kHugePage * kHugePage;
+    ::madvise(base_ + whole, nbytes_ - whole, MADV_DONTNEED);
     // Also so that no huge page reaches behind what may be used. Where the system cannot note one more range, the memory goes
     // back all the same.
     if (::mmap(base_ + nbytes, nbytes_ - nbytes, PROT_NONE, kReserved | MAP_FIXED, -1, 0) == MAP_FAILED)

@@ -62,6 +62,7 @@ class Network {
   bool stopping = false; // told to stop, and not parked since
   std::string broken;    // why it was closed; empty: it is open
   LatencyEstimate latency;
+  double storage_rate = 500e6;  // bytes per second, as inferences that had to read what is kept show
   double noted_at = 0;   // when an inference last ended
 
  private:

@@ -1,9 +1,7 @@
 #include "pool/pool.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -17,7 +15,10 @@ constexpr uint32_t kMostLanes = 64;
 constexpr uint64_t kMostWaiting = 1 << 16;
 constexpr double kUnknownRate = 1;  // requests in a second
 
+constexpr double kLeastFactor = 1e-6, kMostFactor = 1e6;  // of urgency and rates: products of them can be added up
+
 bool IsPositive(double number) { return std::isfinite(number) && number > 0; }
+bool IsFactor(double number) { return number >= kLeastFactor && number <= kMostFactor; }
 
 void Check(const PoolOptions& options) {
   if (options.lanes == 0 || options.lanes > kMostLanes)
@@ -29,8 +30,10 @@ void Check(const PoolOptions& options) {
 
 void Check(const std::string& name, const ModelOptions& options) {
   if (name.empty()) Raise("InputError", "a model needs a name");
-  if (!IsPositive(options.urgency)) RaiseError("InputError", "the urgency of ", name, " is ", options.urgency, ": it must be above 0");
-  if (options.rate && !IsPositive(*options.rate)) RaiseError("InputError", "the rate of ", name, " is ", *options.rate, ": it must be above 0");
+  if (!IsFactor(options.urgency))
+    RaiseError("InputError", "the urgency of ", name, " is ", options.urgency, ": it must be from ", kLeastFactor, " to ", kMostFactor);
+  if (options.rate && !IsFactor(*options.rate))
+    RaiseError("InputError", "the rate of ", name, " is ", *options.rate, ": it must be from ", kLeastFactor, " to ", kMostFactor);
   if (options.deadline_s && !IsPositive(*options.deadline_s))
     RaiseError("InputError", "the deadline of ", name, " is ", *options.deadline_s * 1e3, " ms: it must be above 0");
 }
@@ -42,21 +45,13 @@ CpuSet Computing() {
   return all.compute.empty() ? *available : all.compute;
 }
 
-// Within `keep`; the ones that keep least, where none is.
-std::vector<uint32_t> Allowed(const std::vector<ShareRung>& ladder, uint64_t keep) {
-  const uint64_t most = std::max(keep, std::ranges::min_element(ladder, {}, &ShareRung::kept)->kept);
-  std::vector<uint32_t> rungs;
-  for (uint32_t i = 0; i < ladder.size(); ++i)
-    if (ladder[i].kept <= most) rungs.push_back(i);
-  return rungs;
-}
-
 }  // namespace
 
 Pool::Pool(const PoolOptions& options) : options_(options), budget_(options.budget) {
   Check(options);
-  if (options.lanes > 1 && static_cast<int>(options.lanes) > Computing().count())
-    RaiseError("InputError", options.lanes, " lanes need a core each, and there are ", Computing().count());
+  if (options.lanes > 1) cores_ = Computing();
+  if (options.lanes > 1 && static_cast<int>(options.lanes) > cores_.count())
+    RaiseError("InputError", options.lanes, " lanes need a core each, and there are ", cores_.count());
   for (uint32_t lane = 0; lane < options.lanes; ++lane) lanes_.push_back(std::make_unique<Lane>());
   try {
     for (uint32_t lane = 0; lane < options.lanes; ++lane) lanes_[lane]->thread = std::thread([this, lane] { Main(lane); });
@@ -68,8 +63,12 @@ Pool::Pool(const PoolOptions& options) : options_(options), budget_(options.budg
 
 Pool::~Pool() { Close(); }
 
-void Pool::RequireOpen() const {
+// Before any lock is taken, which a thread may have held when the process was forked.
+void Pool::RequireThisProcess() const {
   if (!process_.IsThisProcess()) Raise("ExecutionError", "the pool was made before this process was forked: make one here");
+}
+
+void Pool::RequireOpen() const {
   if (closed_) Raise("ExecutionError", "the pool is closed");
 }
 
@@ -85,7 +84,7 @@ LanePlace Pool::PlaceOf(uint32_t lane) const {
   LanePlace place{lanes_[lane]->memory};
   place.threads = options_.threads;
   if (options_.lanes == 1) return place;
-  const std::vector<int> cores = Computing().cpus();
+  const std::vector<int> cores = cores_.cpus();
   const auto part = [&](uint32_t of) { return cores.size() * of / options_.lanes; };
   CpuSet own;
   for (size_t i = part(lane); i < part(lane + 1); ++i) own.Insert(cores[i]);
@@ -99,7 +98,7 @@ uint32_t Pool::ChooseLane() const {
   const double now = Now();
   std::vector<std::pair<double, size_t>> load(lanes_.size());
   for (const auto& [number, model] : models_)
-    load[model.network->lane].first += RateOf(model, now) * SecondsOf(*model.network, false);
+    load[model.network->lane].first += RateOf(model, now) * model.network->latency.Likely(model.network->ladder()[model.network->target].seconds);
   for (const auto& network : networks_) ++load[network->lane].second;
   return static_cast<uint32_t>(std::ranges::min_element(load) - load.begin());
 }
@@ -108,104 +107,20 @@ double Pool::RateOf(const Model& model, double now) const {
   return model.options.rate ? *model.options.rate : model.rate.PerSecond(now).value_or(kUnknownRate);
 }
 
-double Pool::SecondsOf(const Network& network, bool safe) const {
-  const ShareRung& rung = network.ladder()[network.target];
-  const double loading = network.cold ? static_cast<double>(rung.kept) / storage_rate_ : 0;
-  return loading + (safe ? network.latency.Safe(rung.seconds) : network.latency.Likely(rung.seconds));
+double Pool::LoadingOf(const Network& network) noexcept {
+  return network.cold ? static_cast<double>(network.ladder()[network.target].kept) / network.storage_rate : 0;
 }
 
-double Pool::SecondsOf(uint32_t model) const { return SecondsOf(*models_.at(model).network, true); }
-
-// ------------------------------------------------------------------------------------------------- shares
-
-std::vector<ShareModel> Pool::ShareModels(double now, bool meet_deadlines, std::vector<std::vector<uint32_t>>& kept) const {
-  std::vector<ShareModel> models;
-  kept.clear();
-  for (const auto& network : networks_) {
-    ShareModel shared;
-    shared.weight = 0;
-    shared.lane = network->lane;
-    uint64_t keep = UINT64_MAX;
-    double deadline = INFINITY;
-    for (const auto& [number, model] : models_) {
-      if (model.network != network.get()) continue;
-      shared.weight += RateOf(model, now) * model.options.urgency;
-      keep = std::min(keep, model.options.keep);
-      deadline = std::min(deadline, model.options.deadline_s.value_or(INFINITY));
-    }
-    std::vector<uint32_t> rungs = Allowed(network->ladder(), keep);
-    const auto late = [&](uint32_t rung) { return network->latency.Safe(network->ladder()[rung].seconds) > deadline; };
-    if (meet_deadlines && !std::ranges::all_of(rungs, late)) std::erase_if(rungs, late);
-    for (const uint32_t rung : rungs) {
-      shared.rungs.push_back(network->ladder()[rung]);
-      shared.rungs.back().seconds *= network->latency.ratio();
-    }
-    kept.push_back(std::move(rungs));
-    models.push_back(std::move(shared));
-  }
-  // Lanes are numbered below the number of models.
-  std::vector<uint32_t> used;
-  for (ShareModel& model : models) {
-    const auto found = std::ranges::find(used, model.lane);
-    const auto number = static_cast<uint32_t>(found - used.begin());
-    if (found == used.end()) used.push_back(model.lane);
-    model.lane = number;
-  }
-  return models;
+RequestQueue::SecondsOf Pool::SecondsInOrder() const {
+  return [this, loaded = std::vector<const Network*>()](uint32_t model) mutable {
+    const Network& network = *models_.at(model).network;
+    const bool first = std::ranges::find(loaded, &network) == loaded.end();
+    if (first) loaded.push_back(&network);
+    return (first ? LoadingOf(network) : 0) + network.latency.Safe(network.ladder()[network.target].seconds);
+  };
 }
 
-std::optional<std::vector<uint32_t>> Pool::FindShares(uint64_t budget, double now, uint64_t& least) const {
-  std::vector<std::vector<uint32_t>> kept;
-  for (const bool meet_deadlines : {true, false}) {
-    const std::vector<ShareModel> models = ShareModels(now, meet_deadlines, kept);
-    Shares shares = ShareExactly(models, budget);
-    least = shares.least;
-    if (shares.rungs.empty()) continue;
-    for (size_t i = 0; i < kept.size(); ++i) shares.rungs[i] = kept[i][shares.rungs[i]];
-    return std::move(shares.rungs);
-  }
-  return std::nullopt;
-}
-
-void Pool::Share(uint64_t budget) {
-  if (!networks_.empty()) {
-    uint64_t least = 0;
-    const auto rungs = FindShares(budget, Now(), least);
-    if (!rungs)
-      RaiseError("BudgetError", "a budget of ", budget, " bytes is too small for ", networks_.size(),
-                 networks_.size() > 1 ? " models: the smallest that is enough for them is " : " model: the smallest that is enough is ",
-                 least, " bytes");
-    for (size_t i = 0; i < networks_.size(); ++i) networks_[i]->target = (*rungs)[i];
-    ++reshared_;
-  }
-  budget_ = budget;
-  shared_at_ = Now();
-}
-
-void Pool::ShareAnew() {
-  constexpr double kEvery = 1, kHorizon = 10, kLeastGain = 0.02;
-  const double now = Now();
-  if (now - shared_at_ < kEvery || networks_.empty()) return;
-  shared_at_ = now;
-  uint64_t least = 0;
-  const auto rungs = FindShares(budget_, now, least);
-  if (!rungs) return;
-  double before = 0, after = 0, moving = 0;
-  std::vector<std::vector<uint32_t>> kept;
-  const std::vector<ShareModel> models = ShareModels(now, false, kept);
-  for (size_t i = 0; i < networks_.size(); ++i) {
-    const Network& network = *networks_[i];
-    const auto& ladder = network.ladder();
-    const double cost = models[i].weight * network.latency.ratio();
-    before += cost * ladder[network.target].seconds;
-    after += cost * ladder[(*rungs)[i]].seconds;
-    if ((*rungs)[i] != network.target) moving += static_cast<double>(ladder[(*rungs)[i]].kept) / storage_rate_;
-  }
-  if (before - after < kLeastGain * before || (before - after) * kHorizon < moving) return;
-  for (size_t i = 0; i < networks_.size(); ++i) networks_[i]->target = (*rungs)[i];
-  ++reshared_;
-  Settle();
-}
+// ------------------------------------------------------------------------------------------------- memory
 
 uint64_t Pool::Claimed() const noexcept {
   uint64_t sum = 0;
@@ -269,6 +184,7 @@ void Pool::ParkNow(Network& network) {
 void Pool::Add(const std::string& name, const ModelOptions& options, const Program& program, const std::string& library,
                const std::string& weights, const tvm::ffi::json::Object& session_options) {
   Check(name, options);
+  RequireThisProcess();
   const std::lock_guard changes(changes_);
   uint32_t lane = 0;
   Network* network = nullptr;
@@ -293,11 +209,12 @@ void Pool::Add(const std::string& name, const ModelOptions& options, const Progr
   if (fresh) networks_.push_back(std::move(opened));
   const auto model = models_.emplace(next_model_, Model{name, options, network, {}}).first;
   try {
-    Share(budget_);
+    const std::vector<uint32_t> targets = SharesOf(budget_);
     if (fresh) {
-      network->Park(network->target);
-      network->rung = network->target;
+      network->Park(targets.back());
+      network->rung = targets.back();
     }
+    Use(targets);
   } catch (...) {
     models_.erase(model);
     if (fresh) networks_.pop_back();
@@ -308,6 +225,7 @@ void Pool::Add(const std::string& name, const ModelOptions& options, const Progr
 }
 
 void Pool::Remove(const std::string& name) {
+  RequireThisProcess();
   const std::lock_guard changes(changes_);
   Lock lock(mutex_);
   RequireOpen();
@@ -328,20 +246,22 @@ void Pool::Remove(const std::string& name) {
     networks_.erase(found);
     closing.reset();
   }
-  Share(budget_);
+  if (!networks_.empty()) Use(SharesOf(budget_));
   Settle();
 }
 
 void Pool::SetBudget(uint64_t budget) {
+  RequireThisProcess();
   const std::lock_guard changes(changes_);
   Lock lock(mutex_);
   RequireOpen();
-  Share(budget);
+  Use(SharesOf(budget));
+  budget_ = budget;
   Settle();
   for (const auto& lane : lanes_) {
     Network* const running = lane->running;
     if (Claimed() <= budget_ || running == nullptr || !running->broken.empty()) continue;
-    if (running->rung == running->target && lane->memory.nbytes() <= LaneTarget(running->lane)) continue;
+    if (running->claimed <= running->ladder()[running->target].kept && lane->memory.nbytes() <= LaneTarget(running->lane)) continue;
     running->Stop();
     running->stopping = true;
   }
@@ -357,6 +277,8 @@ void Pool::Close() {
     wake_.notify_all();
     done_.notify_all();
   }
+  // Whoever removes a model or sets a budget comes to an end: lanes end their inferences.
+  const std::lock_guard changes(changes_);
   for (const auto& lane : lanes_)
     if (lane->thread.joinable()) lane->thread.join();
   const std::lock_guard lock(mutex_);

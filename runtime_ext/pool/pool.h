@@ -28,6 +28,7 @@
 #include "pool/request_queue.h"
 #include "pool/shares.h"
 #include "process_mark.h"
+#include "threads/cpu_set.h"
 
 namespace flexcomp {
 
@@ -99,7 +100,7 @@ class Pool {
   Submitted Submit(const std::string& name, const RequestOptions& options, std::vector<tvm::ffi::Any> tensors);
   // Waits until it is done, and forgets it. Throws what running it threw. `refusal`: it was dropped as its deadline had passed.
   Completion Wait(uint64_t id, std::optional<Refusal>& refusal);
-  // Takes a request out that has not begun. False: it has, or is done.
+  // Takes a request out that has not begun, and forgets it; whoever waits for it is told. False: it has, or is done.
   bool Cancel(uint64_t id);
   // Waits for the next request that is done, of those to be collected; 0: the pool is closed.
   uint64_t Collect();
@@ -116,7 +117,7 @@ class Pool {
     Network* network;
     RateEstimate rate;
     bool leaving = false;  // about to be removed: takes no requests
-    uint64_t requests = 0, completed = 0, failed = 0, refused = 0, missed = 0, restarts = 0, waiting = 0, running = 0;
+    uint64_t requests = 0, completed = 0, failed = 0, refused = 0, missed = 0, dropped = 0, cancelled = 0, restarts = 0, waiting = 0, running = 0;
     double wait_s = 0, run_s = 0;  // of the last one
   };
   struct Request {
@@ -124,7 +125,7 @@ class Pool {
     std::optional<double> deadline;  // also of those that may be late
     bool late = false, collected = false;
     std::vector<tvm::ffi::Any> tensors;
-    bool running = false, done = false;
+    bool running = false, done = false, waited = false;
     std::optional<tvm::ffi::Error> error{};
     std::optional<Refusal> refusal{};
     Completion completion{};
@@ -142,13 +143,15 @@ class Pool {
   void RequireOpen() const;
   Model& ModelOf(const std::string& name);
   double RateOf(const Model& model, double now) const;
-  double SecondsOf(const Network& network, bool safe) const;
-  double SecondsOf(uint32_t model) const;
+  // Of an inference; with loading what is kept, where that is not there.
+  static double LoadingOf(const Network& network) noexcept;
 
   // Shares for the models there are; `without` deadlines, or such that they are met.
   std::vector<ShareModel> ShareModels(double now, bool meet_deadlines, std::vector<std::vector<uint32_t>>& kept) const;
-  // Sets the targets of all networks. Throws BudgetError, and changes nothing.
-  void Share(uint64_t budget);
+  double DeadlineOf(const Network& network) const;  // the shortest of its models'; infinite: none
+  // A target for each network. Throws BudgetError.
+  std::vector<uint32_t> SharesOf(uint64_t budget) const;
+  void Use(const std::vector<uint32_t>& targets);
   std::optional<std::vector<uint32_t>> FindShares(uint64_t budget, double now, uint64_t& least) const;
   void ShareAnew();  // where rates have changed so much that it pays
   uint64_t Claimed() const noexcept;
@@ -166,7 +169,9 @@ class Pool {
   bool Dispatchable(uint32_t lane);
   void RunFirst(uint32_t lane, Lock& lock);
   std::optional<tvm::ffi::Error> RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took);
-  void NoteStorage(const Network& network);
+  static void NoteStorage(Network& network);
+  RequestQueue::SecondsOf SecondsInOrder() const;
+  void RequireThisProcess() const;
   void Complete(Request& request);
   void FailWaiting(uint32_t lane, const std::string& kind, const std::string& message, std::optional<uint32_t> model);
 
@@ -186,7 +191,7 @@ class Pool {
   std::deque<uint64_t> collected_;
   uint64_t reshared_ = 0;
   double shared_at_ = 0;            // when rates were last looked at
-  double storage_rate_ = 500e6;     // bytes per second, as first inferences show
+  CpuSet cores_;  // of all lanes
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
 

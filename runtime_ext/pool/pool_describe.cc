@@ -16,6 +16,7 @@ json::Value OrNull(const std::optional<double>& number) { return number ? json::
 }  // namespace
 
 json::Object Pool::Plan() {
+  RequireThisProcess();
   const std::lock_guard lock(mutex_);
   RequireOpen();
   const double now = Now();
@@ -63,13 +64,18 @@ json::Object Pool::Plan() {
 }
 
 json::Object Pool::Stats() {
+  RequireThisProcess();
   const std::lock_guard lock(mutex_);
   RequireOpen();
   const double now = Now();
+  uint64_t resident = 0;
+  for (const auto& network : networks_)
+    if (network->broken.empty()) resident += network->ResidentNbytes();
   json::Array lanes;
   for (const auto& lane : lanes_) {
     json::Object one;
     one.Set("bytes", Int(lane->memory.nbytes()));
+    resident += lane->memory.Resident();
     one.Set("resident_bytes", Int(lane->memory.Resident()));
     one.Set("busy", lane->running != nullptr);
     one.Set("waiting", Int(lane->queue.size()));
@@ -80,7 +86,8 @@ json::Object Pool::Stats() {
     const Network& network = *model.network;
     json::Object one;
     for (const auto& [name, count] : {std::pair{"requests", model.requests}, {"completed", model.completed}, {"failed", model.failed},
-                                      {"refused", model.refused}, {"missed", model.missed}, {"restarts", model.restarts},
+                                      {"refused", model.refused}, {"missed", model.missed}, {"dropped", model.dropped},
+                                      {"cancelled", model.cancelled}, {"restarts", model.restarts},
                                       {"waiting", model.waiting}, {"running", model.running}})
       one.Set(name, Int(count));
     one.Set("wait_ms", model.wait_s * 1e3);
@@ -100,6 +107,7 @@ json::Object Pool::Stats() {
   json::Object stats;
   stats.Set("budget_bytes", Int(budget_));
   stats.Set("claimed_bytes", Int(Claimed()));
+  stats.Set("resident_bytes", Int(resident));
   stats.Set("reshared", Int(reshared_));
   stats.Set("lanes", lanes);
   stats.Set("models", models);

@@ -24,6 +24,7 @@ std::string Milliseconds(double seconds) {
 Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& options, std::vector<tvm::ffi::Any> tensors) {
   if (options.deadline_s && !(std::isfinite(*options.deadline_s) && *options.deadline_s > 0))
     RaiseError("InputError", "a deadline of ", *options.deadline_s * 1e3, " ms was given: it must be above 0");
+  RequireThisProcess();
   const std::lock_guard lock(mutex_);
   RequireOpen();
   const double now = Now();
@@ -32,9 +33,7 @@ Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& opti
   if (tensors.size() != network.ports())
     RaiseError("InputError", name, " takes ", network.ports(), " tensors, for its inputs and outputs, not ", tensors.size());
   Lane& lane = *lanes_[network.lane];
-  model.rate.Note(now);
   ++model.requests;
-  const auto seconds = [this](uint32_t number) { return SecondsOf(number); };
   const double free = std::max(now, lane.free);
   const auto refuse = [&](const char* reason, const std::string& message, double retry) {
     ++model.refused;
@@ -42,7 +41,7 @@ Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& opti
   };
   if (model.waiting >= options_.most_waiting)
     return refuse("queue", std::to_string(model.waiting) + " requests of " + name + " wait already, as many as may",
-                  free - now + lane.queue.Seconds(seconds) / 2);
+                  free - now + lane.queue.Seconds(SecondsInOrder()) / 2);
 
   Request request;
   request.deadline = options.deadline_s ? options.deadline_s : model.options.deadline_s;
@@ -50,21 +49,27 @@ Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& opti
   request.late = options.late;
   request.collected = options.collected;
   request.tensors = std::move(tensors);
-  const double likely = SecondsOf(network, false);
+  const double likely = LoadingOf(network) + network.latency.Likely(network.ladder()[network.target].seconds);
   const auto number = std::ranges::find(models_, &model, [](auto& entry) { return &entry.second; })->first;
   request.queued = {next_request_, number, now, request.deadline.value_or(RequestQueue::Due(now, likely, model.options.urgency)),
                     options.late ? std::nullopt : request.deadline};
-  const RequestQueue::Outlook outlook = lane.queue.Look(request.queued, free, seconds);
+  RequestQueue::Outlook outlook = lane.queue.Look(request.queued, free, SecondsInOrder());
+  // One that may be late makes room instead.
+  while (!request.queued.deadline && outlook.spoiled != nullptr) {
+    request.queued.due = outlook.spoiled->due;
+    outlook = lane.queue.Look(request.queued, free, SecondsInOrder());
+  }
   // An estimate that has become too large would refuse whatever could correct it: now and then an idle lane tries.
   const bool tries = lane.running == nullptr && lane.queue.empty() && request.deadline && now - network.noted_at > kTrusted &&
                      network.ladder()[network.target].seconds < *request.deadline - now;
   if (!outlook.meets && !tries) {
     const std::string ends = "would end in " + Milliseconds(outlook.ends - now);
     return refuse("deadline",
-                  outlook.spoiled != 0 ? "a request of " + name + " would make another miss its deadline"
+                  outlook.spoiled != nullptr ? "a request of " + name + " would make another miss its deadline"
                                        : "a request of " + name + " " + ends + ", behind its deadline of " + Milliseconds(*request.deadline - now),
-                  outlook.spoiled != 0 ? seconds(number) : outlook.ends - *request.deadline);
+                  outlook.spoiled != nullptr ? likely : outlook.ends - *request.deadline);
   }
+  model.rate.Note(now);
   const uint64_t id = next_request_++;
   lane.queue.Push(request.queued);
   requests_.emplace(id, std::move(request));
@@ -74,11 +79,13 @@ Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& opti
 }
 
 Completion Pool::Wait(uint64_t id, std::optional<Refusal>& refusal) {
+  RequireThisProcess();
   Request request;
   {
     Lock lock(mutex_);
     const auto found = requests_.find(id);
-    if (found == requests_.end()) RaiseError("InputError", "there is no request ", id);
+    if (found == requests_.end() || found->second.waited) RaiseError("InputError", "there is no request ", id, ", or somebody waits for it");
+    found->second.waited = true;
     done_.wait(lock, [&] { return found->second.done; });
     request = std::move(found->second);
     requests_.erase(found);
@@ -91,6 +98,7 @@ Completion Pool::Wait(uint64_t id, std::optional<Refusal>& refusal) {
 }
 
 bool Pool::Cancel(uint64_t id) {
+  RequireThisProcess();
   Request cancelled;
   const std::lock_guard lock(mutex_);
   const auto found = requests_.find(id);
@@ -98,12 +106,20 @@ bool Pool::Cancel(uint64_t id) {
   const auto model = models_.find(found->second.queued.model);
   lanes_[model->second.network->lane]->queue.Remove(id);
   --model->second.waiting;
+  ++model->second.cancelled;
+  wake_.notify_all();
+  if (found->second.waited) {
+    found->second.error.emplace("ExecutionError", "the request was cancelled", "");
+    Complete(found->second);
+    return true;
+  }
   cancelled = std::move(found->second);
   requests_.erase(found);
   return true;
 }
 
 uint64_t Pool::Collect() {
+  RequireThisProcess();
   Lock lock(mutex_);
   collect_.wait(lock, [this] { return ended_ || !collected_.empty(); });
   if (collected_.empty()) return 0;
@@ -153,6 +169,7 @@ bool Pool::Dispatchable(uint32_t number) {
     Model& model = models_.at(late.model);
     --model.waiting;
     ++model.missed;
+    ++model.dropped;
     Request& request = requests_.at(late.id);
     request.refusal = {"deadline", "the deadline of a request of " + model.name + " passed while it waited", 0};
     Complete(request);
@@ -165,7 +182,8 @@ bool Pool::Dispatchable(uint32_t number) {
 }
 
 std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took) {
-  const bool again = !lane.queue.empty() && models_.at(lane.queue.first().model).network == &network;
+  const bool alone = std::ranges::none_of(networks_, [&](const auto& other) { return other->lane == network.lane && other.get() != &network; });
+  const bool again = lane.queue.empty() ? alone : models_.at(lane.queue.first().model).network == &network;
   std::optional<tvm::ffi::Error> error;
   try {
     if (!network.broken.empty()) Raise("ExecutionError", network.broken);
@@ -185,11 +203,13 @@ std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const 
   return error;
 }
 
-void Pool::NoteStorage(const Network& network) {
+void Pool::NoteStorage(Network& network) try {
   const tvm::ffi::json::Object stats = network.Stats();
   const auto seconds = stats["read_ms"].cast<double>() * 1e-3;
   const auto nbytes = static_cast<double>(stats["bytes_read"].cast<int64_t>());
-  if (seconds > 1e-3 && nbytes > 1e6) storage_rate_ += (nbytes / seconds - storage_rate_) / 4;
+  if (seconds > 1e-3 && nbytes > 1e6) network.storage_rate += (nbytes / seconds - network.storage_rate) / 2;
+} catch (const tvm::ffi::Error&) {
+  // A library of another version, which says it in another way.
 }
 
 void Pool::RunFirst(uint32_t number, Lock& lock) {
@@ -202,8 +222,8 @@ void Pool::RunFirst(uint32_t number, Lock& lock) {
   const double begin = Now();
   lane.queue.Remove(request.queued.id);
   lane.running = &network;
-  lane.free = begin + SecondsOf(network, true);
-  network.claimed = network.ladder()[rung].kept;
+  lane.free = begin + LoadingOf(network) + network.latency.Safe(network.ladder()[rung].seconds);
+  if (network.broken.empty()) network.claimed = network.ladder()[rung].kept;
   request.running = true;
   --model.waiting;
   ++model.running;
@@ -247,7 +267,11 @@ void Pool::RunFirst(uint32_t number, Lock& lock) {
   }
   if (network.stopping) ParkNow(network);
   SettleLane(number);
-  ShareAnew();
+  try {
+    ShareAnew();
+  } catch (const std::exception&) {
+    // The shares in use are right, too.
+  }
   wake_.notify_all();
   done_.notify_all();
 }

@@ -27,17 +27,17 @@ std::vector<Queued> RequestQueue::DropLate(double now) {
 
 RequestQueue::Outlook RequestQueue::Look(const Queued& request, double free, const SecondsOf& seconds) const {
   const auto behind = std::ranges::upper_bound(requests_, request, Before);
-  const double own = seconds(request.model);
   double time = free;
   for (auto other = requests_.begin(); other != behind; ++other) time += seconds(other->model);
-  Outlook outlook{true, time + own, 0};
+  const double own = seconds(request.model);
+  Outlook outlook{true, time + own, nullptr};
   outlook.meets = !request.deadline || outlook.ends <= *request.deadline;
   for (auto other = behind; other != requests_.end(); ++other) {
     time += seconds(other->model);
     // One that would be late in any case is nobody's fault.
     if (other->deadline && time <= *other->deadline && time + own > *other->deadline) {
       outlook.meets = false;
-      outlook.spoiled = other->id;
+      outlook.spoiled = &*other;
       break;
     }
   }

@@ -1,9 +1,10 @@
 // The requests of a lane, in the order in which they are due.
 //
 // One with a deadline is due then. One without is due when it will have waited for kPatience times what it takes, less where it is
-// urgent: short and urgent ones come first, and as everything that comes later is due later, none waits for ever.
+// urgent, but never more than kMostPatience: short and urgent ones come first, and as everything that comes later is due later, none waits for ever.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -21,12 +22,15 @@ struct Queued {
 
 class RequestQueue {
  public:
-  using SecondsOf = std::function<double(uint32_t model)>;  // that a request of a model may take
+  // That a request of a model may take; asked in the order in which they would run, as the first of a model may take longer.
+  using SecondsOf = std::function<double(uint32_t model)>;
 
-  static constexpr double kPatience = 10;
+  static constexpr double kPatience = 10, kMostPatience = 60;  // times; seconds
 
   // When a request without a deadline is due, that takes `seconds`.
-  static double Due(double now, double seconds, double urgency) noexcept { return now + kPatience * seconds / urgency; }
+  static double Due(double now, double seconds, double urgency) noexcept {
+    return now + std::min(kPatience * seconds / urgency, kMostPatience);
+  }
 
   void Push(const Queued& request);
   bool Remove(uint64_t id);
@@ -43,7 +47,7 @@ class RequestQueue {
   struct Outlook {
     bool meets;
     double ends;       // the request
-    uint64_t spoiled;  // id of another whose deadline would pass; 0: none
+    const Queued* spoiled;  // another whose deadline would pass; nullptr: none
   };
   Outlook Look(const Queued& request, double free, const SecondsOf& seconds) const;
 

@@ -145,6 +145,12 @@ Arguments ParseArguments(int argc, char** argv) {
     parsed.pool = models;
   else if (!models.empty())
     parsed.model = models[0];
+  if (!pool && (parsed.lanes != 1 || !parsed.urgency.empty() || !parsed.rate.empty() || !parsed.deadline_ms.empty()))
+    throw UsageError("--lanes, --urgency, --rate and --deadline need --pool");
+  if (pool && (!parsed.weights.empty() || !parsed.compute_cpus.empty() || !parsed.loader_cpu.empty() || !parsed.inputs.empty() ||
+               !parsed.trace.empty() || parsed.warm || parsed.reset_state || parsed.read_rate > 0 || parsed.switch_budgets > 0))
+    throw UsageError("with --pool only --budget, --threads, --repeat, --warmup, --output-dir, --seed, --verify, --buffered, "
+                     "--read-bandwidth, --no-affinity, --no-help and the pool's own options count");
   if (pool && !parsed.budget.nbytes && !parsed.help) throw UsageError("--pool needs --budget, in bytes, such as 64MB");
   if (parsed.repeat < 1) throw UsageError("--repeat takes at least 1");
   if (parsed.callers > 0 && parsed.switch_budgets == 0) throw UsageError("--callers needs --switch-budgets");

@@ -164,9 +164,10 @@ void RunPool(const Arguments& arguments, int64_t started) {
   const double start_ms = static_cast<double>(MonotonicNs() - started) * 1e-6;
   const uint64_t idle_rss = RssBytes();
   ResetPeakRss();
-  std::vector<std::thread> threads;
-  for (const auto& client : clients) threads.emplace_back([&client] { client->Run(); });
-  for (std::thread& thread : threads) thread.join();
+  {
+    std::vector<std::jthread> threads;  // joined at the end of this block
+    for (const auto& client : clients) threads.emplace_back([&client] { client->Run(); });
+  }
   const uint64_t peak_rss = PeakRssBytes();
   for (const auto& client : clients) client->RethrowError();
 

@@ -82,6 +82,7 @@ void Arena::TakeFrom(Arena& other, const Carried& carried) noexcept {
     done += nbytes;
     other.Discard(carried.from + done, carried.nbytes - done);
   }
+  Discard(carried.to, carried.nbytes);  // the rest of huge pages
 }
 
 void Arena::Shrink(uint64_t nbytes, const Carried& carried) noexcept {

@@ -255,6 +255,7 @@ template <typename TakeInputs, typename GiveOutputs>
 void Session::Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, const TakeInputs& take_inputs,
                     const GiveOutputs& give_outputs) {
   double stall_s = 0;
+  states_written_ = true;
   while (!TryInfer(take_inputs, give_outputs, stall_s)) use.Switch();
   CommitStates();  // now that nothing can fail any more
   const auto end = Clock::now();

@@ -181,6 +181,7 @@ class Session {
   void CommitStates() noexcept;  // behind an inference: what it made of them is what the next one reads
   void TakeBack() noexcept;  // behind one that is not completed: what it exchanged of them; while its values are in the arena
   Carried CarriedTo(size_t rung) const noexcept;  // all states, from where they lie
+  Carried CarriedAlong(size_t rung) const noexcept;  // the same, or nothing if nobody has written any: fresh memory is zeros, too
   // Uses a rung for which the arena has room; the loader is idle.
   void Use(size_t rung) noexcept;
   void OpenLoads() noexcept;
@@ -213,6 +214,7 @@ class Session {
   size_t wanted_;  // the rung to be used as soon as possible
   size_t rung_;    // the rung in use
   size_t states_rung_ = 0;  // at whose address the states lie
+  bool states_written_ = false;
   uint32_t exchanged_ = 0;  // the steps before this one may have exchanged bytes of states, in the inference that runs
   struct {
     uint64_t bytes = 0, reads = 0;

@@ -52,7 +52,7 @@ bool Session::MakeRoom(size_t rung) {
       has_room = !running_;
       if (has_room) {
         loader_->Abort();  // it may be reading for the next inference
-        if (!arena_.Grow(nbytes, CarriedTo(rung))) throw;
+        if (!arena_.Grow(nbytes, CarriedAlong(rung))) throw;
         Use(rung);
       }
     }
@@ -66,13 +66,13 @@ void Session::SwitchToWanted() noexcept {
   loader_->Abort();  // it may be reading for the next inference
   const uint64_t nbytes = OwnNbytes(wanted_);
   if (nbytes <= arena_.nbytes()) {
-    arena_.Shrink(nbytes, CarriedTo(wanted_));
+    arena_.Shrink(nbytes, CarriedAlong(wanted_));
   } else if (nbytes <= next_arena_.nbytes()) {
-    next_arena_.TakeFrom(arena_, CarriedTo(wanted_));
+    next_arena_.TakeFrom(arena_, CarriedAlong(wanted_));
     arena_ = std::exchange(next_arena_, {});
-  } else if (!arena_.Grow(nbytes, CarriedTo(wanted_))) {
+  } else if (!arena_.Grow(nbytes, CarriedAlong(wanted_))) {
     wanted_ = rung_;
-    arena_.Shrink(OwnNbytes(rung_), CarriedTo(rung_));
+    arena_.Shrink(OwnNbytes(rung_), CarriedAlong(rung_));
   }
   Use(wanted_);
 }
@@ -81,7 +81,7 @@ bool Session::Abandon() noexcept {
   // A thread that copies what it reads would ask for the memory again.
   if (!file_->queued()) return false;
   loader_->Halt();  // before the memory goes: what it begins later would bring some back
-  const Carried states = CarriedTo(states_rung_);
+  const Carried states = CarriedAlong(states_rung_);
   if (!arena_.Discard(states.from, states.nbytes)) return false;
   rung_ = wanted_;
   abandoned_ = true;

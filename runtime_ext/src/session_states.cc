@@ -17,6 +17,8 @@ Carried Session::CarriedTo(size_t rung) const noexcept {
   return {at(states_rung_), at(rung), program_->values[value].nbytes};
 }
 
+Carried Session::CarriedAlong(size_t rung) const noexcept { return states_written_ ? CarriedTo(rung) : Carried{}; }
+
 std::span<std::byte> Session::RoomBesideStates() const noexcept {
   const uint64_t arena = OwnNbytes(rung_);
   const Carried states = CarriedTo(rung_);
@@ -44,12 +46,15 @@ void Session::SetStates(std::span<const DLTensor* const> tensors) {
   for (size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i] != nullptr) CheckTensor(program_->states[i].input, program_->states[i].type, *tensors[i]);
   ForStates([&](size_t i, std::byte* place) {
+    states_written_ = true;
     if (tensors[i] != nullptr) std::memcpy(place, DataOf(*tensors[i]), program_->states[i].type.nbytes);
   });
 }
 
 void Session::ResetStates() {
-  ForStates([&](size_t i, std::byte* place) { std::memset(place, 0, program_->states[i].type.nbytes); });
+  ForStates([&](size_t i, std::byte* place) {
+    if (states_written_) std::memset(place, 0, program_->states[i].type.nbytes);
+  });
 }
 
 void Session::TakeBack() noexcept {

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import os
 import random
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -335,5 +339,119 @@ def test_a_watch_moves_the_budget(pool, both, x):
         while pool.budget > allowed[0] and time.monotonic() < until:
             time.sleep(0.01)
         assert pool.budget <= allowed[0]
+        for name, network in both.items():
+            builder.close_to(pool.run(name, {"x": x})["out"], network.reference(x))
+
+
+def test_closing_beside_everything_else(both, x):
+    """Two that close, one that removes, one that waits: all of them come to an end."""
+    for _ in range(10):
+        pool = flexcomp.Pool(4 * _MB, threads=1)
+        for name, network in both.items():
+            pool.add(name, network.library)
+        future = pool.submit("first", {"x": x})
+
+        def remove(pool=pool):
+            with contextlib.suppress(ExecutionError, InputError):
+                pool.remove("first")
+
+        threads = [threading.Thread(target=act) for act in (pool.close, remove, pool.close)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        assert future.done()
+
+
+def test_a_forked_process_is_told(pool, both, x):
+    """Whatever threads were in the pool when it was forked."""
+    stop = threading.Event()
+
+    def look():
+        while not stop.is_set():
+            pool.stats()
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(10):
+        if (child := os.fork()) == 0:
+            codes = []
+            for act in (pool.stats, lambda: pool.run("first", {"x": x}), lambda: pool.submit("first", {"x": x}), pool.plan):
+                try:
+                    act()
+                except ExecutionError as error:
+                    codes.append("forked" in str(error))
+            pool.close()
+            os._exit(0 if codes == [True] * 4 else 1)
+        deadline = time.monotonic() + 20
+        while (status := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        if status == (0, 0):
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+        assert status[1] == 0 and status[0] == child
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_leaving_the_interpreter_closes_it(both):
+    code = f"""
+import numpy, flexcomp
+pool = flexcomp.Pool("4MB")
+pool.add("first", {str(both["first"].library)!r})
+futures = [pool.submit("first", {{"x": numpy.zeros(256, "f4")}}) for _ in range(20)]
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+
+
+def test_waiting_for_cancelled_futures(both, x):
+    with flexcomp.Pool(4 * _MB, threads=1) as pool:
+        pool.add("first", both["first"].library, read_bandwidth=4e6)
+        futures = [pool.submit("first", {"x": x}) for _ in range(3)]
+        assert futures[2].cancel() and futures[2].cancel() and not futures[0].cancel()
+        done, waiting = concurrent.futures.wait(futures, timeout=30)
+        assert len(done) == 3 and not waiting
+        assert pool.stats()["models"]["first"]["cancelled"] == 1
+
+
+def test_whoever_may_be_late_makes_room(both, x):
+    """Requests without a deadline are not refused because another has one."""
+    with flexcomp.Pool(4 * _MB, threads=1) as pool:
+        pool.add("first", both["first"].library, read_bandwidth=8e6, keep=0, urgency=100)
+        for _ in range(3):  # about 0.2 s each
+            pool.run("first", {"x": x})
+        first = pool.submit("first", {"x": x}, late="run", deadline_ms=60_000)
+        wanted = pool.submit("first", {"x": x}, deadline_ms=2000)
+        others = [pool.submit("first", {"x": x}) for _ in range(12)]
+        for future in (first, wanted, *others):
+            builder.close_to(future.result(60)["out"], both["first"].reference(x))
+        assert pool.stats()["models"]["first"]["missed"] == 0
+
+
+def test_an_estimate_that_is_too_large_is_tried_again(both, x):
+    with flexcomp.Pool(4 * _MB, threads=1) as pool:
+        pool.add("first", both["first"].library, read_bandwidth=4e6, keep=0)
+        for _ in range(2):
+            pool.run("first", {"x": x})
+        with pytest.raises(RefusedError):
+            pool.run("first", {"x": x}, deadline_ms=200)
+        time.sleep(1.1)
+        builder.close_to(pool.run("first", {"x": x}, deadline_ms=200)["out"], both["first"].reference(x))
+
+
+def test_a_watch_without_models_waits_for_some(both, x):
+    with flexcomp.Pool(4 * _MB, threads=1) as pool, pool.watch(lambda: 3 * _MB, interval_s=0.01, patience_s=0.02):
+        time.sleep(0.05)
+        for name, network in both.items():
+            pool.add(name, network.library)
+        until = time.monotonic() + 10
+        while pool.budget > 3 * _MB and time.monotonic() < until:
+            time.sleep(0.01)
+        assert _least(both) <= pool.budget <= 3 * _MB
         for name, network in both.items():
             builder.close_to(pool.run(name, {"x": x})["out"], network.reference(x))

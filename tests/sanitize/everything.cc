@@ -1,11 +1,12 @@
 // Everything that threads can ask of sessions, at once, for a while: for a build with -fsanitize=thread.
 //
-// everything PROGRAM KERNELS WEIGHTS X Y SECONDS SEED [pool]
+// everything PROGRAM KERNELS WEIGHTS X Y SECONDS SEED [KIND]
 //
 // PROGRAM is an encoded program, KERNELS the library of its kernels, X and Y an input and its output. A few sessions, each
 // opened in its own way, are used by threads that run inferences, set budgets, follow one that others change, ask for
 // states and traces, measure the storage, and open sessions anew while others use them. Prints how often each was done; exits with
-// 1 if an output or an error was wrong. With "pool" they use a pool of models instead (pooled.cc). Races are the sanitizer's to report.
+// 1 if an output or an error was wrong. With KIND, that of programs' modules, they use a pool of
+// models instead (pooled.cc). Races are the sanitizer's to report.
 #include <dlfcn.h>
 #include <tvm/ffi/error.h>
 
@@ -208,7 +209,7 @@ const std::array<Everything::Kind, 7> Everything::kKinds = {{
 int main(int argc, char** argv) {
   if (argc != 8 && argc != 9) return 2;
   try {
-    if (argc == 9) return RunPooled(argv + 1, std::strtod(argv[6], nullptr), std::strtoull(argv[7], nullptr, 10)) ? 0 : 1;
+    if (argc == 9) return RunPooled(argv + 1, std::strtod(argv[6], nullptr), std::strtoull(argv[7], nullptr, 10), argv[8]) ? 0 : 1;
     Everything everything(argv + 1, std::strtoull(argv[7], nullptr, 10));
     return everything.Run(std::strtod(argv[6], nullptr)) ? 0 : 1;
   } catch (const std::exception& error) {

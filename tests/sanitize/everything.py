@@ -26,7 +26,7 @@ import tiny
 from flexcomp import runtime_ext
 from flexcomp.compiler.linker import cache_for
 from flexcomp.program import signature
-from flexcomp.program.program_bytes import encode_program
+from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
 from flexcomp.program.weights_file import write_weights
 
 HERE = Path(__file__).parent
@@ -84,7 +84,7 @@ def run(folder: Path, seconds: float, seed: int, *, pool: bool = False) -> subpr
     command = ["setarch", "-R", driver(), folder / "program", kernels, weights, folder / "x", folder / "y", seconds, seed]
     if pool:
         (folder / "tiny.weights.other").write_bytes(weights.read_bytes())
-        command.append("pool")
+        command.append(PROGRAM_KIND)
     environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=0 exitcode=66 second_deadlock_stack=1"}
     return subprocess.run(
         list(map(str, command)), capture_output=True, text=True, check=False, env=environment, timeout=seconds * 3 + 120

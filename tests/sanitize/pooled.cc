@@ -51,10 +51,10 @@ struct Allocator {
 
 class Pooled {
  public:
-  Pooled(char** args, uint64_t seed, uint32_t lanes)
+  Pooled(char** args, uint64_t seed, uint32_t lanes, const std::string& kind)
       : kernels_(args[1]), weights_(args[2]), x_(ReadFloats(args[3])), y_(ReadFloats(args[4])), seed_(seed) {
     if (::dlopen(args[1], RTLD_NOW) == nullptr) throw std::runtime_error(::dlerror());
-    const auto create = ffi::Function::GetGlobalRequired("flexcomp.program.6.create");
+    const auto create = ffi::Function::GetGlobalRequired(kind + ".create");
     program_ = create(ffi::Bytes(ReadAll(args[0]))).cast<ffi::Module>();
     pool_.emplace(flexcomp::PoolOptions{kMost, lanes, 1, 8});
     Random random(seed);
@@ -175,7 +175,7 @@ const std::array<Pooled::Kind, 5> Pooled::kKinds = {{
 
 }  // namespace
 
-bool RunPooled(char** args, double seconds, uint64_t seed) {
-  Pooled pooled(args, seed, 1 + seed % 2);
+bool RunPooled(char** args, double seconds, uint64_t seed, const std::string& kind) {
+  Pooled pooled(args, seed, 1 + static_cast<uint32_t>(seed % 2), kind);
   return pooled.Run(seconds);
 }

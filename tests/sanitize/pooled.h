@@ -5,4 +5,4 @@
 #include <string>
 
 // PROGRAM, KERNELS, WEIGHTS, X, Y as of `everything`. Prints how often each thing was done; false: an output or an error was wrong.
-bool RunPooled(char** args, double seconds, uint64_t seed);
+bool RunPooled(char** args, double seconds, uint64_t seed, const std::string& kind);
