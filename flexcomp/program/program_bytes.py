@@ -2,7 +2,7 @@
 
 The reader on the device is `runtime_ext/src/program/reader.cc`.
 
-Program, format 6. Everything is little-endian and unpadded; counts and indices are u32:
+Program, format 7. Everything is little-endian and unpadded; counts and indices are u32:
 
     program  = "FLEXPROG" version:u32=6 crc:u32 size:u64 body
                size counts all bytes of the program, crc is the CRC-32 (zlib) of all bytes from `size` on
@@ -92,8 +92,8 @@ from .program import (
     Weights,
 )
 
-PROGRAM_VERSION = 6
-PROGRAM_KIND = "flexcomp.program.6"  # kind of the module in the library: the version is part of it
+PROGRAM_VERSION = 7
+PROGRAM_KIND = "flexcomp.program.7"  # kind of the module in the library: the version is part of it
 
 _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it

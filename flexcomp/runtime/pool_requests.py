@@ -70,11 +70,11 @@ class Collector:
             self._begun[number] = _Begun(future, outputs, results)
         return future
 
-    def finish(self, number: int) -> None:
-        """Wait until a request is done. Raises what it raised."""
+    def finish(self, number: int) -> dict[str, Any]:
+        """What the runtime says of a request when it is done. Raises what it raised."""
         with translated():
             answer = self._wait(number)
-        accepted(json.loads(answer))
+        return accepted(json.loads(answer))
 
     def join(self) -> None:
         """Wait for the thread, once the pool is closed."""
@@ -102,7 +102,7 @@ class Collector:
 
     def _give(self, number: int, begun: _Begun) -> None:
         try:
-            self.finish(number)
+            begun.future.wait_ms = self.finish(number)["wait_ms"]
             outputs = named_outputs(begun.outputs, begun.results)
         except Exception as error:
             begun.future.set_exception(error)

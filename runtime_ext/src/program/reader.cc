@@ -1,4 +1,4 @@
-// Reads program format 6. The grammar stands in flexcomp/program/program_bytes.py, the authority.
+// Reads program format 7. The grammar stands in flexcomp/program/program_bytes.py, the authority.
 #include <cmath>
 #include <cstring>
 
@@ -10,7 +10,7 @@ namespace flexcomp {
 namespace {
 
 constexpr std::string_view kMagic = "FLEXPROG";
-constexpr uint32_t kVersion = 6;
+constexpr uint32_t kVersion = 7;
 constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size` on
 constexpr size_t kBodyStart = 24;
 constexpr uint32_t kPinned = 1;
