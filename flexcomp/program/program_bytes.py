@@ -4,7 +4,7 @@ The reader on the device is `runtime_ext/src/program/reader.cc`.
 
 Program, format 7. Everything is little-endian and unpadded; counts and indices are u32:
 
-    program  = "FLEXPROG" version:u32=6 crc:u32 size:u64 body
+    program  = "FLEXPROG" version:u32=7 crc:u32 size:u64 body
                size counts all bytes of the program, crc is the CRC-32 (zlib) of all bytes from `size` on
     body     = model:str target:str features:list<str> threads:u32 metadata:list<key:str value:str>
                weights spaces:list<str> values:list<value> inputs:list<port> outputs:list<port> states:list<state>
