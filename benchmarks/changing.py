@@ -37,8 +37,8 @@ class Seen:
 class Clients:
     """Threads that ask for one model each, at even times, until the end."""
 
-    def __init__(self, pool: flexcomp.Pool, seen: Seen, begin: float, end: float) -> None:
-        self.pool, self.seen, self.begin, self.end = pool, seen, begin, end
+    def __init__(self, pool: flexcomp.Pool, seen: Seen, inputs: dict[str, dict], begin: float, end: float) -> None:
+        self.pool, self.seen, self.inputs, self.begin, self.end = pool, seen, inputs, begin, end
         self.periods: dict[str, float] = {}
         self._threads: list[threading.Thread] = []
 
@@ -46,7 +46,7 @@ class Clients:
         """Ask for one more model; its period may change."""
         self.periods[name] = period
         self.seen.answers[name] = []
-        thread = threading.Thread(target=self._ask, args=(name, example(self.pool.inputs(name))))
+        thread = threading.Thread(target=self._ask, args=(name, self.inputs[name]))
         self._threads.append(thread)
         thread.start()
 
@@ -76,6 +76,12 @@ def observe(libraries: Sequence[Path], budget: int, seconds: float, load: float)
     """Run it."""
     seen = Seen()
     first, last = libraries[:-1], libraries[-1]
+    with flexcomp.Pool(10**12) as pool:  # what libraries, inputs and Python take is no part of what is held
+        for library in libraries:
+            pool.add(library.stem, library)
+        inputs = {name: example(pool.inputs(name)) for name in pool.models}
+        for name in inputs:
+            pool.run(name, inputs[name])
     with flexcomp.Pool(budget) as pool:
         for library in first:
             pool.add(library.stem, library)
@@ -101,7 +107,7 @@ def observe(libraries: Sequence[Path], budget: int, seconds: float, load: float)
         watching = [threading.Thread(target=look), threading.Thread(target=shares)]
         for thread in watching:
             thread.start()
-        clients = Clients(pool, seen, begin, begin + seconds)
+        clients = Clients(pool, seen, inputs, begin, begin + seconds)
         for name, alone in predicted.items():
             clients.start(name, len(libraries) * alone / load)
 
