@@ -230,8 +230,8 @@ def test_deadlines_are_met_or_refused(both, x):
 
 def test_the_urgent_come_first_and_none_waits_for_ever(both, x):
     with flexcomp.Pool(4 * _MB, threads=1) as pool:
-        pool.add("first", both["first"].library, read_bandwidth=20e6, keep=0)
-        pool.add("second", both["second"].library, read_bandwidth=20e6, keep=0, urgency=20)
+        pool.add("first", both["first"].library, read_bandwidth=8e6, keep=0)
+        pool.add("second", both["second"].library, read_bandwidth=8e6, keep=0, urgency=20)
         order = []
         blocking = pool.submit("first", {"x": x})
         futures = [(name, pool.submit(name, {"x": x})) for name in ("first", "first", "second", "second")]
@@ -413,6 +413,8 @@ def test_waiting_for_cancelled_futures(both, x):
     with flexcomp.Pool(4 * _MB, threads=1) as pool:
         pool.add("first", both["first"].library, read_bandwidth=4e6)
         futures = [pool.submit("first", {"x": x}) for _ in range(3)]
+        while not pool.stats()["models"]["first"]["running"]:
+            time.sleep(0.001)
         assert futures[2].cancel() and futures[2].cancel() and not futures[0].cancel()
         done, waiting = concurrent.futures.wait(futures, timeout=30)
         assert len(done) == 3 and not waiting
@@ -426,7 +428,7 @@ def test_whoever_may_be_late_makes_room(both, x):
         for _ in range(3):  # about 0.2 s each
             pool.run("first", {"x": x})
         first = pool.submit("first", {"x": x}, late="run", deadline_ms=60_000)
-        wanted = pool.submit("first", {"x": x}, deadline_ms=2000)
+        wanted = pool.submit("first", {"x": x}, deadline_ms=4000)
         others = [pool.submit("first", {"x": x}) for _ in range(12)]
         for future in (first, wanted, *others):
             builder.close_to(future.result(60)["out"], both["first"].reference(x))
