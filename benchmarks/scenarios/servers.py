@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
@@ -44,11 +44,10 @@ class Shared:
 class _InTurn:
     """Requests one after the other, as they come."""
 
+    run: Callable[[str], None]  # one inference
+
     def __init__(self) -> None:
         self._turns = ThreadPoolExecutor(1)
-
-    def run(self, name: str) -> None:
-        raise NotImplementedError
 
     def submit(self, name: str, deadline_ms: float) -> Future:
         """One inference when those before it have ended."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tvm import ir, tirx
 
 from ..nests.axes import collapse, split
 from ..nests.loops import for_loop, sequence, store
-from ..nests.nest import Nest, contiguous_last
-from ..nests.stages import Axis, Stage, replace_loads, substitute
+from ..nests.nest import Nest, contiguous_last, nest_of
+from ..nests.stages import Axis, Stage, substitute
 from .architecture import WARP, Architecture
 from .threads import THREADS, at_point, for_each, launched
 
@@ -23,19 +22,7 @@ _IDENTITY = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 
 def emit(stage: Stage, flat: dict[tirx.Buffer, tirx.Buffer], architecture: Architecture) -> tirx.Stmt:
     """The device function of one stage; `flat` gives the one-dimensional view of every buffer."""
-
-    def flatten(buffer: tirx.Buffer, indices: Sequence[ir.Expr]) -> ir.Expr:
-        result: ir.Expr = tirx.const(0, "int64")
-        for index, extent in zip(indices, buffer.shape, strict=True):
-            result = result * tirx.const(int(extent), "int64") + index.astype("int64")
-        return result
-
-    def view(expr: ir.Expr) -> ir.Expr:
-        return replace_loads(expr, lambda load: tirx.BufferLoad(flat[load.source], [flatten(load.source, load.indices)]))
-
-    mapped = stage.map(view)
-    nest = Nest(mapped.axes, flat[stage.buffer], flatten(stage.buffer, stage.indices), mapped.value, mapped.reduction)
-    nest = collapse(split(nest))
+    nest = collapse(split(nest_of(stage, flat)))
     if not nest.axes:
         nest = replace(nest, axes=(Axis(tirx.Var("once", "int64"), 1),))
     nest = contiguous_last(nest)

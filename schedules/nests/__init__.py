@@ -19,34 +19,18 @@ predicates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tvm import ir, tirx
+from tvm import tirx
 
 from .axes import split
 from .elementwise import emit_elementwise
-from .nest import Machine, Nest
+from .nest import Machine, nest_of
 from .reduction import emit_reduction
-from .stages import Stage, replace_loads
+from .stages import Stage
 
 __all__ = ["Machine", "emit"]
 
 
 def emit(stage: Stage, flat: dict[tirx.Buffer, tirx.Buffer], machine: Machine) -> tirx.Stmt:
     """The loops of one stage; `flat` gives the one-dimensional view of every buffer."""
-
-    def flatten(buffer: tirx.Buffer, indices: Sequence[ir.Expr]) -> ir.Expr:
-        result: ir.Expr = tirx.const(0, "int64")
-        for index, extent in zip(indices, buffer.shape, strict=True):
-            result = result * tirx.const(int(extent), "int64") + index.astype("int64")
-        return result
-
-    def view(expr: ir.Expr) -> ir.Expr:
-        return replace_loads(
-            expr, lambda load: tirx.BufferLoad(flat[load.source], [flatten(load.source, load.indices)])
-        )
-
-    mapped = stage.map(view)
-    nest = Nest(mapped.axes, flat[stage.buffer], flatten(stage.buffer, stage.indices), mapped.value, mapped.reduction)
-    nest = split(nest)
+    nest = split(nest_of(stage, flat))
     return emit_reduction(nest, machine) if nest.reduction else emit_elementwise(nest, machine)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from .stages import Axis, Reduction, called_operators, contains, loads, simplify, substitute, uses
+from .stages import Axis, Reduction, Stage, called_operators, contains, loads, replace_loads, simplify, substitute, uses
 
 _OPERATIONS_PER_ELEMENT = 2  # of a plain load and store
 _OPERATIONS_PER_CALL = 10  # of an exponential and the like
@@ -58,6 +58,23 @@ class Nest:
                 update = type(reduction.update)(reduction.accumulator, rewrite(reduction.term))
             reduction = replace(reduction, axes=tuple(reduce_axes), update=update)
         return Nest(tuple(axes), self.buffer, rewrite(self.index), rewrite(self.value), reduction)
+
+
+def nest_of(stage: Stage, flat: dict[tirx.Buffer, tirx.Buffer]) -> Nest:
+    """A stage over the one-dimensional views `flat` of its buffers."""
+    def flatten(buffer: tirx.Buffer, indices: Sequence[ir.Expr]) -> ir.Expr:
+        result: ir.Expr = tirx.const(0, "int64")
+        for index, extent in zip(indices, buffer.shape, strict=True):
+            result = result * tirx.const(int(extent), "int64") + index.astype("int64")
+        return result
+
+    def view(expr: ir.Expr) -> ir.Expr:
+        return replace_loads(
+            expr, lambda load: tirx.BufferLoad(flat[load.source], [flatten(load.source, load.indices)])
+        )
+
+    mapped = stage.map(view)
+    return Nest(mapped.axes, flat[stage.buffer], flatten(stage.buffer, stage.indices), mapped.value, mapped.reduction)
 
 
 def constant(value: int, like: tirx.Var | None = None) -> ir.Expr:

@@ -16,10 +16,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -27,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "files.h"
 #include "pooled.h"
 #include "program/program.h"
 #include "session.h"
@@ -38,18 +37,6 @@ using Clock = std::chrono::steady_clock;
 using Random = std::mt19937_64;
 
 constexpr size_t kSessions = 3;
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::runtime_error("cannot open " + path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::vector<float> ReadFloats(const std::string& path) {
-  const std::string bytes = ReadAll(path);
-  const auto* begin = reinterpret_cast<const float*>(bytes.data());
-  return {begin, begin + bytes.size() / sizeof(float)};
-}
 
 // A session, and whether somebody closed it.
 struct Open {

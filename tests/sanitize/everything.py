@@ -46,7 +46,7 @@ _LAYERS = 4
 def driver() -> Path:
     """The program, compiled unless that was done before."""
     units = [*(unit for folder in SOURCES for unit in sorted(folder.rglob("*.cc"))), HERE / "everything.cc", HERE / "pooled.cc"]
-    headers = [*runtime_ext.headers(), HERE / "pooled.h"]
+    headers = [*runtime_ext.headers(), *sorted(HERE.glob("*.h"))]
     # It finds libtvm_ffi where this environment has it.
     folder = cache_for("everything", f"{_COMPILER} {_FFI}", [*units, *headers])
     program = folder / "everything"

@@ -12,15 +12,14 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <optional>
 #include <random>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "files.h"
 #include "pool/pool.h"
 
 namespace {
@@ -31,18 +30,6 @@ using Random = std::mt19937_64;
 
 constexpr int kNames = 4;
 constexpr uint64_t kLeast = 600 << 10, kMost = 6 << 20;
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::runtime_error("cannot open " + path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::vector<float> ReadFloats(const std::string& path) {
-  const std::string bytes = ReadAll(path);
-  const auto* begin = reinterpret_cast<const float*>(bytes.data());
-  return {begin, begin + bytes.size() / sizeof(float)};
-}
 
 struct Allocator {
   void AllocData(DLTensor* tensor) { tensor->data = std::aligned_alloc(64, (ffi::GetDataSize(*tensor) + 63) / 64 * 64); }
