@@ -74,7 +74,7 @@ class Pool:
         self._closing = weakref.finalize(self, _end, self._pool, self._collector, self._process)
 
     def __repr__(self) -> str:
-        return f"<Pool of {', '.join(self._members) or 'no models'}>"
+        return f"<Pool of {', '.join(self._members) or 'no models'}{'' if self._closing.alive else ', closed'}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise InputError("a pool cannot be pickled or copied: another process makes one of its own")
@@ -103,6 +103,8 @@ class Pool:
         """
         check_options(options)
         name = checked_text(name, "the model's name")
+        if not name.isprintable():  # tables, logs and metrics have a line for each
+            raise InputError(f"the model's name must be printable, not {name!r}")
         model = {
             "urgency": _positive(urgency, "urgency"),
             "rate": None if rate is None else _positive(rate, "rate"),

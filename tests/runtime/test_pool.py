@@ -303,6 +303,9 @@ def test_wrong_requests_and_models(pool, both, x, tmp_path):
         pool.run("first", {"y": x})
     with pytest.raises(InputError, match="already"):
         pool.add("first", both["first"].library)
+    for name in ("a\nb", "a\0b", "\ud800"):
+        with pytest.raises(InputError, match="must be printable"):
+            pool.add(name, both["first"].library)
     with pytest.raises(InputError, match="urgency must be a number above 0"):
         pool.add("more", both["first"].library, urgency=0)
     with pytest.raises(InputError, match="deadline_ms must be"):
@@ -328,6 +331,7 @@ def test_closing_ends_what_waits(both, x):
     with pytest.raises(ExecutionError, match="closed"):
         pool.run("first", {"x": x})
     pool.close()
+    assert repr(pool) == "<Pool of first, closed>"
 
 
 def test_a_watch_moves_the_budget(pool, both, x):
