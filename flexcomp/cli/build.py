@@ -19,7 +19,7 @@ from flexcomp.cli.common import (
 from flexcomp.cli.names import BUDGETS, completed, known_option
 from flexcomp.cli.weight_options import Calibration, MaxError, Weights, weight_types
 from flexcomp.compiler.offered import DEFAULT_STORE, KERNELS, STORES
-from flexcomp.device.presets import PRESETS
+from flexcomp.device.presets import GPU_PRESETS, PRESETS
 from flexcomp.files import require_space, require_writable
 from flexcomp.plan import STRATEGIES
 from flexcomp.report.progress import BuildProgress
@@ -35,9 +35,10 @@ def build(
     target: Annotated[
         str,
         typer.Option(
-            help=f"The device: native (this machine), {', '.join(PRESETS)}, or options of LLVM, "
-            "e.g. 'llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76'.",
-            autocompletion=completed(["native", *PRESETS]),
+            help=f"The device: native (this machine), {', '.join([*PRESETS, *GPU_PRESETS])}, options of LLVM, "
+            "e.g. 'llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76', or a GPU, e.g. 'cuda -arch=sm_87', with such options "
+            "for the CPU beside it.",
+            autocompletion=completed(["native", *PRESETS, *GPU_PRESETS]),
         ),
     ] = "native",
     budget: Annotated[

@@ -21,7 +21,7 @@ from flexcomp.device import (
     CompileTarget,
     DeviceProfile,
     checked_threads,
-    default_profile,
+    guessed_profile,
     load_profile,
     require_supported,
     resolve_target,
@@ -157,10 +157,10 @@ def prepare(
     threads = checked_threads(threads)
     resolved = resolve_target(target)
     require_supported(resolved)
-    profile = _device(device) or default_profile(resolved.vector_width, resolved.preset)
-    if threads is not None and threads > (resolved.known_cores or threads):
-        _log.warning("%s threads would share %s: fewer are faster", threads, _cores(resolved))
-    threads = threads or resolved.num_cores
+    compiling = compiler or KernelCompiler(KernelCache() if cache else None)
+    compiling.require(resolved)
+    profile = _device(device) or guessed_profile(resolved)
+    threads = _threads(threads, resolved, kernels)
 
     measured = Measurements(Database.read(checked_path(tuning, "tuning")), str(resolved), threads) if tuning is not None else None
 
@@ -171,7 +171,8 @@ def prepare(
     types, chosen = types_of(imported, wish, resolved, report, cache)
     if device is None:  # not before: it takes a second and writes a file; nor while kernels are compiled on all cores
         profile = probed(target, probe, lambda note: report(note, 1, 1)) or profile
-    profile = replace(profile, cores=profile.cores or resolved.num_cores)
+    if not resolved.gpu:
+        profile = replace(profile, cores=profile.cores or resolved.num_cores)
     unit = replace(resolved.vector_unit, threads=threads)
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
@@ -188,9 +189,23 @@ def prepare(
             fastest = [network.layers[index] for index in whole.whole[-1].layers]
             begin(network.kernels_of(fastest), fastest)
         planned = in_bands(whole, profile, threads)
-    if compiler is None:
-        compiler = KernelCompiler(KernelCache() if cache else None)
-    return Prepared(imported.name, code, threads, kernels, profile, planned, compiler, chosen)
+    return Prepared(imported.name, code, threads, kernels, profile, planned, compiling, chosen)
+
+
+def _threads(asked: int | None, target: CompileTarget, kernels: str) -> int:
+    """Compute threads that plans are made for; beside a GPU the one that tells it what to do.
+
+    Raises InputError for what a GPU does not do.
+    """
+    if target.gpu:
+        if asked not in (None, 1):
+            raise InputError(f"threads={asked}: a GPU computes ({target}), whose threads are not chosen; leave threads out")
+        if kernels == "flexnn":
+            raise InputError(f"kernels='flexnn' is an order of kernels for CPUs, and a GPU computes ({target})")
+        return 1
+    if asked is not None and asked > (target.known_cores or asked):
+        _log.warning("%s threads would share %s: fewer are faster", asked, _cores(target))
+    return asked or target.num_cores
 
 
 @dataclass(frozen=True)
@@ -228,7 +243,7 @@ def types_of(
 
 def _choose_types(imported: Imported, wish: WeightWish, offered: Sequence[str], report: Progress, cache: bool) -> Chosen:
     target = resolve_target("native")
-    unit, profile = replace(target.vector_unit, threads=target.num_cores), default_profile(target.vector_width, target.preset)
+    unit, profile = replace(target.vector_unit, threads=target.num_cores), guessed_profile(target)
 
     def lowered(types: WeightTypes) -> Network:
         late = profile.prepared_late
@@ -277,7 +292,7 @@ def _compile_graph(
 
     `begin` is told of the smallest kernels, as soon as there are layers that call them; `dear` is as for `merge`.
     """
-    strategies = KERNELS[kernels]
+    strategies = KERNELS[kernels][:1] if target.gpu else KERNELS[kernels]  # a GPU's families offer one kernel for a layer
     total = 1 + 2 * len(strategies)
     report("passes", 0, total)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
@@ -309,7 +324,8 @@ def _compile_graph(
     # A fixed order takes a kernel because of its family, fast or not.
     if kernels == "flexnn":
         return merge(lowerings(), "prepared", dear, worthwhile=math.inf)
-    return merge(lowerings(), store, dear, width=target.vector_unit.width if fetch else None)
+    # A GPU reads no files: a table lies in its memory, or the slices of it that a step needs.
+    return merge(lowerings(), store, dear, width=target.vector_unit.width if fetch and not target.gpu else None)
 
 
 def _separate_weights(

@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.tirx.compilation_pipeline import finalize_device_passes
 
+from flexcomp.program import Extent, Launch
 from flexcomp.schedules.cuda import Architecture
 from flexcomp.schedules.cuda.arithmetic import PREAMBLE, exact
 from flexcomp.schedules.cuda.emit import RESIDENT, ROLLED
@@ -35,27 +36,6 @@ _FIRST_FUNCTION = 'extern "C" __global__'
 
 
 @dataclass(frozen=True)
-class Extent:
-    """A number of blocks: `fixed` + `per_count` · count, for the number of weight blocks of a step."""
-
-    fixed: int
-    per_count: int = 0
-
-    def of(self, count: int) -> int:
-        return self.fixed + self.per_count * count
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One device function on a grid of blocks of threads."""
-
-    function: str
-    arguments: tuple[int, ...]  # positions of the PrimFunc's parameters
-    blocks: tuple[Extent, Extent, Extent]
-    threads: tuple[int, int, int]
-
-
-@dataclass(frozen=True)
 class CudaCode:
     """What a PrimFunc becomes."""
 
@@ -67,13 +47,13 @@ class CudaCode:
 # Types by the names that TVM's code generator uses.
 _TYPES = """\
 #include <cstdint>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <math_constants.h>
 using uint = unsigned int;
 using uchar = unsigned char;
 using ushort = unsigned short;
 """
+# Headers that take as long to read as a kernel takes to be compiled, by what sources have that need them.
+_HEADERS = {"half": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 
 
 def cuda_code(kernel: tirx.PrimFunc, architecture: Architecture, symbol: str = _NAME) -> CudaCode:
@@ -200,4 +180,6 @@ def _extent(value: ir.Expr, host: tirx.PrimFunc) -> Extent:
 
 def translation_unit(codes: Sequence[CudaCode]) -> str:
     """What nvcc compiles: the device functions of several kernels."""
-    return "\n".join([_TYPES, PREAMBLE, *(code.source for code in codes)])
+    sources = [code.source for code in codes]
+    headers = [f"#include <{name}>" for word, name in _HEADERS.items() if any(word in source for source in sources)]
+    return "\n".join([*headers, _TYPES, PREAMBLE, *sources])

@@ -9,7 +9,21 @@ from itertools import accumulate, pairwise
 from flexcomp import plan
 from flexcomp.device import CompileTarget, DeviceProfile
 from flexcomp.network import Network, Planning, layer_offers, used
-from flexcomp.program import PAGE, Layer, LayerTime, Port, Prediction, Program, Rung, Value, choices, nodes, to_metadata
+from flexcomp.program import (
+    CUDA,
+    HOST,
+    PAGE,
+    Layer,
+    LayerTime,
+    Port,
+    Prediction,
+    Program,
+    Rung,
+    Value,
+    choices,
+    nodes,
+    to_metadata,
+)
 from flexcomp.runtime import MINIMUM, Budget, note_minimum
 
 from .artifact import Artifact
@@ -121,7 +135,7 @@ class Prepared:
         return Program(
             model=self.name,
             target=str(self.target),
-            features=self.target.features,
+            features=() if self.target.gpu else self.target.features,
             threads=self.threads,
             values=values,
             inputs=ports[: len(network.base.inputs)],
@@ -129,4 +143,5 @@ class Prepared:
             layers=layers,
             rungs=rungs,
             weights_nbytes=-(-network.weights_nbytes // PAGE) * PAGE,
+            space=CUDA if self.target.gpu else HOST,
         )

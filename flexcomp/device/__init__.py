@@ -10,5 +10,6 @@ __getattr__, __dir__, __all__ = door(
     target="CompileTarget checked_threads require_supported resolve_target",
     profile="DelayModel DeviceProfile FamilyRate KernelTime default_profile family guessed_overhead_s kernel_key load_profile "
     "rates_profile",
+    guessed="guessed_profile",
     copies="cache_of_copies",
 )

@@ -52,7 +52,10 @@ class Preset:
     memory_bytes_per_s: float = 0.0
     storage_bytes_per_s: float = 0.0
     load_latency_s: float = 60e-6
-    gpu: str | None = None  # its compute capability, where code is for the GPU
+    # Where code is for a GPU, what follows and the memory above are said of that.
+    gpu: str | None = None  # its compute capability
+    gpu_ghz: float = 0.0
+    copy_bytes_per_s: float = 0.0  # from host memory to the GPU's; 0: they are one
 
     @property
     def core(self) -> Core | None:
@@ -87,7 +90,12 @@ PRESETS: dict[str, Preset] = {
 
 # Devices whose GPU computes: what is known of the CPU is what code for the host needs.
 GPU_PRESETS: dict[str, Preset] = {
-    "jetson-xavier-nx": _device("carmel", 6, gpu="sm_72"),
-    "jetson-orin": _device("cortex-a78ae", 12, gpu="sm_87"),
-    "h200": Preset({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}, gpu="sm_90"),
-}
+    "jetson-xavier-nx": _device("carmel", 6, gpu="sm_72", gpu_ghz=1.1, memory_bytes_per_s=45e9, storage_bytes_per_s=500e6,
+                                load_latency_s=100e-6),
+    # The developer kit with 64 GB; an SSD.
+    "jetson-orin": _device("cortex-a78ae", 12, gpu="sm_87", gpu_ghz=1.3, memory_bytes_per_s=160e9, storage_bytes_per_s=2.0e9,
+                           load_latency_s=100e-6),
+    # Sixteen lanes of PCI Express 5, and an SSD behind four.
+    "h200": Preset({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}, gpu="sm_90", gpu_ghz=1.7, memory_bytes_per_s=3.8e12,
+                   storage_bytes_per_s=6.0e9, copy_bytes_per_s=50e9),
+}  # fmt: skip

@@ -13,7 +13,7 @@ from flexcomp import plan
 from flexcomp.errors import InputError
 from flexcomp.files import replacing
 from flexcomp.plan import SLICE_S, Storage
-from flexcomp.program import CountArg, FirstArg, Layer, ValueArg, Weights
+from flexcomp.program import PINNED_SLOT_NBYTES, CountArg, FirstArg, Layer, ValueArg, Weights
 
 from .presets import Preset
 
@@ -56,6 +56,7 @@ class DeviceProfile:
     flops_per_s: float  # of one thread, for kernels with operands in registers
     memory_bytes_per_s: float  # read and written by memory-bound kernels
     storage_bytes_per_s: float = 1.0e9  # sequential reads past the page cache
+    copy_bytes_per_s: float = 0.0  # from host memory to a GPU's; 0: nothing is copied, or storage was measured with it
     load_overhead_s: float = 60e-6  # of one read, whatever its size
     load_latency_s: float = 0.0  # of one read where none is in flight; others are served without a pause
     load_disturbance: float = 0.0  # beside loads of B bytes per second computing takes 1 + load_disturbance * B times as long
@@ -86,15 +87,20 @@ class DeviceProfile:
 
     @property
     def storage(self) -> Storage:
-        """What the planner knows of loading."""
+        """What the planner knows of loading.
+
+        Reads and copies to a GPU go on beside each other, slot by slot: the slower one sets the pace, and the last slot of a load
+        is copied when all is read.
+        """
+        copied = self.copy_bytes_per_s > 0
         return Storage(
-            self.storage_bytes_per_s,
+            min(self.storage_bytes_per_s, self.copy_bytes_per_s) if copied else self.storage_bytes_per_s,
             self.load_overhead_s,
             self.wake_s,
             self.load_disturbance,
             int(self.load_cache_bytes),
             self.load_together,
-            self.load_latency_s,
+            self.load_latency_s + (PINNED_SLOT_NBYTES / self.copy_bytes_per_s if copied else 0.0),
             self.load_cached,
         )
 
@@ -242,8 +248,8 @@ def _table(document: dict, name: str) -> list[tuple[str, object]]:
 
 
 _MAY_BE_ZERO = (
-    "slice_s", "load_overhead_s", "load_latency_s", "load_disturbance", "load_cache_bytes", "wake_s", "step_overhead_s",
-    "seconds_per_flop", "seconds_per_byte",
+    "slice_s", "copy_bytes_per_s", "load_overhead_s", "load_latency_s", "load_disturbance", "load_cache_bytes", "wake_s",
+    "step_overhead_s", "seconds_per_flop", "seconds_per_byte",
     "alpha", "beta", "gamma", "eta",
 )  # fmt: skip
 

@@ -23,7 +23,8 @@ from flexcomp.schedules.tiles.tile import VectorUnit
 
 _ACCEPTED = (
     'accepted are "native", a string such as "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72 -num-cores=4", '
-    f"a dict of the same options, a tvm.target.Target, or a preset ({', '.join(PRESETS)})"
+    '"cuda -arch=sm_87" with options of LLVM for the CPU beside the GPU, a dict of the same options, a tvm.target.Target, '
+    f"or a preset ({', '.join([*PRESETS, *GPU_PRESETS])})"
 )
 
 MOST_THREADS = 1024  # that the runtime computes with
@@ -77,7 +78,7 @@ class CompileTarget:
     @property
     def converts_float16(self) -> bool:
         """Whether it has instructions that widen float16; a function for each number would take a hundred times as long."""
-        return self.arch == "aarch64" or "f16c" in self.features
+        return self.gpu is not None or self.arch == "aarch64" or "f16c" in self.features
 
     @property
     def vector_unit(self) -> VectorUnit:
@@ -147,11 +148,6 @@ def _limit(threads: int) -> str:
 
 def require_supported(target: CompileTarget) -> None:
     """Raise TargetError if kernels could be compiled, but nothing could run them."""
-    if target.gpu:
-        raise TargetError(
-            f"no library can be built for a GPU yet ({target}): there are kernels for it, but no runtime; take a target whose "
-            f"CPU computes, such as {format_target(target.tvm_target)!r}"
-        )
     if target.arch == "arm":
         raise TargetError(
             f"32-bit ARM ({target.triple}) is not supported: libtvm_ffi, which every library needs, exists for 64-bit "

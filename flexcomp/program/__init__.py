@@ -7,9 +7,10 @@ from flexcomp.doors import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,
-    program="ALIGN Arg CountArg FirstArg Layer Load PAGE Port Preparation Prepared Program RowsArg Rung ScratchArg State Step "
-        "TensorType Value ValueArg WeightArg Weights",
+    program="ALIGN Arg CUDA CountArg FirstArg HOST Layer Load PAGE Port Preparation Prepared Program RowsArg Rung ScratchArg "
+        "State Step TensorType Value ValueArg WeightArg Weights",
     program_bytes="PROGRAM_KIND decode_program encode_program",
+    device_kernel="DeviceKernel Extent Image Kind Launch PINNED_SLOTS PINNED_SLOT_NBYTES",
     deferred="Array Deferred pieces",
     weights_file="write_weights",
     weight_errors="Narrowing WeightErrors",

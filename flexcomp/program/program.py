@@ -15,6 +15,7 @@ from flexcomp.plan import NEARLY, stored_blocks
 
 PAGE = 4096  # bytes; unit of O_DIRECT reads: file ranges and arena targets of loads are multiples of it
 ALIGN = 64  # bytes; every tensor, weight and scratch address handed to a kernel is a multiple of it
+HOST, CUDA = "host", "cuda"  # memory of a CPU, and of a GPU
 
 _ITEMSIZE = {
     "float64": 8, "int64": 8, "uint64": 8,
@@ -313,6 +314,7 @@ class Program:
     weights_nbytes: int  # size of the weights file's data section
     metadata: dict[str, str] = field(default_factory=dict)
     states: tuple[State, ...] = ()
+    space: str = HOST  # the memory in which the arena lies: whoever computes reads and writes there
 
     @property
     def default_budget(self) -> int:

@@ -54,8 +54,10 @@ Bit 0 of a load's flags says that it is pinned, bit 1 that it is read ahead: `af
 inference before (the first inference reads it at its start); it is not pinned, and all loads before it are read
 ahead or pinned. Bit 2 says that what it reads is kept and prepared in every inference: it has something prepared, and is not
 pinned. What stays, states, what pinned loads bring and what kept ones read, lies in bytes [working, arena) of the arena, all
-else in [0, working). The other bits, and memory spaces other than space 0, "host", are reserved: a reader refuses what it
-does not know. A layer whose weights are prepared takes blocks of them; its loads, and no others, have something prepared.
+else in [0, working). The other bits, and memory spaces other than space 0, which is "host" or "cuda", are reserved: a reader
+refuses what it does not know. Space "cuda" is the memory of a GPU, which computes: symbols of kernels are data there
+(`flexcomp/program/device_kernel.py`), nothing is prepared, and there is no argument 8. A layer whose weights are prepared
+takes blocks of them; its loads, and no others, have something prepared.
 """
 
 from __future__ import annotations
@@ -71,6 +73,8 @@ from flexcomp.errors import ArtifactError
 from .digest import Checksum, WeightsDigest
 from .program import (
     ALIGN,
+    CUDA,
+    HOST,
     Arg,
     CountArg,
     FirstArg,
@@ -97,7 +101,6 @@ PROGRAM_KIND = "flexcomp.program.7"  # kind of the module in the library: the ve
 
 _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
-_SPACES = ("host",)
 _PINNED, _AHEAD, _KEPT = 1, 2, 4
 _READ, _OVER, _WRITTEN, _WEIGHT, _SCRATCH, _FIRST, _COUNT, _EXCHANGED, _ROWS = range(9)
 
@@ -123,7 +126,7 @@ def encode_program(program: Program, weights: WeightsDigest) -> bytes:
     out.items(sorted(program.metadata.items()), lambda item: (out.text(item[0]), out.text(item[1])))
     out.put("QQIQ", weights.file_nbytes, weights.header_nbytes, weights.header_crc, weights.data_nbytes)
     out.items(weights.checksums, lambda c: out.put("QQI", c.offset, c.nbytes, c.crc))
-    out.items(_SPACES, out.text)
+    out.items((program.space,), out.text)
     out.items(program.values, lambda v: (out.text(v.name), out.put("QI", v.nbytes, 0)))
     for ports in (program.inputs, program.outputs):
         out.items(ports, lambda p: (out.text(p.name), out.put("I", p.value), out.type(p.type)))
@@ -298,7 +301,8 @@ class _Reader:
         metadata = dict(self.items(lambda: (self.text(), self.text())))
         _, header_nbytes, header_crc, data_nbytes = self.get("QQIQ")
         checksums = self.items(lambda: Checksum(*self.get("QQI")))
-        if self.items(self.text) != _SPACES:
+        spaces = self.items(self.text)
+        if spaces not in ((HOST,), (CUDA,)):
             raise ArtifactError("the program uses memory spaces that this flexcomp does not know")
         values = self.items(lambda: Value(self.text(), self.get("QI")[0]))
         inputs, outputs = (self.items(lambda: Port(self.text(), self.get("I")[0], self.type())) for _ in range(2))
@@ -308,7 +312,8 @@ class _Reader:
         if self.at != len(self.data):
             raise ArtifactError(f"the program is malformed: {len(self.data) - self.at} bytes too many")
         program = Program(
-            model, target, features, threads, values, inputs, outputs, layers, rungs, data_nbytes, metadata, states
+            model, target, features, threads, values, inputs, outputs, layers, rungs, data_nbytes, metadata, states,
+            *spaces,
         )  # fmt: skip
         return program, WeightsDigest(header_nbytes, header_crc, data_nbytes, checksums)
 

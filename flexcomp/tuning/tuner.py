@@ -16,7 +16,7 @@ import tvm
 from flexcomp.arguments import checked_number, checked_path
 from flexcomp.compiler import Given, checked_wish, linker_for, require_linker, types_of
 from flexcomp.device import CompileTarget, checked_threads, require_supported, resolve_target
-from flexcomp.errors import InputError, TuningError
+from flexcomp.errors import InputError, TargetError, TuningError
 from flexcomp.frontend import load_model
 from flexcomp.profiling import Database, Record
 from flexcomp.program import WeightsDigest
@@ -76,6 +76,8 @@ def tune(
     resolved = resolve_target(target)
     threads = threads or resolved.num_cores
     require_supported(resolved)
+    if resolved.gpu:
+        raise TargetError(f"kernels for GPUs ({resolved}) have no choices that could be tuned: build needs no database for them")
     require_linker(resolved, compiler)  # a missing compiler is no fault of the candidates
     if tracker is not None and key is not None:
         require_devices(tracker, key)

@@ -39,6 +39,7 @@ std::unique_ptr<Processor> MakeProcessor(const Program& program, const std::stri
     RaiseError("TargetError", "the library was compiled for \"", program.target, "\"; this processor lacks ", list);
   }
   if (program.layers.empty()) Raise("ArtifactError", "the program has no layers");
+  if (program.on_cuda) RaiseError("TargetError", "the library was compiled for a GPU (", program.target, "): this runtime computes on CPUs");
   return std::make_unique<CpuProcessor>(program.layers[0], library, placement.threads, placement.compute);
 }
 

@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
 import tvm
 
+from flexcomp.device.guessed import guessed_profile
 from flexcomp.device.presets import GPU_PRESETS, PRESETS
 from flexcomp.device.profile import default_profile
 from flexcomp.device.target import CompileTarget, require_supported, resolve_target
@@ -134,9 +137,18 @@ def test_the_cpu_beside_a_gpu_is_this_machine_unless_said():
     assert resolve_target(tvm.target.Target({"kind": "cuda", "arch": "sm_80"})).triple == resolve_target("native").triple
 
 
-def test_gpus_are_refused_by_build():
-    with pytest.raises(TargetError, match=r"no library can be built for a GPU yet .*sm_90.*take a target whose CPU computes"):
-        require_supported(resolve_target("h200"))
+def test_gpus_widen_every_narrow_type_whatever_the_cpu_does():
+    assert resolve_target("cuda -arch=sm_80 -mtriple=x86_64-linux-gnu").converts_float16
+
+
+def test_what_is_guessed_of_a_gpu():
+    orin, h200, unknown = map(guessed_profile, map(resolve_target, ("jetson-orin", "h200", "cuda -arch=sm_80")))
+    assert orin.flops_per_s < unknown.flops_per_s < h200.flops_per_s
+    # One memory: nothing is copied. Elsewhere the slower of storage and bus counts.
+    assert orin.storage.bandwidth == orin.storage_bytes_per_s and orin.storage.latency_s == orin.load_latency_s
+    slow = replace(h200, copy_bytes_per_s=1e9)
+    assert h200.storage.bandwidth == 6e9 and slow.storage.bandwidth == 1e9
+    assert slow.storage.latency_s == pytest.approx(slow.load_latency_s + 2**20 / 1e9)
 
 
 @pytest.mark.parametrize(

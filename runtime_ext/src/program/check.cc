@@ -129,6 +129,9 @@ void CheckPreparation(const Layer& layer) {
 
 void CheckLayer(const Layer& layer, const Program& program) {
   CheckBlocks(layer);
+  const bool by_host = (layer.weights && layer.weights->preparation) ||
+                       std::ranges::any_of(layer.args, [](const Arg& arg) { return arg.kind == ArgKind::kRows; });
+  Require(!by_host || !program.on_cuda, "layer ", layer.name, " has its weights prepared or fetched in the memory of a GPU");
   if (layer.exchanges()) CheckExchange(layer, program);
   CheckRows(layer, program);
   if (layer.weights) {

@@ -161,6 +161,7 @@ struct Program {
   std::vector<State> states;
   std::vector<Layer> layers;
   std::vector<Rung> rungs;  // ascending by budget; at least one
+  bool on_cuda = false;     // a GPU computes, and the arena is its memory; symbols of kernels are data
 };
 
 // Decodes and validates: after this, no index, address or wait of the program can go wrong, whatever the

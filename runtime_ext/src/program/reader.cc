@@ -276,8 +276,9 @@ Program ReadBody(Cursor& in) {
     return sum;
   });
   const auto spaces = in.List(4, [&] { return in.Text(); });
-  if (spaces.size() != 1 || spaces[0] != "host")
+  if (spaces.size() != 1 || (spaces[0] != "host" && spaces[0] != "cuda"))
     Raise("ArtifactError", "the program uses memory spaces that this runtime does not know");
+  program.on_cuda = spaces[0] == "cuda";
   program.values = in.List(16, [&] {
     Value value{in.Text(), in.Get<uint64_t>()};
     if (in.Get<uint32_t>() != 0) Raise("ArtifactError", "the program is malformed: a value lies in no memory space");

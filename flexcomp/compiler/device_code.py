@@ -1,0 +1,58 @@
+"""Machine code of kernels for GPUs: an object file for the target's CPU, in which a kernel is data."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from flexcomp.device import CompileTarget
+from flexcomp.program import DeviceKernel, Image, device_kernel
+from flexcomp.schedules.cuda import Architecture, arithmetic, emit
+
+from . import cuda_code, data_object
+from .cuda_code import CudaCode
+
+# As the loader of libraries looks for functions; the runtime looks for a kernel's data under the same name.
+_PREFIX = "__tvm_ffi_"
+_MAKERS = tuple(Path(inspect.getfile(module)) for module in (cuda_code, data_object, device_kernel, arithmetic, emit))
+
+
+class Toolkit(Protocol):
+    """What makes machine code of CUDA C."""
+
+    def require(self, architecture: Architecture) -> None:
+        """Raise TargetError if it cannot make code for that architecture."""
+
+    def version(self) -> str:
+        """What tells its machine code from that of others."""
+
+    def images(self, code: CudaCode, architecture: Architecture) -> tuple[Image, ...]:
+        """Machine code of a kernel."""
+
+
+def write_device_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget, toolkit: Toolkit, path: Path) -> None:
+    """Write an object file that defines `symbol`: the kernel's machine code, and how it is launched."""
+    path.write_bytes(device_object(symbol, kernel, target, toolkit))
+
+
+def device_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget, toolkit: Toolkit) -> bytes:
+    """That object file."""
+    assert target.gpu is not None
+    code = cuda_code.cuda_code(kernel, target.gpu)
+    described = DeviceKernel(code.launches, code.integers, toolkit.images(code, target.gpu))
+    return data_object.data_object(_PREFIX + symbol, device_kernel.encode(described), target)
+
+
+@cache
+def version(toolkit: str) -> str:
+    """A hash of what makes such objects with a toolkit of that version."""
+    tools = f"{tvm.__version__} {tvm_ffi.__version__} {toolkit}"
+    sources = (Path(__file__), *_MAKERS)
+    return hashlib.sha256(b"".join([tools.encode(), *(path.read_bytes() for path in sources)])).hexdigest()[:16]
