@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from flexcomp.program import Layer, Port, Program, Rung, WeightArg, choices, nodes, weight_errors
+from flexcomp.program import (
+    CUDA,
+    PINNED_SLOT_NBYTES,
+    PINNED_SLOTS,
+    Layer,
+    Port,
+    Program,
+    Rung,
+    WeightArg,
+    choices,
+    nodes,
+    weight_errors,
+)
 from flexcomp.runtime import MINIMUM, resolve
+from flexcomp.units import enough
 
 
 def describe(program: Program) -> dict:
@@ -20,6 +33,8 @@ def describe(program: Program) -> dict:
             for state in program.states
         ],
         "state_bytes": program.state_nbytes,  # of every arena
+        # Beside every budget, in the host's memory: what weights are copied through to a GPU with memory of its own.
+        "pinned_host_bytes": PINNED_SLOTS * PINNED_SLOT_NBYTES if program.space == CUDA and program.weights_nbytes else 0,
         "min_budget_bytes": program.rungs[0].budget,
         "default_budget_bytes": program.default_budget,
         "resident_bytes": program.rungs[-1].budget,
@@ -37,7 +52,15 @@ def summary(program: Program) -> str:
     from flexcomp.report.tables import as_text, ladder_table, layer_table
 
     facts = describe(program)
-    return as_text(layer_table(facts), ladder_table(facts))
+    beside = beside_budgets(facts)
+    return as_text(layer_table(facts), ladder_table(facts)) + (f"\n{beside}" if beside else "")
+
+
+def beside_budgets(facts: dict) -> str | None:
+    """A line on memory that no budget counts, of the facts of a network; None if there is none worth a line."""
+    if not facts["pinned_host_bytes"]:
+        return None
+    return f"budgets are the GPU's memory; beside them the host pins {enough(facts['pinned_host_bytes'])} for copies"
 
 
 def _port(port: Port) -> dict:

@@ -2,6 +2,7 @@
 
 import ctypes
 import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -21,6 +22,7 @@ from flexcomp.device import resolve_target
 from flexcomp.errors import InputError, TargetError
 from flexcomp.program import CUDA, Image, Kind
 from flexcomp.program.device_kernel import decode
+from flexcomp.report import closing_lines, describe
 from flexcomp.runtime import parse_budget
 from flexcomp.schedules.cuda import ARCHITECTURES
 from tests.cuda.nvcc import nvcc
@@ -98,6 +100,17 @@ def test_a_library_for_a_gpu_holds_its_kernels_as_data():
     conv = next(layer for layer in program.layers if layer.op == "conv2d")
     kernel = next(described(code) for symbol, code in artifact.kernels.items() if symbol.startswith(conv.kernel))
     assert kernel.integers == {2, 3} and any(extent.per_count for extent in kernel.launches[0].blocks)
+
+
+def test_what_the_host_pins_is_said(tmp_path):
+    artifact = built("h200", Written())
+    facts = describe(artifact.program)
+    assert facts["pinned_host_bytes"] == 4 * 2**20
+    line = "budgets are the GPU's memory; beside them the host pins 4.00 MiB for copies"
+    artifact.export_library(tmp_path / "model.so")
+    assert line in artifact.summary() and line in closing_lines(artifact.program, tmp_path / "model.so", parse_budget("min"))
+    told = subprocess.run([sys.executable, "-m", "flexcomp", "inspect", "model.so"], cwd=tmp_path, capture_output=True, text=True)
+    assert told.returncode == 0 and line in told.stdout
 
 
 def test_builds_are_the_same_bytes(tmp_path):

@@ -27,7 +27,7 @@ _POISON = 0xFF  # bytes of what nothing has written to: floats are NaN
 def networks(models: Mapping[str, onnx.ModelProto], target: str, folder: Path, shapes: dict | None = None) -> dict[str, Network]:
     """The networks with their kernels compiled for the CPU, all together."""
     architecture = resolve_target(target).gpu
-    lowered = {name: _lowered(model, target, shapes) for name, model in models.items()}
+    lowered = {name: lowered_network(model, target, shapes) for name, model in models.items()}
     symbols, codes = {}, {}
     for name, network in lowered.items():
         symbols[name] = {kernel: f"k{len(codes) + i}" for i, kernel in enumerate(network.kernels)}
@@ -84,7 +84,8 @@ class Network:
         return whole[first : first + count] if layer.weights.blocks > 1 else whole
 
 
-def _lowered(model: onnx.ModelProto, target: str, shapes: dict | None) -> Lowered:
+def lowered_network(model: onnx.ModelProto, target: str, shapes: dict | None) -> Lowered:
+    """A network as `flexcomp.build` lowers it, by its smallest kernels."""
     imported, resolved = load_model(model, shapes, None), resolve_target(target)
     unit, on_weights = resolved.vector_unit, partial(evaluate, weights=imported.weights)
     mod = imported.mod

@@ -8,6 +8,7 @@ import subprocess
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from flexcomp.compiler.cuda_code import CudaCode, translation_unit
@@ -54,7 +55,7 @@ def compiled(codes: Sequence[CudaCode], architecture: str, folder: Path) -> tupl
 
 def longest_loop(cubin: Path, function: str) -> list[str]:
     """The instructions of a function between the label and the jump back to it that lie farthest apart."""
-    text = subprocess.run([nvdisasm(), cubin], capture_output=True, text=True, check=True).stdout
+    text = _disassembled(cubin, cubin.stat().st_mtime_ns)
     text = re.search(rf"^\.text\.{function}:\n(.*?)(?=^\.text\.|\Z)", text, re.MULTILINE | re.DOTALL)[1]
     instructions = [(int(found[1], 16), found[2].strip()) for found in _INSTRUCTION.finditer(text)]
     labels = {}
@@ -68,6 +69,11 @@ def longest_loop(cubin: Path, function: str) -> list[str]:
     ]
     first, last = max(loops, key=lambda loop: loop[1] - loop[0])
     return [what for at, what in instructions if first <= at <= last]
+
+
+@lru_cache(maxsize=1)
+def _disassembled(cubin: Path, written_ns: int) -> str:
+    return subprocess.run([nvdisasm(), cubin], capture_output=True, text=True, check=True).stdout
 
 
 def share(instructions: Sequence[str], name: str) -> float:

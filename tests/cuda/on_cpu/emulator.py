@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flexcomp.compiler.cuda_code import CudaCode, Launch
+from flexcomp.compiler.cuda_code import CudaCode
+from flexcomp.program import Launch
 from flexcomp.schedules.cuda.arithmetic import PREAMBLE
 
 _HERE = Path(__file__).parent

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from flexcomp.compiler.cuda_code import CudaCode, Extent, Launch
+from flexcomp.compiler.cuda_code import CudaCode
+from flexcomp.program import Extent, Launch
 from tests.cuda.on_cpu.emulator import EmulationError, Emulator
 
 THREADS = 64

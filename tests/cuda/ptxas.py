@@ -1,0 +1,134 @@
+"""What nvcc and ptxas make of whole networks' kernels, without a GPU: a table, and exit status 1 where a kernel falls short.
+
+    python -m tests.cuda.ptxas [NETWORK …] [--arch sm_90 …] [--all]
+
+For each kind of kernel of a network: how many there are, registers of a thread, spilled bytes, shared memory of a block, and
+how many of the threads that a multiprocessor holds it would hold (CUDA C++ Programming Guide, "Multiprocessor Level"). Of direct
+convolutions and products of matrices also the share of multiply-adds among the instructions of the longest loop, and by what
+it reads shared memory. Each row has the worst of its kernels; with --all every device function has a row.
+
+No kernel may spill. Loops of tiles whose threads have 8×8 sums have to be FFMA for 85 % and more, where there are more than three
+channels, and shared memory is read by 128 bits. It takes some minutes for an architecture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import tvm_ffi
+
+from benchmarks.models import load
+from flexcomp.compiler.cuda_code import CudaCode, cuda_code
+from flexcomp.schedules.cuda import ARCHITECTURES, Architecture
+from tests.cuda import nvcc
+from tests.cuda.network import lowered_network
+
+NETWORKS = ("resnet50", "vgg19_torch", "mobilenet_v2", "vit_b_16")
+WANTED = ("sm_80", "sm_86", "sm_87", "sm_90")
+SHARE = 0.85
+_PRODUCTS = ("direct", "matmul")
+_BATCH = 40  # kernels that nvcc gets at a time
+
+
+@dataclass(frozen=True)
+class Row:
+    """A device function."""
+
+    kind: str  # family and tile
+    layer: str
+    function: nvcc.Function
+    occupancy: float  # threads that a multiprocessor holds, as a part of those that it can
+    ffma: float | None  # of the longest loop, where it is one of products
+    reads: frozenset[str]  # instructions that read shared memory there
+
+
+def rows_of(networks: Iterable[str], architecture: Architecture, folder: Path) -> Iterator[tuple[str, Row]]:
+    """The device functions of networks; those that several have are the first's."""
+    seen: set[int] = set()
+    kernels = []
+    for network in networks:
+        graph = lowered_network(load(network).model, f"cuda -arch={architecture.name}", None)
+        for layer in graph.layers:
+            func = graph.kernels[layer.kernel]
+            if (identity := tvm_ffi.structural_hash(func)) not in seen:
+                seen.add(identity)
+                kernels.append((network, layer, cuda_code(func, architecture, f"k{len(kernels)}")))
+    for start in range(0, len(kernels), _BATCH):
+        some = kernels[start : start + _BATCH]
+        cubin, functions = nvcc.compiled([code for *_, code in some], architecture.name, folder)
+        for network, layer, code in some:
+            kind = layer.implementation if layer.implementation != "generic" else f"generic {layer.op}"
+            for row in _rows(kind, layer.description, code, cubin, functions, architecture):
+                yield network, row
+
+
+def _rows(
+    kind: str, layer: str, code: CudaCode, cubin: Path, functions: dict[str, nvcc.Function], architecture: Architecture
+) -> Iterator[Row]:
+    for launch in code.launches:
+        function = functions[launch.function]
+        threads = launch.threads[0] * launch.threads[1] * launch.threads[2]
+        warps = -(-threads // 32) * 32
+        held = architecture.blocks(warps, -(-function.registers // 8) * 8, function.shared_nbytes)
+        ffma, reads = None, frozenset()
+        if kind.split()[0] in _PRODUCTS:
+            loop = nvcc.longest_loop(cubin, launch.function)
+            ffma = nvcc.share(loop, "FFMA")
+            reads = frozenset(found[0] for found in (re.search(r"LDS[.\w]*", what) for what in loop) if found)
+        yield Row(kind, layer, function, held * warps / architecture.threads, ffma, reads)
+
+
+def _printed(name: str, rows: list[Row]) -> str:
+    ffma = [row.ffma for row in rows if row.ffma is not None]
+    reads = sorted(set().union(*(row.reads for row in rows)))
+    worst = [
+        f"{max(row.function.registers for row in rows):4}", f"{max(row.function.spilled_nbytes for row in rows):6}",
+        f"{max(row.function.shared_nbytes for row in rows) / 1024:7.1f}", f"{min(row.occupancy for row in rows):6.0%}",
+        f"{min(ffma):5.0%}" if ffma else "    –", " ".join(reads),
+    ]  # fmt: skip
+    return f"{name:<44.44} {len(rows):4} {' '.join(worst)}"
+
+
+def falls_short(row: Row) -> bool:
+    """Whether it spills, or a large tile's loop does too much besides multiplying."""
+    if row.function.spilled_nbytes:
+        return True
+    tile = re.search(r"(\d+)×(\d+)$", row.kind)
+    if row.ffma is None or tile is None:
+        return False
+    is_large = int(tile[1]) * int(tile[2]) >= 64 * 64
+    return (is_large and row.ffma < SHARE and " 3→" not in row.layer) or row.reads != {"LDS.128"}
+
+
+def main() -> None:
+    """Print a table for each architecture."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("networks", nargs="*", default=NETWORKS)
+    parser.add_argument("--arch", nargs="+", choices=sorted(ARCHITECTURES), default=WANTED)
+    parser.add_argument("--all", action="store_true", help="a row for each device function")
+    args = parser.parse_args()
+    if nvcc.nvcc() is None or nvcc.nvdisasm() is None:
+        raise SystemExit("nvcc and nvdisasm are needed")
+    short = []
+    for name in args.arch:
+        print(f"\n{name:<44} many regs spills shared   occ.  FFMA shared memory is read by", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            found = list(rows_of(args.networks, ARCHITECTURES[name], Path(folder)))
+        grouped: dict[str, list[Row]] = {}
+        for network, row in found:
+            grouped.setdefault(f"{network} {row.kind}" + f" {row.layer}" * args.all, []).append(row)
+        for title, rows in sorted(grouped.items()):
+            print(_printed(title, rows))
+        short += [f"{name}: {network} {row.kind} {row.layer}" for network, row in found if falls_short(row)]
+    print("\n".join(["", f"{len(short)} device functions fall short", *short]))
+    sys.exit(bool(short))
+
+
+if __name__ == "__main__":
+    main()
