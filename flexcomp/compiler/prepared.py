@@ -117,7 +117,9 @@ class Prepared:
             storages.append(wish.storage or self.profile.storage)
             planning = self.planning.on(storages[-1])
             ladders.append(
-                plan_rungs(planning, wish.budget, wish.strategy, lambda done, total: report("plan", done, total))
+                plan_rungs(
+                    planning, wish.budget, wish.strategy, lambda done, total: report("plan", done, total), self.target.memory_unit
+                )
             )
         if yardstick:
             ladders.append(resident_rungs(self.planning, [rung for rungs in ladders for rung in rungs]))

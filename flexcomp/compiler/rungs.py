@@ -22,22 +22,25 @@ _TAILORED_BELOW = 2
 
 
 def plan_rungs(
-    planning: Planning, budget: Budget, strategy: str, report: Callable[[int, int], None]
+    planning: Planning, budget: Budget, strategy: str, report: Callable[[int, int], None], unit: int = plan.PAGE
 ) -> tuple[Rung, ...]:
-    """The rungs of the ladder, and one for the budget that was asked for.
+    """The rungs of the ladder, and one for the budget that was asked for; memory is given in `unit` bytes.
 
     Raises BudgetError, naming the layer that sets the smallest feasible budget, if less was asked for.
     """
     minimum = plan.minimum_budget(planning.forms[0].problem)
-    resident = max(minimum.nbytes, *(plan.resident_budget(form.problem) for form in planning.whole))
+    least = plan.rounded_up(minimum.nbytes, unit)
+    resident = plan.rounded_up(max(minimum.nbytes, *(plan.resident_budget(form.problem) for form in planning.whole)), unit)
     # More memory than everything takes is of no use: the rung would be the last one again.
-    asked = minimum.nbytes if budget.smallest else min(resolve(budget, 0, resident, resident), resident)
-    if asked < minimum.nbytes:
+    asked = least if budget.smallest else min(resolve(budget, 0, resident, resident), resident)
+    if asked < least:
         note = note_minimum(planning.network.titled(minimum.layer), minimum.needs)
-        raise BudgetError(too_small(asked, minimum.nbytes, note, budget.units))
+        raise BudgetError(too_small(asked, least, note, budget.units))
+    if unit != plan.PAGE:
+        asked -= asked % unit  # what is beyond could not be used
     offers = Offers(planning)
     try:
-        chosen = offers.ladder((asked,), strategy, report)
+        chosen = offers.ladder((asked,), strategy, report, unit=unit)
     except plan.InfeasibleError as error:
         least = replace(error.minimum, layer=planning.network.titled(error.minimum.layer))
         raise BudgetError(str(plan.InfeasibleError(error.strategy, error.asked, least, error.reason))) from error
@@ -72,6 +75,7 @@ class Offers:
         strategy: str = "best",
         report: Callable[[int, int], None] = lambda done, total: None,
         budgets: Sequence[int] | None = None,
+        unit: int = plan.PAGE,
     ) -> tuple[plan.Choice, ...]:
         """As `plan.ladder_of`; choices name forms by their index here."""
         return plan.ladder_of(
@@ -83,6 +87,7 @@ class Offers:
             last_that_fits=self._planning.fixed_order,
             between=self._between,
             tailor=self._tailored,
+            unit=unit,
         )
 
     def _tailored(self, budget: int) -> list[tuple[int, plan.Problem]]:

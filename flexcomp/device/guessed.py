@@ -38,5 +38,5 @@ def _of_gpu(architecture: Architecture, preset: Preset | None) -> DeviceProfile:
         storage_bytes_per_s=preset.storage_bytes_per_s if preset else DeviceProfile.storage_bytes_per_s,
         load_latency_s=preset.load_latency_s if preset else Preset.load_latency_s,
     )
-    copied = preset.copy_bytes_per_s if preset else _COPY_BYTES_PER_S
+    copied = 0.0 if architecture.integrated else (preset and preset.copy_bytes_per_s) or _COPY_BYTES_PER_S
     return replace(profile, copy_bytes_per_s=copied, step_overhead_s=_LAUNCH_S, wake_s=_EVENT_S)

@@ -55,7 +55,7 @@ class Preset:
     # Where code is for a GPU, what follows and the memory above are said of that.
     gpu: str | None = None  # its compute capability
     gpu_ghz: float = 0.0
-    copy_bytes_per_s: float = 0.0  # from host memory to the GPU's; 0: they are one
+    copy_bytes_per_s: float = 0.0  # from host memory to the GPU's, if it has memory of its own
 
     @property
     def core(self) -> Core | None:

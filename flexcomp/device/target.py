@@ -17,6 +17,7 @@ from flexcomp.device import gpu
 from flexcomp.device.cores import compute_cores
 from flexcomp.device.presets import CORES, GPU_PRESETS, PRESETS, Preset
 from flexcomp.errors import InputError, TargetError
+from flexcomp.program import MEMORY_UNIT, PAGE
 from flexcomp.schedules.cuda import Architecture
 from flexcomp.schedules.cuda.unit import Gpu
 from flexcomp.schedules.tiles.tile import VectorUnit
@@ -79,6 +80,11 @@ class CompileTarget:
     def converts_float16(self) -> bool:
         """Whether it has instructions that widen float16; a function for each number would take a hundred times as long."""
         return self.gpu is not None or self.arch == "aarch64" or "f16c" in self.features
+
+    @property
+    def memory_unit(self) -> int:
+        """Bytes of which the memory of an arena is a multiple."""
+        return MEMORY_UNIT if self.gpu and not self.gpu.integrated else PAGE
 
     @property
     def vector_unit(self) -> VectorUnit:

@@ -31,7 +31,7 @@ from .problem import (
 from .reuse import reuse_distances
 from .search.best import resident_plan
 from .simulate import Timeline, simulate
-from .spacing import NEARLY
+from .spacing import NEARLY, rounded_up
 from .strategies import STRATEGIES, plan
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "resident_budget",
     "resident_plan",
     "reuse_distances",
+    "rounded_up",
     "simulate",
     "slice_layers",
     "stored_blocks",

@@ -13,10 +13,10 @@ from .bound import latency_bound
 from .check import verify
 from .errors import InfeasibleError
 from .parts.minimum import layer_bounds, minimum_budget
-from .problem import Plan, Problem
+from .problem import PAGE, Plan, Problem
 from .search.best import NO_SLOWER, resident_plan
 from .simulate import brisk, latency_of
-from .spacing import far_between, first_budgets, further_budgets, worthwhile
+from .spacing import far_between, first_budgets, further_budgets, rounded_up, worthwhile
 from .strategies import unchecked
 
 ABOUT = 1.005  # problems whose plans differ by no more than this in latency are equally good
@@ -64,6 +64,7 @@ def ladder_of(
     last_that_fits: bool = False,
     between: Sequence[tuple[float, float]] = (),
     tailor: Tailor = lambda budget: (),
+    unit: int = PAGE,
 ) -> tuple[Choice, ...]:
     """As `ladder`, where a rung may solve any of several problems: one network with other kernels.
 
@@ -73,20 +74,21 @@ def ladder_of(
     with `last_that_fits`, the last problem that can be planned is taken whatever its latency. A budget that was
     not asked for is left out if the strategy finds no plan. `between`, one pair per problem, are the
     smallest and the largest budget, in bytes, for which a problem is tried; `tailor` gives further problems for a budget,
-    with the indices that choices name them by. Without `budgets`, those of a grid are planned for, and those between
-    them near what was found there; then those that are worth a rung with all effort, with the kernels that were best.
+    with the indices that choices name them by. Without `budgets`, those of a grid are planned for, multiples of `unit` bytes, in
+    which memory is given, and those between them near what was found there; then those that are worth a rung with all effort,
+    with the kernels that were best.
 
     Budgets are planned for on all cores, by threads, as C++ leaves Python to others: `tailor` is called by several at once.
     What is found does not depend on their number.
     """
     between = between or [(0, inf)] * len(problems)
     pick = _last if last_that_fits else _fastest
-    extra, ends = set(extra), _ends(problems) if budgets is None else ()
+    extra, ends = set(extra), _ends(problems, unit) if budgets is None else ()
     asked = extra | set(budgets or ())
     largest = max({*ends, *asked})
     found: dict[int, Choice] = {}
     thorough: set[int] = set()  # budgets that were planned for with all effort
-    wanted = {budget: _Wanted() for budget in sorted({*asked, *(first_budgets(*ends) if ends else ())})}
+    wanted = {budget: _Wanted() for budget in sorted({*asked, *(first_budgets(*ends, unit) if ends else ())})}
 
     def choose(budget: int, how: _Wanted) -> Choice | None:
         offered = {index: problems[index] for index, (least, most) in enumerate(between) if least <= budget <= most}
@@ -113,9 +115,9 @@ def ladder_of(
                 for one in chosen:
                     one.cancel()  # those that have not begun, after an error
             thorough |= {budget for budget, how in wanted.items() if not how.quick}
-            wanted = _wanted(found, thorough, {*ends, *asked}) if budgets is None and not last_that_fits else {}
+            wanted = _wanted(found, thorough, {*ends, *asked}, unit) if budgets is None and not last_that_fits else {}
     report(total, total)
-    rungs = [found[budget] for budget in sorted(found)] if last_that_fits else _in_order(found, {*ends, *asked})
+    rungs = [found[budget] for budget in sorted(found)] if last_that_fits else _in_order(found, {*ends, *asked}, unit)
     for one in rungs:  # the others are of no use to anyone
         verify(one.problem, one.plan)
     return tuple(rungs)
@@ -130,12 +132,14 @@ class _Wanted:
     only: Choice | None = None  # of all problems that of this choice
 
 
-def _wanted(found: Mapping[int, Choice], thorough: Collection[int], asked: Collection[int]) -> dict[int, _Wanted]:
+def _wanted(
+    found: Mapping[int, Choice], thorough: Collection[int], asked: Collection[int], unit: int
+) -> dict[int, _Wanted]:
     """Budgets that are to be planned for next; none once those are with all effort that are worth it."""
-    further = further_budgets({budget: choice.latency for budget, choice in found.items()})
+    further = further_budgets({budget: choice.latency for budget, choice in found.items()}, unit)
     if further:
         return {budget: _Wanted(_neighbours(found, budget), quick=True) for budget in further}
-    rungs = [choice.plan.budget for choice in _in_order(found, asked)]
+    rungs = [choice.plan.budget for choice in _in_order(found, asked, unit)]
     wanted = {
         budget: _Wanted([found[budget], *_neighbours(found, budget)], only=found[budget])
         for budget in rungs
@@ -152,7 +156,7 @@ def _neighbours(found: Mapping[int, Choice], budget: int) -> list[Choice]:
     return [found[other] for other in (*sorted(smaller)[-1:], *sorted(larger)[:1])]
 
 
-def _in_order(found: Mapping[int, Choice], asked: Collection[int]) -> list[Choice]:
+def _in_order(found: Mapping[int, Choice], asked: Collection[int], unit: int) -> list[Choice]:
     """By budget, each at least as good as the smaller ones, without those that are not worth it."""
     result: list[Choice] = []
     fastest = inf
@@ -162,7 +166,7 @@ def _in_order(found: Mapping[int, Choice], asked: Collection[int]) -> list[Choic
         if result and _cost(result[-1], fastest) <= _cost(best, fastest):
             best = replace(result[-1], plan=replace(result[-1].plan, budget=budget))
         result.append(best)
-    kept = worthwhile({one.plan.budget: one.latency for one in result}, asked)
+    kept = worthwhile({one.plan.budget: one.latency for one in result}, asked, unit)
     return [one for one in result if one.plan.budget in kept]
 
 
@@ -221,7 +225,7 @@ def _choice(index: int, problem: Problem, found: Plan) -> Choice:
     return Choice(index, problem, found, latency_of(problem)(found))
 
 
-def _ends(problems: Sequence[Problem]) -> tuple[int, int]:
+def _ends(problems: Sequence[Problem], unit: int) -> tuple[int, int]:
     """The smallest budget, in bytes, and the one for everything resident."""
-    smallest = minimum_budget(problems[0]).nbytes
-    return smallest, max(smallest, *map(resident_budget, problems))
+    smallest = rounded_up(minimum_budget(problems[0]).nbytes, unit)
+    return smallest, max(smallest, *(rounded_up(resident_budget(problem), unit) for problem in problems))

@@ -1,8 +1,8 @@
 """Which budgets deserve a rung of their own: as many that none in between runs much slower than it could.
 
 Plans are made for a few budgets, then between neighbours whose latencies or budgets are far apart, until they are close
-or their budgets are a page apart. What lies between two rungs is no faster than the larger one; so those can be left out again
-without which the next larger one is still close to the smaller.
+or their budgets are a page apart, or what else memory is given in. What lies between two rungs is no faster than the larger
+one; so those can be left out again without which the next larger one is still close to the smaller.
 """
 
 from __future__ import annotations
@@ -20,22 +20,27 @@ _APART = 1.2  # neighbours of the budgets to begin with differ by no more than t
 _AT_ONCE = 4  # budgets that are tried between two others before the next look, at most
 
 
-def _whole_pages(budgets: Iterable[float], smallest: int, largest: int) -> list[int]:
+def rounded_up(budget: float, unit: int) -> int:
+    """The next multiple of a unit."""
+    return -(-int(budget) // unit) * unit
+
+
+def _whole_units(budgets: Iterable[float], smallest: int, largest: int, unit: int) -> list[int]:
     """In ascending order, inside two others."""
-    return sorted({page for budget in budgets if smallest < (page := -(-int(budget) // PAGE) * PAGE) < largest})
+    return sorted({whole for budget in budgets if smallest < (whole := rounded_up(budget, unit)) < largest})
 
 
-def first_budgets(smallest: int, largest: int) -> list[int]:
-    """In ascending order, both ends included."""
+def first_budgets(smallest: int, largest: int, unit: int = PAGE) -> list[int]:
+    """In ascending order, both ends included; budgets are multiples of `unit` bytes."""
     if not 0 < smallest < largest:
         return [smallest]
     ratio = largest / smallest
     steps = math.ceil(math.log(ratio) / math.log(_APART))
     between = (smallest * ratio ** (number / steps) for number in range(1, steps))
-    return [smallest, *_whole_pages(between, smallest, largest), largest]
+    return [smallest, *_whole_units(between, smallest, largest, unit), largest]
 
 
-def further_budgets(latencies: Mapping[int, float]) -> list[int]:
+def further_budgets(latencies: Mapping[int, float], unit: int = PAGE) -> list[int]:
     """Budgets to plan for next, of those that have been, with their latencies in seconds; none if all are close."""
     budgets = sorted(latencies)
     best = accumulate((latencies[budget] for budget in budgets), min)  # the plan of a smaller budget serves a larger one
@@ -45,10 +50,10 @@ def further_budgets(latencies: Mapping[int, float]) -> list[int]:
             # Where loading binds, latency falls in proportion to memory.
             count = min(_AT_ONCE, math.ceil((math.log(slow) - math.log(fast)) / math.log(PAYS)) - 1) if fast > 0 else _AT_ONCE
             parts = ((1 - (fast / slow) ** (number / (count + 1))) / (1 - fast / slow) for number in range(1, count + 1))
-            between = _whole_pages((smaller + part * (larger - smaller) for part in parts), smaller, larger)
-            found += between or _whole_pages([(smaller + larger) / 2], smaller, larger)
+            between = _whole_units((smaller + part * (larger - smaller) for part in parts), smaller, larger, unit)
+            found += between or _whole_units([(smaller + larger) / 2], smaller, larger, unit)
         elif larger > _FAR * smaller:
-            found += _whole_pages([math.sqrt(smaller * larger)], smaller, larger)
+            found += _whole_units([math.sqrt(smaller * larger)], smaller, larger, unit)
     return found
 
 
@@ -58,7 +63,7 @@ def far_between(rungs: Collection[int], seen: Iterable[int]) -> list[int]:
     return sorted(budget for budget in seen if any(smaller < budget < larger for smaller, larger in pairs))
 
 
-def worthwhile(latencies: Mapping[int, float], asked: Collection[int]) -> list[int]:
+def worthwhile(latencies: Mapping[int, float], asked: Collection[int], unit: int = PAGE) -> list[int]:
     """The budgets, in ascending order, whose rungs are worth their bytes.
 
     Both ends and those that were asked for always are, and the smallest one that is nearly as fast as the largest.
@@ -68,7 +73,7 @@ def worthwhile(latencies: Mapping[int, float], asked: Collection[int]) -> list[i
     nearly = next(budget for budget in budgets if latencies[budget] <= NEARLY * latencies[budgets[-1]])
     kept = budgets[:1]
     for budget, larger in pairwise([*budgets[1:], budgets[-1]]):
-        best = latencies[budget if larger - budget == PAGE else larger]  # of all plans for budgets from one to the other
+        best = latencies[budget if larger - budget == unit else larger]  # of all plans for budgets from one to the other
         if budget in asked or budget in (nearly, budgets[-1]) or latencies[kept[-1]] > PAYS * best:
             kept.append(budget)
     return kept

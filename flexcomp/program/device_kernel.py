@@ -32,6 +32,8 @@ MOST_PARAMETERS = 64
 # Host memory, beside the budget, through which the runtime copies weights to a GPU with memory of its own.
 PINNED_SLOTS = 4
 PINNED_SLOT_NBYTES = 2**20
+# In what a GPU with memory of its own gives it.
+MEMORY_UNIT = 2**21
 
 _HEADER = struct.Struct("<IIQII")
 _ALIGN = 8

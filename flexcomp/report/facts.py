@@ -16,6 +16,7 @@ from flexcomp.program import (
     weight_errors,
 )
 from flexcomp.runtime import MINIMUM, resolve
+from flexcomp.schedules.cuda import ARCHITECTURES
 from flexcomp.units import enough
 
 
@@ -34,7 +35,7 @@ def describe(program: Program) -> dict:
         ],
         "state_bytes": program.state_nbytes,  # of every arena
         # Beside every budget, in the host's memory: what weights are copied through to a GPU with memory of its own.
-        "pinned_host_bytes": PINNED_SLOTS * PINNED_SLOT_NBYTES if program.space == CUDA and program.weights_nbytes else 0,
+        "pinned_host_bytes": _pinned_host_nbytes(program),
         "min_budget_bytes": program.rungs[0].budget,
         "default_budget_bytes": program.default_budget,
         "resident_bytes": program.rungs[-1].budget,
@@ -61,6 +62,13 @@ def beside_budgets(facts: dict) -> str | None:
     if not facts["pinned_host_bytes"]:
         return None
     return f"budgets are the GPU's memory; beside them the host pins {enough(facts['pinned_host_bytes'])} for copies"
+
+
+def _pinned_host_nbytes(program: Program) -> int:
+    if program.space != CUDA or not program.weights_nbytes:
+        return 0
+    shares = any(f"-arch={gpu.name} " in f"{program.target} " and gpu.integrated for gpu in ARCHITECTURES.values())
+    return 0 if shares else PINNED_SLOTS * PINNED_SLOT_NBYTES
 
 
 def _port(port: Port) -> dict:

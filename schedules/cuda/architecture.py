@@ -21,6 +21,7 @@ class Architecture:
     threads: int  # that a multiprocessor holds at most
     lanes: int  # multiply-adds of float32 that a multiprocessor does in a cycle
     multiprocessors: int  # of a usual board: grids are cut so that all have something to do
+    integrated: bool = False  # its memory is that of the CPU beside it
 
     @property
     def block_shared_nbytes(self) -> int:
@@ -36,11 +37,11 @@ class Architecture:
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.name: architecture
     for architecture in (
-        Architecture("sm_72", 65_536, 96 * _KIB, 2048, 64, 6),  # nvcc knows it up to CUDA 12
+        Architecture("sm_72", 65_536, 96 * _KIB, 2048, 64, 6, integrated=True),  # nvcc knows it up to CUDA 12
         Architecture("sm_75", 65_536, 64 * _KIB, 1024, 64, 40),
         Architecture("sm_80", 65_536, 164 * _KIB, 2048, 64, 108),
         Architecture("sm_86", 65_536, 100 * _KIB, 1536, 128, 82),
-        Architecture("sm_87", 65_536, 164 * _KIB, 1536, 128, 16),
+        Architecture("sm_87", 65_536, 164 * _KIB, 1536, 128, 16, integrated=True),
         Architecture("sm_89", 65_536, 100 * _KIB, 1536, 128, 128),
         Architecture("sm_90", 65_536, 228 * _KIB, 2048, 128, 132),
     )

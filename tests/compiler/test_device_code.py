@@ -3,6 +3,7 @@
 import ctypes
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -106,11 +107,23 @@ def test_what_the_host_pins_is_said(tmp_path):
     artifact = built("h200", Written())
     facts = describe(artifact.program)
     assert facts["pinned_host_bytes"] == 4 * 2**20
+    assert describe(replace(artifact.program, target="cuda -arch=sm_87"))["pinned_host_bytes"] == 0  # its memory is the CPU's
     line = "budgets are the GPU's memory; beside them the host pins 4.00 MiB for copies"
     artifact.export_library(tmp_path / "model.so")
     assert line in artifact.summary() and line in closing_lines(artifact.program, tmp_path / "model.so", parse_budget("min"))
     told = subprocess.run([sys.executable, "-m", "flexcomp", "inspect", "model.so"], cwd=tmp_path, capture_output=True, text=True)
     assert told.returncode == 0 and line in told.stdout
+
+
+def test_budgets_are_what_the_memory_is_given_in():
+    """2 MiB of a GPU's own memory; pages where it is the CPU's."""
+    for target, unit in (("h200", 2**21), ("jetson-orin", 4096)):
+        for budget in ("min", "5MB", "all"):
+            prepared = prepare(network(), target, compiler=KernelCompiler(None, Written()))
+            rungs = prepared.artifacts([Wish(parse_budget(budget))])[0].program.rungs
+            assert all(rung.budget % unit == 0 and rung.arena <= rung.budget for rung in rungs)
+    (rung,) = built("h200", Written()).program.rungs
+    assert rung.budget == 2**21
 
 
 def test_builds_are_the_same_bytes(tmp_path):

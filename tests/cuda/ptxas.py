@@ -29,7 +29,7 @@ from flexcomp.schedules.cuda import ARCHITECTURES, Architecture
 from tests.cuda import nvcc
 from tests.cuda.network import lowered_network
 
-NETWORKS = ("resnet50", "vgg19_torch", "mobilenet_v2", "vit_b_16")
+NETWORKS = ("resnet50", "vgg19_torch", "mobilenet_v2", "vit_b16")
 WANTED = ("sm_80", "sm_86", "sm_87", "sm_90")
 SHARE = 0.85
 _PRODUCTS = ("direct", "matmul")
@@ -109,7 +109,7 @@ def falls_short(row: Row) -> bool:
 def main() -> None:
     """Print a table for each architecture."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("networks", nargs="*", default=NETWORKS)
+    parser.add_argument("networks", nargs="*", default=NETWORKS, metavar="NETWORK", help="of those of benchmarks.models")
     parser.add_argument("--arch", nargs="+", choices=sorted(ARCHITECTURES), default=WANTED)
     parser.add_argument("--all", action="store_true", help="a row for each device function")
     args = parser.parse_args()

@@ -22,6 +22,10 @@ def test_the_first_budgets_are_whole_pages_at_even_distances() -> None:
     assert all(one < other <= 1.2 * one for one, other in pairwise(budgets))
     assert first_budgets(100 * PAGE, 101 * PAGE) == [100 * PAGE, 101 * PAGE]
     assert first_budgets(5 * PAGE, 5 * PAGE) == [5 * PAGE]
+    assert all(budget % (4 * PAGE) == 0 for budget in first_budgets(100 * PAGE, 1000 * PAGE, 4 * PAGE))
+    seen = {100 * PAGE: 2.0, 104 * PAGE: 1.0}
+    assert further_budgets(seen) and not further_budgets(seen, 4 * PAGE)
+    assert worthwhile({100 * PAGE: 1.05, 104 * PAGE: 1.03, 108 * PAGE: 1.0}, (), 4 * PAGE) == [100 * PAGE, 108 * PAGE]
 
 
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=300), st.lists(st.integers(0, 299), max_size=3))
