@@ -54,7 +54,7 @@ def compiled(codes: Sequence[CudaCode], architecture: str, folder: Path) -> tupl
 
 
 def longest_loop(cubin: Path, function: str) -> list[str]:
-    """The instructions of a function between the label and the jump back to it that lie farthest apart."""
+    """The instructions of a function between the label and the jump back to it that lie farthest apart; none without loops."""
     text = _disassembled(cubin, cubin.stat().st_mtime_ns)
     text = re.search(rf"^\.text\.{function}:\n(.*?)(?=^\.text\.|\Z)", text, re.MULTILINE | re.DOTALL)[1]
     instructions = [(int(found[1], 16), found[2].strip()) for found in _INSTRUCTION.finditer(text)]
@@ -67,7 +67,7 @@ def longest_loop(cubin: Path, function: str) -> list[str]:
         for at, what in instructions
         if (found := re.search(r"BRA.*?(\.L_x_\d+)", what)) and labels.get(found[1], at) < at
     ]
-    first, last = max(loops, key=lambda loop: loop[1] - loop[0])
+    first, last = max(loops, key=lambda loop: loop[1] - loop[0], default=(0, -1))
     return [what for at, what in instructions if first <= at <= last]
 
 

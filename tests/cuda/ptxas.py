@@ -77,8 +77,7 @@ def _rows(
         warps = -(-threads // 32) * 32
         held = architecture.blocks(warps, -(-function.registers // 8) * 8, function.shared_nbytes)
         ffma, reads = None, frozenset()
-        if kind.split()[0] in _PRODUCTS:
-            loop = nvcc.longest_loop(cubin, launch.function)
+        if kind.split()[0] in _PRODUCTS and (loop := nvcc.longest_loop(cubin, launch.function)):
             ffma = nvcc.share(loop, "FFMA")
             reads = frozenset(found[0] for found in (re.search(r"LDS[.\w]*", what) for what in loop) if found)
         yield Row(kind, layer, function, held * warps / architecture.threads, ffma, reads)
@@ -100,7 +99,7 @@ def falls_short(row: Row) -> bool:
     if row.function.spilled_nbytes:
         return True
     tile = re.search(r"(\d+)×(\d+)$", row.kind)
-    if row.ffma is None or tile is None:
+    if row.ffma is None or tile is None:  # no product, or all of it is unrolled
         return False
     is_large = int(tile[1]) * int(tile[2]) >= 64 * 64
     return (is_large and row.ffma < SHARE and " 3→" not in row.layer) or row.reads != {"LDS.128"}
