@@ -74,11 +74,14 @@ TILES = {
 def choose(rows: int, columns: int, batch: int, architecture: Architecture) -> BlockTile:
     """The tile with which a batch of products of rows × columns takes least time."""
 
-    def time(tile: BlockTile) -> float:
-        blocks = batch * ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns)
-        return ceil_div(blocks, architecture.multiprocessors) * tile.rows * tile.columns / TILES[tile]
+    return min(TILES, key=lambda tile: work(tile, rows, columns, batch, architecture))
 
-    return min(TILES, key=time)
+
+def work(tile: BlockTile, rows: int, columns: int, batch: int, architecture: Architecture) -> float:
+    """Multiply-adds for each product that a batch takes the time of: all multiprocessors wait for the one that has most tiles."""
+    blocks = batch * ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns)
+    most = ceil_div(blocks, architecture.multiprocessors)
+    return most * architecture.multiprocessors * tile.rows * tile.columns / TILES[tile]
 
 
 class Operand(Protocol):

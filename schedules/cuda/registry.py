@@ -13,7 +13,7 @@ from ..tiles.spec import ConvSpec, MatmulSpec
 from ..tiles.tile import Tile
 from . import channelwise, conv, gemv, matmul
 from .architecture import Architecture
-from .product import TILES, BlockTile, choose
+from .product import TILES, BlockTile, choose, work
 
 # What a product costs that loads its operands for itself, next to one of a tile.
 _ALONE = 4.0
@@ -24,7 +24,8 @@ def candidates(spec: ConvSpec | MatmulSpec, architecture: Architecture) -> tuple
     """Every kernel that can compute a layer."""
     if isinstance(spec, MatmulSpec):
         tile = choose(spec.m, spec.n, spec.batch, architecture)
-        return (Candidate("matmul", tile, None, 0, spec.flops / TILES[tile], lambda: matmul.kernel(spec, tile)),)
+        flops = 2 * spec.k * work(tile, spec.m, spec.n, spec.batch, architecture)
+        return (Candidate("matmul", tile, None, 0, flops, lambda: matmul.kernel(spec, tile)),)
     if gemv.eligible(spec):
         return (_with_panel("gemv", spec, gemv.COLUMNS, Tile(1, gemv.COLUMNS), _ALONE * spec.flops, lambda: gemv.kernel(spec)),)
     if channelwise.eligible(spec):
@@ -35,7 +36,8 @@ def candidates(spec: ConvSpec | MatmulSpec, architecture: Architecture) -> tuple
     tile = choose(pixels, spec.group_out, spec.groups, architecture)
     if spec.groups > 1 and tile.columns > spec.group_out:  # blocks of a panel that hold channels of several groups are others'
         tile = max((t for t in TILES if t.columns <= spec.group_out), key=TILES.get)
-    return (_with_panel("direct", spec, tile.columns, tile, spec.flops / TILES[tile], lambda: conv.kernel(spec, tile)),)
+    flops = 2 * spec.taps * work(tile, pixels, spec.group_out, spec.groups, architecture)
+    return (_with_panel("direct", spec, tile.columns, tile, flops, lambda: conv.kernel(spec, tile)),)
 
 
 def _with_panel(
