@@ -33,7 +33,7 @@ using namespace scenarios;
 
 namespace {
 
-constexpr int kPlaces = 4;
+constexpr int kPlaces = 6;
 constexpr uint64_t kNothing = 0, kInFlight = 200;  // the weights of load j: j + 1
 constexpr uint64_t kPreparing = 256;               // and a bit for each part that is done
 constexpr uint32_t kParts = 2;                     // of a preparation

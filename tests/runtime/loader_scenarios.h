@@ -28,6 +28,12 @@ inline Load Made(int number, int read, int place, uint32_t after, bool pinned, b
   load.prepared = {0, 0, 1, static_cast<uint64_t>(place) * 8};
   return load;
 }
+// Read to the place `apart`, where nothing else lies until it is prepared, and stays.
+inline Load Apart(int number, int apart, int read, int place) {
+  Load load = Made(number, read, place, 0, true);
+  load.apart = int64_t{apart} * 8;
+  return load;
+}
 // Read to a place of its own, once.
 inline Load Kept(int number, int read, int place, uint32_t after, bool ahead = false) {
   Load load = Made(number, read, place, after, false, ahead);
@@ -51,6 +57,9 @@ inline const Rung kPrepared{{Made(0, 3, 0, 0, true), Made(1, 3, 1, 0, false), Ma
 inline const Rung kOnePrepared{{Made(0, 1, 0, 0, false)}, {{1, {0}}}};
 inline const Rung kPreparedAhead{{Made(0, 3, 0, 1, false, true), Made(1, 3, 1, 0, false)}, {{1, {0}}, {2, {1}}}};
 inline const Rung kOnePreparedAhead{{Made(0, 1, 0, 1, false, true)}, {{1, {0}}}};
+
+inline const Rung kApart{{Apart(0, 2, 4, 0), Made(1, 4, 5, 0, false), Apart(2, 3, 4, 1)}, {{1, {0}}, {2, {1}}, {3, {2}}}};
+inline const Rung kOneApart{{Apart(0, 2, 1, 0)}, {{1, {0}}}};
 
 inline const Rung kKept{{Kept(0, 2, 0, 0), Kept(1, 3, 0, 1), Pinned(2, 1)}, {{1, {0}}, {2, {1}}, {3, {2}}}};
 inline const Rung kKeptMixed{{Kept(0, 2, 0, 0), Streamed(1, 1, 1), Pinned(2, 3)}, {{1, {0}}, {2, {1}}, {3, {2}}}};
@@ -89,6 +98,11 @@ inline const Scenario kScenarios[] = {
     {"switches by copies, prepared", {&kOnePinned, &kOnePrepared}, 1, 1, 0, false},
     {"prepared ahead", {&kPreparedAhead}, 5, 0, 0, true},
     {"switches, prepared ahead", {&kOnePinned, &kOnePreparedAhead}, 1, 1, 0, true},
+    {"apart", {&kApart}, 3, 0, 0, true},
+    {"faults, apart", {&kApart}, 2, 0, 1, true},
+    {"switches, apart", {&kOnePinned, &kOneApart}, 1, 1, 0, true},
+    {"switches by copies, apart", {&kOnePinned, &kOneApart}, 1, 1, 0, false},
+    {"filled, apart", {&kApart}, 2, 0, 0, true, true},
     {"kept", {&kKept}, 3, 0, 0, true},
     {"kept, and others", {&kKeptMixed}, 2, 0, 0, true},
     {"kept ahead", {&kKeptAhead}, 3, 0, 0, true},

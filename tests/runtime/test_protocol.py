@@ -40,7 +40,7 @@ def test_every_order_of_steps_is_right(tmp_path):
             "a read begins into memory that was given back", id="a read begins behind an interruption",
         ),
         pytest.param(
-            "storage/loader.cc", "  while (Shares(j))\n    if (!EndRead()) return false;\n", "",
+            "storage/loader.cc", "  while (!ReadsApart(j) && Shares(j))\n    if (!EndRead()) return false;\n", "",
             "prepared: ", id="what is to be prepared is read over",
         ),
         pytest.param(
@@ -52,12 +52,16 @@ def test_every_order_of_steps_is_right(tmp_path):
             ": ", id="what does not stay is read early",
         ),
         pytest.param(
-            "storage/loader.cc", "StaysAsRead(j) && (resident_ || j < early_load_)", "resident_",
+            "storage/loader.cc", "IsReadOnce(j) && (resident_ || j < early_load_)", "resident_",
             ": ", id="what does not stay is not read",
         ),
         pytest.param(
-            "storage/loader.cc", "StaysAsRead(j) && (resident_ || j < early_load_)", "StaysAsRead(j)",
+            "storage/loader.cc", "IsReadOnce(j) && (resident_ || j < early_load_)", "IsReadOnce(j)",
             "a step begins without its weights", id="what stays is never read",
+        ),
+        pytest.param(
+            "storage/loader.cc", "    if (ReadsApart(read.load)) std::memcpy", "    if (false) std::memcpy",
+            "prepared that is not to be", id="what is read apart is not copied to where it is prepared",
         ),
         pytest.param(
             "base/shared_work.h", "|| !wanted()) return", "|| (wanted(), false)) return",

@@ -127,6 +127,9 @@ struct Load {
   bool ahead;  // `after` counts the steps of the inference before
   std::optional<Prepared> prepared{};
   bool kept = false;  // what is read stays, and is prepared in every inference
+  // Where it may read to instead, as nothing else ever lies there: what stays when it is prepared is mostly larger, and this is the
+  // end of it, in whole pages. So such reads need not wait for each other. -1: nowhere.
+  int64_t apart = -1;
 };
 
 struct Rung {

@@ -252,6 +252,15 @@ Rung ReadRung(Cursor& in, size_t values) {
   return rung;
 }
 
+int64_t Apart(const Load& load, const Program& program) {
+  if (!load.pinned || !load.prepared) return -1;
+  const Prepared& made = *load.prepared;
+  const uint64_t nbytes = made.count * program.layers[made.layer].weights->block_nbytes;
+  if (nbytes < load.nbytes) return -1;
+  const uint64_t place = (made.at + nbytes - load.nbytes) / kPage * kPage;
+  return place < made.at ? -1 : static_cast<int64_t>(place);
+}
+
 Program ReadBody(Cursor& in) {
   Program program;
   program.model = in.Text();
@@ -314,6 +323,8 @@ Program ReadProgram(std::string_view bytes) {
     Raise("ArtifactError", "the program is damaged: its checksum differs");
   Program program = ReadBody(in);
   ValidateProgram(program);
+  for (Rung& rung : program.rungs)
+    for (Load& load : rung.loads) load.apart = Apart(load, program);
   return program;
 }
 

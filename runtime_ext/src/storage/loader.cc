@@ -1,6 +1,7 @@
 #include "storage/loader.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/error.h"
@@ -209,7 +210,7 @@ bool Loader::AwaitComputed(Turn& turn, uint32_t steps, uint32_t j) noexcept {
 
 bool Loader::BeginEarly(uint32_t j, Turn& turn) noexcept {
   if (early_load_ < j) early_load_ = j, early_at_ = 0;
-  while (early_load_ < loads_.size() && !StaysAsRead(early_load_)) ++early_load_;
+  while (early_load_ < loads_.size() && !IsReadOnce(early_load_)) ++early_load_;
   if (early_load_ >= loads_.size()) return false;
   const Load& load = loads_[early_load_];
   const uint64_t nbytes = std::min(kChunk, load.nbytes - early_at_);
@@ -222,9 +223,9 @@ bool Loader::BeginEarly(uint32_t j, Turn& turn) noexcept {
 
 bool Loader::BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans) noexcept {
   const Load& load = loads_[j];
-  while (Shares(j))
+  while (!ReadsApart(j) && Shares(j))
     if (!EndRead()) return false;
-  const bool there = StaysAsRead(j) && (resident_ || j < early_load_);
+  const bool there = IsReadOnce(j) && (resident_ || j < early_load_);
   uint64_t at = there ? load.nbytes : j == early_load_ ? early_at_ : 0;
   if (j >= early_load_) early_load_ = j + 1, early_at_ = 0;
   do {
@@ -262,7 +263,7 @@ bool Loader::BeginChunk(const Read& read) noexcept {
   reads_.Push(read);
   if (read.nbytes == 0) return true;
   const Load& load = loads_[read.load];
-  std::byte* place = arena_.At(load.target) + read.at;
+  std::byte* place = arena_.At(ReadPlace(read.load)) + read.at;
   // Before the first inference has ended the arena may be fresh.
   if (!resident_) TouchPages(place, read.nbytes);
   in_flight_nbytes_ += read.nbytes;
@@ -335,6 +336,8 @@ bool Loader::Prepare(const Read& read, Failure* failure) noexcept {
   int error = kGivenUp;
   if (!interrupted_) {
     const int64_t begin = MonotonicNs();
+    // What is prepared may be written over where it was read to.
+    if (ReadsApart(read.load)) std::memcpy(arena_.At(load.target), arena_.At(ReadPlace(read.load)), load.nbytes);
     const Preparer::Work work = preparer_->WorkOf(read.load);
     preparing_ = read.load;
     preparation_.Offer(work.parts);

@@ -195,10 +195,16 @@ class Loader {
   bool OldestReady() const noexcept;
   bool EnoughInFlight(uint64_t nbytes) const noexcept;
   LoadSpans* SpanOf(uint32_t j, Turn& turn) noexcept;
-  // Whether load `j` reads for good to a place of its own, which is free from the start.
-  bool StaysAsRead(uint32_t j) const noexcept {
+  // Where load `j` reads to. Where this thread copies, what it reads is to be in the caches when it is prepared.
+  uint64_t ReadPlace(uint32_t j) const noexcept {
     const Load& load = loads_[j];
-    return load.kept || (load.pinned && !load.prepared && load.after == 0);
+    return load.apart < 0 || !file_.queued() ? load.target : static_cast<uint64_t>(load.apart);
+  }
+  bool ReadsApart(uint32_t j) const noexcept { return ReadPlace(j) != loads_[j].target; }
+  // Whether load `j` reads once and for all to a place of its own, which is free from the start.
+  bool IsReadOnce(uint32_t j) const noexcept {
+    const Load& load = loads_[j];
+    return load.kept || (load.pinned && load.after == 0 && (!load.prepared || ReadsApart(j)));
   }
   bool Stays(uint32_t j) const noexcept { return loads_[j].kept || loads_[j].pinned; }
   // Whether the first read of load `j` would lie where a load that is not complete has bytes to be prepared.
