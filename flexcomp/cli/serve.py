@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,10 @@ def serve(
     deadline: Annotated[
         list[str] | None, typer.Option(metavar="NAME=100", help="Milliseconds for a request that names no time itself.")
     ] = None,
+    watch: Annotated[
+        str | None,
+        typer.Option(help="Follow what the system leaves, up to --budget: cgroup, pressure, or a control group's folder."),
+    ] = None,
     request_memory: Annotated[
         str, typer.Option(callback=checked_budget, help="Memory for the bodies of requests, beside the budget.")
     ] = "32MiB",
@@ -78,13 +83,17 @@ def serve(
             raise FlexcompError(f"{error.name} is missing: pip install 'flexcomp[serve]'") from None
         token = None if token_file is None else read_token(token_file)
         says = log_to_stderr(log)
-        with bind(host, port, token is not None) as listening, Pool(nbytes, lanes, threads, queue=queue) as pool:
+        with ExitStack() as held:
+            listening = held.enter_context(bind(host, port, token is not None))
+            pool = held.enter_context(Pool(nbytes, lanes, threads, queue=queue))
             room = Room(room_nbytes)
             models = Models(pool, named, repository, options)
             for name in named:
                 began = time.monotonic()
                 models.load(name)
                 says.info("loaded", model=name, seconds=round(time.monotonic() - began, 3))
+            if watch is not None:
+                held.enter_context(pool.watch(watch, most=nbytes))
             service = Service(pool, models, room, Metrics(pool, room), says, body_timeout)
             address, bound = listening.getsockname()[:2]
             pass_signals_on()

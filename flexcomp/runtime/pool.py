@@ -168,13 +168,21 @@ class Pool:
         return self.plan()
 
     def watch(
-        self, source: str | os.PathLike[str] | Callable[[], int | None], *, interval_s: float = 0.2, patience_s: float = 2.0
+        self,
+        source: str | os.PathLike[str] | Callable[[], int | None],
+        *,
+        interval_s: float = 0.2,
+        patience_s: float = 2.0,
+        most: int | str | Budget | None = None,
     ) -> Watch:
-        """Let the budget follow `source`, as `Session.watch` does, in steps of a quarter between the smallest and the largest."""
+        """Let the budget follow `source`, as `Session.watch` does, in steps of a quarter between the smallest and the largest.
+
+        It never becomes more than `most`; without that it may grow until everything is resident.
+        """
         from .watch import Watch, source_of
 
         interval_s, patience_s = checked_seconds(interval_s, "interval_s"), checked_seconds(patience_s, "patience_s")
-        return Watch(self, source_of(source), interval_s, patience_s)
+        return Watch(self, source_of(source), interval_s, patience_s, None if most is None else pool_bytes(most))
 
     @property
     def ladder(self) -> tuple[PoolStep, ...]:

@@ -178,8 +178,8 @@ class Hysteresis:
 class Watch:
     """A thread that sets a session's budget. Made by `Session.watch`; stopped by `stop` or at the end of `with`."""
 
-    def __init__(self, session: Watched, source: Source, interval_s: float, patience_s: float) -> None:
-        self._session, self._source, self._interval_s = session, source, interval_s
+    def __init__(self, session: Watched, source: Source, interval_s: float, patience_s: float, most: int | None = None) -> None:
+        self._session, self._source, self._interval_s, self._most = session, source, interval_s, most
         self._hysteresis = Hysteresis([], patience_s)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._main, name="flexcomp-watch", daemon=True)
@@ -222,9 +222,12 @@ class Watch:
         allowed = self._source.allowed(self._session)
         if allowed is None:
             return
-        self._hysteresis.budgets = sorted(rung.budget_bytes for rung in self._session.ladder)  # a pool's models change
-        if not self._hysteresis.budgets:
+        budgets = [rung.budget_bytes for rung in self._session.ladder]  # a pool's models change
+        if self._most is not None:
+            budgets = [*(budget for budget in budgets if budget < self._most), self._most]
+        elif not budgets:
             return
+        self._hysteresis.budgets = sorted(budgets)
         used = self._session.budget
         if (chosen := self._hysteresis.next(used, allowed, time.monotonic())) == used:
             return

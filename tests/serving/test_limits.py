@@ -181,3 +181,24 @@ def test_who_goes_away_leaves_the_queue(slow, asked):
         wait_until(lambda: server.metric("flexcomp_requests_in_flight") == 0)
         assert server.metric("flexcomp_requests_total", model="slow", outcome="abandoned") > 10
         assert server.client.post("/v2/models/slow/infer", json=asked).status_code == 200
+
+
+def test_the_budget_follows_a_control_group(first, asked, tmp_path):
+    """Down at once, up when there is room, and never above what was asked for."""
+    limit = tmp_path / "memory.max"
+    limit.write_text(str(1 << 40))
+    with Server(first.library, "--budget", "20MB", "--watch", tmp_path) as server:
+        assert server.client.post("/v2/models/first/infer", json=asked).status_code == 200
+        low = int(server.metric("flexcomp_claimed_bytes")) + 4096
+        for allowed, reached in ((low, lambda budget: budget <= low), (1 << 40, lambda budget: budget == 20_000_000)):
+            limit.write_text(str(allowed))
+            until = time.monotonic() + 30
+            while not reached(server.metric("flexcomp_budget_bytes")) and time.monotonic() < until:
+                time.sleep(0.05)
+            assert reached(server.metric("flexcomp_budget_bytes"))
+            assert server.client.post("/v2/models/first/infer", json=asked).status_code == 200
+
+
+def test_a_watch_of_nothing_is_refused(first, tmp_path):
+    with pytest.raises(AssertionError, match="no memory control group"):
+        Server(first.library, "--budget", "20MB", "--watch", tmp_path)
