@@ -36,7 +36,8 @@ class Workers:
 
     def __init__(self, jobs: Mapping[str, Callable[[Path], None]], count: int) -> None:
         self._names = tuple(jobs)
-        self._scratch = tempfile.TemporaryDirectory()  # theirs: they may be ended at any moment
+        # Theirs, and of what they start: they may be ended at any moment, and it dies a moment later.
+        self._scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self._processes: list[int] = []
         # Nobody else forks meanwhile: a process that had these ends, too, would keep them open.
         with COMPILING:
@@ -80,10 +81,10 @@ class Workers:
             yield self._names[number], result
 
     def close(self) -> None:
-        """End all processes, whatever they are doing."""
+        """End all processes and what they started, whatever they are doing."""
         for process in self._processes:
             with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+                os.killpg(process, signal.SIGKILL)
         for process in self._processes:
             with suppress(ChildProcessError):  # somebody waits for all children of this process
                 os.waitpid(process, 0)
@@ -110,10 +111,13 @@ def _fork(work: Callable[[], None], close: Sequence[int]) -> int:
     parent = os.getpid()
     process = os.fork()
     if process:
+        with suppress(OSError):  # it has done so itself
+            os.setpgid(process, process)
         return process
     code = 1
     try:
         COMPILING.release()
+        os.setpgid(0, 0)  # compilers that it starts are ended with it
         gc.disable()  # it would write to all that there is, and so copy it
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever builds is interrupted, and ends this process
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -134,6 +138,7 @@ def _fork(work: Callable[[], None], close: Sequence[int]) -> int:
 
 
 def _work(jobs: Sequence[Callable[[Path], None]], taking: int, answering: int, path: Callable[[int], Path]) -> None:
+    tempfile.tempdir = str(path(0).parent)
     while job := os.read(taking, _JOB.size):
         (number,) = _JOB.unpack(job)
         try:

@@ -316,3 +316,27 @@ def test_processes_end_with_the_one_that_builds(tmp_path):
     os.waitpid(build, 0)
     assert os.read(seen, 1) == b""
     os.close(seen)
+
+
+def test_what_workers_started_ends_with_them(tmp_path):
+    """A compiler that another program is, and its temporary files."""
+    started = tmp_path / "started"
+
+    def job(path):
+        with tempfile.TemporaryDirectory() as folder:
+            sleeper = subprocess.Popen(["sleep", "600"])
+            started.with_suffix(".part").write_text(f"{sleeper.pid} {folder}")
+            started.with_suffix(".part").replace(started)
+            sleeper.wait()
+
+    processes = workers.Workers({"kernel": job}, 1)
+    while not started.exists():
+        time.sleep(0.01)
+    process, folder = started.read_text().split()
+    processes.close()
+    assert not Path(folder).exists()
+    for _ in range(500):
+        if not Path(f"/proc/{process}").exists() or "Z" in Path(f"/proc/{process}/stat").read_text().split()[2]:
+            return
+        time.sleep(0.01)
+    pytest.fail("a process of a worker lives on")
