@@ -202,6 +202,7 @@ std::string DescribeState(const Program& program, const Session::State& state) {
   object.Set("threads", int64_t{state.placement.threads});
   SetCores(object, {state.placement.compute, state.placement.loader});
   object.Set("direct_io", state.direct);
+  object.Set("staging_bytes", Int(state.staging_nbytes));
   object.Set("runs", Int(stats.runs));
   object.Set("restarts", Int(stats.restarts));
   object.Set("latency_ms", stats.latency_s * 1e3);

@@ -4,7 +4,7 @@
 
 namespace flexcomp {
 
-void CheckTensor(const std::string& name, const TensorType& want, const DLTensor& tensor) {
+void CheckTensor(const std::string& name, const TensorType& want, const DLTensor& tensor, bool on_cuda) {
   // Not everyone has a bfloat16: its bits may come as uint16.
   const bool bits = want.dtype.code == kDLBfloat && tensor.dtype.code == kDLUInt;
   bool fits = (tensor.dtype.code == want.dtype.code || bits) && tensor.dtype.bits == want.dtype.bits &&
@@ -14,7 +14,11 @@ void CheckTensor(const std::string& name, const TensorType& want, const DLTensor
     TensorType given{tensor.dtype, {tensor.shape, tensor.shape + tensor.ndim}, {}, 0};
     RaiseError("InputError", "tensor \"", name, "\" must be ", ToString(want), ", not ", ToString(given));
   }
-  if (tensor.device.device_type != kDLCPU) RaiseError("InputError", "tensor \"", name, "\" must lie in CPU memory");
+  const DLDevice device = tensor.device;
+  const bool cuda = device.device_type == kDLCUDAHost || device.device_type == kDLCUDAManaged ||
+                    (device.device_type == kDLCUDA && device.device_id == 0);  // the GPU that sessions use
+  if (device.device_type != kDLCPU && !(on_cuda && cuda))
+    RaiseError("InputError", "tensor \"", name, "\" must lie in CPU memory", on_cuda ? " or that of the first GPU" : "");
   if (tensor.strides == nullptr || want.nbytes == 0) return;
   for (int32_t i = 0; i < tensor.ndim; ++i)
     if (tensor.shape[i] != 1 && tensor.strides[i] != want.strides[i])

@@ -10,8 +10,8 @@
 
 namespace flexcomp {
 
-// Throws InputError, with the name, for another type, shape, device or order in memory.
-void CheckTensor(const std::string& name, const TensorType& want, const DLTensor& tensor);
+// Throws InputError, with the name, for another type, shape, device or order in memory. `on_cuda`: it may lie on a GPU.
+void CheckTensor(const std::string& name, const TensorType& want, const DLTensor& tensor, bool on_cuda);
 
 // Where its elements begin.
 inline std::byte* DataOf(const DLTensor& tensor) { return static_cast<std::byte*>(tensor.data) + tensor.byte_offset; }

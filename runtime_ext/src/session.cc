@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cuda/cuda_processor.h"
 #include "kernels/cpu_processor.h"
 #include "port_check.h"
 #include "storage/read_rate.h"
@@ -31,7 +32,7 @@ Placement PlaceThreads(const Program& program, const SessionOptions& options) {
   return Place(options.cores, options.threads, static_cast<int>(std::clamp<uint32_t>(program.threads, 1, kMaxThreads)));
 }
 
-std::unique_ptr<Processor> MakeProcessor(const Program& program, const std::string& library, const Placement& placement) {
+std::unique_ptr<Processor> MakeProcessor(const Program& program, const SessionOptions& options, const Placement& placement) {
   const std::vector<std::string> missing = MissingCpuFeatures(program.features);
   if (!missing.empty()) {
     std::string list;
@@ -39,8 +40,9 @@ std::unique_ptr<Processor> MakeProcessor(const Program& program, const std::stri
     RaiseError("TargetError", "the library was compiled for \"", program.target, "\"; this processor lacks ", list);
   }
   if (program.layers.empty()) Raise("ArtifactError", "the program has no layers");
-  if (program.on_cuda) RaiseError("TargetError", "the library was compiled for a GPU (", program.target, "): this runtime computes on CPUs");
-  return std::make_unique<CpuProcessor>(program.layers[0], library, placement.threads, placement.compute);
+  if (program.on_cuda && options.lane) Raise("InputError", "networks for GPUs do not take turns in one working memory yet");
+  if (program.on_cuda) return std::make_unique<cuda::CudaProcessor>(program, options.library_path);
+  return std::make_unique<CpuProcessor>(program.layers[0], options.library_path, placement.threads, placement.compute);
 }
 
 Kernels FindKernels(const Program& program, Processor& processor) {
@@ -59,11 +61,11 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
     : program_(std::move(program)),
       lane_(options.lane),
       placement_(PlaceThreads(*program_, options)),
-      processor_(MakeProcessor(*program_, options.library_path, placement_)),
+      processor_(MakeProcessor(*program_, options, placement_)),
       file_(std::make_unique<WeightsFile>(weights_path, *program_, options.storage)),
       wanted_(ChooseRung(options.budget)),
       rung_(wanted_),
-      arena_(OwnNbytes(rung_)),
+      memory_(processor_->MakeMemory(OwnNbytes(rung_))),
       checker_(*program_),
       calls_(*program_, FindKernels(*program_, *processor_)),
       preparer_(*program_, calls_, *processor_) {
@@ -73,7 +75,8 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
   const auto cores = CpuSet::Available();
   const bool own_core = cores && placement_.threads + options.other_threads < cores->count();
   loader_ = std::make_unique<Loader>(*file_, placement_.loader, own_core);
-  loader_->LetHelp(options.help);
+  loader_->LetHelp(options.help && processor_->delivery() == nullptr);
+  loader_->Deliver(processor_->delivery());
   for (const Rung& rung : program_->rungs) loader_->Reserve(rung.loads);
   Use(rung_);
 }
@@ -87,6 +90,10 @@ void Session::RequireThisProcess() const {
     Raise("ExecutionError", "the session was opened before this process was forked: open one here");
 }
 
+void Session::CheckPort(const std::string& name, const TensorType& type, const DLTensor& tensor) const {
+  CheckTensor(name, type, tensor, program_->on_cuda);
+}
+
 std::byte* Session::PlaceOf(const Port& port) const noexcept {
   return PlacesOf(rung_).At(program_->rungs[rung_].value_at[port.value]);
 }
@@ -97,7 +104,9 @@ class Session::ArenaUse {
     const std::lock_guard lock(session_.state_mutex_);
     session_.RequireOpen();
     session_.RequireGoingOn();
+    session_.processor_->RequireAlive();
     session_.SwitchToWanted();
+    session_.Attach();
     session_.running_ = true;
     session_.interrupt_ = false;
   }
@@ -118,6 +127,7 @@ class Session::ArenaUse {
     ++session_.stats_.restarts;
     session_.SwitchToWanted();
     session_.state_changed_.notify_all();
+    session_.Attach();
   }
 
  private:
@@ -128,7 +138,7 @@ uint64_t Session::ResidentArena() {
   RequireThisProcess();
   const std::lock_guard lock(state_mutex_);
   RequireOpen();
-  return arena_.Resident();
+  return memory_->Resident();
 }
 
 void Session::Close() {
@@ -137,8 +147,7 @@ void Session::Close() {
   const std::lock_guard state_lock(state_mutex_);
   loader_.reset();
   calls_ = {};
-  arena_ = {};
-  next_arena_ = {};
+  memory_.reset();
   file_.reset();
   processor_.reset();
 }
@@ -148,7 +157,7 @@ Session::State Session::state() {
   const std::lock_guard lock(state_mutex_);
   RequireOpen();
   stats_.total_bytes_read = loader_->total_bytes() + fetched_total_.load(std::memory_order_relaxed);
-  return {stats_, rung_, placement_, file_->direct()};
+  return {stats_, rung_, placement_, file_->direct(), processor_->staging_nbytes()};
 }
 
 Trace Session::trace() {
@@ -163,19 +172,19 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
   const auto start = Clock::now();
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < inputs.size(); ++i) CheckTensor(program_->inputs[i].name, program_->inputs[i].type, *inputs[i]);
-  for (size_t i = 0; i < outputs.size(); ++i) CheckTensor(program_->outputs[i].name, program_->outputs[i].type, *outputs[i]);
+  for (size_t i = 0; i < inputs.size(); ++i) CheckPort(program_->inputs[i].name, program_->inputs[i].type, *inputs[i]);
+  for (size_t i = 0; i < outputs.size(); ++i) CheckPort(program_->outputs[i].name, program_->outputs[i].type, *outputs[i]);
 
   const auto take_inputs = [&] {
     for (size_t i = 0; i < inputs.size(); ++i) {
       const Port& port = program_->inputs[i];
-      std::memcpy(PlaceOf(port), DataOf(*inputs[i]), port.type.nbytes);
+      memory_->Write(PlaceOf(port), DataOf(*inputs[i]), port.type.nbytes);
     }
   };
   const auto give_outputs = [&] {
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Port& port = program_->outputs[i];
-      std::memcpy(DataOf(*outputs[i]), PlaceOf(port), port.type.nbytes);
+      memory_->Read(DataOf(*outputs[i]), PlaceOf(port), port.type.nbytes);
     }
   };
   ArenaUse use(*this);
@@ -185,21 +194,34 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
 void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
-  const auto call = [&](const PortsCallback& callback, const std::vector<Port>& ports) {
-    std::vector<DLTensor> places;
-    for (const Port& port : ports) places.push_back(MakeTensor(port.type, PlaceOf(port)));
-    callback(places);
+  std::vector<std::vector<std::byte>> beside;  // an arena that is not seen from here
+  const auto places = [&](const std::vector<Port>& ports) {
+    std::vector<DLTensor> tensors;
+    beside.clear();
+    for (const Port& port : ports)
+      tensors.push_back(MakeTensor(port.type, memory_->visible() ? PlaceOf(port) : beside.emplace_back(port.type.nbytes).data()));
+    return tensors;
+  };
+  const auto take = [&] {
+    std::vector<DLTensor> tensors = places(program_->inputs);
+    fill(tensors);
+    for (size_t i = 0; i < beside.size(); ++i) memory_->Write(PlaceOf(program_->inputs[i]), beside[i].data(), beside[i].size());
+  };
+  const auto give = [&] {
+    std::vector<DLTensor> tensors = places(program_->outputs);
+    for (size_t i = 0; i < beside.size(); ++i) memory_->Read(beside[i].data(), PlaceOf(program_->outputs[i]), beside[i].size());
+    drain(tensors);
   };
   ArenaUse use(*this);
   // Nothing is read meanwhile: the time that filling takes must not hide any of the inference's.
-  if (fill) call(fill, program_->inputs);
+  if (fill) take();
   bool filled = true;
   const auto fill_again = [&] {
-    if (fill && !filled) call(fill, program_->inputs);
+    if (fill && !filled) take();
     filled = false;
   };
   Infer(use, Clock::now(), fill_again, [] {});
-  if (drain) call(drain, program_->outputs);
+  if (drain) give();
 }
 
 double Session::Warm() {
@@ -219,6 +241,7 @@ bool Session::TryWarm() {
   bool done = false;
   try {
     done = EndLoads(loader_->Await(static_cast<uint32_t>(rung.loads.size())));
+    if (processor_->delivery() != nullptr) processor_->delivery()->Settle();  // what it takes is part of what is asked for
   } catch (...) {
     loader_->Abort();
     throw;
@@ -285,6 +308,7 @@ bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_ou
     take_inputs();
     done = trace_ ? RunSteps<true>(calls_.calls(), stall_s) : RunSteps<false>(calls_.calls(), stall_s);
     if (done) give_outputs(); else TakeBack();
+    processor_->Finish();
     EndLoads(done);
   } catch (...) {
     TakeBack();
@@ -309,6 +333,7 @@ bool Session::EndLoads(bool done) {
 template <bool kTraced>
 bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
   const ProcessorScope scope(*processor_);
+  if (replays_ && !kTraced && loader_->Resident()) return Replay(calls);
   for (uint32_t i = 0; i < calls.size(); ++i) {
     const Call& call = calls[i];
     if (interrupt_.load(std::memory_order_relaxed)) return false;
@@ -326,7 +351,7 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
       if (!fetched) return false;
     }
     if constexpr (kTraced) trace_->steps[i].begin = MonotonicNs();
-    if (processor_->Call(call.kernel, call.args, call.count) != 0) ThrowKernelError(call);
+    if (processor_->Step(i, call.need, call.kernel, call.args, call.count) != 0) ThrowKernelError(call);
     if constexpr (kTraced) trace_->steps[i].end = MonotonicNs();
     if (call.exchanges) [[unlikely]] exchanged_ = i + 1;
     loader_->Computed(i + 1);
@@ -334,10 +359,21 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
   return true;
 }
 
-void Session::RequireInside(const Call& call) const {
-  for (uint32_t i = 0; i < call.checks; ++i)
-    if (const std::string fault = FindOutside(call.check[i]); !fault.empty())
+bool Session::Replay(std::span<const Call> calls) {
+  if (interrupt_.load(std::memory_order_relaxed)) return false;
+  if (processor_->Replay(calls) != 0) ThrowKernelError(calls.front());
+  exchanged_ = static_cast<uint32_t>(calls.size());
+  loader_->Computed(static_cast<uint32_t>(calls.size()));
+  return true;
+}
+
+void Session::RequireInside(const Call& call) {
+  for (uint32_t i = 0; i < call.checks; ++i) {
+    BoundsCheck check = call.check[i];
+    check.data = memory_->Look(check.data, check.count * (check.wide ? 8 : 4));
+    if (const std::string fault = FindOutside(check); !fault.empty())
       RaiseError("InputError", program_->layers[call.layer].description, ": ", fault);
+  }
 }
 
 void Session::ThrowKernelError(const Call& call) const {

@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "arena.h"
 #include "kernels/call_table.h"
 #include "kernels/kernel_preparer.h"
 #include "kernels/processor.h"
@@ -23,6 +22,7 @@
 #include "process_mark.h"
 #include "program/plan_checker.h"
 #include "program/program.h"
+#include "session_memory.h"
 #include "storage/loader.h"
 #include "storage/trace.h"
 #include "storage/weights_file.h"
@@ -89,7 +89,8 @@ class Session {
   void Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs);
 
   // Runs one inference on tensors that lie in the arena: `fill` writes the inputs before it, `drain` reads the
-  // outputs behind it, and neither counts as latency. Either may be empty: inputs that nobody fills hold anything.
+  // outputs behind it, and neither counts as latency; where a device has an arena that this process does not see, they lie beside it, and
+  // are copied behind `fill` and before `drain`. Either may be empty: inputs that nobody fills hold anything.
   // The tensors, in the order of the ports, are valid during the callback, which must not call the session. What the network
   // keeps has moved on when `drain` is called, whatever becomes of that.
   using PortsCallback = std::function<void(std::span<DLTensor>)>;
@@ -145,6 +146,7 @@ class Session {
     size_t rung;
     Placement placement;
     bool direct;
+    uint64_t staging_nbytes;  // of this process, through which weights come to a GPU: beside the budget
   };
   State state();
 
@@ -159,6 +161,8 @@ class Session {
   Places PlacesOf(size_t rung) const noexcept;
   uint64_t OwnNbytes(size_t rung) const noexcept;  // of the arena: with a lane, of what is kept
   std::byte* PlaceOf(const Port& port) const noexcept;
+  // Throws InputError if a caller's tensor is not what a port or a state takes, or lies out of reach.
+  void CheckPort(const std::string& name, const TensorType& type, const DLTensor& tensor) const;
   // Uses the arena for as long as it lives; a switch that was asked for meanwhile happens at its end.
   class ArenaUse;
   // One inference, begun anew as often as the budget shrinks. Its latency counts from `start`; inputs are taken
@@ -171,12 +175,14 @@ class Session {
   bool TryWarm();  // false: interrupted
   template <bool kTraced>
   bool RunSteps(std::span<const Call> calls, double& stall_s);  // false: interrupted
+  bool Replay(std::span<const Call> calls);  // the same, where everything is there and stays
   bool FetchRows(const RowsFetch& fetch);  // false: interrupted; throws StorageError
   [[noreturn]] void ThrowFetchError(uint64_t offset, int error) const;
   size_t ChooseRung(uint64_t budget) const;
   // Calls with each state and its place in the arena, between inferences.
   template <typename Function>
   void ForStates(const Function& function);
+  void Attach();  // to memory that a switch gave up and has to find again
   std::span<std::byte> RoomBesideStates() const noexcept;  // the larger part of the arena before or behind them
   void CommitStates() noexcept;  // behind an inference: what it made of them is what the next one reads
   void TakeBack() noexcept;  // behind one that is not completed: what it exchanged of them; while its values are in the arena
@@ -194,7 +200,7 @@ class Session {
   void SwitchToWanted() noexcept;
   bool Abandon() noexcept;  // the arena's memory, without waiting for reads into it; false: they must be waited for
 
-  void RequireInside(const Call& call) const;  // throws InputError for an index that the call must not see
+  void RequireInside(const Call& call);  // throws InputError for an index that the call must not see
   [[noreturn]] void ThrowKernelError(const Call& call) const;
 
   ProcessMark process_;
@@ -220,9 +226,9 @@ class Session {
     uint64_t bytes = 0, reads = 0;
   } fetched_;  // rows, in the inference that runs
   std::atomic<uint64_t> fetched_total_{0};  // bytes, since the session was opened
+  bool replays_ = false;  // the processor does so, and no call of the rung has to be looked at before
   bool abandoned_ = false;  // the arena still has the size of an earlier rung, but no memory
-  Arena arena_;
-  Arena next_arena_;  // mapped in advance for a larger rung that is wanted, and untouched
+  std::unique_ptr<SessionMemory> memory_;
   PlanChecker checker_;  // of the plans that are used
   CallTable calls_;
   KernelPreparer preparer_;  // for the loader's thread

@@ -1,8 +1,6 @@
 // Which rung a session uses, and how it changes.
-#include <tvm/ffi/error.h>
-
+#include <algorithm>
 #include <mutex>
-#include <utility>
 
 #include "base/error.h"
 #include "session.h"
@@ -21,7 +19,7 @@ size_t Session::ChooseRung(uint64_t budget) const {
 
 Places Session::PlacesOf(size_t rung) const noexcept {
   const uint64_t border = program_->rungs[rung].working;
-  return lane_ ? Places(lane_.base, arena_.base(), border) : Places(arena_.base(), arena_.base() + border, border);
+  return lane_ ? Places(lane_.base, memory_->base(), border) : Places(memory_->base(), memory_->base() + border, border);
 }
 
 uint64_t Session::OwnNbytes(size_t rung) const noexcept {
@@ -31,50 +29,40 @@ uint64_t Session::OwnNbytes(size_t rung) const noexcept {
 void Session::Use(size_t rung) noexcept {
   rung_ = wanted_ = states_rung_ = rung;
   abandoned_ = false;
+  processor_->Use(program_->rungs[rung]);
   calls_.Prepare(*program_, program_->rungs[rung], PlacesOf(rung));
+  const auto looked_at = [](const Call& call) { return call.checks != 0 || call.fetch != nullptr; };
+  replays_ = processor_->Replays() && !calls_.calls().empty() && std::ranges::none_of(calls_.calls(), looked_at);
   OpenLoads();
 }
 
 void Session::OpenLoads() noexcept {
   const Rung& rung = program_->rungs[rung_];
-  loader_->Open(rung.loads, PlacesOf(rung_), FreshPages(arena_.base(), OwnNbytes(rung_)), &preparer_);
+  loader_->Open(rung.loads, PlacesOf(rung_), memory_->fresh(OwnNbytes(rung_)), &preparer_);
 }
 
 bool Session::MakeRoom(size_t rung) {
   const uint64_t nbytes = OwnNbytes(rung);
-  bool has_room = true;
-  Arena next;
-  if (nbytes > arena_.nbytes()) {
-    try {
-      next = Arena(nbytes);
-    } catch (const tvm::ffi::Error&) {
-      // Where address space is short, there may be room for one of them.
-      has_room = !running_;
-      if (has_room) {
-        loader_->Abort();  // it may be reading for the next inference
-        if (!arena_.Grow(nbytes, CarriedAlong(rung))) throw;
-        Use(rung);
-      }
-    }
-  }
-  next_arena_ = std::move(next);
-  return has_room;
+  if (memory_->Reserve(nbytes)) return true;
+  if (running_) return false;
+  loader_->Abort();  // it may be reading for the next inference
+  if (!memory_->Resize(nbytes, CarriedAlong(rung))) memory_->RaiseRefusal(nbytes);
+  Use(rung);
+  return true;
 }
 
 void Session::SwitchToWanted() noexcept {
   if (wanted_ == rung_ && !abandoned_) return;
   loader_->Abort();  // it may be reading for the next inference
-  const uint64_t nbytes = OwnNbytes(wanted_);
-  if (nbytes <= arena_.nbytes()) {
-    arena_.Shrink(nbytes, CarriedAlong(wanted_));
-  } else if (nbytes <= next_arena_.nbytes()) {
-    next_arena_.TakeFrom(arena_, CarriedAlong(wanted_));
-    arena_ = std::exchange(next_arena_, {});
-  } else if (!arena_.Grow(nbytes, CarriedAlong(wanted_))) {
+  if (!memory_->Resize(OwnNbytes(wanted_), CarriedAlong(wanted_))) {
     wanted_ = rung_;
-    arena_.Shrink(OwnNbytes(rung_), CarriedAlong(rung_));
+    memory_->Resize(OwnNbytes(rung_), CarriedAlong(rung_));
   }
   Use(wanted_);
+}
+
+void Session::Attach() {
+  if (memory_->Attach()) Use(rung_);
 }
 
 bool Session::Abandon() noexcept {
@@ -82,7 +70,7 @@ bool Session::Abandon() noexcept {
   if (!file_->queued()) return false;
   loader_->Halt();  // before the memory goes: what it begins later would bring some back
   const Carried states = CarriedAlong(states_rung_);
-  if (!arena_.Discard(states.from, states.nbytes)) return false;
+  if (!memory_->Discard(states)) return false;
   rung_ = wanted_;
   abandoned_ = true;
   return true;

@@ -1,5 +1,4 @@
 // What stays in a session from one inference to the next.
-#include <cstring>
 #include <utility>
 
 #include "port_check.h"
@@ -23,8 +22,8 @@ std::span<std::byte> Session::RoomBesideStates() const noexcept {
   const uint64_t arena = OwnNbytes(rung_);
   const Carried states = CarriedTo(rung_);
   const uint64_t behind = states.from + states.nbytes;
-  if (states.from > arena - behind) return {arena_.base(), states.from};
-  return {arena_.base() + behind, arena - behind};
+  if (states.from > arena - behind) return {memory_->base(), states.from};
+  return {memory_->base() + behind, arena - behind};
 }
 
 template <typename Function>
@@ -33,27 +32,29 @@ void Session::ForStates(const Function& function) {
   const std::lock_guard lock(mutex_);
   const std::lock_guard state_lock(state_mutex_);  // they may be about to be carried elsewhere
   RequireOpen();
+  processor_->RequireAlive();
+  Attach();
   for (size_t i = 0; i < program_->states.size(); ++i)
-    function(i, arena_.base() + CarriedTo(states_rung_).from + program_->states[i].offset);
+    function(i, memory_->base() + CarriedTo(states_rung_).from + program_->states[i].offset);
 }
 
 void Session::GetStates(std::span<const DLTensor* const> tensors) {
-  for (size_t i = 0; i < tensors.size(); ++i) CheckTensor(program_->states[i].input, program_->states[i].type, *tensors[i]);
-  ForStates([&](size_t i, const std::byte* place) { std::memcpy(DataOf(*tensors[i]), place, program_->states[i].type.nbytes); });
+  for (size_t i = 0; i < tensors.size(); ++i) CheckPort(program_->states[i].input, program_->states[i].type, *tensors[i]);
+  ForStates([&](size_t i, const std::byte* place) { memory_->Read(DataOf(*tensors[i]), place, program_->states[i].type.nbytes); });
 }
 
 void Session::SetStates(std::span<const DLTensor* const> tensors) {
   for (size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i] != nullptr) CheckTensor(program_->states[i].input, program_->states[i].type, *tensors[i]);
+    if (tensors[i] != nullptr) CheckPort(program_->states[i].input, program_->states[i].type, *tensors[i]);
   ForStates([&](size_t i, std::byte* place) {
     states_written_ = true;
-    if (tensors[i] != nullptr) std::memcpy(place, DataOf(*tensors[i]), program_->states[i].type.nbytes);
+    if (tensors[i] != nullptr) memory_->Write(place, DataOf(*tensors[i]), program_->states[i].type.nbytes);
   });
 }
 
 void Session::ResetStates() {
   ForStates([&](size_t i, std::byte* place) {
-    if (states_written_) std::memset(place, 0, program_->states[i].type.nbytes);
+    if (states_written_) memory_->Clear(place, program_->states[i].type.nbytes);
   });
 }
 
@@ -63,7 +64,7 @@ void Session::TakeBack() noexcept {
   const ProcessorScope scope(*processor_);
   const std::span<const Call> calls = calls_.calls();
   for (uint32_t i = std::exchange(exchanged_, 0); i-- > 0;)
-    if (calls[i].exchanges) processor_->Call(calls[i].kernel, calls[i].args, calls[i].count);
+    if (calls[i].exchanges) processor_->Step(i, 0, calls[i].kernel, calls[i].args, calls[i].count);
 }
 
 void Session::CommitStates() noexcept {
@@ -71,7 +72,7 @@ void Session::CommitStates() noexcept {
   const std::vector<int64_t>& value_at = program_->rungs[rung_].value_at;
   const Places places = PlacesOf(rung_);
   for (const auto& state : program_->states)
-    if (!state.exchanged()) std::memcpy(places.At(value_at[state.value]) + state.offset, places.At(value_at[state.result]), state.type.nbytes);
+    if (!state.exchanged()) memory_->Copy(places.At(value_at[state.value]) + state.offset, places.At(value_at[state.result]), state.type.nbytes);
 }
 
 }  // namespace flexcomp

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "base/error.h"
+#include "host_memory.h"
 #include "threads/backend.h"
 
 namespace flexcomp {
@@ -26,7 +27,7 @@ Kernel CpuProcessor::Find(const Layer& layer) {
   void* function = library_.FindKernel(layer);
   if (function == nullptr)
     RaiseError("ArtifactError", "the library has no kernel ", layer.kernel, " that takes what layer ", layer.name, " gives it");
-  return reinterpret_cast<Kernel>(function);
+  return function;
 }
 
 Kernel CpuProcessor::FindPreparation(const Layer& layer) {
@@ -34,8 +35,10 @@ Kernel CpuProcessor::FindPreparation(const Layer& layer) {
   if (function == nullptr)
     RaiseError("ArtifactError", "the library has no kernel ", layer.weights->preparation->kernel, " that prepares the weights of layer ",
                layer.name);
-  return reinterpret_cast<Kernel>(function);
+  return function;
 }
+
+std::unique_ptr<SessionMemory> CpuProcessor::MakeMemory(uint64_t nbytes) { return std::make_unique<HostMemory>(nbytes); }
 
 void CpuProcessor::Enter() {
   scope_.emplace(pool_);

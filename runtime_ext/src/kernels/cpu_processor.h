@@ -1,6 +1,7 @@
 // Kernels on the cores of this machine, with threads and workspace of our own.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -20,12 +21,18 @@ class CpuProcessor final : public Processor {
   Kernel FindPreparation(const Layer& layer) override;
   void Enter() override;
   void Leave() noexcept override;
-  int Call(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept override {
-    TVMFFIAny result{};
-    return kernel(nullptr, args, count, &result);
+  std::unique_ptr<SessionMemory> MakeMemory(uint64_t nbytes) override;
+  int Step(uint32_t, uint32_t, Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept override {
+    return Call(kernel, args, count);
   }
+  int Prepare(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept override { return Call(kernel, args, count); }
 
  private:
+  static int Call(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept {
+    TVMFFIAny result{};
+    return reinterpret_cast<TVMFFISafeCallType>(const_cast<void*>(kernel))(nullptr, args, count, &result);
+  }
+
   ModelLibrary library_;
   CpuSet cpus_;
   ThreadPool pool_;

@@ -29,7 +29,7 @@ int KernelPreparer::Prepare(uint32_t load, uint32_t part) noexcept {
   DLTensor tensors[] = {MakeTensor(layer.weights->preparation->stored, call.stored + stored),
                         MakeTensor(*call.type, call.prepared + skipped * call.block_nbytes)};
   const TVMFFIAny args[] = {TensorArg(&tensors[0]), IntArg(first), IntArg(count), TensorArg(&tensors[1])};
-  if (processor_.Call(call.kernel, args, 4) == 0) return 0;
+  if (processor_.Prepare(call.kernel, args, 4) == 0) return 0;
   TVMFFIObjectHandle raised = nullptr;
   TVMFFIErrorMoveFromRaised(&raised);
   if (const TVMFFIObjectHandle before = raised_.exchange(raised)) TVMFFIObjectDecRef(before);

@@ -4,13 +4,19 @@
 #include <tvm/ffi/c_api.h>
 
 #include <cstdint>
+#include <memory>
+#include <span>
 
 #include "program/program.h"
+#include "session_memory.h"
+#include "storage/delivery.h"
 
 namespace flexcomp {
 
-// A compiled kernel, called with the packed convention of tvm_ffi.
-using Kernel = TVMFFISafeCallType;
+// A compiled kernel, which its processor knows how to call with arguments as of tvm_ffi.
+using Kernel = const void*;
+
+struct Call;  // kernels/call_table.h
 
 class Processor {
  public:
@@ -25,8 +31,28 @@ class Processor {
   virtual void Enter() = 0;
   virtual void Leave() noexcept = 0;
 
-  // Runs a kernel to its end, on any thread if it is one that prepares. Non-zero: failed, the error is raised in tvm_ffi's manner.
-  virtual int Call(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept = 0;
+  // Memory for an arena of so many bytes. Throws BudgetError.
+  virtual std::unique_ptr<SessionMemory> MakeMemory(uint64_t nbytes) = 0;
+  // Who brings weights to it; nullptr: they are read to where they belong.
+  virtual Delivery* delivery() noexcept { return nullptr; }
+  // From now on calls are those of this rung, of which nothing has run and nothing is loaded. Its memory was found at opening.
+  virtual void Use(const Rung&) noexcept {}
+
+  // Runs the kernel of step number `step`, whose first `need` loads are complete, or, on any thread, one that prepares; devices
+  // begin to. Non-zero: failed, the error is raised in tvm_ffi's manner.
+  virtual int Step(uint32_t step, uint32_t need, Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept = 0;
+  virtual int Prepare(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept = 0;
+  // Whether it can run the steps of an inference for which everything is in the arena as one, faster than one by one: Replay does
+  // that, with calls of which none is checked or fetches. As Step otherwise.
+  virtual bool Replays() const noexcept { return false; }
+  virtual int Replay(std::span<const Call>) noexcept { return 0; }
+  // Waits until all that was begun is over. Throws ExecutionError if any of it failed.
+  virtual void Finish() {}
+  // Throws ExecutionError where nothing can run any more.
+  virtual void RequireAlive() const {}
+
+  // Memory of this process, beside the arena, through which weights come to a device.
+  virtual uint64_t staging_nbytes() const noexcept { return 0; }
 };
 
 // Enters a processor for as long as it lives.

@@ -120,6 +120,7 @@ void Loader::AwaitIdleAborted() noexcept {
   turn().computed.Set(kAborted);
   AwaitIdle();
   abort_ = false;
+  if (delivery_ != nullptr) delivery_->Settle();
 }
 
 void Loader::Abort() noexcept {
@@ -136,6 +137,7 @@ void Loader::GiveUpAhead() noexcept {
 bool Loader::CheckFailure() const {
   const Failure& failure = turn().failure;
   if (interrupted() || failure.error == 0) return false;
+  if (failure.error == kUndelivered) delivery_->Throw();
   RequireUnchanged();  // the better reason
   if (failure.error == ByteSource::kChanged)
     RaiseError("StorageError", "the weights file ", file_.path(), " no longer holds what was verified when it was opened, at byte ",
@@ -172,8 +174,9 @@ void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
   for (uint32_t j = first; j < loads_.size(); ++j) {
     const Load& load = loads_[j];
     if (turn.filling ? !Stays(j) : Resident(j)) continue;
+    const uint32_t behind = turn.filling || load.ahead ? 0 : load.after;
     if (!turn.filling && !load.ahead && !AwaitComputed(turn, load.after, j)) return;
-    if (!BeginLoad(j, turn, SpanOf(j, turn))) return;
+    if (!BeginLoad(j, turn, SpanOf(j, turn), behind)) return;
   }
   if (!resident_) {
     if (!Drain()) return;
@@ -186,7 +189,7 @@ void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
   }
   for (uint32_t j = 0; j < ahead_end_; ++j) {
     if (Resident(j)) continue;
-    if (!AwaitComputed(turn, loads_[j].after, j) || !BeginLoad(j, next, &next.ahead[j])) return;
+    if (!AwaitComputed(turn, loads_[j].after, j) || !BeginLoad(j, next, &next.ahead[j], loads_[j].after)) return;
   }
   if (Drain()) read_ahead_ = ahead_end_;
 }
@@ -203,8 +206,9 @@ bool Loader::AwaitComputed(Turn& turn, uint32_t steps, uint32_t j) noexcept {
     PollReads([&] { return turn.computed.Get() >= steps; });
     if (turn.computed.Get() < steps && !EndRead()) return false;
   }
-  if (turn.computed.WaitAtLeast(steps) != kAborted) return true;
-  Drain();
+  if (turn.computed.WaitAtLeast(steps) == kAborted) return Drain() && false;
+  if (delivery_ == nullptr || delivery_->Free(steps)) return true;
+  Fail(turn, {kUndelivered, j, loads_[j].source});
   return false;
 }
 
@@ -215,13 +219,13 @@ bool Loader::BeginEarly(uint32_t j, Turn& turn) noexcept {
   const Load& load = loads_[early_load_];
   const uint64_t nbytes = std::min(kChunk, load.nbytes - early_at_);
   if (EnoughInFlight(nbytes) || interrupted()) return false;
-  if (!BeginChunk({early_load_, &turn, SpanOf(early_load_, turn), early_at_, nbytes, 0, false})) return false;
+  if (!BeginChunk({early_load_, &turn, SpanOf(early_load_, turn), early_at_, nbytes, false})) return false;
   early_at_ += nbytes;
   if (early_at_ == load.nbytes) ++early_load_, early_at_ = 0;
   return true;
 }
 
-bool Loader::BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans) noexcept {
+bool Loader::BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans, uint32_t behind) noexcept {
   const Load& load = loads_[j];
   while (!ReadsApart(j) && Shares(j))
     if (!EndRead()) return false;
@@ -234,7 +238,7 @@ bool Loader::BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans) noexcept {
     // Nor is more begun once loading is given up: the arena's memory may be gone, and should not come back.
     while (reads_.size() > 0 && (EnoughInFlight(nbytes) || interrupted() || OldestReady()))
       if (!EndRead()) return false;
-    if (!BeginChunk({j, &turn, spans, at, nbytes, 0, at + nbytes == load.nbytes})) return false;
+    if (!BeginChunk({j, &turn, spans, at, nbytes, at + nbytes == load.nbytes, behind})) return false;
     at += nbytes;
   } while (at < load.nbytes);
   return true;
@@ -260,17 +264,31 @@ bool Loader::BeginChunk(const Read& read) noexcept {
       return Drain() && (Fail(*read.turn, {}), false);
     }
   }
+  if (read.nbytes == 0) return reads_.Push(read), true;
+  std::byte* const target = TargetOf(read);
+  if (target == nullptr) {
+    beginning_.Set(0);
+    Fail(*read.turn, {kUndelivered, read.load, loads_[read.load].source + read.at});
+    return false;
+  }
   reads_.Push(read);
-  if (read.nbytes == 0) return true;
-  const Load& load = loads_[read.load];
-  std::byte* place = arena_.At(ReadPlace(read.load)) + read.at;
-  // Before the first inference has ended the arena may be fresh.
-  if (!resident_) TouchPages(place, read.nbytes);
   in_flight_nbytes_ += read.nbytes;
   reads_.Newest().begin = MonotonicNs();
-  file_.Begin(load.source + read.at, place, read.nbytes);
+  file_.Begin(loads_[read.load].source + read.at, target, read.nbytes);
   beginning_.Set(0);
   return true;
+}
+
+std::byte* Loader::TargetOf(const Read& read) noexcept {
+  std::byte* const place = arena_.At(ReadPlace(read.load)) + read.at;
+  if (delivery_ != nullptr) return delivery_->Begin(place, read.nbytes);
+  // Before the first inference has ended the arena may be fresh.
+  if (!resident_) TouchPages(place, read.nbytes);
+  return place;
+}
+
+bool Loader::Bring(const Read& read) noexcept {
+  return delivery_ == nullptr || read.nbytes == 0 || delivery_->End(read.behind);
 }
 
 template <typename Enough>
@@ -311,9 +329,14 @@ bool Loader::EndRead() noexcept {
     }
   }
   Failure failure{error, read.load, loads_[read.load].source + read.at};
-  if (error == 0 && !interrupted() && !abort_ && (!read.last || Prepare(read, &failure))) {
-    if (read.last) Loaded(*read.turn, read.load + 1);
-    return true;
+  if (error != 0 || interrupted() || abort_) {
+    if (delivery_ != nullptr && read.nbytes > 0) delivery_->Drop();
+  } else if (!Bring(read)) {
+    failure.error = kUndelivered;
+  } else if (!read.last || Prepare(read, &failure)) {
+    if (!read.last) return true;
+    if (delivery_ == nullptr || delivery_->Complete(read.load)) return Loaded(*read.turn, read.load + 1), true;
+    failure.error = kUndelivered;
   }
   Fail(*read.turn, failure);
   return false;
@@ -376,8 +399,11 @@ bool Loader::HelpPrepare(Turn& turn, uint32_t need) noexcept {
 void Loader::Fail(Turn& turn, const Failure& failure) noexcept {
   turn.failure = failure;
   turn.loaded.Set(kFailed);
-  for (; reads_.size() > 0; reads_.Pop())
-    if (reads_.Oldest().nbytes > 0) file_.End();
+  for (; reads_.size() > 0; reads_.Pop()) {
+    if (reads_.Oldest().nbytes == 0) continue;
+    file_.End();
+    if (delivery_ != nullptr) delivery_->Drop();
+  }
   in_flight_nbytes_ = 0;
 }
 

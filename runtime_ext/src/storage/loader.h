@@ -21,6 +21,7 @@
 #include "places.h"
 #include "program/program.h"
 #include "storage/byte_source.h"
+#include "storage/delivery.h"
 #include "storage/fresh_pages.h"
 #include "storage/preparer.h"
 #include "storage/trace.h"
@@ -48,6 +49,9 @@ class Loader {
 
   // Whether whoever waits does something meanwhile; it does unless told otherwise.
   void LetHelp(bool helping) noexcept { helping_ = helping; }
+  // Who brings what is read to its place, which is a device's, behind steps that are counted when they are issued. Before anything
+  // is read.
+  void Deliver(Delivery* delivery) noexcept { delivery_ = delivery; }
 
   // Finds the memory that opening these loads takes.
   void Reserve(std::span<const Load> loads);
@@ -63,6 +67,8 @@ class Loader {
   void StartFilling() { Begin({}, true); }
   // Whether what stays is in the arena. Only while no inference runs.
   bool Filled() const noexcept { return finished_once_; }
+  // Whether all weights are in the arena, and stay there.
+  bool Resident() const noexcept { return all_pinned_ && finished_once_; }
 
   // Waits until `need` loads are complete, and prepares a part of them meanwhile, or reads it where reads are copies, or makes
   // pages of the arena exist; false: the loads were interrupted. Throws StorageError if one failed.
@@ -120,11 +126,12 @@ class Loader {
   static constexpr uint32_t kFailed = UINT32_MAX;
   static constexpr uint32_t kAborted = UINT32_MAX;  // value of Turn::computed
   static constexpr int kUnprepared = -2;            // beside the errors of a source
+  static constexpr int kUndelivered = -3;
   static constexpr int kGivenUp = -1;               // beside those of a preparer
 
   // What went wrong; written by the loader thread before Turn::loaded says kFailed, unless that was an interruption.
   struct Failure {
-    int error = 0;  // of the source, or kUnprepared; 0: loading was given up
+    int error = 0;  // of the source, kUnprepared or kUndelivered; 0: loading was given up
     uint64_t load = 0;
     uint64_t offset = 0;
   };
@@ -158,8 +165,9 @@ class Loader {
     Turn* turn = nullptr;
     LoadSpans* spans = nullptr;
     uint64_t at = 0, nbytes = 0;  // in the load
-    int64_t begin = 0;            // MonotonicNs
     bool last = false;            // of its load
+    uint32_t behind = 0;          // so many steps it comes to its place, where a device says when
+    int64_t begin = 0;            // MonotonicNs
   };
 
   void Reset() noexcept;
@@ -178,7 +186,7 @@ class Loader {
   // Begins to read a chunk, when there is room in flight for it. False: given up.
   bool BeginChunk(const Read& read) noexcept;
   // Begins what remains of load `j`, and ends reads that were begun, until all of it is begun. False: given up.
-  bool BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans) noexcept;
+  bool BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans, uint32_t behind) noexcept;
   // Until `turn` has computed `steps` steps, for load `j`: ends reads meanwhile, and begins those of loads that stay. False:
   // given up.
   bool AwaitComputed(Turn& turn, uint32_t steps, uint32_t j) noexcept;
@@ -187,6 +195,10 @@ class Loader {
   // With a core of its own: looks for a while, until the oldest read has ended or `enough()`.
   template <typename Enough>
   void PollReads(Enough enough) noexcept;
+  // Where a read goes; nullptr: refused.
+  std::byte* TargetOf(const Read& read) noexcept;
+  // Brings what a read has read to its place. False: refused.
+  bool Bring(const Read& read) noexcept;
   // Tells whoever waits for loads of this inference that none comes any more, and ends all reads.
   void Fail(Turn& turn, const Failure& failure) noexcept;
   // Ends the oldest read, and says so if that was the end of its load. False: it failed, or loading is given up.
@@ -225,6 +237,7 @@ class Loader {
   WeightsFile& file_;
   const bool own_core_;
   bool helping_ = true;
+  Delivery* delivery_ = nullptr;
 
   // Set by Open while the thread is idle.
   std::span<const Load> loads_;

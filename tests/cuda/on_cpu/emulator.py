@@ -52,7 +52,7 @@ class Emulator:
         self._barriers: dict[str, int] = {}
         parts = ['#include "cuda.h"', "#define __device__", "#define __forceinline__ inline", PREAMBLE, _ENTRY]
         for name, code in self._codes.items():
-            text, self._barriers[name] = _numbered(code.source)
+            text, self._barriers[name] = numbered(code.source)
             parts.append(text)
             parts += [_function(launch, text) for launch in code.launches]
         source, library = folder / "kernels.cc", folder / "kernels.so"
@@ -113,7 +113,7 @@ class _Buffer:
         return self._library.OnCpuFree(self._memory)
 
 
-def _numbered(source: str) -> tuple[str, int]:
+def numbered(source: str) -> tuple[str, int]:
     """The source with its barriers, those of warps too, shuffles and shared arrays numbered, and how many barriers there are."""
     barriers, shuffles, arrays = iter(range(10**6)), iter(range(10**6)), iter(range(10**6))
     text = _BARRIER.sub(lambda m: f"ON_CPU_{m[1].upper()}({next(barriers)})", source)

@@ -1,0 +1,54 @@
+// Memory of this process that a device copies from by itself: reads end in it, and weights go on from it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/device.h"
+
+namespace flexcomp::cuda {
+
+// As long as the loader's reads in flight, and as much again for copies in flight. flexcomp/program/device_kernel.py says it, too.
+inline constexpr uint64_t kPinnedNbytes = 4 << 20;
+
+class PinnedRing {
+ public:
+  // Throws ExecutionError.
+  explicit PinnedRing(Device& device);
+  ~PinnedRing();
+  PinnedRing(const PinnedRing&) = delete;
+  PinnedRing& operator=(const PinnedRing&) = delete;
+
+  // Room for a read, half of the ring at most with what is being read; it waits for copies out of what lies there. nullptr: refused.
+  std::byte* Begin(std::byte* place, uint64_t nbytes, Refusal* refusal) noexcept;
+  // What was begun first, and read, goes to its place by the copy stream.
+  Refusal Copy() noexcept;
+  // What was begun first is not wanted.
+  void Drop() noexcept;
+  // Nothing is in flight any more, neither reads nor copies.
+  void Clear() noexcept;
+
+ private:
+  // Of the ring, oldest first: what is being copied, or was dropped, and then what is being read.
+  struct Piece {
+    uint64_t begin = 0, nbytes = 0;
+    std::byte* place = nullptr;
+    bool copied = false;  // its event says when
+    Event event = nullptr;
+  };
+  static constexpr uint32_t kPieces = 32;
+
+  Piece& At(uint32_t index) noexcept { return pieces_[(first_ + index) % kPieces]; }
+  // Where so many bytes have room now; kPinnedNbytes: nowhere.
+  uint64_t Room(uint64_t nbytes) noexcept;
+  void Release() noexcept;
+
+  Device& device_;
+  std::byte* data_;
+  bool registered_ = false;
+  Piece pieces_[kPieces];
+  uint32_t first_ = 0, count_ = 0, reading_ = 0;
+};
+
+}  // namespace flexcomp::cuda

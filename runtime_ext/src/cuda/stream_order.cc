@@ -1,0 +1,94 @@
+#include "cuda/stream_order.h"
+
+#include <algorithm>
+
+namespace flexcomp::cuda {
+
+StreamOrder::StreamOrder(Device& device, const Program& program) : device_(device) {
+  size_t most_steps = 0, most_loads = 0;
+  for (const Rung& rung : program.rungs) {
+    most_steps = std::max(most_steps, rung.steps.size());
+    most_loads = std::max(most_loads, rung.loads.size());
+  }
+  waited_for_.resize(most_steps);
+  try {
+    Create(device_, steps_, most_steps);
+    Create(device_, loads_, most_loads);
+  } catch (...) {
+    Destroy();
+    throw;
+  }
+}
+
+StreamOrder::~StreamOrder() { Destroy(); }
+
+void StreamOrder::Create(Device& device, Moments& moments, size_t count) {
+  moments.numbers = std::make_unique<std::atomic<uint64_t>[]>(count);
+  moments.events.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    Event event;
+    device.Do("cuEventCreate", [&](const Driver& driver) { return driver.EventCreate(&event, kNoTiming); });
+    moments.events.push_back(event);
+  }
+}
+
+void StreamOrder::Destroy() noexcept {
+  for (const Moments* moments : {&steps_, &loads_})
+    for (const Event event : moments->events)
+      device_.Try("cuEventDestroy", [&](const Driver& driver) { return driver.EventDestroy(event); });
+}
+
+void StreamOrder::Use(const Rung& rung) noexcept {
+  std::fill(waited_for_.begin(), waited_for_.end(), false);
+  for (const Load& load : rung.loads)
+    if (load.after > 0) waited_for_[load.after - 1] = true;
+  looked_at_ = 0;
+}
+
+Refusal StreamOrder::Moments::Record(Device& device, Stream stream, uint32_t index) noexcept {
+  const Refusal refusal =
+      device.Try("cuEventRecord", [&](const Driver& driver) { return driver.EventRecord(events[index], stream); });
+  if (!refusal) numbers[index].store(++last, std::memory_order_relaxed);  // seen with the counter that rises next
+  return refusal;
+}
+
+Refusal StreamOrder::Moments::Await(Device& device, Stream stream, uint32_t index, uint64_t number) noexcept {
+  if (number <= awaited) return {};
+  // If the event has been recorded again meanwhile, this waits for more than it must, of what has been issued.
+  const Refusal refusal =
+      device.Try("cuStreamWaitEvent", [&](const Driver& driver) { return driver.StreamWaitEvent(stream, events[index], 0); });
+  if (!refusal) awaited = number;
+  return refusal;
+}
+
+Refusal StreamOrder::BeforeStep(uint32_t step, uint32_t need) noexcept {
+  if (step == 0) looked_at_ = 0;
+  uint64_t newest = 0;
+  uint32_t load = 0;
+  for (; looked_at_ < need; ++looked_at_)
+    if (const uint64_t number = loads_.numbers[looked_at_].load(std::memory_order_relaxed); number > newest)
+      newest = number, load = looked_at_;
+  return loads_.Await(device_, device_.compute(), load, newest);
+}
+
+Refusal StreamOrder::AfterStep(uint32_t step) noexcept {
+  return waited_for_[step] ? steps_.Record(device_, device_.compute(), step) : Refusal{};
+}
+
+Refusal StreamOrder::BeforeCopy(uint32_t steps) noexcept {
+  if (steps == 0) return {};
+  return steps_.Await(device_, device_.copy(), steps - 1, steps_.numbers[steps - 1].load(std::memory_order_relaxed));
+}
+
+Refusal StreamOrder::AfterLoad(uint32_t load) noexcept {
+  // Whoever measures storage has loads of its own, behind which nothing comes.
+  return load < loads_.events.size() ? loads_.Record(device_, device_.copy(), load) : Refusal{};
+}
+
+Refusal StreamOrder::AwaitSteps(uint32_t steps) noexcept {
+  if (steps == 0) return {};
+  return device_.Try("cuEventSynchronize",
+                     [&](const Driver& driver) { return driver.EventSynchronize(steps_.events[steps - 1]); });
+}
+
+}  // namespace flexcomp::cuda

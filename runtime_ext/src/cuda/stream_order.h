@@ -1,0 +1,56 @@
+// What comes before what on a device: copies of weights and steps are on two streams, with events between them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda/device.h"
+#include "program/program.h"
+
+namespace flexcomp::cuda {
+
+// Events of a program's steps and loads, as many as its largest rung has.
+class StreamOrder {
+ public:
+  // Throws ExecutionError.
+  StreamOrder(Device& device, const Program& program);
+  ~StreamOrder();
+  StreamOrder(const StreamOrder&) = delete;
+  StreamOrder& operator=(const StreamOrder&) = delete;
+
+  // From now on steps and loads are those of this rung; none is under way.
+  void Use(const Rung& rung) noexcept;
+
+  // By the thread that gives steps to the compute stream: what comes next is behind the first `need` loads; step `step` was given.
+  Refusal BeforeStep(uint32_t step, uint32_t need) noexcept;
+  Refusal AfterStep(uint32_t step) noexcept;
+
+  // By the thread that gives loads to the copy stream: what comes next is behind the first `steps` steps; load `load` was given.
+  Refusal BeforeCopy(uint32_t steps) noexcept;
+  Refusal AfterLoad(uint32_t load) noexcept;
+  // Waits until the first `steps` steps are over.
+  Refusal AwaitSteps(uint32_t steps) noexcept;
+
+ private:
+  // Moments of one stream, numbered in the order in which they were recorded. What is behind one of them is behind those before it, too.
+  struct Moments {
+    std::vector<Event> events;
+    std::unique_ptr<std::atomic<uint64_t>[]> numbers;  // of the last moment of each event; 0: none
+    uint64_t last = 0;
+    uint64_t awaited = 0;  // the other stream is behind this one
+
+    Refusal Record(Device& device, Stream stream, uint32_t index) noexcept;
+    Refusal Await(Device& device, Stream stream, uint32_t index, uint64_t number) noexcept;
+  };
+  static void Create(Device& device, Moments& moments, size_t count);
+  void Destroy() noexcept;
+
+  Device& device_;
+  Moments steps_, loads_;
+  std::vector<bool> waited_for_;  // of the steps: by some load
+  uint32_t looked_at_ = 0;        // loads before it, in this inference
+};
+
+}  // namespace flexcomp::cuda

@@ -1,0 +1,405 @@
+// libcuda.so.1 for machines without a GPU: what the runtime calls, on the device of model.h. Arguments are those of CUDA's driver API.
+#include "model.h"
+
+using namespace model;
+
+namespace {
+
+Device& device() {
+  static Device* one = new Device;  // streams of sessions that nobody closed run on when the process ends
+  return *one;
+}
+thread_local int depth = 0;  // of contexts
+
+using Lock = std::unique_lock<std::mutex>;
+
+// What every call begins with: it is counted, may be told to fail, and has a context.
+int Begin(const char* name, bool in_context = true) {
+  Device& d = device();
+  ++d.called[name];
+  if (++d.calls == d.settings.fail_at) return d.settings.fail_with;
+  if (in_context && depth == 0) return kInvalidContext;
+  return in_context ? d.lost : kSuccess;
+}
+
+bool SkipsWait() { return ++device().waits == device().settings.skip_at; }
+
+struct Module {
+  void* library;
+};
+struct Function {
+  void (*run)(void** parameters, const unsigned* size, unsigned seed, char* error);
+  unsigned parameters;
+};
+struct Graph {
+  std::vector<std::function<void()>> operations;
+};
+
+int Live(const char* kind, int change) { return device().live[kind] += change, kSuccess; }
+
+void CopyBytes(uint64_t to, uint64_t from, size_t nbytes, bool to_device, bool from_device) {
+  Device& d = device();
+  if ((to_device && !d.OnDevice(to, nbytes)) || (from_device && !d.OnDevice(from, nbytes))) return d.Lose("a copy outside of memory");
+  d.Touch([&] { std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), nbytes); });
+}
+
+}  // namespace
+
+#define CALL(name, ...)                                    \
+  Lock lock(device().mutex);                               \
+  if (const int refused = Begin(name __VA_OPT__(, ) __VA_ARGS__)) return refused
+
+extern "C" {
+
+// ------------------------------------------------------------------------------------------- for tests
+void FakeSet(const Settings* settings) {
+  const Lock lock(device().mutex);
+  Device& d = device();
+  d.settings = *settings;
+  d.calls = d.waits = 0;
+  d.called.clear();
+  d.peak = d.used;
+}
+// A process that lost its context would have to end.
+void FakeRevive() {
+  const Lock lock(device().mutex);
+  device().lost = kSuccess;
+  device().fault.clear();
+}
+void FakeLose() {
+  const Lock lock(device().mutex);
+  device().Lose("told to");
+}
+int64_t FakeCalls() { return device().calls; }
+int64_t FakeWaits() { return device().waits; }
+uint64_t FakeUsed() { return device().used; }
+uint64_t FakePeak() { return device().peak; }
+const char* FakeFault() { return device().fault.c_str(); }
+int64_t FakeCalled(const char* name) {
+  const Lock lock(device().mutex);
+  return device().called[name];
+}
+// "kind: number" of all that was made and not given back.
+const char* FakeLive() {
+  static thread_local std::string text;
+  const Lock lock(device().mutex);
+  text.clear();
+  for (const auto& [kind, count] : device().live)
+    if (count != 0) text += kind + ": " + std::to_string(count) + "; ";
+  return text.c_str();
+}
+// Memory of the device that tensors of a caller lie in.
+uint64_t FakeAllocate(size_t nbytes) {
+  const Lock lock(device().mutex);
+  void* data = mmap(nullptr, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const auto at = reinterpret_cast<uint64_t>(data);
+  device().mapped[at] = {at, nbytes};
+  return at;
+}
+void FakeExchange(uint64_t at, void* host, size_t nbytes, bool read) {
+  const Lock lock(device().mutex);
+  device().Touch([&] { read ? std::memcpy(host, reinterpret_cast<void*>(at), nbytes) : std::memcpy(reinterpret_cast<void*>(at), host, nbytes); });
+}
+
+// ------------------------------------------------------------------------------------------- the driver
+int cuInit(unsigned) {
+  CALL("cuInit", false);
+  return kSuccess;
+}
+int cuDriverGetVersion(int* version) { return *version = 12080, kSuccess; }
+int cuGetErrorName(int error, const char** name) {
+  *name = error == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : error == kIllegalAddress ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_OF_A_TEST";
+  return kSuccess;
+}
+int cuGetErrorString(int, const char** text) { return *text = "said by a test", kSuccess; }
+int cuDeviceGetCount(int* count) {
+  CALL("cuDeviceGetCount", false);
+  return *count = 1, kSuccess;
+}
+int cuDeviceGet(int* number, int) {
+  CALL("cuDeviceGet", false);
+  return *number = 0, kSuccess;
+}
+int cuDeviceGetName(char* name, int nbytes, int) {
+  CALL("cuDeviceGetName", false);
+  return std::strncpy(name, "a GPU of tests", nbytes), kSuccess;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  CALL("cuDeviceGetAttribute", false);
+  const Settings& s = device().settings;
+  *value = attribute == 75 ? s.architecture / 10 : attribute == 76 ? s.architecture % 10 : attribute == 18 ? s.integrated : 1;
+  return kSuccess;
+}
+int cuDevicePrimaryCtxRetain(void** context, int) {
+  CALL("cuDevicePrimaryCtxRetain", false);
+  if (device().lost) return device().lost;
+  *context = &device();
+  return Live("contexts", 1);
+}
+int cuDevicePrimaryCtxRelease_v2(int) {
+  CALL("cuDevicePrimaryCtxRelease", false);
+  return Live("contexts", -1);
+}
+int cuCtxPushCurrent_v2(void* context) {
+  CALL("cuCtxPushCurrent", false);
+  if (context != &device()) return kInvalidContext;
+  return ++depth, kSuccess;
+}
+int cuCtxPopCurrent_v2(void**) { return depth > 0 ? (--depth, kSuccess) : kInvalidContext; }
+
+int cuMemHostRegister_v2(void* data, size_t nbytes, unsigned) {
+  CALL("cuMemHostRegister");
+  const auto at = reinterpret_cast<uint64_t>(data);
+  if (device().registered.count(at)) return kInvalidValue;
+  device().registered[at] = {at, nbytes};
+  if (device().settings.integrated) device().peak = std::max(device().peak, device().used += nbytes);
+  return Live("registrations", 1);
+}
+int cuMemHostUnregister(void* data) {
+  CALL("cuMemHostUnregister");
+  const auto found = device().registered.find(reinterpret_cast<uint64_t>(data));
+  if (found == device().registered.end()) return kInvalidValue;
+  if (device().settings.integrated) device().used -= found->second.nbytes;
+  device().registered.erase(found);
+  return Live("registrations", -1);
+}
+int cuMemHostGetDevicePointer_v2(uint64_t* place, void* data, unsigned) {
+  CALL("cuMemHostGetDevicePointer");
+  return *place = reinterpret_cast<uint64_t>(data), kSuccess;
+}
+int cuMemGetAllocationGranularity(size_t* nbytes, const void*, int) {
+  CALL("cuMemGetAllocationGranularity");
+  return *nbytes = device().settings.granularity, kSuccess;
+}
+int cuMemAddressReserve(uint64_t* base, size_t nbytes, size_t, uint64_t, unsigned long long) {
+  CALL("cuMemAddressReserve");
+  constexpr uint64_t kGuard = 1 << 20;
+  void* all = mmap(nullptr, nbytes + 2 * kGuard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (all == MAP_FAILED) return kOutOfMemory;
+  *base = reinterpret_cast<uint64_t>(all) + kGuard;
+  device().reserved[*base] = {*base, nbytes};
+  return Live("addresses", 1);
+}
+int cuMemAddressFree(uint64_t base, size_t nbytes) {
+  CALL("cuMemAddressFree");
+  constexpr uint64_t kGuard = 1 << 20;
+  if (!device().reserved.erase(base)) return kInvalidValue;
+  munmap(reinterpret_cast<void*>(base - kGuard), nbytes + 2 * kGuard);
+  return Live("addresses", -1);
+}
+int cuMemCreate(unsigned long long* handle, size_t nbytes, const void*, unsigned long long) {
+  CALL("cuMemCreate");
+  Device& d = device();
+  if (nbytes % d.settings.granularity != 0) return kInvalidValue;
+  if (d.used + nbytes > d.settings.nbytes) return kOutOfMemory;
+  const int fd = memfd_create("piece", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, nbytes) != 0) return kOutOfMemory;
+  // What was there before is anybody's.
+  const std::vector<char> poison(nbytes, static_cast<char>(0xff));
+  if (write(fd, poison.data(), nbytes) != static_cast<ssize_t>(nbytes)) return kOutOfMemory;
+  d.pieces[*handle = ++d.last_handle] = {fd, nbytes};
+  d.peak = std::max(d.peak, d.used += nbytes);
+  return Live("memory", 1);
+}
+int cuMemRelease(unsigned long long handle) {
+  CALL("cuMemRelease");
+  Device& d = device();
+  const auto piece = d.pieces.find(handle);
+  if (piece == d.pieces.end()) return kInvalidValue;
+  close(piece->second.fd);
+  d.used -= piece->second.nbytes;
+  d.pieces.erase(piece);
+  return Live("memory", -1);
+}
+int cuMemMap(uint64_t place, size_t nbytes, size_t offset, unsigned long long handle, unsigned long long) {
+  CALL("cuMemMap");
+  Device& d = device();
+  if (!d.pieces.count(handle) || !d.Reserved(place) || d.mapped.count(place) || offset != 0) return kInvalidValue;
+  if (mmap(reinterpret_cast<void*>(place), nbytes, PROT_NONE, MAP_SHARED | MAP_FIXED, d.pieces[handle].fd, 0) == MAP_FAILED) return kOutOfMemory;
+  return Live("mappings", 1);
+}
+int cuMemSetAccess(uint64_t place, size_t nbytes, const void*, size_t) {
+  CALL("cuMemSetAccess");
+  device().mapped[place] = {place, nbytes};
+  return kSuccess;
+}
+int cuMemUnmap(uint64_t place, size_t nbytes) {
+  CALL("cuMemUnmap");
+  mmap(reinterpret_cast<void*>(place), nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  device().mapped.erase(place);
+  return Live("mappings", -1);
+}
+
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t nbytes, Stream* stream) {
+  CALL("cuMemcpyAsync");
+  Device& d = device();
+  if (stream->capturing) return kCaptureUnsupported;
+  const bool to_device = d.OnDevice(to, nbytes), from_device = d.OnDevice(from, nbytes);
+  const bool from_pageable = !from_device && !d.Pinned(from, nbytes), to_pageable = !to_device && !d.Pinned(to, nbytes);
+  if (d.Reserved(to) != to_device && !to_device) return kInvalidValue;
+  if (from_pageable) {
+    const auto* bytes = reinterpret_cast<const char*>(from);
+    auto taken = std::make_shared<std::vector<char>>(bytes, bytes + nbytes);
+    d.Give(*stream, [=] { CopyBytes(to, reinterpret_cast<uint64_t>(taken->data()), nbytes, to_device, false); });
+  } else {
+    d.Give(*stream, [=] { CopyBytes(to, from, nbytes, to_device, from_device); });
+  }
+  if (to_pageable) d.AwaitStream(lock, *stream);
+  return d.lost;
+}
+int cuMemsetD8Async(uint64_t place, unsigned char value, size_t nbytes, Stream* stream) {
+  CALL("cuMemsetD8Async");
+  const bool host = device().Pinned(place, nbytes);
+  device().Give(*stream, [=] {
+    if (!host && !device().OnDevice(place, nbytes)) return device().Lose("bytes set outside of memory");
+    device().Touch([&] { std::memset(reinterpret_cast<void*>(place), value, nbytes); });
+  });
+  return kSuccess;
+}
+
+int cuStreamCreate(Stream** stream, unsigned) {
+  CALL("cuStreamCreate");
+  *stream = new Stream;
+  (*stream)->number = device().streams++;
+  (*stream)->random.seed(device().settings.seed * 2 + (*stream)->number % 2);
+  (*stream)->thread = std::thread([stream = *stream] { device().Run(*stream); });
+  return Live("streams", 1);
+}
+int cuStreamDestroy_v2(Stream* stream) {
+  {
+    CALL("cuStreamDestroy");
+    stream->ending = true;
+    device().changed.notify_all();
+    Live("streams", -1);
+  }
+  stream->thread.join();
+  delete stream;
+  return kSuccess;
+}
+int cuStreamSynchronize(Stream* stream) {
+  CALL("cuStreamSynchronize");
+  if (stream->capturing) return kCaptureUnsupported;
+  device().AwaitStream(lock, *stream);
+  return device().lost;
+}
+int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
+  CALL("cuStreamWaitEvent");
+  if (SkipsWait()) return kSuccess;
+  const uint64_t number = event->recorded;
+  device().Give(*stream, [=] { device().changed.wait(*Device::current, [=] { return event->passed >= number; }); });
+  return kSuccess;
+}
+int cuEventCreate(Event** event, unsigned) {
+  CALL("cuEventCreate");
+  *event = new Event;
+  return Live("events", 1);
+}
+int cuEventDestroy_v2(Event* event) {
+  CALL("cuEventDestroy");
+  delete event;
+  return Live("events", -1);
+}
+int cuEventRecord(Event* event, Stream* stream) {
+  CALL("cuEventRecord");
+  const uint64_t number = ++event->recorded;
+  device().Give(*stream, [=] { event->passed = std::max(event->passed, number); });
+  return kSuccess;
+}
+int cuEventSynchronize(Event* event) {
+  CALL("cuEventSynchronize");
+  if (SkipsWait()) return kSuccess;
+  const uint64_t number = event->recorded;
+  device().changed.wait(lock, [=] { return event->passed >= number; });
+  return device().lost;
+}
+
+int cuModuleLoadData(Module** module, const void* image) {
+  CALL("cuModuleLoadData");
+  if (std::memcmp(image, "\177ELF", 4) != 0) return kInvalidImage;
+  // Where its table of sections ends: at its end, as the linker leaves it.
+  const auto* bytes = static_cast<const unsigned char*>(image);
+  uint64_t at;
+  uint16_t size, count;
+  std::memcpy(&at, bytes + 40, 8), std::memcpy(&size, bytes + 58, 2), std::memcpy(&count, bytes + 60, 2);
+  const size_t nbytes = at + size * count;
+  const int fd = memfd_create("module", MFD_CLOEXEC);
+  const bool written = fd >= 0 && write(fd, image, nbytes) == static_cast<ssize_t>(nbytes);
+  // A name of its own: a file of this name that was closed is another one.
+  static int modules = 0;
+  const std::string path = "/tmp/.module-" + std::to_string(getpid()) + "-" + std::to_string(modules++);
+  const bool linked = written && symlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path.c_str()) == 0;
+  void* library = linked ? dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+  if (linked) unlink(path.c_str());
+  if (fd >= 0) close(fd);
+  if (library == nullptr) return kInvalidImage;
+  *module = new Module{library};
+  return Live("modules", 1);
+}
+int cuModuleUnload(Module* module) {
+  CALL("cuModuleUnload");
+  dlclose(module->library);
+  delete module;
+  return Live("modules", -1);
+}
+int cuModuleGetFunction(Function** function, Module* module, const char* name) {
+  CALL("cuModuleGetFunction");
+  void* run = dlsym(module->library, ("OnDevice_" + std::string(name)).c_str());
+  void* parameters = dlsym(module->library, ("OnDeviceParameters_" + std::string(name)).c_str());
+  if (run == nullptr || parameters == nullptr) return kNotFound;
+  static std::map<void*, Function> functions;  // those of modules are as many as modules
+  functions[run] = {reinterpret_cast<decltype(Function::run)>(run), *static_cast<unsigned*>(parameters)};
+  return *function = &functions[run], kSuccess;
+}
+int cuLaunchKernel(Function* function, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty, unsigned tz, unsigned,
+                   Stream* stream, void** parameters, void**) {
+  CALL("cuLaunchKernel");
+  if (uint64_t{bx} * by * bz == 0 || uint64_t{tx} * ty * tz > 1024) return kInvalidValue;
+  std::vector<uint64_t> values;
+  for (unsigned i = 0; i < function->parameters; ++i) values.push_back(*static_cast<uint64_t*>(parameters[i]));
+  const unsigned seed = device().settings.seed;
+  device().Give(*stream, [=] {
+    std::vector<uint64_t> taken = values;
+    std::vector<void*> pointers;
+    for (uint64_t& value : taken) pointers.push_back(&value);
+    const unsigned size[] = {bx, by, bz, tx, ty, tz};
+    char error[256] = {};
+    device().Touch([&] { function->run(pointers.data(), size, seed, error); });
+    if (error[0] != 0) device().Lose(error);
+  });
+  return kSuccess;
+}
+int cuStreamBeginCapture_v2(Stream* stream, int) {
+  CALL("cuStreamBeginCapture");
+  if (stream->capturing) return kInvalidHandle;
+  return stream->capturing = true, kSuccess;
+}
+int cuStreamEndCapture(Stream* stream, Graph** graph) {
+  CALL("cuStreamEndCapture");
+  if (!stream->capturing) return kInvalidHandle;
+  stream->capturing = false;
+  *graph = new Graph{std::move(stream->captured)};
+  stream->captured.clear();
+  return Live("graphs", 1);
+}
+int cuGraphInstantiateWithFlags(Graph** exec, Graph* graph, unsigned long long) {
+  CALL("cuGraphInstantiate");
+  *exec = new Graph(*graph);
+  return Live("executable graphs", 1);
+}
+int cuGraphLaunch(Graph* exec, Stream* stream) {
+  CALL("cuGraphLaunch");
+  for (const auto& operation : exec->operations) device().Give(*stream, operation);
+  return kSuccess;
+}
+int cuGraphExecDestroy(Graph* exec) {
+  CALL("cuGraphExecDestroy");
+  delete exec;
+  return Live("executable graphs", -1);
+}
+int cuGraphDestroy(Graph* graph) {
+  CALL("cuGraphDestroy");
+  delete graph;
+  return Live("graphs", -1);
+}
+
+}  // extern "C"

@@ -1,0 +1,87 @@
+"""The driver of `driver.cc`, which a session of this process finds when it looks for libcuda.so.1."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+_SOURCE = Path(__file__).with_name("driver.cc")
+_FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fPIC", "-shared", "-pthread", "-Wl,-soname,libcuda.so.1")
+
+
+class Settings(ctypes.Structure):
+    """As in `model.h`."""
+
+    _fields_ = (
+        ("architecture", ctypes.c_int), ("integrated", ctypes.c_int),
+        ("granularity", ctypes.c_uint64), ("nbytes", ctypes.c_uint64), ("seed", ctypes.c_uint),
+        ("compute_delay_us", ctypes.c_int), ("copy_delay_us", ctypes.c_int),
+        ("fail_at", ctypes.c_int64), ("fail_with", ctypes.c_int), ("skip_at", ctypes.c_int64),
+    )  # fmt: skip
+
+
+_USUAL = {"architecture": 80, "granularity": 64 << 10, "nbytes": 1 << 30, "fail_with": 999}
+
+
+def build(folder: Path) -> Path:
+    """The library."""
+    library = folder / "libcuda.so.1"
+    subprocess.run(["g++", *_FLAGS, str(_SOURCE), "-o", str(library), "-ldl"], check=True)
+    return library
+
+
+class Fake:
+    """The one GPU of this process."""
+
+    def __init__(self, library: Path) -> None:
+        # Whoever opens a library of that name from now on gets this one.
+        self._library = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        for name in ("FakeCalls", "FakeWaits", "FakeCalled"):
+            getattr(self._library, name).restype = ctypes.c_int64
+        for name in ("FakeUsed", "FakePeak", "FakeAllocate"):
+            getattr(self._library, name).restype = ctypes.c_uint64
+        for name in ("FakeLive", "FakeFault"):
+            getattr(self._library, name).restype = ctypes.c_char_p
+
+    def set(self, **settings: int) -> None:
+        """From now on; what is not named is as usual. Calls, waits and the peak of memory are counted anew."""
+        self._library.FakeSet(ctypes.byref(Settings(**(_USUAL | settings))))
+
+    def revive(self) -> None:
+        """The context works again."""
+        self._library.FakeRevive()
+
+    def lose(self) -> None:
+        """A kernel does what makes a context useless."""
+        self._library.FakeLose()
+
+    @property
+    def calls(self) -> int:
+        return self._library.FakeCalls()
+
+    @property
+    def waits(self) -> int:
+        return self._library.FakeWaits()
+
+    @property
+    def used(self) -> int:
+        """Bytes of device memory, of mapped host memory on an integrated GPU."""
+        return self._library.FakeUsed()
+
+    @property
+    def peak(self) -> int:
+        return self._library.FakePeak()
+
+    @property
+    def live(self) -> str:
+        """What was made and not given back; empty: nothing."""
+        return self._library.FakeLive().decode()
+
+    @property
+    def fault(self) -> str:
+        """What a kernel or a copy did wrong; empty: nothing."""
+        return self._library.FakeFault().decode()
+
+    def called(self, name: str) -> int:
+        return self._library.FakeCalled(name.encode())

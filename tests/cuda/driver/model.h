@@ -1,0 +1,141 @@
+// A GPU on the host: streams are threads, each of whose operations comes late at random; memory of the device is out of everybody's
+// reach, but while an operation of the device runs.
+#pragma once
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace model {
+
+constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidImage = 200, kInvalidContext = 201, kInvalidHandle = 400,
+              kNotFound = 500, kIllegalAddress = 700, kCaptureUnsupported = 900;
+
+struct Settings {
+  int architecture = 80, integrated = 0;
+  uint64_t granularity = 64 << 10, nbytes = uint64_t{1} << 30;
+  unsigned seed = 0;
+  int compute_delay_us = 0, copy_delay_us = 0;  // at most, of each operation of the first and the second stream
+  int64_t fail_at = 0;                          // this call fails, counted from 1
+  int fail_with = 999;
+  int64_t skip_at = 0;  // this wait does nothing
+};
+
+struct Range {
+  uint64_t begin, nbytes;
+  bool Holds(uint64_t at, uint64_t count) const { return at >= begin && count <= nbytes && at - begin <= nbytes - count; }
+};
+
+struct Event {
+  uint64_t recorded = 0, passed = 0;
+};
+
+struct Stream {
+  int number;
+  std::deque<std::function<void()>> operations;
+  bool busy = false, ending = false, capturing = false;
+  std::vector<std::function<void()>> captured;
+  std::mt19937 random;
+  std::thread thread;
+};
+
+struct Piece {
+  int fd;
+  uint64_t nbytes;
+};
+
+// All of the device. There is one, which `mutex` guards; operations of streams hold it, too.
+struct Device {
+  Settings settings;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int lost = kSuccess;
+  std::string fault;  // why it is lost
+  std::map<std::string, int64_t> live;
+  std::map<std::string, int64_t> called;
+  int64_t calls = 0, waits = 0;
+  uint64_t used = 0, peak = 0;
+  std::map<unsigned long long, Piece> pieces;           // by handle
+  std::map<uint64_t, Range> mapped, registered, reserved;  // by address
+  std::map<uint64_t, unsigned long long> mapped_handle;
+  unsigned long long last_handle = 0;
+  int streams = 0;
+
+  void Lose(const std::string& why) {
+    if (lost == kSuccess) lost = kIllegalAddress, fault = why;
+  }
+  static bool Within(const std::map<uint64_t, Range>& ranges, uint64_t at, uint64_t nbytes) {
+    auto range = ranges.upper_bound(at);
+    if (range == ranges.begin()) return false;
+    --range;
+    // Pieces that follow each other are one.
+    for (uint64_t end = at + nbytes; range != ranges.end() && range->first <= at; ++range) {
+      const uint64_t behind = range->second.begin + range->second.nbytes;
+      if (end <= behind) return true;
+      at = behind;
+    }
+    return false;
+  }
+  bool OnDevice(uint64_t at, uint64_t nbytes) const { return Within(mapped, at, nbytes); }
+  bool Pinned(uint64_t at, uint64_t nbytes) const { return Within(registered, at, nbytes); }
+  bool Reserved(uint64_t at) const { return Within(reserved, at, 1); }
+
+  void Protect(int protection) {
+    for (const auto& [at, range] : mapped) mprotect(reinterpret_cast<void*>(at), range.nbytes, protection);
+  }
+  // An operation of the device on memory.
+  template <typename Work>
+  void Touch(const Work& work) {
+    if (lost != kSuccess) return;
+    Protect(PROT_READ | PROT_WRITE);
+    work();
+    Protect(PROT_NONE);
+  }
+
+  void Run(Stream& stream) {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return stream.ending || !stream.operations.empty(); });
+      if (stream.operations.empty()) return;
+      const auto operation = std::move(stream.operations.front());
+      stream.operations.pop_front();
+      stream.busy = true;
+      const int most = stream.number % 2 == 0 ? settings.compute_delay_us : settings.copy_delay_us;
+      if (most > 0) {
+        const auto delay = std::chrono::microseconds(stream.random() % (most + 1));
+        lock.unlock();
+        std::this_thread::sleep_for(delay);
+        lock.lock();
+      }
+      current = &lock;
+      operation();
+      stream.busy = false;
+      changed.notify_all();
+    }
+  }
+  void Give(Stream& stream, std::function<void()> operation) {
+    if (stream.capturing) return stream.captured.push_back(std::move(operation));
+    stream.operations.push_back(std::move(operation));
+    changed.notify_all();
+  }
+  void AwaitStream(std::unique_lock<std::mutex>& lock, Stream& stream) {
+    changed.wait(lock, [&] { return stream.operations.empty() && !stream.busy; });
+  }
+
+  static inline thread_local std::unique_lock<std::mutex>* current = nullptr;  // of the stream whose operation runs here
+};
+
+}  // namespace model
