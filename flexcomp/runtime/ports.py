@@ -11,6 +11,9 @@ import numpy as np
 from flexcomp.errors import InputError
 
 
+_OF_GPUS = (2, 3, 13)  # kDLCUDA, kDLCUDAHost, kDLCUDAManaged
+
+
 @dataclass(frozen=True)
 class TensorInfo:
     """An input or output of a network."""
@@ -28,8 +31,8 @@ class TensorInfo:
         return f"{self.dtype}{list(self.shape)}"
 
 
-def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any]) -> list[np.ndarray]:
-    """Inputs given by name, as one mapping, or one by one, as arrays in the order of `ports`. Raises InputError."""
+def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any]) -> list[Any]:
+    """Inputs given by name, as one mapping, or one by one, as arrays in the order of `ports`; tensors of GPUs as they are. Raises InputError."""
     if isinstance(first, Mapping) and not rest:
         names = [port.name for port in ports]
         if set(first) != set(names):
@@ -39,7 +42,25 @@ def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any])
         values = [] if first is None and not rest else [first, *rest]
         if len(values) != len(ports):
             raise InputError(f"{len(ports)} inputs are needed, {len(values)} given")
-    return [_checked(port, value) for port, value in zip(ports, values, strict=True)]
+    return [value if on_gpu(value) else _checked(port, value) for port, value in zip(ports, values, strict=True)]
+
+
+def on_gpu(tensor: Any) -> bool:
+    """Whether a tensor says that it lies in memory of a GPU."""
+    if not hasattr(tensor, "__dlpack_device__"):
+        return False
+    kind, _ = tensor.__dlpack_device__()
+    return int(kind) in _OF_GPUS
+
+
+def output_tensors(ports: Sequence[TensorInfo], given: Any) -> list[Any]:
+    """For each output the tensor that the caller gave for it, by name, or a new array. Raises InputError."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"outputs are a dict of tensors by name, not {type(given).__name__}")
+    names = [port.name for port in ports]
+    if unknown := [name for name in given if name not in names]:
+        raise InputError(f"the network has no output {listed(unknown)}; there is {listed(names)}")
+    return [given[port.name] if port.name in given else np.empty(port.shape, port.array_dtype) for port in ports]
 
 
 def ports_of(described: Iterable[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
@@ -57,7 +78,7 @@ def checked_states(ports: Sequence[TensorInfo], given: Any) -> list[tuple[int, n
     return [(index, _checked(port, given[port.name])) for index, port in enumerate(ports) if port.name in given]
 
 
-def named_outputs(ports: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+def named_outputs(ports: Sequence[TensorInfo], arrays: Sequence[Any]) -> dict[str, Any]:
     """Outputs by name, those of bfloat16 as such if there is a type for it."""
     if any(port.dtype == "bfloat16" for port in ports):
         try:
@@ -65,7 +86,8 @@ def named_outputs(ports: Sequence[TensorInfo], arrays: Sequence[np.ndarray]) -> 
         except ImportError:
             bfloat16 = np.uint16
         arrays = [
-            array.view(bfloat16) if port.dtype == "bfloat16" else array for port, array in zip(ports, arrays, strict=True)
+            array.view(bfloat16) if port.dtype == "bfloat16" and isinstance(array, np.ndarray) else array
+            for port, array in zip(ports, arrays, strict=True)
         ]
     return {port.name: array for port, array in zip(ports, arrays, strict=True)}
 

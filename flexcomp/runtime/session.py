@@ -24,7 +24,7 @@ from flexcomp.units import enough
 from .budget import Budget, resolve_in
 from .display import ladder_html
 from .library import function, load_program, translated
-from .ports import checked_inputs, checked_states, listed, named_outputs, ports_of
+from .ports import checked_inputs, checked_states, listed, named_outputs, output_tensors, ports_of
 from .trace import Trace, parse_trace
 
 if TYPE_CHECKING:  # only sessions that watch need it
@@ -137,8 +137,14 @@ class Session:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise InputError("a session cannot be pickled or copied: another process opens one of its own with flexcomp.load")
 
-    def run(self, inputs: Mapping[str, Any] | None = None, *args: Any) -> dict[str, np.ndarray]:
+    def run(
+        self, inputs: Mapping[str, Any] | None = None, *args: Any, outputs: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """One inference: `run({"x": x})`, or `run(x, …)` in the order of `inputs`. Returns the outputs by name.
+
+        `outputs` are tensors by name to write results to, which need not be all; they are returned. A network that was built for a GPU
+        takes and gives tensors of the first GPU, too, by DLPack and without copies to the CPU. What makes them must be over, or be
+        on the default stream; all is over when this returns.
 
         A bfloat16 input may be an array of ml_dtypes.bfloat16, or its bits as uint16; outputs are the former where
         ml_dtypes is installed.
@@ -147,7 +153,7 @@ class Session:
         file was changed in place: whatever has to be read then is refused, until the network is loaded again.
         """
         given = checked_inputs(self.inputs, inputs, args)
-        results = [np.empty(port.shape, port.array_dtype) for port in self.outputs]
+        results = output_tensors(self.outputs, outputs or {})
         with translated():
             self._run(*map(tvm_ffi.from_dlpack, given), *map(tvm_ffi.from_dlpack, results))
         return named_outputs(self.outputs, results)
@@ -215,7 +221,8 @@ class Session:
     def stats(self) -> dict[str, Any]:
         """The plan in use and what the last inference took.
 
-        Keys: rung, budget_bytes, arena_bytes, threads, compute_cpus, loader_cpus (None: on any core), direct_io, runs,
+        Keys: rung, budget_bytes, arena_bytes, threads, compute_cpus, loader_cpus (None: on any core), direct_io,
+        staging_bytes (of the process, beside the budget, through which weights come to a GPU; 0 on CPUs), runs,
         restarts (inferences begun anew because the budget shrank), latency_ms, stall_ms, read_ms (in which reads were
         in flight), bytes_read, reads, prepared_bytes (weights in the kernels' form, made of what was read), prepare_ms (the
         loader did so), help_ms (steps that waited for it did; within stall_ms) (of the last inference), total_bytes_read.

@@ -175,7 +175,10 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
   for (size_t i = 0; i < inputs.size(); ++i) CheckPort(program_->inputs[i].name, program_->inputs[i].type, *inputs[i]);
   for (size_t i = 0; i < outputs.size(); ++i) CheckPort(program_->outputs[i].name, program_->outputs[i].type, *outputs[i]);
 
+  const auto on_device = [](const DLTensor* tensor) { return tensor->device.device_type != kDLCPU; };
+  const bool awaits = std::ranges::any_of(inputs, on_device) || std::ranges::any_of(outputs, on_device);
   const auto take_inputs = [&] {
+    if (awaits) memory_->AwaitCaller();
     for (size_t i = 0; i < inputs.size(); ++i) {
       const Port& port = program_->inputs[i];
       memory_->Write(PlaceOf(port), DataOf(*inputs[i]), port.type.nbytes);

@@ -82,6 +82,7 @@ const Rung& Session::SetBudget(uint64_t budget) {
   checker_.Check(chosen);
   std::unique_lock lock(state_mutex_);
   RequireOpen();
+  processor_->RequireAlive();
   const bool has_room = MakeRoom(chosen);
   wanted_ = chosen;
   if (abandoned_ && has_room) rung_ = chosen;

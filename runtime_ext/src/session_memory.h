@@ -37,6 +37,8 @@ class SessionMemory {
 
   // Whether this process may touch what is there by itself.
   virtual bool visible() const noexcept { return true; }
+  // Before tensors of a caller that lie on a device are touched: what others asked it for, by which they are made, has happened.
+  virtual void AwaitCaller() {}
   // Copies of bytes between the arena and memory of a caller, by which devices may be meant too. What kernels that were asked for
   // before do to the bytes has happened. Throw ExecutionError.
   virtual void Write(std::byte* place, const void* from, uint64_t nbytes) = 0;

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "fuzz"
 NETWORKS, FOUND, CORPUS = BUILD / "networks", BUILD / "found", Path(__file__).parent / "corpus"
 # Of the seconds: what each fuzzer gets, and the longest input that it makes.
-FUZZERS = {"program": (0.35, 8192), "weights": (0.15, 16384), "greeting": (0.1, 2048)}
+FUZZERS = {"program": (0.3, 8192), "weights": (0.15, 16384), "greeting": (0.1, 2048), "device_kernel": (0.05, 2048)}
 ARTIFACTS = 0.4
 
 

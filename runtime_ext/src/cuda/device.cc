@@ -60,8 +60,8 @@ void Device::Open() {
 
 void Device::Close() noexcept {
   for (const Stream stream : {compute_, copy_})
-    if (stream != nullptr) Try("cuStreamDestroy", [&](const Driver& driver) { return driver.StreamDestroy(stream); });
-  if (context_ != nullptr) driver_.PrimaryContextRelease(ordinal_);
+    if (stream != nullptr) Insist("cuStreamDestroy", [&](const Driver& driver) { return driver.StreamDestroy(stream); });
+  if (context_ != nullptr && driver_.PrimaryContextRelease(ordinal_) != kSuccess) driver_.PrimaryContextRelease(ordinal_);
 }
 
 Device::~Device() {
@@ -74,15 +74,10 @@ void Device::Finish(Stream stream) {
 }
 
 void Device::Settle() noexcept {
-  constexpr int kAttempts = 2;
   for (const Stream stream : {compute_, copy_}) {
-    Refusal refusal;
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      refusal = Try("cuStreamSynchronize", [&](const Driver& driver) { return driver.StreamSynchronize(stream); });
-      if (!refusal) break;
-    }
     // Nobody knows what still runs: no memory may be used again.
-    if (refusal) Lose(refusal);
+    if (const Refusal refusal = Insist("cuStreamSynchronize", [&](const Driver& driver) { return driver.StreamSynchronize(stream); }))
+      Lose(refusal);
   }
 }
 

@@ -49,8 +49,17 @@ class Device {
     if (const Refusal refusal = Try(call, function)) Raise(refusal);
   }
 
+  // What nobody can do anything about if it fails, as giving back: tried twice.
+  template <typename Function>
+  Refusal Insist(const char* call, const Function& function) noexcept {
+    const Refusal refusal = Try(call, function);
+    return refusal ? Try(call, function) : refusal;
+  }
+
   // Waits until all that the stream was given is over.
   void Finish(Stream stream);
+  // The same for work of others on the default stream.
+  void FinishDefault() { Finish(reinterpret_cast<Stream>(kDefaultStream)); }
   // The same for both, whatever becomes of it: behind it nothing runs, or nothing ever will.
   void Settle() noexcept;
 

@@ -26,7 +26,7 @@ DeviceMemory::DeviceMemory(Device& device, uint64_t nbytes, uint64_t most) : dev
              [&](const Driver& driver) { return driver.AddressReserve(&base_, reserved_, 0, 0, 0); });
   if (const Refusal refusal = Extend(Pieces(nbytes))) {
     Cut(0);
-    device_.Try("cuMemAddressFree", [&](const Driver& driver) { return driver.AddressFree(base_, reserved_); });
+    device_.Insist("cuMemAddressFree", [&](const Driver& driver) { return driver.AddressFree(base_, reserved_); });
     RaiseRefusal(nbytes);
   }
   nbytes_ = nbytes;
@@ -37,7 +37,7 @@ DeviceMemory::~DeviceMemory() {
   device_.Settle();
   Cut(0);
   if (pieces_.empty())
-    device_.Try("cuMemAddressFree", [&](const Driver& driver) { return driver.AddressFree(base_, reserved_); });
+    device_.Insist("cuMemAddressFree", [&](const Driver& driver) { return driver.AddressFree(base_, reserved_); });
 }
 
 Refusal DeviceMemory::AddPiece() noexcept {
@@ -55,7 +55,7 @@ Refusal DeviceMemory::AddPiece() noexcept {
     refusal = device_.Try("cuMemSetAccess", [&](const Driver& driver) { return driver.MemorySetAccess(place, piece_nbytes_, &access, 1); });
     if (refusal) Cut(pieces_.size() - 1);
   } else {
-    device_.Try("cuMemRelease", [&](const Driver& driver) { return driver.MemoryRelease(handle); });
+    device_.Insist("cuMemRelease", [&](const Driver& driver) { return driver.MemoryRelease(handle); });
   }
   return refusal;
 }
@@ -70,11 +70,10 @@ Refusal DeviceMemory::Extend(uint64_t pieces) noexcept {
 void DeviceMemory::Cut(uint64_t pieces) noexcept {
   while (pieces_.size() > pieces) {
     const DevicePointer place = base_ + (pieces_.size() - 1) * piece_nbytes_;
-    if (device_.Try("cuMemUnmap", [&](const Driver& driver) { return driver.MemoryUnmap(place, piece_nbytes_); })) return;
+    if (device_.Insist("cuMemUnmap", [&](const Driver& driver) { return driver.MemoryUnmap(place, piece_nbytes_); })) return;
     const AllocationHandle handle = pieces_.back();
     pieces_.pop_back();
-    if (device_.Try("cuMemRelease", [&](const Driver& driver) { return driver.MemoryRelease(handle); }))
-      device_.Try("cuMemRelease", [&](const Driver& driver) { return driver.MemoryRelease(handle); });
+    device_.Insist("cuMemRelease", [&](const Driver& driver) { return driver.MemoryRelease(handle); });
   }
 }
 

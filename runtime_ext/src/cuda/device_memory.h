@@ -25,6 +25,7 @@ class DeviceMemory final : public SessionMemory {
   bool Discard(const Carried&) noexcept override { return false; }  // copies into it are the device's business
   bool Attach() override { return false; }
   bool visible() const noexcept override { return false; }
+  void AwaitCaller() override { device_.FinishDefault(); }
 
   void Write(std::byte* place, const void* from, uint64_t nbytes) override { copies_.Write(place, from, nbytes); }
   void Read(void* to, const std::byte* place, uint64_t nbytes) override { copies_.Read(to, place, nbytes); }

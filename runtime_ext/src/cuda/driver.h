@@ -25,6 +25,7 @@ inline constexpr int kIntegrated = 18, kMajor = 75, kMinor = 76, kHostRegister =
 // Flags of CUstream, CUevent, host registration and stream capture.
 inline constexpr unsigned kNonBlocking = 1, kNoTiming = 2, kDeviceMap = 2;
 inline constexpr int kCaptureThreadLocal = 1;
+inline constexpr uintptr_t kDefaultStream = 1;  // that of libraries that name none
 
 struct MemoryLocation {
   int type = 1;  // on a device

@@ -45,7 +45,7 @@ LoadedKernel::LoadedKernel(Device& device, const DeviceKernel& kernel, const Lay
   try {
     Find(kernel);
   } catch (...) {
-    device_.Try("cuModuleUnload", [&](const Driver& driver) { return driver.ModuleUnload(module_); });
+    device_.Insist("cuModuleUnload", [&](const Driver& driver) { return driver.ModuleUnload(module_); });
     throw;
   }
 }
@@ -58,7 +58,7 @@ void LoadedKernel::Find(const DeviceKernel& kernel) {
 }
 
 LoadedKernel::~LoadedKernel() {
-  device_.Try("cuModuleUnload", [&](const Driver& driver) { return driver.ModuleUnload(module_); });
+  device_.Insist("cuModuleUnload", [&](const Driver& driver) { return driver.ModuleUnload(module_); });
 }
 
 Refusal LoadedKernel::Launch(Stream stream, const TVMFFIAny* args) const noexcept {

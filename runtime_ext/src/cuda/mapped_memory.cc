@@ -29,7 +29,7 @@ bool MappedMemory::Attach() {
 
 void MappedMemory::Detach() noexcept {
   if (seen_ == nullptr) return;
-  device_.Try("cuMemHostUnregister", [&](const Driver& driver) { return driver.HostUnregister(HostMemory::base()); });
+  device_.Insist("cuMemHostUnregister", [&](const Driver& driver) { return driver.HostUnregister(HostMemory::base()); });
   seen_ = nullptr;
 }
 

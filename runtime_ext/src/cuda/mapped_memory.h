@@ -19,6 +19,7 @@ class MappedMemory final : public HostMemory {
   bool Discard(const Carried&) noexcept override { return false; }  // pinned pages do not go
   bool Attach() override;
   bool visible() const noexcept override { return false; }
+  void AwaitCaller() override { device_.FinishDefault(); }
 
   void Write(std::byte* place, const void* from, uint64_t nbytes) override { copies_.Write(place, from, nbytes); }
   void Read(void* to, const std::byte* place, uint64_t nbytes) override { copies_.Read(to, place, nbytes); }

@@ -30,8 +30,8 @@ PinnedRing::~PinnedRing() { Release(); }
 void PinnedRing::Release() noexcept {
   for (const Piece& piece : pieces_)
     if (piece.event != nullptr)
-      device_.Try("cuEventDestroy", [&](const Driver& driver) { return driver.EventDestroy(piece.event); });
-  if (registered_) device_.Try("cuMemHostUnregister", [&](const Driver& driver) { return driver.HostUnregister(data_); });
+      device_.Insist("cuEventDestroy", [&](const Driver& driver) { return driver.EventDestroy(piece.event); });
+  if (registered_) device_.Insist("cuMemHostUnregister", [&](const Driver& driver) { return driver.HostUnregister(data_); });
   ::munmap(data_, kPinnedNbytes);
 }
 

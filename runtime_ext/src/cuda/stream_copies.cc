@@ -18,9 +18,7 @@ void StreamCopies::CopyNow(void* to, const void* from, uint64_t nbytes) {
 
 template <typename Function>
 void StreamCopies::Insist(const char* call, const Function& function) noexcept {
-  Refusal refusal = device_.Try(call, function);
-  if (refusal) refusal = device_.Try(call, function);
-  if (refusal) device_.Lose(refusal);
+  if (const Refusal refusal = device_.Insist(call, function)) device_.Lose(refusal);
   device_.Settle();
 }
 

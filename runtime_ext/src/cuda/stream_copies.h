@@ -22,7 +22,7 @@ class StreamCopies {
 
  private:
   void CopyNow(void* to, const void* from, uint64_t nbytes);
-  // What has to succeed: tried twice. Then nothing is known of the arena, and nothing may use it.
+  // What has to succeed, or nothing is known of the arena, and nothing may use it.
   template <typename Function>
   void Insist(const char* call, const Function& function) noexcept;
 

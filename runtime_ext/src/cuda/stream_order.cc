@@ -35,7 +35,7 @@ void StreamOrder::Create(Device& device, Moments& moments, size_t count) {
 void StreamOrder::Destroy() noexcept {
   for (const Moments* moments : {&steps_, &loads_})
     for (const Event event : moments->events)
-      device_.Try("cuEventDestroy", [&](const Driver& driver) { return driver.EventDestroy(event); });
+      device_.Insist("cuEventDestroy", [&](const Driver& driver) { return driver.EventDestroy(event); });
 }
 
 void StreamOrder::Use(const Rung& rung) noexcept {

@@ -9,6 +9,7 @@ Device& device() {
   static Device* one = new Device;  // streams of sessions that nobody closed run on when the process ends
   return *one;
 }
+Stream* const kDefaultStream = reinterpret_cast<Stream*>(1);  // on which these tests do nothing
 thread_local int depth = 0;  // of contexts
 
 using Lock = std::unique_lock<std::mutex>;
@@ -17,12 +18,16 @@ using Lock = std::unique_lock<std::mutex>;
 int Begin(const char* name, bool in_context = true) {
   Device& d = device();
   ++d.called[name];
-  if (++d.calls == d.settings.fail_at) return d.settings.fail_with;
+  if (++d.calls == d.settings.fail_at) return d.failed = name, d.settings.fail_with;
   if (in_context && depth == 0) return kInvalidContext;
   return in_context ? d.lost : kSuccess;
 }
 
-bool SkipsWait() { return ++device().waits == device().settings.skip_at; }
+bool SkipsWait(Event* event) {
+  const bool skips = ++device().waits == device().settings.skip_at;
+  if (skips && event->stream != nullptr) event->stream->stalls = true;
+  return skips;
+}
 
 struct Module {
   void* library;
@@ -59,6 +64,7 @@ void FakeSet(const Settings* settings) {
   d.calls = d.waits = 0;
   d.called.clear();
   d.peak = d.used;
+  d.failed = "";
 }
 // A process that lost its context would have to end.
 void FakeRevive() {
@@ -74,6 +80,7 @@ int64_t FakeCalls() { return device().calls; }
 int64_t FakeWaits() { return device().waits; }
 uint64_t FakeUsed() { return device().used; }
 uint64_t FakePeak() { return device().peak; }
+const char* FakeFailed() { return device().failed; }
 const char* FakeFault() { return device().fault.c_str(); }
 int64_t FakeCalled(const char* name) {
   const Lock lock(device().mutex);
@@ -278,13 +285,14 @@ int cuStreamDestroy_v2(Stream* stream) {
 }
 int cuStreamSynchronize(Stream* stream) {
   CALL("cuStreamSynchronize");
+  if (stream == kDefaultStream) return device().lost;
   if (stream->capturing) return kCaptureUnsupported;
   device().AwaitStream(lock, *stream);
   return device().lost;
 }
 int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
   CALL("cuStreamWaitEvent");
-  if (SkipsWait()) return kSuccess;
+  if (SkipsWait(event)) return kSuccess;
   const uint64_t number = event->recorded;
   device().Give(*stream, [=] { device().changed.wait(*Device::current, [=] { return event->passed >= number; }); });
   return kSuccess;
@@ -302,12 +310,13 @@ int cuEventDestroy_v2(Event* event) {
 int cuEventRecord(Event* event, Stream* stream) {
   CALL("cuEventRecord");
   const uint64_t number = ++event->recorded;
+  event->stream = stream;
   device().Give(*stream, [=] { event->passed = std::max(event->passed, number); });
   return kSuccess;
 }
 int cuEventSynchronize(Event* event) {
   CALL("cuEventSynchronize");
-  if (SkipsWait()) return kSuccess;
+  if (SkipsWait(event)) return kSuccess;
   const uint64_t number = event->recorded;
   device().changed.wait(lock, [=] { return event->passed >= number; });
   return device().lost;

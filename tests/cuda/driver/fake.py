@@ -41,7 +41,7 @@ class Fake:
             getattr(self._library, name).restype = ctypes.c_int64
         for name in ("FakeUsed", "FakePeak", "FakeAllocate"):
             getattr(self._library, name).restype = ctypes.c_uint64
-        for name in ("FakeLive", "FakeFault"):
+        for name in ("FakeLive", "FakeFault", "FakeFailed"):
             getattr(self._library, name).restype = ctypes.c_char_p
 
     def set(self, **settings: int) -> None:
@@ -82,6 +82,11 @@ class Fake:
     def fault(self) -> str:
         """What a kernel or a copy did wrong; empty: nothing."""
         return self._library.FakeFault().decode()
+
+    @property
+    def failed(self) -> str:
+        """The call that was told to fail and did; empty: none."""
+        return self._library.FakeFailed().decode()
 
     def called(self, name: str) -> int:
         return self._library.FakeCalled(name.encode())

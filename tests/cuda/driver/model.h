@@ -7,12 +7,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
@@ -21,6 +21,7 @@
 
 namespace model {
 
+constexpr std::chrono::microseconds kStall{20'000};  // of a stream for which somebody should have waited, and does not
 constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidImage = 200, kInvalidContext = 201, kInvalidHandle = 400,
               kNotFound = 500, kIllegalAddress = 700, kCaptureUnsupported = 900;
 
@@ -39,14 +40,36 @@ struct Range {
   bool Holds(uint64_t at, uint64_t count) const { return at >= begin && count <= nbytes && at - begin <= nbytes - count; }
 };
 
+// Those of glibc 2.36 may sleep through a notification (its bug 25847), as often as these tests need one.
+class Condition {
+ public:
+  template <typename Holds>
+  void wait(std::unique_lock<std::mutex>& lock, const Holds& holds) {
+    while (!holds()) {
+      const uint32_t seen = epoch_.load();
+      lock.unlock();
+      epoch_.wait(seen);
+      lock.lock();
+    }
+  }
+  // With the lock.
+  void notify_all() { ++epoch_, epoch_.notify_all(); }
+
+ private:
+  std::atomic<uint32_t> epoch_{0};
+};
+
+struct Stream;
+
 struct Event {
   uint64_t recorded = 0, passed = 0;
+  Stream* stream = nullptr;  // that recorded it last
 };
 
 struct Stream {
   int number;
   std::deque<std::function<void()>> operations;
-  bool busy = false, ending = false, capturing = false;
+  bool busy = false, ending = false, capturing = false, stalls = false;
   std::vector<std::function<void()>> captured;
   std::mt19937 random;
   std::thread thread;
@@ -61,12 +84,13 @@ struct Piece {
 struct Device {
   Settings settings;
   std::mutex mutex;
-  std::condition_variable changed;
+  Condition changed;
   int lost = kSuccess;
   std::string fault;  // why it is lost
   std::map<std::string, int64_t> live;
   std::map<std::string, int64_t> called;
   int64_t calls = 0, waits = 0;
+  const char* failed = "";  // which call was told to
   uint64_t used = 0, peak = 0;
   std::map<unsigned long long, Piece> pieces;           // by handle
   std::map<uint64_t, Range> mapped, registered, reserved;  // by address
@@ -114,8 +138,9 @@ struct Device {
       stream.operations.pop_front();
       stream.busy = true;
       const int most = stream.number % 2 == 0 ? settings.compute_delay_us : settings.copy_delay_us;
-      if (most > 0) {
-        const auto delay = std::chrono::microseconds(stream.random() % (most + 1));
+      if (most > 0 || stream.stalls) {
+        const auto delay = stream.stalls ? kStall : std::chrono::microseconds(stream.random() % (most + 1));
+        stream.stalls = false;
         lock.unlock();
         std::this_thread::sleep_for(delay);
         lock.lock();

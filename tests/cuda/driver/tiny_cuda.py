@@ -87,7 +87,7 @@ def export(
     prefix: str = "",
     layers: int = 6,
     *,
-    kernels: Mapping[str, DeviceKernel] | None = None,
+    kernels: Mapping[str, DeviceKernel | bytes] | None = None,
     plan: Callable[[Program], Program] = lambda program: program,
 ) -> tiny.Tiny:
     """Write `library` and its weights file; `plan` changes the program."""
@@ -97,7 +97,10 @@ def export(
     minimum = note_minimum("mv0", {"activations": 3072, "weights": tiny.SLICE_NBYTES, "scratch": 0})
     program = replace(plan(tiny.make_program(layers, prefix, {MINIMUM: minimum})), space=CUDA, target="cuda -arch=sm_80")
     digest = write_weights(library.with_suffix(".weights"), tiny.weight_entries(matrices, scale), model="tiny")
-    encoded = {name: device_kernel.encode(kernel) for name, kernel in (kernels or device_kernels()).items()}
+    encoded = {
+        name: kernel if isinstance(kernel, bytes) else device_kernel.encode(kernel)
+        for name, kernel in (kernels or device_kernels()).items()
+    }
     symbols = {symbol(prefix + name, signature_of(func)): encoded[name] for name, func in tiny.functions().items()}
     code = data_object(library.parent, {f"__tvm_ffi_{name}": data for name, data in symbols.items()})
     runtime_ext.register()
