@@ -10,7 +10,6 @@ import numpy as np
 
 from flexcomp.errors import InputError
 
-
 _OF_GPUS = (2, 3, 13)  # kDLCUDA, kDLCUDAHost, kDLCUDAManaged
 
 
@@ -32,7 +31,10 @@ class TensorInfo:
 
 
 def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any]) -> list[Any]:
-    """Inputs given by name, as one mapping, or one by one, as arrays in the order of `ports`; tensors of GPUs as they are. Raises InputError."""
+    """Inputs given by name, as one mapping, or one by one, as arrays in the order of `ports`; tensors of GPUs as they are.
+
+    Raises InputError.
+    """
     if isinstance(first, Mapping) and not rest:
         names = [port.name for port in ports]
         if set(first) != set(names):

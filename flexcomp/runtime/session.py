@@ -142,9 +142,9 @@ class Session:
     ) -> dict[str, Any]:
         """One inference: `run({"x": x})`, or `run(x, …)` in the order of `inputs`. Returns the outputs by name.
 
-        `outputs` are tensors by name to write results to, which need not be all; they are returned. A network that was built for a GPU
-        takes and gives tensors of the first GPU, too, by DLPack and without copies to the CPU. What makes them must be over, or be
-        on the default stream; all is over when this returns.
+        `outputs` are tensors by name to write results to, which need not be all; they are returned. A network that was built for
+        a GPU takes and gives tensors of the first GPU, too, by DLPack and without copies to the CPU. What makes them must be
+        over, or be on the default stream; all is over when this returns.
 
         A bfloat16 input may be an array of ml_dtypes.bfloat16, or its bits as uint16; outputs are the former where
         ml_dtypes is installed.

@@ -87,8 +87,12 @@ Refusal StreamOrder::AfterLoad(uint32_t load) noexcept {
 
 Refusal StreamOrder::AwaitSteps(uint32_t steps) noexcept {
   if (steps == 0) return {};
-  return device_.Try("cuEventSynchronize",
-                     [&](const Driver& driver) { return driver.EventSynchronize(steps_.events[steps - 1]); });
+  const uint64_t number = steps_.numbers[steps - 1].load(std::memory_order_relaxed);
+  if (number <= steps_.awaited) return {};
+  const Refusal refusal = device_.Try(
+      "cuEventSynchronize", [&](const Driver& driver) { return driver.EventSynchronize(steps_.events[steps - 1]); });
+  if (!refusal) steps_.awaited = number;
+  return refusal;
 }
 
 }  // namespace flexcomp::cuda

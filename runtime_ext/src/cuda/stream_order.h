@@ -39,7 +39,7 @@ class StreamOrder {
     std::vector<Event> events;
     std::unique_ptr<std::atomic<uint64_t>[]> numbers;  // of the last moment of each event; 0: none
     uint64_t last = 0;
-    uint64_t awaited = 0;  // the other stream is behind this one
+    uint64_t awaited = 0;  // the other stream, or the loader, is behind this one
 
     Refusal Record(Device& device, Stream stream, uint32_t index) noexcept;
     Refusal Await(Device& device, Stream stream, uint32_t index, uint64_t number) noexcept;

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 _SOURCE = Path(__file__).with_name("driver.cc")
-_FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fPIC", "-shared", "-pthread", "-Wl,-soname,libcuda.so.1")
+_FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fPIC", "-shared", "-pthread")
 
 
 class Settings(ctypes.Structure):
@@ -17,7 +17,8 @@ class Settings(ctypes.Structure):
         ("architecture", ctypes.c_int), ("integrated", ctypes.c_int),
         ("granularity", ctypes.c_uint64), ("nbytes", ctypes.c_uint64), ("seed", ctypes.c_uint),
         ("compute_delay_us", ctypes.c_int), ("copy_delay_us", ctypes.c_int),
-        ("fail_at", ctypes.c_int64), ("fail_with", ctypes.c_int), ("skip_at", ctypes.c_int64),
+        ("least_delay_us", ctypes.c_int),
+        ("fail_at", ctypes.c_int64), ("fail_with", ctypes.c_int), ("skip_at", ctypes.c_int64), ("skip_kind", ctypes.c_int),
     )  # fmt: skip
 
 
@@ -27,7 +28,7 @@ _USUAL = {"architecture": 80, "granularity": 64 << 10, "nbytes": 1 << 30, "fail_
 def build(folder: Path) -> Path:
     """The library."""
     library = folder / "libcuda.so.1"
-    subprocess.run(["g++", *_FLAGS, str(_SOURCE), "-o", str(library), "-ldl"], check=True)
+    subprocess.run(["g++", *_FLAGS, "-Wl,-soname,libcuda.so.1", str(_SOURCE), "-o", str(library), "-ldl"], check=True)
     return library
 
 
@@ -60,9 +61,9 @@ class Fake:
     def calls(self) -> int:
         return self._library.FakeCalls()
 
-    @property
-    def waits(self) -> int:
-        return self._library.FakeWaits()
+    def waits(self, kind: int) -> int:
+        """For events: of the compute stream (0), of the copy stream (1), of the process (2)."""
+        return self._library.FakeWaits(kind)
 
     @property
     def used(self) -> int:

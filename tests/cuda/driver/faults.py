@@ -81,7 +81,8 @@ def main() -> None:
         for integrated in (0, 1):
             for code in (REFUSED, USELESS):
                 failed = try_calls(fake, tiny, code, integrated=integrated)
-                print(f"{'integrated' if integrated else 'discrete'}, error {code}: {failed.total()} calls failed once: {dict(failed)}")
+                kind = "integrated" if integrated else "discrete"
+                print(f"{kind}, error {code}: {failed.total()} calls failed once: {dict(failed)}")
 
 
 if __name__ == "__main__":

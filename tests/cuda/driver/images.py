@@ -13,7 +13,7 @@ from tests.cuda.on_cpu import emulator
 
 _HERE = Path(emulator.__file__).parent
 # Modules are opened beside each other: none shares the state of another's grid.
-_FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-gnu-unique", "-fno-strict-aliasing", "-mf16c", "-mfma", "-x", "c++")
+_FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-gnu-unique", "-fno-strict-aliasing", "-mf16c", "-mfma")
 _FUNCTION = """
 extern "C" {{ extern const unsigned OnDeviceParameters_{name} = {count}; }}
 extern "C" void OnDevice_{name}(void** taken, const unsigned* size, unsigned seed, char* error) {{

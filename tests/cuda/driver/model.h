@@ -30,9 +30,11 @@ struct Settings {
   uint64_t granularity = 64 << 10, nbytes = uint64_t{1} << 30;
   unsigned seed = 0;
   int compute_delay_us = 0, copy_delay_us = 0;  // at most, of each operation of the first and the second stream
+  int least_delay_us = 0;                       // of a stream that is late
   int64_t fail_at = 0;                          // this call fails, counted from 1
   int fail_with = 999;
-  int64_t skip_at = 0;  // this wait does nothing
+  int64_t skip_at = 0;  // this wait, of those of one kind, does nothing
+  int skip_kind = 0;
 };
 
 struct Range {
@@ -89,7 +91,7 @@ struct Device {
   std::string fault;  // why it is lost
   std::map<std::string, int64_t> live;
   std::map<std::string, int64_t> called;
-  int64_t calls = 0, waits = 0;
+  int64_t calls = 0, waits[3] = {};
   const char* failed = "";  // which call was told to
   uint64_t used = 0, peak = 0;
   std::map<unsigned long long, Piece> pieces;           // by handle
@@ -137,9 +139,10 @@ struct Device {
       const auto operation = std::move(stream.operations.front());
       stream.operations.pop_front();
       stream.busy = true;
+      const int least = settings.least_delay_us;
       const int most = stream.number % 2 == 0 ? settings.compute_delay_us : settings.copy_delay_us;
       if (most > 0 || stream.stalls) {
-        const auto delay = stream.stalls ? kStall : std::chrono::microseconds(stream.random() % (most + 1));
+        const auto delay = stream.stalls ? kStall : std::chrono::microseconds(least + stream.random() % (most - least + 1));
         stream.stalls = false;
         lock.unlock();
         std::this_thread::sleep_for(delay);

@@ -1,4 +1,4 @@
-"""Random sessions on the GPU of tests: budgets that change while inferences run, streams that are late, calls and reads that fail.
+"""Random sessions on the GPU of tests: budgets change while inferences run, streams are late, calls and reads fail.
 
 `python -m tests.cuda.driver.random_runs 5000` runs so many inferences, and says what it saw.
 """
@@ -48,7 +48,8 @@ def session_of(fake: Fake, tiny: Tiny, seed: int, inferences: int, seen: Counter
     try:
         session = flexcomp.load(tiny.library, budget=chance.choice(rungs).budget, **options)
     except FlexcompError as error:
-        return _refused(error, faults, options, seen)
+        _refused(error, faults, options, seen)
+        return
     stop = threading.Event()
     switcher = threading.Thread(target=_switch, args=(session, [rung.budget for rung in rungs], chance.random(), stop, seen))
     switcher.start()
