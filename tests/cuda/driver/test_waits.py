@@ -19,8 +19,9 @@ WAITS = {(0, 0): COPY_LATE, (0, 1): COMPUTE_LATE, (0, 2): VERY_LATE, (1, 2): COM
 
 
 def ring_alone(program: Program) -> Program:
-    """Its smallest rung, with the page pinned that has a place of its own, where a load brings what is there already. It is not read
-    early: what comes long before it must would not be missed.
+    """Its smallest rung, with the page pinned that has a place of its own, where a load brings what is there already.
+
+    It is not read early: a wait for what comes long before it must would not be missed.
     """
     rung = program.rungs[0]
     *ring, page = rung.loads
