@@ -1,0 +1,90 @@
+"""Networks from ONNX to outputs on the GPU of tests: built as for a real one, and run by the runtime under several budgets."""
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import flexcomp
+from benchmarks.networks.decoding import Sizes, gpt2_decoder
+from benchmarks.networks.graph import Graph
+from tests.cuda.driver.toolkit import build
+from tests.operators.test_operators import inputs_of
+
+SEEDS = (1, 2, 3)  # of the order in which threads run, and of delays
+# A GPU with memory of its own, and one whose memory is the CPU's.
+GPUS = {"cuda -arch=sm_80": {"architecture": 80}, "cuda -arch=sm_87": {"architecture": 87, "integrated": 1, "granularity": 4096}}
+
+
+def pictures():
+    """Convolutions of all kinds, a residual sum, pooling, and dense layers of most of the weights."""
+    g = Graph("pictures", seed=1)
+    x = g.relu(g.conv(g.input("x", (1, 3, 24, 24)), 32, 3, stride=2))
+    y = g.relu(g.conv(x, 32, 3, groups=32))
+    x = g.op("Add", x, g.conv(y, 32, 1), channels=32)
+    x = g.op("MaxPool", g.relu(x), kernel_shape=[2, 2], strides=[2, 2], channels=32)
+    x = g.relu(g.dense(g.op("Flatten", x, axis=1, channels=32 * 6 * 6), 1024))
+    x = g.relu(g.dense(x, 256))
+    return g.model(g.op("Softmax", g.dense(x, 100), axis=1), (1, 100))
+
+
+@pytest.fixture(scope="module", params=GPUS)
+def network(request, tmp_path_factory):
+    model = pictures()
+    library = build(model, request.param, tmp_path_factory.mktemp("pictures") / "pictures.so")
+    reference = onnxruntime.InferenceSession(model.SerializeToString())
+    given = inputs_of(reference)
+    return library, given, reference.run(None, given), GPUS[request.param]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("budget", ["min", 0.5, "all"])
+def test_outputs_are_those_of_onnx_runtime(fake, network, budget, seed):
+    library, given, expected, gpu = network
+    fake.set(seed=seed, compute_delay_us=50, copy_delay_us=50, **gpu)
+    with flexcomp.load(library, budget) as session:
+        for _ in range(2):  # the second one finds what stayed, and is read ahead of
+            for found, wanted in zip(session.run(given).values(), expected, strict=True):
+                assert np.abs(found - wanted).max() <= 1e-4 * np.abs(wanted).max()
+        stats = session.stats()
+        assert (stats["bytes_read"] > 0) == (budget != "all")
+        assert fake.peak <= stats["budget_bytes"]
+
+
+def test_there_are_budgets_to_choose_from(network):
+    library, *_ = network
+    with pytest.raises(flexcomp.BudgetError):
+        flexcomp.load(library, "16KiB")
+    assert len(flexcomp.load(library, "all").ladder) >= 3
+
+
+SIZES = Sizes(layers=1, width=64, heads=4, vocabulary=3000)
+TOKENS, CAPACITY = 3, 24
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    model = gpt2_decoder(TOKENS, CAPACITY, SIZES)
+    library = tmp_path_factory.mktemp("decoder") / "decoder.so"
+    return model, build(model, "cuda -arch=sm_87", library, state=SIZES.state)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("budget", ["min", "all"])
+def test_a_decoder_keeps_its_caches_in_the_memory_of_the_gpu(fake, decoder, budget, seed):
+    """Numbers of tokens are looked at before they are used, rows of caches are exchanged, slices of the embedding are held."""
+    model, library = decoder
+    fake.set(seed=seed, compute_delay_us=50, copy_delay_us=50, **GPUS["cuda -arch=sm_87"])
+    reference = onnxruntime.InferenceSession(model.SerializeToString())
+    names = [port.name for port in reference.get_outputs()]
+    caches = {name: np.zeros((1, SIZES.heads, CAPACITY, SIZES.depth), np.float32) for name in SIZES.state.values()}
+    with flexcomp.load(library, budget) as session:
+        for at in (0, TOKENS, 2 * TOKENS):
+            given = {"ids": np.arange(at, at + TOKENS).reshape(1, -1) * 300 % 3000, "at": np.array([at])}
+            wanted = dict(zip(names, reference.run(None, given | caches), strict=True))
+            caches = {read: wanted.pop(made) for made, read in SIZES.state.items()}
+            for name, value in session.run(given).items():
+                assert np.abs(value - wanted[name]).max() <= 1e-4 * np.abs(wanted[name]).max()
+        with pytest.raises(flexcomp.InputError, match="3000"):
+            session.run({"ids": np.full((1, TOKENS), 3000), "at": np.array([0])})
+        for name, value in session.state().items():
+            np.testing.assert_allclose(value, caches[name], atol=1e-5)

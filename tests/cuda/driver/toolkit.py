@@ -1,0 +1,38 @@
+"""What makes machine code for the GPU of tests, in the place of nvcc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from flexcomp.compiler.builder import prepare
+from flexcomp.compiler.cuda_code import CudaCode
+from flexcomp.compiler.kernel_compiler import KernelCompiler
+from flexcomp.compiler.prepared import Wish
+from flexcomp.program import Image, Kind
+from flexcomp.runtime import parse_budget
+from flexcomp.schedules.cuda import Architecture
+from tests.cuda.driver.images import image
+
+
+class Emulated:
+    """Kernels that the emulator runs."""
+
+    def require(self, architecture: Architecture) -> None:
+        """It makes code for all of them."""
+
+    def version(self) -> str:
+        return "emulated"
+
+    def images(self, code: CudaCode, architecture: Architecture) -> tuple[Image, ...]:
+        functions = [launch.function for launch in code.launches]
+        return (Image(int(architecture.name.removeprefix("sm_")), Kind.CUBIN, image(code.source, functions)),)
+
+
+def build(model: onnx.ModelProto, target: str, library: Path, **options: object) -> Path:
+    """The library of a network, by the way of `flexcomp.build`."""
+    with KernelCompiler(None, Emulated()) as compiler:
+        prepared = prepare(model, target, compiler=compiler, **options)
+        prepared.artifacts([Wish(parse_budget("min"))])[0].export_library(library)
+    return library
