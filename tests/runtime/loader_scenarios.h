@@ -101,7 +101,6 @@ inline const Scenario kScenarios[] = {
     {"apart", {&kApart}, 3, 0, 0, true},
     {"faults, apart", {&kApart}, 2, 0, 1, true},
     {"switches, apart", {&kOnePinned, &kOneApart}, 1, 1, 0, true},
-    {"switches by copies, apart", {&kOnePinned, &kOneApart}, 1, 1, 0, false},
     {"filled, apart", {&kApart}, 2, 0, 0, true, true},
     {"kept", {&kKept}, 3, 0, 0, true},
     {"kept, and others", {&kKeptMixed}, 2, 0, 0, true},

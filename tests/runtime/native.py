@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import tvm_ffi
 
@@ -16,17 +17,41 @@ LOADER = ("storage/loader.cc", "storage/fresh_pages.cc", "threads/cpu_set.cc")  
 
 
 def compile(
-    folder: Path, source: str, parts: Sequence[str] = (), options: Sequence[str] = (), *, sources: Path = SRC
+    folder: Path,
+    source: str,
+    parts: Sequence[str] = (),
+    options: Sequence[str] = (),
+    *,
+    sources: Path = SRC,
+    made: Mapping[str, Path] = MappingProxyType({}),
 ) -> Path:
-    """The program made of `source`, which lies beside this file, and these files of the runtime, or of a copy of it."""
-    options = options or ["-O1"]
-    source = Path(__file__).with_name(source)
-    program = folder / source.stem
-    command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-pthread", "-D_FILE_OFFSET_BITS=64", "-D_GNU_SOURCE"]
-    command += [*options, f"-I{sources}", f"-I{_FFI / 'include'}", source, *(sources / part for part in parts)]
+    """The program made of `source`, which lies beside this file, and these files of the runtime, or of a copy of it.
+
+    `made` are those that are there as `objects`.
+    """
+    program = folder / Path(source).stem
+    inputs = [made.get(part, _place(part, source, sources)) for part in (source, *parts)]
+    command = [*_command(options, sources), *inputs]
     command += [f"-L{_FFI / 'lib'}", f"-Wl,-rpath,{_FFI / 'lib'}", "-ltvm_ffi", "-ldl", "-o", program]
     subprocess.run(command, check=True)
     return program
+
+
+def objects(folder: Path, source: str, parts: Sequence[str] = (), options: Sequence[str] = ()) -> dict[str, Path]:
+    """`source` and files of the runtime, compiled one by one."""
+    made = {part: folder / f"{Path(part).stem}.o" for part in (source, *parts)}
+    for part, path in made.items():
+        subprocess.run([*_command(options, SRC), "-c", _place(part, source, SRC), "-o", path], check=True)
+    return made
+
+
+def _command(options: Sequence[str], sources: Path) -> list[str]:
+    command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-pthread", "-D_FILE_OFFSET_BITS=64", "-D_GNU_SOURCE"]
+    return [*command, *(options or ["-O1"]), f"-I{sources}", f"-I{_FFI / 'include'}"]
+
+
+def _place(part: str, source: str, sources: Path) -> Path:
+    return Path(__file__).with_name(part) if part == source else sources / part
 
 
 def run(program: Path, *args: object, status: int = 0) -> subprocess.CompletedProcess[str]:

@@ -19,6 +19,12 @@ def test_every_order_of_steps_is_right(tmp_path):
     assert int(done.stdout.splitlines()[-1].split()[0]) > 1_000_000  # states
 
 
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory) -> dict[str, Path]:
+    """What the sources become as they are: to most variants only one of them is another."""
+    return native.objects(tmp_path_factory.mktemp("objects"), "loader_protocol.cc", native.LOADER, _OPTIONS)
+
+
 @pytest.mark.parametrize(
     ("file", "rule", "without", "found"),
     [
@@ -37,7 +43,8 @@ def test_every_order_of_steps_is_right(tmp_path):
         ),
         pytest.param(
             "storage/loader.cc", "    if (interrupted_) {\n", "    if (false) {\n",
-            "a read begins into memory that was given back", id="a read begins behind an interruption",
+            "switches, all ahead and pinned: a read begins into memory that was given back",
+            id="a read begins behind an interruption",
         ),
         pytest.param(
             "storage/loader.cc", "  while (!ReadsApart(j) && Shares(j))\n    if (!EndRead()) return false;\n", "",
@@ -45,23 +52,24 @@ def test_every_order_of_steps_is_right(tmp_path):
         ),
         pytest.param(
             "storage/loader.cc", ("  if (!interrupted_) {", "given_up = interrupted() ||"), ("  if (true) {", "given_up ="),
-            "memory was given back in which something is prepared", id="a preparation begins behind an interruption",
+            "switches, prepared and pinned: memory was given back in which something is prepared",
+            id="a preparation begins behind an interruption",
         ),
         pytest.param(
             "storage/loader.h", "return load.kept || (load.pinned", "return true || (load.pinned",
-            ": ", id="what does not stay is read early",
+            "all read ahead: ", id="what does not stay is read early",
         ),
         pytest.param(
             "storage/loader.cc", "IsReadOnce(j) && (resident_ || j < early_load_)", "resident_",
-            ": ", id="what does not stay is not read",
+            "all read ahead: ", id="what does not stay is not read",
         ),
         pytest.param(
             "storage/loader.cc", "IsReadOnce(j) && (resident_ || j < early_load_)", "IsReadOnce(j)",
-            "a step begins without its weights", id="what stays is never read",
+            "all read ahead: a step begins without its weights", id="what stays is never read",
         ),
         pytest.param(
             "storage/loader.cc", "    if (ReadsApart(read.load)) std::memcpy", "    if (false) std::memcpy",
-            "prepared that is not to be", id="what is read apart is not copied to where it is prepared",
+            "apart: a part is prepared that is not to be", id="what is read apart is not copied to where it is prepared",
         ),
         pytest.param(
             "base/shared_work.h", "|| !wanted()) return", "|| (wanted(), false)) return",
@@ -79,12 +87,12 @@ def test_every_order_of_steps_is_right(tmp_path):
         pytest.param(
             "base/counter.h", f"{_STORE}    WakeUp();\n",
             f"    const bool asleep = {_ASLEEP};\n{_STORE}    if (asleep) value_.notify_all();\n",
-            "nobody can go on", id="a sleeper is missed",
+            "all read ahead: nobody can go on", id="a sleeper is missed",
         ),
     ],
 )  # fmt: skip
-def test_what_a_missing_rule_breaks_is_found(tmp_path, file, rule, without, found):
-    """The explorer is as good as what it finds."""
+def test_what_a_missing_rule_breaks_is_found(tmp_path, objects, file, rule, without, found):
+    """The explorer is as good as what it finds; `found` begins with the scenario."""
     sources = tmp_path / "src"
     shutil.copytree(native.SRC, sources)
     text = (sources / file).read_text()
@@ -92,6 +100,7 @@ def test_what_a_missing_rule_breaks_is_found(tmp_path, file, rule, without, foun
         assert text.count(old) == 1
         text = text.replace(old, new)
     (sources / file).write_text(text)
-    program = native.compile(tmp_path, "loader_protocol.cc", native.LOADER, _OPTIONS, sources=sources)
-    done = native.run(program, *(["prepared"] if found.startswith("prepared: ") else []), status=1)
+    same = {name: made for name, made in objects.items() if name != file} if file in objects else {}
+    program = native.compile(tmp_path, "loader_protocol.cc", native.LOADER, _OPTIONS, sources=sources, made=same)
+    done = native.run(program, found.partition(": ")[0], status=1)
     assert found in done.stdout and "after" in done.stdout
