@@ -13,7 +13,8 @@ from flexcomp import runtime_ext
 
 SRC = Path(runtime_ext.__file__).parent / "src"
 _FFI = Path(tvm_ffi.__file__).parent
-LOADER = ("storage/loader.cc", "storage/fresh_pages.cc", "threads/cpu_set.cc")  # what the loader is made of
+# What the loader is made of.
+LOADER = ("storage/loader.cc", "storage/loader_prepare.cc", "storage/fresh_pages.cc", "threads/cpu_set.cc")
 
 
 def compile(

@@ -51,7 +51,8 @@ def objects(tmp_path_factory) -> dict[str, Path]:
             "prepared: ", id="what is to be prepared is read over",
         ),
         pytest.param(
-            "storage/loader.cc", ("  if (!interrupted_) {", "given_up = interrupted() ||"), ("  if (true) {", "given_up ="),
+            "storage/loader_prepare.cc",
+            ("  if (!interrupted_) {", "given_up = interrupted() ||"), ("  if (true) {", "given_up ="),
             "switches, prepared and pinned: memory was given back in which something is prepared",
             id="a preparation begins behind an interruption",
         ),
@@ -68,7 +69,7 @@ def objects(tmp_path_factory) -> dict[str, Path]:
             "all read ahead: a step begins without its weights", id="what stays is never read",
         ),
         pytest.param(
-            "storage/loader.cc", "    if (ReadsApart(read.load)) std::memcpy", "    if (false) std::memcpy",
+            "storage/loader_prepare.cc", "    if (ReadsApart(read.load)) std::memcpy", "    if (false) std::memcpy",
             "apart: a part is prepared that is not to be", id="what is read apart is not copied to where it is prepared",
         ),
         pytest.param(

@@ -1,0 +1,62 @@
+// What becomes of loads that prepare what they have read.
+#include <cstring>
+
+#include "storage/loader.h"
+
+namespace flexcomp {
+
+bool Loader::Shares(uint32_t j) const noexcept {
+  const Load& load = loads_[j];
+  for (uint32_t i = 0; load.prepared && i < reads_.size(); ++i) {
+    const Load& other = loads_[reads_[i].load];
+    if (other.prepared && other.target < load.target + load.nbytes && load.target < other.target + other.nbytes) return true;
+  }
+  return false;
+}
+
+bool Loader::Prepare(const Read& read, Failure* failure) noexcept {
+  const Load& load = loads_[read.load];
+  if (!load.prepared || (load.kept && read.turn->filling)) return true;
+  // As of a read that is begun: whoever gives up loading waits for the end, or it does not begin.
+  beginning_.Set(1);
+  int error = kGivenUp;
+  if (!interrupted_) {
+    const int64_t begin = MonotonicNs();
+    // What is prepared may be written over where it was read to.
+    if (ReadsApart(read.load)) std::memcpy(arena_.At(load.target), arena_.At(ReadPlace(read.load)), load.nbytes);
+    const Preparer::Work work = preparer_->WorkOf(read.load);
+    preparing_ = read.load;
+    preparation_.Offer(work.parts);
+    read.turn->loaded.SetUnless(kFailed, read.turn->loaded.Get() | kPreparing);  // who sleeps looks what there is to do
+    error = preparation_.Complete([this](uint32_t part) { return PreparePart(part); });
+    const Span span{begin, MonotonicNs()};
+    if (read.spans != nullptr) read.spans->prepare = span;
+    if (error == 0) read.turn->counts.prepared_bytes += work.nbytes;
+    read.turn->counts.prepare_ns += span.end - span.begin;
+  }
+  beginning_.Set(0);
+  if (error > 0) failure->error = kUnprepared;
+  return error == 0;
+}
+
+int Loader::PreparePart(uint32_t part) noexcept {
+  // Whoever gives up loading need not wait for the parts behind this one.
+  const bool given_up = interrupted() || abort_.load(std::memory_order_relaxed);
+  return given_up ? kGivenUp : preparer_->Prepare(preparing_, part);
+}
+
+bool Loader::HelpPrepare(Turn& turn, uint32_t need) noexcept {
+  // What was offered before less than `need` loads were complete is one of them: they are prepared in their order.
+  const auto waits = [&] { return turn.loaded.Get() < Count(need); };
+  int64_t begin = 0;
+  const bool helped = preparation_.Help(
+      [&](uint32_t part) {
+        begin = MonotonicNs();
+        return PreparePart(part);
+      },
+      waits);
+  if (helped) turn.counts.help_ns += MonotonicNs() - begin;
+  return helped;
+}
+
+}  // namespace flexcomp
