@@ -47,6 +47,10 @@ class MemoryGroup:
             "swap_bytes": int(swap.read_text()) if swap.exists() else 0,
         }
 
+    def anonymous_nbytes(self) -> int:
+        """Bytes of its processes that no file stands behind."""
+        return self._table("memory.stat")["total_rss" if self.is_v1 else "anon"]
+
     def _read(self, name: str) -> str:
         return (self.folder / name).read_text()
 

@@ -39,11 +39,16 @@ from flexcomp.runtime import ladder_of, least_bytes, read_info
 _SPARE, _SPARE_PER_MODEL = 4 << 20, 3 << 19
 
 
-class Held:
-    """Resident bytes of this process, looked at every millisecond, over those of now; `allowed` may change."""
+def spare_nbytes(models: int) -> int:
+    """What a pool of so many models may hold beside its budget."""
+    return _SPARE + _SPARE_PER_MODEL * models
 
-    def __init__(self, allowed: int) -> None:
-        self._file = Path("/proc/self/statm")
+
+class Held:
+    """Resident bytes of a process, looked at every millisecond, over those of now; `allowed` may change."""
+
+    def __init__(self, allowed: int, file: Path = Path("/proc/self/statm")) -> None:
+        self._file = file
         self.idle, self.worst, self.looks = self._now(), -(10**12), 0
         self._allowed, self._ended = [allowed], False
         self._thread = threading.Thread(target=self._look)
@@ -121,7 +126,7 @@ def memory(libraries: Sequence[Path], requests: int, seed: int) -> bool:
                 pool.add(names[at], libraries[at], urgency=chance.uniform(0.5, 4))
             changes += 1
         held.end()
-    limit = _SPARE + _SPARE_PER_MODEL * len(names)
+    limit = spare_nbytes(len(names))
     print(
         f"{requests} requests, {changes} changes, {held.looks} looks: at worst {held.worst / 2**20:.2f} MiB over the budget in "
         f"force (limit {limit / 2**20:.1f}), {len(wrong)} wrong"

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -56,9 +56,10 @@ def build_networks(folder: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def served(libraries: list[Path], budget: str) -> Iterator[tuple[str, psutil.Process]]:
-    """A server's address, and the process that has its memory."""
-    command = [sys.executable, "-m", "flexcomp", "serve", *map(str, libraries), "--budget", budget, "--port", "0"]
+def served(libraries: list[Path], budget: str, *options: str, prefix: Sequence[str] = ()) -> Iterator[tuple[str, psutil.Process]]:
+    """A server's address, and the process that has its memory; `prefix` is a command that becomes the server."""
+    serve = [sys.executable, "-m", "flexcomp", "serve", *map(str, libraries), "--budget", budget, "--port", "0"]
+    command = [*prefix, *serve, *options]
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, stderr=said)
         try:

@@ -1,0 +1,154 @@
+"""The memory of a server while everything changes: requests, its budget, and models that are unloaded and loaded, at random.
+
+    python -m benchmarks.served_memory a.so b.so c.so [--requests 10000] [--seed 1]
+
+Its resident memory is looked at every millisecond, over what it was with all models loaded and nothing asked, beside the budget
+in force, which follows a file as if a control group's limit changed. Then the same inside a control group that allows just
+what the first run was held to: the system ends a process that needs more. The exit status is 1 if an answer is wrong, if
+the server exceeds the budget by more than 4 MiB + 1.5 MiB per model, or if the group's limit ended it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import random
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+import flexcomp
+from benchmarks.cgroup import MemoryGroup, is_available, memory_group
+from benchmarks.pooling import Held, spare_nbytes
+from benchmarks.serving import EXPECTED, HEADER, Client, served
+from flexcomp.runtime import ladder_of, least_bytes, read_info
+
+_CLIENTS = 4
+_GONE = 404  # a model that was unloaded just now
+_MIXED = 0.7  # of the changes, those of the budget
+_PATIENCE_S = 2.5  # in which it grows, if it has to: a watch waits for two
+
+
+@dataclass
+class Clients:
+    """Threads that ask until so many requests are answered."""
+
+    url: str
+    clients: list[Client]
+    requests: int
+    seed: int
+    statuses: dict[int, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._left, self._lock = threading.Semaphore(self.requests), threading.Lock()
+        chance = random.Random(self.seed)
+        self._threads = [threading.Thread(target=self._ask, args=(chance.random(),)) for _ in range(_CLIENTS)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests are left."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def _ask(self, seed: float) -> None:
+        own = random.Random(seed)
+        with contextlib.closing(http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=60)) as connection:
+            while self._left.acquire(blocking=False):
+                client = own.choice(self.clients)
+                try:
+                    connection.request("POST", client.path, client.body, client.headers)
+                    response = connection.getresponse()
+                    content = response.read()
+                    if response.status == 200:
+                        client.check(int(response.headers[HEADER]), content)
+                except (OSError, http.client.HTTPException, AssertionError) as error:
+                    self.faults.append(repr(error)[:200])
+                    connection.close()
+                    continue
+                with self._lock:
+                    self.statuses[response.status] = self.statuses.get(response.status, 0) + 1
+                if response.status not in (*EXPECTED, _GONE):
+                    self.faults.append(f"status {response.status}: {content[:200]!r}")
+
+
+def run(
+    libraries: list[Path], clients: list[Client], asked: argparse.Namespace, budgets: range, group: MemoryGroup
+) -> tuple[int, int, list[str]]:
+    """(anonymous bytes of an idle server, the most above the budget in force, what went wrong)."""
+    chance = random.Random(asked.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        limit = Path(folder) / "memory.max"
+        limit.write_text(str(1 << 40))
+        options = ["--watch", folder, "--request-memory", "4MiB"]
+        with contextlib.ExitStack() as stack:
+            url, process = stack.enter_context(served(libraries, str(budgets.stop), *options, prefix=group.prefix))
+            web = stack.enter_context(httpx.Client(base_url=url, timeout=60))
+            idle = group.anonymous_nbytes()
+            held = Held(budgets.stop, Path(f"/proc/{process.pid}/statm"))
+            asking = Clients(url, clients, asked.requests, asked.seed)
+            changes = 0
+            while asking.busy and process.is_running():
+                time.sleep(chance.uniform(0, 0.1))
+                if chance.random() < _MIXED:
+                    budget, before = chance.choice(budgets), _budget(web)
+                    held.allow(budget)
+                    limit.write_text(str(budget))
+                    until = time.monotonic() + (_PATIENCE_S if budget > before else 0)
+                    while asking.busy and (_budget(web) > budget or time.monotonic() < until):
+                        time.sleep(0.01)
+                    held.in_force()
+                else:
+                    name = chance.choice(libraries).stem
+                    for action in ("unload", "load"):
+                        web.post(f"/v2/repository/models/{name}/{action}")
+                changes += 1
+            held.end()
+    print(
+        f"{asked.requests} requests, {changes} changes, {held.looks} looks, idle {held.idle / 2**20:.1f} MiB resident: at worst "
+        f"{held.worst / 2**20:.2f} MiB over the budget in force; answers {dict(sorted(asking.statuses.items()))}, "
+        f"{len(asking.faults)} faults"
+    )
+    return idle, held.worst, asking.faults
+
+
+def _budget(web: httpx.Client) -> float:
+    line = next(line for line in web.get("/metrics").text.splitlines() if line.startswith("flexcomp_budget_bytes "))
+    return float(line.split()[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("libraries", nargs="+", type=Path)
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    if not is_available():
+        sys.exit("error: there are no memory control groups here")
+    least = least_bytes([ladder_of(read_info(library)) for library in asked.libraries])
+    with flexcomp.Pool(10**12) as pool:
+        for library in asked.libraries:
+            pool.add(library.stem, library)
+        budgets = range(least, pool.plan().most_bytes)
+    clients = [Client(library) for library in asked.libraries]
+    spare = spare_nbytes(len(clients))
+    with memory_group(1 << 50) as group:
+        idle, worst, faults = run(asked.libraries, clients, asked, budgets, group)
+    print(f"limit {spare / 2**20:.1f} MiB: {'held' if worst <= spare else 'exceeded'}")
+    with memory_group(idle + budgets.stop + spare) as group:
+        more = run(asked.libraries, clients, asked, budgets, group)[2]
+        print(f"inside a group of {(idle + budgets.stop + spare) / 2**20:.1f} MiB: {group.facts()}")
+    for fault in (faults + more)[:5]:
+        print(fault)
+    sys.exit(bool(faults or more or worst > spare))
+
+
+if __name__ == "__main__":
+    main()
