@@ -14,14 +14,15 @@ from tvm import tirx
 
 from flexcomp.device import CompileTarget
 from flexcomp.program import DeviceKernel, Image, device_kernel
-from flexcomp.schedules.cuda import Architecture, arithmetic, emit
+from flexcomp.schedules.cuda import Architecture, architecture, arithmetic, emit
 
-from . import cuda_code, data_object
+from . import cuda_code, data_object, nvcc
 from .cuda_code import CudaCode
 
 # As the loader of libraries looks for functions; the runtime looks for a kernel's data under the same name.
 _PREFIX = "__tvm_ffi_"
-_MAKERS = tuple(Path(inspect.getfile(module)) for module in (cuda_code, data_object, device_kernel, arithmetic, emit))
+_MAKER_MODULES = (cuda_code, data_object, nvcc, device_kernel, architecture, arithmetic, emit)
+_MAKERS = tuple(Path(inspect.getfile(module)) for module in _MAKER_MODULES)
 
 
 class Toolkit(Protocol):

@@ -18,6 +18,7 @@ from flexcomp.schedules.cuda import Architecture
 from .cuda_code import CudaCode, translation_unit
 
 _FOLDERS = ("CUDA_HOME", "CUDA_PATH")  # variables that name a toolkit
+_ADDED_OPTIONS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 _OPTIONS = ("-cubin", "-O3", "-w", "--keep", "--keep-dir=.")  # PTX is what it keeps
 _WAY_OUT = (
     "install NVIDIA's CUDA toolkit (on Debian apt-get install nvidia-cuda-toolkit, or from developer.nvidia.com), and put nvcc "
@@ -39,11 +40,11 @@ class Nvcc:
             path = shutil.which("nvcc", path=str(Path(folder) / "bin"))
             if path is None:
                 raise TargetError(f"kernels for GPUs are compiled by nvcc, which is not in {name}={folder}: {_WAY_OUT}")
-            return cls(path)
+            return cls(os.path.abspath(path))
         path = shutil.which("nvcc")
         if path is None:
             raise TargetError(f"kernels for GPUs are compiled by nvcc, which is missing: {_WAY_OUT}")
-        return cls(path)
+        return cls(os.path.abspath(path))
 
     def require(self, architecture: Architecture) -> None:
         """Raise TargetError if it cannot make code for that architecture."""
@@ -64,13 +65,23 @@ class Nvcc:
             (Path(folder) / "kernel.cu").write_text(translation_unit([code]))
             # By names without a folder, which would otherwise be in the results.
             command = [self.path, f"-arch={architecture.name}", *_OPTIONS, "-o", "kernel.cubin", "kernel.cu"]
+            # Options from elsewhere would change what kernels compute, and the cache would keep it.
+            environment = {name: value for name, value in os.environ.items() if name not in _ADDED_OPTIONS}
             told = subprocess.run(
-                command, cwd=folder, env=os.environ | {"TMPDIR": folder}, capture_output=True, text=True, check=False
+                command, cwd=folder, env=environment | {"TMPDIR": folder}, capture_output=True, text=True, check=False
             )
-            assert told.returncode == 0, f"nvcc refuses a kernel:\n{told.stderr}{code.source}"
+            if told.returncode:
+                raise TargetError(f"{self.path} cannot compile a kernel for {architecture.name}: {_reason(told)}")
             cubin, ptx = ((Path(folder) / f"kernel.{kind}").read_bytes() for kind in ("cubin", "ptx"))
         number = int(architecture.name.removeprefix("sm_"))
         return Image(number, Kind.CUBIN, cubin), Image(number, Kind.PTX, ptx + b"\0")
+
+
+def _reason(told: subprocess.CompletedProcess[str]) -> str:
+    """The line that says most."""
+    lines = (told.stderr + told.stdout).strip().splitlines()
+    errors = [line for line in lines if "error" in line.lower() or "fatal" in line.lower()]
+    return (errors or lines or [f"it ended with {told.returncode}"])[0]
 
 
 @cache

@@ -13,7 +13,7 @@ from flexcomp import plan
 from flexcomp.errors import InputError
 from flexcomp.files import replacing
 from flexcomp.plan import SLICE_S, Storage
-from flexcomp.program import PINNED_SLOT_NBYTES, CountArg, FirstArg, Layer, ValueArg, Weights
+from flexcomp.program import COPIED_NBYTES, CountArg, FirstArg, Layer, ValueArg, Weights
 
 from .presets import Preset
 
@@ -89,7 +89,7 @@ class DeviceProfile:
     def storage(self) -> Storage:
         """What the planner knows of loading.
 
-        Reads and copies to a GPU go on beside each other, slot by slot: the slower one sets the pace, and the last slot of a load
+        Reads and copies to a GPU go on beside each other: the slower one sets the pace, and the last piece of a load
         is copied when all is read.
         """
         copied = self.copy_bytes_per_s > 0
@@ -100,7 +100,7 @@ class DeviceProfile:
             self.load_disturbance,
             int(self.load_cache_bytes),
             self.load_together,
-            self.load_latency_s + (PINNED_SLOT_NBYTES / self.copy_bytes_per_s if copied else 0.0),
+            self.load_latency_s + (COPIED_NBYTES / self.copy_bytes_per_s if copied else 0.0),
             self.load_cached,
         )
 

@@ -29,9 +29,10 @@ from flexcomp.errors import ArtifactError
 MAGIC = 0x55435846  # "FXCU"
 VERSION = 1
 MOST_PARAMETERS = 64
-# Host memory, beside the budget, through which the runtime copies weights to a GPU with memory of its own.
-PINNED_SLOTS = 4
-PINNED_SLOT_NBYTES = 2**20
+# Host memory, beside the budget, through which the runtime copies weights to a GPU with memory of its own, and the most that it
+# copies at a time.
+PINNED_NBYTES = 2**22
+COPIED_NBYTES = 2**20
 # In what a GPU with memory of its own gives it.
 MEMORY_UNIT = 2**21
 

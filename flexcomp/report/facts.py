@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from flexcomp.program import (
     CUDA,
-    PINNED_SLOT_NBYTES,
-    PINNED_SLOTS,
+    PINNED_NBYTES,
     Layer,
     Port,
     Program,
@@ -68,7 +67,7 @@ def _pinned_host_nbytes(program: Program) -> int:
     if program.space != CUDA or not program.weights_nbytes:
         return 0
     shares = any(f"-arch={gpu.name} " in f"{program.target} " and gpu.integrated for gpu in ARCHITECTURES.values())
-    return 0 if shares else PINNED_SLOTS * PINNED_SLOT_NBYTES
+    return 0 if shares else PINNED_NBYTES
 
 
 def _port(port: Port) -> dict:

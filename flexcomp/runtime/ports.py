@@ -10,7 +10,7 @@ import numpy as np
 
 from flexcomp.errors import InputError
 
-_OF_GPUS = (2, 3, 13)  # kDLCUDA, kDLCUDAHost, kDLCUDAManaged
+_OF_GPUS = (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,20 @@ def output_tensors(ports: Sequence[TensorInfo], given: Any) -> list[Any]:
     names = [port.name for port in ports]
     if unknown := [name for name in given if name not in names]:
         raise InputError(f"the network has no output {listed(unknown)}; there is {listed(names)}")
-    return [given[port.name] if port.name in given else np.empty(port.shape, port.array_dtype) for port in ports]
+    return [
+        _written(port, given[port.name]) if port.name in given else np.empty(port.shape, port.array_dtype) for port in ports
+    ]
+
+
+def _written(port: TensorInfo, given: Any) -> Any:
+    if on_gpu(given):
+        return given
+    if isinstance(given, np.ndarray) and port.dtype == given.dtype.name == "bfloat16":
+        given = given.view(port.array_dtype)
+    fits = isinstance(given, np.ndarray) and given.dtype == port.array_dtype and given.shape == port.shape
+    if not fits or not given.flags.writeable or not given.flags.c_contiguous:
+        raise InputError(f'output "{port.name}" goes to a writable array without gaps, of {port}, or to a tensor on the GPU')
+    return given
 
 
 def ports_of(described: Iterable[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -175,11 +176,30 @@ class Hysteresis:
         self._fits_since = None
 
 
+@dataclass(frozen=True)
+class _Budget:
+    budget_bytes: int
+
+
+class _Bounded:
+    """What is watched, whose largest budget is one that was named."""
+
+    def __init__(self, watched: Watched, most: int) -> None:
+        self._watched, self._most = watched, _Budget(most)
+
+    @property
+    def ladder(self) -> Sequence[Any]:
+        return (*(rung for rung in self._watched.ladder if rung.budget_bytes < self._most.budget_bytes), self._most)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._watched, name)
+
+
 class Watch:
     """A thread that sets a session's budget. Made by `Session.watch`; stopped by `stop` or at the end of `with`."""
 
     def __init__(self, session: Watched, source: Source, interval_s: float, patience_s: float, most: int | None = None) -> None:
-        self._session, self._source, self._interval_s, self._most = session, source, interval_s, most
+        self._session, self._source, self._interval_s = session if most is None else _Bounded(session, most), source, interval_s
         self._hysteresis = Hysteresis([], patience_s)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._main, name="flexcomp-watch", daemon=True)
@@ -222,12 +242,9 @@ class Watch:
         allowed = self._source.allowed(self._session)
         if allowed is None:
             return
-        budgets = [rung.budget_bytes for rung in self._session.ladder]  # a pool's models change
-        if self._most is not None:
-            budgets = [*(budget for budget in budgets if budget < self._most), self._most]
-        elif not budgets:
+        self._hysteresis.budgets = sorted(rung.budget_bytes for rung in self._session.ladder)  # a pool's models change
+        if not self._hysteresis.budgets:
             return
-        self._hysteresis.budgets = sorted(budgets)
         used = self._session.budget
         if (chosen := self._hysteresis.next(used, allowed, time.monotonic())) == used:
             return

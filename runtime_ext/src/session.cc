@@ -355,7 +355,10 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
     }
     if constexpr (kTraced) trace_->steps[i].begin = MonotonicNs();
     if (processor_->Step(i, call.need, call.kernel, call.args, call.count) != 0) ThrowKernelError(call);
-    if constexpr (kTraced) trace_->steps[i].end = MonotonicNs();
+    if constexpr (kTraced) {
+      processor_->Finish();  // which a device need not have done yet
+      trace_->steps[i].end = MonotonicNs();
+    }
     if (call.exchanges) [[unlikely]] exchanged_ = i + 1;
     loader_->Computed(i + 1);
   }
@@ -384,7 +387,8 @@ void Session::ThrowKernelError(const Call& call) const {
   TVMFFIErrorMoveFromRaised(&raised);
   const std::string reason = TakeReason(raised);
   const Layer& layer = program_->layers[call.layer];
-  RaiseError("ExecutionError", "layer ", layer.name, " (", layer.implementation, ") failed: ", reason);
+  RaiseError("ExecutionError", "layer ", layer.name, " (", layer.implementation, ")", processor_->Replays() ? " or another one" : "",
+             " failed: ", reason);
 }
 
 }  // namespace flexcomp

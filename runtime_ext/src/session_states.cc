@@ -60,11 +60,17 @@ void Session::ResetStates() {
 
 void Session::TakeBack() noexcept {
   if (exchanged_ == 0) return;
-  // What it asks for was there when the steps ran, and kernels that only exchange cannot fail.
+  // What it asks for was there when the steps ran, and kernels that only exchange cannot fail; but a device may refuse to be asked.
   const ProcessorScope scope(*processor_);
   const std::span<const Call> calls = calls_.calls();
   for (uint32_t i = std::exchange(exchanged_, 0); i-- > 0;)
-    if (calls[i].exchanges) processor_->Step(i, 0, calls[i].kernel, calls[i].args, calls[i].count);
+    for (int tries = 2; calls[i].exchanges && tries > 0; --tries) {
+      if (processor_->Step(i, 0, calls[i].kernel, calls[i].args, calls[i].count) == 0) break;
+      void* raised = nullptr;
+      TVMFFIErrorMoveFromRaised(&raised);
+      if (raised != nullptr) TVMFFIObjectDecRef(raised);
+      if (tries == 1) processor_->Lose();  // states are neither here nor there
+    }
 }
 
 void Session::CommitStates() noexcept {

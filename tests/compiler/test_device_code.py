@@ -90,7 +90,7 @@ def test_a_library_for_a_gpu_holds_its_kernels_as_data():
     program = artifact.program
     assert program.space == CUDA and program.features == () and program.threads == 1
     assert program.target.startswith("cuda -arch=sm_90 ")
-    assert 1 < len(artifact.kernels) == toolkit.compiled or len(artifact.kernels) > 1
+    assert len(artifact.kernels) > 1
     for symbol, code in artifact.kernels.items():
         kernel = described(code)
         assert f"__tvm_ffi_{symbol}\0".encode() in code

@@ -38,7 +38,7 @@ def objects(tmp_path_factory) -> dict[str, Path]:
             "faults, all ahead: an inference began anew for no reason", id="an error is taken for an interruption",
         ),
         pytest.param(
-            "storage/loader.cc", "if (!AwaitComputed(turn, loads_[j].after, j) || !BeginLoad", "if (!BeginLoad",
+            "storage/loader.cc", "if (!AwaitComputed(turn, loads_[j].after, j, next) || !BeginLoad", "if (!BeginLoad",
             "all read ahead: ", id="reading ahead does not wait",
         ),
         pytest.param(

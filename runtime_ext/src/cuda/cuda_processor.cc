@@ -82,7 +82,10 @@ int CudaProcessor::Tell(const Refusal& refusal) noexcept {
 int CudaProcessor::Step(uint32_t step, uint32_t need, Kernel kernel, const TVMFFIAny* args, int32_t) noexcept {
   Refusal refusal = order_.BeforeStep(step, need);
   if (!refusal) refusal = static_cast<const LoadedKernel*>(kernel)->Launch(device_.compute(), args);
-  if (!refusal) refusal = order_.AfterStep(step);
+  if (!refusal && (refusal = order_.AfterStep(step)) && (refusal = order_.AfterStep(step))) {
+    // It runs, and nobody would know when it has ended, nor take back what it exchanges.
+    device_.Lose(refusal);
+  }
   return Tell(refusal);
 }
 

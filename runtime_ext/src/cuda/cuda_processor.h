@@ -35,6 +35,7 @@ class CudaProcessor final : public Processor {
   bool Replays() const noexcept override { return true; }
   int Replay(std::span<const Call> calls) noexcept override;
   void Finish() override;
+  void Lose() noexcept override { device_.Lose({kUnknownError, "cuLaunchKernel"}); }
   void RequireAlive() const override { device_.RequireAlive(); }
   uint64_t staging_nbytes() const noexcept override { return device_.integrated() ? 0 : kPinnedNbytes; }
 

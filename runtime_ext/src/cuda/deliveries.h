@@ -8,6 +8,12 @@
 
 namespace flexcomp::cuda {
 
+// Whether nothing was refused; what was stays to be told, whatever succeeds behind it.
+inline bool Noted(const Refusal& refusal, Refusal& noted) noexcept {
+  if (refusal) noted = refusal;
+  return !refusal;
+}
+
 // To memory of its own. Nobody waits for steps here but the copies.
 class CopiedDelivery final : public Delivery {
  public:
@@ -17,8 +23,8 @@ class CopiedDelivery final : public Delivery {
   std::byte* Begin(std::byte* place, uint64_t nbytes) noexcept override { return ring_.Begin(place, nbytes, &refusal_); }
   bool End(uint32_t steps) noexcept override;
   void Drop() noexcept override { ring_.Drop(); }
-  bool Complete(uint32_t load) noexcept override { return !(refusal_ = order_.AfterLoad(load)); }
-  void Settle() noexcept override;
+  bool Complete(uint32_t load) noexcept override { return Noted(order_.AfterLoad(load), refusal_); }
+  void Settle() noexcept override { device_.Settle(); }
   [[noreturn]] void Throw() const override { device_.Raise(refusal_); }
 
  private:
@@ -33,7 +39,7 @@ class SharedDelivery final : public Delivery {
  public:
   SharedDelivery(Device& device, StreamOrder& order, const MappedMemory*& memory) : device_(device), order_(order), memory_(memory) {}
 
-  bool Free(uint32_t steps) noexcept override { return !(refusal_ = order_.AwaitSteps(steps)); }
+  bool Free(uint32_t steps) noexcept override { return Noted(order_.AwaitSteps(steps), refusal_); }
   std::byte* Begin(std::byte* place, uint64_t) noexcept override { return memory_->HostOf(place); }
   bool End(uint32_t) noexcept override { return true; }
   void Drop() noexcept override {}

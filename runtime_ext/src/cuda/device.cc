@@ -6,12 +6,12 @@ namespace flexcomp::cuda {
 namespace {
 
 constexpr Result kEccUncorrectable = 214, kIllegalAddress = 700, kLaunchTimeout = 702, kContextDestroyed = 709, kAssert = 710,
-                 kStackError = 714, kLaunchFailed = 719, kUnknown = 999, kDeinitialized = 4;
+                 kStackError = 714, kLaunchFailed = 719, kDeinitialized = 4;
 
 // Errors that stay: every later call in the context gives them again.
 bool Stays(Result result) {
   return result == kDeinitialized || result == kEccUncorrectable || result == kIllegalAddress || result == kLaunchTimeout ||
-         result == kContextDestroyed || result == kAssert || (result >= kStackError && result <= kLaunchFailed) || result == kUnknown;
+         result == kContextDestroyed || result == kAssert || (result >= kStackError && result <= kLaunchFailed) || result == kUnknownError;
 }
 
 }  // namespace

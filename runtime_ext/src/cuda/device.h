@@ -8,6 +8,8 @@
 
 namespace flexcomp::cuda {
 
+inline constexpr Result kUnknownError = 999;
+
 // A call that the driver refused.
 struct Refusal {
   Result result = kSuccess;

@@ -95,11 +95,11 @@ DeviceKernel ReadDeviceKernel(const std::byte* data, uint64_t nbytes) {
   return kernel;
 }
 
-const Image* ChooseImage(const DeviceKernel& kernel, int architecture) {
+const Image* ChooseImage(const DeviceKernel& kernel, int architecture, bool cubins) {
   const auto wanted = static_cast<uint32_t>(architecture);
   const Image* chosen = nullptr;
   for (const Image& image : kernel.images) {
-    if (image.architecture > wanted || (!image.ptx && image.architecture / 10 != wanted / 10)) continue;
+    if ((!cubins && !image.ptx) || image.architecture > wanted || (!image.ptx && image.architecture / 10 != wanted / 10)) continue;
     if (chosen == nullptr || (chosen->ptx && !image.ptx) || (chosen->ptx == image.ptx && chosen->architecture < image.architecture))
       chosen = &image;
   }

@@ -40,6 +40,6 @@ DeviceKernel ReadDeviceKernel(const std::byte* data, uint64_t nbytes);
 
 // The image that a GPU of this architecture runs: machine code of its own major version and no later minor one, the latest, or else
 // the latest PTX that is not newer. nullptr: there is none.
-const Image* ChooseImage(const DeviceKernel& kernel, int architecture);
+const Image* ChooseImage(const DeviceKernel& kernel, int architecture, bool cubins = true);
 
 }  // namespace flexcomp::cuda

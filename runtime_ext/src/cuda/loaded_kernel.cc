@@ -35,11 +35,21 @@ LoadedKernel::LoadedKernel(Device& device, const DeviceKernel& kernel, const Lay
   if (image == nullptr)
     RaiseError("TargetError", "the library has kernels for ", ArchitecturesOf(kernel), "; the GPU here, ", device_.name(), ", is sm_",
                device_.architecture());
-  if (const Refusal refusal = device_.Try("cuModuleLoadData", [&](const Driver& driver) {
-        return driver.ModuleLoadData(&module_, image->bytes.data());
-      })) {
+  const auto load = [&] {
+    return device_.Try("cuModuleLoadData", [&](const Driver& driver) { return driver.ModuleLoadData(&module_, image->bytes.data()); });
+  };
+  const auto is_unfit = [](const Refusal& refused) {
+    return refused.result == kInvalidImage || refused.result == kNoBinary || refused.result == kInvalidPtx;
+  };
+  Refusal refusal = load();
+  // Machine code for an earlier GPU of the same generation need not run on one that is soldered to a processor, nor the other way round.
+  if (is_unfit(refusal) && !image->ptx) {
+    const Image* const ptx = ChooseImage(kernel, device_.architecture(), false);
+    if (ptx != nullptr) image = ptx, refusal = load();
+  }
+  if (refusal) {
     module_ = nullptr;
-    const bool unfit = refusal.result == kInvalidImage || refusal.result == kNoBinary || refusal.result == kInvalidPtx;
+    const bool unfit = is_unfit(refusal);
     device_.Raise(refusal, unfit ? "TargetError" : refusal.result == kOutOfMemory ? "BudgetError" : "ExecutionError");
   }
   try {
@@ -79,11 +89,14 @@ Refusal LoadedKernel::Launch(Stream stream, const TVMFFIAny* args) const noexcep
       if (extent > INT_MAX) return {kInvalidValue, "cuLaunchKernel"};
       blocks[axis] = static_cast<unsigned>(extent);
     }
-    if (const Refusal refusal = device_.Try("cuLaunchKernel", [&](const Driver& driver) {
-          return driver.LaunchKernel(functions_[i], blocks[0], blocks[1], blocks[2], launch.threads[0], launch.threads[1],
-                                     launch.threads[2], 0, stream, parameters, nullptr);
-        }))
-      return refusal;
+    const auto call = [&](const Driver& driver) {
+      return driver.LaunchKernel(functions_[i], blocks[0], blocks[1], blocks[2], launch.threads[0], launch.threads[1],
+                                 launch.threads[2], 0, stream, parameters, nullptr);
+    };
+    // A kernel that has begun is to end.
+    const Refusal refusal = i == 0 ? device_.Try("cuLaunchKernel", call) : device_.Insist("cuLaunchKernel", call);
+    if (refusal && i > 0) device_.Lose(refusal);
+    if (refusal) return refusal;
   }
   return {};
 }

@@ -76,6 +76,4 @@ Refusal PinnedRing::Copy() noexcept {
 
 void PinnedRing::Drop() noexcept { --reading_; }
 
-void PinnedRing::Clear() noexcept { first_ = count_ = reading_ = 0; }
-
 }  // namespace flexcomp::cuda

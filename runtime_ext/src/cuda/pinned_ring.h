@@ -26,8 +26,6 @@ class PinnedRing {
   Refusal Copy() noexcept;
   // What was begun first is not wanted.
   void Drop() noexcept;
-  // Nothing is in flight any more, neither reads nor copies.
-  void Clear() noexcept;
 
  private:
   // Of the ring, oldest first: what is being copied, or was dropped, and then what is being read.

@@ -48,6 +48,8 @@ class Processor {
   virtual int Replay(std::span<const Call>) noexcept { return 0; }
   // Waits until all that was begun is over. Throws ExecutionError if any of it failed.
   virtual void Finish() {}
+  // From now on nothing may run: what is in memory is not known.
+  virtual void Lose() noexcept {}
   // Throws ExecutionError where nothing can run any more.
   virtual void RequireAlive() const {}
 

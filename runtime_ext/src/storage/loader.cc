@@ -175,7 +175,7 @@ void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
     const Load& load = loads_[j];
     if (turn.filling ? !Stays(j) : Resident(j)) continue;
     const uint32_t behind = turn.filling || load.ahead ? 0 : load.after;
-    if (!turn.filling && !load.ahead && !AwaitComputed(turn, load.after, j)) return;
+    if (!turn.filling && !load.ahead && !AwaitComputed(turn, load.after, j, turn)) return;
     if (!BeginLoad(j, turn, SpanOf(j, turn), behind)) return;
   }
   if (!resident_) {
@@ -189,7 +189,7 @@ void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
   }
   for (uint32_t j = 0; j < ahead_end_; ++j) {
     if (Resident(j)) continue;
-    if (!AwaitComputed(turn, loads_[j].after, j) || !BeginLoad(j, next, &next.ahead[j], loads_[j].after)) return;
+    if (!AwaitComputed(turn, loads_[j].after, j, next) || !BeginLoad(j, next, &next.ahead[j], loads_[j].after)) return;
   }
   if (Drain()) read_ahead_ = ahead_end_;
 }
@@ -199,16 +199,17 @@ LoadSpans* Loader::SpanOf(uint32_t j, Turn& turn) noexcept {
   return loads_[j].ahead ? &turn.ahead[j] : spans_.empty() ? nullptr : &spans_[j];
 }
 
-bool Loader::AwaitComputed(Turn& turn, uint32_t steps, uint32_t j) noexcept {
+bool Loader::AwaitComputed(Turn& turn, uint32_t steps, uint32_t j, Turn& own) noexcept {
   while (turn.computed.Get() < steps) {
     if (!resident_ && BeginEarly(j, turn)) continue;
+    if (turn.failure.error == kUndelivered) return false;
     if (reads_.size() == 0) break;
     PollReads([&] { return turn.computed.Get() >= steps; });
     if (turn.computed.Get() < steps && !EndRead()) return false;
   }
   if (turn.computed.WaitAtLeast(steps) == kAborted) return Drain() && false;
   if (delivery_ == nullptr || delivery_->Free(steps)) return true;
-  Fail(turn, {kUndelivered, j, loads_[j].source});
+  Fail(own, {kUndelivered, j, loads_[j].source});
   return false;
 }
 

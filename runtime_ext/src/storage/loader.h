@@ -187,9 +187,9 @@ class Loader {
   bool BeginChunk(const Read& read) noexcept;
   // Begins what remains of load `j`, and ends reads that were begun, until all of it is begun. False: given up.
   bool BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans, uint32_t behind) noexcept;
-  // Until `turn` has computed `steps` steps, for load `j`: ends reads meanwhile, and begins those of loads that stay. False:
+  // Until `turn` has computed `steps` steps, for load `j` of turn `own`: ends reads meanwhile, and begins those of loads that stay. False:
   // given up.
-  bool AwaitComputed(Turn& turn, uint32_t steps, uint32_t j) noexcept;
+  bool AwaitComputed(Turn& turn, uint32_t steps, uint32_t j, Turn& own) noexcept;
   // How often whoever waits for this loader, or the loader for them, looks before sleeping.
   void Spin(int spins) noexcept;
   // With a core of its own: looks for a while, until the oldest read has ended or `enough()`.

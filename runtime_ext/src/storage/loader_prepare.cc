@@ -9,7 +9,8 @@ bool Loader::Shares(uint32_t j) const noexcept {
   const Load& load = loads_[j];
   for (uint32_t i = 0; load.prepared && i < reads_.size(); ++i) {
     const Load& other = loads_[reads_[i].load];
-    if (other.prepared && other.target < load.target + load.nbytes && load.target < other.target + other.nbytes) return true;
+    // Of those that were begun early the end is not among them: it comes behind this one.
+    if (reads_[i].last && other.prepared && other.target < load.target + load.nbytes && load.target < other.target + other.nbytes) return true;
   }
   return false;
 }
