@@ -12,6 +12,7 @@ from flexcomp.program import PAGE, Program
 from tests.cuda.driver import tiny_cuda
 
 RUNS = 3
+_SEEDS = 6
 COPY_LATE, COMPUTE_LATE = ({f"{stream}_delay_us": 1500, "least_delay_us": 1000} for stream in ("copy", "compute"))
 VERY_LATE = {"copy_delay_us": 6000, "least_delay_us": 5000}
 # (integrated, who waits): which stream is late, as the others do not wait for it.
@@ -59,8 +60,10 @@ def test_each_wait_that_is_left_out_is_missed(fake, ring, long, x, integrated, k
     waits = waits_of(fake, network, x, kind, runs)
     unnoticed = []
     for number in range(1, waits + 1):
-        for seed in range(4):
-            fake.set(**late, integrated=integrated, seed=seed, skip_at=number, skip_kind=kind)
+        for seed in range(_SEEDS):
+            # On a busy machine everybody is late: by more and more until it shows.
+            later = {name: delay << seed for name, delay in late.items()}
+            fake.set(**later, integrated=integrated, seed=seed, skip_at=number, skip_kind=kind)
             if waits_of(fake, network, x, kind, runs) is None:
                 break
         else:
