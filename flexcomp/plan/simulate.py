@@ -1,6 +1,6 @@
 """The loader/compute timeline of a plan, from predicted times.
 
-Two workers, two counters (DESIGN: loads run in one fixed order, steps in another): step i waits until
+Two workers, two counters (docs/runtime.md: loads run in one fixed order, steps in another): step i waits until
 `need[i]` loads are complete, load j until `after[j]` steps are computed. A load takes the storage's
 overhead plus bytes over bandwidth (the delay model of SwapNet, section 6.1, without its assembly
 terms: a load is ready when it has been read), and less while computing waits for it and its core copies too. A device that

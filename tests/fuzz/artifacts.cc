@@ -199,7 +199,7 @@ Outcome OpenAndRun(const Network& network, const std::string& program, const std
   }
 }
 
-// Whether a change of this may give another answer without an error: see docs/design.md.
+// Whether a change of this may give another answer without an error: see docs/runtime.md, "What is accepted".
 bool MayDiffer(const std::string& changed) {
   static const std::set<std::string> kMay = {
       "arg.value",  "arg.offset",  "layer.args",  // which value, or part of one, of the same type
