@@ -19,7 +19,11 @@ def convert(model: Path, folder: Path, inputs: worker.Inputs, threads: int) -> N
     """Write its own format with the converter of its package."""
     converter = Path(sys.executable).with_name("mnnconvert")
     command = [converter, "-f", "ONNX", "--modelFile", model, "--MNNModel", folder / "model.mnn", "--bizCode", "bench"]
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    # Recurrent layers as such: as loops they are subgraphs, which sessions do not run.
+    command.append("--useOriginRNNImpl")
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+    if done.returncode or not (folder / "model.mnn").exists():
+        raise SystemExit(f"mnnconvert ended with code {done.returncode} and no model")
 
 
 def cache(folder: Path, inputs: worker.Inputs, threads: int) -> None:

@@ -39,6 +39,11 @@ def _unknown_layers(parameters: Path) -> set[str]:
     return {kind for kind in kinds if "." in kind or "::" in kind}
 
 
+def _without_batch(value: np.ndarray) -> np.ndarray:
+    """The first axis goes, of sequences that begin with their steps the first of extent one."""
+    return value[0] if value.shape[0] == 1 else value.squeeze(value.shape.index(1))
+
+
 def load(folder: Path, inputs: worker.Inputs, threads: int, budget: int | None) -> worker.Call:
     """Load the network; blobs are in0…, out0… in the order of the model's ports, without the batch axis."""
     net = ncnn.Net()
@@ -49,7 +54,7 @@ def load(folder: Path, inputs: worker.Inputs, threads: int, budget: int | None) 
     if net.load_param(str(folder / "model.ncnn.param")) or net.load_model(str(folder / "model.ncnn.bin")):
         raise SystemExit("ncnn cannot load the model")
     given = [value.astype(np.int32) if value.dtype == np.int64 else value for value in inputs.values()]
-    feeds = [(f"in{i}", ncnn.Mat(np.ascontiguousarray(value[0]))) for i, value in enumerate(given)]
+    feeds = [(f"in{i}", ncnn.Mat(np.ascontiguousarray(_without_batch(value)))) for i, value in enumerate(given)]
     outputs = [name for name in net.output_names() if name.startswith("out")]
 
     def call() -> list[np.ndarray]:

@@ -58,6 +58,9 @@ _ALIAS_NBYTES = 1024  # operands of one row this many bytes apart would share a 
 _BAND_NBYTES = 400 * 1024  # of V: it stays in the second-level cache together with the weights of a block
 _CACHED_NBYTES = 512 * 1024  # of weights, which stay in the second-level cache
 _LEAST_CHANNELS = {1: 64, 2: 256}  # by levels; below, moving register tiles costs what the eighth product does
+# By levels. With 16 registers tiles have six rows, and a band of two levels, which is one tile, reads 49/16 of the weights
+# for 24 pixels: 0.99 to 1.52 times what one level takes, on nine layers and one Zen 3 core (docs/kernels.md).
+_LEAST_REGISTERS = {1: 0, 2: 32}
 _LEAST_ROWS = 12  # of a register tile, if vectors are as wide: fewer use a weight too seldom
 _VECTORS = (2, 1)  # of a register tile at most: one, where tall tiles read large weights fewer times
 _WORTH_ITS_WEIGHTS = 0.98  # two levels, with 7/4 of the weights, must take at most this part of the time
@@ -218,7 +221,7 @@ def ways(spec: ConvSpec, unit: VectorUnit) -> list[Strassen]:
 
 def _on_levels(spec: ConvSpec, unit: VectorUnit, levels: int, vectors: int) -> list[Strassen]:
     pixels, parts = spec.batch * spec.out_height * spec.out_width, 2**levels
-    if not eligible(spec, levels) or spec.in_channels < _LEAST_CHANNELS[levels]:
+    if not eligible(spec, levels) or spec.in_channels < _LEAST_CHANNELS[levels] or unit.registers < _LEAST_REGISTERS[levels]:
         return []
     if pixels < parts * min(_LEAST_ROWS, unit.width) or spec.out_channels < parts * unit.width:
         return []

@@ -6,6 +6,7 @@ import tvm
 
 import flexcomp
 from benchmarks.networks.graph import Graph
+from flexcomp.device.target import resolve_target
 from flexcomp.schedules.registry import strassen_candidate
 from flexcomp.schedules.strassen import ways as strassen
 from flexcomp.schedules.strassen.kernel import kernel
@@ -94,6 +95,12 @@ def test_two_levels_must_be_worth_their_weights():
     assert {way.levels for way in strassen.ways(ConvSpec(1, 6, 6, 1024, 256), unit)} == {1}
 
 
+def test_one_level_where_registers_are_few():
+    """With 16 registers the weights of two levels are read for tiles of six rows, more often than their products save."""
+    for spec in (ConvSpec(1, 14, 14, 1024, 256), ConvSpec(1, 4, 81, 512, 512), ConvSpec(1, 28, 28, 256, 512)):
+        assert {way.levels for way in strassen.ways(spec, AVX2)} == {1}
+
+
 @pytest.mark.parametrize("levels", [1, 2])
 def test_no_memory_besides_the_operands(levels):
     spec = ConvSpec(1, 14, 14, 64, 64, epilogue=RESIDUAL)
@@ -114,7 +121,7 @@ def test_a_network_computes_the_same_with_the_fastest_kernels(tmp_path):
         families = {layer.implementation.split()[0] for layer in artifact.program.layers}
         assert ("strassen" in families) == (kernels == "fastest")
         on_two_levels = any("quadruples" in layer.implementation for layer in artifact.program.layers)
-        assert on_two_levels == (kernels == "fastest")
+        assert on_two_levels == (kernels == "fastest" and resolve_target("native").vector_unit.registers >= 32)
         with flexcomp.load(library) as session:
             outputs[kernels] = session(x)
     assert abs(outputs["fastest"] - outputs["smallest"]).max() < 1e-5 * abs(outputs["smallest"]).max()
