@@ -27,10 +27,41 @@ namespace on_cpu {
 constexpr unsigned kWarp = 32;
 constexpr size_t kStackNbytes = 64 << 10;
 
+// A stack, and where what runs on it is to go on. It serves one thread of a block after the other: to begin on a new stack takes
+// system calls, and to go on elsewhere on another takes none.
+class Coroutine {
+ public:
+  // `body` runs for ever.
+  explicit Coroutine(void (*body)()) : stack_(kStackNbytes) {
+    getcontext(&start_);
+    start_.uc_stack.ss_sp = stack_.data();
+    start_.uc_stack.ss_size = stack_.nbytes();
+    makecontext(&start_, body, 0);
+  }
+
+  // From outside; returns when it leaves.
+  [[gnu::noinline]] void Enter(void** outside) {
+    if (__builtin_setjmp(outside) != 0) return;
+    if (has_begun_) GoOn(inside_);
+    has_begun_ = true;
+    setcontext(&start_);
+  }
+  // From inside; returns when somebody enters again.
+  [[gnu::noinline]] void Leave(void** outside) {
+    if (__builtin_setjmp(inside_) == 0) GoOn(outside);
+  }
+  [[noreturn, gnu::noinline]] static void GoOn(void** place) { __builtin_longjmp(place, 1); }
+
+ private:
+  Guarded stack_;
+  ucontext_t start_;
+  void* inside_[5];
+  bool has_begun_ = false;
+};
+
 struct Fiber {
   enum class State { kReady, kAtBarrier, kInWarp, kDone };
-  ucontext_t context;
-  std::unique_ptr<Guarded> stack;
+  std::unique_ptr<Coroutine> coroutine;
   Dim index;
   State state = State::kReady;
   int place = 0;           // of the barrier, or below 0 the shuffle, at which it waits
@@ -101,31 +132,35 @@ class Grid {
   // Ends the launch, from within a thread.
   [[noreturn]] void Fail(const char* error) {
     error_ = error;
-    setcontext(&scheduler_);
-    std::abort();
+    Coroutine::GoOn(scheduler_);
   }
 
   unsigned lane() const { return running_ % kWarp; }
 
   static inline Grid* current_grid = nullptr;
-  static inline std::vector<std::unique_ptr<Guarded>> stacks;  // of threads that have ended
+  static inline std::vector<std::unique_ptr<Coroutine>> coroutines;  // of threads that have ended
 
  private:
   static void OnFault(int) {
     current_grid->Fail("a thread reads or writes outside of its buffers");
   }
 
-  static void Start() {
-    Grid* grid = current_grid;
-    grid->body_();
-    grid->fibers_[grid->running_].state = Fiber::State::kDone;
-    setcontext(&grid->scheduler_);
+  static void Work() {
+    for (;;) {
+      current_grid->body_();
+      current_grid->Leave(Fiber::State::kDone);
+    }
+  }
+
+  void Leave(Fiber::State state) {
+    Fiber& fiber = fibers_[running_];
+    fiber.state = state;
+    fiber.coroutine->Leave(scheduler_);
   }
 
   void Wait(Fiber::State state, int place) {
-    Fiber& fiber = fibers_[running_];
-    fiber.state = state, fiber.place = place;
-    swapcontext(&fiber.context, &scheduler_);
+    fibers_[running_].place = place;
+    Leave(state);
   }
 
   void RunBlock() {
@@ -143,11 +178,11 @@ class Grid {
       running_ = ready_.back();
       ready_.pop_back();
       Fiber& fiber = fibers_[running_];
-      if (!fiber.stack) Prepare(&fiber);
+      if (!fiber.coroutine) Prepare(&fiber);
       threadIdx = fiber.index;
-      swapcontext(&scheduler_, &fiber.context);
+      fiber.coroutine->Enter(scheduler_);
       if (!error_.empty()) return;
-      if (fiber.state == Fiber::State::kDone) stacks.push_back(std::move(fiber.stack));
+      if (fiber.state == Fiber::State::kDone) coroutines.push_back(std::move(fiber.coroutine));
       if (fiber.state == Fiber::State::kInWarp) {
         const unsigned first = running_ / kWarp * kWarp;
         Release(Fiber::State::kInWarp, first, std::min<unsigned>(first + kWarp, fibers_.size()));
@@ -159,13 +194,9 @@ class Grid {
   }
 
   void Prepare(Fiber* fiber) {
-    if (stacks.empty()) stacks.push_back(std::make_unique<Guarded>(kStackNbytes));
-    fiber->stack = std::move(stacks.back());
-    stacks.pop_back();
-    getcontext(&fiber->context);
-    fiber->context.uc_stack.ss_sp = fiber->stack->data();
-    fiber->context.uc_stack.ss_size = fiber->stack->nbytes();
-    makecontext(&fiber->context, &Start, 0);
+    if (coroutines.empty()) coroutines.push_back(std::make_unique<Coroutine>(&Work));
+    fiber->coroutine = std::move(coroutines.back());
+    coroutines.pop_back();
   }
 
   // Threads [first, last) go on, if all of them are in this state at one place.
@@ -185,7 +216,7 @@ class Grid {
   std::mt19937 random_;
   std::vector<unsigned> ready_;  // threads that need not wait
   std::map<int, std::unique_ptr<Guarded>> shared_;
-  ucontext_t scheduler_;
+  void* scheduler_[5];  // where it goes on
   unsigned running_ = 0;
   std::string error_;
 };
