@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tarfile
@@ -16,6 +17,7 @@ import flexcomp
 from flexcomp.packaging.package import package
 
 from .test_build import network
+from .test_device_code import Written, built
 
 COMPILER = "aarch64-linux-gnu-g++"
 EMULATOR = "qemu-aarch64"
@@ -76,6 +78,24 @@ def test_the_package_runs_from_a_folder_of_its_own(library, tmp_path):
     done = subprocess.run(command, cwd=folder, env={}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["arena_bytes"] > 0
+
+
+def test_a_package_for_a_gpu_needs_nothing_but_the_driver(tmp_path):
+    """No Python, no TVM, none of CUDA's libraries; and where there is no driver, that is what is said."""
+    built("jetson-orin", Written()).export_library(tmp_path / "tiny.so")
+    folder = tmp_path / "package"
+    assert package(tmp_path / "tiny.so", folder) == ["README", "flexcomp-run", "libtvm_ffi.so", "tiny.so", "tiny.weights"]
+    needed = set()
+    for name in ("flexcomp-run", "libtvm_ffi.so", "tiny.so"):
+        text = subprocess.run(["readelf", "-h", "-d", folder / name], capture_output=True, text=True, check=True).stdout
+        assert "AArch64" in text
+        needed |= set(re.findall(r"\(NEEDED\).*\[(.*)\]", text))
+    of_the_system = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-aarch64.so.1"}
+    assert needed - of_the_system <= {"libtvm_ffi.so", "libstdc++.so.6", "libgcc_s.so.1"}
+    command = [shutil.which(EMULATOR), "-L", SYSROOT, "./flexcomp-run", "./tiny.so"]
+    done = subprocess.run(command, cwd=folder, env={}, capture_output=True, text=True, check=False)
+    assert done.returncode == 4 and done.stdout == ""
+    assert done.stderr.startswith("error: the library was built for a GPU, and there is no CUDA driver here: libcuda.so.1: ")
 
 
 def test_what_cannot_be_packaged_is_named(library, tmp_path):
