@@ -1,15 +1,13 @@
 // libcuda.so.1 for machines without a GPU: what the runtime calls, on the device of model.h. Arguments are those of CUDA's driver API.
+// What tests ask it for is in fake.cc.
 #include "model.h"
 
 using namespace model;
 
 namespace {
 
-Device& device() {
-  static Device* one = new Device;  // streams of sessions that nobody closed run on when the process ends
-  return *one;
-}
-Stream* const kDefaultStream = reinterpret_cast<Stream*>(1);  // on which these tests do nothing
+Stream* const kDefaultStream = reinterpret_cast<Stream*>(1);  // on which callers write late (fake.cc), and nobody else does anything
+constexpr char kPtx[8] = {'/', '/', ' ', 'P', 'T', 'X', ' ', '\n'};  // before what images.py gives as such
 thread_local int depth = 0;  // of contexts
 
 using Lock = std::unique_lock<std::mutex>;
@@ -59,65 +57,11 @@ void CopyBytes(uint64_t to, uint64_t from, size_t nbytes, bool to_device, bool f
 
 extern "C" {
 
-// ------------------------------------------------------------------------------------------- for tests
-void FakeSet(const Settings* settings) {
-  const Lock lock(device().mutex);
-  Device& d = device();
-  d.settings = *settings;
-  d.calls = 0;
-  for (int64_t& waits : d.waits) waits = 0;
-  d.called.clear();
-  d.peak = d.used;
-  d.failed = "";
-}
-// A process that lost its context would have to end.
-void FakeRevive() {
-  const Lock lock(device().mutex);
-  device().lost = kSuccess;
-  device().fault.clear();
-}
-void FakeLose() {
-  const Lock lock(device().mutex);
-  device().Lose("told to");
-}
-int64_t FakeCalls() { return device().calls; }
-int64_t FakeWaits(int waiter) { return device().waits[waiter]; }
-uint64_t FakeUsed() { return device().used; }
-uint64_t FakePeak() { return device().peak; }
-const char* FakeFailed() { return device().failed; }
-const char* FakeFault() { return device().fault.c_str(); }
-int64_t FakeCalled(const char* name) {
-  const Lock lock(device().mutex);
-  return device().called[name];
-}
-// "kind: number" of all that was made and not given back.
-const char* FakeLive() {
-  static thread_local std::string text;
-  const Lock lock(device().mutex);
-  text.clear();
-  for (const auto& [kind, count] : device().live)
-    if (count != 0) text += kind + ": " + std::to_string(count) + "; ";
-  return text.c_str();
-}
-// Memory of the device that tensors of a caller lie in.
-uint64_t FakeAllocate(size_t nbytes) {
-  const Lock lock(device().mutex);
-  void* data = mmap(nullptr, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  const auto at = reinterpret_cast<uint64_t>(data);
-  device().mapped[at] = {at, nbytes};
-  return at;
-}
-void FakeExchange(uint64_t at, void* host, size_t nbytes, bool read) {
-  const Lock lock(device().mutex);
-  device().Touch([&] { read ? std::memcpy(host, reinterpret_cast<void*>(at), nbytes) : std::memcpy(reinterpret_cast<void*>(at), host, nbytes); });
-}
-
-// ------------------------------------------------------------------------------------------- the driver
 int cuInit(unsigned) {
   CALL("cuInit", false);
   return kSuccess;
 }
-int cuDriverGetVersion(int* version) { return *version = 12080, kSuccess; }
+int cuDriverGetVersion(int* version) { return *version = device().settings.version, kSuccess; }
 int cuGetErrorName(int error, const char** name) {
   *name = error == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : error == kIllegalAddress ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_OF_A_TEST";
   return kSuccess;
@@ -248,6 +192,7 @@ int cuMemcpyAsync(uint64_t to, uint64_t from, size_t nbytes, Stream* stream) {
   const bool to_device = d.OnDevice(to, nbytes), from_device = d.OnDevice(from, nbytes);
   const bool from_pageable = !from_device && !d.Pinned(from, nbytes), to_pageable = !to_device && !d.Pinned(to, nbytes);
   if (d.Reserved(to) != to_device && !to_device) return kInvalidValue;
+  d.called["pageable copies"] += from_pageable || to_pageable;
   if (from_pageable) {
     const auto* bytes = reinterpret_cast<const char*>(from);
     auto taken = std::make_shared<std::vector<char>>(bytes, bytes + nbytes);
@@ -289,7 +234,10 @@ int cuStreamDestroy_v2(Stream* stream) {
 }
 int cuStreamSynchronize(Stream* stream) {
   CALL("cuStreamSynchronize");
-  if (stream == kDefaultStream) return device().lost;
+  if (stream == kDefaultStream) {
+    device().changed.wait(lock, [] { return device().late_writes == 0; });
+    return device().lost;
+  }
   if (stream->capturing) return kCaptureUnsupported;
   device().AwaitStream(lock, *stream);
   return device().lost;
@@ -328,15 +276,21 @@ int cuEventSynchronize(Event* event) {
 
 int cuModuleLoadData(Module** module, const void* image) {
   CALL("cuModuleLoadData");
-  if (std::memcmp(image, "\177ELF", 4) != 0) return kInvalidImage;
-  // Where its table of sections ends: at its end, as the linker leaves it.
   const auto* bytes = static_cast<const unsigned char*>(image);
+  if (std::memcmp(bytes, kPtx, sizeof(kPtx)) == 0) {
+    bytes += sizeof(kPtx);
+    ++device().called["PTX"];
+  } else if (device().settings.refuses_cubins) {
+    return kNoBinary;
+  }
+  if (std::memcmp(bytes, "\177ELF", 4) != 0) return kInvalidImage;
+  // Where its table of sections ends: at its end, as the linker leaves it.
   uint64_t at;
   uint16_t size, count;
   std::memcpy(&at, bytes + 40, 8), std::memcpy(&size, bytes + 58, 2), std::memcpy(&count, bytes + 60, 2);
   const size_t nbytes = at + size * count;
   const int fd = memfd_create("module", MFD_CLOEXEC);
-  const bool written = fd >= 0 && write(fd, image, nbytes) == static_cast<ssize_t>(nbytes);
+  const bool written = fd >= 0 && write(fd, bytes, nbytes) == static_cast<ssize_t>(nbytes);
   // A name of its own: a file of this name that was closed is another one.
   static int modules = 0;
   const std::string path = "/tmp/.module-" + std::to_string(getpid()) + "-" + std::to_string(modules++);

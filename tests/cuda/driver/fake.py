@@ -1,4 +1,4 @@
-"""The driver of `driver.cc`, which a session of this process finds when it looks for libcuda.so.1."""
+"""The driver of `driver.cc` and `fake.cc`, which a session of this process finds when it looks for libcuda.so.1."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import ctypes
 import subprocess
 from pathlib import Path
 
-_SOURCE = Path(__file__).with_name("driver.cc")
+import numpy as np
+
+_SOURCES = tuple(str(Path(__file__).with_name(name)) for name in ("driver.cc", "fake.cc"))
 _FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fPIC", "-shared", "-pthread")
 
 
@@ -19,16 +21,17 @@ class Settings(ctypes.Structure):
         ("compute_delay_us", ctypes.c_int), ("copy_delay_us", ctypes.c_int),
         ("least_delay_us", ctypes.c_int),
         ("fail_at", ctypes.c_int64), ("fail_with", ctypes.c_int), ("skip_at", ctypes.c_int64), ("skip_kind", ctypes.c_int),
+        ("version", ctypes.c_int), ("refuses_cubins", ctypes.c_int),
     )  # fmt: skip
 
 
-_USUAL = {"architecture": 80, "granularity": 64 << 10, "nbytes": 1 << 30, "fail_with": 999}
+_USUAL = {"architecture": 80, "granularity": 64 << 10, "nbytes": 1 << 30, "fail_with": 999, "version": 12080}
 
 
 def build(folder: Path) -> Path:
     """The library."""
     library = folder / "libcuda.so.1"
-    subprocess.run(["g++", *_FLAGS, "-Wl,-soname,libcuda.so.1", str(_SOURCE), "-o", str(library), "-ldl"], check=True)
+    subprocess.run(["g++", *_FLAGS, "-Wl,-soname,libcuda.so.1", *_SOURCES, "-o", str(library), "-ldl"], check=True)
     return library
 
 
@@ -89,5 +92,26 @@ class Fake:
         """The call that was told to fail and did; empty: none."""
         return self._library.FakeFailed().decode()
 
+    def allocate(self, nbytes: int) -> int:
+        """The address of memory for a tensor of a caller's, that no budget counts."""
+        return self._library.FakeAllocate(ctypes.c_size_t(nbytes))
+
+    def free(self, address: int) -> None:
+        self._library.FakeFree(ctypes.c_uint64(address))
+
+    def exchange(self, address: int, array: np.ndarray, *, read: bool) -> None:
+        """Copy between an array and memory of the device, at once."""
+        self._library.FakeExchange(ctypes.c_uint64(address), _data(array), ctypes.c_size_t(array.nbytes), read)
+
+    def write_late(self, address: int, array: np.ndarray, delay_us: int) -> None:
+        """As work of a caller's on the default stream does that is over after a while."""
+        self._library.FakeWriteLate(ctypes.c_uint64(address), _data(array), ctypes.c_size_t(array.nbytes), delay_us)
+
     def called(self, name: str) -> int:
+        """How often a call was made; also "pageable copies", from or to memory of arrays, and "PTX" that was loaded."""
         return self._library.FakeCalled(name.encode())
+
+
+def _data(array: np.ndarray) -> ctypes.c_void_p:
+    assert array.flags.c_contiguous
+    return ctypes.c_void_p(array.ctypes.data)

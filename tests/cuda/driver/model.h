@@ -22,7 +22,7 @@
 namespace model {
 
 constexpr std::chrono::microseconds kStall{20'000};  // of a stream for which somebody should have waited, and does not
-constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidImage = 200, kInvalidContext = 201, kInvalidHandle = 400,
+constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidImage = 200, kInvalidContext = 201, kNoBinary = 209, kInvalidHandle = 400,
               kNotFound = 500, kIllegalAddress = 700, kCaptureUnsupported = 900;
 
 struct Settings {
@@ -35,6 +35,8 @@ struct Settings {
   int fail_with = 999;
   int64_t skip_at = 0;  // this wait, of those of one kind, does nothing
   int skip_kind = 0;
+  int version = 12080;     // of CUDA
+  int refuses_cubins = 0;  // as one of another kind of the same generation does
 };
 
 struct Range {
@@ -96,9 +98,8 @@ struct Device {
   uint64_t used = 0, peak = 0;
   std::map<unsigned long long, Piece> pieces;           // by handle
   std::map<uint64_t, Range> mapped, registered, reserved;  // by address
-  std::map<uint64_t, unsigned long long> mapped_handle;
   unsigned long long last_handle = 0;
-  int streams = 0;
+  int streams = 0, late_writes = 0;
 
   void Lose(const std::string& why) {
     if (lost == kSuccess) lost = kIllegalAddress, fault = why;
@@ -165,5 +166,10 @@ struct Device {
 
   static inline thread_local std::unique_lock<std::mutex>* current = nullptr;  // of the stream whose operation runs here
 };
+
+inline Device& device() {
+  static Device* one = new Device;  // streams of sessions that nobody closed run on when the process ends
+  return *one;
+}
 
 }  // namespace model

@@ -153,6 +153,41 @@ def test_kernels_for_another_gpu(fake, tiny, tmp_path, device_kernels):
     flexcomp.load(tiny.library).close()
 
 
+@pytest.mark.parametrize("settings", [{"architecture": 90}, {"architecture": 87, "refuses_cubins": 1}], ids=["later", "refused"])
+def test_ptx_is_for_gpus_that_do_not_run_the_machine_code(fake, tmp_path, x, device_kernels, settings):
+    """Those of later generations; and others of the same one, which the driver refuses it for."""
+    built = tiny_cuda.export(tmp_path / "ptx.so", "ptx_", kernels=tiny_cuda.with_ptx(device_kernels))
+    for gpu, loaded in (({"architecture": 80}, 0), (settings, len(device_kernels))):
+        fake.set(**gpu)
+        with flexcomp.load(built.library) as session:
+            assert fake.called("PTX") == loaded
+            close_to(session(x), built.reference(x))
+
+
+def test_machine_code_that_the_driver_refuses_where_there_is_no_ptx(fake, tiny):
+    fake.set(architecture=87, refuses_cubins=1)
+    with pytest.raises(TargetError, match="cuModuleLoadData on a GPU of tests"):
+        flexcomp.load(tiny.library)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"version": 11020}, "the CUDA driver here is for CUDA 11.2, and 11.4 or later is needed"),
+        ({"fail_at": 1, "fail_with": 100}, "the CUDA driver finds none"),
+        ({"fail_at": 1, "fail_with": 3}, "the CUDA driver does not start: CUDA_ERROR_OF_A_TEST"),
+    ],
+    ids=["old", "no GPU", "broken"],
+)
+def test_drivers_that_are_of_no_use(fake, tiny, x, settings, message):
+    fake.set(**settings)
+    with pytest.raises(TargetError, match=message):
+        flexcomp.load(tiny.library)
+    fake.set()
+    with flexcomp.load(tiny.library) as session:
+        close_to(session(x), tiny.reference(x))
+
+
 def test_kernels_that_take_something_else(fake, tmp_path, device_kernels):
     wrong = dict(device_kernels, mv=device_kernels["mul"])
     built = tiny_cuda.export(tmp_path / "wrong.so", "wrong_", kernels=wrong)

@@ -18,7 +18,7 @@ from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
 from flexcomp.program.signature import symbol
 from flexcomp.program.weights_file import write_weights
 from flexcomp.runtime import MINIMUM, note_minimum
-from tests.cuda.driver.images import image
+from tests.cuda.driver.images import as_ptx, image
 from tests.runtime import tiny
 
 THREADS = 32
@@ -66,6 +66,16 @@ def device_kernels(architecture: int = 80) -> dict[str, DeviceKernel]:
         )
         for name, launches in _LAUNCHES.items()
     }
+
+
+def with_ptx(kernels: Mapping[str, DeviceKernel]) -> dict[str, DeviceKernel]:
+    """The kernels, with PTX beside their machine code."""
+
+    def both(kernel: DeviceKernel) -> DeviceKernel:
+        (cubin,) = kernel.images
+        return replace(kernel, images=(cubin, Image(cubin.architecture, Kind.PTX, as_ptx(cubin.code))))
+
+    return {name: both(kernel) for name, kernel in kernels.items()}
 
 
 def data_object(folder: Path, symbols: Mapping[str, bytes]) -> Path:

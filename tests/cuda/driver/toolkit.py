@@ -13,14 +13,15 @@ from flexcomp.compiler.prepared import Wish
 from flexcomp.program import Image, Kind
 from flexcomp.runtime import parse_budget
 from flexcomp.schedules.cuda import Architecture
-from tests.cuda.driver.images import image
+from tests.cuda.driver.images import image, prepared_header
 
 
 class Emulated:
     """Kernels that the emulator runs."""
 
     def require(self, architecture: Architecture) -> None:
-        """It makes code for all of them."""
+        """It makes code for all of them, in processes that are forked from this one."""
+        prepared_header()
 
     def version(self) -> str:
         return "emulated"
