@@ -98,11 +98,11 @@ def run(
             while asking.busy and process.is_running():
                 time.sleep(chance.uniform(0, 0.1))
                 if chance.random() < _MIXED:
-                    budget, before = chance.choice(budgets), _budget(web)
+                    budget, before = chance.choice(budgets), _held_nbytes(web)[0]
                     held.allow(budget)
                     limit.write_text(str(budget))
                     until = time.monotonic() + (_PATIENCE_S if budget > before else 0)
-                    while asking.busy and (_budget(web) > budget or time.monotonic() < until):
+                    while asking.busy and (max(_held_nbytes(web)) > budget or time.monotonic() < until):
                         time.sleep(0.01)
                     held.in_force()
                 else:
@@ -119,9 +119,14 @@ def run(
     return idle, held.worst, asking.faults
 
 
-def _budget(web: httpx.Client) -> float:
-    line = next(line for line in web.get("/metrics").text.splitlines() if line.startswith("flexcomp_budget_bytes "))
-    return float(line.split()[1])
+def _held_nbytes(web: httpx.Client) -> tuple[float, float]:
+    """The budget, and what models and lanes claim, which may be more until those that run have given theirs back."""
+    lines = web.get("/metrics").text.splitlines()
+    budget, claimed = (
+        next(float(line.split()[1]) for line in lines if line.startswith(f"flexcomp_{name}_bytes "))
+        for name in ("budget", "claimed")
+    )
+    return budget, claimed
 
 
 def main() -> None:
@@ -143,11 +148,11 @@ def main() -> None:
         idle, worst, faults = run(asked.libraries, clients, asked, budgets, group)
     print(f"limit {spare / 2**20:.1f} MiB: {'held' if worst <= spare else 'exceeded'}")
     with memory_group(idle + budgets.stop + spare) as group:
-        more = run(asked.libraries, clients, asked, budgets, group)[2]
+        _, again, more = run(asked.libraries, clients, asked, budgets, group)
         print(f"inside a group of {(idle + budgets.stop + spare) / 2**20:.1f} MiB: {group.facts()}")
     for fault in (faults + more)[:5]:
         print(fault)
-    sys.exit(bool(faults or more or worst > spare))
+    sys.exit(bool(faults or more or max(worst, again) > spare))
 
 
 if __name__ == "__main__":
