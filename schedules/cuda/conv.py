@@ -84,7 +84,7 @@ class _Image(Loaded):
         for lane in range(0, LANES, self.lanes):
             if spec.pointwise:
                 place = pixel.place + (first + at + lane)
-                inside = both(pixel.exists, True if spec.taps % self.depth == 0 else first + at + lane < spec.taps)
+                inside = True if spec.taps % self.depth == 0 else first + at + lane < spec.taps
             elif self.joins_columns:
                 place, inside = self._in_joined(first + at + lane, pixel)
             else:
@@ -119,7 +119,9 @@ class _Pixel:
         self.spec = spec
         self.exists = pixel < spec.batch * spec.out_height * spec.out_width
         if spec.pointwise:
-            self.place = T.bind(pixel * spec.in_channels + group * spec.group_in)
+            # What lies behind the last pixel is not stored, so that it may be anything.
+            last = spec.batch * spec.out_height * spec.out_width - 1
+            self.place = T.bind(tirx.min(pixel, last) * spec.in_channels + group * spec.group_in)
             return
         image, rest = pixel // (spec.out_height * spec.out_width), pixel % (spec.out_height * spec.out_width)
         top = T.bind(rest // spec.out_width * spec.stride[0] - spec.padding[0])

@@ -66,10 +66,11 @@ class _Rows(Loaded):
 
     def load(self, i: int, first, at, row) -> None:
         rows, products = self.shape
-        row = self.first_row + row
+        # What lies behind the last row is not stored, so that it may be anything.
+        row = self.first_row + row if rows % self.tile.rows == 0 else tirx.min(self.first_row + row, rows - 1)
         for lane in range(0, LANES, self.lanes):
             product = first + at + lane
-            inside = both(within(row, rows, self.tile.rows), within(product, products, self.tile.depth))
+            inside = within(product, products, self.tile.depth)
             with or_zeros(self.ahead, i * LANES + lane, self.lanes, inside):
                 copy(self.ahead, i * LANES + lane, self.matrix, self.begin + row * products + product, self.lanes)
 
@@ -87,7 +88,11 @@ class _Columns(Loaded):
         product = first + at
         for lane in range(0, LANES, self.lanes):
             place = self.first_column + column + lane
-            inside = both(within(product, products, self.tile.depth), within(place, columns, self.tile.columns))
+            inside = within(product, products, self.tile.depth)
+            if self.lanes == LANES and columns % self.tile.columns:
+                place = tirx.min(place, columns - LANES)  # as of rows
+            elif self.lanes == 1:
+                inside = both(inside, within(place, columns, self.tile.columns))
             with or_zeros(self.ahead, i * LANES + lane, self.lanes, inside):
                 copy(self.ahead, i * LANES + lane, self.matrix, self.begin + product * columns + place, self.lanes)
 

@@ -2,11 +2,12 @@
 
     rows × columns of the result, `depth` products of each at a time
 
-1. A step's operands, rows × depth and depth × columns, lie in shared memory, the left one transposed: a thread reads what it
-   multiplies as vectors of 128 bits, which neighbouring threads read without conflicts of banks.
+1. A step's operands, rows × depth and depth × columns, lie in shared memory as they were loaded: a thread reads what it
+   multiplies as vectors of 128 bits, of the left one four products at a time, without conflicts of banks.
 2. There are two such places. While the threads compute on one, what the next step needs is on its way into their registers; then
    it is written to the other place, and one barrier ends the step.
-3. A thread has 8 × 8 results (or 4 × 4), in squares of 4 × 4 that lie half a tile apart.
+3. A thread has 8 × 8 results, in rows that lie an eighth of the tile apart. In small tiles, which would have few threads, the
+   products of a step are shared out: several threads have the same results, of parts of the products, added up in the end.
 
 Where an operand comes from is the caller's: a load may widen narrow numbers, or find that a pixel lies outside of the image.
 """
@@ -21,14 +22,14 @@ from typing import Protocol
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..tiles.emit import maybe_serial, spread, vector
+from ..tiles.emit import spread, vector
 from .architecture import Architecture
 from .emit import LANES, barrier, ceil_div, copy, fill, keep_rolled, registers, shared
 
-# Floats between the rows of the left operand, beyond the tile's: four keep vectors aligned, and transposed writes of
-# neighbouring threads meet in a bank by twos instead of all.
+_SQUARE = 8  # rows, and columns, of a thread
+# Floats between the rows of the left operand: four keep vectors aligned, and those of neighbouring rows in other banks.
 _PADDING = 4
-_UNROLLED = 16  # products; of more ptxas loads so many operands ahead that it spills
+_SUMS = _SQUARE**2
 
 
 @dataclass(frozen=True)
@@ -38,23 +39,28 @@ class BlockTile:
     rows: int  # of a block of threads
     columns: int
     depth: int  # products of a step
-    square: int = 8  # rows, and columns, of a thread
+    shares: int = 1  # threads that have the same results, of as many parts of the products
 
     @property
     def threads(self) -> int:
-        return self.rows * self.columns // self.square**2
+        return self.rows * self.columns // _SUMS * self.shares
 
     @property
     def threads_across(self) -> int:
-        return self.columns // self.square
+        return self.columns // _SQUARE
+
+    @property
+    def threads_down(self) -> int:
+        return self.rows // _SQUARE
 
     @property
     def left_stride(self) -> int:
-        return self.rows + _PADDING
+        return self.depth + _PADDING
 
     @property
     def shared_nbytes(self) -> int:
-        return 2 * 4 * self.depth * (self.left_stride + self.columns)
+        operands = 2 * (self.rows * self.left_stride + self.depth * self.columns)
+        return 4 * max(operands, self.shares * self.rows * self.columns if self.shares > 1 else 0)
 
     def __str__(self) -> str:
         return f"{self.rows}×{self.columns}"
@@ -66,8 +72,8 @@ TILES = {
     BlockTile(128, 128, 16): 1.0,
     BlockTile(128, 64, 16): 0.97,
     BlockTile(64, 64, 16): 0.93,
-    BlockTile(64, 32, 32, 4): 0.8,
-    BlockTile(32, 32, 32, 4): 0.75,
+    BlockTile(64, 32, 32, shares=4): 0.9,
+    BlockTile(32, 32, 32, shares=4): 0.87,
 }
 
 
@@ -101,10 +107,12 @@ class Product:
 
     def __init__(self, tile: BlockTile, thread, products: int) -> None:
         self.tile, self.thread, self.products = tile, thread, products
-        self.sums = registers(tile.square**2)
-        self._left = shared(2 * tile.depth * tile.left_stride)
-        self._right = shared(2 * tile.depth * tile.columns)
-        self._row = T.bind(thread // tile.threads_across * LANES)
+        self.sums = registers(_SUMS)
+        self._room = shared(tile.shared_nbytes // 4)
+        self._right = 2 * tile.rows * tile.left_stride  # behind the left operand's two places
+        sharing = tile.threads // tile.shares
+        self._share, thread = (T.bind(thread // sharing), T.bind(thread % sharing)) if tile.shares > 1 else (0, thread)
+        self._row = T.bind(thread // tile.threads_across)
         self._column = T.bind(thread % tile.threads_across * LANES)
 
     def rows_loaded(self) -> list[ir.Expr]:
@@ -122,7 +130,7 @@ class Product:
         """All products, added up in `sums`."""
         tile = self.tile
         steps = ceil_div(self.products, tile.depth)
-        fill(self.sums, tile.square**2)
+        fill(self.sums, _SUMS)
         self._load(left, right, 0)
         self._keep(left, right, 0)
         barrier()
@@ -134,17 +142,51 @@ class Product:
                 self._keep(left, right, (step + 1) % 2)
                 barrier()
         self._multiply((steps - 1) % 2)
+        if tile.shares > 1:
+            self._add_up()
 
     def for_each_row(self, store: Callable[[ir.Expr, ir.Expr, ir.Expr], None]) -> None:
         """Call `store(row of the tile, column of the tile, place of the first of LANES sums)` for all of the thread's."""
+        if self.tile.shares == 1:
+            self._for_each_row(store)
+            return
+        for i in range(self._vectors_kept):
+            vector_at = self.thread + i * self.tile.threads
+            across = self.tile.columns // LANES
+            store(vector_at // across, vector_at % across * LANES, i * LANES)
+
+    def _for_each_row(self, store: Callable[[ir.Expr, ir.Expr, ir.Expr], None]) -> None:
         tile = self.tile
-        squares = tile.square // LANES
-        with T.unroll(squares) as down, T.unroll(LANES) as row, T.unroll(squares) as across:
+        squares = _SQUARE // LANES
+        with T.unroll(_SQUARE) as row, T.unroll(squares) as across:
             store(
-                down * (tile.rows // squares) + self._row + row,
+                row * tile.threads_down + self._row,
                 across * (tile.columns // squares) + self._column,
-                (down * LANES + row) * tile.square + across * LANES,
+                row * _SQUARE + across * LANES,
             )
+
+    @property
+    def _vectors_kept(self) -> int:
+        """Vectors of results that a thread has when those of all shares are added up."""
+        return _SUMS // self.tile.shares // LANES
+
+    def _add_up(self) -> None:
+        """What threads with the same results have, added up by way of the operands' places: each gets a part of them."""
+        tile = self.tile
+        floats = tile.rows * tile.columns
+        barrier()
+        self._for_each_row(
+            lambda row, column, at: copy(self._room, self._share * floats + row * tile.columns + column, self.sums, at)
+        )
+        barrier()
+        other = registers(LANES)
+        for i in range(self._vectors_kept):
+            place = (self.thread + i * tile.threads) * LANES
+            copy(self.sums, i * LANES, self._room, place)
+            for share in range(1, tile.shares):
+                copy(other, 0, self._room, share * floats + place)
+                for lane in range(LANES):
+                    T.buffer_store(self.sums, self.sums[i * LANES + lane] + other[lane], [i * LANES + lane])
 
     def _load(self, left: Operand, right: Operand, first) -> None:
         across = self.tile.depth // LANES
@@ -157,33 +199,30 @@ class Product:
     def _keep(self, left: Operand, right: Operand, place) -> None:
         """Write what was loaded to one of the two places."""
         tile = self.tile
-        left_at, right_at = place * (tile.depth * tile.left_stride), place * (tile.depth * tile.columns)
-        across = tile.depth // LANES
+        left_at, right_at = place * (tile.rows * tile.left_stride), self._right + place * (tile.depth * tile.columns)
+        product = self.thread % (tile.depth // LANES) * LANES
         for i, row in enumerate(self.rows_loaded()):
-            source, start = left.loaded(i)
-            for lane in range(LANES):
-                product = self.thread % across * LANES + lane
-                T.buffer_store(self._left, source[start + lane], [left_at + product * tile.left_stride + row])
+            copy(self._room, left_at + row * tile.left_stride + product, *left.loaded(i))
         for i in range(self.columns_loaded):
-            copy(self._right, right_at + (self.thread + i * tile.threads) * LANES, *right.loaded(i))
+            copy(self._room, right_at + (self.thread + i * tile.threads) * LANES, *right.loaded(i))
 
     def _multiply(self, place) -> None:
         tile = self.tile
-        squares = tile.square // LANES
-        left_at = T.bind(place * (tile.depth * tile.left_stride) + self._row)
-        right_at = T.bind(place * (tile.depth * tile.columns) + self._column)
-        left, right = registers(tile.square), registers(tile.square)
-        rounds = ceil_div(tile.depth, _UNROLLED)
-        if rounds > 1:
-            keep_rolled()
-        with maybe_serial(0, rounds) as turn, T.unroll(tile.depth // rounds) as within:
-            product = turn * _UNROLLED + within
-            for i in range(squares):
-                copy(left, i * LANES, self._left, left_at + product * tile.left_stride + i * (tile.rows // squares))
-                copy(right, i * LANES, self._right, right_at + product * tile.columns + i * (tile.columns // squares))
-            with T.unroll(tile.square) as row, T.unroll(tile.square) as column:
-                at = row * tile.square + column
-                T.buffer_store(self.sums, self.sums[at] + left[row] * right[column], [at])
+        squares = _SQUARE // LANES
+        part = tile.depth // tile.shares
+        left_at = T.bind((place * tile.rows + self._row) * tile.left_stride + self._share * part)
+        right_at = T.bind(self._right + (place * tile.depth + self._share * part) * tile.columns + self._column)
+        left, right = registers(_SQUARE * LANES), registers(_SQUARE)
+        with T.unroll(part // LANES) as some:
+            for i in range(_SQUARE):
+                copy(left, i * LANES, self._room, left_at + some * LANES + i * (tile.threads_down * tile.left_stride))
+            with T.unroll(LANES) as lane:
+                for i in range(squares):
+                    at = right_at + (some * LANES + lane) * tile.columns + i * (tile.columns // squares)
+                    copy(right, i * LANES, self._room, at)
+                with T.unroll(_SQUARE) as row, T.unroll(_SQUARE) as column:
+                    at = row * _SQUARE + column
+                    T.buffer_store(self.sums, self.sums[at] + left[row * LANES + lane] * right[column], [at])
 
 
 class Loaded:

@@ -52,7 +52,9 @@ def test_agrees_with_numpy_in_any_order(emulator, layers, name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_barrier_is_needed(emulator, layers, name):
-    assert emulator.barriers(name) == (2 if layers[name].spec.taps > tile_of(CASES[name][1]).depth else 1)
+    tile = tile_of(CASES[name][1])
+    of_steps = 2 if layers[name].spec.taps > tile.depth else 1
+    assert emulator.barriers(name) == of_steps + (2 if tile.shares > 1 else 0)
     assert barriers.needless(emulator, name, lambda _: layers[name].whole()) == []
 
 
@@ -70,6 +72,8 @@ def test_loops_are_multiplications(architecture, tmp_path):
         "tall": (ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME), BlockTile(128, 64, 16)),
         "small": (ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME), BlockTile(64, 64, 16)),
         "pointwise": (ConvSpec(1, 56, 56, 256, 64), BlockTile(128, 64, 16)),
+        "shared_out": (ConvSpec(1, 14, 14, 1024, 256), BlockTile(64, 32, 32, shares=4)),
+        "least": (ConvSpec(1, 1, 197, 768, 768), BlockTile(32, 32, 32, shares=4)),
         "narrow": (ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME, weights="int8"), BlockTile(128, 128, 16)),
     }
     codes = [cuda_code(conv.kernel(*case), ARCHITECTURES[architecture], name) for name, case in specs.items()]
