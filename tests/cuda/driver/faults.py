@@ -7,26 +7,76 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 import flexcomp
 from flexcomp.errors import FlexcompError
-from tests.cuda.driver import tiny_cuda
+from flexcomp.program import DeviceKernel
+from tests.cuda.driver import tiny_cuda, toolkit
 from tests.cuda.driver.fake import Fake, build
+from tests.runtime import tiny as tiny_program
+from tests.runtime.test_exchanges import STATE, WIDTH, Rings
 from tests.runtime.tiny import Tiny, close_to
 
 REFUSED, USELESS = 2, 999  # out of memory; an error after which a context gives nothing else
 _OPENING = 100  # of the first calls each is tried
 
 
-def life(tiny: Tiny, x: np.ndarray) -> list[FlexcompError]:
+class Subject(Protocol):
+    """A network in the life of a session."""
+
+    library: Path
+    start: str  # of sessions
+
+    def begin(self) -> None:
+        """A new session was opened."""
+
+    def infer(self, session: flexcomp.Session) -> None:
+        """One inference; AssertionError if it is not right. What the session raises leaves the subject as it was."""
+
+
+class Plain:
+    """The tiny network."""
+
+    def __init__(self, tiny: Tiny, start: str = "cold") -> None:
+        self.library, self.start, self._tiny = tiny.library, start, tiny
+        self._x = np.random.default_rng(1).standard_normal(256).astype("f4")
+
+    def begin(self) -> None:
+        """It remembers nothing."""
+
+    def infer(self, session: flexcomp.Session) -> None:
+        close_to(session(self._x), self._tiny.reference(self._x))
+
+
+class Remembering:
+    """A network whose states are written to in place, and read."""
+
+    start = "cold"
+
+    def __init__(self, folder: Path) -> None:
+        self.library = toolkit.build(Rings().model(), "cuda -arch=sm_80", folder / "rings.so", state=STATE)
+
+    def begin(self) -> None:
+        self._rings, self._done = Rings(), 0
+
+    def infer(self, session: flexcomp.Session) -> None:
+        x = np.random.default_rng(self._done).standard_normal((1, WIDTH)).astype("f4")
+        found = session.run({"x": x, "at": np.array([self._done])})["y"]
+        np.testing.assert_allclose(found, self._rings.run(x, self._done), rtol=1e-4, atol=1e-4)
+        self._done += 1
+        assert self._rings.agrees(session.state())
+
+
+def life(subject: Subject) -> list[FlexcompError]:
     """A session is opened, runs, changes its budget and is closed; what it refused once, and did when it was asked again."""
-    small, middle, large = (rung.budget for rung in tiny.program.rungs)
     errors = []
 
-    def insist(function):
+    def insist(function: Callable[[], object]):
         try:
             return function()
         except FlexcompError as error:
@@ -34,11 +84,13 @@ def life(tiny: Tiny, x: np.ndarray) -> list[FlexcompError]:
             return function()
 
     def new() -> flexcomp.Session:
-        return insist(lambda: flexcomp.load(tiny.library, budget=middle))
+        subject.begin()
+        return insist(lambda: flexcomp.load(subject.library, start=subject.start))
 
     session = new()
+    small, large = session.ladder[0].budget_bytes, session.ladder[-1].budget_bytes
 
-    def step(function) -> None:
+    def step(function: Callable[[flexcomp.Session], object]) -> None:
         nonlocal session
         try:
             insist(lambda: function(session))
@@ -48,23 +100,21 @@ def life(tiny: Tiny, x: np.ndarray) -> list[FlexcompError]:
             session = new()
             function(session)
 
-    steps = [lambda s: close_to(s(x), tiny.reference(x))]
-    steps += [lambda s: s.set_budget(small), steps[0], lambda s: s.set_budget(large), *[steps[0]] * 3]
-    for one in steps:
+    steps = [subject.infer, lambda s: s.set_budget(small), subject.infer, lambda s: s.set_budget(large)]
+    for one in [*steps, *[subject.infer] * 3]:
         step(one)
     session.close()
     return errors
 
 
-def try_calls(fake: Fake, tiny: Tiny, code: int, *, integrated: int = 0, stride: int = 1) -> Counter:
+def try_calls(fake: Fake, subject: Subject, code: int, *, integrated: int = 0, stride: int = 1) -> Counter:
     """Fails calls, each in a life of its own; which they were. AssertionError where something else follows."""
-    x = np.random.default_rng(1).standard_normal(256).astype("f4")
     fake.set(integrated=integrated)
-    assert not life(tiny, x)
+    assert not life(subject)
     most, before, failed = fake.calls, fake.live, Counter()
-    for number in [*range(1, min(most, _OPENING)), *range(_OPENING, most, stride)]:
+    for number in [*range(1, min(most, _OPENING), min(stride, 2)), *range(_OPENING, most, stride)]:
         fake.set(integrated=integrated, fail_at=number, fail_with=code)
-        errors = life(tiny, x)
+        errors = life(subject)
         failed[fake.failed] += 1
         where = f"call {number}, {fake.failed}"
         assert len(errors) <= 1, f"{where}: {errors}"
@@ -74,15 +124,22 @@ def try_calls(fake: Fake, tiny: Tiny, code: int, *, integrated: int = 0, stride:
     return failed
 
 
+def subjects(folder: Path, kernels: Mapping[str, DeviceKernel]) -> dict[str, Subject]:
+    """What is tried; kernels are those of the tiny network."""
+    tiny = tiny_cuda.export(folder / "faulty.so", "faulty_", kernels=kernels)
+    ahead = tiny_cuda.export(folder / "ahead.so", "faulty_ahead_", kernels=kernels, plan=tiny_program.all_ahead)
+    return {"tiny": Plain(tiny), "ahead, warm": Plain(ahead, "warm"), "states": Remembering(folder)}
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         fake = Fake(build(Path(folder)))
-        tiny = tiny_cuda.export(Path(folder) / "tiny.so")
-        for integrated in (0, 1):
-            for code in (REFUSED, USELESS):
-                failed = try_calls(fake, tiny, code, integrated=integrated)
-                kind = "integrated" if integrated else "discrete"
-                print(f"{kind}, error {code}: {failed.total()} calls failed once: {dict(failed)}")
+        for name, subject in subjects(Path(folder), tiny_cuda.device_kernels()).items():
+            for integrated in (0, 1):
+                for code in (REFUSED, USELESS):
+                    failed = try_calls(fake, subject, code, integrated=integrated)
+                    kind = "integrated" if integrated else "discrete"
+                    print(f"{name}, {kind}, error {code}: {failed.total()} calls failed once: {dict(failed)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,14 @@ import pytest
 from tests.cuda.driver import faults
 
 
+@pytest.fixture(scope="module")
+def subjects(tmp_path_factory, device_kernels):
+    return faults.subjects(tmp_path_factory.mktemp("faults"), device_kernels)
+
+
 @pytest.mark.parametrize("integrated", [0, 1])
 @pytest.mark.parametrize("code", [faults.REFUSED, faults.USELESS])
-def test_calls_that_fail_once(fake, tiny, integrated, code):
-    failed = faults.try_calls(fake, tiny, code, integrated=integrated, stride=11)
-    assert failed["cuLaunchKernel"] and failed.total() > 100
+@pytest.mark.parametrize("name", ["tiny", "ahead, warm", "states"])
+def test_calls_that_fail_once(fake, subjects, name, code, integrated):
+    failed = faults.try_calls(fake, subjects[name], code, integrated=integrated, stride=11 if name == "tiny" else 23)
+    assert failed["cuLaunchKernel"] and failed.total() > 50
