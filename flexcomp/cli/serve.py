@@ -77,12 +77,23 @@ def serve(
         nbytes = _bytes(budget, "--budget")
         room_nbytes = _bytes(request_memory, "--request-memory").nbytes
         try:
-            from flexcomp.serving import Metrics, Models, Room, Service, bind, log_to_stderr, make_app, read_token
+            from flexcomp.serving import (
+                Metrics,
+                Models,
+                Room,
+                Service,
+                bind,
+                keep_freed_memory,
+                log_to_stderr,
+                make_app,
+                read_token,
+            )
             from flexcomp.serving import serve as answer
         except ImportError as error:
             raise FlexcompError(f"{error.name} is missing: pip install 'flexcomp[serve]'") from None
         token = None if token_file is None else read_token(token_file)
         says = log_to_stderr(log)
+        keep_freed_memory()
         with ExitStack() as held:
             listening = held.enter_context(bind(host, port, token is not None))
             pool = held.enter_context(Pool(nbytes, lanes, threads, queue=queue))

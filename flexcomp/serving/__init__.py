@@ -14,6 +14,7 @@ __getattr__, __dir__, __all__ = door(
     inference="Service",
     limits="Room",
     logs="FORMATS log_to_stderr",
+    memory="keep_freed_memory",
     metrics="Metrics",
     models="Models",
     server="bind serve",

@@ -86,18 +86,19 @@ async def read_body(request: Request, share: Share, most_nbytes: int, within_s: 
     if declared is not None:
         _bound(declared, most_nbytes)
         share.grow(declared)
-    chunks, nbytes = [], 0
+    body, nbytes = bytearray(declared or 0), 0  # which, unlike bytes, arrays may share
     with anyio.move_on_after(within_s) as reading:
         async for chunk in request.stream():
-            chunks.append(chunk)
-            nbytes += len(chunk)
-            if nbytes > share.nbytes:
-                _bound(nbytes, most_nbytes)
-                share.grow(nbytes)
+            end = nbytes + len(chunk)
+            if end > share.nbytes:
+                _bound(end, most_nbytes)
+                share.grow(end)
+            body[nbytes:end] = chunk
+            nbytes = end
     if reading.cancelled_caught:
         words = f"of the body, {nbytes} bytes arrived in {within_s:g} seconds"
         raise Refusal(LATE_BODY, words, headers={"Connection": "close"})
-    return bytearray().join(chunks)  # which, unlike bytes, arrays may share
+    return body
 
 
 def _length(request: Request) -> int | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flexcomp.errors import ArtifactError, FlexcompError, InputError
-from flexcomp.runtime import Pool, TensorInfo, read_info
+from flexcomp.runtime import Pool, TensorInfo, read_summary
 
 from .answers import UNKNOWN, Refusal
 from .protocol import most_nbytes
@@ -110,7 +110,7 @@ class Models:
                 raise unknown(name)
 
     def _add(self, name: str, path: Path) -> None:
-        if states := read_info(path).get("states"):
+        if states := read_summary(path).get("states"):
             listed = ", ".join(f'"{state["name"]}"' for state in states)
             raise InputError(f"{path} keeps {listed} from one inference to the next, which all clients would share")
         self._pool.add(name, path, **self._options.get(name, {}))

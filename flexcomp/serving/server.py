@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import ctypes
 import signal
 import socket
 from collections.abc import Iterator
 from types import FrameType
 
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 
 from flexcomp.errors import InputError
 
 from .auth import is_loopback
+from .connection import Connection
 from .inference import Service
 
 _BACKLOG = 256
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of mallopt
 _IDLE_S = 30  # for which a connection is kept for the next request
 
 
@@ -45,12 +44,10 @@ def bind(host: str, port: int, with_token: bool) -> socket.socket:
 
 def serve(app: FastAPI, service: Service, listening: socket.socket, grace_s: float) -> None:
     """Answer requests until SIGTERM, and for `grace_s` seconds more at most those that had come by then."""
-    _keep_freed_memory()
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=Connection,
         ws="none",
-        loop="asyncio",
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -59,15 +56,7 @@ def serve(app: FastAPI, service: Service, listening: socket.socket, grace_s: flo
         timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=max(1, round(grace_s)),
     )
-    asyncio.run(_Server(config, service).serve(sockets=[listening]))
-
-
-def _keep_freed_memory() -> None:
-    """Have glibc keep up to 2 MiB that was freed: what it gives back after every body comes again page by page."""
-    with contextlib.suppress(AttributeError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_TRIM_THRESHOLD, 2 << 20)
-        mallopt(_MMAP_THRESHOLD, 1 << 20)
+    uvloop.run(_Server(config, service).serve(sockets=[listening]))
 
 
 class _Server(uvicorn.Server):

@@ -110,6 +110,44 @@ def test_nonsense_on_a_connection_does_no_harm(server):
     assert server.client.get("/v2").status_code == 200
 
 
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "GET /v2/",
+        "GET /v2 HTTP/1.1\r\nHost: localhost\r\nX-Long: ",
+        f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1;x=",
+        f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-Long: ",
+    ],
+)
+def test_what_is_no_body_comes_to_an_end(server, begin):
+    sent = 0
+    with server.connection() as connection, suppress(ConnectionResetError, BrokenPipeError):
+        connection.sendall(begin.encode())
+        while sent < 100:  # times 64 KiB
+            connection.sendall(b"a" * 65536)
+            sent += 1
+            time.sleep(0.01)
+        raise AssertionError("all of it was taken")
+    assert server.client.get("/v2").status_code == 200
+
+
+def test_what_is_refused_is_not_read_to_its_end(server):
+    with server.connection() as connection:
+        connection.sendall(raw_request("/v2/models/none/infer", b"x" * 1000, length=10**9))
+        assert status_of(answer_on(connection)) == 404
+        with suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+
+
+def test_chunks_may_be_small(server, asked):
+    body = json.dumps(asked).encode() + b" " * 20_000  # with 15 times as many bytes of frames as a head may have
+    frames = b"".join(b"1;frame=%d\r\n%c\r\n" % (index, byte) for index, byte in enumerate(body))
+    with server.connection() as connection:
+        head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head.encode() + frames + b"0\r\n\r\n")
+        assert status_of(answer_on(connection)) == 200
+
+
 def test_connections_are_as_many_as_files_allow(server):
     idle = [server.connection() for _ in range(CONNECTIONS)]
     with server.connection() as one_more:
