@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -19,9 +20,10 @@ HOST = "127.0.0.1"
 class Server:
     """A server that listens, until its `with` ends."""
 
-    def __init__(self, *args: str | Path, token: str | None = None) -> None:
+    def __init__(self, *args: str | Path, token: str | None = None, env: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, "-m", "flexcomp", "serve", *map(str, args), "--port", "0", "--log", "json"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "FLEXCOMP_PROBE": "0"})
+        environment = {**os.environ, "FLEXCOMP_PROBE": "0", **(env or {})}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         self.said: list[dict] = []
         for line in self.process.stderr:
             self.said.append(json.loads(line) if line.startswith("{") else {"event": line})
