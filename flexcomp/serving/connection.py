@@ -10,7 +10,7 @@ _MOST_BESIDE_NBYTES = 1 << 16  # in a row, of what is no body: request lines, he
 
 
 class Connection(HttpToolsProtocol):
-    """Uvicorn's, whose parser keeps headers for as long as they go on, and which reads on what nobody wants to have."""
+    """Uvicorn's, whose parser keeps headers for as long as they go on."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -37,8 +37,3 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._beside_nbytes = 0
         super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        if self.cycle.more_body and not self.pipeline:  # of a request that was refused before its end
-            self.transport.close()
-        super().on_response_complete()

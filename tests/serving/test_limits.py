@@ -131,14 +131,6 @@ def test_what_is_no_body_comes_to_an_end(server, begin):
     assert server.client.get("/v2").status_code == 200
 
 
-def test_what_is_refused_is_not_read_to_its_end(server):
-    with server.connection() as connection:
-        connection.sendall(raw_request("/v2/models/none/infer", b"x" * 1000, length=10**9))
-        assert status_of(answer_on(connection)) == 404
-        with suppress(ConnectionResetError):
-            assert connection.recv(1) == b""
-
-
 def test_chunks_may_be_small(server, asked):
     body = json.dumps(asked).encode() + b" " * 20_000  # with 15 times as many bytes of frames as a head may have
     frames = b"".join(b"1;frame=%d\r\n%c\r\n" % (index, byte) for index, byte in enumerate(body))
