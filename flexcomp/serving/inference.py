@@ -18,7 +18,7 @@ from flexcomp.errors import InputError
 from flexcomp.runtime import Pool
 
 from . import protocol
-from .answers import BAD, ENDING, Refusal, ending, refusal_of
+from .answers import BAD, ENDING, UNKNOWN, Refusal, ending, refusal_of
 from .limits import Room, read_body
 from .logs import Log
 from .metrics import Metrics
@@ -145,7 +145,8 @@ async def _computed(
             if not computed.cancel():
                 account.wait_s = None if future.wait_ms is None else 1e-3 * future.wait_ms
     except InputError:
-        service.models.get(model.name)  # unloaded meanwhile: that is what is wrong then
+        if service.models.get(model.name) is not model:  # unloaded meanwhile, and loaded again: that is what is wrong then
+            raise Refusal(UNKNOWN, f"the model {model.name} was loaded anew before the request's turn: send it again") from None
         raise
 
 
