@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import flexcomp
@@ -40,7 +40,9 @@ def computed(model: onnx.ModelProto, inputs: dict[str, np.ndarray], **options) -
 @given(st.lists(cases(), min_size=4, max_size=4))
 def test_random_layers(layers):
     model, inputs = together(layers)
-    close(computed(model, inputs), wanted(model, inputs))
+    expected = wanted(model, inputs)
+    assume(all(np.isfinite(one).all() for one in expected))  # its Softplus is infinite from 89 on
+    close(computed(model, inputs), expected)
 
 
 @pytest.mark.parametrize("kind", GATES)
