@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -67,7 +66,6 @@ class Pool:
             self._pool = tvm_ffi.get_global_func(_CREATE)(json.dumps(options))
         self._submit = function(self._pool, "submit")
         self._members: dict[str, _Member] = {}
-        self._changing = threading.Lock()
         self._process = os.getpid()
         self._collector = Collector(self._pool)
         # Also before the interpreter ends, when threads can no longer come back to it.
@@ -118,19 +116,17 @@ class Pool:
         member = _Member(ports_of(info["inputs"]), ports_of(info["outputs"]))
         session = json.dumps(options, default=plain)
         self._require_this_process()
-        with self._changing:
-            with translated():
-                function(self._pool, "add")(name, json.dumps(model), program, library, str(found), session)
-            self._members[name] = member
+        with translated():
+            function(self._pool, "add")(name, json.dumps(model), program, library, str(found), session)
+        self._members[name] = member
 
     def remove(self, name: str) -> None:
         """Close a model: its requests that wait fail, that which runs ends."""
         self._require_this_process()
-        with self._changing:
-            self._member(name)
-            with translated():
-                function(self._pool, "remove")(name)
-            del self._members[name]
+        self._member(name)
+        self._members.pop(name, None)  # first: behind it another may be added under this name
+        with translated():
+            function(self._pool, "remove")(name)
 
     def run(
         self, name: str, inputs: Mapping[str, Any], *, deadline_ms: float | None = None, late: str = "refuse"

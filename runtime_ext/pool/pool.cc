@@ -185,28 +185,35 @@ void Pool::Add(const std::string& name, const ModelOptions& options, const Progr
                const std::string& weights, const tvm::ffi::json::Object& session_options) {
   Check(name, options);
   RequireThisProcess();
-  const std::lock_guard changes(changes_);
-  uint32_t lane = 0;
-  Network* network = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
+  const auto find = [&]() -> Network* {
     RequireOpen();
     for (const auto& [number, model] : models_)
       if (model.name == name) RaiseError("InputError", "there is a model ", name, " in the pool already: remove it first");
     for (const auto& one : networks_)
-      if (one->IsOf(library, weights) && one->state_nbytes() == 0) network = one.get();
-    lane = ChooseLane();
-  }
+      if (one->IsOf(library, weights) && one->state_nbytes() == 0) return one.get();
+    return nullptr;
+  };
   std::unique_ptr<Network> opened;
-  if (network == nullptr) {
+  Lock lock(mutex_);
+  const auto open = [&] {
+    const uint32_t lane = ChooseLane();
+    lock.unlock();
     opened = std::make_unique<Network>(program, library, weights, session_options, PlaceOf(lane));
     opened->lane = lane;
-    network = opened.get();
+    lock.lock();
+  };
+  // That may take long, and others change meanwhile: where the same network has come by then, this one is closed again.
+  if (find() == nullptr) open();
+  lock.unlock();
+  const std::lock_guard changes(changes_);
+  lock.lock();
+  if (find() == nullptr && opened == nullptr) open();  // it was there, and has been removed
+  Network* network = find();
+  const bool fresh = network == nullptr;
+  if (fresh) {
+    networks_.push_back(std::move(opened));
+    network = networks_.back().get();
   }
-  const std::lock_guard lock(mutex_);
-  RequireOpen();
-  const bool fresh = opened != nullptr;
-  if (fresh) networks_.push_back(std::move(opened));
   const auto model = models_.emplace(next_model_, Model{name, options, network, {}}).first;
   try {
     const std::vector<uint32_t> targets = SharesOf(budget_);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
@@ -21,12 +21,17 @@ _ALL_LANES = 0xFFFFFFFF
 
 @contextmanager
 def launched(blocks: Sequence, threads: int) -> Iterator[tuple[list[tirx.Var], tirx.Var]]:
-    """(indices of the block in up to three axes, index of the thread) of a device function."""
-    with ExitStack() as frames:
-        indices = [
-            frames.enter_context(T.launch_thread(f"blockIdx.{axis}", count)) for axis, count in zip("xyz", blocks, strict=False)
-        ]
-        yield indices, frames.enter_context(T.launch_thread("threadIdx.x", threads))
+    """(indices of the block along each axis, the first of which changes fastest, index of the thread) of a device function.
+
+    All axes are one for the device, whose others end at 65,535.
+    """
+    with T.launch_thread("blockIdx.x", math.prod(blocks)) as block, T.launch_thread("threadIdx.x", threads) as thread:
+        *inner, _ = blocks
+        indices = []
+        for extent in inner:
+            indices.append(T.bind(block % extent))
+            block = T.bind(block // extent)
+        yield [*indices, block], thread
 
 
 def shared(floats: int) -> tirx.Buffer:

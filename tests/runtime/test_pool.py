@@ -110,6 +110,38 @@ def test_a_library_under_two_names_is_held_once(both, x):
         builder.close_to(pool.run("two", {"x": x})["out"], network.reference(x))
 
 
+def test_one_library_added_by_several_threads_is_held_once(both, x):
+    network = both["first"]
+    for _ in range(5):
+        with flexcomp.Pool(network.program.rungs[-1].arena + 4096, threads=1) as pool:
+            threads = [threading.Thread(target=pool.add, args=(name, network.library)) for name in ("one", "two", "three")]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            for name in pool.models:
+                builder.close_to(pool.run(name, {"x": x})["out"], network.reference(x))
+            read = {name: model["total_bytes_read"] for name, model in pool.stats()["models"].items()}
+            assert len(read) == 3 and len(set(read.values())) == 1
+
+
+def test_the_budget_changes_while_a_model_is_opened(both, x, tmp_path):
+    """Opening waits for a pipe that nobody writes to yet."""
+    pipe = tmp_path / "pipe.weights"
+    os.mkfifo(pipe)
+    with flexcomp.Pool(4 * _MB) as pool, concurrent.futures.ThreadPoolExecutor() as threads:
+        pool.add("first", both["first"].library)
+        opening = threads.submit(pool.add, "second", both["second"].library, weights=pipe)
+        try:
+            threads.submit(pool.set_budget, 3 * _MB).result(timeout=20)
+            assert not opening.done() and pool.budget == 3 * _MB
+        finally:
+            with open(pipe, "wb"):
+                error = opening.exception(timeout=20)
+        assert isinstance(error, ArtifactError) and pool.models == ("first",)
+        builder.close_to(pool.run("first", {"x": x})["out"], both["first"].reference(x))
+
+
 def test_shares_follow_urgency_and_say_what_they_are(both):
     ladder = both["first"].program.rungs
     one_resident = ladder[-1].arena + ladder[1].arena - ladder[1].working + 8192
