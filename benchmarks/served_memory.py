@@ -104,7 +104,8 @@ def run(
                     until = time.monotonic() + (_PATIENCE_S if budget > before else 0)
                     while asking.busy and (max(_held_nbytes(web)) > budget or time.monotonic() < until):
                         time.sleep(0.01)
-                    held.in_force()
+                    if max(_held_nbytes(web)) <= budget:
+                        held.in_force()
                 else:
                     name = chance.choice(libraries).stem
                     for action in ("unload", "load"):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -22,7 +21,6 @@ from .auth import Guard
 from .documents import openapi
 from .inference import Service, infer
 from .limits import Crowd, read_body
-from .memory import give_back_freed_memory
 from .metrics import CONTENT_TYPE
 from .models import VERSION, unknown
 from .protocol import described
@@ -120,13 +118,6 @@ def _models(app: FastAPI, service: Service) -> None:
     app.add_route("/v2/models/{name}/versions/{version}/infer", inference, methods=["POST"])
 
 
-def _changed(change: Callable[[str], None], name: str) -> None:
-    try:
-        change(name)
-    finally:
-        give_back_freed_memory()
-
-
 def _repository(app: FastAPI, service: Service) -> None:
     async def parameters(request: Request, known: dict[str, type]) -> dict[str, Any]:
         """The JSON object in the body, if there is one, whose known entries have their types."""
@@ -151,7 +142,7 @@ def _repository(app: FastAPI, service: Service) -> None:
         if service.ending:
             raise ending()
         try:
-            await asyncio.to_thread(_changed, getattr(service.models, event), name)
+            await asyncio.to_thread(getattr(service.models, event), name)
         except (Refusal, FlexcompError) as error:
             service.log.warning(f"{event} refused", model=name[:80], error=str(error))
             raise

@@ -86,17 +86,16 @@ async def read_body(request: Request, share: Share, most_nbytes: int, within_s: 
     if declared is not None:
         _bound(declared, most_nbytes)
         share.grow(declared)
-    body, nbytes = bytearray(declared or 0), 0  # which, unlike bytes, arrays may share
+    body = bytearray()  # which, unlike bytes, arrays may share
     with anyio.move_on_after(within_s) as reading:
         async for chunk in request.stream():
-            end = nbytes + len(chunk)
-            if end > share.nbytes:
-                _bound(end, most_nbytes)
-                share.grow(end)
-            body[nbytes:end] = chunk
-            nbytes = end
+            nbytes = len(body) + len(chunk)
+            if nbytes > share.nbytes:
+                _bound(nbytes, most_nbytes)
+                share.grow(nbytes)
+            body += chunk
     if reading.cancelled_caught:
-        words = f"of the body, {nbytes} bytes arrived in {within_s:g} seconds"
+        words = f"of the body, {len(body)} bytes arrived in {within_s:g} seconds"
         raise Refusal(LATE_BODY, words, headers={"Connection": "close"})
     return body
 

@@ -12,6 +12,7 @@ from flexcomp.errors import ArtifactError, FlexcompError, InputError
 from flexcomp.runtime import Pool, TensorInfo, read_summary
 
 from .answers import UNKNOWN, Refusal
+from .memory import give_back_freed_memory
 from .protocol import most_nbytes
 
 VERSION = "1"  # of every model: a library is what it is
@@ -110,6 +111,12 @@ class Models:
                 raise unknown(name)
 
     def _add(self, name: str, path: Path) -> None:
+        try:
+            self._open(name, path)
+        finally:
+            give_back_freed_memory()
+
+    def _open(self, name: str, path: Path) -> None:
         if states := read_summary(path).get("states"):
             listed = ", ".join(f'"{state["name"]}"' for state in states)
             raise InputError(f"{path} keeps {listed} from one inference to the next, which all clients would share")
@@ -123,6 +130,7 @@ class Models:
         self._reasons[name] = "unloaded"
         del self._loaded[name]
         self._pool.remove(name)
+        give_back_freed_memory()
 
     def _libraries(self) -> Mapping[str, Path]:
         if self._folder is None:

@@ -45,6 +45,19 @@ CpuSet Computing() {
   return all.compute.empty() ? *available : all.compute;
 }
 
+// Counts one more until its end, when the lock is held again.
+struct Opening {
+  std::unique_lock<std::mutex>& lock;
+  uint32_t* count = nullptr;
+
+  void Count(uint32_t& one) { ++*(count = &one); }
+  ~Opening() {
+    if (count == nullptr) return;
+    if (!lock.owns_lock()) lock.lock();
+    --*count;
+  }
+};
+
 }  // namespace
 
 Pool::Pool(const PoolOptions& options) : options_(options), budget_(options.budget) {
@@ -100,6 +113,7 @@ uint32_t Pool::ChooseLane() const {
   for (const auto& [number, model] : models_)
     load[model.network->lane].first += RateOf(model, now) * model.network->latency.Likely(model.network->ladder()[model.network->target].seconds);
   for (const auto& network : networks_) ++load[network->lane].second;
+  for (size_t i = 0; i < lanes_.size(); ++i) load[i].second += lanes_[i]->opening;
   return static_cast<uint32_t>(std::ranges::min_element(load) - load.begin());
 }
 
@@ -188,27 +202,32 @@ void Pool::Add(const std::string& name, const ModelOptions& options, const Progr
   const auto find = [&]() -> Network* {
     RequireOpen();
     for (const auto& [number, model] : models_)
-      if (model.name == name) RaiseError("InputError", "there is a model ", name, " in the pool already: remove it first");
+      if (model.name == name && !model.leaving) RaiseError("InputError", "there is a model ", name, " in the pool already: remove it first");
     for (const auto& one : networks_)
       if (one->IsOf(library, weights) && one->state_nbytes() == 0) return one.get();
     return nullptr;
   };
+  // Opening may take long, and others change meanwhile: where the same network has come by then, this one is closed again.
   std::unique_ptr<Network> opened;
+  std::unique_lock changes(changes_, std::defer_lock);
   Lock lock(mutex_);
-  const auto open = [&] {
-    const uint32_t lane = ChooseLane();
-    lock.unlock();
-    opened = std::make_unique<Network>(program, library, weights, session_options, PlaceOf(lane));
-    opened->lane = lane;
-    lock.lock();
-  };
-  // That may take long, and others change meanwhile: where the same network has come by then, this one is closed again.
-  if (find() == nullptr) open();
-  lock.unlock();
-  const std::lock_guard changes(changes_);
-  lock.lock();
-  if (find() == nullptr && opened == nullptr) open();  // it was there, and has been removed
+  Opening opening{lock};
   Network* network = find();
+  while (!changes.owns_lock()) {
+    if (network == nullptr && opened == nullptr) {
+      const uint32_t lane = ChooseLane();
+      opening.Count(lanes_[lane]->opening);
+      lock.unlock();
+      opened = std::make_unique<Network>(program, library, weights, session_options, PlaceOf(lane));
+      opened->lane = lane;
+    } else {
+      lock.unlock();
+    }
+    changes.lock();
+    lock.lock();
+    network = find();
+    if (network == nullptr && opened == nullptr) changes.unlock();  // it was there, and has been removed
+  }
   const bool fresh = network == nullptr;
   if (fresh) {
     networks_.push_back(std::move(opened));

@@ -136,6 +136,7 @@ class Pool {
     Network* running = nullptr;
     Network* last = nullptr;   // that ran, and may still read ahead
     double free = 0;           // when what runs should have ended
+    uint32_t opening = 0;      // networks that are being opened for it
     std::thread thread{};
   };
   using Lock = std::unique_lock<std::mutex>;

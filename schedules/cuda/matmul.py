@@ -25,7 +25,8 @@ def kernel(spec: MatmulSpec, tile: BlockTile) -> tirx.PrimFunc:
     blocks = ceil_div(spec.m, tile.rows), ceil_div(spec.n, tile.columns), spec.batch
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
-        if spec.n % LANES:  # with all the registers there are ptxas keeps the address of every single result, and spills
+        # With all the registers there are ptxas keeps the address of every single result, and spills.
+        if spec.n % LANES and tile.shares == 1:
             T.func_attr({RESIDENT: _RESIDENT_THREADS})
         if not spec.tensors:  # y may be one of the epilogue's tensors
             T.func_attr({"tirx.noalias": True})

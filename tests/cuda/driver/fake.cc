@@ -48,13 +48,17 @@ const char* FakeLive() {
 // Memory of the device that tensors of a caller lie in.
 uint64_t FakeAllocate(size_t nbytes) {
   const Lock lock(device().mutex);
-  void* data = mmap(nullptr, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* data = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) std::abort();
+  std::memset(data, 0xff, nbytes);
+  mprotect(data, nbytes, PROT_NONE);
   const auto at = reinterpret_cast<uint64_t>(data);
   device().mapped[at] = {at, nbytes};
   return at;
 }
 void FakeFree(uint64_t at) {
-  const Lock lock(device().mutex);
+  Lock lock(device().mutex);
+  device().changed.wait(lock, [] { return device().late_writes == 0; });
   munmap(reinterpret_cast<void*>(at), device().mapped[at].nbytes);
   device().mapped.erase(at);
 }

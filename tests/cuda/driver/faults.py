@@ -23,7 +23,7 @@ from tests.runtime.test_exchanges import STATE, WIDTH, Rings
 from tests.runtime.tiny import Tiny, close_to
 
 REFUSED, USELESS = 2, 999  # out of memory; an error after which a context gives nothing else
-_OPENING = 100  # of the first calls each is tried
+_OPENING = 100  # of the first calls each is tried, or every second
 
 
 class Subject(Protocol):
@@ -112,7 +112,7 @@ def try_calls(fake: Fake, subject: Subject, code: int, *, integrated: int = 0, s
     fake.set(integrated=integrated)
     assert not life(subject)
     most, before, failed = fake.calls, fake.live, Counter()
-    for number in [*range(1, min(most, _OPENING), min(stride, 2)), *range(_OPENING, most, stride)]:
+    for number in [*range(1, min(most, _OPENING), min(stride, 2)), *range(min(most, _OPENING), most + 1, stride)]:
         fake.set(integrated=integrated, fail_at=number, fail_with=code)
         errors = life(subject)
         failed[fake.failed] += 1
