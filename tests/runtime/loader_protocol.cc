@@ -1,10 +1,10 @@
 // Every order in which the loader, an inference and somebody who changes the budget may take their steps.
 //
 // The loader is the runtime's own code. The session that uses it is told again in a few lines, after session.cc. Storage
-// answers early or late, and fails where that is asked for. What has to hold: a step finds the weights that were loaded for
-// it, as long as it computes; nothing else is written where a read is in flight, and nothing read where there is no arena;
-// every part is prepared once, and by an inference only if it waits for that;
-// inferences begin anew only if the budget shrank, and fail only if storage did; everybody comes to an end.
+// answers early or late, and fails where that is asked for; so does a device. What has to hold: a step finds the weights that
+// were loaded for it, as long as it computes; nothing else is written where a read is in flight, and nothing read where there
+// is no arena; every part is prepared once, and by an inference only if it waits for that;
+// inferences begin anew only if the budget shrank, and fail only if storage or a device did; everybody comes to an end.
 //
 // Weights are numbers. A step wipes out what it read unless that is pinned: what is there is there because it was read anew.
 #include <tvm/ffi/error.h>
@@ -18,6 +18,7 @@
 
 #include "explorer.h"
 #include "loader_scenarios.h"
+#include "storage/delivery.h"
 #include "storage/loader.h"
 
 using explore::At;
@@ -25,6 +26,7 @@ using explore::Require;
 using explore::Until;
 using flexcomp::Atomic;
 using flexcomp::ByteSource;
+using flexcomp::Delivery;
 using flexcomp::InFlight;
 using flexcomp::Load;
 using flexcomp::Loader;
@@ -142,6 +144,24 @@ class Making final : public flexcomp::Preparer {
 };
 
 Making* making;
+
+// Memory of a device, told as if the reads reached it.
+class Delivering final : public Delivery {
+ public:
+  bool Free(uint32_t) noexcept override { return !Refuses("free places"); }
+  std::byte* Begin(std::byte* place, uint64_t) noexcept override { return Refuses("begin a delivery") ? nullptr : place; }
+  bool End(uint32_t) noexcept override { return !Refuses("deliver"); }
+  void Drop() noexcept override {}
+  bool Complete(uint32_t) noexcept override { return !Refuses("complete a load"); }
+  void Settle() noexcept override {}
+  [[noreturn]] void Throw() const override { TVM_FFI_THROW(ExecutionError) << "refused"; }
+
+ private:
+  static bool Refuses(const char* what) noexcept {
+    if (world->faults == 0 || At(what, nullptr, 2) == 0) return false;
+    return --world->faults, ++world->failed, true;
+  }
+};
 
 // ------------------------------------------------------------------------------------------- the session
 
@@ -327,6 +347,7 @@ explore::Explored Explore(const Scenario& now) {
   making = Make<Making>();
   auto* file = Make<WeightsFile>("weights", std::move(own));
   loader = Make<Loader>(*file, flexcomp::CpuSet(), false);
+  if (now.delivered) loader->Deliver(Make<Delivering>());
   for (const Rung* rung : now.rungs) loader->Reserve(rung->loads);
   Activate();
   allocating = false;

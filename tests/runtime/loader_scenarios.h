@@ -56,6 +56,7 @@ inline const Rung kAllPinned{{Pinned(0, 0), Pinned(1, 1)}, {{1, {0}}, {2, {1}}}}
 inline const Rung kPrepared{{Made(0, 3, 0, 0, true), Made(1, 3, 1, 0, false), Made(2, 3, 2, 1, false)}, {{1, {0}}, {2, {1}}, {3, {2}}}};
 inline const Rung kOnePrepared{{Made(0, 1, 0, 0, false)}, {{1, {0}}}};
 inline const Rung kPreparedAhead{{Made(0, 3, 0, 1, false, true), Made(1, 3, 1, 0, false)}, {{1, {0}}, {2, {1}}}};
+inline const Rung kAheadEarly{{Ahead(0, 0, 1), Streamed(1, 1, 0)}, {{1, {0}}, {2, {1}}}};
 inline const Rung kOnePreparedAhead{{Made(0, 1, 0, 1, false, true)}, {{1, {0}}}};
 
 inline const Rung kApart{{Apart(0, 2, 4, 0), Made(1, 4, 5, 0, false), Apart(2, 3, 4, 1)}, {{1, {0}}, {2, {1}}, {3, {2}}}};
@@ -73,6 +74,7 @@ struct Scenario {
   bool queued;
   bool warm = false;  // the first of them computes nothing
   bool lane = false;  // somebody else may use the arena between them, but what stays in it
+  bool delivered = false;  // a device, which may refuse to
 };
 
 inline const Scenario kScenarios[] = {
@@ -122,6 +124,10 @@ inline const Scenario kScenarios[] = {
     {"lane, filled", {&kMixed}, 3, 0, 0, true, true, true},
     {"lane, by copies", {&kMixed}, 3, 0, 0, false, false, true},
     {"lane, faults", {&kMixed}, 2, 0, 1, true, false, true},
+    {"refused, all ahead", {&kAllAhead}, 4, 0, 1, true, false, false, true},
+    {"refused, ahead beside others", {&kAheadEarly}, 3, 0, 1, true, false, false, true},
+    {"refused, filled", {&kMixed}, 3, 0, 1, true, true, false, true},
+    {"refused, switches", {&kOneAhead, &kOnePinned}, 1, 1, 1, true, false, false, true},
     {"switches by copies, filled", {&kOnePinned, &kOneKept}, 2, 1, 0, false, true},
 };
 

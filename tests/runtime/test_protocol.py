@@ -84,6 +84,10 @@ def objects(tmp_path_factory) -> dict[str, Path]:
             "base/shared_work.h", "    done_.WaitEqual(parts_);", "    //",
             "prepared: ", id="work ends before its last part",
         ),
+        pytest.param(
+            "storage/loader.cc", "  if (Drain()) Fail(turn, failure);", "  Fail(turn, failure);",
+            "refused, ahead beside others: nobody can go on", id="a refusal drops reads that somebody waits for",
+        ),
         pytest.param("storage/loader.h", "kTurns = 4", "kTurns = 2", "all read ahead: ", id="turns are used again too soon"),
         pytest.param(
             "base/counter.h", f"{_STORE}    WakeUp();\n",

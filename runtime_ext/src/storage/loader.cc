@@ -208,9 +208,7 @@ bool Loader::AwaitComputed(Turn& turn, uint32_t steps, uint32_t j, Turn& own) no
     if (turn.computed.Get() < steps && !EndRead()) return false;
   }
   if (turn.computed.WaitAtLeast(steps) == kAborted) return Drain() && false;
-  if (delivery_ == nullptr || delivery_->Free(steps)) return true;
-  Fail(own, {kUndelivered, j, loads_[j].source});
-  return false;
+  return delivery_ == nullptr || delivery_->Free(steps) || GiveUp(own, {kUndelivered, j, loads_[j].source});
 }
 
 bool Loader::BeginEarly(uint32_t j, Turn& turn) noexcept {
@@ -262,15 +260,14 @@ bool Loader::BeginChunk(const Read& read) noexcept {
     beginning_.Set(1);
     if (interrupted_) {
       beginning_.Set(0);
-      return Drain() && (Fail(*read.turn, {}), false);
+      return GiveUp(*read.turn, {});
     }
   }
   if (read.nbytes == 0) return reads_.Push(read), true;
   std::byte* const target = TargetOf(read);
   if (target == nullptr) {
     beginning_.Set(0);
-    Fail(*read.turn, {kUndelivered, read.load, loads_[read.load].source + read.at});
-    return false;
+    return GiveUp(*read.turn, {kUndelivered, read.load, loads_[read.load].source + read.at});
   }
   reads_.Push(read);
   in_flight_nbytes_ += read.nbytes;
@@ -352,6 +349,11 @@ void Loader::Fail(Turn& turn, const Failure& failure) noexcept {
     if (delivery_ != nullptr) delivery_->Drop();
   }
   in_flight_nbytes_ = 0;
+}
+
+bool Loader::GiveUp(Turn& turn, const Failure& failure) noexcept {
+  if (Drain()) Fail(turn, failure);
+  return false;
 }
 
 bool Loader::Drain() noexcept {

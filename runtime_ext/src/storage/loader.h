@@ -201,6 +201,8 @@ class Loader {
   bool Bring(const Read& read) noexcept;
   // Tells whoever waits for loads of this inference that none comes any more, and ends all reads.
   void Fail(Turn& turn, const Failure& failure) noexcept;
+  // The same behind reads that were begun: the inference before it may wait for some of them. False.
+  bool GiveUp(Turn& turn, const Failure& failure) noexcept;
   // Ends the oldest read, and says so if that was the end of its load. False: it failed, or loading is given up.
   bool EndRead() noexcept;
   // Whether the oldest read can be ended at once, and it is time for that before another is begun.
