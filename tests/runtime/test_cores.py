@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -96,8 +97,12 @@ def test_a_build_for_this_machine_counts_its_big_cores():
 
 
 def threads_of_this_process() -> dict[int, set[int]]:
-    """Where each thread may run."""
-    return {int(task.name): os.sched_getaffinity(int(task.name)) for task in Path("/proc/self/task").iterdir()}
+    """Where each thread may run; one may end meanwhile."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            found[int(task.name)] = os.sched_getaffinity(int(task.name))
+    return found
 
 
 def masks(tiny, x, **options):
