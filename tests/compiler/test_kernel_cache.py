@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,13 +20,12 @@ from flexcomp.cache import KernelCache
 from flexcomp.compiler import kernel_compiler, machine_code, workers
 from flexcomp.errors import CompilerError
 from flexcomp.schedules.row_bands import RowKernel
-from tests.compiler.test_build import network
 
 BUILD = """
 import sys
 import flexcomp
 from flexcomp.compiler import kernel_compiler, workers
-from tests.compiler.test_build import network
+from tests.compiler.test_kernel_cache import network
 kernel_compiler._WORTH_PROCESSES = int(sys.argv[2])
 flexcomp.build(network(), budget=0.5, target="llvm -mcpu=x86-64-v3").export_library(sys.argv[1])
 """
@@ -37,12 +37,29 @@ def wanted(tmp_path_factory):
     return exported(tmp_path_factory.mktemp("wanted"), cache=False)
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A cache that one build has filled, to be copied."""
+    folder = tmp_path_factory.mktemp("filled")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLEXCOMP_CACHE", str(folder / "cache"))
+        exported(folder / "first")
+    return folder / "cache"
+
+
 @pytest.fixture
-def kept(tmp_path, monkeypatch):
-    """A new cache, with all kernels in it."""
-    monkeypatch.setenv("FLEXCOMP_CACHE", str(tmp_path / "cache"))
-    exported(tmp_path / "first")
+def kept(filled, tmp_path, monkeypatch):
+    """A cache of the test's own, with all kernels in it."""
+    monkeypatch.setenv("FLEXCOMP_CACHE", str(shutil.copytree(filled, tmp_path / "cache")))
     return KernelCache()
+
+
+def network():
+    """Layers with kernels of several families, the first two in bands of rows, too."""
+    g = Graph("tiny", seed=1)
+    x = g.max_pool(g.relu(g.conv(g.input("x", (1, 3, 32, 32)), 16, 3)), 4, 4)
+    x = g.op("Flatten", x, axis=1, channels=16 * 8 * 8)
+    return g.model(g.dense(x, 8), (1, 8))
 
 
 def exported(folder, **options) -> bytes:
@@ -54,9 +71,8 @@ def exported(folder, **options) -> bytes:
 def in_bands():
     """A network whose smallest plans compute its largest layers in bands of rows."""
     g = Graph("banded", seed=3)
-    x = g.relu(g.conv(g.input("x", (1, 3, 64, 64)), 32, 3))
-    x = g.max_pool(g.relu(g.conv(x, 32, 3)), 2, 2)
-    return g.model(g.conv(x, 8, 1), (1, 8, 32, 32))
+    x = g.relu(g.conv(g.input("x", (1, 3, 32, 32)), 16, 3))
+    return g.model(g.max_pool(x, 2, 2), (1, 16, 16, 16))
 
 
 def entries(kept):
