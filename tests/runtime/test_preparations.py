@@ -112,10 +112,16 @@ def test_budgets_may_change_at_any_time(once, inputs, expected):
 @pytest.mark.parametrize("weights", ["float16", "int8"])
 def test_prepared_from_narrow_weights(weights, inputs, tmp_path):
     """All rungs compute the same function, whether transforms were made of the rounded weights now or when it was built."""
+    g = Graph("narrow", seed=3)
+    x = g.relu(g.conv(g.relu(g.conv(g.input("x", (1, 3, 32, 32)), 64, 3)), 64, 3))
+    model = g.model(g.op("GlobalAveragePool", g.conv(g.relu(g.conv(x, 256, 1)), 256, 1)), (1, 256, 1, 1))
     results = []
     for store in ("once", "prepared"):
-        artifact = flexcomp.build(network(), target="llvm -mcpu=x86-64-v3", store=store, threads=1, weights=weights)
+        artifact = flexcomp.build(model, target="llvm -mcpu=x86-64-v3", store=store, threads=1, weights=weights)
         assert bool(loads(artifact.program)) == (store == "once")
+        if store == "once":
+            transformed = {artifact.program.layers[load.prepared.layer].implementation.split()[0] for load in loads(artifact.program)}
+            assert transformed & {"winograd", "strassen"}
         artifact.export_library(tmp_path / f"{store}.so")
         for rung in (artifact.program.rungs[0], artifact.program.rungs[-1]):
             with flexcomp.load(tmp_path / f"{store}.so", budget=rung.budget) as session:

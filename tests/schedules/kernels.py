@@ -13,8 +13,10 @@ TARGET = resolve_target({"mcpu": "x86-64-v3"})
 
 
 def library(functions: dict[str, tirx.PrimFunc], target: CompileTarget = TARGET) -> tvm.runtime.Module:
-    """One module of all `functions`, compiled as `flexcomp.build` compiles kernels."""
-    return compile_module(functions, target)
+    """One module of all `functions`, compiled as `flexcomp.build` compiles kernels. None asks the runtime for memory."""
+    module = compile_module(functions, target)
+    assert "AllocWorkspace" not in runtime_calls(module)
+    return module
 
 
 def call(function, *inputs: np.ndarray, out: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
@@ -28,8 +30,3 @@ def call(function, *inputs: np.ndarray, out: tuple[int, ...], dtype: str = "floa
 def runtime_calls(module: tvm.runtime.Module) -> set[str]:
     """What kernels ask the runtime for, e.g. AllocWorkspace, ParallelLaunch."""
     return set(re.findall(r"TVMBackend(\w+)\b(?! =)", module.inspect_source("ll")))
-
-
-def assert_no_workspace(functions: dict[str, tirx.PrimFunc]) -> None:
-    """No kernel asks the runtime for memory."""
-    assert "AllocWorkspace" not in runtime_calls(library(functions))

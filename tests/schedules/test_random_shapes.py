@@ -1,4 +1,4 @@
-"""Every kernel family against NumPy over random shapes, and without asking the runtime for memory.
+"""Every kernel family against NumPy over random shapes.
 
     FLEXCOMP_SHAPES=200 python -m pytest tests/schedules/test_random_shapes.py tests/schedules/operators/test_attention.py
 
@@ -47,8 +47,6 @@ def test_random_shapes(family):
         seen.update(case.name for case in cases)
         with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
             compiled = library({f"kernel_{i}": case.build() for i, case in enumerate(cases)})
-        code = compiled.inspect_source("ll").replace("__TVMBackendAllocWorkspace =", "")
-        assert "AllocWorkspace" not in code, f"one of {[case.name for case in cases]} requests workspace"
         for i, case in enumerate(cases):
             try:
                 case.check(compiled[f"kernel_{i}"])
