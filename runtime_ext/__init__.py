@@ -17,6 +17,7 @@ __all__ = [
     "build_runtime_object",
     "headers",
     "include_folders",
+    "joined",
     "link_options",
     "planner",
     "program_units",
@@ -94,30 +95,28 @@ def include_folders() -> list[Path]:
     return [folder, folder / "src"]
 
 
+def joined(units: Iterable[Path]) -> str:
+    """One C++ source made of several, in which no name of an unnamed namespace may come twice.
+
+    Most of what a compiler does with one of them is to read headers and to instantiate their templates: here it does so once.
+    """
+    return "".join(f'#include "{unit}"\n' for unit in units)
+
+
 def build_runtime_object(compiler: str, output: str | Path, options: Iterable[str] = ()) -> Path:
     """Compile the runtime with another C++ compiler, e.g. `aarch64-linux-gnu-g++`, into one object."""
     from tvm_ffi.libinfo import find_include_path
 
     output = Path(output)
-    parts = []
     flags = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
     source_folder = _installed("src/module.cc").parent
     flags += ["-D_FILE_OFFSET_BITS=64", f"-I{find_include_path()}", f"-I{source_folder}", *options]
-    try:
-        for source in sorted(source_folder.rglob("*.cc")):
-            parts.append(output.with_name(f"{output.name}.{source.parent.name}.{source.stem}.o"))
-            _run([compiler, *flags, "-c", str(source), "-o", str(parts[-1])])
-        _run([compiler, "-r", "-nostdlib", "-o", str(output), *map(str, parts)])
-    finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
-    return output
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [compiler, *flags, "-x", "c++", "-c", "-", "-o", str(output)]
+    source = joined(sorted(source_folder.rglob("*.cc")))
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
+    return output
 
 
 def _native(name: str) -> Path:

@@ -88,11 +88,11 @@ def _compile(
     from tvm_ffi.libinfo import find_include_path
 
     command = [*compiler.split(), "-std=c++20", "-O2", "-D_FILE_OFFSET_BITS=64", f"-I{find_include_path()}"]
-    command += [*(f"-I{folder}" for folder in runtime_ext.include_folders()), *map(str, units), "-o", str(output)]
+    command += [*(f"-I{folder}" for folder in runtime_ext.include_folders()), "-x", "c++", "-", "-o", str(output)]
     command += [*options, *(f"-L{library.parent}" for library in libraries)]
     command += [f"-l{library.stem.removeprefix('lib')}" for library in libraries]
     command += ["-lpthread", "-Wl,-rpath,$ORIGIN"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=runtime_ext.joined(units), capture_output=True, text=True, check=False)
     if done.returncode or not output.exists():
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise TargetError(f"cannot compile the {name} with {compiler}: {reason}")

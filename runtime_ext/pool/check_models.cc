@@ -9,7 +9,6 @@ namespace {
 
 constexpr size_t kMostModels = 256;
 constexpr size_t kMostRungs = 1024;
-constexpr uint64_t kMostBytes = uint64_t{1} << 43;  // of a range: all sums are exact as doubles
 
 }  // namespace
 
@@ -27,8 +26,8 @@ void CheckShareModels(std::span<const ShareModel> models) {
     double most = 0;
     for (size_t j = 0; j < model.rungs.size(); ++j) {
       const ShareRung& rung = model.rungs[j];
-      if (rung.working > kMostBytes || rung.kept > kMostBytes)
-        RaiseError("InputError", "rung ", j, " of model ", i, " is larger than ", kMostBytes, " bytes");
+      if (rung.working > kMostShareBytes || rung.kept > kMostShareBytes)
+        RaiseError("InputError", "rung ", j, " of model ", i, " is larger than ", kMostShareBytes, " bytes");
       if (!std::isfinite(rung.seconds) || rung.seconds < 0)
         RaiseError("InputError", "rung ", j, " of model ", i, " takes ", rung.seconds, " seconds");
       most = std::max(most, rung.seconds);

@@ -13,8 +13,6 @@ namespace {
 namespace ffi = tvm::ffi;
 namespace json = tvm::ffi::json;
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 43;  // as of shares
-
 ffi::Function Find(const ffi::Module& module, const char* name) {
   auto function = module->GetFunction(name);
   if (!function.has_value())
@@ -24,24 +22,24 @@ ffi::Function Find(const ffi::Module& module, const char* name) {
 }
 
 template <typename T>
-T Member(const json::Object& object, const char* name) {
+T FieldOf(const json::Object& object, const char* name) {
   const auto value = object.Get(ffi::String(name));
   if (value.has_value())
     if (auto cast = value->template try_cast<T>()) return *std::move(cast);
   RaiseError("ArtifactError", "the library does not say its \"", name, "\": build it again");
 }
 
-uint64_t Bytes(const json::Object& object, const char* name) {
-  const auto number = Member<int64_t>(object, name);
-  if (number < 0 || static_cast<uint64_t>(number) > kMostBytes) RaiseError("ArtifactError", "the library's \"", name, "\" is ", number);
+uint64_t BytesOf(const json::Object& object, const char* name) {
+  const auto number = FieldOf<int64_t>(object, name);
+  if (number < 0 || static_cast<uint64_t>(number) > kMostShareBytes) RaiseError("ArtifactError", "the library's \"", name, "\" is ", number);
   return static_cast<uint64_t>(number);
 }
 
 uint64_t Pages(uint64_t nbytes) noexcept { return (nbytes + SystemPage() - 1) / SystemPage() * SystemPage(); }
 
 ShareRung RungOf(const json::Object& rung) {
-  const uint64_t arena = Bytes(rung, "arena_bytes"), working = Bytes(rung, "working_bytes");
-  const auto seconds = Member<double>(rung, "predicted_ms") * 1e-3;
+  const uint64_t arena = BytesOf(rung, "arena_bytes"), working = BytesOf(rung, "working_bytes");
+  const auto seconds = FieldOf<double>(rung, "predicted_ms") * 1e-3;
   if (working > arena || !std::isfinite(seconds) || seconds < 0) Raise("ArtifactError", "the library's ladder is wrong: build it again");
   return {Pages(working), Pages(arena - working), seconds};
 }
@@ -51,15 +49,15 @@ ShareRung RungOf(const json::Object& rung) {
 Network::Network(const ffi::Module& program, std::string library, std::string weights, const json::Object& given, const LanePlace& place)
     : library_(std::move(library)), weights_(std::move(weights)) {
   const auto info = json::Parse(Find(program, "summary")().cast<ffi::String>()).cast<json::Object>();
-  for (const json::Value& rung : Member<json::Array>(info, "ladder")) ladder_.push_back(RungOf(rung.cast<json::Object>()));
+  for (const json::Value& rung : FieldOf<json::Array>(info, "ladder")) ladder_.push_back(RungOf(rung.cast<json::Object>()));
   if (ladder_.empty()) Raise("ArtifactError", "the library has no ladder: build it again");
-  state_nbytes_ = Pages(Bytes(info, "state_bytes"));
-  ports_ = Member<json::Array>(info, "inputs").size() + Member<json::Array>(info, "outputs").size();
+  state_nbytes_ = Pages(BytesOf(info, "state_bytes"));
+  ports_ = FieldOf<json::Array>(info, "inputs").size() + FieldOf<json::Array>(info, "outputs").size();
 
   json::Object options;
   for (const auto& [name, value] : given) options.Set(name, value);
   options.Set("library_path", ffi::String(library_));
-  options.Set("budget_bytes", Member<json::Array>(info, "ladder")[0].cast<json::Object>()["budget_bytes"]);
+  options.Set("budget_bytes", FieldOf<json::Array>(info, "ladder")[0].cast<json::Object>()["budget_bytes"]);
   options.Set("lane_address", static_cast<int64_t>(reinterpret_cast<intptr_t>(place.memory.base())));
   options.Set("lane_bytes", static_cast<int64_t>(place.memory.reserved()));
   options.Set("other_threads", int64_t{place.other_threads});

@@ -12,6 +12,8 @@
 
 namespace flexcomp {
 
+constexpr uint64_t kMostShareBytes = uint64_t{1} << 43;  // of a range: all sums are exact as doubles
+
 struct ShareRung {
   uint64_t working = 0;  // bytes
   uint64_t kept = 0;     // bytes

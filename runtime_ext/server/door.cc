@@ -15,7 +15,7 @@ namespace {
 // A greeting takes one round trip. Of more at a time the oldest has to go: it had its chance.
 constexpr size_t kMostVisitors = 64;
 constexpr size_t kMostGuests = 16;
-constexpr std::chrono::seconds kRest{1};
+constexpr std::chrono::seconds kListenerRest{1};
 
 }  // namespace
 
@@ -52,7 +52,7 @@ void Door::Accept() {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno != EAGAIN) {
         Say(std::string("cannot let a client in: ") + std::strerror(errno));
-        rest_until_ = Clock::now() + kRest;
+        rest_until_ = Clock::now() + kListenerRest;
       }
       return;
     }

@@ -25,7 +25,7 @@
 namespace flexcomp::server {
 namespace {
 
-constexpr std::chrono::seconds kAskTracker{2}, kRest{1};
+constexpr std::chrono::seconds kAskTracker{2}, kTrackerRest{1};
 
 // Signals that are read, one after the other, instead of interrupting something: they must find a session's folder removed.
 class Signals {
@@ -132,7 +132,7 @@ class Server {
   }
 
   void Rest(const std::string& trouble) {
-    ask_at_ = Clock::now() + kRest;
+    ask_at_ = Clock::now() + kTrackerRest;
     if (trouble != last_trouble_) Say(last_trouble_ = trouble);
   }
 

@@ -22,7 +22,7 @@ namespace {
 namespace ffi = tvm::ffi;
 namespace fs = std::filesystem;
 
-[[noreturn]] void Fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
+[[noreturn]] void FailSystem(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
 
 // What TVM's side of the protocol expects of a server; all else is in libtvm_runtime.
 void RegisterFunctions(const fs::path& folder) {
@@ -79,7 +79,7 @@ Session::Session(UniqueFd connection, const std::string& work_dir, Limits limits
       folder_((fs::absolute(work_dir) / "flexcomp-session-XXXXXX").string()),
       limits_(limits),
       over_at_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits.seconds))) {
-  if (::mkdtemp(folder_.data()) == nullptr) Fail("cannot make a folder in " + work_dir);
+  if (::mkdtemp(folder_.data()) == nullptr) FailSystem("cannot make a folder in " + work_dir);
   const pid_t parent = ::getpid();
   child_ = ::fork();
   if (child_ == 0) {
@@ -94,7 +94,7 @@ Session::Session(UniqueFd connection, const std::string& work_dir, Limits limits
   std::error_code ignored;
   fs::remove_all(folder_, ignored);
   errno = error;
-  Fail("cannot make a process for a session");
+  FailSystem("cannot make a process for a session");
 }
 
 Session::~Session() {

@@ -29,7 +29,7 @@ def test_it_says_when_others_have_its_core(tiny):
     others = [subprocess.Popen(["taskset", "-c", core, sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
         done = subprocess.run(
-            ["taskset", "-c", core, *COMMAND, tiny.library, "--threads", "1", "--repeat", "3000"],
+            ["taskset", "-c", core, *COMMAND, tiny.library, "--threads", "1", "--repeat", "300"],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
     finally:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -45,23 +46,24 @@ _LAYERS = 4
 
 def driver() -> Path:
     """The program, compiled unless that was done before."""
-    units = [*(unit for folder in SOURCES for unit in sorted(folder.rglob("*.cc"))), HERE / "everything.cc", HERE / "pooled.cc"]
+    runtime, pool = (sorted(folder.rglob("*.cc")) for folder in SOURCES)
+    units = {"runtime": runtime, "pool": [*pool, HERE / "pooled.cc"], "everything": [HERE / "everything.cc"]}
     headers = [*runtime_ext.headers(), *sorted(HERE.glob("*.h"))]
     # It finds libtvm_ffi where this environment has it.
-    folder = cache_for("everything", f"{_COMPILER} {_FFI}", [*units, *headers])
+    folder = cache_for("everything", f"{_COMPILER} {_FFI}", [*chain(*units.values()), *headers])
     program = folder / "everything"
     if program.exists():
         return program
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        objects = [Path(scratch) / f"{unit.stem}.o" for unit in units]
+        objects = [Path(scratch) / f"{name}.o" for name in units]
 
-        def compile_one(pair: tuple[Path, Path]) -> None:
-            unit, output = pair
-            _call(f"{_COMPILER} {_INCLUDES} -isystem{_FFI / 'include'} -c", unit, "-o", output)
+        def compile_one(sources: list[Path], output: Path) -> None:
+            command = f"{_COMPILER} {_INCLUDES} -isystem{_FFI / 'include'} -x c++ -c - -o".split()
+            subprocess.run([*command, output], input=runtime_ext.joined(sources), text=True, check=True)
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(compile_one, zip(units, objects, strict=True)))
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            list(threads.map(compile_one, units.values(), objects))
         linked = Path(scratch) / program.name
         lib = _FFI / "lib"
         _call(_COMPILER, *objects, "-o", linked, f"-L{lib}", "-ltvm_ffi", f"-Wl,-rpath,{lib}", "-ldl", "-pthread")

@@ -11,7 +11,7 @@ namespace {
 
 // One read, and all that are in flight: enough to keep a device busy, which with reads of 64 KiB takes four or more
 // at a time; no more, so that giving up or a failing device is noticed soon.
-constexpr uint64_t kChunk = 1 << 20;
+constexpr uint64_t kReadChunk = 1 << 20;
 constexpr uint64_t kMostBytesInFlight = 2 << 20;
 
 // Looks before sleeping, where that takes nothing from anybody: some hundred microseconds. Waking up takes some fifty, and
@@ -216,7 +216,7 @@ bool Loader::BeginEarly(uint32_t j, Turn& turn) noexcept {
   while (early_load_ < loads_.size() && !IsReadOnce(early_load_)) ++early_load_;
   if (early_load_ >= loads_.size()) return false;
   const Load& load = loads_[early_load_];
-  const uint64_t nbytes = std::min(kChunk, load.nbytes - early_at_);
+  const uint64_t nbytes = std::min(kReadChunk, load.nbytes - early_at_);
   if (EnoughInFlight(nbytes) || interrupted()) return false;
   if (!BeginChunk({early_load_, &turn, SpanOf(early_load_, turn), early_at_, nbytes, false})) return false;
   early_at_ += nbytes;
@@ -232,7 +232,7 @@ bool Loader::BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans, uint32_t behind
   uint64_t at = there ? load.nbytes : j == early_load_ ? early_at_ : 0;
   if (j >= early_load_) early_load_ = j + 1, early_at_ = 0;
   do {
-    const uint64_t nbytes = std::min(kChunk, load.nbytes - at);
+    const uint64_t nbytes = std::min(kReadChunk, load.nbytes - at);
     // What has arrived is said before more is begun: some file systems read while a read is begun.
     // Nor is more begun once loading is given up: the arena's memory may be gone, and should not come back.
     while (reads_.size() > 0 && (EnoughInFlight(nbytes) || interrupted() || OldestReady()))

@@ -13,7 +13,7 @@
 namespace flexcomp {
 namespace {
 
-constexpr size_t kChunk = 1 << 20;  // bytes of the file in memory while checksums are computed
+constexpr size_t kChecksumChunk = 1 << 20;  // bytes of the file in memory while checksums are computed
 
 // Mapped: every thread that opens models would keep a heap of this size.
 class PageBuffer {
@@ -43,9 +43,9 @@ std::string LayerAt(const Program& program, uint64_t offset) {
 // Calls visit(offset, data, nbytes) for consecutive pieces of [begin, begin + nbytes).
 template <typename Visit>
 void Scan(ByteSource& source, const std::string& path, uint64_t begin, uint64_t nbytes, Visit visit) {
-  const PageBuffer buffer(std::min<uint64_t>(kChunk, RoundUp(nbytes, kPage)));
-  for (uint64_t at = 0; at < nbytes; at += kChunk) {
-    const uint64_t piece = std::min<uint64_t>(kChunk, nbytes - at);
+  const PageBuffer buffer(std::min<uint64_t>(kChecksumChunk, RoundUp(nbytes, kPage)));
+  for (uint64_t at = 0; at < nbytes; at += kChecksumChunk) {
+    const uint64_t piece = std::min<uint64_t>(kChecksumChunk, nbytes - at);
     if (const int error = source.Read(begin + at, buffer.get(), RoundUp(piece, kPage)))
       RaiseError("ArtifactError", "cannot read the weights file ", path, ": ", ErrnoText(error));
     visit(at, buffer.get(), piece);
