@@ -143,7 +143,7 @@ class Client {
 
 void RequireKnown(const char* option, const std::map<std::string, double>& numbers, const std::vector<std::unique_ptr<Client>>& clients) {
   for (const auto& [name, number] : numbers)
-    if (std::ranges::none_of(clients, [&](const auto& client) { return client->name() == name; }))
+    if (std::ranges::none_of(clients, [&known = name](const auto& client) { return client->name() == known; }))
       throw UsageError(std::string(option) + ": there is no model " + name);
 }
 
