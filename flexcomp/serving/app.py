@@ -122,7 +122,7 @@ def _repository(app: FastAPI, service: Service) -> None:
     async def parameters(request: Request, known: dict[str, type]) -> dict[str, Any]:
         """The JSON object in the body, if there is one, whose known entries have their types."""
         with service.room.share() as share:
-            body = bytes(await read_body(request, share, _MOST_NBYTES, service.body_within_s))
+            body = await read_body(request, share, _MOST_NBYTES, service.body_within_s)
             try:
                 asked = json.loads(body) if body.strip() else {}
             except (ValueError, RecursionError) as error:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import anyio
-import numpy as np
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -74,8 +73,8 @@ class Share:
         self.nbytes = nbytes
 
 
-async def read_body(request: Request, share: Share, most_nbytes: int, within_s: float) -> memoryview:
-    """The body, whose bytes count in `share`, and which arrays may share. Raises Refusal, starlette's ClientDisconnect.
+async def read_body(request: Request, share: Share, most_nbytes: int, within_s: float) -> bytearray:
+    """The body, whose bytes count in `share`. Raises Refusal, starlette's ClientDisconnect.
 
     A length that is above `most_nbytes` is refused before anything is read, a body without a length where it gets there.
     """
@@ -87,21 +86,18 @@ async def read_body(request: Request, share: Share, most_nbytes: int, within_s: 
     if declared is not None:
         _bound(declared, most_nbytes)
         share.grow(declared)
-    # In one piece: what grows is copied, and several that grow in turns leave holes as large as they are. Pages that nothing
-    # arrives in take no memory.
-    body = bytearray() if declared is None else memoryview(np.empty(declared, np.uint8))
-    arrived = 0
+    body = bytearray()  # which, unlike bytes, arrays may share
     with anyio.move_on_after(within_s) as reading:
         async for chunk in request.stream():
-            began, arrived = arrived, arrived + len(chunk)
-            if arrived > share.nbytes:
-                _bound(arrived, most_nbytes)
-                share.grow(arrived)
-            body[began:arrived] = chunk
+            nbytes = len(body) + len(chunk)
+            if nbytes > share.nbytes:
+                _bound(nbytes, most_nbytes)
+                share.grow(nbytes)
+            body += chunk
     if reading.cancelled_caught:
-        words = f"of the body, {arrived} bytes arrived in {within_s:g} seconds"
+        words = f"of the body, {len(body)} bytes arrived in {within_s:g} seconds"
         raise Refusal(LATE_BODY, words, headers={"Connection": "close"})
-    return memoryview(body)[:arrived]
+    return body
 
 
 def _length(request: Request) -> int | None:

@@ -57,14 +57,14 @@ def most_nbytes(ports: Sequence[TensorInfo]) -> int:
 
 
 def read_request(
-    body: bytes | memoryview, header: str | None, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+    body: bytes | bytearray, header: str | None, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
 ) -> Request:
     """The request in `body`, whose first `header` bytes are JSON, all of them if it is None.
 
     Raises InputError, which says what is wrong and what is expected.
     """
     length = _json_nbytes(header, len(body))
-    asked = _object(_parsed(bytes(body[:length])), "the request")
+    asked = _object(_parsed(body[:length]), "the request")
     parameters = _object(asked.get("parameters", {}), "parameters")
     given = _by_name(asked.get("inputs"), "inputs")
     expected = {port.name: port for port in inputs}
@@ -127,7 +127,7 @@ def _json_nbytes(header: str | None, nbytes: int) -> int:
     return int(header)
 
 
-def _parsed(text: bytes) -> Any:
+def _parsed(text: bytes | bytearray) -> Any:
     def refuse(word: str) -> Any:
         raise InputError(f"the request is not JSON: there is no number {word}")
 
