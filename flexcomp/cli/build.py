@@ -20,6 +20,7 @@ from flexcomp.cli.names import BUDGETS, completed, known_option
 from flexcomp.cli.weight_options import Calibration, MaxError, Weights, weight_types
 from flexcomp.compiler.offered import DEFAULT_STORE, KERNELS, STORES
 from flexcomp.device.presets import GPU_PRESETS, PRESETS
+from flexcomp.errors import InputError
 from flexcomp.files import require_space, require_writable
 from flexcomp.plan import STRATEGIES
 from flexcomp.report.progress import BuildProgress
@@ -94,14 +95,15 @@ def build(
         bool, typer.Option("--cache/--no-cache", help="Keep kernels' machine code for other builds, and use what was kept.")
     ] = True,
     probe: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--probe/--no-probe",
+            show_default=False,
             envvar="FLEXCOMP_PROBE",
             help="Plan for the storage that the output lies on and the speed of a core, measured once, "
-            "if it is for this machine and without --device.",
+            "if it is for this machine and without --device. By default that is tried.",
         ),
-    ] = True,
+    ] = None,
 ) -> None:
     """Compile MODEL for a device and a memory budget."""
     shapes = parse_shapes(input or [])
@@ -136,10 +138,16 @@ def build(
         require_supported(resolved)
         require_linker(resolved)
 
-        if probe and target == "native" and profile is None:
+        if probe is not False and target == "native" and profile is None:
             from flexcomp.compiler import probed_profile
 
-            profile, note = probed_profile(output.absolute().parent, resolved)
+            folder = next(folder for folder in output.absolute().parents if folder.exists())  # the others will be made
+            try:
+                profile, note = probed_profile(folder, resolved)
+            except InputError as error:
+                if probe:
+                    raise
+                note = f"{error}; planned for guessed rates"
             typer.echo(f"{model.name}: {note}", err=True)
         with BuildProgress(model.name) as progress:
             artifact = compile_model(
@@ -164,5 +172,5 @@ def build(
             artifact.export_library(str(output), progress=progress)
         from flexcomp.report import closing_lines
 
-        for line in closing_lines(artifact.program, output, parse_budget(budget)):
+        for line in closing_lines(artifact.program, output, parse_budget(budget), here=target == "native"):
             typer.echo(line)

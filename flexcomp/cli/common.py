@@ -177,6 +177,8 @@ def parse_shapes(options: list[str]) -> dict[str, tuple[int, ...]]:
             shape = ()
         if not name or not shape or min(shape) < 1:
             raise typer.BadParameter(f"'{option}' is not NAME:1,3,224,224", param_hint="'--input'")
+        if name in shapes:
+            raise typer.BadParameter(f"the input '{name}' is given twice", param_hint="'--input'")
         shapes[name] = shape
     return shapes
 
@@ -201,5 +203,7 @@ def parse_files(options: list[str]) -> dict[str, str]:
         name, separator, path = option.partition("=")
         if not (name and separator and path):
             raise typer.BadParameter(f"'{option}' is not NAME=FILE.npy", param_hint="'--input'")
+        if name in files:
+            raise typer.BadParameter(f"the input '{name}' is given twice", param_hint="'--input'")
         files[name] = path
     return files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +29,7 @@ from flexcomp.files import replacing, require_folder, require_writable
 from flexcomp.program import require_library
 from flexcomp.report import budget_rows, median_row, new_table, stdout_console
 from flexcomp.report.progress import BuildProgress
-from flexcomp.runtime import Budget, parse_budget, resolve_in
+from flexcomp.runtime import Budget, checked_inputs, parse_budget, resolve_in
 from flexcomp.units import enough, human_bytes
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def run(
     threads: Threads = None,
     repeat: Annotated[int, typer.Option(min=1, help="How many inferences.")] = 1,
     input: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input; those not given are random.")
+        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input; those not given are random (integers: zero).")
     ] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Write each output here as NAME.npy.")] = None,
     as_json: Json = False,
@@ -91,8 +91,14 @@ def run(
         if output_dir is not None:
             require_folder(output_dir)
     with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
-        network = _upload(device, library)
-        arrays = _inputs(network, given)
+        arrays: dict[str, np.ndarray] = {}
+
+        def check(network: RemoteNetwork) -> None:
+            arrays.update(_inputs(network, given))
+            checked_inputs(network.inputs, arrays, ())
+            resolve_in(budget, network.info)
+
+        network = _upload(device, library, check)
         states = []
         with network.open(budget, threads) as session:
             for _ in range(repeat):
@@ -130,7 +136,7 @@ def measure(
     with exit_on_error(CANNOT_RUN):
         require_library(library)
     with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
-        network = _upload(device, library)
+        network = _upload(device, library, lambda network: [resolve_in(one, network.info) for one in wanted])
         budgets = wanted or [rung.budget_bytes for rung in network.ladder]
         found = []
         with BuildProgress(library.name) as progress:
@@ -200,9 +206,9 @@ def _connected(rpc: str | None, tracker: str | None, key: str | None, wait_s: fl
         yield device
 
 
-def _upload(device: Device, library: Path) -> RemoteNetwork:
+def _upload(device: Device, library: Path, check: Callable[[RemoteNetwork], object]) -> RemoteNetwork:
     with BuildProgress(library.name) as progress:
-        return device.upload(library, progress=progress)
+        return device.upload(library, progress=progress, check=check)
 
 
 def _inputs(network: RemoteNetwork, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -37,7 +37,7 @@ def run(
     warmup: Annotated[int, typer.Option(min=0, help="Inferences before them, which are not timed.")] = 0,
     start: Annotated[str, known_option(STARTS, "Let the first inference load what stays in memory, or load it before")] = "cold",
     input: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input; without any, random ones.")
+        list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input; those not given are random (integers: zero).")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of the random inputs.")] = 0,
     reset_state: Annotated[

@@ -12,8 +12,9 @@ import typer
 from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, finite
 from flexcomp.cli.names import known_option, library_names, numbers_of
 from flexcomp.cli.supervise import pass_signals_on
-from flexcomp.errors import BudgetError, FlexcompError, InputError
-from flexcomp.runtime import Budget, Pool, parse_budget
+from flexcomp.errors import FlexcompError, InputError
+from flexcomp.runtime import Budget, Pool, ladder_of, parse_budget, read_info, shares
+from flexcomp.runtime.watch import source_of
 from flexcomp.serving import FORMATS
 from flexcomp.units import human_bytes
 
@@ -91,7 +92,11 @@ def serve(
             from flexcomp.serving import serve as answer
         except ImportError as error:
             raise FlexcompError(f"{error.name} is missing: pip install 'flexcomp[serve]'") from None
+        source = None if watch is None else source_of(watch)
         token = None if token_file is None else read_token(token_file)
+        if named:
+            ladders = [ladder_of(read_info(path)) for path in {path.resolve() for path in named.values()}]
+            shares(ladders, [1.0] * len(ladders), nbytes.nbytes, units=nbytes.units)  # which says of all what is too little
         says = log_to_stderr(log)
         keep_freed_memory()
         with ExitStack() as held:
@@ -103,8 +108,8 @@ def serve(
                 began = time.monotonic()
                 models.load(name)
                 says.info("loaded", model=name, seconds=round(time.monotonic() - began, 3))
-            if watch is not None:
-                held.enter_context(pool.watch(watch, most=nbytes))
+            if source is not None:
+                held.enter_context(pool.watch(source, most=nbytes))
             service = Service(pool, models, room, Metrics(pool, room), says, body_timeout)
             address, bound = listening.getsockname()[:2]
             pass_signals_on()
@@ -121,5 +126,5 @@ def serve(
 def _bytes(text: str, option: str) -> Budget:
     parsed = parse_budget(text)
     if parsed.nbytes is None:
-        raise BudgetError(f"{option} is for all models together: say it in bytes, such as 200MB, not {text}")
+        raise InputError(f"{option} takes a number of bytes, such as 200MB, not {text}")
     return parsed

@@ -42,7 +42,7 @@ def weight_types(given: list[str]) -> str | dict[str, str] | None:
             raise typer.BadParameter("auto chooses the types of all layers: give it alone", param_hint="'--weights'")
         pattern, _, kind = text.rpartition("=")
         try:
-            require_known(kind, WEIGHTS)
+            require_known(kind, WEIGHTS if pattern else [*WEIGHTS, "auto"])
         except typer.BadParameter as error:
             raise typer.BadParameter(error.message, param_hint="'--weights'") from None
         types[pattern or "*"] = kind

@@ -52,12 +52,18 @@ def _random(rng: np.random.Generator, port: Port) -> np.ndarray:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise InputError(f"{path} holds one array, not inputs by name: write it with numpy.savez")
-            return dict(file)
-    except (OSError, ValueError, BadZipFile) as error:
-        raise InputError(f"cannot read calibration inputs from {path}: {error}") from None
+        file = np.load(path, allow_pickle=False)
+        inputs = None
+        if isinstance(file, np.lib.npyio.NpzFile):
+            with file:
+                inputs = dict(file)
+    except OSError as error:
+        raise InputError(f"cannot read calibration inputs from {path}: {error.strerror or error}") from None
+    except (ValueError, EOFError, BadZipFile):  # whose words are about unpickling
+        raise InputError(f"{path} is no .npz file of numbers, or it is damaged: write it with numpy.savez") from None
+    if inputs is None:
+        raise InputError(f"{path} holds one array, not inputs by name: write it with numpy.savez")
+    return inputs
 
 
 def _separate(one: Inputs, ports: Sequence[Port]) -> list[Inputs]:

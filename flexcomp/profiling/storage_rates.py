@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +14,11 @@ import tvm_ffi
 
 from flexcomp import runtime_ext
 from flexcomp.errors import InputError
+from flexcomp.files import beside
 from flexcomp.program import PROGRAM_KIND
 
 _NBYTES, _PIECE = 48 << 20, 4 << 20  # of the file that is read, at most, and of what is written at a time
+_SPARED = 2  # of the free bytes, the file takes one part in so many
 _WRITING_S = 0.5  # after which the file is large enough for storage that is so slow
 _READING_S = 0.4
 
@@ -34,17 +36,18 @@ def measure_storage(folder: Path, clock: Callable[[], float] = time.perf_counter
     runtime_ext.register()
     read = tvm_ffi.get_global_func(PROGRAM_KIND + ".measure_storage")
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".flexcomp-probe.") as file:
+        left = min(_NBYTES, shutil.disk_usage(folder).free // _SPARED)
+        with beside(folder / "probe") as place, open(place / "probe", "wb") as file:
             end = clock() + _WRITING_S
-            for _ in range(_NBYTES // _PIECE):
-                file.write(os.urandom(_PIECE))
+            while left > 0:
+                left -= file.write(os.urandom(min(_PIECE, left)))
                 file.flush()
                 os.fsync(file.fileno())
                 if clock() > end:
                     break
             found = json.loads(read(file.name, _READING_S))
     except OSError as error:
-        raise cannot_measure(folder, error.strerror) from None
+        raise cannot_measure(folder, error.strerror or str(error)) from None
     except RuntimeError as error:  # the runtime's
         raise cannot_measure(folder, str(error).strip().splitlines()[-1]) from None
     return StorageRates(found["bytes_per_s"], found["latency_s"])

@@ -48,9 +48,11 @@ class Device(Connection):
         library: str | os.PathLike[str],
         weights: str | os.PathLike[str] | None = None,
         progress: Progress = lambda stage, done, total: None,
+        check: Callable[[RemoteNetwork], object] = lambda network: None,
     ) -> RemoteNetwork:
         """Bring a library and its weights, by default those beside it, to the device, in pieces of a few MB.
 
+        `check` looks at the network before its weights are sent, and may raise what keeps them from it.
         Raises ArtifactError for files that are missing or no compiled network, TargetError if the device is another
         machine than the library's or lacks features that it needs, and DeviceError if the device is lost.
         """
@@ -68,6 +70,7 @@ class Device(Connection):
         network = RemoteNetwork(self, module, library, f"{name}.weights")
         if missing := network.machine["missing_features"]:
             raise TargetError(f"{library} needs {', '.join(missing)}, which the processor of {self.name} lacks")
+        check(network)
         self._send(network, weights, progress)
         return network
 

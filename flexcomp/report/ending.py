@@ -13,17 +13,20 @@ from flexcomp.units import Units, enough, human_bytes
 PARTS = (0.1, 0.25)  # of everything resident
 
 
-def closing_lines(program: Program, library: Path, budget: Budget) -> list[str]:
+def closing_lines(program: Program, library: Path, budget: Budget, here: bool = True) -> list[str]:
     """Files and sizes, the smallest budget, predicted latency in four budgets, and what to type next.
 
     Amounts are in the units of `budget`, the one that was asked for; it is one of the four, if it is none of the others.
+    `here`: whether the library is for this machine.
     """
     units = budget.units
     files = [f"{path} ({human_bytes(path.stat().st_size, units)})" for path in (library, library.with_suffix(".weights"))]
     smallest, largest = program.rungs[0].budget, program.rungs[-1].budget
     rows = _rows(program, budget)
     width = max(len(enough(rung.budget, units)) for _, rung in rows)
+    name = shlex.quote(f"./{library}" if str(library).startswith("-") else str(library))
     by = set_by(program.metadata.get(MINIMUM, ""), units, with_needs=False)
+    command = f"run {name} --budget {_typed(program, budget)}" if here else f"package {name} -o for-device.tar.gz"
     count = f"{len(program.rungs)} plans" if len(program.rungs) > 1 else "1 plan"
     return [
         f"wrote {files[0]} and {files[1]}",
@@ -31,8 +34,8 @@ def closing_lines(program: Program, library: Path, budget: Budget) -> list[str]:
         *filter(None, [beside_budgets(describe(program))]),
         f"everything resident takes {enough(largest, units)}; {count} in all, of which predicted",
         *(f"  {rung.predicted_s * 1e3:9.2f} ms in {enough(rung.budget, units):>{width}}, {name}" for name, rung in rows),
-        f"next: flexcomp run {shlex.quote(str(library))} --budget {'min' if budget.smallest else _typed(budget)}",
-        f"      flexcomp inspect {shlex.quote(str(library))}  for layers, kernels and all budgets",
+        f"next: flexcomp {command}",
+        f"      flexcomp inspect {name}  for layers, kernels and all budgets",
     ]
 
 
@@ -55,8 +58,12 @@ def _rows(program: Program, budget: Budget) -> list[tuple[str, Rung]]:
     return [(name, program.rungs[index]) for index, name in sorted(found.items())]
 
 
-def _typed(budget: Budget) -> str:
+def _typed(program: Program, budget: Budget) -> str:
     """The budget to try: as one types it."""
+    fraction = budget.fraction or PARTS[0]
+    nbytes = fraction * program.rungs[-1].budget if budget.nbytes is None else budget.nbytes
+    if budget.smallest or nbytes < program.rungs[0].budget:
+        return "min"
     if budget.nbytes is None:
-        return f"{100 * (budget.fraction or PARTS[0]):g}%"
+        return f"{100 * fraction:g}%"
     return str(budget.nbytes) if budget.units is Units.BYTES else enough(budget.nbytes, budget.units).replace(" ", "")

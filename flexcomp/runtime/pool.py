@@ -66,6 +66,7 @@ class Pool:
             self._pool = tvm_ffi.get_global_func(_CREATE)(json.dumps(options))
         self._submit = function(self._pool, "submit")
         self._members: dict[str, _Member] = {}
+        self._units = parse_budget(budget).units  # in which it is asked, and answers
         self._process = os.getpid()
         self._collector = Collector(self._pool)
         # Also before the interpreter ends, when threads can no longer come back to it.
@@ -161,6 +162,7 @@ class Pool:
         """
         with translated():
             function(self._pool, "set_budget")(pool_bytes(budget))
+        self._units = parse_budget(budget).units
         return self.plan()
 
     def watch(
@@ -213,7 +215,7 @@ class Pool:
         plan = self._plan()
         plan["models"] = tuple(PooledModel(**model) for model in plan["models"])
         plan["lane_bytes"] = tuple(plan["lane_bytes"])
-        return PoolPlan(**plan)
+        return PoolPlan(**plan, units=self._units)
 
     def stats(self) -> dict[str, Any]:
         """What was done, and what is held.

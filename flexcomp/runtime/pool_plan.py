@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flexcomp.units import human_bytes
+from flexcomp.units import Units, human_bytes
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,18 @@ class PoolPlan:
     most_bytes: int  # with more, nothing gets faster
     lane_bytes: tuple[int, ...]
     models: tuple[PooledModel, ...]
+    units: Units = Units.BINARY  # of amounts in the table
 
     def __str__(self) -> str:
         head = ("model", "lane", "weight", "rung", "working", "kept", "predicted", "likely")
-        columns = list(zip(head, *(_row(model) for model in self.models), strict=True))
+        columns = list(zip(head, *(_row(model, self.units) for model in self.models), strict=True))
         widths = [max(map(len, column)) for column in columns]
         names = [name.ljust(widths[0]) for name in columns[0]]
         others = [[cell.rjust(width) for cell in column] for column, width in zip(columns[1:], widths[1:], strict=True)]
         lines = ["  ".join(row) for row in zip(names, *others, strict=True)]
-        lanes = " + ".join(human_bytes(nbytes) for nbytes in self.lane_bytes)
-        used = f"{human_bytes(self.bytes)} of {human_bytes(self.budget_bytes)}, of which lanes work in {lanes}"
-        return "\n".join([*lines, used])
+        lanes = " + ".join(human_bytes(nbytes, self.units) for nbytes in self.lane_bytes)
+        used, budget = (human_bytes(nbytes, self.units) for nbytes in (self.bytes, self.budget_bytes))
+        return "\n".join([*lines, f"{used} of {budget}, of which lanes work in {lanes}"])
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,14 @@ class PoolStep:
     budget_bytes: int
 
 
-def _row(model: PooledModel) -> tuple[str, ...]:
+def _row(model: PooledModel, units: Units) -> tuple[str, ...]:
     return (
         model.name,
         str(model.lane),
         f"{model.urgency * model.rate:.3g}",
         f"{model.rung + 1} of {model.rungs}",
-        human_bytes(model.working_bytes),
-        human_bytes(model.kept_bytes),
+        human_bytes(model.working_bytes, units),
+        human_bytes(model.kept_bytes, units),
         f"{model.predicted_ms:.2f} ms",
         f"{model.likely_ms:.2f} ms",
     )

@@ -76,7 +76,7 @@ def shares(
     if not found.rungs:
         apart = " with a share for each" if strategy == "swapnet" else ""
         raise BudgetError(
-            f"a budget of {human_bytes(budget, units)} is too small for {len(ladders)} models: "
+            f"a budget of {human_bytes(budget, units)} is too small for {len(ladders)} model{'s' * (len(ladders) > 1)}: "
             f"the smallest feasible budget{apart} is {enough(found.least_bytes, units)}"
         )
     return found

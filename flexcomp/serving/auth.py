@@ -19,9 +19,12 @@ _LEAST_LENGTH, _LONGEST = 16, 4096  # of a token
 
 
 def read_token(path: Path) -> str:
-    """The one line of a token file. Raises InputError for what is too short to be a secret, OSError."""
-    with open(path, "rb") as file:
-        data = file.read(_LONGEST + 2).strip()
+    """The one line of a token file. Raises InputError if it cannot be read, or is too short to be a secret."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LONGEST + 2).strip()
+    except OSError as error:
+        raise InputError(f"cannot read the token in {path}: {error.strerror}") from None
     if not _LEAST_LENGTH <= len(data) <= _LONGEST or not all(33 <= byte <= 126 for byte in data):
         raise InputError(f"{path} must hold one token of {_LEAST_LENGTH} to {_LONGEST} characters without spaces")
     return data.decode("ascii")

@@ -3,6 +3,8 @@
 #include <charconv>
 #include <cstring>
 #include <functional>
+#include <limits>
+#include <sstream>
 #include <utility>
 
 namespace flexcomp::runner {
@@ -52,8 +54,13 @@ template <typename T>
 T Number(const std::string& option, const std::string& text) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 0)
-    throw UsageError(option + " takes a number, not \"" + text + "\"");
+  const char* const after = text.data() + text.size();
+  if ((error == std::errc::result_out_of_range && end == after) || (error == std::errc{} && end == after && value < 0)) {
+    std::ostringstream most;
+    most << std::numeric_limits<T>::max();
+    throw UsageError(option + " takes a number from 0 to " + most.str() + ", not " + text);
+  }
+  if (error != std::errc{} || end != after) throw UsageError(option + " takes a number, not \"" + text + "\"");
   return value;
 }
 
@@ -64,7 +71,8 @@ Arguments ParseArguments(int argc, char** argv) {
   const auto take_input = [&](const std::string& text) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) throw UsageError("--input takes NAME=FILE.npy, not \"" + text + "\"");
-    parsed.inputs[text.substr(0, equals)] = text.substr(equals + 1);
+    if (!parsed.inputs.emplace(text.substr(0, equals), text.substr(equals + 1)).second)
+      throw UsageError("the input " + text.substr(0, equals) + " is given twice");
   };
   bool pool = false;
   std::vector<std::string> models;

@@ -54,7 +54,7 @@ Inputs::Inputs(std::vector<Port> ports, const std::map<std::string, std::string>
     if (port == ports_.end()) throw UsageError("the model has no input called " + name + "; it has " + Listed(ports_));
     try {
       files_.emplace(name, NpyFile(path, port->dtype, port->shape));
-    } catch (const std::invalid_argument& error) {
+    } catch (const std::runtime_error& error) {
       throw UsageError(error.what());
     }
   }

@@ -21,7 +21,7 @@ std::string PathOf(const std::string& library) {
   const std::unique_ptr<char, decltype(&std::free)> path(::realpath(library.c_str(), nullptr), &std::free);
   if (!path) throw std::runtime_error("cannot open " + library + ": " + std::strerror(errno));
   // The ending names the loader.
-  if (!std::string_view(path.get()).ends_with(".so")) throw std::runtime_error(library + " is not a shared library (.so)");
+  if (!std::string_view(path.get()).ends_with(".so")) throw std::runtime_error(library + " is not a shared library: its name does not end in .so");
   return path.get();
 }
 

@@ -3,7 +3,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string_view>
 
@@ -67,10 +69,14 @@ NpyFile::NpyFile(const std::string& path, DLDataType dtype, const std::vector<in
   // NumPy has no bfloat16: what ml_dtypes adds is saved as two bytes of anything, and bits may come as uint16.
   const bool bits = dtype.code == kDLBfloat && descr.starts_with("'<u2'");
   if (!(bits || descr.starts_with("'" + Descr(dtype) + "'")) || given != WithoutBlanks(Shape(shape)))
-    throw std::invalid_argument(path + " holds " + std::string(descr.substr(0, descr.find(','))) + " " + given +
+    throw std::runtime_error(path + " holds " + std::string(descr.substr(0, descr.find(','))) + " " + given +
                              ", expected '" + Descr(dtype) + "' " + Shape(shape));
-  if (!order.starts_with("False") && shape.size() > 1) throw std::invalid_argument(path + " is in Fortran order");
+  if (!order.starts_with("False") && shape.size() > 1) throw std::runtime_error(path + " is in Fortran order");
   data_at_ = std::ftell(file_.get());
+  const int64_t element = (dtype.bits + 7) / 8;
+  const int64_t nbytes = std::accumulate(shape.begin(), shape.end(), element, std::multiplies<>());
+  if (std::fseek(file_.get(), 0, SEEK_END) != 0 || std::ftell(file_.get()) - data_at_ != nbytes)
+    throw std::runtime_error(path + " has not as many bytes as its shape says");
 }
 
 void NpyFile::Read(std::byte* data, size_t nbytes) const {

@@ -19,7 +19,7 @@ struct CloseFile {
 // A file whose array must have exactly this type and shape; it may be read any number of times.
 class NpyFile {
  public:
-  // Throws std::invalid_argument for an array of another type or shape, otherwise std::runtime_error.
+  // Throws std::runtime_error, also for an array of another type or shape.
   NpyFile(const std::string& path, DLDataType dtype, const std::vector<int64_t>& shape);
 
   // Fills `data` with the whole array. Throws std::runtime_error.

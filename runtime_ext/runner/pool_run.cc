@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -149,7 +148,7 @@ void RequireKnown(const char* option, const std::map<std::string, double>& numbe
 
 }  // namespace
 
-void RunPool(const Arguments& arguments, int64_t started) {
+json::Object RunPool(const Arguments& arguments, int64_t started) {
   PoolOptions options;
   options.budget = *arguments.budget.nbytes;
   options.lanes = static_cast<uint32_t>(arguments.lanes);
@@ -183,7 +182,7 @@ void RunPool(const Arguments& arguments, int64_t started) {
   report.Set("peak_rss_bytes", static_cast<int64_t>(peak_rss));
   report.Set("plan", pool.Plan());
   report.Set("models", models);
-  std::printf("%s\n", json::Stringify(report).c_str());
+  return report;
 }
 
 }  // namespace flexcomp::runner

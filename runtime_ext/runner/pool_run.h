@@ -1,19 +1,21 @@
 // Several models in one process, for boards without Python.
 #pragma once
 
+#include <tvm/ffi/extra/json.h>
+
 #include <cstdint>
 
 #include "arguments.h"
 
 namespace flexcomp::runner {
 
-// Prints one JSON object:
+// Runs the models; what to report of that:
 //   start_ms                from the start of the process, at `started` nanoseconds of the monotonic clock, until requests begin
 //   idle_rss_bytes          resident memory with all models open
 //   peak_rss_bytes          the most after that; inputs and outputs have memory of their own
 //   plan                    as pool/pool.h says it, at the end
 //   models                  by name: latency_ms and wait_ms, lists; median_ms of both together; refused; stats
 // Throws UsageError, std::runtime_error, tvm::ffi::Error.
-void RunPool(const Arguments& arguments, int64_t started);
+tvm::ffi::json::Object RunPool(const Arguments& arguments, int64_t started);
 
 }  // namespace flexcomp::runner

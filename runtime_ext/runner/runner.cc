@@ -28,11 +28,14 @@
 #include <tvm/ffi/extra/json.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -62,7 +65,7 @@ double Median(std::vector<double> values) {
   return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-void Main(const Arguments& arguments, int64_t started) {
+json::Object Run(const Arguments& arguments, int64_t started) {
   const Model model(arguments);
   CoreWaitNs();  // finds its memory before memory is measured
   const uint64_t idle_rss = RssBytes();
@@ -130,7 +133,12 @@ void Main(const Arguments& arguments, int64_t started) {
     SwitchDuringRuns(model, inputs, arguments, 1.5 * Median(latencies), report);
   else if (arguments.switch_budgets > 0)
     SwitchBetweenRuns(model, inputs, outputs, arguments, report);
-  std::printf("%s\n", json::Stringify(report).c_str());
+  return report;
+}
+
+void Print(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+    throw std::runtime_error(std::string("cannot print the report: ") + std::strerror(errno));
 }
 
 // One line on stderr, whatever the message.
@@ -149,15 +157,13 @@ int main(int argc, char** argv) {
   try {
     const Arguments arguments = ParseArguments(argc, argv);
     if (arguments.help) {
-      std::fputs(kUsage, stdout);
+      Print(kUsage);
       return 0;
     }
     if (arguments.started > MonotonicNs()) throw UsageError("--started takes a time before the process ran");
-    if (!arguments.pool.empty()) {
-      RunPool(arguments, arguments.started > 0 ? arguments.started : started);
-      return 0;
-    }
-    Main(arguments, arguments.started > 0 ? arguments.started : started);
+    const int64_t since = arguments.started > 0 ? arguments.started : started;
+    const auto report = arguments.pool.empty() ? Run(arguments, since) : RunPool(arguments, since);
+    Print(std::string(tvm::ffi::json::Stringify(report)) + "\n");
     return 0;
   } catch (const UsageError& error) {
     return Fail(error.what(), kUsageError);

@@ -60,8 +60,8 @@ def words(lines: list[str]) -> list[str]:
 
 @pytest.fixture
 def build(model, tmp_path):
-    def start(name: str = "tiny.so") -> Command:
-        return Command(tmp_path, "build", model, "-o", tmp_path / "outputs" / name)
+    def start(name: str = "tiny.so", *options: str) -> Command:
+        return Command(tmp_path, "build", model, "-o", tmp_path / "outputs" / name, *options)
 
     return start
 
@@ -87,6 +87,15 @@ def test_before_anything_is_imported(build):
 def test_while_linking(build):
     command = build()
     command.wait_until(lambda: list(command.outputs.glob(".flexcomp-*/*.weights")))
+    command.interrupt()
+    code, lines = command.end()
+    assert (code, words(lines)) == (130, ["interrupted"])
+    command.assert_nothing_is_left()
+
+
+def test_while_storage_is_measured(build):
+    command = build("tiny.so", "--probe")
+    command.wait_until(lambda: list(command.outputs.glob(".flexcomp-*/probe")))
     command.interrupt()
     code, lines = command.end()
     assert (code, words(lines)) == (130, ["interrupted"])

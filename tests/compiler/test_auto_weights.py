@@ -160,6 +160,27 @@ def test_what_calibration_does_not_reach_is_said(caplog):
     ],
 )
 def test_wrong_calibration(options, message):
+    refuse_calibration(options, message)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("one.npy", None, "one.npy holds one array, not inputs by name: write it with numpy.savez"),
+        ("empty.npz", b"", "empty.npz is no .npz file of numbers, or it is damaged"),
+        ("text.npz", b"these are words", "text.npz is no .npz file of numbers, or it is damaged"),
+        ("cut.npz", b"PK\x03\x04 and no more", "cut.npz is no .npz file of numbers, or it is damaged"),
+    ],
+)
+def test_calibration_files_that_are_none(tmp_path, name, data, message):
+    if data is None:
+        np.save(tmp_path / name, normal(*IMAGE))
+    else:
+        (tmp_path / name).write_bytes(data)
+    refuse_calibration({"calibration": tmp_path / name}, message)
+
+
+def refuse_calibration(options, message):
     with pytest.raises(InputError, match=message):
         flexcomp.build(network(weights()), threads=1, weights="auto", **options)
 

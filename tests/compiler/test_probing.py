@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +74,21 @@ def test_reading_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match=r"none: No such file or directory \(--no-probe"):
         measure_storage(tmp_path / "none")
+
+
+def test_storage_that_is_nearly_full_gets_a_small_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = shutil.disk_usage(tmp_path)._replace(free=3 << 20)
+    monkeypatch.setattr(storage_rates.shutil, "disk_usage", lambda folder: free)
+    sizes: list[int] = []
+    real = storage_rates.tvm_ffi.get_global_func
+
+    def looked_at(name: str) -> Callable[[str, float], str]:
+        read = real(name)
+        return lambda path, seconds: sizes.append(os.path.getsize(path)) or read(path, seconds)
+
+    monkeypatch.setattr(storage_rates.tvm_ffi, "get_global_func", looked_at)
+    assert measure_storage(tmp_path).bytes_per_s > 1e5
+    assert sizes == [3 << 19] and not list(tmp_path.iterdir())
 
 
 def test_slow_storage_gets_a_small_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,18 @@ def test_more_memory_than_the_device_has(network, monkeypatch):
     network.open("min").close()
 
 
+def test_what_cannot_be_run_is_said_before_weights_are_sent(device, tiny):
+    done = []
+
+    def refuse(network):
+        assert [port.name for port in network.inputs] == ["x"]
+        raise flexcomp.InputError("no")
+
+    with pytest.raises(flexcomp.InputError, match="no"):
+        device.upload(tiny, progress=lambda *piece: done.append(piece), check=refuse)
+    assert not done
+
+
 def test_broken_files(device, tiny, tmp_path):
     with pytest.raises(flexcomp.ArtifactError, match=r"there is no library .*none\.so"):
         device.upload(tmp_path / "none.so")

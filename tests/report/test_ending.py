@@ -1,18 +1,35 @@
 """What is said when a network has been built."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import flexcomp
 from flexcomp.report import closing_lines
-from flexcomp.runtime import MINIMUM, Budget, note_minimum
+from flexcomp.runtime import MINIMUM, Budget, note_minimum, parse_budget
 from tests.compiler.test_build import network
 
 
 @pytest.fixture(scope="module")
 def program():
     return flexcomp.build(network(), target="llvm -mcpu=x86-64-v3").program
+
+
+@pytest.mark.parametrize(
+    ("library", "budget", "here", "command"),
+    [
+        ("tiny.so", "100%", True, "flexcomp run tiny.so --budget 100%"),
+        ("tiny.so", None, True, "flexcomp run tiny.so --budget min"),  # 10 % of it is less than the smallest
+        ("-tiny.so", "min", True, "flexcomp run ./-tiny.so --budget min"),
+        ("tiny.so", None, False, "flexcomp package tiny.so -o for-device.tar.gz"),
+    ],
+)
+def test_what_to_type_next_is_possible(program, library, budget, here, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for kind in (".so", ".weights"):
+        Path(library).with_suffix(kind).touch()
+    assert f"next: {command}" in closing_lines(program, Path(library), parse_budget(budget), here)
 
 
 @pytest.mark.parametrize("layer", ["conv2d.3[0:14]", "conv2d.3[0:14] (ONNX node /stem: a/Conv)", "conv2d.3"])

@@ -167,6 +167,10 @@ def test_failures(tiny, x, tmp_path):
     assert "which model" in run(code=2)
     assert "unknown option --colour" in run(tiny.library, "--colour", "red", code=2)
     assert "takes a number" in run(tiny.library, "--repeat", "many", code=2)
+    for number in ("-1", "99999999999"):
+        assert f"--repeat takes a number from 0 to 2147483647, not {number}" in run(tiny.library, "--repeat", number, code=2)
+    twice = ["--input", f"x={tmp_path / 'short.npy'}"] * 2
+    assert "the input x is given twice" in run(tiny.library, *twice, code=2)
     assert "no input called y" in run(tiny.library, "--input", "y=1.npy", code=2)
     assert "cannot read the budget" in run(tiny.library, "--budget", "lots", code=2)
     assert "a budget of 1,000 B is too small" in run(tiny.library, "--budget", "1000", code=4)
@@ -175,13 +179,21 @@ def test_failures(tiny, x, tmp_path):
     assert "expected '<f4' (256,)" in run(tiny.library, "--input", f"x={tmp_path / 'short.npy'}", code=2)
     assert "holds '<f8'" in run(tiny.library, "--input", f"x={tmp_path / 'double.npy'}", code=2)
     (tmp_path / "cut.npy").write_bytes((tmp_path / "short.npy").read_bytes().replace(b"100,", b"256,"))
-    assert "not as many bytes" in run(tiny.library, "--input", f"x={tmp_path / 'cut.npy'}", code=4)
+    assert "not as many bytes" in run(tiny.library, "--input", f"x={tmp_path / 'cut.npy'}", code=2)
     (tmp_path / "out.npy").mkdir()
     assert "cannot open" in run(tiny.library, "--output-dir", tmp_path, code=4)
     assert "is not a shared library" in run(tmp_path, code=4)
     os.mkfifo(tmp_path / "pipe.so")
     assert "is not a shared library" in run(tmp_path / "pipe.so", code=4)
-    assert "not a .npy file" in run(tiny.library, "--input", f"x={tmp_path / 'text.npy'}", code=4)
+    assert "not a .npy file" in run(tiny.library, "--input", f"x={tmp_path / 'text.npy'}", code=2)
+
+
+@pytest.mark.parametrize("models", [["tiny"], ["--pool", "tiny", "--budget", "4MB"], ["--help"]])
+def test_a_report_that_cannot_be_printed(tiny, models):
+    words = [str(tiny.library) if word == "tiny" else word for word in models]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (4, "error: cannot print the report: No space left on device\n")
 
 
 @pytest.mark.parametrize("stripped", [False, True], ids=["as linked", "without its table of sections"])

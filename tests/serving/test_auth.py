@@ -86,6 +86,11 @@ def test_token_files(tmp_path, text, wrong):
         assert read_token(path) == TOKEN
 
 
+def test_a_token_file_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read the token in .*none: No such file or directory"):
+        read_token(tmp_path / "none")
+
+
 def test_addresses_of_this_machine():
     assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.0.1", "localhost.example", "", "a b")))

@@ -91,13 +91,15 @@ def test_what_cannot_be_served_is_said_in_a_line(first, tmp_path, capfd):
             (2, "two libraries are called first", {"libraries": [first.library] * 2}),
             (2, "can be reached from other machines: say who may ask, with --token-file", one | {"host": "0.0.0.0"}),
             (2, "must hold one token", one | {"token_file": tmp_path / "token"}),
-            (4, "No such file", one | {"token_file": tmp_path / "none"}),
             (4, f"cannot listen on 127.0.0.1:{port}: Address already in use", one | {"port": port}),
             (4, "there is no host no.such.host.invalid", one | {"host": "no.such.host.invalid"}),
             (2, "is no folder", {"repository": first.library}),
             (4, "none.so", {"libraries": [tmp_path / "none.so"]}),
-            (4, "say it in bytes, such as 200MB", one | {"budget": "10%"}),
-            (4, "too small", one | {"budget": "1kB"}),
+            (2, "--budget takes a number of bytes, such as 200MB, not 10%", one | {"budget": "10%"}),
+            (2, "--request-memory takes a number of bytes", one | {"request_memory": "10%"}),
+            (2, "watch follows", one | {"watch": "foo"}),
+            (2, "cannot read the token in", one | {"token_file": tmp_path / "none"}),
+            (4, "a budget of 1.00 kB is too small for 1 model: the smallest feasible budget is ", one | {"budget": "1kB"}),
         ):
             with pytest.raises(typer.Exit) as ended:
                 serve(**{"budget": "20MB", "port": 0} | given)
