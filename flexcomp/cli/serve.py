@@ -13,7 +13,7 @@ from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, finit
 from flexcomp.cli.names import known_option, library_names, numbers_of
 from flexcomp.cli.supervise import pass_signals_on
 from flexcomp.errors import FlexcompError, InputError
-from flexcomp.runtime import Budget, Pool, ladder_of, parse_budget, read_info, shares
+from flexcomp.runtime import Budget, Pool, ladder_of, parse_budget, read_summary, shares
 from flexcomp.runtime.watch import source_of
 from flexcomp.serving import FORMATS
 from flexcomp.units import human_bytes
@@ -95,7 +95,7 @@ def serve(
         source = None if watch is None else source_of(watch)
         token = None if token_file is None else read_token(token_file)
         if named:
-            ladders = [ladder_of(read_info(path)) for path in {path.resolve() for path in named.values()}]
+            ladders = [ladder_of(read_summary(path)) for path in {path.resolve() for path in named.values()}]
             shares(ladders, [1.0] * len(ladders), nbytes.nbytes, units=nbytes.units)  # which says of all what is too little
         says = log_to_stderr(log)
         keep_freed_memory()
