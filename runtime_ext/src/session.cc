@@ -74,7 +74,8 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
   if (options.trace) trace_.emplace();
   const auto cores = CpuSet::Available();
   const bool own_core = cores && placement_.threads + options.other_threads < cores->count();
-  loader_ = std::make_unique<Loader>(*file_, placement_.loader, own_core);
+  const bool apart = own_core && options.cores.affinity && placement_.loader.empty();
+  loader_ = std::make_unique<Loader>(*file_, placement_.loader, own_core, apart);
   loader_->LetHelp(options.help && processor_->delivery() == nullptr);
   loader_->Deliver(processor_->delivery());
   for (const Rung& rung : program_->rungs) loader_->Reserve(rung.loads);

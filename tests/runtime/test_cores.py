@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import flexcomp
 from flexcomp.device.cores import CoreChoice, choose_cores, compute_cores
 from flexcomp.errors import InputError
+from tests.runtime import native
 
 ANYWHERE = CoreChoice(None, None)
 
@@ -122,6 +124,12 @@ def pair():
     if len(allowed) < 2:
         pytest.skip("needs two cores")
     return allowed[:2]
+
+
+def test_who_steps_aside_leaves_its_core(tmp_path):
+    program = native.compile(tmp_path, "steps_aside.cc", ["threads/cpu_set.cc"])
+    native.run(program)
+    subprocess.run(["taskset", "-c", str(min(os.sched_getaffinity(0))), program], check=True)
 
 
 def test_threads_run_where_the_user_says(tiny, x, pair):

@@ -1,5 +1,7 @@
 #include "storage/loader.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -34,8 +36,8 @@ uint32_t AheadEnd(std::span<const Load> loads) noexcept {
 
 }  // namespace
 
-Loader::Loader(WeightsFile& file, const CpuSet& cpus, bool own_core)
-    : file_(file), own_core_(own_core), thread_([this, cpus] { Main(cpus); }) {
+Loader::Loader(WeightsFile& file, const CpuSet& cpus, bool own_core, bool apart)
+    : file_(file), own_core_(own_core), apart_(apart), thread_([this, cpus] { Main(cpus); }) {
   if (own_core) Spin(kManySpins);
 }
 
@@ -94,6 +96,7 @@ void Loader::Begin(std::span<LoadSpans> spans, bool filling) {
   if (filling) turn().filling = true;  // the loader was idle: nothing was read ahead for it
   // Of the inference behind this one, which used to be one that nobody looks at any more.
   TurnOf(started_count_ + 1).Clear();
+  if (apart_) begun_on_.store(::sched_getcpu(), std::memory_order_relaxed);
   started_.Set(started_count_);
 }
 
@@ -162,6 +165,7 @@ void Loader::Main(const CpuSet& cpus) noexcept {
   for (uint32_t inference = 1;; ++inference) {
     started_.WaitOther(inference - 1);
     if (stop_) return;
+    if (apart_) StepAside(begun_on_.load(std::memory_order_relaxed));
     RunLoads(TurnOf(inference), TurnOf(inference + 1));
     finished_.Set(inference);
   }

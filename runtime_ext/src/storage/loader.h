@@ -42,7 +42,9 @@ class Loader {
   };
 
   // Runs on these cores; empty: wherever the system likes. `own_core`: nobody else wants the core that the loader runs on.
-  Loader(WeightsFile& file, const CpuSet& cpus, bool own_core);
+  // `apart`: when an inference begins on the core that the loader is on, that goes to another one. Left alone, the system of a
+  // virtual machine lets both take turns there for some milliseconds: a core that sleeps looks taken by others to it.
+  Loader(WeightsFile& file, const CpuSet& cpus, bool own_core, bool apart = false);
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -237,7 +239,8 @@ class Loader {
   void Loaded(Turn& turn, uint32_t count) noexcept;
 
   WeightsFile& file_;
-  const bool own_core_;
+  std::atomic<int> begun_on_{-1};  // the core that the last inference began on; orders nothing
+  const bool own_core_, apart_;
   bool helping_ = true;
   Delivery* delivery_ = nullptr;
 

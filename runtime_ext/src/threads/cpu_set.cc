@@ -79,4 +79,13 @@ CpuSet CpuSet::Without(const CpuSet& other) const noexcept {
   return rest;
 }
 
+void StepAside(int cpu) noexcept {
+  if (!Exists(cpu) || ::sched_getcpu() != cpu) return;
+  const auto allowed = CpuSet::OfThisThread();
+  if (!allowed) return;
+  CpuSet here;
+  here.Insert(cpu);
+  if (const CpuSet others = allowed->Without(here); !others.empty() && others.ApplyToThisThread()) allowed->ApplyToThisThread();
+}
+
 }  // namespace flexcomp

@@ -34,6 +34,9 @@ class CpuSet {
   cpu_set_t set_;
 };
 
+// Moves the calling thread off a core if it is there, and may run on others; the system may move it back at any time.
+void StepAside(int cpu) noexcept;
+
 // Lets the calling thread run on some cores only; its owner's choice comes back afterwards.
 class ScopedAffinity {
  public:
