@@ -14,6 +14,8 @@ from flexcomp.network.preparing import PIECES, pieces, source
 from flexcomp.program import Load, Prepared, Rung, Step
 from flexcomp.runtime import Budget, note_minimum, resolve, too_small
 
+from .first_inference import cold_steps
+
 # Forms in bands of rows are tried for budgets up to this multiple of what the next form of fewer steps needs at least.
 _BANDED_UP_TO = 2.5
 # Kernels are chosen for budgets so far apart, and those for so many below a budget are offered for it.
@@ -138,7 +140,8 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
             planned.steps, planned.need, weights_at, planned.scratch_at, strict=True
         )
     )
-    return Rung(planned.budget, planned.arena, planned.working, tuple(value_at), steps, tuple(loads), choice.latency)
+    cold = cold_steps(planning, form, planned)
+    return Rung(planned.budget, planned.arena, planned.working, tuple(value_at), steps, tuple(loads), choice.latency, cold)
 
 
 def _loads(

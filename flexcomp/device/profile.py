@@ -76,6 +76,11 @@ class DeviceProfile:
         """Seconds that a core takes for a byte of prepared weights."""
         return _PREPARING_BYTES / self.memory_bytes_per_s
 
+    @property
+    def fresh_s(self) -> float:
+        """Seconds that a core takes to make a byte of memory exist."""
+        return _FRESH_BYTES / self.memory_bytes_per_s
+
     def crowded(self, threads: int) -> float:
         """`Storage.crowded` beside so many compute threads: the system shares the cores among them and the one that prepares."""
         return 1 / threads if 0 < self.cores <= threads else 0.0
@@ -147,6 +152,9 @@ _PREPARING_FLOPS = {"strassen": 5.0, "winograd": 20.0, "im2col_gemm": 30.0}
 # What preparing a byte of weights takes, as bytes that memory gives: transforms of 3×3 weights and sums of quarters made 10 to 13
 # GB/s on one Zen 4 core.
 _PREPARING_BYTES = 2.2
+# And what the system takes for a byte of memory that nobody has touched: it zeroes 3 to 6 GB/s in huge pages, 2 to 3 in small
+# ones.
+_FRESH_BYTES = 4.0
 # A loaded byte delays computing by this part of the time that memory takes for it, where nothing was measured. Copies from
 # tmpfs took 0.14 from ResNet-152 on a quiet machine, and up to 0.8 where others used the memory too.
 _DELAY = 0.25

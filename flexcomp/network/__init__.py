@@ -4,7 +4,7 @@
 """
 
 from .bands.forms import in_bands
-from .forms import Form, Planning, form_of
+from .forms import Form, Planning, form_of, planned_layer
 from .kernel_sets import Tailor
 from .lower import lower
 from .lowered import Lowered
@@ -26,5 +26,6 @@ __all__ = [
     "layer_offers",
     "lower",
     "merge",
+    "planned_layer",
     "used",
 ]

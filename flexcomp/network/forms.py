@@ -28,6 +28,7 @@ class Costs:
     slice_s: tuple[float, ...]  # that each further slice adds
     storage: plan.Storage
     prepare_s: float = 0.0  # that a core takes for a byte of prepared weights
+    fresh_s: float = 0.0  # and for a byte of memory, to make it exist
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def costs_of(network: Network, profile: DeviceProfile, threads: int) -> Costs:
     storage = replace(profile.storage, crowded=profile.crowded(threads))
     fetched = (fetch_seconds(layer, storage) for layer in network.layers)
     seconds = (time + fetch for time, fetch in zip(layer_seconds(network, profile, threads), fetched, strict=True))
-    return Costs(tuple(seconds), slices, storage, profile.prepare_s)
+    return Costs(tuple(seconds), slices, storage, profile.prepare_s, profile.fresh_s)
 
 
 def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> list[float]:

@@ -17,7 +17,8 @@ def used(
 
     Every alternative and every band stands behind the layer that it belongs to.
     """
-    layers = sorted({step.layer for rung in rungs for step in rung.steps}, key=lambda i: (network.base_of(i), i))
+    computed = {one.layer for rung in rungs for one in (*rung.steps, *rung.cold)}
+    layers = sorted(computed, key=lambda i: (network.base_of(i), i))
     layer_at = {layer: i for i, layer in enumerate(layers)}
     ports = (*network.base.inputs, *network.base.outputs)
     looked_at = {arg.value for i in layers for arg in network.layers[i].args if isinstance(arg, ValueArg)}
@@ -44,6 +45,7 @@ def used(
                     replace(load, prepared=replace(load.prepared, layer=layer_at[load.prepared.layer])) if load.prepared else load
                     for load in rung.loads
                 ),
+                cold=tuple(replace(one, layer=layer_at[one.layer]) for one in rung.cold),
             )
             for rung in rungs
         ),

@@ -15,7 +15,7 @@ until each is as long as the one before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from threading import local
@@ -31,6 +31,7 @@ from .reuse import reuse_distances
 BRISK = 0.85  # of a layer's predicted time: where nothing was measured, kernels have been that much faster
 MOST_LAPS = 8  # inferences played to reach the steady state
 SAME_S = 1e-9  # seconds
+_HELPED = 1.8  # times as fast as one core two of them prepare weights and make pages exist
 
 _OF_THREAD = local()
 
@@ -68,12 +69,13 @@ def step_seconds(problem: Problem, plan: Plan) -> list[float]:
     ]
 
 
-def simulate(problem: Problem, plan: Plan, *, cold: bool = False) -> Timeline:
+def simulate(problem: Problem, plan: Plan, *, cold: bool = False, fresh_s: Sequence[float] = ()) -> Timeline:
     """The timeline of an inference in the steady state, or (`cold`) of the first, which reads what is pinned.
 
+    `fresh_s` are the seconds that making memory exist adds to what a core does for each load of the first inference.
     Raises PlanError if the waits can never end.
     """
-    work = _work_of(problem, plan, cold)
+    work = _work_of(problem, plan, cold, fresh_s)
     lap = _play(work, None)
     if not cold and any(segment.ahead for segment in plan.segments):
         for _ in range(MOST_LAPS):
@@ -127,6 +129,7 @@ class _Work:
     durations: list[float]  # of each load
     paces: list[float]  # seconds that a second of computing takes while the load runs
     reading: float  # seconds that the bytes of all loads take
+    together: list[float]  # how many times as fast each load is while computing waits for it
     storage: Storage
     disturbing: bool  # whether any pace is not 1
     cold: bool  # whether what stays is read
@@ -154,22 +157,25 @@ def _prepare_seconds(problem: Problem, plan: Plan, segment: Segment) -> float:
     return segment.nbytes * problem.storage.prepare_s(weights)
 
 
-def _work_of(problem: Problem, plan: Plan, cold: bool) -> _Work:
+def _work_of(problem: Problem, plan: Plan, cold: bool, fresh_s: Sequence[float]) -> _Work:
     storage, own = problem.storage, plan.segments
     ahead = own[: max((number + 1 for number, segment in enumerate(own) if segment.ahead), default=0)]
     durations, paces = _loading(problem, plan, cold)
+    together = [1.0 if one.kept_at >= 0 and not cold else storage.together for one in own]
+    if fresh_s:
+        durations, together = _made_fresh(problem, plan, durations, fresh_s)
     reading = sum(
         time - (0.0 if one.kept_at >= 0 and not cold else storage.overhead_s)
         for time, one in zip(durations, own, strict=True)
         if cold or not one.pinned
     )
-    durations, paces = durations + durations[: len(ahead)], paces + paces[: len(ahead)]
+    durations, paces, together = (some + some[: len(ahead)] for some in (durations, paces, together))
     segments = (*own, *ahead)
     for number, segment in enumerate(segments):
         if segment.pinned and not (cold and number < len(own)):
             durations[number] = 0.0
     disturbing = storage.disturbance > 0 or storage.crowded > 0
-    return _Work(plan, step_seconds(problem, plan), segments, durations, paces, reading, storage, disturbing, cold)
+    return _Work(plan, step_seconds(problem, plan), segments, durations, paces, reading, together, storage, disturbing, cold)
 
 
 def _loading(problem: Problem, plan: Plan, cold: bool) -> tuple[list[float], list[float]]:
@@ -188,6 +194,22 @@ def _loading(problem: Problem, plan: Plan, cold: bool) -> tuple[list[float], lis
             durations[number] = _prepare_seconds(problem, plan, segment)
     crowding = np.array([storage.crowded * _prepare_seconds(problem, plan, segment) for segment in segments])
     return durations.tolist(), (1 + (disturbance * nbytes + crowding) / durations).tolist()
+
+
+def _made_fresh(
+    problem: Problem, plan: Plan, durations: Sequence[float], fresh_s: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """Seconds of the loads of the first inference in memory that does not exist yet, and how much faster help makes them.
+
+    A core prepares and makes pages exist while the device reads, unless the core is what reads; whoever waits takes a part of it.
+    """
+    storage = problem.storage
+    made = [fresh + _prepare_seconds(problem, plan, one) for fresh, one in zip(fresh_s, plan.segments, strict=True)]
+    if storage.together > 1:
+        return [time + fresh for time, fresh in zip(durations, fresh_s, strict=True)], [storage.together] * len(made)
+    reading = [_read_nbytes(problem, plan, one) / storage.bandwidth for one in plan.segments]
+    durations = [max(time, storage.overhead_s + core) for time, core in zip(durations, made, strict=True)]
+    return durations, [min(_HELPED, max(core / read, 1.0)) for core, read in zip(made, reading, strict=True)]
 
 
 class _Lap:
@@ -215,10 +237,10 @@ class _Lap:
     def _help(self) -> None:
         """Make the last load shorter by what is read by the thread that has waited for it since the last step."""
         start, end = self.loads[-1]
-        storage = self.work.storage
-        copying = min(end - max(start, self.end), end - start - storage.overhead_s)
-        if copying > 0 and storage.together > 1 and (self.work.cold or self.work.segments[len(self.loads) - 1].kept_at < 0):
-            self.loaded_at = end - copying * (1 - 1 / storage.together)
+        together = self.work.together[len(self.loads) - 1]
+        copying = min(end - max(start, self.end), end - start - self.work.storage.overhead_s)
+        if copying > 0 and together > 1:
+            self.loaded_at = end - copying * (1 - 1 / together)
             self.loads[-1] = start, self.loaded_at
 
     def load(self) -> bool:

@@ -284,6 +284,20 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Cold:
+    """A step that the first inference of a rung computes by a layer that takes the weights as they are stored.
+
+    Its loads, which stay when they are prepared, are one read then, into the place of what they prepare, from `at` on. They are
+    prepared out of that behind the step, for the second inference, in their order: what one makes may lie over what was read
+    for it, or for those before it, but not for those behind it.
+    """
+
+    step: int  # computes a whole layer
+    layer: int  # the same by another kernel; its weights are what those of the step's layer are prepared from
+    at: int  # arena address; multiple of PAGE
+
+
+@dataclass(frozen=True)
 class Rung:
     """Addresses, loads and steps for one budget."""
 
@@ -296,6 +310,7 @@ class Rung:
     steps: tuple[Step, ...]
     loads: tuple[Load, ...]
     predicted_s: float  # seconds for one inference in the steady state
+    cold: tuple[Cold, ...] = ()  # what the first inference does otherwise; steps ascend
 
 
 @dataclass(frozen=True)

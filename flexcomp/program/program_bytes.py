@@ -2,9 +2,9 @@
 
 The reader on the device is `runtime_ext/src/program/reader.cc`.
 
-Program, format 7. Everything is little-endian and unpadded; counts and indices are u32:
+Program, format 8. Everything is little-endian and unpadded; counts and indices are u32:
 
-    program  = "FLEXPROG" version:u32=7 crc:u32 size:u64 body
+    program  = "FLEXPROG" version:u32=8 crc:u32 size:u64 body
                size counts all bytes of the program, crc is the CRC-32 (zlib) of all bytes from `size` on
     body     = model:str target:str features:list<str> threads:u32 metadata:list<key:str value:str>
                weights spaces:list<str> values:list<value> inputs:list<port> outputs:list<port> states:list<state>
@@ -33,9 +33,11 @@ Program, format 7. Everything is little-endian and unpadded; counts and indices 
              | 6:u8                                                number of blocks of the step, int32
     bound    = low:i64 high:i64                       element i lies in [low, high) of bound i modulo their number
     rung     = budget:u64 arena:u64 working:u64 predicted_s:f64 value_at:i64[len(values)] steps:list<step> loads:list<load>
+               cold:list<cold>
     step     = layer:u32 first:u32 count:u32 need:u32 weights_at:i64 scratch_at:i64
     load     = source:u64 nbytes:u64 target:u64 after:u32 flags:u32 space:u32 prepared:list<prepared>      one or none
     prepared = layer:u32 first:u32 count:u32 at:u64
+    cold     = step:u32 layer:u32 at:u64
     str      = nbytes:u32 UTF-8
     list<x>  = count:u32 x*
 
@@ -58,6 +60,11 @@ else in [0, working). The other bits, and memory spaces other than space 0, whic
 refuses what it does not know. Space "cuda" is the memory of a GPU, which computes: symbols of kernels are data there
 (`flexcomp/program/device_kernel.py`), nothing is prepared, and there is no argument 8. A layer whose weights are prepared
 takes blocks of them; its loads, and no others, have something prepared.
+
+The first inference computes the step of a `cold` by another layer, whose weights are what those of the step's layer are prepared
+from: the step is the whole layer, its loads are pinned. The pages of these weights are read to `at` in one piece, inside the place
+of the step's weights, and the loads prepare out of that, in their order, for the second inference. What one prepares lies over
+nothing that a later one is prepared from. Steps ascend.
 """
 
 from __future__ import annotations
@@ -76,6 +83,7 @@ from .program import (
     CUDA,
     HOST,
     Arg,
+    Cold,
     CountArg,
     FirstArg,
     Layer,
@@ -96,8 +104,8 @@ from .program import (
     Weights,
 )
 
-PROGRAM_VERSION = 7
-PROGRAM_KIND = "flexcomp.program.7"  # kind of the module in the library: the version is part of it
+PROGRAM_VERSION = 8
+PROGRAM_KIND = "flexcomp.program.8"  # kind of the module in the library: the version is part of it
 
 _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
@@ -263,6 +271,7 @@ class _Writer:
         self.put(f"{len(rung.value_at)}q", *rung.value_at)
         self.items(rung.steps, lambda s: self.put("IIIIqq", s.layer, s.first, s.count, s.need, s.weights_at, s.scratch_at))
         self.items(rung.loads, self.load)
+        self.items(rung.cold, lambda c: self.put("IIQ", c.step, c.layer, c.at))
 
     def load(self, load: Load) -> None:
         flags = _PINNED * load.pinned | _AHEAD * load.ahead | _KEPT * load.kept
@@ -352,7 +361,8 @@ class _Reader:
             raise ArtifactError(f"the plan for {budget} bytes is predicted to take {predicted_s} s")
         value_at = self.get(f"{values}q")
         steps = self.items(lambda: Step(*self.get("IIIIqq")))
-        return Rung(budget, arena, working, value_at, steps, self.items(self.load), predicted_s)
+        loads, cold = self.items(self.load), self.items(lambda: Cold(*self.get("IIQ")))
+        return Rung(budget, arena, working, value_at, steps, loads, predicted_s, cold)
 
     def load(self) -> Load:
         source, nbytes, target, after, flags, space = self.get("QQQIII")

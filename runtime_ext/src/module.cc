@@ -25,7 +25,7 @@ namespace {
 namespace ffi = tvm::ffi;
 
 // The format version is part of the kind: models of different versions may meet in one process.
-#define FLEXCOMP_PROGRAM_KIND "flexcomp.program.7"
+#define FLEXCOMP_PROGRAM_KIND "flexcomp.program.8"
 #define FLEXCOMP_SESSION_KIND "flexcomp.session.1"
 
 class SessionModule final : public TranslatedModule {

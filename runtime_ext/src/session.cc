@@ -67,6 +67,7 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
       rung_(wanted_),
       memory_(processor_->MakeMemory(OwnNbytes(rung_))),
       checker_(*program_),
+      first_(RoomForFirst(*program_)),
       calls_(*program_, FindKernels(*program_, *processor_)),
       preparer_(*program_, calls_, *processor_) {
   checker_.Check(rung_);
@@ -306,6 +307,7 @@ bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_ou
   const Rung& rung = program_->rungs[rung_];
   if (trace_) trace_->Clear(rung_, rung.steps.size(), rung.loads.size());
   fetched_ = {};
+  if (loader_->StartsCold() != first_calls_) UseCalls(loader_->StartsCold());
   loader_->Start(trace_ ? std::span(trace_->loads) : std::span<LoadSpans>());
   bool done = false;
   try {

@@ -190,6 +190,8 @@ class Session {
   Carried CarriedAlong(size_t rung) const noexcept;  // the same, or nothing if nobody has written any: fresh memory is zeros, too
   // Uses a rung for which the arena has room; the loader is idle.
   void Use(size_t rung) noexcept;
+  // From now on the calls are those of a first inference, or of later ones.
+  void UseCalls(bool first) noexcept;
   void OpenLoads() noexcept;
   // Behind the last step, or where it was interrupted. False: it was, and loading is given up. Throws what Loader::Finish does.
   bool EndLoads(bool done);
@@ -230,6 +232,8 @@ class Session {
   bool abandoned_ = false;  // the arena still has the size of an earlier rung, but no memory
   std::unique_ptr<SessionMemory> memory_;
   PlanChecker checker_;  // of the plans that are used
+  Rung first_;           // what the first inference does on the rung in use, where that is something else
+  bool first_calls_ = false;
   CallTable calls_;
   KernelPreparer preparer_;  // for the loader's thread
   std::optional<Trace> trace_;

@@ -30,15 +30,23 @@ void Session::Use(size_t rung) noexcept {
   rung_ = wanted_ = states_rung_ = rung;
   abandoned_ = false;
   processor_->Use(program_->rungs[rung]);
-  calls_.Prepare(*program_, program_->rungs[rung], PlacesOf(rung));
+  if (!program_->rungs[rung].cold.empty()) PlanFirst(program_->rungs[rung], *program_, first_);
+  calls_.PreparePreparations(*program_, program_->rungs[rung], PlacesOf(rung));
+  UseCalls(false);
   const auto looked_at = [](const Call& call) { return call.checks != 0 || call.fetch != nullptr; };
   replays_ = processor_->Replays() && !calls_.calls().empty() && std::ranges::none_of(calls_.calls(), looked_at);
   OpenLoads();
 }
 
+void Session::UseCalls(bool first) noexcept {
+  calls_.Prepare(*program_, first ? first_ : program_->rungs[rung_], PlacesOf(rung_));
+  first_calls_ = first;
+}
+
 void Session::OpenLoads() noexcept {
   const Rung& rung = program_->rungs[rung_];
-  loader_->Open(rung.loads, PlacesOf(rung_), memory_->fresh(OwnNbytes(rung_)), &preparer_);
+  const std::span<const Load> first = rung.cold.empty() ? std::span<const Load>() : first_.loads;
+  loader_->Open(rung.loads, PlacesOf(rung_), memory_->fresh(OwnNbytes(rung_)), &preparer_, first);
 }
 
 bool Session::MakeRoom(size_t rung) {

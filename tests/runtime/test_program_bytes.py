@@ -121,7 +121,7 @@ def test_cut_and_extended_programs_are_refused(tiny, create):
 def test_another_version_is_refused(tiny, create):
     blob = bytearray(encode_program(tiny.program, tiny.digest))
     blob[8] = 1
-    refuse(create, bytes(blob), "has format 1, this runtime reads format 7")
+    refuse(create, bytes(blob), "has format 1, this runtime reads format 8")
     with pytest.raises(ArtifactError, match="has format 1"):
         decode_program(bytes(blob))
 

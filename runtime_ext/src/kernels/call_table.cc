@@ -48,12 +48,14 @@ CallTable::CallTable(const Program& program, Kernels kernels) : kernels_(std::mo
   size_t most_args = 0, most_checks = 0, most_fetches = 0, most_steps = 0, most_loads = 0;
   for (const Rung& rung : program.rungs) {
     size_t args = 0, checks = 0, fetches = 0;
-    for (const Step& step : rung.steps) {
-      const std::vector<Arg>& taken = program.layers[step.layer].args;
+    const auto take = [&](uint32_t layer) {
+      const std::vector<Arg>& taken = program.layers[layer].args;
       args += taken.size();
       checks += std::ranges::count_if(taken, [](const Arg& arg) { return !arg.bounds.empty(); });
       fetches += std::ranges::count(taken, ArgKind::kRows, &Arg::kind);
-    }
+    };
+    for (const Step& step : rung.steps) take(step.layer);
+    for (const Cold& cold : rung.cold) take(cold.layer);  // more than either inference takes
     most_args = std::max(most_args, args);
     most_checks = std::max(most_checks, checks);
     most_fetches = std::max(most_fetches, fetches);
@@ -117,7 +119,6 @@ void CallTable::Prepare(const Program& program, const Rung& rung, Places arena) 
     calls_.push_back({kernels_.compute[step.layer], first_arg, static_cast<int32_t>(layer.args.size()), step.need, step.layer,
                       check_count, layer.exchanges(), first_check, fetch});
   }
-  PreparePreparations(program, rung, arena);
 }
 
 void CallTable::PreparePreparations(const Program& program, const Rung& rung, Places arena) noexcept {

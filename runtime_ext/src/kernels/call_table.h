@@ -70,14 +70,14 @@ class CallTable {
 
   // From now on the calls are those of `rung`, in this arena. `program`, `rung` and its memory must outlive the table.
   void Prepare(const Program& program, const Rung& rung, Places arena) noexcept;
+  // And so are what its loads prepare; not while anything is prepared.
+  void PreparePreparations(const Program& program, const Rung& rung, Places arena) noexcept;
 
   std::span<const Call> calls() const noexcept { return calls_; }
   // One for each load, if any of them prepares something.
   std::span<const PreparationCall> preparations() const noexcept { return preparations_; }
 
  private:
-  void PreparePreparations(const Program& program, const Rung& rung, Places arena) noexcept;
-
   Kernels kernels_;
   std::vector<DLTensor> tensors_;
   std::vector<TVMFFIAny> args_;  // point into tensors_

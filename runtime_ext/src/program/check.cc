@@ -190,9 +190,12 @@ void CheckValues(const Rung& rung, const Program& program) {
   for (const Port& port : program.inputs) used[port.value] = true;
   for (const Port& port : program.outputs) used[port.value] = true;
   for (const State& state : program.states) used[state.value] = used[state.result] = true;
-  for (const Step& step : rung.steps)
-    for (const Arg& arg : program.layers[step.layer].args)
+  const auto use = [&](uint32_t layer) {
+    for (const Arg& arg : program.layers[layer].args)
       if (arg.kind == ArgKind::kValue) used[arg.value] = true;
+  };
+  for (const Step& step : rung.steps) use(step.layer);
+  for (const Cold& cold : rung.cold) use(cold.layer);
   for (size_t v = 0; v < used.size(); ++v) {
     const int64_t at = rung.value_at[v];
     if (!used[v] && at == -1) continue;
@@ -236,6 +239,41 @@ void CheckLoad(const Load& load, size_t index, const Rung& rung, const Program& 
   Require(!load.ahead || (!load.pinned && (before == nullptr || before->ahead || before->pinned)), "load ", index,
           " cannot be read ahead");
   CheckRange(rung, load.target, load.nbytes, load.kept || (load.pinned && !load.prepared), "load ", index);
+}
+
+// A step of the first inference is a whole layer whose weights are prepared, by the same weights as they are stored. They lie where
+// they will lie prepared; what is made of them, load by load, leaves alone what later loads are prepared from.
+void CheckCold(const Cold& cold, const Rung& rung, const Program& program) {
+  Require(cold.step < rung.steps.size() && cold.layer < program.layers.size(), "a first inference has a step that does not exist");
+  const Step& step = rung.steps[cold.step];
+  const Layer &layer = program.layers[step.layer], &own = program.layers[cold.layer];
+  Require(layer.weights && layer.weights->preparation && step.first == 0 && step.count == layer.weights->blocks, "step ", cold.step,
+          " of a first inference computes no whole layer whose weights are prepared");
+  Require(own.weights && !own.weights->preparation && own.weights->offset == layer.weights->offset &&
+              own.weights->nbytes() == layer.weights->stored_nbytes(),
+          "layer ", own.name, " of a first inference does not take the stored weights of layer ", layer.name);
+  const FileRange pages = PagesOf(own);
+  const auto begin = static_cast<uint64_t>(step.weights_at);
+  Require(cold.at % kPage == 0 && cold.at >= begin && Inside(cold.at - begin, pages.nbytes(), layer.weights->nbytes()),
+          "the stored weights of layer ", own.name, " lie elsewhere than they are prepared");
+  uint64_t made_end = 0;
+  for (size_t j = 0; j < rung.loads.size(); ++j) {
+    const Load& load = rung.loads[j];
+    if (!load.prepared || load.prepared->layer != step.layer) continue;
+    Require(load.pinned && load.source >= pages.begin && Inside(load.source, load.nbytes, pages.end), "load ", j,
+            " brings other weights than a first inference reads");
+    Require(cold.at + (load.source - pages.begin) >= made_end, "load ", j, " is prepared from what was written over");
+    made_end = std::max(made_end, load.prepared->at + load.prepared->count * layer.weights->block_nbytes);
+  }
+  Require(made_end > 0, "no load prepares what step ", cold.step, " of a first inference reads");
+}
+
+void CheckFirst(const Rung& rung, const Program& program) {
+  for (size_t i = 0; i < rung.cold.size(); ++i) {
+    Require(i == 0 || rung.cold[i - 1].step < rung.cold[i].step, "the steps of a first inference do not ascend");
+    CheckCold(rung.cold[i], rung, program);
+    CheckStep(FirstStep(rung.cold[i], rung, program), rung.cold[i].step, rung, program);
+  }
 }
 
 // Plays the two counters: loads and steps advance in order, each waiting for the other's count. Nothing waits for
@@ -306,8 +344,9 @@ void ValidateProgram(const Program& program) {
     // Counters reserve their topmost values for failure.
     Require(rung.steps.size() < INT32_MAX && rung.loads.size() < INT32_MAX, "too many steps or loads");
     for (size_t i = 0; i < rung.steps.size(); ++i) CheckStep(rung.steps[i], i, rung, program);
-    CheckValues(rung, program);
     for (size_t j = 0; j < rung.loads.size(); ++j) CheckLoad(rung.loads[j], j, rung, program);
+    CheckFirst(rung, program);
+    CheckValues(rung, program);
     CheckWaitsEnd(rung);
   }
 }

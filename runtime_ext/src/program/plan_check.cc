@@ -226,6 +226,7 @@ class PlanCheck {
     for (uint32_t i = 0; i < steps_; ++i) {
       const Step& step = rung_.steps[i];
       for (; loaded < step.need; ++loaded) {
+        if (rung_.loads[loaded].nbytes == 0) continue;  // of a first inference
         const Use brought = Brought(rung_.loads[loaded]);
         auto other = placed.upper_bound(brought.low);
         while (other != placed.end() && Brought(rung_.loads[other->second]).low < brought.high) other = placed.erase(other);
@@ -248,6 +249,7 @@ class PlanCheck {
     AddRead(first);
     for (uint32_t j = 0; j < rung_.loads.size(); ++j) {
       const Load& load = rung_.loads[j];
+      if (load.nbytes == 0) continue;
       Require(last[j] > 0, rung_, "no step uses load ", j);
       const Use brought = Brought(load);
       const uint64_t nbytes = brought.high - brought.low;
@@ -349,16 +351,23 @@ class PlanCheck {
 }  // namespace
 
 void CheckPlan(const Rung& rung, const Program& program) {
-  PlanCheck(rung, program, std::pmr::get_default_resource()).Check();
+  std::pmr::memory_resource* const memory = std::pmr::get_default_resource();
+  PlanCheck(rung, program, memory).Check();
+  if (rung.cold.empty()) return;
+  Rung first = RoomForFirst(program);
+  PlanFirst(rung, program, first);
+  PlanCheck(first, program, memory).Check();
 }
 
-PlanChecker::PlanChecker(const Program& program) : program_(program), checked_(program.rungs.size(), false) {
+PlanChecker::PlanChecker(const Program& program)
+    : program_(program), checked_(program.rungs.size(), false), first_(RoomForFirst(program)) {
   // A node of a map, or a place in a vector that grows, for all that a check notes of a step's arguments, a step and a load.
   constexpr size_t kNode = 128;
   size_t most = 0;
   for (const Rung& rung : program.rungs) {
     size_t noted = 8 * (rung.steps.size() + rung.loads.size()) + 2 * program.values.size() + 3 * program.states.size();
     for (const Step& step : rung.steps) noted += 3 * program.layers[step.layer].args.size();
+    for (const Cold& cold : rung.cold) noted += 3 * program.layers[cold.layer].args.size();
     most = std::max(most, noted);
   }
   room_nbytes_ = kNode * most;
@@ -368,8 +377,15 @@ PlanChecker::PlanChecker(const Program& program) : program_(program), checked_(p
 void PlanChecker::Check(size_t rung) {
   const std::lock_guard lock(mutex_);
   if (checked_[rung]) return;
-  std::pmr::monotonic_buffer_resource memory(room_.get(), room_nbytes_);
-  PlanCheck(program_.rungs[rung], program_, &memory).Check();
+  const auto check = [this](const Rung& plan) {
+    std::pmr::monotonic_buffer_resource memory(room_.get(), room_nbytes_);
+    PlanCheck(plan, program_, &memory).Check();
+  };
+  check(program_.rungs[rung]);
+  if (!program_.rungs[rung].cold.empty()) {
+    PlanFirst(program_.rungs[rung], program_, first_);
+    check(first_);
+  }
   checked_[rung] = true;
 }
 

@@ -22,6 +22,7 @@ class PlanChecker {
   const Program& program_;
   std::mutex mutex_;
   std::vector<bool> checked_;
+  Rung first_;  // the one that is checked
   size_t room_nbytes_ = 0;
   std::unique_ptr<std::byte[]> room_;
 };

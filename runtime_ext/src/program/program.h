@@ -130,6 +130,16 @@ struct Load {
   // Where it may read to instead, as nothing else ever lies there: what stays when it is prepared is mostly larger, and this is the
   // end of it, in whole pages. So such reads need not wait for each other. -1: nowhere.
   int64_t apart = -1;
+  // Where the first inference leaves what this load would read, for the second one to prepare, and behind how many steps of the
+  // first it is of no other use. -1: nowhere.
+  int64_t cold = -1;
+  uint32_t cold_after = 0;
+};
+
+// A step that the first inference computes by a layer that takes weights as they are stored, read to `at` in one piece.
+struct Cold {
+  uint32_t step, layer;
+  uint64_t at;
 };
 
 struct Rung {
@@ -139,6 +149,7 @@ struct Rung {
   std::vector<int64_t> value_at;  // -1: no step of the rung uses the value
   std::vector<Step> steps;
   std::vector<Load> loads;
+  std::vector<Cold> cold;  // what the first inference does otherwise; steps ascend
 };
 
 struct Checksum {
@@ -175,14 +186,29 @@ Program ReadProgram(std::string_view bytes);
 // The part of ReadProgram that looks at meaning; throws ArtifactError with the first fault.
 void ValidateProgram(const Program& program);
 
-// Looks at what lies in the arena when; the indices of the program and the bounds of the arena are known to be right. Throws
+// The pages of the data section in which the weights of a layer lie.
+struct FileRange {
+  uint64_t begin, end;
+
+  uint64_t nbytes() const { return end - begin; }
+};
+FileRange PagesOf(const Layer& layer);
+
+// The step that `cold` stands for.
+Step FirstStep(const Cold& cold, const Rung& rung, const Program& program);
+// Sets `cold` of the loads.
+void FindCold(Rung& rung, const Program& program);
+// What the first inference of a rung does, as a rung of its own: `first`, which has room for it. It has the loads of the other,
+// those that it does not need with no bytes, and counts alike.
+void PlanFirst(const Rung& rung, const Program& program, Rung& first) noexcept;
+// Finds the room that PlanFirst takes for any rung of the program.
+Rung RoomForFirst(const Program& program);
+
+// Looks at what lies in the arena when, in the first inference, too; the indices of the program and the bounds of the arena are known to be right. Throws
 // ArtifactError.
 void CheckPlan(const Rung& rung, const Program& program);
 
 // Bytes of the data section that blocks of a layer, whose weights are prepared, are made of.
-struct FileRange {
-  uint64_t begin, end;
-};
 FileRange StoredRange(const Layer& layer, uint32_t first, uint32_t count);
 
 // The argument that is a layer's panel, of which its steps have blocks; nullptr: it has none.

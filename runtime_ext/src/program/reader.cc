@@ -1,4 +1,4 @@
-// Reads program format 7. The grammar stands in flexcomp/program/program_bytes.py, the authority.
+// Reads program format 8. The grammar stands in flexcomp/program/program_bytes.py, the authority.
 #include <cmath>
 #include <cstring>
 
@@ -10,7 +10,7 @@ namespace flexcomp {
 namespace {
 
 constexpr std::string_view kMagic = "FLEXPROG";
-constexpr uint32_t kVersion = 7;
+constexpr uint32_t kVersion = 8;
 constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size` on
 constexpr size_t kBodyStart = 24;
 constexpr uint32_t kPinned = 1;
@@ -249,6 +249,13 @@ Rung ReadRung(Cursor& in, size_t values) {
   rung.value_at = in.Repeat(values, 8, [&] { return in.Get<int64_t>(); });
   rung.steps = in.List(32, [&] { return ReadStep(in); });
   rung.loads = in.List(40, [&] { return ReadLoad(in); });
+  rung.cold = in.List(16, [&] {
+    Cold cold;
+    cold.step = in.Get<uint32_t>();
+    cold.layer = in.Get<uint32_t>();
+    cold.at = in.Get<uint64_t>();
+    return cold;
+  });
   return rung;
 }
 
@@ -301,7 +308,7 @@ Program ReadBody(Cursor& in) {
     });
   program.states = in.List(32, [&] { return ReadState(in); });
   program.layers = in.List(40, [&] { return ReadLayer(in); });
-  program.rungs = in.List(40, [&] { return ReadRung(in, program.values.size()); });
+  program.rungs = in.List(44, [&] { return ReadRung(in, program.values.size()); });
   if (in.left() != 0) RaiseError("ArtifactError", "the program is malformed: ", in.left(), " bytes too many");
   return program;
 }
@@ -323,8 +330,10 @@ Program ReadProgram(std::string_view bytes) {
     Raise("ArtifactError", "the program is damaged: its checksum differs");
   Program program = ReadBody(in);
   ValidateProgram(program);
-  for (Rung& rung : program.rungs)
+  for (Rung& rung : program.rungs) {
     for (Load& load : rung.loads) load.apart = Apart(load, program);
+    FindCold(rung, program);
+  }
   return program;
 }
 

@@ -29,8 +29,9 @@ constexpr int64_t kStoppedNs = 200'000, kSleepyNs = 50'000'000;
 
 // The loads before it are read ahead, or pinned.
 uint32_t AheadEnd(std::span<const Load> loads) noexcept {
-  auto end = static_cast<uint32_t>(loads.size());
-  while (end > 0 && !loads[end - 1].ahead) --end;
+  const auto streamed = std::ranges::find_if(loads, [](const Load& load) { return !load.ahead && !load.pinned; });
+  auto end = static_cast<uint32_t>(streamed - loads.begin());
+  while (end > 0 && !loads[end - 1].ahead && loads[end - 1].cold < 0) --end;
   return end;
 }
 
@@ -59,8 +60,10 @@ void Loader::Reserve(std::span<const Load> loads) {
   for (Turn& turn : turns_) turn.ahead.reserve(AheadEnd(loads));
 }
 
-void Loader::Open(std::span<const Load> loads, Places arena, FreshPages fresh, Preparer* preparer) noexcept {
+void Loader::Open(std::span<const Load> loads, Places arena, FreshPages fresh, Preparer* preparer,
+                  std::span<const Load> first) noexcept {
   loads_ = loads;
+  first_ = first;
   arena_ = arena;
   fresh_ = fresh;
   preparer_ = preparer;
@@ -72,14 +75,16 @@ void Loader::Open(std::span<const Load> loads, Places arena, FreshPages fresh, P
 
 void Loader::Reset() noexcept {
   resident_ = false;
+  warm_ = 0;
   early_load_ = 0;
   early_at_ = 0;
-  finished_once_ = false;
+  stage_ = Stage::kEmpty;
   read_ahead_ = 0;
   for (Turn& turn : turns_) {
     turn.loaded.Set(0);
     turn.computed.Set(0);
     turn.failure = {};
+    turn.loads = loads_;
     if (&turn != &this->turn()) turn.counts = {};
   }
 }
@@ -87,15 +92,17 @@ void Loader::Reset() noexcept {
 void Loader::Begin(std::span<LoadSpans> spans, bool filling) {
   spans_ = spans;
   interrupted_ = false;
-  if (all_pinned_ && finished_once_ && turn().loaded.Get() != kFailed) {  // the thread need not wake up
+  if (Resident() && turn().loaded.Get() != kFailed) {  // the thread need not wake up
     turn().counts = {};
     return;
   }
   turn_ = &TurnOf(++started_count_);
   turn().last = !reading_ahead_;
-  if (filling) turn().filling = true;  // the loader was idle: nothing was read ahead for it
+  // The loader was idle in these cases: nothing was read ahead for it.
+  if (filling) turn().filling = true;
+  else if (StartsCold()) turn().loads = first_;
   // Of the inference behind this one, which used to be one that nobody looks at any more.
-  TurnOf(started_count_ + 1).Clear();
+  TurnOf(started_count_ + 1).Clear(loads_);
   if (apart_) begun_on_.store(::sched_getcpu(), std::memory_order_relaxed);
   started_.Set(started_count_);
 }
@@ -113,8 +120,8 @@ bool Loader::Finish() {
   if (!complete) return false;
   if (!spans_.empty())
     for (uint32_t j = 0; j < ahead_end_; ++j)
-      if (loads_[j].ahead) spans_[j] = turn().ahead[j];
-  finished_once_ = true;
+      if (IsNotedAhead(j)) spans_[j] = turn().ahead[j];
+  stage_ = StartsCold() && !turn().filling ? Stage::kCold : Stage::kFilled;
   return true;
 }
 
@@ -134,7 +141,7 @@ void Loader::Abort() noexcept {
 void Loader::GiveUpAhead() noexcept {
   AwaitIdleAborted();
   read_ahead_ = 0;
-  TurnOf(started_count_ + 1).Clear();
+  TurnOf(started_count_ + 1).Clear(loads_);
 }
 
 bool Loader::CheckFailure() const {
@@ -176,8 +183,8 @@ void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
   if (turn.loaded.Get() == kFailed) return;  // reading ahead failed
   Loaded(turn, first);
   for (uint32_t j = first; j < loads_.size(); ++j) {
-    const Load& load = loads_[j];
-    if (turn.filling ? !Stays(j) : Resident(j)) continue;
+    const Load& load = turn.loads[j];
+    if (Resident(j) || (turn.filling && !Stays(load))) continue;
     const uint32_t behind = turn.filling || load.ahead ? 0 : load.after;
     if (!turn.filling && !load.ahead && !AwaitComputed(turn, load.after, j, turn)) return;
     if (!BeginLoad(j, turn, SpanOf(j, turn), behind)) return;
@@ -185,22 +192,27 @@ void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
   if (!resident_) {
     if (!Drain()) return;
     resident_ = true;
+    if (turn.loads.data() != first_.data()) warm_ = static_cast<uint32_t>(loads_.size());
   }
-  if (turn.filling) Loaded(turn, static_cast<uint32_t>(loads_.size()));
+  if (turn.filling) {
+    if (!Drain()) return;
+    Loaded(turn, static_cast<uint32_t>(loads_.size()));
+  }
   if (turn.last) {
     Drain();
     return;
   }
   for (uint32_t j = 0; j < ahead_end_; ++j) {
     if (Resident(j)) continue;
-    if (!AwaitComputed(turn, loads_[j].after, j, next) || !BeginLoad(j, next, &next.ahead[j], loads_[j].after)) return;
+    const uint32_t after = loads_[j].cold >= 0 ? loads_[j].cold_after : loads_[j].after;
+    if (!AwaitComputed(turn, after, j, next) || !BeginLoad(j, next, &next.ahead[j], after)) return;
   }
   if (Drain()) read_ahead_ = ahead_end_;
 }
 
 // What is read ahead is noted in one place, whether it was or, at first, could not be.
 LoadSpans* Loader::SpanOf(uint32_t j, Turn& turn) noexcept {
-  return loads_[j].ahead ? &turn.ahead[j] : spans_.empty() ? nullptr : &spans_[j];
+  return IsNotedAhead(j) ? &turn.ahead[j] : spans_.empty() ? nullptr : &spans_[j];
 }
 
 bool Loader::AwaitComputed(Turn& turn, uint32_t steps, uint32_t j, Turn& own) noexcept {
@@ -212,14 +224,14 @@ bool Loader::AwaitComputed(Turn& turn, uint32_t steps, uint32_t j, Turn& own) no
     if (turn.computed.Get() < steps && !EndRead()) return false;
   }
   if (turn.computed.WaitAtLeast(steps) == kAborted) return Drain() && false;
-  return delivery_ == nullptr || delivery_->Free(steps) || GiveUp(own, {kUndelivered, j, loads_[j].source});
+  return delivery_ == nullptr || delivery_->Free(steps) || GiveUp(own, {kUndelivered, j, own.loads[j].source});
 }
 
 bool Loader::BeginEarly(uint32_t j, Turn& turn) noexcept {
   if (early_load_ < j) early_load_ = j, early_at_ = 0;
-  while (early_load_ < loads_.size() && !IsReadOnce(early_load_)) ++early_load_;
+  while (early_load_ < loads_.size() && !IsReadOnce(turn.loads[early_load_])) ++early_load_;
   if (early_load_ >= loads_.size()) return false;
-  const Load& load = loads_[early_load_];
+  const Load& load = turn.loads[early_load_];
   const uint64_t nbytes = std::min(kReadChunk, load.nbytes - early_at_);
   if (EnoughInFlight(nbytes) || interrupted()) return false;
   if (!BeginChunk({early_load_, &turn, SpanOf(early_load_, turn), early_at_, nbytes, false})) return false;
@@ -229,10 +241,10 @@ bool Loader::BeginEarly(uint32_t j, Turn& turn) noexcept {
 }
 
 bool Loader::BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans, uint32_t behind) noexcept {
-  const Load& load = loads_[j];
-  while (!ReadsApart(j) && Shares(j))
+  const Load& load = turn.loads[j];
+  const bool there = IsThereCold(load) || (IsReadOnce(load) && (resident_ || j < early_load_));
+  while (!there && !ReadsApart(load) && Shares(load))
     if (!EndRead()) return false;
-  const bool there = IsReadOnce(j) && (resident_ || j < early_load_);
   uint64_t at = there ? load.nbytes : j == early_load_ ? early_at_ : 0;
   if (j >= early_load_) early_load_ = j + 1, early_at_ = 0;
   do {
@@ -254,7 +266,7 @@ bool Loader::EnoughInFlight(uint64_t nbytes) const noexcept {
 bool Loader::OldestReady() const noexcept {
   const Read& oldest = reads_[0];
   // While that which is there is prepared, the device should have something to do.
-  if (file_.queued() && oldest.last && loads_[oldest.load].prepared && in_flight_nbytes_ == oldest.nbytes) return false;
+  if (file_.queued() && oldest.last && oldest.of().prepared && in_flight_nbytes_ == oldest.nbytes) return false;
   return oldest.nbytes == 0 || file_.Ready();
 }
 
@@ -271,18 +283,18 @@ bool Loader::BeginChunk(const Read& read) noexcept {
   std::byte* const target = TargetOf(read);
   if (target == nullptr) {
     beginning_.Set(0);
-    return GiveUp(*read.turn, {kUndelivered, read.load, loads_[read.load].source + read.at});
+    return GiveUp(*read.turn, {kUndelivered, read.load, read.of().source + read.at});
   }
   reads_.Push(read);
   in_flight_nbytes_ += read.nbytes;
   reads_.Newest().begin = MonotonicNs();
-  file_.Begin(loads_[read.load].source + read.at, target, read.nbytes);
+  file_.Begin(read.of().source + read.at, target, read.nbytes);
   beginning_.Set(0);
   return true;
 }
 
 std::byte* Loader::TargetOf(const Read& read) noexcept {
-  std::byte* const place = arena_.At(ReadPlace(read.load)) + read.at;
+  std::byte* const place = arena_.At(ReadPlace(read.of())) + read.at;
   if (delivery_ != nullptr) return delivery_->Begin(place, read.nbytes);
   // Before the first inference has ended the arena may be fresh.
   if (!resident_) TouchPages(place, read.nbytes);
@@ -330,7 +342,7 @@ bool Loader::EndRead() noexcept {
       total_bytes_.fetch_add(read.nbytes, std::memory_order_relaxed);
     }
   }
-  Failure failure{error, read.load, loads_[read.load].source + read.at};
+  Failure failure{error, read.load, read.of().source + read.at};
   if (error != 0 || interrupted() || abort_) {
     if (delivery_ != nullptr && read.nbytes > 0) delivery_->Drop();
   } else if (!Bring(read)) {

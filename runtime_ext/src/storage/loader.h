@@ -7,6 +7,10 @@
 // Several reads are in flight at a time, so that the device does not idle between them; loads complete in their order.
 // What a load has read may have to be prepared: that is done by the same thread, while the reads behind it are in flight, and
 // by whoever waits for that load.
+//
+// The first inference may have loads of its own. What it reads of weights that it takes as they are stored is prepared from the
+// arena, for the second one, behind the last step of the first that needs it: by the loader, when it has nothing to read, or at
+// the latest in its turn.
 #pragma once
 
 #include <algorithm>
@@ -58,19 +62,25 @@ class Loader {
   // Finds the memory that opening these loads takes.
   void Reserve(std::span<const Load> loads);
   // From now on these are the loads, into this arena, which holds nothing yet. Not while anything is read. There must be
-  // room for them; those of which none is read ahead need none. `preparer` is for those that prepare what they read.
-  void Open(std::span<const Load> loads, Places arena, FreshPages fresh = {}, Preparer* preparer = nullptr) noexcept;
+  // room for them; those of which none is read ahead need none. `preparer` is for those that prepare what they read. `first` are
+  // those of the first inference, as many, if they are others.
+  void Open(std::span<const Load> loads, Places arena, FreshPages fresh = {}, Preparer* preparer = nullptr,
+            std::span<const Load> first = {}) noexcept;
 
   // Begins the loads of one inference, as far as they were not read ahead. `spans` is empty, or has a place for
   // every load, where it is noted when it ran; those of the loads read ahead are there after Finish.
   void Start(std::span<LoadSpans> spans) { Begin(spans, false); }
-  // Begins an inference that computes nothing: of its loads those run that bring what stays. Not behind another one, unless that
-  // was aborted.
-  void StartFilling() { Begin({}, true); }
-  // Whether what stays is in the arena. Only while no inference runs.
-  bool Filled() const noexcept { return finished_once_; }
+  // Begins an inference that computes nothing: of its loads those run that bring what stays. Not where all of it is there.
+  void StartFilling() {
+    if (stage_ == Stage::kCold) GiveUpAhead();
+    Begin({}, true);
+  }
+  // Whether the next inference is a first one, which has loads of its own. Only while no inference runs, as for those below.
+  bool StartsCold() const noexcept { return stage_ == Stage::kEmpty && !first_.empty(); }
+  // Whether what stays is in the arena as all later inferences take it.
+  bool Filled() const noexcept { return stage_ == Stage::kFilled; }
   // Whether all weights are in the arena, and stay there.
-  bool Resident() const noexcept { return all_pinned_ && finished_once_; }
+  bool Resident() const noexcept { return all_pinned_ && Filled(); }
 
   // Waits until `need` loads are complete, and prepares a part of them meanwhile, or reads it where reads are copies, or makes
   // pages of the arena exist; false: the loads were interrupted. Throws StorageError if one failed.
@@ -144,15 +154,17 @@ class Loader {
     Counter loaded, computed;
     Counts counts;
     Failure failure;
+    std::span<const Load> loads;
     bool filling = false;  // nothing is computed
     bool last = false;     // nothing is read ahead behind it
     std::vector<LoadSpans> ahead;  // when the loads that are read ahead ran
 
-    void Clear() noexcept {
+    void Clear(std::span<const Load> now) noexcept {
       loaded.Set(0);
       computed.Set(0);
       counts = {};
       failure = {};
+      loads = now;
       filling = false;
       std::ranges::fill(ahead, LoadSpans{});
     }
@@ -165,6 +177,8 @@ class Loader {
   struct Read {
     uint32_t load = 0;
     Turn* turn = nullptr;
+
+    const Load& of() const noexcept { return turn->loads[load]; }
     LoadSpans* spans = nullptr;
     uint64_t at = 0, nbytes = 0;  // in the load
     bool last = false;            // of its load
@@ -211,20 +225,22 @@ class Loader {
   bool OldestReady() const noexcept;
   bool EnoughInFlight(uint64_t nbytes) const noexcept;
   LoadSpans* SpanOf(uint32_t j, Turn& turn) noexcept;
-  // Where load `j` reads to. Where this thread copies, what it reads is to be in the caches when it is prepared.
-  uint64_t ReadPlace(uint32_t j) const noexcept {
-    const Load& load = loads_[j];
+  // Whether when load `j` ran is noted beside its turn until that is finished: it may run before that is begun.
+  bool IsNotedAhead(uint32_t j) const noexcept { return j < ahead_end_ && (loads_[j].ahead || loads_[j].cold >= 0); }
+  // Where a load reads to. Where this thread copies, what it reads is to be in the caches when it is prepared.
+  uint64_t ReadPlace(const Load& load) const noexcept {
     return load.apart < 0 || !file_.queued() ? load.target : static_cast<uint64_t>(load.apart);
   }
-  bool ReadsApart(uint32_t j) const noexcept { return ReadPlace(j) != loads_[j].target; }
-  // Whether load `j` reads once and for all to a place of its own, which is free from the start.
-  bool IsReadOnce(uint32_t j) const noexcept {
-    const Load& load = loads_[j];
-    return load.kept || (load.pinned && load.after == 0 && (!load.prepared || ReadsApart(j)));
+  bool ReadsApart(const Load& load) const noexcept { return ReadPlace(load) != load.target; }
+  // Whether a load reads once and for all to a place of its own, which is free from the start.
+  bool IsReadOnce(const Load& load) const noexcept {
+    return load.kept || (load.pinned && load.after == 0 && (!load.prepared || ReadsApart(load)));
   }
-  bool Stays(uint32_t j) const noexcept { return loads_[j].kept || loads_[j].pinned; }
-  // Whether the first read of load `j` would lie where a load that is not complete has bytes to be prepared.
-  bool Shares(uint32_t j) const noexcept;
+  static bool Stays(const Load& load) noexcept { return load.kept || load.pinned; }
+  // Whether a load, not of the first inference, prepares what that one has read.
+  bool IsThereCold(const Load& load) const noexcept { return load.cold >= 0 && resident_; }
+  // Whether the first read of a load would lie where one that is not complete has bytes to be prepared.
+  bool Shares(const Load& load) const noexcept;
   // Prepares what a load has read, of which this was the last, if it has to be. False: it failed, which is noted, or loading
   // is given up.
   bool Prepare(const Read& read, Failure* failure) noexcept;
@@ -233,8 +249,8 @@ class Loader {
   int PreparePart(uint32_t part) noexcept;
   // Ends all reads; false: one failed, or loading is given up.
   bool Drain() noexcept;
-  // Whether load `j` of `turn` brings nothing: its weights are in the arena.
-  bool Resident(uint32_t j) const noexcept { return loads_[j].pinned && resident_; }
+  // Whether load `j` brings nothing: its weights are in the arena, as later inferences take them.
+  bool Resident(uint32_t j) const noexcept { return loads_[j].pinned && resident_ && (loads_[j].cold < 0 || j < warm_); }
   // Says that the first `count` loads are complete, and those behind them that bring nothing.
   void Loaded(Turn& turn, uint32_t count) noexcept;
 
@@ -245,7 +261,7 @@ class Loader {
   Delivery* delivery_ = nullptr;
 
   // Set by Open while the thread is idle.
-  std::span<const Load> loads_;
+  std::span<const Load> loads_, first_;
   Places arena_;
   FreshPages fresh_;
   Preparer* preparer_ = nullptr;
@@ -258,6 +274,7 @@ class Loader {
   int64_t read_end_ = 0;     // MonotonicNs of the last read's end
   int64_t sleepy_until_ = 0;  // MonotonicNs before which it does not poll
   bool resident_ = false;    // what stays is in the arena
+  uint32_t warm_ = 0;        // the loads before it have prepared what a first inference read
   uint32_t early_load_ = 0;  // of those that stay, the ones before it are read, or begun ahead of their turn
   uint64_t early_at_ = 0;    // so many bytes of it, too
   uint32_t read_ahead_ = 0;  // loads of the next inference that are complete
@@ -265,12 +282,14 @@ class Loader {
   // Of the thread that computes.
   Turn turns_[kTurns];
   Atomic<Turn*> turn_ = &turns_[0];  // of the current or the last inference; others may only interrupt it
-  bool finished_once_ = false;
+  enum class Stage : uint8_t { kEmpty, kCold, kFilled };  // the arena, behind the inferences that were finished
+  Stage stage_ = Stage::kEmpty;
   bool reading_ahead_ = true;
   uint32_t started_count_ = 0;
 
   // What is prepared, written before it is offered.
   uint32_t preparing_ = 0;  // the load
+  bool to_the_end_ = false;  // unless the arena goes: what it is prepared from is written over
   SharedWork preparation_;
 
   std::span<LoadSpans> spans_;  // set by Start before started_ rises

@@ -5,10 +5,9 @@
 
 namespace flexcomp {
 
-bool Loader::Shares(uint32_t j) const noexcept {
-  const Load& load = loads_[j];
+bool Loader::Shares(const Load& load) const noexcept {
   for (uint32_t i = 0; load.prepared && i < reads_.size(); ++i) {
-    const Load& other = loads_[reads_[i].load];
+    const Load& other = reads_[i].of();
     // Of those that were begun early the end is not among them: it comes behind this one.
     if (reads_[i].last && other.prepared && other.target < load.target + load.nbytes && load.target < other.target + other.nbytes) return true;
   }
@@ -16,7 +15,7 @@ bool Loader::Shares(uint32_t j) const noexcept {
 }
 
 bool Loader::Prepare(const Read& read, Failure* failure) noexcept {
-  const Load& load = loads_[read.load];
+  const Load& load = read.of();
   if (!load.prepared || (load.kept && read.turn->filling)) return true;
   // As of a read that is begun: whoever gives up loading waits for the end, or it does not begin.
   beginning_.Set(1);
@@ -24,7 +23,9 @@ bool Loader::Prepare(const Read& read, Failure* failure) noexcept {
   if (!interrupted_) {
     const int64_t begin = MonotonicNs();
     // What is prepared may be written over where it was read to.
-    if (ReadsApart(read.load)) std::memcpy(arena_.At(load.target), arena_.At(ReadPlace(read.load)), load.nbytes);
+    to_the_end_ = IsThereCold(load);
+    const uint64_t stored = to_the_end_ ? static_cast<uint64_t>(load.cold) : ReadPlace(load);
+    if (stored != load.target) std::memcpy(arena_.At(load.target), arena_.At(stored), load.nbytes);
     const Preparer::Work work = preparer_->WorkOf(read.load);
     preparing_ = read.load;
     preparation_.Offer(work.parts);
@@ -33,6 +34,7 @@ bool Loader::Prepare(const Read& read, Failure* failure) noexcept {
     const Span span{begin, MonotonicNs()};
     if (read.spans != nullptr) read.spans->prepare = span;
     if (error == 0) read.turn->counts.prepared_bytes += work.nbytes;
+    if (error == 0 && to_the_end_) warm_ = read.load + 1;
     read.turn->counts.prepare_ns += span.end - span.begin;
   }
   beginning_.Set(0);
@@ -42,7 +44,7 @@ bool Loader::Prepare(const Read& read, Failure* failure) noexcept {
 
 int Loader::PreparePart(uint32_t part) noexcept {
   // Whoever gives up loading need not wait for the parts behind this one.
-  const bool given_up = interrupted() || abort_.load(std::memory_order_relaxed);
+  const bool given_up = interrupted() || (!to_the_end_ && abort_.load(std::memory_order_relaxed));
   return given_up ? kGivenUp : preparer_->Prepare(preparing_, part);
 }
 
