@@ -36,7 +36,8 @@ using namespace scenarios;
 namespace {
 
 constexpr int kPlaces = 6;
-constexpr uint64_t kNothing = 0, kInFlight = 200;  // the weights of load j: j + 1
+// The weights of load j: j + 1; of the first inference those that it reads, its source and 1.
+constexpr uint64_t kNothing = 0, kInFlight = 200;
 constexpr uint64_t kPreparing = 256;               // and a bit for each part that is done
 constexpr uint32_t kParts = 2;                     // of a preparation
 
@@ -52,6 +53,7 @@ struct World {
   bool locked = false;
   Atomic<bool> interrupt{false};
   bool running = false, abandoned = false;
+  bool cold = false;  // a first inference runs
   int wanted = 0, rung = 0;
   uint32_t awaited = 0;  // loads
   // What has happened.
@@ -130,10 +132,10 @@ class Making final : public flexcomp::Preparer {
     Require(std::strcmp(explore::fibers[explore::current].name, "infer") != 0 || load < world->awaited,
             "an inference prepares what it does not wait for");
     Require(!world->abandoned, "something is prepared in memory that was given back");
-    Require((brought & (kPreparing | bit)) == kPreparing && read == load + 1, "a part is prepared that is not to be");
+    Require((brought & (kPreparing | bit)) == kPreparing && read == made.source + 1, "a part is prepared that is not to be");
     At("go on preparing");
     Require(!world->abandoned, "memory was given back in which something is prepared");
-    Require(read == load + 1 && (brought & kPreparing) != 0, "something was written where something is prepared");
+    Require(read == made.source + 1 && (brought & kPreparing) != 0, "something was written where something is prepared");
     if (fails) return --world->faults, ++world->failed, 1;
     if ((brought |= bit) != (kPreparing | ((1 << kParts) - 1))) return 0;
     brought = load + 1;
@@ -176,7 +178,8 @@ void Unlock() { world->locked = false; }
 void Activate() {
   world->mapped = true;
   Wipe();
-  loader->Open(rung().loads, flexcomp::Places(reinterpret_cast<std::byte*>(world->places)), {}, making);
+  loader->Open(rung().loads, flexcomp::Places(reinterpret_cast<std::byte*>(world->places)), {}, making,
+               rung().first);
 }
 
 void SwitchToWanted() {
@@ -215,16 +218,20 @@ void SetBudget(int chosen) {
 }
 
 void Compute(const Step& step) {
+  const std::vector<Load>& loads = world->cold ? rung().first : rung().loads;
   const auto there = [&] {
-    for (const int load : step.loads)
-      if (Brought(rung().loads[load]) != static_cast<uint64_t>(load) + 1) return false;
+    for (const int load : step.loads) {
+      const Load& one = loads[load];
+      const uint64_t weights = world->cold ? one.source : static_cast<uint64_t>(load);
+      if (one.nbytes > 0 && Brought(one) != weights + 1) return false;
+    }
     return true;
   };
   Require(there(), "a step begins without its weights");
   At("compute");
   Require(there(), "the weights of a step change while it computes");
   for (const int load : step.loads)
-    if (!rung().loads[load].pinned) Brought(rung().loads[load]) = kNothing;
+    if (!loads[load].pinned) Brought(loads[load]) = kNothing;
 }
 
 bool RunSteps() {
@@ -253,6 +260,7 @@ bool Fill() {
 }
 
 bool Infer() {
+  world->cold = loader->StartsCold();
   loader->Start({});
   return RunSteps();
 }
@@ -314,7 +322,7 @@ void WorkElsewhere() {
 void RunAll() {
   for (; world->ended < scenario->inferences; ++world->ended) {
     if (scenario->lane) loader->ReadAhead(At("read ahead?", nullptr, 2) == 1);
-    Run(scenario->warm && world->ended == 0);
+    Run((scenario->warm && world->ended == 0) || (scenario->warm_second && world->ended == 1));
     if (scenario->lane && At("work elsewhere?", nullptr, 2) == 1) WorkElsewhere();
   }
   Until("close", [] { return world->switched == scenario->switches; });

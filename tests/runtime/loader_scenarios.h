@@ -17,6 +17,7 @@ struct Step {
 struct Rung {
   std::vector<Load> loads;
   std::vector<Step> steps;
+  std::vector<Load> first{};  // of the first inference, if they are others
 };
 
 inline Load LoadOf(int number, int place, uint32_t after, bool pinned, bool ahead) {
@@ -38,6 +39,20 @@ inline Load Apart(int number, int apart, int read, int place) {
 inline Load Kept(int number, int read, int place, uint32_t after, bool ahead = false) {
   Load load = Made(number, read, place, after, false, ahead);
   load.kept = true;
+  return load;
+}
+// Prepared, for the second inference, of what the first one leaves in the place `cold` and uses for `after` steps.
+inline Load Cold(int number, int raw, int read, int place, int cold, uint32_t after) {
+  Load load = Made(raw, read, place, 0, true);
+  load.prepared->first = static_cast<uint32_t>(number);
+  load.cold = int64_t{cold} * 8;
+  load.cold_after = after;
+  return load;
+}
+// Of a first inference: it needs no bytes.
+inline Load None() {
+  Load load = LoadOf(0, 0, 0, true, false);
+  load.nbytes = 0;
   return load;
 }
 inline Load Pinned(int number, int place) { return LoadOf(number, place, 0, true, false); }
@@ -67,6 +82,19 @@ inline const Rung kKeptMixed{{Kept(0, 2, 0, 0), Streamed(1, 1, 1), Pinned(2, 3)}
 inline const Rung kOneKept{{Kept(0, 1, 0, 0)}, {{1, {0}}}};
 inline const Rung kKeptAhead{{Kept(0, 2, 0, 1, true), Streamed(1, 1, 1)}, {{1, {0}}, {2, {1}}}};
 
+// The raw weights 10 lie in place 2; two loads prepare them, the second of them over the raw ones.
+inline const Rung kCold{{Cold(0, 10, 3, 0, 2, 1), Cold(1, 10, 3, 2, 2, 1), Streamed(2, 1, 0)},
+                        {{2, {0, 1}}, {3, {2}}},
+                        {LoadOf(10, 2, 0, true, false), None(), Streamed(2, 1, 0)}};
+inline const Rung kColdBehind{{Streamed(0, 1, 0), Cold(1, 10, 3, 2, 2, 2)},
+                              {{1, {0}}, {2, {1}}},
+                              {Streamed(0, 1, 0), LoadOf(10, 2, 0, true, false)}};
+inline const Rung kColdAhead{{Cold(0, 10, 3, 2, 2, 1), Ahead(1, 1, 2), Pinned(2, 0)},
+                             {{1, {0}}, {2, {1}}, {3, {2}}},
+                             {LoadOf(10, 2, 0, true, false), Ahead(1, 1, 2), Pinned(2, 0)}};
+inline const Rung kAllCold{{Pinned(0, 0), Cold(1, 10, 3, 2, 2, 2)}, {{1, {0}}, {2, {1}}}, {Pinned(0, 0), LoadOf(10, 2, 0, true, false)}};
+inline const Rung kOneCold{{Cold(0, 10, 1, 0, 0, 1)}, {{1, {0}}}, {LoadOf(10, 0, 0, true, false)}};
+
 struct Scenario {
   const char* name;
   std::vector<const Rung*> rungs;  // ascending
@@ -75,6 +103,7 @@ struct Scenario {
   bool warm = false;  // the first of them computes nothing
   bool lane = false;  // somebody else may use the arena between them, but what stays in it
   bool delivered = false;  // a device, which may refuse to
+  bool warm_second = false;  // the second computes nothing
 };
 
 inline const Scenario kScenarios[] = {
@@ -129,6 +158,21 @@ inline const Scenario kScenarios[] = {
     {"refused, filled", {&kMixed}, 3, 0, 1, true, true, false, true},
     {"refused, switches", {&kOneAhead, &kOnePinned}, 1, 1, 1, true, false, false, true},
     {"switches by copies, filled", {&kOnePinned, &kOneKept}, 2, 1, 0, false, true},
+    {"cold", {&kCold}, 4, 0, 0, true},
+    {"cold, behind others", {&kColdBehind}, 4, 0, 0, true},
+    {"cold, ahead", {&kColdAhead}, 3, 0, 0, true},
+    {"cold, all pinned", {&kAllCold}, 4, 0, 0, true},
+    {"cold, by copies", {&kCold}, 3, 0, 0, false},
+    {"faults, cold", {&kCold}, 3, 0, 1, true},
+    {"faults, cold, all pinned", {&kAllCold}, 3, 0, 1, true},
+    {"switches, cold", {&kOnePinned, &kOneCold}, 2, 1, 0, true},
+    {"switches by copies, cold", {&kOnePinned, &kOneCold}, 2, 1, 0, false},
+    {"filled, cold", {&kCold}, 3, 0, 0, true, true},
+    {"filled behind, cold", {&kColdBehind}, 4, 0, 0, true, false, false, false, true},
+    {"filled behind, all pinned", {&kAllCold}, 3, 0, 0, true, false, false, false, true},
+    {"faults, filled behind", {&kOneCold}, 3, 0, 1, true, false, false, false, true},
+    {"lane, cold", {&kColdBehind}, 3, 0, 0, true, false, true},
+    {"lane, cold, all pinned", {&kAllCold}, 3, 0, 0, true, false, true},
 };
 
 }  // namespace scenarios

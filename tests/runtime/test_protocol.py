@@ -38,7 +38,7 @@ def objects(tmp_path_factory) -> dict[str, Path]:
             "faults, all ahead: an inference began anew for no reason", id="an error is taken for an interruption",
         ),
         pytest.param(
-            "storage/loader.cc", "if (!AwaitComputed(turn, loads_[j].after, j, next) || !BeginLoad", "if (!BeginLoad",
+            "storage/loader.cc", "if (!AwaitComputed(turn, after, j, next) || !BeginLoad", "if (!BeginLoad",
             "all read ahead: ", id="reading ahead does not wait",
         ),
         pytest.param(
@@ -47,7 +47,7 @@ def objects(tmp_path_factory) -> dict[str, Path]:
             id="a read begins behind an interruption",
         ),
         pytest.param(
-            "storage/loader.cc", "  while (!ReadsApart(j) && Shares(j))\n    if (!EndRead()) return false;\n", "",
+            "storage/loader.cc", "  while (!there && !ReadsApart(load) && Shares(load))\n    if (!EndRead()) return false;\n", "",
             "prepared: ", id="what is to be prepared is read over",
         ),
         pytest.param(
@@ -61,15 +61,15 @@ def objects(tmp_path_factory) -> dict[str, Path]:
             "all read ahead: ", id="what does not stay is read early",
         ),
         pytest.param(
-            "storage/loader.cc", "IsReadOnce(j) && (resident_ || j < early_load_)", "resident_",
+            "storage/loader.cc", "IsReadOnce(load) && (resident_ || j < early_load_)", "resident_",
             "all read ahead: ", id="what does not stay is not read",
         ),
         pytest.param(
-            "storage/loader.cc", "IsReadOnce(j) && (resident_ || j < early_load_)", "IsReadOnce(j)",
+            "storage/loader.cc", "IsReadOnce(load) && (resident_ || j < early_load_)", "IsReadOnce(load)",
             "all read ahead: a step begins without its weights", id="what stays is never read",
         ),
         pytest.param(
-            "storage/loader_prepare.cc", "    if (ReadsApart(read.load)) std::memcpy", "    if (false) std::memcpy",
+            "storage/loader_prepare.cc", "    if (stored != load.target) std::memcpy", "    if (false) std::memcpy",
             "apart: a part is prepared that is not to be", id="what is read apart is not copied to where it is prepared",
         ),
         pytest.param(
@@ -87,6 +87,31 @@ def objects(tmp_path_factory) -> dict[str, Path]:
         pytest.param(
             "storage/loader.cc", "  if (Drain()) Fail(turn, failure);", "  Fail(turn, failure);",
             "refused, ahead beside others: nobody can go on", id="a refusal drops reads that somebody waits for",
+        ),
+        pytest.param(
+            "storage/loader.cc", "loads_[j].cold >= 0 ? loads_[j].cold_after : loads_[j].after", "loads_[j].after",
+            "cold, all pinned: the weights of a step change while it computes", id="what a first inference takes is prepared too early",
+        ),
+        pytest.param(
+            "storage/loader_prepare.cc", "if (to_the_end_ && error == 0) warm_ = read.load + 1;", "",
+            "lane, cold, all pinned: ", id="what was prepared out of the arena is prepared again",
+        ),
+        pytest.param(
+            "storage/loader_prepare.cc", "(!to_the_end_ && abort_.load(std::memory_order_relaxed))",
+            "abort_.load(std::memory_order_relaxed)",
+            "lane, cold, all pinned: ", id="preparing out of the arena is given up for who works elsewhere",
+        ),
+        pytest.param(
+            "storage/loader.cc", "stage_ = StartsCold() && !turn().filling ? Stage::kCold", "stage_ = false ? Stage::kCold",
+            "cold, all pinned: ", id="nothing is prepared behind a first inference",
+        ),
+        pytest.param(
+            "storage/loader.cc", "  if (turn.filling) {\n    if (!Drain()) return;\n", "  if (turn.filling) {\n",
+            "filled behind, ", id="filling behind a first inference ends before its last load",
+        ),
+        pytest.param(
+            "storage/loader.h", "if (stage_ == Stage::kCold) GiveUpAhead();", "",
+            "filled behind, ", id="filling begins beside what is read ahead",
         ),
         pytest.param("storage/loader.h", "kTurns = 4", "kTurns = 2", "all read ahead: ", id="turns are used again too soon"),
         pytest.param(

@@ -75,6 +75,7 @@ void Loader::Open(std::span<const Load> loads, Places arena, FreshPages fresh, P
 
 void Loader::Reset() noexcept {
   resident_ = false;
+  lost_ = false;
   warm_ = 0;
   early_load_ = 0;
   early_at_ = 0;
@@ -140,6 +141,7 @@ void Loader::Abort() noexcept {
 
 void Loader::GiveUpAhead() noexcept {
   AwaitIdleAborted();
+  if (lost_) return Reset();
   read_ahead_ = 0;
   TurnOf(started_count_ + 1).Clear(loads_);
 }
@@ -192,7 +194,7 @@ void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
   if (!resident_) {
     if (!Drain()) return;
     resident_ = true;
-    if (turn.loads.data() != first_.data()) warm_ = static_cast<uint32_t>(loads_.size());
+    if (!IsFirst(turn)) warm_ = static_cast<uint32_t>(loads_.size());
   }
   if (turn.filling) {
     if (!Drain()) return;
@@ -202,8 +204,10 @@ void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
     Drain();
     return;
   }
+  Loaded(next, 0);
   for (uint32_t j = 0; j < ahead_end_; ++j) {
-    if (Resident(j)) continue;
+    // What a first inference has left is prepared behind it; what later ones prepare of it is begun.
+    if (loads_[j].pinned && (loads_[j].cold < 0 || !IsFirst(turn))) continue;
     const uint32_t after = loads_[j].cold >= 0 ? loads_[j].cold_after : loads_[j].after;
     if (!AwaitComputed(turn, after, j, next) || !BeginLoad(j, next, &next.ahead[j], after)) return;
   }

@@ -237,6 +237,7 @@ class Loader {
     return load.kept || (load.pinned && load.after == 0 && (!load.prepared || ReadsApart(load)));
   }
   static bool Stays(const Load& load) noexcept { return load.kept || load.pinned; }
+  bool IsFirst(const Turn& turn) const noexcept { return !first_.empty() && turn.loads.data() == first_.data(); }
   // Whether a load, not of the first inference, prepares what that one has read.
   bool IsThereCold(const Load& load) const noexcept { return load.cold >= 0 && resident_; }
   // Whether the first read of a load would lie where one that is not complete has bytes to be prepared.
@@ -275,6 +276,7 @@ class Loader {
   int64_t sleepy_until_ = 0;  // MonotonicNs before which it does not poll
   bool resident_ = false;    // what stays is in the arena
   uint32_t warm_ = 0;        // the loads before it have prepared what a first inference read
+  bool lost_ = false;        // or could not, and wrote over it
   uint32_t early_load_ = 0;  // of those that stay, the ones before it are read, or begun ahead of their turn
   uint64_t early_at_ = 0;    // so many bytes of it, too
   uint32_t read_ahead_ = 0;  // loads of the next inference that are complete

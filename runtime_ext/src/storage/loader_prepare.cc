@@ -34,7 +34,8 @@ bool Loader::Prepare(const Read& read, Failure* failure) noexcept {
     const Span span{begin, MonotonicNs()};
     if (read.spans != nullptr) read.spans->prepare = span;
     if (error == 0) read.turn->counts.prepared_bytes += work.nbytes;
-    if (error == 0 && to_the_end_) warm_ = read.load + 1;
+    if (to_the_end_ && error == 0) warm_ = read.load + 1;
+    lost_ = to_the_end_ && error != 0;
     read.turn->counts.prepare_ns += span.end - span.begin;
   }
   beginning_.Set(0);

@@ -1,0 +1,76 @@
+"""Which steps of a first inference take weights as they are stored, and where these lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+import flexcomp
+from benchmarks.networks.graph import Graph
+from flexcomp import plan
+from flexcomp.compiler import first_inference
+from flexcomp.device import guessed_profile, resolve_target
+from flexcomp.program import PAGE
+
+TARGET = "llvm -mcpu=x86-64-v3"
+
+
+def network() -> onnx.ModelProto:
+    """Small images and many channels: preparing takes longer than computing."""
+    g = Graph("late", seed=3)
+    x = g.relu(g.conv(g.relu(g.conv(g.input("x", (1, 64, 8, 8)), 320, 3)), 320, 3))
+    return g.model(g.conv(x, 320, 1), (1, 320, 8, 8))
+
+
+def built(**rates):
+    profile = replace(guessed_profile(resolve_target(TARGET)), **rates)
+    return flexcomp.build(network(), target=TARGET, store="once", threads=1, device=profile, budget="all").program
+
+
+def test_layers_are_cold_where_a_core_prepares_slower_than_it_computes():
+    slow = built(memory_bytes_per_s=2e9).rungs[-1]
+    assert slow.cold
+    assert [one.step for one in slow.cold] == sorted({one.step for one in slow.cold})
+    assert not any(rung.cold for rung in built(memory_bytes_per_s=1e15).rungs)
+
+
+def test_stored_weights_lie_in_pages_at_the_end_of_what_will_be_prepared():
+    program = built(memory_bytes_per_s=2e9)
+    rung = program.rungs[-1]
+    for one in rung.cold:
+        step, own = rung.steps[one.step], program.layers[one.layer].weights
+        weights = program.layers[step.layer].weights
+        pages = -(-(own.offset % PAGE + own.nbytes) // PAGE) * PAGE
+        assert one.at % PAGE == 0 and step.weights_at <= one.at
+        assert step.weights_at + weights.nbytes - PAGE < one.at + pages <= step.weights_at + weights.nbytes
+
+
+def test_what_is_chosen_is_the_least_of_what_was_tried(monkeypatch):
+    """Not the first that is better, and nothing that saves less than a hundredth."""
+    seen = []
+
+    def latency(planning, form, planned, chosen):
+        seen.append(len(chosen))
+        return {0: 1.0, 1: 0.5}.get(len(chosen), 0.6)
+
+    monkeypatch.setattr(first_inference, "_latency", latency)
+    assert len(built().rungs[-1].cold) == 1 and max(seen) > 1
+    monkeypatch.setattr(first_inference, "_latency", lambda planning, form, planned, chosen: 1.0 - 0.004 * bool(chosen))
+    assert not built().rungs[-1].cold
+
+
+def test_memory_that_does_not_exist_yet_makes_first_inferences_longer():
+    layer = plan.Layer("a", 0, plan.Weights(0, 1, 1 << 20), 1e-3)
+    problem = plan.Problem((layer,) * 2, (), plan.Storage(1e9, 1e-5))
+    problem = replace(problem, layers=(layer, replace(layer, weights=plan.Weights(1 << 20, 1, 1 << 20))))
+    planned = plan.resident_plan(problem)
+    count = len(planned.segments)
+    now = plan.simulate(problem, planned, cold=True).latency
+    assert plan.simulate(problem, planned, cold=True, fresh_s=[0.0] * count).latency == pytest.approx(now)
+    later = plan.simulate(problem, planned, cold=True, fresh_s=[5e-3] * count).latency
+    assert later > now + 2e-3  # helped by whoever waits, but not for nothing
+    assert plan.simulate(problem, planned).latency < now < later
+    assert np.isfinite(later)

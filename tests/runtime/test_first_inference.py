@@ -1,0 +1,246 @@
+"""First inferences that take weights as they are stored: right, also when they fail or are cut off, and prepared behind that."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import tvm_ffi
+
+import flexcomp
+from benchmarks.networks.graph import Graph
+from flexcomp import runtime_ext
+from flexcomp.compiler import first_inference
+from flexcomp.program import Cold, encode_program
+from flexcomp.program.program import PAGE
+from flexcomp.program.program_bytes import PROGRAM_KIND
+
+MUTATIONS = 800
+
+
+def network() -> onnx.ModelProto:
+    """Layers whose prepared weights take several loads and several times the bytes, with a sum over a residual among them."""
+    g = Graph("first", seed=3)
+    x = g.relu(g.conv(g.input("x", (1, 3, 24, 24)), 64, 3))
+    x = g.relu(g.op("Add", g.conv(g.relu(g.conv(x, 320, 3)), 64, 3), x, channels=64))
+    x = g.relu(g.conv(g.relu(g.conv(x, 320, 1)), 320, 3))
+    return g.model(g.op("GlobalAveragePool", x), (1, 320, 1, 1))
+
+
+@pytest.fixture(scope="module")
+def inputs() -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(5).standard_normal((1, 3, 24, 24)).astype("f4")}
+
+
+@pytest.fixture(scope="module")
+def expected(inputs) -> np.ndarray:
+    return onnxruntime.InferenceSession(network().SerializeToString()).run(None, inputs)[0]
+
+
+@pytest.fixture(scope="module")
+def cold(tmp_path_factory):
+    """An artifact whose first inferences take all weights as they are stored that they can, whatever that costs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first_inference, "_latency", lambda planning, form, planned, chosen: -float(len(chosen)))
+        artifact = flexcomp.build(network(), target="llvm -mcpu=x86-64-v3", store="once", threads=1)
+    path = tmp_path_factory.mktemp("cold") / "cold.so"
+    digest = artifact.write_weights(path.with_suffix(".weights"))
+    artifact.write_library(path, digest)
+    return path, artifact.program, digest
+
+
+def close(got, expected) -> bool:
+    return np.abs(np.asarray(got) - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def run(session, inputs) -> np.ndarray:
+    return next(iter(session.run(inputs).values()))
+
+
+def prepared_nbytes(program, rung, only=lambda load: True) -> int:
+    made = [load.prepared for load in rung.loads if load.prepared and only(load)]
+    return sum(one.count * program.layers[one.layer].weights.block_nbytes for one in made)
+
+
+def cold_layers(rung) -> set[int]:
+    """The layers that later inferences compute instead."""
+    return {rung.steps[one.step].layer for one in rung.cold}
+
+
+def test_some_rungs_begin_cold_and_some_loads_share_their_bytes(cold):
+    _, program, _ = cold
+    rungs = [rung for rung in program.rungs if rung.cold]
+    assert rungs and any(len(rung.cold) > 2 for rung in rungs)
+    assert any(sum(load.prepared.layer in cold_layers(rung) for load in rung.loads if load.prepared) > len(rung.cold) for rung in rungs)
+    for rung in rungs:
+        for one in rung.cold:
+            own, layer = program.layers[one.layer], program.layers[rung.steps[one.step].layer]
+            assert own.weights.preparation is None and layer.weights.offset == own.weights.offset
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_every_inference_of_every_budget_is_right(cold, inputs, expected, direct):
+    path, program, _ = cold
+    for rung in program.rungs:
+        with flexcomp.load(path, budget=rung.budget, direct=direct) as session:
+            for _ in range(4):
+                assert close(run(session, inputs), expected)
+
+
+def test_weights_are_read_once_and_prepared_behind_the_first_inference(cold, inputs, expected):
+    path, program, _ = cold
+    rung = program.rungs[-1]
+    assert all(load.pinned for load in rung.loads)
+    later = prepared_nbytes(program, rung, lambda load: load.prepared.layer in cold_layers(rung))
+    with flexcomp.load(path, budget=rung.budget) as session:
+        found = []
+        for _ in range(3):
+            assert close(run(session, inputs), expected)
+            found.append((session.stats()["bytes_read"], session.stats()["prepared_bytes"]))
+    (first_read, first), (second_read, second), (third_read, third) = found
+    assert first == prepared_nbytes(program, rung) - later and second == later > 0 and third == 0
+    assert first_read > 0 == second_read == third_read
+
+
+def test_a_warm_start_has_no_cold_inference(cold, inputs, expected):
+    path, program, _ = cold
+    with flexcomp.load(path, budget=program.rungs[-1].budget, start="warm") as session:
+        assert close(run(session, inputs), expected)
+        assert session.stats()["prepared_bytes"] == session.stats()["bytes_read"] == 0
+
+
+def test_warming_behind_a_first_inference_prepares_what_it_left(cold, inputs, expected):
+    path, program, _ = cold
+    for rung in program.rungs[-2:]:
+        with flexcomp.load(path, budget=rung.budget) as session:
+            run(session, inputs)
+            read = session.stats()["total_bytes_read"]
+            session.warm()
+            assert session.stats()["total_bytes_read"] <= read + sum(load.nbytes for load in rung.loads if not load.pinned)
+            for _ in range(2):
+                assert close(run(session, inputs), expected)
+
+
+def test_budgets_may_change_at_any_time(cold, inputs, expected):
+    path, program, _ = cold
+    budgets = [rung.budget for rung in program.rungs]
+    rng = random.Random(1)
+    with flexcomp.load(path) as session:
+        for budget in rng.choices(budgets, k=80):
+            session.set_budget(budget)
+            for _ in range(rng.randrange(1, 3)):
+                assert close(run(session, inputs), expected)
+
+
+def test_reads_that_fail_leave_the_next_inference_right(cold, inputs, expected):
+    path, program, _ = cold
+    rung = program.rungs[-1]
+    with flexcomp.load(path, budget=rung.budget) as session:
+        run(session, inputs)
+        reads = session.stats()["reads"]
+    for nth in range(1, reads + 1):
+        with flexcomp.load(path, budget=rung.budget, fail_read_at=nth) as session:
+            with pytest.raises(flexcomp.StorageError):
+                run(session, inputs)
+            for _ in range(3):
+                assert close(run(session, inputs), expected)
+
+
+def test_models_that_take_turns_begin_cold(cold, inputs, expected):
+    path, program, _ = cold
+    with flexcomp.Pool(2 * program.rungs[-1].arena) as pool:
+        pool.add("first", path)
+        for budget in (2 * program.rungs[-1].arena, program.rungs[-1].arena, 2 * program.rungs[-1].arena):
+            pool.set_budget(budget)
+            for _ in range(3):
+                assert close(next(iter(pool.run("first", inputs).values())), expected)
+
+
+def test_a_killed_process_leaves_nothing_that_the_next_one_could_find_wrong(cold, tmp_path, inputs, expected):
+    path, _, _ = cold
+    np.save(tmp_path / "x.npy", inputs["x"])
+    command = [str(runtime_ext.runner()), str(path), "--input", f"x={tmp_path / 'x.npy'}", "--output-dir", str(tmp_path / "out")]
+    (tmp_path / "out").mkdir()
+    rng = random.Random(2)
+    for _ in range(10):
+        process = subprocess.Popen([*command, "--repeat", "3"], stdout=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0, 0.04))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    (output,) = (tmp_path / "out").glob("*.npy")
+    assert close(np.load(output), expected)
+
+
+@pytest.fixture(scope="module")
+def opened(cold):
+    """A way to open a program that was changed."""
+    runtime_ext.register()
+    path, _, digest = cold
+    create = tvm_ffi.get_global_func(PROGRAM_KIND + ".create")
+    library = tvm_ffi.load_module(str(path))
+
+    def open_session(program):
+        module = create(encode_program(program, digest))
+        return module.get_function("open")(str(path.with_suffix(".weights")), f'{{"library_path": "{path}"}}')
+
+    assert library is not None
+    return open_session
+
+
+def mutated(program, rng: random.Random):
+    """One rung whose first inference is another in one number, or a load or step that it has to do with."""
+    rung = rng.choice([rung for rung in program.rungs if rung.cold])
+    at = rng.randrange(len(rung.cold))
+    one = rung.cold[at]
+    near = rng.choice([-1, 1]) * rng.choice([64, PAGE, 8 * PAGE, 512 * PAGE])
+    change = rng.choice(["step", "layer", "at", "twice", "order", "load", "pinned", "made"])
+    others = [*rung.cold[:at], *rung.cold[at + 1 :]]
+    own = [index for index, load in enumerate(rung.loads) if load.prepared and load.prepared.layer == rung.steps[one.step].layer]
+    index = rng.choice(own)
+    load = rung.loads[index]
+    if change in ("step", "layer", "at"):
+        values = {"step": rng.randrange(len(rung.steps)), "layer": rng.randrange(len(program.layers)), "at": max(0, one.at + near)}
+        rung = replace(rung, cold=(*rung.cold[:at], replace(one, **{change: values[change]}), *rung.cold[at + 1 :]))
+    elif change == "twice":
+        rung = replace(rung, cold=tuple(sorted([*rung.cold, one], key=lambda cold: cold.step)))
+    elif change == "order":
+        rung = replace(rung, cold=(*others, Cold(one.step, one.layer, one.at)))
+    else:
+        made = replace(load.prepared, at=max(0, load.prepared.at + near))
+        values = {
+            "load": replace(load, source=max(0, load.source + (near // PAGE or 1) * PAGE)),
+            "pinned": replace(load, pinned=False),
+            "made": replace(load, prepared=made),
+        }
+        rung = replace(rung, loads=(*rung.loads[:index], values[change], *rung.loads[index + 1 :]))
+    return replace(program, rungs=(rung,))
+
+
+def test_mutations_are_refused_or_harmless(cold, opened, inputs, expected):
+    """A changed first inference is an error when it is opened, or computes what it did, and so do those behind it."""
+    _, program, _ = cold
+    rng, refused, harmless = random.Random(11), 0, 0
+    arrays = [tvm_ffi.from_dlpack(array) for array in inputs.values()]
+    for _ in range(MUTATIONS):
+        changed = mutated(program, rng)
+        try:
+            session = opened(changed)
+        except RuntimeError as error:
+            assert error.__tvm_ffi_error__.kind == "ArtifactError"
+            refused += 1
+            continue
+        for _ in range(3):
+            result = np.full(expected.shape, np.nan, "f4")
+            session.get_function("run")(*arrays, tvm_ffi.from_dlpack(result))
+            assert close(result, expected), changed.rungs[0].cold
+        session.get_function("close")()
+        harmless += 1
+    assert refused > MUTATIONS // 2 and refused + harmless == MUTATIONS
