@@ -188,6 +188,82 @@ def test_convolutions_of_integers_beyond_what_float32_counts():
     np.testing.assert_array_equal(found, want)
 
 
+def convolved(x: np.ndarray, w: np.ndarray, padding: int) -> np.ndarray:
+    """int64 sums of a convolution of images with zero padding around them."""
+    sides = [(0, 0), (0, 0), (padding, padding), (padding, padding)]
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x.astype("i8"), sides), w.shape[2:], (2, 3))
+    return np.einsum("nchwij,ocij->nohw", windows, w.astype("i8"), optimize=True)
+
+
+def requantised(total: np.ndarray, scale: np.float32, zero: int, kind: type) -> np.ndarray:
+    """What integer kernels make of int32 sums."""
+    most = np.iinfo(kind)
+    return np.clip(np.rint(total.astype("i4").astype("f4") * scale) + zero, most.min, most.max).astype(kind)
+
+
+@pytest.mark.parametrize("bias", [0, 1 << 23, -(1 << 30)])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_sums_beyond_what_float32_counts(bias, padding):
+    """All products of a channel have one sign and are as large as they can be; the last channel's nearly cancel."""
+    channels, kernel = (1200, 1) if not padding else (512, 3)
+    x = np.full((1, channels, 5, 5), 255, np.uint8)
+    x[..., 2, 3] -= np.arange(channels, dtype=np.uint8) % 3
+    w = np.full((3, channels, kernel, kernel), 127, np.int8)
+    w[1], w[2, ::2] = -127, -126
+    scale = F(2**-20 if not bias else 2**-23)
+    weights = {
+        "s": F(1), "o": np.uint8(0), "w": w, "v": F(1), "q": np.int8(0), "t": F(1) / scale, "p": np.uint8(9),
+        "b": np.int32([bias, -bias, 77]),
+    }  # fmt: skip
+    nodes = [node("QLinearConv", "x", "s", "o", "w", "v", "q", "t", "p", "b", pads=[padding] * 4)]
+    model = network(nodes, {"x": x}, weights)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
+    total = convolved(x, w, padding) + weights["b"].astype("i8")[:, None, None]
+    assert abs(total).max() > 1 << 25
+    for kernels in ("smallest", "fastest"):
+        with flexcomp.build(model, threads=1, kernels=kernels, progress=False).session() as session:
+            found = next(iter(session.run({"x": x}).values()))
+        np.testing.assert_array_equal(found, requantised(total, scale, 9, np.uint8))
+
+
+@pytest.mark.parametrize("is_weight", [True, False])
+def test_products_beyond_what_float32_counts(is_weight):
+    rng = np.random.default_rng(6)
+    x, z = np.full((4, 3000), 255, np.uint8), np.full((3000, 6), 127, np.int8)
+    x[1:], z[:, 3:] = rng.integers(250, 256, x[1:].shape), rng.integers(100, 128, z[:, 3:].shape)
+    weights = {"s": F(1), "o": np.uint8(0), "v": F(1), "q": np.int8(0), "t": F(2**21 + 1), "p": np.uint8(1)}
+    made = node("QLinearMatMul", "x", "s", "o", "z", "v", "q", "t", "p")
+    model = network([made], {"x": x} | ({} if is_weight else {"z": z}), weights | ({"z": z} if is_weight else {}))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
+    wanted = requantised(x.astype("i8") @ z, F(1) / weights["t"], 1, np.uint8)
+    np.testing.assert_array_equal(run(model, **({"x": x} if is_weight else {"x": x, "z": z})), wanted)
+
+
+def test_groups_beyond_what_float32_counts_stay_as_they_are():
+    """Within one step: they are computed as they are written, as ONNX Runtime computes what it has no integer kernel for."""
+    x, w = np.full((1, 1200, 4, 4), 255, np.uint8), np.full((4, 600, 1, 1), 127, np.int8)
+    weights = {"s": F(1), "o": np.uint8(0), "w": w, "v": F(1), "q": np.int8(0), "t": F(1 << 18), "p": np.uint8(1)}
+    model = network([node("QLinearConv", "x", "s", "o", "w", "v", "q", "t", "p", group=2)], {"x": x}, weights)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
+    total = np.full((1, 4, 4, 4), 600 * 255 * 127)
+    np.testing.assert_allclose(run(model, x=x), requantised(total, F(2**-18), 1, np.uint8), rtol=0, atol=1)
+
+
+def test_16_bits_that_float32_does_not_count_stay_as_they_are():
+    rng = np.random.default_rng(7)
+    x, w = rng.standard_normal((2, 5, 64)).astype("f4"), drawn(rng, np.int8, (64, 9))
+    nodes = [
+        node("QuantizeLinear", "x", "s", "o", out="a"), node("DequantizeLinear", "a", "s", "o", out="b"),
+        node("DequantizeLinear", "w", "v", out="c"), node("MatMul", "b", "c", out="d"),
+        node("QuantizeLinear", "d", "t", "p", out="e"), node("DequantizeLinear", "e", "t", "p"),
+    ]  # fmt: skip
+    weights = {"s": F(1e-4), "o": np.uint16(30000), "w": w, "v": F(0.01), "t": F(1e-3), "p": np.uint16(32768)}
+    model = network(nodes, {"x": x}, weights, opset=21)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(run(model, x=x), wanted, rtol=0, atol=1.001e-3)
+
+
 @FEW
 @given(data=st.data())
 def test_granularities(data):
