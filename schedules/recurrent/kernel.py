@@ -26,6 +26,7 @@ from ..tiles.rows import cover, for_each_vector
 from ..tiles.tile import pieces, runs, split_evenly
 from . import cells
 from .cells import Products
+from .state import quantise
 from .ways import PARTIAL_TERMS, Phase, Recurrent
 
 
@@ -64,6 +65,7 @@ class _Recurrence:
         self.size = way.spec.batch * way.spec.hidden
         # Places in scratch: of states twice, then of cells twice, or of what a GRU's first phase hands on.
         self.cells, self.update, self.reset = 2 * self.size, 2 * self.size, 3 * self.size
+        self.quantised = 4 * self.size  # of an LSTM
 
     def emit(self) -> None:
         spec = self.spec
@@ -73,6 +75,8 @@ class _Recurrence:
         with T.serial(spec.steps) as self.step:
             self.now = T.bind(self.step % 2 * self.size)
             self.next = T.bind(self.size - self.now)
+            if spec.quantised_state:
+                self.scale = quantise(self.work, self.now, self.quantised, self.size, self.width)
             for number in range(len(self.way.phases)):
                 self._phase(number)
         last = spec.steps % 2 * self.size
@@ -143,7 +147,8 @@ class _Recurrence:
 
     def _tile(self, phase: Phase, top, size: int) -> None:
         """All of a step for some rows of the batch and the units of a block."""
-        left_at = T.bind((self.reset if self.number else self.now) + top * self.spec.hidden)
+        seen = self.reset if self.number else self.quantised if self.spec.quantised_state else self.now
+        left_at = T.bind(seen + top * self.spec.hidden)
         tap = T.bind(self.panel.weights_at(self.at))
         if phase.is_whole:
             self.acc.fill(size, lambda start, lanes: self.panel.begin(self.at, start, lanes))
@@ -210,13 +215,16 @@ class _Recurrence:
                 inputs=lambda gate, start=start, lanes=lanes: self.inputs[
                     vector(inputs_at + (gate * spec.hidden + start), lanes)
                 ],
-                state=lambda gate, lanes=lanes, column=column: self.panel.finish(
-                    self.at, column[gate], lanes, total(column[gate], lanes)
-                ),
+                state=lambda gate, lanes=lanes, column=column: self._product(column[gate], lanes, total),
                 peephole=lambda gate, lanes=lanes, column=column: self.panel.channel(self.at, 0, column[gate], lanes),
                 before=T.bind(self.work[vector(self.now + state_at + start, lanes)]),
             )
             self._vector(given, state_at + start, place * spec.hidden + self.unit + start, lanes, active)
+
+    def _product(self, column: int, lanes: int, total: Callable[[int, int], tirx.Expr]) -> tirx.Expr:
+        """Of the state with a vector of columns."""
+        product = self.panel.finish(self.at, column, lanes, total(column, lanes))
+        return product * spread(self.scale, lanes) if self.spec.quantised_state else product
 
     def _vector(self, given: Products, at, result_at, lanes: int, active) -> None:
         """One vector of units; `at` is its place in a state, `result_at` in the result."""

@@ -38,6 +38,7 @@ class RecurrentSpec:
     initial_h: bool = False
     initial_c: bool = False
     outputs: tuple[str, ...] = ("y", "h", "c")  # those that are written: all steps, the last state, the last cell
+    quantised_state: bool = False  # LSTM: products are of the state in 8 bits, by the range of each step (state.py); without Rb
     weights: str = "float32"  # what the recurrent weights are kept as (tiles/panel.py)
 
     @property

@@ -63,9 +63,9 @@ class Recurrent:
 
     @property
     def scratch(self) -> tuple[tuple[int, ...], ...]:
-        """The state before a step and after it, the cell likewise; what one phase hands to the next."""
+        """The state before a step and after it, the cell likewise; what one phase hands to the next; the state in 8 bits."""
         buffers = {"LSTM": 4, "GRU": 2 if self.spec.linear_before_reset else 4, "RNN": 2}[self.spec.cell]
-        return ((buffers * self.spec.batch * self.spec.hidden,),)
+        return (((buffers + self.spec.quantised_state) * self.spec.batch * self.spec.hidden,),)
 
     def __str__(self) -> str:
         first = self.phases[0]

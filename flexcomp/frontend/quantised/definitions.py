@@ -15,9 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.domains import DEFAULT, title
+from flexcomp.frontend.operators.recurrent import QUANTISED_STATE
 
 _MICROSOFT = "com.microsoft"
 _WIDENED = {TensorProto.INT4: np.int8, TensorProto.UINT4: np.uint8}
+_AXES_ARE_INPUTS_OF = {"ReduceMean": 18, "ReduceSum": 13, "Unsqueeze": 13}  # opsets from which on they are
 _SOFTMAX_CHANGED = 13  # opset from which on it is along one axis
 
 
@@ -89,6 +91,11 @@ class _Definition:
         name = f"{self.name}/constant_{len(self.graph.initializer)}"
         self.graph.initializer.append(numpy_helper.from_array(value, name))
         return name
+
+    def value(self, i: int) -> np.ndarray | None:
+        """Of input `i`, if it is a constant."""
+        found = next((tensor for tensor in self.graph.initializer if tensor.name == self.input(i)), None)
+        return None if found is None else numpy_helper.to_array(found)
 
     def real(self, i: int, axis: int | None = None, scale: str | None = None) -> str:
         """Input `i` dequantised: its scale and zero point are the inputs behind it."""
@@ -201,11 +208,105 @@ def _dynamic_product(made: _Definition) -> None:
     _with_bias(made, made.dequantised(data, scale, zero), right, 4)
 
 
+def _dynamic_lstm(made: _Definition) -> None:
+    """DynamicQuantizeLSTM: weights [directions, inputs, gates · hidden]; X is quantised by its own range, the state in each step.
+
+    ONNX Runtime takes the range of as many rows as a thread has: that of all is that of one thread.
+    """
+    if made.input(4):
+        raise made.refuse("with sequence_lens the range of X depends on them; export it without, or as an LSTM")
+    data, scale, zero = (f"{made.name}/{part}" for part in ("quantised", "scale", "zero_point"))
+    made.nodes.append(helper.make_node("DynamicQuantizeLinear", [made.input(0)], [data, scale, zero], f"{made.name}/quantise"))
+    real = made.dequantised(data, scale, zero)
+    weights = [_weights_of_all_directions(made, *given) for given in ((1, 8, 9), (2, 10, 11))]
+    inputs = [real, *weights, *(made.input(i) for i in range(3, 8))]
+    while not inputs[-1]:
+        inputs.pop()
+    attributes = {**made.attributes, QUANTISED_STATE: 1}
+    made.nodes.append(helper.make_node("LSTM", inputs, made.node.output, made.name, **attributes))
+
+
+def _weights_of_all_directions(made: _Definition, weight: int, scale: int, zero: int) -> str:
+    """W or R as numbers, in an LSTM's shape; one scale and zero point for a direction, or one for each of its columns."""
+    known = [made.value(i) for i in (weight, scale, zero)]
+    if any(one is None for one in known):
+        raise made.refuse("its weights, scales and zero points must be constants of the model: export it with them")
+    values, scales, zeros = known
+    if scales.shape != zeros.shape or scales.ndim not in (1, 2) or scales.shape[0] != values.shape[0]:
+        raise made.refuse(f"scales of {scales.shape} and zero points of {zeros.shape} do not fit weights of {values.shape}")
+    parts = []
+    for each in range(values.shape[0]):
+        names = [made.constant(one[each]) for one in (values.transpose(0, 2, 1), scales, zeros)]
+        parts.append(made.dequantised(*names, axis=0))
+    if made.opset >= _AXES_ARE_INPUTS_OF["Unsqueeze"]:
+        opened = [made.emit("Unsqueeze", [part, made.constant(np.int64([0]))]) for part in parts]
+    else:
+        opened = [made.emit("Unsqueeze", [part], axes=[0]) for part in parts]
+    return opened[0] if len(opened) == 1 else made.emit("Concat", opened, axis=0)
+
+
 def _with_bias(made: _Definition, left: str, right: str, bias: int) -> None:
     if made.input(bias):
         made.emit("Add", [made.emit("MatMul", [left, right]), made.input(bias)], made.node.output[0])
     else:
         made.emit("MatMul", [left, right], made.node.output[0])
+
+
+def _integers(made: _Definition, data: str, zero: str) -> str:
+    """data - zero, in int32."""
+    whole = made.emit("Cast", [data], to=TensorProto.INT32)
+    return made.emit("Sub", [whole, made.emit("Cast", [zero], to=TensorProto.INT32)]) if zero else whole
+
+
+def _integer_product(made: _Definition) -> None:
+    """MulInteger(A, A_zero_point, B, B_zero_point), element by element."""
+    made.emit("Mul", [_integers(made, made.input(i), made.input(i + 1)) for i in (0, 2)], made.node.output[0])
+
+
+def _integer_sum(made: _Definition) -> None:
+    """ReduceSumInteger."""
+    _reduced(made, "ReduceSum", _integers(made, made.input(0), ""), made.node.output[0])
+
+
+def _mean(made: _Definition) -> None:
+    made.quantise(_reduced(made, "ReduceMean", made.real(0)), made.input(3), made.input(4))
+
+
+def _reduced(made: _Definition, kind: str, data: str, out: str | None = None) -> str:
+    axes, keepdims = made.take("axes"), made.take("keepdims", 1)
+    if axes is None:
+        return made.emit(kind, [data], out, keepdims=keepdims)
+    if made.opset >= _AXES_ARE_INPUTS_OF[kind]:
+        return made.emit(kind, [data, made.constant(np.int64(axes))], out, keepdims=keepdims)
+    return made.emit(kind, [data], out, axes=axes, keepdims=keepdims)
+
+
+def _product_with_blocks(made: _Definition) -> None:
+    """MatMulNBits(A, B, scales, zero_points, g_idx, bias): B has 4 or 8 bits, a scale for each block of a column.
+
+    With any accuracy_level it is computed as with 1, in float32.
+    """
+    rows, columns, size = (made.take(name) for name in ("N", "K", "block_size"))
+    bits = made.take("bits", 4)
+    packed, scales, zeros = (made.value(i) for i in (1, 2, 3))
+    if made.input(4) or bits not in (4, 8):
+        raise made.refuse("it has g_idx, or weights of other than 4 or 8 bits; export the network with float32 weights")
+    if packed is None or scales is None or (made.input(3) and zeros is None) or scales.dtype != np.float32:
+        raise made.refuse("its weights, scales (float32) and zero points must be constants of the model: export it with them")
+    if zeros is not None and zeros.dtype != np.uint8:
+        raise made.refuse("its zero points are no integers; export the network with zero points of its weights' bits")
+    blocks = -(-columns // size)
+    weights = _unpacked(packed.reshape(rows, -1), bits)[:, :columns]
+    middle = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
+    zero = middle if zeros is None else _unpacked(zeros.reshape(rows, -1), bits)[:, :blocks]
+    given = [made.constant(one) for one in (weights, scales.reshape(rows, blocks), zero)]
+    real = made.emit("DequantizeLinear", given, axis=1, block_size=size)
+    _with_bias(made, made.input(0), made.emit("Transpose", [real], perm=[1, 0]), 5)
+
+
+def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """uint8[rows, numbers]: of 4 bits, the lower half of a byte comes first."""
+    return packed if bits == 8 else np.stack([packed & 15, packed >> 4], -1).reshape(packed.shape[0], -1)
 
 
 def _same(kind: str) -> Callable[[_Definition], None]:
@@ -220,8 +321,11 @@ def _same(kind: str) -> Callable[[_Definition], None]:
 _ONNX: dict[str, Callable[[_Definition], None]] = {"QLinearConv": _convolution, "QLinearMatMul": _product}
 _OF_MICROSOFT: dict[str, Callable[[_Definition], None]] = {
     "DequantizeLinear": _same("DequantizeLinear"),
+    "DynamicQuantizeLSTM": _dynamic_lstm,
     "DynamicQuantizeMatMul": _dynamic_product,
     "MatMulIntegerToFloat": _product_to_real,
+    "MatMulNBits": _product_with_blocks,
+    "MulInteger": _integer_product,
     "QGemm": _gemm,
     "QLinearAdd": _of_two("Add"),
     "QLinearAveragePool": _of_one("AveragePool"),
@@ -230,10 +334,12 @@ _OF_MICROSOFT: dict[str, Callable[[_Definition], None]] = {
     "QLinearGlobalAveragePool": _of_one("GlobalAveragePool"),
     "QLinearLeakyRelu": _of_one("LeakyRelu"),
     "QLinearMul": _of_two("Mul"),
+    "QLinearReduceMean": _mean,
     "QLinearSigmoid": _of_one("Sigmoid"),
     "QLinearSoftmax": _softmax,
     "QLinearWhere": _where,
     "QuantizeLinear": _same("QuantizeLinear"),
+    "ReduceSumInteger": _integer_sum,
 }
 
 
