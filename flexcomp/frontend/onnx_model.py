@@ -19,6 +19,7 @@ from onnx.external_data_helper import load_external_data_for_model, uses_externa
 
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
 from flexcomp.frontend import onnx_file
+from flexcomp.frontend.cache_patterns import recognise_cache_writes
 from flexcomp.frontend.control_flow import write_out
 from flexcomp.frontend.domains import DEFAULT, require_own_domain
 from flexcomp.frontend.element_types import require_known_types
@@ -185,6 +186,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     require_known_types(model)
     model = _slim(model)
     compute_on_integers(model)
+    recognise_cache_writes(model)
 
     # Simplification drops inputs that nothing reads; callers still pass them.
     kept = {i.name: i for i in model.graph.input}
