@@ -28,6 +28,7 @@ from flexcomp.frontend.functions import expand_functions, inline_local_functions
 from flexcomp.frontend.large_weights import LEAST_NBYTES, copy_without_large, names_read, set_aside
 from flexcomp.frontend.precision import widen
 from flexcomp.frontend.quantised import compute_on_integers, define_quantised
+from flexcomp.frontend.selected_count import count_selected
 
 logger = logging.getLogger(__name__)
 
@@ -178,6 +179,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     define_quantised(model)
     _complete_outputs(model)
     model = expand_functions(widen(model))
+    count_selected(model)
     fold_constants(model)
     while write_out(model):
         model = expand_functions(model)
