@@ -6,7 +6,8 @@ FlexNN's six; networks with memory: CRNN-lite, LSTMs and GRUs, a small decoder w
 
 Needs g++-aarch64-linux-gnu and qemu-user. An emulator says whether outputs and memory are right, nothing of speed:
 images are 64 pixels wide unless `--image` says otherwise, GPT-2 gets eight tokens, and series have twelve steps. The first fully
-connected layer of VGG-19 and the embedding of positions of ViT-B/16 are made for the image; all other weights have their usual shapes.
+connected layer of VGG-19 and the embedding of positions of ViT-B/16 are made for the image; all other weights have their usual
+shapes.
 The exit status is 1 if an output is off by more than `LIMIT` of the largest, one of a quantised network by more than a step, or
 the arena is not what the budget allows.
 """

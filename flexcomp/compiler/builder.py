@@ -298,7 +298,7 @@ def _compile_graph(
     report("passes", 0, total)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
-    simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights, types.of), "transformers")
+    simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights, types.of, measured), "transformers")
     fused = pipeline.run(simple, pipeline.fuse(types.of), "fuse")
     types.require_granted()
     pack = pipeline.pack(unit)  # one for all choices: it builds equal kernels once

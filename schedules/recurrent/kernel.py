@@ -37,23 +37,15 @@ def kernel(way: Recurrent, width: int) -> tirx.PrimFunc:
     `spec.outputs` names; shapes as RecurrentSpec and `Recurrent.scratch` say.
     """
     spec = way.spec
-    shapes: dict[str, tuple[tuple[int, ...], str]] = {"inputs": ((spec.steps * spec.batch, spec.columns), "float32")}
-    shapes |= {f"panel{i}": (phase.panel.shape, phase.panel.dtype) for i, phase in enumerate(way.phases)}
-    if spec.has_lengths:
-        shapes["lengths"] = ((spec.batch,), "int32")
-    for name, is_given in (("h0", spec.initial_h), ("c0", spec.initial_c)):
-        if is_given:
-            shapes[name] = ((spec.directions * spec.batch * spec.hidden,), "float32")
-    for name in spec.outputs:
-        shapes[name] = ((spec.steps * spec.batch if name == "y" else spec.batch, spec.hidden), "float32")
-    shapes["scratch"] = (way.scratch[0], "float32")
+    panels = {f"panel{i}": (phase.panel.shape, phase.panel.dtype) for i, phase in enumerate(way.phases)}
+    shapes = {"inputs": spec.inputs, **panels, **spec.given, **spec.results, "scratch": (way.scratch[0], "float32")}
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
         T.func_attr({"tirx.noalias": True})
         arguments = {name: T.arg(name, T.buffer(*of)) for name, of in shapes.items()}
         given = {name: flat(arguments[name], math.prod(extents), dtype) for name, (extents, dtype) in shapes.items()}
-        panels = [PanelReader(phase.panel, given[f"panel{i}"]) for i, phase in enumerate(way.phases)]
-        _Recurrence(way, width, given, panels).emit()
+        readers = [PanelReader(phase.panel, given[f"panel{i}"]) for i, phase in enumerate(way.phases)]
+        _Recurrence(way, width, given, readers).emit()
     return builder.get()
 
 
