@@ -19,8 +19,9 @@ from flexcomp.compiler.rungs import layers_of
 from flexcomp.profiling.observing import Runs, spread
 from flexcomp.program.program import Rung
 from flexcomp.program.program_bytes import decode_program
-from flexcomp.runtime import runner, session
+from flexcomp.runtime import TensorInfo, runner, session
 from flexcomp.runtime.budget import resolve
+from flexcomp.runtime.library import read_program
 from flexcomp.runtime.trace import Traces
 
 ROUNDS = 4
@@ -35,7 +36,7 @@ class Compiled:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.program = decode_program(session.read_program(path))
+        self.program = decode_program(read_program(path))
 
     def kernels(self, rung: Rung) -> tuple[str, ...]:
         """What a rung computes, whichever library it is of."""
@@ -108,7 +109,7 @@ def serving(rungs: Sequence[Rung], budget: str) -> int:
     return budgets[bisect.bisect_right(budgets, wanted) - 1]
 
 
-def _input(random: np.random.Generator, port: session.TensorInfo) -> np.ndarray:
+def _input(random: np.random.Generator, port: TensorInfo) -> np.ndarray:
     kind = np.dtype(port.dtype)
     return random.standard_normal(port.shape).astype(kind) if kind.kind == "f" else np.zeros(port.shape, kind)
 
