@@ -8,7 +8,8 @@
 wants a quiet machine, runs all their rungs. A storage is `disk` (where DIR lies, O_DIRECT), a number (that disk slowed
 down to so many bytes per second), or `tmpfs` (/dev/shm, or the folder given by --tmpfs). A tmpfs with huge pages, as by
 `mount -t tmpfs -o huge=always,size=4g tmpfs /mnt/fast`, copies three times as fast. Plans are made for the rates given
-by --rates, in bytes per second and seconds per load, or else for what a build finds that is told nothing.
+by --rates, in bytes per second and seconds per load, or else for what a build finds that is told nothing. `--at` is one budget,
+as `flexcomp run` takes it, that is planned for exactly and measured alone: `25%` of everything resident, or bytes.
 
 *Computing* is the measured latency of the rung's own kernels with everything resident; *bandwidth* is what the storage
 gives to the runtime's loader, alone, reading in order, measured in the same process as the rung. Predictions are
@@ -116,6 +117,7 @@ def build(
     strategies: Sequence[str],
     profile: DeviceProfile,
     threads: int,
+    at: str | None = None,
     **options: str | None,
 ) -> None:
     """Write DIR/NETWORK.weights and a library for every storage and strategy; `options` as for `flexcomp.build`."""
@@ -125,7 +127,7 @@ def build(
         storage = medium.storage(profile.wake_s, profile.storage.disturbance)
         for strategy in strategies:
             names.append(f"{medium.name}.{strategy}")
-            wishes.append(Wish(parse_budget(None), strategy, storage))
+            wishes.append(Wish(parse_budget(at), strategy, storage))
     artifacts = prepared.artifacts(wishes, yardstick=True)
     digest = artifacts[0].write_weights(folder / f"{network.name}.weights")
     for name, artifact in zip([*names, YARDSTICK], artifacts, strict=True):
@@ -141,8 +143,9 @@ def measure(
     seconds: float,
     tmpfs: Path = TMPFS,
     budgets: int | None = None,
+    at: str | None = None,
 ) -> Iterator[Point]:
-    """Run every rung of what `build` wrote, or about as many as `budgets`, for about that many seconds each.
+    """Run every rung of what `build` wrote, or about as many as `budgets`, or the one `at` a budget, for so many seconds each.
 
     The first strategy is profiled, and its kernels run alone.
     """
@@ -158,7 +161,7 @@ def measure(
                 "threads": threads,
             }
             libraries = {strategy: Compiled(folder / f"{name}.{storage}.{strategy}.so") for strategy in strategies}
-            turns = Turns(resident, libraries, seconds, options, budgets)
+            turns = Turns(resident, libraries, seconds, options, budgets, at)
             for done in range(ROUNDS):
                 print(f"{storage}: round {done + 1} of {ROUNDS}", file=sys.stderr, flush=True)
                 turns.take()
@@ -261,6 +264,7 @@ def main() -> None:
     parser.add_argument("--device", type=Path, help="a profile by `flexcomp profile`")
     parser.add_argument("--seconds", type=float, default=1.0, help="for which a rung is measured")
     parser.add_argument("--budgets", type=int, help="measure only so many, from the smallest to everything resident")
+    parser.add_argument("--at", metavar="BUDGET", help="plan for this one exactly, and measure only it: 25%%, 0.25, 8MB")
     parser.add_argument("--weights", choices=WEIGHTS, help="what weights are kept as")
     parser.add_argument("--store", choices=STORES, default=DEFAULT_STORE, help="in how many forms they are stored")
     parser.add_argument("--json", type=Path, help="also write the figures here")
@@ -277,6 +281,7 @@ def main() -> None:
                 strategies,
                 profile,
                 args.threads,
+                args.at,
                 weights=args.weights,
                 store=args.store,
             )
@@ -286,7 +291,7 @@ def main() -> None:
         return
     points = []
     for point in measure(
-        args.name, args.dir, storages, strategies, args.threads, args.seconds, args.tmpfs, args.budgets
+        args.name, args.dir, storages, strategies, args.threads, args.seconds, args.tmpfs, args.budgets, args.at
     ):
         points.append(point)
         show(point)

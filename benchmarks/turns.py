@@ -6,6 +6,7 @@ in one process, and at every rung they take turns within the second.
 
 from __future__ import annotations
 
+import bisect
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,9 @@ from flexcomp.compiler.rungs import layers_of
 from flexcomp.profiling.observing import Runs, spread
 from flexcomp.program.program import Rung
 from flexcomp.program.program_bytes import decode_program
-from flexcomp.runtime import runner, session
+from flexcomp.runtime import TensorInfo, runner, session
+from flexcomp.runtime.budget import resolve
+from flexcomp.runtime.library import read_program
 from flexcomp.runtime.trace import Traces
 
 ROUNDS = 4
@@ -33,7 +36,7 @@ class Compiled:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.program = decode_program(session.read_program(path))
+        self.program = decode_program(read_program(path))
 
     def kernels(self, rung: Rung) -> tuple[str, ...]:
         """What a rung computes, whichever library it is of."""
@@ -99,7 +102,14 @@ def evenly(budgets: Sequence[int], count: int) -> list[int]:
     return sorted({budgets[place] for place in places})
 
 
-def _input(random: np.random.Generator, port: session.TensorInfo) -> np.ndarray:
+def serving(rungs: Sequence[Rung], budget: str) -> int:
+    """The budget of the rung that serves one, which is written as for `flexcomp run`. Raises BudgetError."""
+    budgets = [rung.budget for rung in rungs]
+    wanted = resolve(budget, budgets[0], budgets[-1], budgets[-1])
+    return budgets[bisect.bisect_right(budgets, wanted) - 1]
+
+
+def _input(random: np.random.Generator, port: TensorInfo) -> np.ndarray:
     kind = np.dtype(port.dtype)
     return random.standard_normal(port.shape).astype(kind) if kind.kind == "f" else np.zeros(port.shape, kind)
 
@@ -110,11 +120,15 @@ def _inferences(rung: Rung, seconds: float, least: int = 2) -> int:
 
 
 class Turns:
-    """Runs of all rungs on one storage, about `seconds` of each; with `budgets`, of so many of the first library's (`evenly`)."""
+    """Runs of all rungs on one storage, about `seconds` of each.
+
+    With `budgets`, of so many of the first library's (`evenly`); `at` a budget, of the rungs that serve that in each library.
+    """
 
     def __init__(
-        self, resident: Compiled, libraries: dict[str, Compiled], seconds: float, options: dict, budgets: int | None = None
-    ) -> None:
+        self, resident: Compiled, libraries: dict[str, Compiled], seconds: float, options: dict,
+        budgets: int | None = None, at: str | None = None,
+    ) -> None:  # fmt: skip
         self.libraries, self.seconds, self.options = libraries, seconds, options
         self.first = next(iter(libraries))
         self.alone = {resident.kernels(rung): rung for rung in resident.program.rungs}
@@ -122,7 +136,10 @@ class Turns:
         for strategy, library in libraries.items():
             for rung in library.program.rungs:
                 self.rungs.setdefault(rung.budget, {})[strategy] = rung
-        if budgets is not None:
+        if at is not None:
+            kept = {serving(library.program.rungs, at) for library in libraries.values()}
+            self.rungs = {budget: rungs for budget, rungs in self.rungs.items() if budget in kept}
+        elif budgets is not None:
             kept = evenly([rung.budget for rung in libraries[self.first].program.rungs], budgets)
             self.rungs = {budget: rungs for budget, rungs in self.rungs.items() if budget in kept}
         self.contenders = {strategy: Contender(library, options) for strategy, library in libraries.items()}

@@ -29,6 +29,9 @@ SECONDS = "flexcomp.seconds"  # float
 # channels the layer can be cut at most.
 BLOCKS = "flexcomp.blocks"
 
+# On a kernel PrimFunc of a recurrent layer, for the tuner: RecurrentSpec.encode of schedules/recurrent/spec.py.
+RECURRENCE = "flexcomp.recurrence"  # str
+
 # On a kernel PrimFunc of no family, for the lowering: the operators that it computes, in order.
 COMPUTES = "flexcomp.computes"  # list of str
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import tvm
 from tvm import ir, relax
 from tvm.relax import op
 
+from ..schedules.decide import decide
 from ..schedules.recurrent import kernel, ways
 from ..schedules.recurrent.spec import RecurrentSpec
-from ..schedules.recurrent.ways import Phase
+from ..schedules.recurrent.ways import Phase, Recurrent
 from ..schedules.tiles.tile import VectorUnit
-from .attributes import VALUES_OF, kernel_attributes
+from .attributes import RECURRENCE, VALUES_OF, kernel_attributes
 from .ir import bindings, operator, shape
 from .module_pass import module_pass
 from .panels import assemble, on_weights
@@ -43,15 +44,20 @@ class LowerRecurrence:
     y = s[0]                      y = call_tir(lstm_0, (x, p))
 
     Results that nothing reads are not computed. `weight_type` says in which element type recurrent weights are kept, if they are
-    weights of the network.
+    weights of the network. The kernel is the fastest by prediction, or the one that `measured` times speak for.
     """
 
-    def __init__(self, unit: VectorUnit, weight_type: WeightType = lambda names, weight: "float32") -> None:
-        self.unit, self.weight_type = unit, weight_type
+    def __init__(
+        self,
+        unit: VectorUnit,
+        weight_type: WeightType = lambda names, weight: "float32",
+        measured: Callable[[RecurrentSpec], Mapping[str, float]] = lambda spec: {},
+    ) -> None:
+        self.unit, self.weight_type, self.measured = unit, weight_type, measured
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
         found = any(_is_recurrence(binding.value) for binding in bindings(mod["main"]))
-        return _Lowerer(mod, self.unit, self.weight_type).rewrite() if found else mod
+        return _Lowerer(mod, self).rewrite() if found else mod
 
 
 def _is_recurrence(value: ir.Expr) -> bool:
@@ -59,9 +65,9 @@ def _is_recurrence(value: ir.Expr) -> bool:
 
 
 class _Lowerer(MainRewriter):
-    def __init__(self, mod: tvm.IRModule, unit: VectorUnit, weight_type: WeightType) -> None:
+    def __init__(self, mod: tvm.IRModule, given: LowerRecurrence) -> None:
         super().__init__(mod)
-        self.unit, self.weight_type = unit, weight_type
+        self.unit, self.weight_type, self.measured = given.unit, given.weight_type, given.measured
         self.from_weights = weight_vars(self.main)
         self.kernels: dict[RecurrentSpec, ir.GlobalVar] = {}
         self.read: dict[ir.Expr, set[int]] = {}  # by variable of a tuple: its elements that are read
@@ -86,7 +92,7 @@ class _Lowerer(MainRewriter):
         else:
             spec = replace(spec, weights=kept)
         vectors = [self.substitute(others.pop(0))] if spec.peepholes else []
-        way = ways.way(spec, self.unit)
+        way, _ = self._chosen(spec)
         panels = [self._pack(spec, phase, table, self.substitute(bias), vectors) for phase in way.phases]
         args = [self.substitute(inputs), *panels, *map(self.substitute, others)]
         types = [field for i, field in enumerate(call.ty_args[0].fields) if i in read]
@@ -107,13 +113,21 @@ class _Lowerer(MainRewriter):
         taps = emit(op.permute_dims(taken, (0, 2, 1)))
         return assemble(emit, panel, vector(bias), taps, [vector(value) for value in vectors])
 
+    def _chosen(self, spec: RecurrentSpec) -> tuple[Recurrent, float | None]:
+        """The way to compute a layer, and its time if that was measured."""
+        offers = {str(one): one for one in reversed(ways.candidates(spec, self.unit))}
+        default = str(ways.way(spec, self.unit))
+        seconds = {name: time for name, time in self.measured(spec).items() if name in offers}
+        name = decide(seconds, default)
+        return offers[name], seconds.get(name)
+
     def _kernel(self, spec: RecurrentSpec) -> ir.GlobalVar:
         if spec not in self.kernels:
             name = f"{spec.cell.lower()}_{len(self.kernels)}"
-            way = ways.way(spec, self.unit)
+            way, seconds = self._chosen(spec)
             described = kernel_attributes(
-                spec.cell.lower(), str(way), str(spec), spec.flops, scratch=way.scratch, work=way.work
+                spec.cell.lower(), str(way), str(spec), spec.flops, scratch=way.scratch, work=way.work, seconds=seconds
             )
-            func = kernel.kernel(way, self.unit.width).with_attrs(described)
+            func = kernel.kernel(way, self.unit.width).with_attrs({**described, RECURRENCE: spec.encode()})
             self.kernels[spec] = self.builder.add_func(func.with_attr("global_symbol", name), name)
         return self.kernels[spec]

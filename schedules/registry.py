@@ -12,6 +12,9 @@ from tvm import tirx
 from . import conv, depthwise, grouped, matmul, widened
 from .im2col import kernel as im2col_kernel
 from .im2col import ways as im2col
+from .recurrent import kernel as recurrent_kernel
+from .recurrent import ways as recurrent
+from .recurrent.spec import RecurrentSpec
 from .row_bands import RowKernel, row_kernel
 from .strassen import kernel as strassen_kernel
 from .strassen import ways as strassen
@@ -67,15 +70,17 @@ class Candidate:
     block_transform: HalvesTransform | None = None  # of the weights of every block
     scratch: tuple[tuple[int, ...], ...] = ()  # shapes of the kernel's trailing parameters, float32
     rows: RowKernel | None = None  # how it computes bands of rows, if it can
+    panels: tuple[Panel, ...] = ()  # of a kernel that takes several, or one, whole
     in_place: bool = False  # y may be a tensor of the epilogue: a result is written once, just after the same element is read
 
     @property
     def weight_nbytes(self) -> int:
         """Bytes of all packed weights."""
-        return self.panel.blocks * self.panel.block_nbytes if self.panel else 0
+        return sum(panel.blocks * panel.block_nbytes for panel in (self.panel, *self.panels) if panel)
 
     def __str__(self) -> str:
-        return " ".join(part for part in (self.family, self.variant, str(self.tile)) if part)
+        tile = "" if self.panels else str(self.tile)  # which the variant tells
+        return " ".join(part for part in (self.family, self.variant, tile) if part)
 
 
 @functools.lru_cache(maxsize=1024)  # every choice of kernels asks for those of every layer
@@ -235,6 +240,27 @@ def im2col_candidate(way: im2col.Im2col, unit: VectorUnit) -> Candidate:
         lambda: im2col_kernel.kernel(way, unit.width),
         variant=str(way),
         scratch=way.scratch,
+    )
+
+
+def recurrent_candidates(spec: RecurrentSpec, unit: VectorUnit) -> list[Candidate]:
+    """Kernels for all steps of a recurrent layer, the best by prediction first."""
+    return [recurrent_candidate(way, unit) for way in recurrent.candidates(spec, replace(unit, threads=1))]
+
+
+def recurrent_candidate(way: recurrent.Recurrent, unit: VectorUnit) -> Candidate:
+    """A way to compute a recurrent layer; its tile is that of its first phase."""
+    first = way.phases[0]
+    return Candidate(
+        "recurrent",
+        Tile(first.rows, len(first.gates) * first.units),
+        None,
+        4 * sum(map(math.prod, way.scratch)),
+        way.work,
+        lambda: recurrent_kernel.kernel(way, unit.width),
+        variant=str(way).removeprefix("recurrent "),
+        scratch=way.scratch,
+        panels=tuple(phase.panel for phase in way.phases),
     )
 
 

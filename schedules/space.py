@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from . import conv, grouped
 from .im2col import ways as im2col
+from .recurrent.spec import RecurrentSpec
 from .registry import (
     WINOGRAD_KINDS,
     Candidate,
@@ -22,6 +23,7 @@ from .registry import (
     grouped_tile,
     im2col_candidate,
     matmul_candidate,
+    recurrent_candidates,
     strassen_candidate,
     tile_width,
     widened_candidates,
@@ -52,16 +54,20 @@ _LEAST_STRASSEN_DEPTH = 32  # input channels of a part: with fewer there is more
 _IM2COL_VECTORS = (2, 4)
 
 
-def space(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> list[Candidate]:
+def space(spec: ConvSpec | MatmulSpec | RecurrentSpec, unit: VectorUnit) -> list[Candidate]:
     """Every candidate worth measuring, those on offer without tuning first; their names are unique."""
+    if isinstance(spec, RecurrentSpec):
+        return recurrent_candidates(spec, unit)
     found = {str(candidate): candidate for candidate in candidates(spec, unit)}
     for candidate in _more(spec, unit):
         found.setdefault(str(candidate), candidate)
     return list(found.values())
 
 
-def named(spec: ConvSpec | MatmulSpec, unit: VectorUnit, name: str) -> Candidate | None:
+def named(spec: ConvSpec | MatmulSpec | RecurrentSpec, unit: VectorUnit, name: str) -> Candidate | None:
     """The candidate of that name; None if the space has none."""
+    if isinstance(spec, RecurrentSpec):
+        return next((candidate for candidate in recurrent_candidates(spec, unit) if str(candidate) == name), None)
     offers = (candidate for some in (candidates, _more) for candidate in some(spec, unit))
     return next((candidate for candidate in offers if str(candidate) == name), None)
 

@@ -22,6 +22,7 @@ NETWORKS = {  # titles → names of benchmarks.models
     "EfficientNet-B0": "efficientnet_b0",
     "MobileNetV2-YOLOv3": "mobilenet_v2_yolov3",
     "MobileNet-YOLO": "mobilenet_yolo",
+    "CRNN-lite": "crnn_lite",
     "VGG-19": "vgg19_torch",
     "ResNet-152": "resnet152",
     "ViT-B/16": "vit_b16",

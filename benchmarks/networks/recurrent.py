@@ -66,24 +66,24 @@ def crnn_lite(seed: int = 0) -> onnx.ModelProto:
     return g.model(x, (81, 1, CHARACTERS))
 
 
-def lstm_acoustic(seed: int = 0) -> onnx.ModelProto:
-    """Three LSTMs of 512 units over 100 frames of 80 mel bands, and letters."""
+def lstm_acoustic(seed: int = 0, steps: int = STEPS) -> onnx.ModelProto:
+    """Three LSTMs of 512 units over frames of 80 mel bands, and letters."""
     g = Recurrent("lstm_acoustic", seed)
-    x = g.input("x", (STEPS, 1, FEATURES))
+    x = g.input("x", (steps, 1, FEATURES))
     g.channels[x] = FEATURES
     for _ in range(3):
         x = g.recurrent("LSTM", x, 512)
-    return g.model(g.op("LogSoftmax", g.linear(x, LETTERS), axis=-1), (STEPS, 1, LETTERS))
+    return g.model(g.op("LogSoftmax", g.linear(x, LETTERS), axis=-1), (steps, 1, LETTERS))
 
 
-def gru_series(seed: int = 0) -> onnx.ModelProto:
-    """Two GRUs of 256 units over a series of 100 steps of 64 values, and the next values."""
+def gru_series(seed: int = 0, steps: int = STEPS) -> onnx.ModelProto:
+    """Two GRUs of 256 units over a series of 64 values, and the next values."""
     g = Recurrent("gru_series", seed)
-    x = g.input("x", (STEPS, 1, SERIES))
+    x = g.input("x", (steps, 1, SERIES))
     g.channels[x] = SERIES
     for _ in range(2):
         x = g.recurrent("GRU", x, 256)
-    return g.model(g.linear(x, SERIES), (STEPS, 1, SERIES))
+    return g.model(g.linear(x, SERIES), (steps, 1, SERIES))
 
 
 RECURRENT: dict[str, Callable[[], onnx.ModelProto]] = {

@@ -82,7 +82,8 @@ def build(
         list[str] | None,
         typer.Option(
             metavar="OUTPUT=INPUT",
-            help="Keep an output for the next inference, which takes it as this input; neither is given or returned then.",
+            help="Keep an output for the next inference, which takes it as this input; neither is given or returned then. "
+            "A * on both sides stands for the same: 'present.*=past_key_values.*'.",
         ),
     ] = None,
     weights: Weights = None,

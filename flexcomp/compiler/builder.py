@@ -48,7 +48,7 @@ from .kernel_compiler import KernelCompiler
 from .offered import DEFAULT_MAX_ERROR, DEFAULT_STORE, KERNELS, STORES
 from .prepared import Prepared, Progress, Wish
 from .probing import probed
-from .state import checked_state, require_states
+from .state import checked_state, required_states
 from .weight_types import TypesInOrder, WeightTypes
 from .weights import evaluate, evaluate_later
 
@@ -105,7 +105,8 @@ def build(
     element (None: 0.005) from what float32 weights give, on the `calibration` inputs: arrays by input name, several of these,
     a .npz file of them, or None for seeded random ones.
 
-    `state` are outputs that become inputs of the next inference, {"h_out": "h_in"}: each pair is a tensor of the arena that
+    `state` are outputs that become inputs of the next inference, {"h_out": "h_in"}, or by patterns with one * for the same in
+    both, {"present.*": "past_key_values.*"}: each pair is a tensor of the arena that
     stays, all zeros at first, which is neither given nor returned; `Session.state` and its kin read, set and clear it.
     Calibration is of single inferences: there these inputs are like others.
 
@@ -167,7 +168,7 @@ def prepare(
     report("import", 0, 1)
     imported = load_model(model, input_shapes, params)
     report("import", 1, 1)
-    require_states(pairs, imported)
+    pairs = required_states(pairs, imported)
     types, chosen = types_of(imported, wish, resolved, report, cache)
     if device is None:  # not before: it takes a second and writes a file; nor while kernels are compiled on all cores
         profile = probed(target, probe, lambda note: report(note, 1, 1)) or profile
@@ -297,7 +298,7 @@ def _compile_graph(
     report("passes", 0, total)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
-    simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights, types.of), "transformers")
+    simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights, types.of, measured), "transformers")
     fused = pipeline.run(simple, pipeline.fuse(types.of), "fuse")
     types.require_granted()
     pack = pipeline.pack(unit)  # one for all choices: it builds equal kernels once

@@ -46,18 +46,21 @@ def simplify() -> list[Pass]:
 
 
 def transformers(
-    unit: VectorUnit, evaluate: Evaluate, weight_type: WeightType = lambda names, weight: "float32"
+    unit: VectorUnit,
+    evaluate: Evaluate,
+    weight_type: WeightType = lambda names, weight: "float32",
+    measured: Measured | None = None,
 ) -> list[Pass]:
     """Indices are checked; attention, large embeddings and recurrences are calls of kernels.
 
-    `evaluate` gives the result of a function of the weights.
+    `evaluate` gives the result of a function of the weights; recurrences have the kernels that `measured` times speak for.
     """
     return [
         CheckIndices(evaluate),
         FuseAttention(unit, evaluate),
         LowerAttention(unit),
         SliceEmbeddings(unit, weight_type),
-        LowerRecurrence(unit, weight_type),
+        LowerRecurrence(unit, weight_type, measured or (lambda spec: {})),
     ]
 
 

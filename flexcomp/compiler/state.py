@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tvm import relax
@@ -12,9 +12,11 @@ from flexcomp.frontend import Imported
 from flexcomp.passes.ir import dtype, num_inputs, shape
 from flexcomp.program import TensorType
 
+_ANY = "*"
+
 
 def checked_state(given: Any) -> dict[str, str]:
-    """Inputs by output; None is no state. Raises InputError for anything but names, each once."""
+    """Inputs by output; None is no state. Raises InputError for anything but names or patterns, each once."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for pair in given.items() for name in pair):
@@ -24,18 +26,27 @@ def checked_state(given: Any) -> dict[str, str]:
         if read in makers:
             raise InputError(f'state: two outputs, "{makers[read]}" and "{made}", would become the input "{read}"')
         makers[read] = made
+        if made.count(_ANY) != read.count(_ANY) or made.count(_ANY) > 1:
+            raise InputError(
+                f'state: "{made}" and "{read}": a pattern has one *, which stands for the same on both sides, as in '
+                '{"present.*": "past_key_values.*"}'
+            )
     return dict(given)
 
 
-def require_states(state: Mapping[str, str], imported: Imported) -> None:
-    """Raise InputError unless every pair is an input and an output of the network, of one type."""
+def required_states(state: Mapping[str, str], imported: Imported) -> dict[str, str]:
+    """The pairs that `state` means, patterns written out.
+
+    Raises InputError unless every pair is an input and an output of the network, of one type.
+    """
     if not state:
-        return
+        return {}
     main = imported.mod["main"]
     body = main.body.body
     returned = list(body.fields) if isinstance(body, relax.Tuple) else [body]
     inputs = dict(zip(imported.input_names, main.params[: num_inputs(main)], strict=True))
     outputs = dict(zip(imported.output_names, returned, strict=True))
+    state = _written_out(state, outputs)
     for made, read in state.items():
         _require_known(made, outputs, "output")
         _require_known(read, inputs, "input")
@@ -47,6 +58,35 @@ def require_states(state: Mapping[str, str], imported: Imported) -> None:
             raise InputError(f"state: {becomes}: they must agree")
         if not wanted.nbytes:
             raise InputError(f'state: the input "{read}" is {wanted}, which holds nothing')
+    return state
+
+
+def _written_out(state: Mapping[str, str], outputs: Collection[str]) -> dict[str, str]:
+    """Pairs of names in the place of patterns; names that are given as they are count before patterns."""
+    pairs = {made: read for made, read in state.items() if _ANY not in made or made in outputs}
+    for made, read in state.items():
+        if made in pairs:
+            continue
+        before, behind = made.split(_ANY)
+        found = [
+            name for name in outputs
+            if name.startswith(before) and name.endswith(behind) and len(name) > len(before) + len(behind)
+        ]  # fmt: skip
+        if not found:
+            raise InputError(f'state: the network has no output that matches "{made}"; there are {", ".join(outputs)}')
+        for name in found:
+            part = name[len(before) : len(name) - len(behind)]
+            if name not in state:
+                _add(pairs, name, read.replace(_ANY, part))
+    return pairs
+
+
+def _add(pairs: dict[str, str], made: str, read: str) -> None:
+    if pairs.get(made, read) != read:
+        raise InputError(f'state: the output "{made}" would become two inputs, "{pairs[made]}" and "{read}"')
+    if pairs.get(made) != read and read in pairs.values():
+        raise InputError(f'state: two outputs would become the input "{read}", "{made}" is one of them')
+    pairs[made] = read
 
 
 def _require_known(name: str, known: Mapping[str, object], what: str) -> None:

@@ -20,6 +20,7 @@ from flexcomp.frontend.fold import LARGEST, result_of
 from flexcomp.frontend.inference import StaticType, infer, static_types
 
 MOST_NODES = 4096  # that one loop may become
+_SCANS_WITHOUT_BATCHES = 9  # opset from which on they have none
 _ENDLESS = 2**62  # iterations of a loop that only its condition ends
 
 
@@ -111,32 +112,76 @@ class _Writer:
         body, scanned = attributes["body"], attributes["num_scan_inputs"]
         states = len(node.input) - scanned
         sources = list(node.input[states:])
-        if self.opset < 9 or not all(name in self.types for name in sources):
+        if not all(name in self.types for name in sources):
             return None
+        if self.opset < _SCANS_WITHOUT_BATCHES:
+            return self._scan_of_batches(node, attributes)
         axes = attributes.get("scan_input_axes", [0] * scanned)
         backwards = attributes.get("scan_input_directions", [0] * scanned)
         count = self.types[sources[0]][1][axes[0]]
         if count < 1:
             return None
         self._require_few(node, count, body)
-        state, collected, nodes = list(node.input[:states]), [], []
-        for i in range(count):
-            parts = []
-            for source, axis, backward in zip(sources, axes, backwards, strict=True):
-                part = f"{_label(node)}/{i}/part_{len(parts)}"
-                at = self._constant(f"{part}/at", np.int64(count - 1 - i if backward else i))
-                nodes.append(helper.make_node("Gather", [source, at], [part], name=part, axis=axis))
-                parts.append(part)
-            copied, results = self._copy(body, [*state, *parts], f"{_label(node)}/{i}")
-            nodes += copied
-            state = results[:states]
-            collected.append(results[states:])
+        given = list(zip(sources, axes, backwards, strict=True))
+        nodes, state, collected = self._iterations(body, node.input[:states], given, count, _label(node))
         made = len(collected[0])
         axes = attributes.get("scan_output_axes", [0] * made)
         order = [[row[k] for row in collected] for k in range(made)]
         directions = attributes.get("scan_output_directions", [0] * made)
         turned = [list(reversed(c)) if d else c for c, d in zip(order, directions, strict=True)]
         return nodes + self._results(node, state, [list(row) for row in zip(*turned, strict=True)] or collected, axes)
+
+    def _scan_of_batches(self, node: onnx.NodeProto, attributes: dict) -> list[onnx.NodeProto] | None:
+        """As opset 8 has it: (sequence_lens, states, sequences), all with a batch in front, and each of it a Scan of its own."""
+        body, scanned = attributes["body"], attributes["num_scan_inputs"]
+        first, *inputs = node.input
+        states, sources = inputs[: len(inputs) - scanned], inputs[len(inputs) - scanned :]
+        batch, count = self.types[sources[0]][1][:2]
+        if first or min(batch, count) < 1:
+            return None
+        self._require_few(node, batch * count, body)
+        backwards = attributes.get("directions", [0] * scanned)
+        nodes, ends, collected = [], [], []
+        for b in range(batch):
+            label = f"{_label(node)}/batch_{b}"
+            own = [self._part(nodes, name, 0, b, f"{label}/given_{i}") for i, name in enumerate(inputs)]
+            given = list(zip(own[len(states) :], [0] * scanned, backwards, strict=True))
+            copied, state, rows = self._iterations(body, own[: len(states)], given, count, label)
+            nodes += copied
+            ends.append(state)
+            stacked = [[row[k] for row in rows] for k in range(len(rows[0]))]
+            collected.append([self._stacked(nodes, parts, 0, f"{label}/made_{k}") for k, parts in enumerate(stacked)])
+        rows = [[*state, *made] for state, made in zip(ends, collected, strict=True)]
+        return nodes + self._results(node, [], rows, [0] * len(rows[0]))
+
+    def _iterations(
+        self, body: onnx.GraphProto, states: Sequence[str], given: Sequence[tuple[str, int, int]], count: int, label: str
+    ) -> tuple[list[onnx.NodeProto], list[str], list[list[str]]]:
+        """Nodes, the last states, and what else each iteration gives; `given` are sequences, their axes, whether from the end."""
+        state, collected, nodes = list(states), [], []
+        for i in range(count):
+            parts = [
+                self._part(nodes, source, axis, count - 1 - i if backward else i, f"{label}/{i}/part_{k}")
+                for k, (source, axis, backward) in enumerate(given)
+            ]
+            copied, results = self._copy(body, [*state, *parts], f"{label}/{i}")
+            nodes += copied
+            state = results[: len(states)]
+            collected.append(results[len(states) :])
+        return nodes, state, collected
+
+    def _part(self, nodes: list[onnx.NodeProto], source: str, axis: int, index: int, out: str) -> str:
+        """One index of an axis, written behind `nodes`."""
+        at = self._constant(f"{out}/at", np.int64(index))
+        nodes.append(helper.make_node("Gather", [source, at], [out], name=out, axis=axis))
+        return out
+
+    def _stacked(self, nodes: list[onnx.NodeProto], parts: Sequence[str], axis: int, out: str) -> str:
+        """Tensors along a new axis, written behind `nodes`."""
+        opened = [f"{out}/{i}" for i in range(len(parts))]
+        nodes += [self._unsqueeze(part, one, axis) for part, one in zip(parts, opened, strict=True)]
+        nodes.append(helper.make_node("Concat", opened, [out], name=out, axis=axis))
+        return out
 
     def _results(
         self, node: onnx.NodeProto, state: Sequence[str], collected: Sequence[Sequence[str]], axes: Sequence[int]
@@ -146,11 +191,7 @@ class _Writer:
         for k, out in enumerate(node.output[len(state) :]):
             if not out:
                 continue
-            parts = []
-            for row in collected:
-                parts.append(f"{out}/{len(parts)}")
-                nodes.append(self._unsqueeze(row[k], parts[-1], axes[k]))
-            nodes.append(helper.make_node("Concat", parts, [out], name=f"{_label(node)}/{out}", axis=axes[k]))
+            self._stacked(nodes, [row[k] for row in collected], axes[k], out)
         return nodes
 
     def _unsqueeze(self, name: str, out: str, axis: int) -> onnx.NodeProto:

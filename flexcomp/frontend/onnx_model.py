@@ -19,6 +19,7 @@ from onnx.external_data_helper import load_external_data_for_model, uses_externa
 
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
 from flexcomp.frontend import onnx_file
+from flexcomp.frontend.cache_patterns import recognise_cache_writes
 from flexcomp.frontend.control_flow import write_out
 from flexcomp.frontend.domains import DEFAULT, require_own_domain
 from flexcomp.frontend.element_types import require_known_types
@@ -27,6 +28,7 @@ from flexcomp.frontend.functions import expand_functions, inline_local_functions
 from flexcomp.frontend.large_weights import LEAST_NBYTES, copy_without_large, names_read, set_aside
 from flexcomp.frontend.precision import widen
 from flexcomp.frontend.quantised import compute_on_integers, define_quantised
+from flexcomp.frontend.selected_count import count_selected
 
 logger = logging.getLogger(__name__)
 
@@ -177,6 +179,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     define_quantised(model)
     _complete_outputs(model)
     model = expand_functions(widen(model))
+    count_selected(model)
     fold_constants(model)
     while write_out(model):
         model = expand_functions(model)
@@ -185,6 +188,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     require_known_types(model)
     model = _slim(model)
     compute_on_integers(model)
+    recognise_cache_writes(model)
 
     # Simplification drops inputs that nothing reads; callers still pass them.
     kept = {i.name: i for i in model.graph.input}

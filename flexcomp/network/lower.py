@@ -121,6 +121,7 @@ class _Lowering:
                 result.states.append(State(given, name, place.type, place.value, place.offset, seen.value))
             else:
                 result.outputs.append(Port(name, seen.value, seen.type))
+        result.states.sort(key=lambda state: state.offset)
         return result
 
     def _place_states(self, types: Mapping[str, TensorType]) -> dict[str, _Seen]:

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flexcomp.schedules.recurrent.spec import RecurrentSpec
 from flexcomp.schedules.registry import Candidate, tile_width
-from flexcomp.schedules.tiles.spec import ConvSpec, Spec
+from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit, pieces, split_evenly
+from flexcomp.tuning.specs import TunedSpec
 
 _FEWEST_SAMPLES = 12
 _ROUNDS = 120
@@ -35,7 +37,7 @@ _IN_FLIGHT = 8
 _LOAD = 0.2
 
 
-def expected(spec: Spec, candidate: Candidate, unit: VectorUnit) -> float:
+def expected(spec: TunedSpec, candidate: Candidate, unit: VectorUnit) -> float:
     """Log of the time that a candidate should take, in arbitrary units that candidates of one layer share."""
     if candidate.scratch:
         return math.log(candidate.work)  # what its family predicts knows its tile
@@ -46,12 +48,14 @@ def expected(spec: Spec, candidate: Candidate, unit: VectorUnit) -> float:
     return math.log(candidate.work * math.ceil(channels / tile.channels) * steps / ideal)
 
 
-def _extents(spec: Spec) -> tuple[int, int]:
+def _extents(spec: TunedSpec) -> tuple[int, int]:
     """Pixels in a row, and channels, that tiles are cut from."""
+    if isinstance(spec, RecurrentSpec):
+        return spec.batch, len(spec.phases[0]) * spec.hidden
     return (tile_width(spec), spec.group_out) if isinstance(spec, ConvSpec) else (spec.m, spec.n)
 
 
-def features(spec: Spec, candidate: Candidate, unit: VectorUnit) -> list[float]:
+def features(spec: TunedSpec, candidate: Candidate, unit: VectorUnit) -> list[float]:
     """What the speed of a candidate may depend on, as numbers. Sizes are logarithms."""
     tile = candidate.tile
     vectors = len(pieces(tile.channels, unit.width))
@@ -60,11 +64,14 @@ def features(spec: Spec, candidate: Candidate, unit: VectorUnit) -> list[float]:
         pixels = spec.batch * spec.out_height * spec.out_width
         depth = spec.taps
         shape = [pixels, spec.out_width, spec.in_channels, spec.out_channels, spec.kernel[0], spec.stride[0], spec.groups]
+    elif isinstance(spec, RecurrentSpec):
+        depth = spec.hidden
+        shape = [spec.steps * spec.batch, spec.batch, spec.hidden, spec.gates * spec.hidden, 1, 1, spec.directions]
     else:
         depth = spec.k
         shape = [spec.batch * spec.m, spec.m, spec.k, spec.n, 1, 1, spec.batch]
     parts = [size for _, size in split_evenly(width, tile.rows)]
-    panel = candidate.panel
+    panel = candidate.panel or next(iter(candidate.panels), None)
     scratch = [extent for shape_ in candidate.scratch for extent in shape_][:6]
     return [
         *(math.log2(extent) for extent in shape),

@@ -6,25 +6,28 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 
+import tvm
 from tvm import ir, relax
 
 from flexcomp.compiler import WeightTypes, evaluate, pipeline
 from flexcomp.frontend import Imported
 from flexcomp.passes import FuseLayers
-from flexcomp.passes.attributes import LAYER
+from flexcomp.passes.attributes import LAYER, RECURRENCE
 from flexcomp.passes.choose_kernels import STRATEGIES, default_kernel, layer_spec
-from flexcomp.passes.ir import bindings
+from flexcomp.passes.ir import bindings, operator
+from flexcomp.schedules.recurrent.spec import RecurrentSpec
 from flexcomp.schedules.registry import Candidate
 from flexcomp.schedules.space import space
-from flexcomp.schedules.tiles.spec import Spec, identity
+from flexcomp.schedules.tiles.spec import identity
 from flexcomp.schedules.tiles.tile import VectorUnit
+from flexcomp.tuning.specs import TunedSpec
 
 
 @dataclass(frozen=True)
 class Task:
     """A layer to tune."""
 
-    spec: Spec
+    spec: TunedSpec
     count: int  # how many layers of the network are like this
     candidates: dict[str, Candidate]  # by name
     defaults: tuple[str, ...]  # what is chosen without tuning, the fastest first
@@ -51,13 +54,24 @@ def tasks_of(imported: Imported, unit: VectorUnit, types: WeightTypes) -> list[T
     fused = pipeline.run(simple, [FuseLayers(types.of)], "layers")
     types.require_granted()
     # Layers that compute the same may share a function: it is their calls that count.
-    calls = (binding.value for binding in bindings(fused["main"]))
-    called = [fused[c.op] for c in calls if isinstance(c, relax.Call) and isinstance(c.op, ir.GlobalVar)]
-    counts = Counter(layer_spec(func) for func in called if func.attrs is not None and LAYER in func.attrs)
+    counts = Counter(spec for binding in bindings(fused["main"]) if (spec := _spec_of(fused, binding.value)) is not None)
     return [_task(spec, count, unit) for spec, count in counts.items()]
 
 
-def _task(spec: Spec, count: int, unit: VectorUnit) -> Task:
+def _spec_of(mod: tvm.IRModule, value: ir.Expr) -> TunedSpec | None:
+    """What a layer computes, or a call of a recurrent kernel; None of all else."""
+    if not isinstance(value, relax.Call):
+        return None
+    called = value.op if isinstance(value.op, ir.GlobalVar) else value.args[0] if operator(value) == "call_tir" else None
+    attributes = None if called is None else mod[called].attrs
+    if attributes is not None and LAYER in attributes:
+        return layer_spec(mod[called])
+    return RecurrentSpec.decode(str(attributes[RECURRENCE])) if attributes is not None and RECURRENCE in attributes else None
+
+
+def _task(spec: TunedSpec, count: int, unit: VectorUnit) -> Task:
     candidates = {str(candidate): candidate for candidate in space(spec, unit)}
+    if isinstance(spec, RecurrentSpec):
+        return Task(spec, count, candidates, (next(iter(candidates)),))
     defaults = tuple(dict.fromkeys(default_kernel(spec, unit, s) for s in ("fastest", *STRATEGIES)))
     return Task(spec, count, candidates, defaults)

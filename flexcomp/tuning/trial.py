@@ -22,6 +22,7 @@ from flexcomp.device import resolve_target
 from flexcomp.passes.attributes import with_scratch
 from flexcomp.passes.pretransform_weights import data_shapes, out_shape
 from flexcomp.program import (
+    ALIGN,
     PAGE,
     PROGRAM_KIND,
     Arg,
@@ -43,9 +44,11 @@ from flexcomp.program import (
     encode_program,
     write_weights,
 )
+from flexcomp.schedules.recurrent.spec import RecurrentSpec
 from flexcomp.schedules.registry import Candidate
 from flexcomp.schedules.space import named
-from flexcomp.schedules.tiles.spec import Spec, identity
+from flexcomp.schedules.tiles.spec import identity
+from flexcomp.tuning.specs import TunedSpec
 
 # Copies of the weights together: more than caches hold, as far as neither their number nor the time becomes too large.
 _COPIES_NBYTES = 64 << 20
@@ -59,7 +62,7 @@ _ORDINARY_BITS = (0x3800, 0x4000)  # as float16 from 0.5, as bfloat16 from 3e-5,
 class Trial:
     """What a worker needs to build one."""
 
-    spec: Spec
+    spec: TunedSpec
     kernel: str  # the candidate's name
     target: str
     threads: int
@@ -77,8 +80,7 @@ def write_data(path: Path, candidates: list[Candidate]) -> WeightsDigest:
 
     Every half of a float32 is a number of ordinary size as float16 and as bfloat16, too.
     """
-    panels = [candidate.panel for candidate in candidates if candidate.panel is not None]
-    nbytes = max([_LEAST_DATA_NBYTES, *(panel.blocks * panel.block_nbytes for panel in panels)])
+    nbytes = max([_LEAST_DATA_NBYTES, *(one.weight_nbytes + ALIGN * len(one.panels) for one in candidates)])
     rng = np.random.default_rng(0)
     count = _LEAST_DATA_NBYTES // 2
     halves = rng.integers(*_ORDINARY_BITS, count, np.uint16) | rng.choice(np.array([0, 0x8000], np.uint16), count)
@@ -113,23 +115,29 @@ def build_library(trial: Trial, path: str, compiler: str | None = None) -> Trial
 def one_layer_program(trial: Trial, candidate: Candidate, features: tuple[str, ...]) -> Program:
     """The layer, called once for every copy of its weights."""
     spec, panel = trial.spec, candidate.panel
-    inputs, output = _shapes(spec)
-    types = [TensorType(shape) for shape in (*inputs, output)]
+    first, behind, written = _tensors(spec)
+    types = [*first, *behind, *written]
     values = tuple(Value(f"v{i}", _pages(type_.nbytes)) for i, type_ in enumerate(types))
     *value_at, end = _ends(value.nbytes for value in values)
-    args: list[Arg] = [ValueArg(i, type_) for i, type_ in enumerate(types[:-1])]
-    weights = None
+    read: list[Arg] = [ValueArg(i, type_) for i, type_ in enumerate([*first, *behind])]
+    weights, weight_args = None, []
     if panel is not None:
-        args += [WeightArg(0, TensorType(panel.shape, panel.dtype)), FirstArg(), CountArg()]
+        weight_args = [WeightArg(0, TensorType(panel.shape, panel.dtype)), FirstArg(), CountArg()]
         weights = Weights(0, panel.blocks, panel.block_nbytes)
-    args.append(ValueArg(len(types) - 1, types[-1], written=True))
+    elif candidate.panels:
+        taken = [TensorType(one.shape, one.dtype) for one in candidate.panels]
+        *offsets, nbytes = _ends(-(-type_.nbytes // ALIGN) * ALIGN for type_ in taken)
+        weight_args = [WeightArg(*given) for given in zip(offsets, taken, strict=True)]
+        weights = Weights(0, 1, nbytes)
+    args = [*read[: len(first)], *weight_args, *read[len(first) :]]
+    args += [ValueArg(len(read) + i, type_, written=True) for i, type_ in enumerate(written)]
     scratch = [TensorType(shape) for shape in candidate.scratch]
-    *scratch_offsets, scratch_nbytes = _ends(-(-type_.nbytes // 64) * 64 for type_ in scratch)
+    *scratch_offsets, scratch_nbytes = _ends(-(-type_.nbytes // ALIGN) * ALIGN for type_ in scratch)
     args += [ScratchArg(offset, type_) for offset, type_ in zip(scratch_offsets, scratch, strict=True)]
     layer = Layer("layer", "layer", trial.name, trial.kernel, str(spec), tuple(args), weights, scratch_nbytes, spec.flops)
 
     scratch_at, end = end, end + _pages(scratch_nbytes)
-    ports = tuple(Port(values[i].name, i, type_) for i, type_ in enumerate(types[:-1]))
+    ports = tuple(Port(values[i].name, i, type_) for i, type_ in enumerate(types[: len(read)]))
     working, loads = end, []
     copies_at = [-1] * _copies(None, spec.flops)
     if weights is not None:
@@ -144,8 +152,13 @@ def one_layer_program(trial: Trial, candidate: Candidate, features: tuple[str, .
     return Program("trial", trial.target, features, trial.threads, values, ports, (), (layer,), (rung,), data_nbytes)
 
 
-def _shapes(spec: Spec) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
-    return [*data_shapes(spec), *([out_shape(spec)] * spec.tensors)], out_shape(spec)
+def _tensors(spec: TunedSpec) -> tuple[list[TensorType], list[TensorType], list[TensorType]]:
+    """What the kernel takes before the weights and behind them, and what it writes."""
+    if isinstance(spec, RecurrentSpec):
+        first, *others = (TensorType(*one) for one in (spec.inputs, *spec.given.values(), *spec.results.values()))
+        return [first], others[: len(spec.given)], others[len(spec.given) :]
+    read = [*data_shapes(spec), *([out_shape(spec)] * spec.tensors)]
+    return [TensorType(shape) for shape in read], [], [TensorType(out_shape(spec))]
 
 
 def _copies(nbytes: int | None, flops: int) -> int:

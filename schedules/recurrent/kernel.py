@@ -26,6 +26,7 @@ from ..tiles.rows import cover, for_each_vector
 from ..tiles.tile import pieces, runs, split_evenly
 from . import cells
 from .cells import Products
+from .state import quantise
 from .ways import PARTIAL_TERMS, Phase, Recurrent
 
 
@@ -36,23 +37,15 @@ def kernel(way: Recurrent, width: int) -> tirx.PrimFunc:
     `spec.outputs` names; shapes as RecurrentSpec and `Recurrent.scratch` say.
     """
     spec = way.spec
-    shapes: dict[str, tuple[tuple[int, ...], str]] = {"inputs": ((spec.steps * spec.batch, spec.columns), "float32")}
-    shapes |= {f"panel{i}": (phase.panel.shape, phase.panel.dtype) for i, phase in enumerate(way.phases)}
-    if spec.has_lengths:
-        shapes["lengths"] = ((spec.batch,), "int32")
-    for name, is_given in (("h0", spec.initial_h), ("c0", spec.initial_c)):
-        if is_given:
-            shapes[name] = ((spec.directions * spec.batch * spec.hidden,), "float32")
-    for name in spec.outputs:
-        shapes[name] = ((spec.steps * spec.batch if name == "y" else spec.batch, spec.hidden), "float32")
-    shapes["scratch"] = (way.scratch[0], "float32")
+    panels = {f"panel{i}": (phase.panel.shape, phase.panel.dtype) for i, phase in enumerate(way.phases)}
+    shapes = {"inputs": spec.inputs, **panels, **spec.given, **spec.results, "scratch": (way.scratch[0], "float32")}
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
         T.func_attr({"tirx.noalias": True})
         arguments = {name: T.arg(name, T.buffer(*of)) for name, of in shapes.items()}
         given = {name: flat(arguments[name], math.prod(extents), dtype) for name, (extents, dtype) in shapes.items()}
-        panels = [PanelReader(phase.panel, given[f"panel{i}"]) for i, phase in enumerate(way.phases)]
-        _Recurrence(way, width, given, panels).emit()
+        readers = [PanelReader(phase.panel, given[f"panel{i}"]) for i, phase in enumerate(way.phases)]
+        _Recurrence(way, width, given, readers).emit()
     return builder.get()
 
 
@@ -64,6 +57,7 @@ class _Recurrence:
         self.size = way.spec.batch * way.spec.hidden
         # Places in scratch: of states twice, then of cells twice, or of what a GRU's first phase hands on.
         self.cells, self.update, self.reset = 2 * self.size, 2 * self.size, 3 * self.size
+        self.quantised = 4 * self.size  # of an LSTM
 
     def emit(self) -> None:
         spec = self.spec
@@ -73,6 +67,8 @@ class _Recurrence:
         with T.serial(spec.steps) as self.step:
             self.now = T.bind(self.step % 2 * self.size)
             self.next = T.bind(self.size - self.now)
+            if spec.quantised_state:
+                self.scale = quantise(self.work, self.now, self.quantised, self.size, self.width)
             for number in range(len(self.way.phases)):
                 self._phase(number)
         last = spec.steps % 2 * self.size
@@ -143,7 +139,8 @@ class _Recurrence:
 
     def _tile(self, phase: Phase, top, size: int) -> None:
         """All of a step for some rows of the batch and the units of a block."""
-        left_at = T.bind((self.reset if self.number else self.now) + top * self.spec.hidden)
+        seen = self.reset if self.number else self.quantised if self.spec.quantised_state else self.now
+        left_at = T.bind(seen + top * self.spec.hidden)
         tap = T.bind(self.panel.weights_at(self.at))
         if phase.is_whole:
             self.acc.fill(size, lambda start, lanes: self.panel.begin(self.at, start, lanes))
@@ -210,13 +207,16 @@ class _Recurrence:
                 inputs=lambda gate, start=start, lanes=lanes: self.inputs[
                     vector(inputs_at + (gate * spec.hidden + start), lanes)
                 ],
-                state=lambda gate, lanes=lanes, column=column: self.panel.finish(
-                    self.at, column[gate], lanes, total(column[gate], lanes)
-                ),
+                state=lambda gate, lanes=lanes, column=column: self._product(column[gate], lanes, total),
                 peephole=lambda gate, lanes=lanes, column=column: self.panel.channel(self.at, 0, column[gate], lanes),
                 before=T.bind(self.work[vector(self.now + state_at + start, lanes)]),
             )
             self._vector(given, state_at + start, place * spec.hidden + self.unit + start, lanes, active)
+
+    def _product(self, column: int, lanes: int, total: Callable[[int, int], tirx.Expr]) -> tirx.Expr:
+        """Of the state with a vector of columns."""
+        product = self.panel.finish(self.at, column, lanes, total(column, lanes))
+        return product * spread(self.scale, lanes) if self.spec.quantised_state else product
 
     def _vector(self, given: Products, at, result_at, lanes: int, active) -> None:
         """One vector of units; `at` is its place in a state, `result_at` in the result."""

@@ -9,6 +9,7 @@ from ..tiles.emit import PARALLEL_FLOPS
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}  # of i o f c, z r h, and i: in this order in all weights
 
+Shape = tuple[tuple[int, ...], str]  # of a tensor, and its element type
 Activation = tuple[str, float, float]  # name in lower case, alpha, beta
 
 
@@ -38,6 +39,7 @@ class RecurrentSpec:
     initial_h: bool = False
     initial_c: bool = False
     outputs: tuple[str, ...] = ("y", "h", "c")  # those that are written: all steps, the last state, the last cell
+    quantised_state: bool = False  # LSTM: products are of the state in 8 bits, by the range of each step (state.py); without Rb
     weights: str = "float32"  # what the recurrent weights are kept as (tiles/panel.py)
 
     @property
@@ -57,6 +59,24 @@ class RecurrentSpec:
         if self.cell == "LSTM" and self.input_forget:
             return ((0, 1, 3),)
         return (tuple(range(self.gates)),)
+
+    @property
+    def inputs(self) -> Shape:
+        """The products of the inputs with W, of all directions."""
+        return (self.steps * self.batch, self.columns), "float32"
+
+    @property
+    def given(self) -> dict[str, Shape]:
+        """What a kernel takes behind the weights."""
+        states = (self.directions * self.batch * self.hidden,), "float32"
+        found = {"lengths": ((self.batch,), "int32")} if self.has_lengths else {}
+        return found | ({"h0": states} if self.initial_h else {}) | ({"c0": states} if self.initial_c else {})
+
+    @property
+    def results(self) -> dict[str, Shape]:
+        """What it writes."""
+        rows = {name: self.steps * self.batch if name == "y" else self.batch for name in self.outputs}
+        return {name: ((count, self.hidden), "float32") for name, count in rows.items()}
 
     @property
     def step_flops(self) -> int:

@@ -11,6 +11,7 @@ vector of the panel, 0 where a gate has none.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -63,19 +64,31 @@ class Recurrent:
 
     @property
     def scratch(self) -> tuple[tuple[int, ...], ...]:
-        """The state before a step and after it, the cell likewise; what one phase hands to the next."""
+        """The state before a step and after it, the cell likewise; what one phase hands to the next; the state in 8 bits."""
         buffers = {"LSTM": 4, "GRU": 2 if self.spec.linear_before_reset else 4, "RNN": 2}[self.spec.cell]
-        return ((buffers * self.spec.batch * self.spec.hidden,),)
+        return (((buffers + self.spec.quantised_state) * self.spec.batch * self.spec.hidden,),)
 
     def __str__(self) -> str:
-        first = self.phases[0]
-        return f"recurrent {first.rows}×{len(first.gates)}·{first.units}"
+        """What tells it from other ways to compute the layer."""
+        parts = (f"{one.rows}×{len(one.gates)}·{one.units}{f' by {one.parts}' if one.parts > 1 else ''}" for one in self.phases)
+        return f"recurrent {', '.join(parts)}"
 
 
 @functools.lru_cache(maxsize=256)
 def way(spec: RecurrentSpec, unit: VectorUnit) -> Recurrent:
     """The way with the least predicted work."""
-    phases = tuple(_phase(spec, gates, unit) for gates in spec.phases)
+    return candidates(spec, unit)[0]
+
+
+def candidates(spec: RecurrentSpec, unit: VectorUnit) -> list[Recurrent]:
+    """Ways to compute a layer, that of the phases with the least predicted work first; their names are unique."""
+    offers = [_phases(spec, gates, unit) for gates in spec.phases]
+    if len(offers) > 1:  # of those whose blocks are as wide, the best: together they would be too many
+        offers = [list({phase.units: phase for phase in reversed(some)}.values())[::-1] for some in offers]
+    return [_way(spec, phases, unit) for phases in itertools.product(*offers)]
+
+
+def _way(spec: RecurrentSpec, phases: tuple[Phase, ...], unit: VectorUnit) -> Recurrent:
     nbytes = sum(phase.panel.blocks * phase.panel.block_nbytes for phase in phases)
     threads = unit.threads if spec.is_parallel else 1
     far = max(0, nbytes - _NEAR_NBYTES * threads)  # cores that share a step keep what they read of the weights themselves
@@ -87,9 +100,10 @@ def way(spec: RecurrentSpec, unit: VectorUnit) -> Recurrent:
     return Recurrent(spec, phases, threads, float(spec.steps * step))
 
 
-def _phase(spec: RecurrentSpec, gates: tuple[int, ...], unit: VectorUnit) -> Phase:
+def _phases(spec: RecurrentSpec, gates: tuple[int, ...], unit: VectorUnit) -> list[Phase]:
+    """Those of different units and parts, the one with the least predicted work first."""
     row_nbytes = 4 * spec.hidden if spec.batch > 1 else 0
-    best: tuple[tuple[float, int, int], int, int, int] | None = None
+    found: dict[tuple[int, int, int], tuple[float, int, int]] = {}
     for each in range(1, max(1, _MOST_VECTORS // len(gates)) + 1):
         units = min(each * unit.width, spec.hidden)
         columns = len(gates) * len(pieces(units, unit.width))
@@ -101,9 +115,11 @@ def _phase(spec: RecurrentSpec, gates: tuple[int, ...], unit: VectorUnit) -> Pha
             tiles = sum(step_cost(size, vectors, unit) for _, size in split_evenly(spec.batch, rows))
             cost = tiles * parts * math.ceil(spec.hidden / units)
             key = (round(cost, 3), parts, each)
-            if best is None or key < best[0]:
-                best = (key, units, rows, parts)
-    _, units, rows, parts = best
+            found[units, rows, parts] = min(key, found.get((units, rows, parts), key))
+    return [_phase(spec, gates, unit, *sizes) for sizes in sorted(found, key=found.__getitem__)]
+
+
+def _phase(spec: RecurrentSpec, gates: tuple[int, ...], unit: VectorUnit, units: int, rows: int, parts: int) -> Phase:
     block = len(gates) * units
     blocks = math.ceil(spec.hidden / units)
     panel = Panel(1, blocks * block, block, spec.hidden, int(spec.peepholes), spec.weights)

@@ -64,6 +64,25 @@ def test_scan(attributes, shape, opset, tmp_path):
     check(model, tmp_path, h0=rng.standard_normal(3).astype("f4"), xs=rng.standard_normal(shape).astype("f4"))
 
 
+@pytest.mark.parametrize("directions", [[0], [1]])
+def test_a_scan_over_batches_as_opset_8_has_it(directions, tmp_path):
+    node = scan(directions=directions)
+    node.input.insert(0, "")
+    outputs = [info("last", (2, 3)), info("all", (2, 4, 3))]
+    model = network(node, [info("h0", (2, 3)), info("xs", (2, 4, 3))], outputs, opset=8)
+    rng = np.random.default_rng(1)
+    check(model, tmp_path, h0=rng.standard_normal((2, 3)).astype("f4"), xs=rng.standard_normal((2, 4, 3)).astype("f4"))
+
+
+def test_lengths_of_a_scan_of_opset_8_are_refused_by_name():
+    node = scan()
+    node.input.insert(0, "lengths")
+    inputs = [info("lengths", (2,), TensorProto.INT64), info("h0", (2, 3)), info("xs", (2, 4, 3))]
+    model = network(node, inputs, [info("last", (2, 3)), info("all", (2, 4, 3))], opset=8)
+    with pytest.raises(UnsupportedModelError, match=r"Scan \(node 'scan'\)"):
+        flexcomp.build(model, threads=1)
+
+
 def test_a_scan_that_would_become_too_large_is_refused_with_its_numbers():
     steps = MOST_NODES // 3 + 1
     model = network(scan(), [info("h0", (3,)), info("xs", (steps, 3))], [info("last", (3,)), info("all", (steps, 3))])

@@ -188,6 +188,82 @@ def test_convolutions_of_integers_beyond_what_float32_counts():
     np.testing.assert_array_equal(found, want)
 
 
+def convolved(x: np.ndarray, w: np.ndarray, padding: int) -> np.ndarray:
+    """int64 sums of a convolution of images with zero padding around them."""
+    sides = [(0, 0), (0, 0), (padding, padding), (padding, padding)]
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x.astype("i8"), sides), w.shape[2:], (2, 3))
+    return np.einsum("nchwij,ocij->nohw", windows, w.astype("i8"), optimize=True)
+
+
+def requantised(total: np.ndarray, scale: np.float32, zero: int, kind: type) -> np.ndarray:
+    """What integer kernels make of int32 sums."""
+    most = np.iinfo(kind)
+    return np.clip(np.rint(total.astype("i4").astype("f4") * scale) + zero, most.min, most.max).astype(kind)
+
+
+@pytest.mark.parametrize("bias", [0, 1 << 23, -(1 << 30)])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_sums_beyond_what_float32_counts(bias, padding):
+    """All products of a channel have one sign and are as large as they can be; the last channel's nearly cancel."""
+    channels, kernel = (1200, 1) if not padding else (512, 3)
+    x = np.full((1, channels, 5, 5), 255, np.uint8)
+    x[..., 2, 3] -= np.arange(channels, dtype=np.uint8) % 3
+    w = np.full((3, channels, kernel, kernel), 127, np.int8)
+    w[1], w[2, ::2] = -127, -126
+    scale = F(2**-20 if not bias else 2**-23)
+    weights = {
+        "s": F(1), "o": np.uint8(0), "w": w, "v": F(1), "q": np.int8(0), "t": F(1) / scale, "p": np.uint8(9),
+        "b": np.int32([bias, -bias, 77]),
+    }  # fmt: skip
+    nodes = [node("QLinearConv", "x", "s", "o", "w", "v", "q", "t", "p", "b", pads=[padding] * 4)]
+    model = network(nodes, {"x": x}, weights)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
+    total = convolved(x, w, padding) + weights["b"].astype("i8")[:, None, None]
+    assert abs(total).max() > 1 << 25
+    for kernels in ("smallest", "fastest"):
+        with flexcomp.build(model, threads=1, kernels=kernels, progress=False).session() as session:
+            found = next(iter(session.run({"x": x}).values()))
+        np.testing.assert_array_equal(found, requantised(total, scale, 9, np.uint8))
+
+
+@pytest.mark.parametrize("is_weight", [True, False])
+def test_products_beyond_what_float32_counts(is_weight):
+    rng = np.random.default_rng(6)
+    x, z = np.full((4, 3000), 255, np.uint8), np.full((3000, 6), 127, np.int8)
+    x[1:], z[:, 3:] = rng.integers(250, 256, x[1:].shape), rng.integers(100, 128, z[:, 3:].shape)
+    weights = {"s": F(1), "o": np.uint8(0), "v": F(1), "q": np.int8(0), "t": F(2**21 + 1), "p": np.uint8(1)}
+    made = node("QLinearMatMul", "x", "s", "o", "z", "v", "q", "t", "p")
+    model = network([made], {"x": x} | ({} if is_weight else {"z": z}), weights | ({"z": z} if is_weight else {}))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
+    wanted = requantised(x.astype("i8") @ z, F(1) / weights["t"], 1, np.uint8)
+    np.testing.assert_array_equal(run(model, **({"x": x} if is_weight else {"x": x, "z": z})), wanted)
+
+
+def test_groups_beyond_what_float32_counts_stay_as_they_are():
+    """Within one step: they are computed as they are written, as ONNX Runtime computes what it has no integer kernel for."""
+    x, w = np.full((1, 1200, 4, 4), 255, np.uint8), np.full((4, 600, 1, 1), 127, np.int8)
+    weights = {"s": F(1), "o": np.uint8(0), "w": w, "v": F(1), "q": np.int8(0), "t": F(1 << 18), "p": np.uint8(1)}
+    model = network([node("QLinearConv", "x", "s", "o", "w", "v", "q", "t", "p", group=2)], {"x": x}, weights)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
+    total = np.full((1, 4, 4, 4), 600 * 255 * 127)
+    np.testing.assert_allclose(run(model, x=x), requantised(total, F(2**-18), 1, np.uint8), rtol=0, atol=1)
+
+
+def test_16_bits_that_float32_does_not_count_stay_as_they_are():
+    rng = np.random.default_rng(7)
+    x, w = rng.standard_normal((2, 5, 64)).astype("f4"), drawn(rng, np.int8, (64, 9))
+    nodes = [
+        node("QuantizeLinear", "x", "s", "o", out="a"), node("DequantizeLinear", "a", "s", "o", out="b"),
+        node("DequantizeLinear", "w", "v", out="c"), node("MatMul", "b", "c", out="d"),
+        node("QuantizeLinear", "d", "t", "p", out="e"), node("DequantizeLinear", "e", "t", "p"),
+    ]  # fmt: skip
+    weights = {"s": F(1e-4), "o": np.uint16(30000), "w": w, "v": F(0.01), "t": F(1e-3), "p": np.uint16(32768)}
+    model = network(nodes, {"x": x}, weights, opset=21)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(run(model, x=x), wanted, rtol=0, atol=1.001e-3)
+
+
 @FEW
 @given(data=st.data())
 def test_granularities(data):
@@ -249,6 +325,108 @@ def test_results_of_other_types_are_refused_by_name():
         made = node("QuantizeLinear", "x", "s", output_dtype=getattr(TensorProto, kind))
         with pytest.raises(UnsupportedModelError, match=rf"\(QuantizeLinear\): result 'y' holds {kind.lower()}"):
             flexcomp.build(network([made], {"x": x}, {"s": F(1)}, opset=21), threads=1)
+
+
+def test_integers_of_onnx_runtimes_domain():
+    """It has definitions of them and no kernels."""
+    rng = np.random.default_rng(8)
+    a, b = drawn(rng, np.uint8, IMAGE), drawn(rng, np.int8, IMAGE[-1:])
+    made = node("MulInteger", "x", "o", "z", "p", domain="com.microsoft")
+    model = network([made], {"x": a, "z": b}, {"o": np.uint8(100), "p": np.int8(-3)})
+    np.testing.assert_array_equal(run(model, x=a, z=b), (a.astype("i4") - 100) * (b.astype("i4") + 3))
+    for opset in (12, 17):
+        made = node("ReduceSumInteger", "x", domain="com.microsoft", axes=[1, 3], keepdims=0)
+        model = network([made], {"x": a}, {}, opset)
+        np.testing.assert_array_equal(run(model, x=a), a.astype("i4").sum((1, 3)))
+        made = node("QLinearReduceMean", "x", "s", "o", "t", "p", domain="com.microsoft", axes=[2, 3], keepdims=1)
+        weights = {"s": F(0.25), "o": np.uint8(7), "t": F(0.5), "p": np.uint8(3)}
+        wanted = np.rint((a.astype("f8") - 7).mean((2, 3), keepdims=True) * 0.25 / 0.5) + 3
+        np.testing.assert_allclose(run(network([made], {"x": a}, weights, opset), x=a), wanted.clip(0, 255), rtol=0, atol=1)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("with_zeros", [False, True])
+def test_products_with_weights_in_blocks(bits, with_zeros, tmp_path):
+    rng = np.random.default_rng(9)
+    rows, columns, size = 24, 80, 32  # the last block is half full
+    blocks = -(-columns // size)
+    x = rng.standard_normal((5, columns)).astype("f4")
+    weights = {
+        "w": rng.integers(0, 256, (rows, blocks, size * bits // 8)).astype("u1"),
+        "s": rng.uniform(0.01, 0.03, rows * blocks).astype("f4"),
+    }  # fmt: skip
+    if with_zeros:
+        weights["o"] = rng.integers(0, 256, rows * -(-blocks * bits // 8)).astype("u1")
+    given = ["x", "w", "s", *(["o"] if with_zeros else [])]
+    made = node("MatMulNBits", *given, domain="com.microsoft", N=rows, K=columns, bits=bits, block_size=size)
+    model = network([made], {"x": x}, weights)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    agree(model, tmp_path, rtol=1e-4, atol=1e-4, x=x)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (node("QAttention", "x", "w", "s", "s", domain="com.microsoft", num_heads=2), r"com\.microsoft\.QAttention"),
+        (
+            node("MatMulNBits", "x", "w", "s", domain="com.microsoft", N=4, K=3, bits=2, block_size=16),
+            r"com\.microsoft\.MatMulNBits\): it has g_idx, or weights of other than 4 or 8 bits",
+        ),
+    ],
+    ids=["QAttention", "2 bits"],
+)
+def test_what_has_no_definition_is_refused_by_name(made, says):
+    model = network([made], {"x": np.zeros((2, 3), "f4")}, {"w": np.zeros((4, 1, 4), "u1"), "s": np.ones(4, "f4")})
+    with pytest.raises(UnsupportedModelError, match=says):
+        flexcomp.build(model, threads=1)
+
+
+def dynamic_lstm(direction: str, each: bool, batch: int = 1, lengths: bool = False) -> tuple[onnx.ModelProto, np.ndarray]:
+    """A quantised layer of 7 steps, whose scales are one, or one for each column."""
+    rng = np.random.default_rng(10)
+    steps, width, hidden, directions = 7, 12, 24, 2 if direction == "bidirectional" else 1
+    of = (directions, 4 * hidden) if each else (directions,)
+    weights = {
+        "w": drawn(rng, np.int8, (directions, width, 4 * hidden)) // np.int8(2),
+        "r": drawn(rng, np.int8, (directions, hidden, 4 * hidden)) // np.int8(2),
+        "b": rng.standard_normal((directions, 8 * hidden)).astype("f4"), "n": np.int32([steps] * batch),
+        "h": rng.uniform(-1, 1, (directions, batch, hidden)).astype("f4"),
+        "c": rng.uniform(-1, 1, (directions, batch, hidden)).astype("f4"),
+        "p": rng.standard_normal((directions, 3 * hidden)).astype("f4"),
+        "ws": rng.uniform(0.003, 0.006, of).astype("f4"), "rs": rng.uniform(0.003, 0.006, of).astype("f4"),
+        "wz": np.zeros(of, np.int8), "rz": np.zeros(of, np.int8),
+    }  # fmt: skip
+    inputs = ["x", "w", "r", "b", "n" if lengths else "", "h", "c", "p", "ws", "wz", "rs", "rz"]
+    made = helper.make_node(
+        "DynamicQuantizeLSTM", inputs, ["y", "yh", "yc"], "layer", domain="com.microsoft", hidden_size=hidden,
+        direction=direction, clip=3.0,
+    )  # fmt: skip
+    x = rng.standard_normal((steps, batch, width)).astype("f4")
+    model = network([made], {"x": x}, {name: value for name, value in weights.items() if name in inputs})
+    del model.graph.output[:]
+    shapes = {"y": (steps, directions, batch, hidden), "yh": (directions, batch, hidden), "yc": (directions, batch, hidden)}
+    model.graph.output.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items())
+    return model, x
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("direction", "each"), [("forward", False), ("reverse", True), ("bidirectional", True)])
+def test_layers_with_a_quantised_state(direction, each, batch):
+    """One thread there, whose range is that of the whole batch. A state that lies between two integers may be either."""
+    model, x = dynamic_lstm(direction, each, batch)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    wanted = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})
+    with flexcomp.build(model, threads=1, progress=False).session() as session:
+        found = list(session.run({"x": x}).values())
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+
+
+def test_ranges_that_depend_on_lengths_are_refused():
+    model, _ = dynamic_lstm("forward", True, lengths=True)
+    with pytest.raises(UnsupportedModelError, match=r"'layer' \(com\.microsoft\.DynamicQuantizeLSTM\): with sequence_lens"):
+        flexcomp.build(model, threads=1)
 
 
 def test_channels_last_are_refused_by_name():

@@ -1,5 +1,6 @@
 """LSTM, GRU and RNN in all forms against ONNX Runtime."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from flexcomp.errors import InputError, ModelError, UnsupportedModelError
 
 from .recurrent import GATES, Case, cases, together
 
-EXAMPLES = 4  # networks of four layers
+EXAMPLES = int(os.environ.get("FLEXCOMP_EXAMPLES", "4"))  # networks of four layers
 _ERROR = 1e-5  # of the largest value of an output
 
 

@@ -76,6 +76,29 @@ def test_has_as_many_rows_as_the_model_declares(tmp_path, caplog):
         np.testing.assert_array_equal(found, padded[:rows])
 
 
+@pytest.mark.parametrize("opset", [11, 17])
+def test_how_many_boxes_are_selected_is_an_output_that_the_model_asks_for(opset, tmp_path):
+    """In ONNX it is the result's first extent."""
+    proto = network(2, 3, 30, most=9, overlap=0.2, score=0.45)
+    proto.opset_import[0].version = opset
+    proto.graph.node.extend(
+        [
+            node("Shape", "y", out="shape"),
+            node("Gather", "shape", "first", out="number"),
+            node("Cast", "number", out="count", to=TensorProto.INT32),
+        ]
+    )
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(0), "first"))
+    proto.graph.output.append(helper.make_tensor_value_info("count", TensorProto.INT32, ()))
+    proto.graph.output.append(helper.make_tensor_value_info("shape", TensorProto.INT64, (2,)))
+    given = detections(2, 3, 30)
+    want, count, shape = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, given)
+    found = run(proto, tmp_path, given)
+    assert found["count"] == count == len(want) and found["count"].shape == () and found["shape"].tolist() == shape.tolist()
+    np.testing.assert_array_equal(found["y"][: len(want)], want)
+    assert (found["y"][len(want) :] == -1).all() and len(found["y"]) == 54
+
+
 def test_scores_that_are_no_numbers_select_nothing(tmp_path):
     given = detections(1, 1, 8)
     given["scores"][:] = np.nan

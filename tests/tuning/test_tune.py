@@ -19,6 +19,7 @@ from flexcomp.schedules.space import named
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.tuning.trial import Trial, one_layer_program
 from flexcomp.tuning.workers import Workers, outcome
+from tests.operators.recurrent import Case
 
 _PATIENT_S = 300.0  # on a machine that other tests share
 
@@ -206,3 +207,29 @@ def test_a_trial_reads_other_weights_in_every_call():
         assert len(places) == len(rung.steps) > 16
         assert all(step.need == len(rung.loads) for step in rung.steps)
         assert all(load.target + load.nbytes <= rung.arena for load in rung.loads)
+
+
+def test_recurrent_layers_are_tuned_and_built_as_tuned(tmp_path):
+    """One with two phases among them; what is slow by prediction is taken where it was measured to be fast."""
+    given = ("B", "sequence_lens", "initial_h", "initial_c")
+    cells = [
+        Case("LSTM", steps=4, batch=2, hidden=40, optional=given, outputs=("Y", "Y_c")),
+        Case("GRU", steps=3, hidden=24),
+    ]
+    for case in cells:
+        path = tmp_path / f"{case.kind}.jsonl"
+        report = flexcomp.tune(case.model(), database=path, trials=6, threads=1, timeout_s=_PATIENT_S)
+        layer = next(layer for layer in report.layers if layer.description.startswith(case.kind))
+        assert report.failed == 0 and layer.trials > 1 and layer.default.startswith("recurrent ")
+        database = Database.read(path)
+        records = [record for record in database.records if record.kernel.startswith("recurrent ")]
+        slowest = max(records, key=lambda record: (record.kernel != layer.default, record.kernel))
+        database.extend([replace(slowest, seconds=1e-9)])
+        artifact = flexcomp.build(case.model(), tuning=path, threads=1)
+        (built,) = [one for one in artifact.program.layers if one.op == case.kind.lower()]
+        assert slowest.kernel != layer.default and built.implementation == slowest.kernel
+        with artifact.session() as session:
+            found = list(session.run(case.given()).values())
+        with flexcomp.build(case.model(), threads=1).session() as session:
+            for got, want in zip(found, session.run(case.given()).values(), strict=True):
+                np.testing.assert_allclose(got, want, atol=1e-6)

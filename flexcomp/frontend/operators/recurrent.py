@@ -12,6 +12,8 @@ from flexcomp.passes.lower_recurrence import recurrence
 from flexcomp.schedules.recurrent.activations import DEFAULTS, NAMES
 from flexcomp.schedules.recurrent.spec import GATES, Activation, RecurrentSpec
 
+# An attribute of an LSTM that is DynamicQuantizeLSTM's definition: its products are of a state in 8 bits.
+QUANTISED_STATE = "flexcomp_quantised_state"
 _FUNCTIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
@@ -56,6 +58,9 @@ class _Layer:
 
     def convert(self) -> relax.Expr:
         products, weights, bias = self._products(), self._flat(2, self.columns, self.hidden), self._biases(1)
+        is_quantised = bool(self.node.attrs.get(QUANTISED_STATE, 0))
+        if is_quantised:  # the state's products get a scale behind, which the bias does not
+            products, bias = self._emit(op.add(products, bias)), relax.const(np.zeros(self.columns, "float32"))
         peepholes = self._peepholes()
         lengths = self._lengths()
         states = self.directions * self.batch * self.hidden
@@ -70,7 +75,7 @@ class _Layer:
                 input_forget=bool(self.node.attrs.get("input_forget", 0)),
                 linear_before_reset=bool(self.node.attrs.get("linear_before_reset", 0)),
                 peepholes=peepholes is not None, has_lengths=lengths is not None,
-                initial_h=h0 is not None, initial_c=c0 is not None,
+                initial_h=h0 is not None, initial_c=c0 is not None, quantised_state=is_quantised,
             )  # fmt: skip
             given = [arg for arg in (products, weights, bias, peepholes, lengths, h0, c0) if arg is not None]
             both = self._emit(recurrence(spec, given))

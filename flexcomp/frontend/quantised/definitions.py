@@ -7,17 +7,20 @@ ONNX's own, and those of com.microsoft that ONNX Runtime's quantiser and optimis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from flexcomp.errors import UnsupportedModelError
-from flexcomp.frontend.domains import DEFAULT, title
+from flexcomp.frontend.domains import DEFAULT
+from flexcomp.frontend.quantised.definition import Definition
+from flexcomp.frontend.quantised.dynamic_lstm import define as _dynamic_lstm
+from flexcomp.frontend.quantised.weights_in_blocks import define as _product_with_blocks
 
 _MICROSOFT = "com.microsoft"
 _WIDENED = {TensorProto.INT4: np.int8, TensorProto.UINT4: np.uint8}
+_AXES_ARE_INPUTS_OF = {"ReduceMean": 18, "ReduceSum": 13}  # opsets from which on they are
 _SOFTMAX_CHANGED = 13  # opset from which on it is along one axis
 
 
@@ -43,7 +46,7 @@ def _define(graph: onnx.GraphProto, opset: int) -> None:
                 _define(inner, opset)
 
 
-def _definition(node: onnx.NodeProto) -> Callable[[_Definition], None] | None:
+def _definition(node: onnx.NodeProto) -> Callable[[Definition], None] | None:
     if node.domain in DEFAULT:
         return _ONNX.get(node.op_type)
     return _OF_MICROSOFT.get(node.op_type) if node.domain == _MICROSOFT else None
@@ -53,67 +56,12 @@ def _defined(node: onnx.NodeProto, graph: onnx.GraphProto, types: dict[str, int]
     define = _definition(node)
     if define is None:
         return [node]
-    made = _Definition(node, graph, types, opset)
+    made = Definition(node, graph, types, opset)
     define(made)
     return made.nodes
 
 
-class _Definition:
-    """One quantised node, and the nodes that are written in its place."""
-
-    def __init__(self, node: onnx.NodeProto, graph: onnx.GraphProto, types: dict[str, int], opset: int) -> None:
-        self.node, self.graph, self.types, self.opset = node, graph, types, opset
-        self.name = node.name or next(filter(None, node.output))
-        self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        self.nodes: list[onnx.NodeProto] = []
-
-    def input(self, i: int) -> str:
-        """The name of input `i`, empty if it is left out."""
-        return self.node.input[i] if i < len(self.node.input) else ""
-
-    def take(self, attribute: str, default=None):
-        """An attribute that the operator in the middle does not have."""
-        return self.attributes.pop(attribute, default)
-
-    def emit(self, kind: str, inputs: Sequence[str], out: str | None = None, **attributes) -> str:
-        """Write a node; the name of its result."""
-        out = out or f"{self.name}/{kind}_{len(self.nodes)}"
-        given = list(inputs)
-        while given and not given[-1]:
-            given.pop()
-        self.nodes.append(helper.make_node(kind, given, [out], f"{self.name}/{kind}_{len(self.nodes)}", **attributes))
-        return out
-
-    def constant(self, value: np.ndarray) -> str:
-        """An initialiser."""
-        name = f"{self.name}/constant_{len(self.graph.initializer)}"
-        self.graph.initializer.append(numpy_helper.from_array(value, name))
-        return name
-
-    def real(self, i: int, axis: int | None = None, scale: str | None = None) -> str:
-        """Input `i` dequantised: its scale and zero point are the inputs behind it."""
-        return self.dequantised(self.input(i), self.input(i + 1), self.input(i + 2), axis)
-
-    def dequantised(self, data: str, scale: str, zero: str, axis: int | None = None) -> str:
-        return self.emit("DequantizeLinear", [data, scale, zero], **({} if axis is None else {"axis": axis}))
-
-    def quantise(self, data: str, scale: str, zero: str, axis: int | None = None) -> None:
-        """The node's result."""
-        if not zero:  # of the type of the other zero points, or of unsigned 8 bits, which is the default
-            known = {self.types[name] for name in self.node.input if self.types.get(name) in _EIGHT_BITS}
-            if known == {TensorProto.INT8}:
-                zero = self.constant(np.int8(0))
-        axis_given = {} if axis is None else {"axis": axis}
-        self.emit("QuantizeLinear", [data, scale, zero], self.node.output[0], **axis_given)
-
-    def refuse(self, reason: str) -> UnsupportedModelError:
-        return UnsupportedModelError(f"node {self.name!r} ({title(self.node)}): {reason}")
-
-
-_EIGHT_BITS = (TensorProto.INT8, TensorProto.UINT8)
-
-
-def _convolution(made: _Definition) -> None:
+def _convolution(made: Definition) -> None:
     _require_channels_first(made)
     inputs = [made.real(0), made.real(3, axis=0)]
     if made.input(8):
@@ -122,13 +70,13 @@ def _convolution(made: _Definition) -> None:
     made.quantise(made.emit("Conv", inputs, **made.attributes), made.input(6), made.input(7))
 
 
-def _product(made: _Definition) -> None:
+def _product(made: Definition) -> None:
     """Scales are one, or one for each row of the left and each column of the right operand."""
     product = made.emit("MatMul", [made.real(0, axis=-2), made.real(3, axis=-1)])
     made.quantise(product, made.input(6), made.input(7))
 
 
-def _gemm(made: _Definition) -> None:
+def _gemm(made: Definition) -> None:
     """QGemm: its bias has the scale alpha · a_scale · b_scale; without a scale of the result it is real."""
     transposed = made.attributes.get("transB", 0)
     inputs = [made.real(0), made.real(3, axis=0 if transposed else 1)]
@@ -144,15 +92,15 @@ def _gemm(made: _Definition) -> None:
         made.emit("Gemm", inputs, made.node.output[0], **made.attributes)
 
 
-def _of_two(kind: str) -> Callable[[_Definition], None]:
-    def define(made: _Definition) -> None:
+def _of_two(kind: str) -> Callable[[Definition], None]:
+    def define(made: Definition) -> None:
         made.quantise(made.emit(kind, [made.real(0), made.real(3)]), made.input(6), made.input(7))
 
     return define
 
 
-def _of_one(kind: str, **defaults) -> Callable[[_Definition], None]:
-    def define(made: _Definition) -> None:
+def _of_one(kind: str, **defaults) -> Callable[[Definition], None]:
+    def define(made: Definition) -> None:
         _require_channels_first(made)
         attributes = {**defaults, **made.attributes}
         made.quantise(made.emit(kind, [made.real(0)], **attributes), made.input(3), made.input(4))
@@ -160,14 +108,14 @@ def _of_one(kind: str, **defaults) -> Callable[[_Definition], None]:
     return define
 
 
-def _require_channels_first(made: _Definition) -> None:
+def _require_channels_first(made: Definition) -> None:
     if made.take("channels_last", 0):
         raise made.refuse(
             "its channels are last, and only images with channels first can be compiled; export the network as ONNX has it"
         )
 
 
-def _softmax(made: _Definition) -> None:
+def _softmax(made: Definition) -> None:
     meant, axis = made.take("opset", made.opset), made.attributes.get("axis", -1)
     if (meant < _SOFTMAX_CHANGED) != (made.opset < _SOFTMAX_CHANGED) and axis != -1:
         raise made.refuse(
@@ -177,51 +125,76 @@ def _softmax(made: _Definition) -> None:
     _of_one("Softmax")(made)
 
 
-def _concat(made: _Definition) -> None:
+def _concat(made: Definition) -> None:
     parts = [made.real(i) for i in range(2, len(made.node.input), 3)]
     made.quantise(made.emit("Concat", parts, **made.attributes), made.input(0), made.input(1))
 
 
-def _where(made: _Definition) -> None:
+def _where(made: Definition) -> None:
     chosen = made.emit("Where", [made.input(0), made.real(1), made.real(4)])
     made.quantise(chosen, made.input(7), made.input(8))
 
 
-def _product_to_real(made: _Definition) -> None:
+def _product_to_real(made: Definition) -> None:
     """MatMulIntegerToFloat(A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias)."""
     left, right = (made.dequantised(made.input(i), made.input(i + 2), made.input(i + 4), axis=i - 2) for i in range(2))
-    _with_bias(made, left, right, 6)
+    made.product(left, right, 6)
 
 
-def _dynamic_product(made: _Definition) -> None:
+def _dynamic_product(made: Definition) -> None:
     """DynamicQuantizeMatMul(A, B, b_scale, b_zero_point, bias): A is real and is quantised by its own range."""
     data, scale, zero = (f"{made.name}/{part}" for part in ("quantised", "scale", "zero_point"))
     made.nodes.append(helper.make_node("DynamicQuantizeLinear", [made.input(0)], [data, scale, zero], f"{made.name}/quantise"))
     right = made.dequantised(made.input(1), made.input(2), made.input(3), axis=-1)
-    _with_bias(made, made.dequantised(data, scale, zero), right, 4)
+    made.product(made.dequantised(data, scale, zero), right, 4)
 
 
-def _with_bias(made: _Definition, left: str, right: str, bias: int) -> None:
-    if made.input(bias):
-        made.emit("Add", [made.emit("MatMul", [left, right]), made.input(bias)], made.node.output[0])
-    else:
-        made.emit("MatMul", [left, right], made.node.output[0])
+def _integers(made: Definition, data: str, zero: str) -> str:
+    """data - zero, in int32."""
+    whole = made.emit("Cast", [data], to=TensorProto.INT32)
+    return made.emit("Sub", [whole, made.emit("Cast", [zero], to=TensorProto.INT32)]) if zero else whole
 
 
-def _same(kind: str) -> Callable[[_Definition], None]:
+def _integer_product(made: Definition) -> None:
+    """MulInteger(A, A_zero_point, B, B_zero_point), element by element."""
+    made.emit("Mul", [_integers(made, made.input(i), made.input(i + 1)) for i in (0, 2)], made.node.output[0])
+
+
+def _integer_sum(made: Definition) -> None:
+    """ReduceSumInteger."""
+    _reduced(made, "ReduceSum", _integers(made, made.input(0), ""), made.node.output[0])
+
+
+def _mean(made: Definition) -> None:
+    made.quantise(_reduced(made, "ReduceMean", made.real(0)), made.input(3), made.input(4))
+
+
+def _reduced(made: Definition, kind: str, data: str, out: str | None = None) -> str:
+    axes, keepdims = made.take("axes"), made.take("keepdims", 1)
+    if axes is None:
+        return made.emit(kind, [data], out, keepdims=keepdims)
+    if made.opset >= _AXES_ARE_INPUTS_OF[kind]:
+        return made.emit(kind, [data, made.constant(np.int64(axes))], out, keepdims=keepdims)
+    return made.emit(kind, [data], out, axes=axes, keepdims=keepdims)
+
+
+def _same(kind: str) -> Callable[[Definition], None]:
     """An operator of com.microsoft that ONNX took over."""
 
-    def define(made: _Definition) -> None:
+    def define(made: Definition) -> None:
         made.emit(kind, made.node.input, made.node.output[0], **made.attributes)
 
     return define
 
 
-_ONNX: dict[str, Callable[[_Definition], None]] = {"QLinearConv": _convolution, "QLinearMatMul": _product}
-_OF_MICROSOFT: dict[str, Callable[[_Definition], None]] = {
+_ONNX: dict[str, Callable[[Definition], None]] = {"QLinearConv": _convolution, "QLinearMatMul": _product}
+_OF_MICROSOFT: dict[str, Callable[[Definition], None]] = {
     "DequantizeLinear": _same("DequantizeLinear"),
+    "DynamicQuantizeLSTM": _dynamic_lstm,
     "DynamicQuantizeMatMul": _dynamic_product,
     "MatMulIntegerToFloat": _product_to_real,
+    "MatMulNBits": _product_with_blocks,
+    "MulInteger": _integer_product,
     "QGemm": _gemm,
     "QLinearAdd": _of_two("Add"),
     "QLinearAveragePool": _of_one("AveragePool"),
@@ -230,10 +203,12 @@ _OF_MICROSOFT: dict[str, Callable[[_Definition], None]] = {
     "QLinearGlobalAveragePool": _of_one("GlobalAveragePool"),
     "QLinearLeakyRelu": _of_one("LeakyRelu"),
     "QLinearMul": _of_two("Mul"),
+    "QLinearReduceMean": _mean,
     "QLinearSigmoid": _of_one("Sigmoid"),
     "QLinearSoftmax": _softmax,
     "QLinearWhere": _where,
     "QuantizeLinear": _same("QuantizeLinear"),
+    "ReduceSumInteger": _integer_sum,
 }
 
 

@@ -14,11 +14,10 @@ from onnx import TensorProto, helper
 
 from flexcomp.errors import UnsupportedModelError
 from flexcomp.frontend.domains import DEFAULT
+from flexcomp.frontend.quantised.sums import parts_of, parts_of_unknown, range_of, span
 from flexcomp.frontend.quantised.writer import Writer
 
-_EXACT = 1 << 24
 KINDS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
-_LARGEST = {TensorProto.INT8: (-128, 127), TensorProto.UINT8: (0, 255)}
 _CHANNELS = 1  # their axis in both operands of a convolution
 
 
@@ -59,8 +58,7 @@ class _Products(Writer):
             )
         total = ""
         for i in range(parts):
-            first, last = extent * i // parts, extent * (i + 1) // parts
-            part = self._part(axes, None if parts == 1 else (first, last))
+            part = self._part(axes, None if parts == 1 else span(extent, parts, i))
             total = self.emit("Add", [total, part]) if total else part
         self.nodes[-1].output[0] = node.output[0]
         return self.nodes
@@ -96,28 +94,23 @@ class _Products(Writer):
         return self.emit("DequantizeLinear", [data, ones, *([zero] if zero else [])], **({"axis": axis} if is_vector else {}))
 
     def _parts(self, axis: int, extent: int) -> int:
-        """Into how many parts of the summed axis the product is cut, so that no sum of one reaches 2^24."""
+        """Into how many parts of the summed axis the product is cut, so that float32 has all sums of one."""
         left, right = self.node.input[:2]
-        low, high = _LARGEST[self.types[left][0]]
-        largest = self._largest(2, low, high)
-        values = self.value(right)
-        zero = self.value(self.node.input[3]) if len(self.node.input) > 3 and self.node.input[3] else np.int32(0)
+        data = range_of(self.types[left][0], self._zero(2))
+        values, zero = self.value(right), self._zero(3)
+        taps = tuple(range(2, len(self.types[right][1]))) if self.node.op_type == "ConvInteger" else ()
         if values is None or zero is None or zero.size > 1:
-            most = self._largest(3, *_LARGEST[self.types[right][0]])
-            sums = np.full(extent, most * math.prod(self.types[right][1][2:] if self.node.op_type == "ConvInteger" else ()))
+            products = math.prod(self.types[right][1][i] for i in taps)
+            parts = parts_of_unknown(extent, products, data, range_of(self.types[right][0], zero))
         else:
-            weights = np.moveaxis(abs(values.astype(np.int64) - int(zero.reshape(-1)[0])), axis, 0)
-            taps = tuple(range(2, weights.ndim)) if self.node.op_type == "ConvInteger" else ()
-            sums = weights.sum(taps).reshape(extent, -1)
-        for parts in range(1, extent + 1):
-            bounds = [extent * i // parts for i in range(parts)]
-            if np.max(np.add.reduceat(sums, bounds, axis=0)) * largest < _EXACT:
-                return parts
-        return extent
+            parts = parts_of(values, np.int32(zero.reshape(-1)[0]), (axis, *taps), data)
+        if parts is None:
+            raise UnsupportedModelError(
+                f"node {self.name!r} ({self.node.op_type}): a single channel has sums of 2^24 and more, which float32 does "
+                "not have exactly; export the network with float32 in its place"
+            )
+        return parts
 
-    def _largest(self, i: int, low: int, high: int) -> int:
-        """Of an operand without its zero point, input `i`, the largest magnitude."""
-        zero = self.value(self.node.input[i]) if len(self.node.input) > i and self.node.input[i] else np.int32(0)
-        if zero is None:
-            return high - low
-        return int(max(high - int(zero.min()), int(zero.max()) - low))
+    def _zero(self, i: int) -> np.ndarray | None:
+        """The zero points of an operand, input `i`; None if they are computed."""
+        return self.value(self.node.input[i]) if len(self.node.input) > i and self.node.input[i] else np.zeros((), np.int32)

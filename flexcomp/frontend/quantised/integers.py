@@ -3,37 +3,24 @@
     Q(Conv(DQ(x, sx, zx), DQ(w, sw, zw), DQ(b, sx·sw)), sy, zy)   →   Q(Mul(Conv(DQ(x, 1, zx), DQ(w, 1, zw), b), sx·sw/sy), 1, zy)
 
 float32 has the integers up to 2^24, so sums below that are exact in any order, and what is left to be rounded is one product with
-one scale, as in ONNX Runtime's kernels. Its arithmetic is followed where it decides last bits (a sum of two tensors, an average).
+one scale, as in ONNX Runtime's kernels. Larger sums are cut into parts, which are added up in int32. ONNX Runtime's arithmetic is
+followed where it decides last bits (a sum of two tensors, an average). It has no integer kernels for 16 bits: what float32 does
+not have exactly of those stays as it is written, which is how ONNX Runtime computes it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from flexcomp.frontend.domains import DEFAULT
+from flexcomp.frontend.quantised.products import EIGHT_BITS, Product, Quantised, QuantisedWriter
 from flexcomp.frontend.quantised.removal import remove_bounds
-from flexcomp.frontend.quantised.writer import Writer
-
-_INTEGERS = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
-_SAME_SCALE = 1e-5  # relative: a bias' scale is that of the products, but for rounding
-_PRECISE_KERNELS = 1  # taps up to which every kernel adds products up as they are
-
-
-@dataclass(frozen=True)
-class Quantised:
-    """What a DequantizeLinear reads: (data - zero) · scale."""
-
-    data: str
-    scale: np.ndarray  # float32, of rank 0 or 1
-    zero: np.ndarray  # as many
-    zero_name: str
-    axis: int
+from flexcomp.frontend.quantised.sums import EXACT
 
 
 def move_scales(model: onnx.ModelProto) -> None:
@@ -43,10 +30,9 @@ def move_scales(model: onnx.ModelProto) -> None:
         _Mover(model).rewrite()
 
 
-class _Mover(Writer):
+class _Mover(QuantisedWriter):
     def __init__(self, model: onnx.ModelProto) -> None:
         super().__init__(model)
-        self.makers = {name: node for node in self.graph.node for name in node.output if name}
         self.read = [name for node in self.graph.node for name in node.input]
         self.read += [output.name for output in self.graph.output]
 
@@ -68,7 +54,7 @@ class _Mover(Writer):
 
     def _move(self, inner: onnx.NodeProto, quantise: onnx.NodeProto) -> bool:
         """Write what computes the result of `quantise` from integers; whether that can be done."""
-        result = self._parameters(quantise)
+        result = self.parameters(quantise)
         rule = _RULES.get(inner.op_type) if inner.domain in DEFAULT else None
         if rule is None or result is None or result.scale.ndim:
             return False
@@ -80,36 +66,6 @@ class _Mover(Writer):
         one = self.constant(np.float32(1))
         self.nodes.append(helper.make_node("QuantizeLinear", [total, one, zero], list(quantise.output), quantise.name))
         return True
-
-    # What is read.
-
-    def quantised(self, name: str) -> Quantised | None:
-        """What `name` was dequantised from, if it was: integers of 8 or 16 bits, with a scale that is known."""
-        maker = self.makers.get(name)
-        if maker is None or maker.op_type != "DequantizeLinear":
-            return None
-        known = self.types.get(maker.input[0])
-        return self._parameters(maker) if known is not None and known[0] in _INTEGERS else None
-
-    def _parameters(self, node: onnx.NodeProto) -> Quantised | None:
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        zero_name = node.input[2] if len(node.input) > 2 else ""
-        scale = self.value(node.input[1])
-        zero = self.value(zero_name) if zero_name else np.int32(0)
-        if scale is None or zero is None or scale.dtype != np.float32 or attributes.get("block_size", 0):
-            return None
-        if max(scale.ndim, zero.ndim) > 1 or attributes.get("output_dtype", 0):
-            return None
-        scale, zero = (a.reshape(()) if a.size == 1 else a for a in (scale, np.asarray(zero)))
-        return Quantised(node.input[0], scale, zero, zero_name, attributes.get("axis", 1))
-
-    # What is written.
-
-    def integers(self, of: Quantised) -> str:
-        """data - zero, in float32."""
-        ones = self.constant(np.ones(of.zero.shape, np.float32))
-        zero = [of.zero_name] if np.any(of.zero) else []
-        return self.emit("DequantizeLinear", [of.data, ones, *zero], **({"axis": of.axis} if of.zero.ndim else {}))
 
     def requantised(self, name: str, like: Quantised) -> str:
         """The integers of a real tensor, with the scale and the zero point of another."""
@@ -125,19 +81,6 @@ class _Mover(Writer):
     def scaled(self, total: str, scale: np.ndarray) -> str:
         return self.emit("Mul", [total, self.constant(scale.astype(np.float32))])
 
-    def bias(self, name: str, scale: np.ndarray) -> tuple[str, np.ndarray | None] | None:
-        """A bias as integers, multiples of `scale`, by name; or what it is, if it is real. None: it is not known."""
-        maker = self.makers.get(name)
-        if maker is not None and maker.op_type == "DequantizeLinear":
-            of, values = self._parameters(maker), self.value(maker.input[0])
-            fits = of is not None and values is not None and not np.any(of.zero)
-            if fits and np.allclose(of.scale, scale, rtol=_SAME_SCALE, atol=0):
-                return self.constant(values.astype(np.float32)), None
-            return None
-        values = self.value(name)
-        return None if values is None else ("", values)
-
-
 # A rule writes the sum of a node, scaled for its result, and returns its name and that of the zero point; or None.
 Rule = Callable[[_Mover, onnx.NodeProto, Quantised], "tuple[str, str] | None"]
 
@@ -149,41 +92,42 @@ def _convolution(mover: _Mover, node: onnx.NodeProto, result: Quantised) -> tupl
     if (weight.scale.ndim or weight.zero.ndim) and weight.axis != 0:
         return None
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    rank, scale = len(mover.types[weight.data][1]), data.scale * weight.scale
+    rank = len(mover.types[weight.data][1])
     along = (-1, *[1] * (rank - 2))
-    given = node.input[2] if len(node.input) > 2 else ""
-    bias = mover.bias(given, scale) if given else ("", None)
-    if bias is None:
-        return None
-    inputs = [mover.integers(data), mover.integers(weight), *filter(None, bias[:1])]
-    total = mover.emit("Conv", inputs, **attributes)
-    if math.prod(mover.types[weight.data][1][2:]) > _PRECISE_KERNELS and attributes.get("group", 1) == 1:
-        total = mover.emit("Round", [total])  # fast kernels have fractions in between
-    total = mover.scaled(total, (scale / result.scale).reshape(along if scale.ndim else ()))
-    if bias[1] is not None:
-        total = mover.emit("Add", [total, mover.constant((bias[1] / result.scale).reshape(along))])
-    return total, result.zero_name
+    product = Product("Conv", data, weight, (1, 1), tuple(range(2, rank)), along, attributes)
+    return _scaled(mover, product, node, data.scale * weight.scale, result)
 
 
 def _matrices(mover: _Mover, node: onnx.NodeProto, result: Quantised) -> tuple[str, str] | None:
     left, right = mover.quantised(node.input[0]), mover.quantised(node.input[1])
-    if left is None or right is None or left.scale.ndim or left.zero.ndim:
+    if left is None or right is None or left.scale.ndim or left.zero.ndim or left.data not in mover.types:
         return None
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    rank = len(mover.types[right.data][1])
-    columns = 0 if attributes.get("transB", 0) else rank - 1
+    left_rank, rank = (len(mover.types[of.data][1]) for of in (left, right))
+    rows, columns = (1, 0) if attributes.get("transB", 0) else (max(rank - 2, 0), rank - 1)
     if (right.scale.ndim or right.zero.ndim) and (rank != 2 or right.axis % rank != columns):
         return None
     scale = left.scale * right.scale * np.float32(attributes.pop("alpha", 1.0))
-    given = node.input[2] if len(node.input) > 2 else ""
-    bias = mover.bias(given, scale) if given else ("", None)
-    if bias is None or (given and attributes.pop("beta", 1.0) != 1.0):
+    if len(node.input) > 2 and node.input[2] and attributes.pop("beta", 1.0) != 1.0:
         return None
     attributes.pop("beta", None)
-    inputs = [mover.integers(left), mover.integers(right), *filter(None, bias[:1])]
-    total = mover.scaled(mover.emit(node.op_type, inputs, **attributes), scale / result.scale)
-    if bias[1] is not None:
-        total = mover.emit("Add", [total, mover.constant(bias[1] / result.scale)])
+    summed = 0 if attributes.get("transA", 0) else left_rank - 1
+    product = Product(node.op_type, left, right, (summed, rows), (), (-1,), attributes)
+    return _scaled(mover, product, node, scale, result)
+
+
+def _scaled(
+    mover: _Mover, product: Product, node: onnx.NodeProto, scale: np.ndarray, result: Quantised
+) -> tuple[str, str] | None:
+    """The sums of a product and of the node's bias, times a scale for all or for each output channel."""
+    bias = mover.bias(node.input[2] if len(node.input) > 2 else "", scale)
+    total = None if bias is None else mover.total(product, bias)
+    if total is None:
+        return None
+    total = mover.scaled(total, (scale / result.scale).reshape(product.along if scale.ndim else ()))
+    if bias.real is not None:
+        real = bias.real / result.scale
+        total = mover.emit("Add", [total, mover.constant(real.reshape(product.along) if real.ndim == 1 else real)])
     return total, result.zero_name
 
 
@@ -191,6 +135,8 @@ def _sum(mover: _Mover, node: onnx.NodeProto, result: Quantised) -> tuple[str, s
     """a·A + (b·B + C) with the zero points in C, and rounded with it: ONNX Runtime's QLinearAdd on x86."""
     parts = [mover.quantised(name) for name in node.input]
     if any(part is None or part.scale.ndim or part.zero.ndim for part in parts):
+        return None
+    if any(mover.types[part.data][0] not in EIGHT_BITS for part in parts):
         return None
     a, b = parts
     to_a, to_b = a.scale / result.scale, b.scale / result.scale
@@ -206,6 +152,8 @@ def _product(mover: _Mover, node: onnx.NodeProto, result: Quantised) -> tuple[st
     parts = [mover.quantised(name) for name in node.input]
     if any(part is None or part.scale.ndim or part.zero.ndim for part in parts):
         return None
+    if max(abs(a * b) for a in mover.range(parts[0]) for b in mover.range(parts[1])) >= EXACT:
+        return None
     scale = parts[0].scale * parts[1].scale / result.scale
     return mover.scaled(mover.emit("Mul", [mover.integers(part) for part in parts]), scale), result.zero_name
 
@@ -217,6 +165,8 @@ def _average(mover: _Mover, node: onnx.NodeProto, result: Quantised) -> tuple[st
         return None
     shape = mover.types[data.data][1]
     axes = list(range(2, len(shape)))
+    if math.prod(shape[2:]) * max(map(abs, mover.range(data))) >= EXACT:
+        return None
     given = {"axes": axes} if mover.opset < 13 else {}
     inputs = [mover.integers(data)] + ([] if given else [mover.constant(np.int64(axes))])
     total = mover.emit("ReduceSum", inputs, keepdims=1, **given)

@@ -1,0 +1,35 @@
+"""MatMulNBits of com.microsoft: a product with weights of a few bits, which have a scale for each block of a column."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flexcomp.frontend.quantised.definition import Definition
+
+
+def define(made: Definition) -> None:
+    """MatMulNBits(A, B, scales, zero_points, g_idx, bias): B has 4 or 8 bits, a scale for each block of a column.
+
+    With any accuracy_level it is computed as with 1, in float32.
+    """
+    rows, columns, size = (made.take(name) for name in ("N", "K", "block_size"))
+    bits = made.take("bits", 4)
+    packed, scales, zeros = (made.value(i) for i in (1, 2, 3))
+    if made.input(4) or bits not in (4, 8):
+        raise made.refuse("it has g_idx, or weights of other than 4 or 8 bits; export the network with float32 weights")
+    if packed is None or scales is None or (made.input(3) and zeros is None) or scales.dtype != np.float32:
+        raise made.refuse("its weights, scales (float32) and zero points must be constants of the model: export it with them")
+    if zeros is not None and zeros.dtype != np.uint8:
+        raise made.refuse("its zero points are no integers; export the network with zero points of its weights' bits")
+    blocks = -(-columns // size)
+    weights = _unpacked(packed.reshape(rows, -1), bits)[:, :columns]
+    middle = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
+    zero = middle if zeros is None else _unpacked(zeros.reshape(rows, -1), bits)[:, :blocks]
+    given = [made.constant(one) for one in (weights, scales.reshape(rows, blocks), zero)]
+    real = made.emit("DequantizeLinear", given, axis=1, block_size=size)
+    made.product(made.input(0), made.emit("Transpose", [real], perm=[1, 0]), 5)
+
+
+def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """uint8[rows, numbers]: of 4 bits, the lower half of a byte comes first."""
+    return packed if bits == 8 else np.stack([packed & 15, packed >> 4], -1).reshape(packed.shape[0], -1)
