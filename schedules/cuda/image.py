@@ -113,7 +113,9 @@ class Image(Loaded):
             needed = needed | tirx.shift_left(one, down)
         if columns:
             needed = needed | tirx.shift_left(one, across + rows)
-        return far, needed if spec.taps % self.depth == 0 else tirx.Select(product < spec.taps, needed, tirx.const(_NEVER, "int32"))
+        if spec.taps % self.depth:
+            needed = tirx.Select(product < spec.taps, needed, tirx.const(_NEVER, "int32"))
+        return far, needed
 
 
 class _Pixel:

@@ -2,8 +2,9 @@
 
     python -m tests.cuda.barriers [NETWORK …]
 
-Networks are those of `tests.cuda.reduced`, lowered for a GPU. A kernel computes one block of its channels on random numbers; without a
-barrier some order of threads has to give another result, or to end in an error. Kernels that several networks have are the first's.
+Networks are those of `tests.cuda.reduced`, lowered for a GPU. A kernel computes one block of its channels on random numbers;
+without a barrier some order of threads has to give another result, or to end in an error. Kernels that several networks have are
+the first's.
 """
 
 from __future__ import annotations

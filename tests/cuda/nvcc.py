@@ -16,6 +16,15 @@ from flexcomp.compiler.cuda_code import CudaCode, translation_unit
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_87", "sm_90")
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?);")
+# What instructions are for, by what their names begin with; the first that fits.
+_WORK = {
+    "shared memory": ("LDS", "STS"),
+    "loads": ("LD",),
+    "widening": ("I2F", "F2F", "PRMT", "HADD", "HMUL", "I2I"),
+    "conditions": ("ISETP", "LOP", "SHF", "PLOP", "SEL", "P2R", "R2P", "CS2R", "VOTE", "ULOP", "USHF", "UISETP", "USEL"),
+    "addresses": ("IMAD", "IADD", "LEA", "MOV", "IMNMX", "UIMAD", "UIADD", "ULEA", "UMOV", "R2UR", "S2R", "VIADD", "VIMNMX"),
+    "the loop": ("BAR", "BRA", "NOP", "BSSY", "BSYNC", "WARPSYNC"),
+}
 _LABEL = re.compile(r"^(\.L_x_\d+):", re.MULTILINE)
 
 
@@ -79,17 +88,6 @@ def _disassembled(cubin: Path, written_ns: int) -> str:
 
 def share(instructions: Sequence[str], name: str) -> float:
     return sum(name in instruction for instruction in instructions) / len(instructions)
-
-
-# What instructions are for, by what their names begin with; the first that fits.
-_WORK = {
-    "shared memory": ("LDS", "STS"),
-    "loads": ("LD",),
-    "widening": ("I2F", "F2F", "PRMT", "HADD", "HMUL", "I2I"),
-    "conditions": ("ISETP", "LOP", "SHF", "PLOP", "SEL", "P2R", "R2P", "CS2R", "VOTE", "ULOP", "USHF", "UISETP", "USEL"),
-    "addresses": ("IMAD", "IADD", "LEA", "MOV", "IMNMX", "UIMAD", "UIADD", "ULEA", "UMOV", "R2UR", "S2R", "VIADD", "VIMNMX"),
-    "the loop": ("BAR", "BRA", "NOP", "BSSY", "BSYNC", "WARPSYNC"),
-}
 
 
 def besides(instructions: Sequence[str], name: str) -> str:

@@ -131,7 +131,8 @@ def main() -> None:
             grouped.setdefault(f"{network} {row.kind}" + f" {row.layer}" * args.all, []).append(row)
         for title, rows in sorted(grouped.items()):
             print(_printed(title, rows))
-        short += [f"{name}: {net} {row.kind} {row.layer}: {'; '.join(row.shortcomings)}" for net, row in found if row.shortcomings]
+        wanting = ((network, row) for network, row in found if row.shortcomings)
+        short += [f"{name}: {network} {row.kind} {row.layer}: {'; '.join(row.shortcomings)}" for network, row in wanting]
     print("\n".join(["", f"{len(short)} device functions fall short", *short]))
     sys.exit(bool(short))
 

@@ -2,14 +2,14 @@
 
     python -m tests.cuda.driver.waits [NETWORK …]
 
-No clocks, no chance: two streams are two orders, and waits say how much of the one is behind how much of the other. They are those
-of `runtime_ext/src/cuda/stream_order.h`: a step is behind the newest of the loads that it needs, a load behind the last of the steps
-that must be over, and nobody waits for what something it waited for came behind. On an integrated GPU loads wait just so, in the
-process, and steps need not. With all waits every pair that touches the same bytes must be in some order; without any single one
-some pair is in none. It plans the networks of `tests.cuda.reduced`, compiles nothing, and looks at all their rungs.
+No clocks, no chance: two streams are two orders, and waits say how much of the one is behind how much of the other. They are
+those of `runtime_ext/src/cuda/stream_order.h`: a step is behind the newest of the loads that it needs, a load behind the last of
+the steps that must be over, and nobody waits for what something it waited for came behind. On an integrated GPU loads wait just so,
+in the process, and steps need not. With all waits every pair that touches the same bytes must be in some order; without any single
+one some pair is in none. It plans the networks of `tests.cuda.reduced`, compiles nothing, and looks at all their rungs.
 
-What a load brought is given up as a whole, when the last layer of it is over. So a few waits are longer than bytes ask for: no pair
-comes loose without them, and no answer could show that they are missing. They are listed, and counted as `longer`.
+A plan may let a load wait longer than bytes ask for, as where it gives up together what was loaded together. Without such a wait
+no pair comes loose, and no answer could show that it is missing: those are listed, and counted as needless.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import onnx
 
 from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.prepared import Wish
-from flexcomp.program import Program, Rung, Step, ValueArg
+from flexcomp.program import Program, Rung, ValueArg
 from flexcomp.runtime import parse_budget
 from tests.cuda.reduced import NETWORKS
 
@@ -88,16 +88,12 @@ def order_of(rung: Rung, inferences: int = INFERENCES) -> Order:
     return Order(tuple(range(count)) * inferences, tuple(loads), tuple(of_steps), tuple(of_loads), tuple(floors))
 
 
-def touching(program: Program, rung: Rung, *, whole: bool = False) -> np.ndarray:
+def touching(program: Program, rung: Rung) -> np.ndarray:
     """bool[loads, steps]: whether a load writes bytes that a step reads or writes.
 
-    Inputs and states are there before the first step, and outputs are taken behind the last one. With `whole` a step touches all
-    that was loaded together with its weights.
+    Inputs and states are there before the first step, and outputs are taken behind the last one.
     """
     ranges = [_ranges(program, rung, step) for step in range(len(rung.steps))]
-    if whole:
-        for step, some in zip(rung.steps, ranges, strict=True):
-            some += _loaded_with(rung, step)
     ranges[0] += _values(program, rung, program.given)
     ranges[-1] += _values(program, rung, program.wanted)
     found = np.zeros((len(rung.loads), len(rung.steps)), bool)
@@ -123,11 +119,6 @@ def _ranges(program: Program, rung: Rung, number: int) -> list[tuple[int, int]]:
     return found
 
 
-def _loaded_with(rung: Rung, step: Step) -> list[tuple[int, int]]:
-    brought = [load for load in rung.loads[: step.need] if load.target <= step.weights_at < load.target + load.nbytes]
-    return [(load.target, load.target + load.nbytes) for load in brought[-1:]]
-
-
 def _values(program: Program, rung: Rung, values: tuple[int, ...]) -> list[tuple[int, int]]:
     return [(rung.value_at[v], rung.value_at[v] + program.values[v].nbytes) for v in values if rung.value_at[v] >= 0]
 
@@ -137,30 +128,23 @@ class Seen:
     """What a rung's waits are for."""
 
     waits: int
-    longer: tuple[str, ...]  # waits without which no pair comes loose, for bytes that were loaded with others
-    needless: tuple[str, ...]  # waits for nothing at all
+    needless: tuple[str, ...]  # waits without which no pair comes loose
     loose: int  # pairs that are in no order with all waits
 
 
 def look(program: Program, rung: Rung, order: Order | None = None) -> Seen:
     """Takes out every wait; those of the last inference, which nothing follows, keep what they did in those before."""
     if not rung.loads:
-        return Seen(0, (), (), 0)
+        return Seen(0, (), 0)
     order = order or order_of(rung)
-    pairs, whole = (touching(program, rung, whole=w)[np.ix_(order.loads, order.steps)] for w in (False, True))
+    pairs = touching(program, rung)[np.ix_(order.loads, order.steps)]  # bool[places of loads, places of steps]
     known_to_steps = _known(order.of_steps, len(order.steps))
     known_to_loads = np.maximum.accumulate(np.maximum(_known(order.of_loads, len(order.loads)), order.floors))
     load_at, step_at = np.nonzero(pairs)
     loose = int(np.count_nonzero((known_to_steps[step_at] < load_at) & (known_to_loads[load_at] < step_at)))
-    unseen, needless = (_needless(order, some) for some in (pairs, whole))
-    longer = tuple(what for what in unseen if what not in needless)
-    return Seen(len(order.of_steps) + len(order.of_loads), longer, tuple(needless), loose)
-
-
-def _needless(order: Order, pairs: np.ndarray) -> list[str]:
-    """The waits that keep none of these pairs, bool[places of loads, places of steps], in order."""
-    found = [f"step {wait.at} behind load {wait.behind}" for wait in _without_pair(order.of_steps, pairs, None)]
-    return found + [f"load {wait.at} behind step {wait.behind}" for wait in _without_pair(order.of_loads, pairs.T, order.floors)]
+    needless = [f"step {wait.at} behind load {wait.behind}" for wait in _without_pair(order.of_steps, pairs, None)]
+    needless += [f"load {wait.at} behind step {wait.behind}" for wait in _without_pair(order.of_loads, pairs.T, order.floors)]
+    return Seen(len(order.of_steps) + len(order.of_loads), tuple(needless), loose)
 
 
 def _known(waits: tuple[Wait, ...], count: int) -> np.ndarray:
@@ -209,21 +193,21 @@ def planned(model: onnx.ModelProto, target: str = "cuda -arch=sm_80", **options:
 
 
 def main() -> None:
-    """Print a line for each network."""
+    """Print a line for each network; exit status 1 where pairs are loose."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("networks", nargs="*", default=list(NETWORKS), metavar="NETWORK", help=", ".join(NETWORKS))
     wrong = 0
-    print("network        rungs   waits longer needless loose pairs")
+    print("network        rungs   waits needless loose pairs")
     for name in parser.parse_args().networks:
         program = planned(NETWORKS[name]())
         seen = [look(program, rung) for rung in program.rungs]
         waits, loose = sum(one.waits for one in seen), sum(one.loose for one in seen)
-        longer, needless = sum(len(one.longer) for one in seen), sum(len(one.needless) for one in seen)
-        print(f"{name:<14} {len(seen):5} {waits:7,} {longer:6} {needless:8} {loose:11}", flush=True)
+        needless = sum(len(one.needless) for one in seen)
+        print(f"{name:<14} {len(seen):5} {waits:7,} {needless:8} {loose:11}", flush=True)
         for rung, one in zip(program.rungs, seen, strict=True):
-            for what in (*one.longer, *one.needless):
+            for what in one.needless:
                 print(f"  {rung.budget:,}: {what}", flush=True)
-        wrong += needless + loose
+        wrong += loose
     sys.exit(bool(wrong))
 
 
