@@ -4,9 +4,9 @@
 
 No clocks, no chance: two streams are two orders, and waits say how much of the one is behind how much of the other. They are
 those of `runtime_ext/src/cuda/stream_order.h`: a step is behind the newest of the loads that it needs, a load behind the last of
-the steps that must be over, and nobody waits for what something it waited for came behind. On an integrated GPU loads wait just so,
-in the process, and steps need not. With all waits every pair that touches the same bytes must be in some order; without any single
-one some pair is in none. It plans the networks of `tests.cuda.reduced`, compiles nothing, and looks at all their rungs.
+the steps that must be over, and nobody waits for what something it waited for came behind. On an integrated GPU loads wait just
+so, in the process, and steps need not. With all waits every pair that touches the same bytes must be in some order; without any
+single one some pair is in none. It plans the networks of `tests.cuda.reduced`, compiles nothing, and looks at all their rungs.
 
 A plan may let a load wait longer than bytes ask for, as where it gives up together what was loaded together. Without such a wait
 no pair comes loose, and no answer could show that it is missing: those are listed, and counted as needless.

@@ -128,6 +128,18 @@ def test_attention_agrees_with_numpy(emulator, name):
     assert barriers.needless(emulator, name, lambda seed: attention_arguments(spec, seed)) == []
 
 
+@pytest.mark.parametrize("name", CACHES)
+def test_every_barrier_of_attention_to_a_cache_is_needed(emulator, name):
+    spec = CACHES[name]
+
+    def arguments(seed: int) -> list[np.ndarray]:
+        *tensors, y = attention_arguments(spec, seed)
+        return [*tensors, np.int64([spec.keys, spec.keys - 3]), y]
+
+    assert emulator.barriers(name) == 3
+    assert barriers.needless(emulator, name, arguments) == []
+
+
 def test_keys_that_are_all_hidden_spoil_nothing(emulator):
     """A part of the keys whose scores are all minus infinity comes before one that is seen."""
     spec = ATTENTIONS["added"]
