@@ -42,14 +42,15 @@ class Image(Loaded):
         self.each = self.depth if spec.group_in % self.depth == 0 else self.lanes  # products of an entry
         self.has_bits = sum(_misses(spec)) <= _BITS
         # Of an entry for a step the thread's own product, which is the same in each.
-        own = product.thread % (self.depth // LANES) * LANES if self.each == self.depth and not spec.pointwise else 0
+        self.is_flat = spec.kernel == (1, 1) and not any(_misses(spec))
+        own = product.thread % (self.depth // LANES) * LANES if self.each == self.depth and not self.is_flat else 0
         self.pixels = [_Pixel(spec, first_pixel + row, group, own, self.lanes, has_bits=self.has_bits) for row in rows]
         self.table: tirx.Buffer | None = None
         self.is_always = not any(_misses(spec)) and spec.taps % self.depth == 0
         self.integers = 1 if self.is_always else 2  # of an entry
         entries = ceil_div(spec.taps, self.depth) * self.depth // self.each
         size = self.integers if self.each == 1 else _READ
-        if not spec.pointwise and self.has_bits and 4 * size * entries <= _TABLE_NBYTES:
+        if not self.is_flat and self.has_bits and 4 * size * entries <= _TABLE_NBYTES:
             self._make_table(entries, size, product)
 
     def _make_table(self, entries: int, size: int, product: Product) -> None:
@@ -75,9 +76,9 @@ class Image(Loaded):
     def _found(self, i: int, first, at, lane: int) -> tuple[ir.Expr, ir.Expr | bool]:
         """Where the number of a product lies, of the pixel of vector i, and whether there is one."""
         spec, pixel = self.spec, self.pixels[i]
-        if spec.pointwise:
+        if self.is_flat:
             inside = True if spec.taps % self.depth == 0 else first + at + lane < spec.taps
-            return pixel.place + (first + at + lane), inside
+            return pixel.place * self.lanes + (first + at + lane), inside
         if self.table is None:
             far, needed = self._entry(first if self.each == self.depth else first + at + lane)
             inside = pixel.sees(needed) if self.has_bits else pixel.looks(*self._tap(first + at + lane)[:2])
@@ -122,14 +123,14 @@ class _Pixel:
     """A pixel of the result: where the first of those that it sees lies in the image, and what it misses.
 
     Pixels behind the last one are the last one again, whose results are not stored. Places are counted in units of what is loaded
-    at once, so that it is seen to be aligned; of products of one pixel, without a table, in numbers.
+    at once, so that it is seen to be aligned.
     """
 
     def __init__(self, spec: ConvSpec, pixel: ir.Expr, group, own, lanes: int, *, has_bits: bool) -> None:
         self.spec = spec
         pixel = tirx.min(pixel, spec.batch * spec.out_height * spec.out_width - 1)
         if spec.pointwise:
-            self.place = T.bind(pixel * spec.in_channels + group * spec.group_in)
+            self.place = T.bind(pixel * (spec.in_channels // lanes) + group * spec.group_in // lanes)
             return
         image, rest = pixel // (spec.out_height * spec.out_width), pixel % (spec.out_height * spec.out_width)
         self.top = T.bind(rest // spec.out_width * spec.stride[0] - spec.padding[0])

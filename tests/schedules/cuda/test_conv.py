@@ -27,6 +27,8 @@ CASES = {
     "bfloat16": (ConvSpec(1, 5, 8, 20, 130, (3, 3), padding=SAME, weights="bfloat16"), 128),
     "dense": (ConvSpec(1, 1, 33, 19, 35, epilogue=("sigmoid", ("acc",))), 32),
     "placed": (ConvSpec(1, 4, 6, 8, 24, place=Place((1, 4, 6, 64), 8, 64)), 32),
+    "strided_pointwise": (ConvSpec(1, 9, 11, 40, 64, (1, 1), (2, 2)), 64),
+    "odd_strided_pointwise": (ConvSpec(1, 9, 11, 18, 64, (1, 1), (2, 2), groups=2), 32),
     "patches": (ConvSpec(2, 12, 16, 3, 32, (4, 4), (4, 4)), 32),
     "deep": (ConvSpec(1, 7, 6, 64, 64, (3, 3), (2, 1), (1, 1, 0, 0)), 64),
     "no_padding": (ConvSpec(1, 7, 9, 32, 40, (3, 2)), 32),
