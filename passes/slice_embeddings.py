@@ -8,6 +8,7 @@ import tvm
 from tvm import ir, relax
 from tvm.relax import op
 
+from ..schedules import machines
 from ..schedules.operators import embedding
 from ..schedules.operators.embedding import EmbeddingSpec
 from ..schedules.tiles.tile import VectorUnit
@@ -88,6 +89,6 @@ class _Slicer(MainRewriter):
         if spec not in self.kernels:
             name = f"embedding_{len(self.kernels)}"
             described = kernel_attributes("take", "embedding", str(spec), 0, spec.blocks)
-            func = embedding.kernel(spec, self.unit.width).with_attrs({**described, FETCH: spec.encode()})
+            func = machines.operator(spec, embedding.kernel, self.unit).with_attrs({**described, FETCH: spec.encode()})
             self.kernels[spec] = self.builder.add_func(func.with_attr("global_symbol", name), name)
         return self.kernels[spec]

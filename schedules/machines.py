@@ -12,6 +12,8 @@ from tvm import tirx
 
 from . import registry, space
 from .cuda import attention as gpu_attention
+from .cuda import copies as gpu_copies
+from .cuda import embedding as gpu_embedding
 from .cuda import fallback
 from .cuda import pool as gpu_pool
 from .cuda import registry as gpu_registry
@@ -19,16 +21,24 @@ from .cuda import rowwise as gpu_rowwise
 from .cuda.architecture import Architecture
 from .cuda.unit import Gpu
 from .generic import schedule as generic
-from .operators import attention
+from .operators import attention, concat, scatter_rows
 from .operators.attention import AttentionSpec
+from .operators.concat import ConcatSpec
+from .operators.embedding import EmbeddingSpec
 from .operators.pool import PoolSpec
 from .operators.rowwise import RowSpec
+from .operators.scatter_rows import ScatterSpec
 from .registry import Candidate
 from .row_bands import RowKernel, row_kernel
 from .tiles.spec import ConvSpec, MatmulSpec
 from .tiles.tile import VectorUnit
 
-_GPU_OPERATORS: dict[type, Callable[..., tirx.PrimFunc]] = {PoolSpec: gpu_pool.kernel, RowSpec: gpu_rowwise.kernel}
+_GPU_OPERATORS: dict[type, Callable[..., tirx.PrimFunc]] = {
+    ConcatSpec: gpu_copies.concat,
+    EmbeddingSpec: gpu_embedding.kernel,
+    PoolSpec: gpu_pool.kernel,
+    RowSpec: gpu_rowwise.kernel,
+}
 
 
 def candidates(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> tuple[Candidate, ...]:
@@ -50,6 +60,24 @@ def operator(spec, family: Callable[[object, int], tirx.PrimFunc], unit: VectorU
     if isinstance(unit, Gpu) and type(spec) in _GPU_OPERATORS:
         return _GPU_OPERATORS[type(spec)](spec)
     return family(spec, unit.width)
+
+
+def copy(shape: tuple[int, ...], dtype: str, unit: VectorUnit) -> tirx.PrimFunc:
+    """The kernel (input, output) that copies a tensor as it is."""
+    return operator(concat.copy_of(shape, dtype), concat.kernel, unit)
+
+
+def exchange(spec: ScatterSpec, shapes: tuple[tuple[int, ...], tuple[int, ...]], unit: VectorUnit) -> tirx.PrimFunc:
+    """The kernel (cache, rows, write indices) by which rows of a cache change places with others."""
+    return (gpu_copies.exchange_rows if isinstance(unit, Gpu) else scatter_rows.exchange)(spec, shapes)
+
+
+def writing_rows(kernel: tirx.PrimFunc, spec: ScatterSpec, unit: VectorUnit) -> tirx.PrimFunc:
+    """That of a machine, of a kernel for CPUs that writes rows into a copy of a cache."""
+    if not isinstance(unit, Gpu):
+        return kernel
+    past, update = (tuple(map(int, param.shape)) for param in kernel.params[:2])
+    return gpu_copies.scatter_rows(spec, (past, update)).with_attrs(dict(kernel.attrs.items()))
 
 
 def rows(spec, unit: VectorUnit) -> RowKernel | None:

@@ -86,4 +86,4 @@ def _print_all(console: Console, facts: dict) -> None:
         console.print(f"state in all: {human_bytes(facts['state_bytes'])} of every budget", markup=False, highlight=False)
     console.print(f"target: {facts['target']}", markup=False, highlight=False)
     if (beside := beside_budgets(facts)) is not None:
-        console.print(beside, markup=False, highlight=False)
+        console.print(beside, markup=False, highlight=False, soft_wrap=True)

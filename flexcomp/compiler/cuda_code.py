@@ -30,7 +30,7 @@ _NAME = "kernel"
 # Threads that a multiprocessor is to hold at least, where a kernel does not say: each may have all the 255 registers of one.
 _RESIDENT_THREADS = 256
 _SHARED = re.compile(r"__shared__ alignas\(\d+\) (\w+) \w+\[(\d+)\];")
-_ITEMSIZES = {"float": 4}  # of arrays that the families share
+_ITEMSIZES = {"float": 4, "int": 4}  # of arrays that the families share
 # What precedes the first device function: definitions for compilers of other vendors, and of types that are not used here.
 _FIRST_FUNCTION = 'extern "C" __global__'
 

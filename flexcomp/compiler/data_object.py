@@ -45,3 +45,10 @@ def data_object(symbol: str, data: bytes, target: CompileTarget) -> bytes:
         _MAGIC, _RELOCATABLE, machine, _CURRENT, 0, 0, sections_at, 0, _HEADER.size, 0, 0, _SECTION.size, len(_NAMES), 4
     )  # fmt: skip
     return header + body + headers
+
+
+def data_in(code: bytes) -> bytes:
+    """The data of an object file that `data_object` made."""
+    sections_at = _HEADER.unpack_from(code)[6]
+    offset, nbytes = _SECTION.unpack_from(code, sections_at + _SECTION.size)[4:6]
+    return code[offset : offset + nbytes]

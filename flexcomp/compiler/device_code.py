@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import tirx
 
 from flexcomp.device import CompileTarget
-from flexcomp.program import DeviceKernel, Image, device_kernel
+from flexcomp.program import DeviceKernel, Image, Kind, device_kernel
 from flexcomp.schedules.cuda import Architecture, architecture, arithmetic, emit
 
 from . import cuda_code, data_object, nvcc
@@ -49,6 +49,12 @@ def device_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget, too
     code = cuda_code.cuda_code(kernel, target.gpu)
     described = DeviceKernel(code.launches, code.integers, toolkit.images(code, target.gpu))
     return data_object.data_object(_PREFIX + symbol, device_kernel.encode(described), target)
+
+
+def code_nbytes(code: bytes) -> int:
+    """Bytes of machine code in such an object file, for the architecture that it was made for."""
+    kernel = device_kernel.decode(data_object.data_in(code))
+    return sum(len(image.code) for image in kernel.images if image.kind == Kind.CUBIN)
 
 
 @cache

@@ -10,6 +10,7 @@ from flexcomp import plan
 from flexcomp.device import CompileTarget, DeviceProfile
 from flexcomp.network import Network, Planning, layer_offers, used
 from flexcomp.program import (
+    CODE_NBYTES,
     CUDA,
     HOST,
     PAGE,
@@ -30,6 +31,7 @@ from .artifact import Artifact
 from .auto_weights import Chosen
 from .code import Code, Kernel
 from .compact import drop_unused
+from .device_code import code_nbytes
 from .kernel_compiler import KernelCompiler
 from .rungs import plan_rungs, resident_rungs
 
@@ -86,6 +88,8 @@ class Prepared:
         origins = network.nodes
         record = choices.record(self.kernels, [offers[layer.name] for layer in layers])
         record |= nodes.record([origins.get(layer.name) for layer in layers])
+        if self.target.gpu:
+            record[CODE_NBYTES] = str(sum(map(code_nbytes, objects.values())))
         if self.chosen is not None:
             record |= self.chosen.record(network, layers).metadata()
         costs = self.planning.costs

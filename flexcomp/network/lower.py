@@ -38,7 +38,7 @@ from flexcomp.program import (
 )
 from flexcomp.schedules import machines
 from flexcomp.schedules.generic import schedule as generic
-from flexcomp.schedules.operators import concat, scatter_rows
+from flexcomp.schedules.operators import scatter_rows
 from flexcomp.schedules.row_bands import RowKernel
 
 from .lowered import Lowered, align
@@ -187,6 +187,9 @@ class _Lowering:
                 self.scheduled[gv] = self._schedule(var, gv, func.without_attr(names.COMPUTES))
             func = with_scratch(self.scheduled[gv].func, [t.shape for t in self.scheduled[gv].scratch])
             scratch = tuple(TensorType(tuple(t.shape), t.dtype) for t in self.scheduled[gv].scratch)
+        if names.EXCHANGE in attrs:
+            spec = scatter_rows.ScatterSpec.decode(str(attrs[names.EXCHANGE]))
+            func = machines.writing_rows(func, spec, self.target.vector_unit)
         result.kernels[gv.name_hint] = machines.bound(func, self.target.gpu)
         over = {int(position) for position in attrs.get(names.IN_PLACE, ())}
 
@@ -253,7 +256,7 @@ class _Lowering:
         rows = rows if known.owns_rows else self._copy(rows)
         spec = scatter_rows.ScatterSpec.decode(str(func.attrs[names.EXCHANGE]))
         kernel = f"exchange_{len(result.layers)}"
-        code = scatter_rows.exchange(spec, (shape(past), rows.type.shape))
+        code = machines.exchange(spec, (shape(past), rows.type.shape), self.target.vector_unit)
         result.kernels[kernel] = machines.bound(code, self.target.gpu).with_attr(names.EXCHANGED, [0, 1])
         state = replace(self.states[known.state], type=_type(var))
         self.seen[var] = state
@@ -297,7 +300,7 @@ class _Lowering:
         type_ = TensorType(source.shape, str(source.dtype)) if is_weight else source.type
         name = f"copy.{len(result.layers)}"
         kernel = f"{'constant_output' if is_weight else 'copy'}_{len(result.layers)}"
-        copy = concat.copy_kernel(type_.shape, type_.dtype, self.target.vector_unit.width)
+        copy = machines.copy(type_.shape, type_.dtype, self.target.vector_unit)
         result.kernels[kernel] = machines.bound(copy, self.target.gpu)
         written = self._new_value(name, type_)
         result.layers.append(

@@ -33,6 +33,8 @@ MOST_PARAMETERS = 64
 # copies at a time.
 PINNED_NBYTES = 2**22
 COPIED_NBYTES = 2**20
+# Metadata of a program: bytes of machine code for its architecture, which a driver keeps in the GPU's memory, beside the budget.
+CODE_NBYTES = "code_bytes"
 # In what a GPU with memory of its own gives it.
 MEMORY_UNIT = 2**21
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flexcomp.program import (
+    CODE_NBYTES,
     CUDA,
     PINNED_NBYTES,
     Layer,
@@ -35,6 +36,8 @@ def describe(program: Program) -> dict:
         "state_bytes": program.state_nbytes,  # of every arena
         # Beside every budget, in the host's memory: what weights are copied through to a GPU with memory of its own.
         "pinned_host_bytes": _pinned_host_nbytes(program),
+        # And in the GPU's: machine code of all kernels, which the driver keeps there; null on CPUs.
+        "code_bytes": int(program.metadata[CODE_NBYTES]) if CODE_NBYTES in program.metadata else None,
         "min_budget_bytes": program.rungs[0].budget,
         "default_budget_bytes": program.default_budget,
         "resident_bytes": program.rungs[-1].budget,
@@ -58,9 +61,12 @@ def summary(program: Program) -> str:
 
 def beside_budgets(facts: dict) -> str | None:
     """A line on memory that no budget counts, of the facts of a network; None if there is none worth a line."""
-    if not facts["pinned_host_bytes"]:
-        return None
-    return f"budgets are the GPU's memory; beside them the host pins {enough(facts['pinned_host_bytes'])} for copies"
+    beside = []
+    if facts["code_bytes"]:
+        beside.append(f"it keeps {enough(facts['code_bytes'])} of machine code")
+    if facts["pinned_host_bytes"]:
+        beside.append(f"the host pins {enough(facts['pinned_host_bytes'])} for copies")
+    return f"budgets are the GPU's memory; beside them {', and '.join(beside)}" if beside else None
 
 
 def _pinned_host_nbytes(program: Program) -> int:

@@ -22,6 +22,7 @@ _FUNCTIONS = {
 PREAMBLE = """\
 static __device__ __forceinline__ float larger(float a, float b) { return a > b ? a : b; }
 static __device__ __forceinline__ float smaller(float a, float b) { return a < b ? a : b; }
+static __device__ __forceinline__ int kept(int value) { asm volatile("" : "+r"(value)); return value; }
 """
 
 

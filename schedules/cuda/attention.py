@@ -101,7 +101,8 @@ class _Block:
             self._weigh(start)
             warp_barrier()  # a query's threads are of one warp
             self._mix()
-            barrier()
+            if spec.keys > self.keys:  # another part may follow
+                barrier()
         self._store()
 
     def _parts(self) -> ir.Expr | int:

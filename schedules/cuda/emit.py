@@ -34,14 +34,24 @@ def launched(blocks: Sequence, threads: int) -> Iterator[tuple[list[tirx.Var], t
         yield [*indices, block], thread
 
 
-def shared(floats: int) -> tirx.Buffer:
+def shared(extent: int, dtype: str = "float32") -> tirx.Buffer:
     """An array that the threads of a block share."""
-    return T.alloc_buffer((floats,), "float32", scope="shared")
+    return T.alloc_buffer((extent,), dtype, scope="shared")
 
 
 def registers(extent: int, dtype: str = "float32") -> tirx.Buffer:
     """An array of a thread's own, in registers if all its indices are known once loops are unrolled."""
     return T.alloc_buffer((extent,), dtype, scope="local")
+
+
+def kept(value) -> ir.Expr:
+    """A number of a thread's own in a register: the compilers would compute it again, wherever it is used in a loop.
+
+    Only nvcc is asked by the function that is called; TVM does not look into registers.
+    """
+    place = registers(1, "int32")
+    T.buffer_store(place, tirx.call_extern("int32", "kept", value), [0])
+    return place[0]
 
 
 def keep_rolled() -> None:

@@ -24,7 +24,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ..tiles.emit import spread, vector
 from .architecture import Architecture
-from .emit import LANES, barrier, ceil_div, copy, fill, keep_rolled, registers, shared
+from .emit import LANES, barrier, ceil_div, copy, fill, keep_rolled, kept, registers, shared
 
 _SQUARE = 8  # rows, and columns, of a thread
 # Floats between the rows of the left operand: four keep vectors aligned, and those of neighbouring rows in other banks.
@@ -114,6 +114,12 @@ class Product:
         self._share, thread = (T.bind(thread // sharing), T.bind(thread % sharing)) if tile.shares > 1 else (0, thread)
         self._row = T.bind(thread // tile.threads_across)
         self._column = T.bind(thread % tile.threads_across * LANES)
+        # Where the thread reads and writes in the first place, in vectors.
+        part = tile.depth // tile.shares * self._share
+        self._left_read = kept((self._row * tile.left_stride + part) // LANES)
+        self._right_read = kept((self._right + part * tile.columns + self._column) // LANES)
+        across = tile.depth // LANES
+        self._left_write = kept(self.thread // across * (tile.left_stride // LANES) + self.thread % across)
 
     def rows_loaded(self) -> list[ir.Expr]:
         """The rows of the tile of which the thread loads a vector in every step, in the order of their loads."""
@@ -134,16 +140,28 @@ class Product:
         self._load(left, right, 0)
         self._keep(left, right, 0)
         barrier()
-        if steps > 1:
+        # A round of two steps knows where they read and write, which takes no instructions then. Where they have many products
+        # for what they load they need not, and loops stay short.
+        each = 2 if tile.shares > 1 or left.lanes == 1 else 1
+        rounds, rest = divmod(steps - 1, each)
+        if rounds:
             keep_rolled()
-            with T.serial(steps - 1) as step:
-                self._load(left, right, (step + 1) * tile.depth)
-                self._multiply(step % 2)
-                self._keep(left, right, (step + 1) % 2)
-                barrier()
+            with T.serial(rounds) as turn:
+                for number in range(each):
+                    step = turn * each + number
+                    self._step(left, right, (step + 1) * tile.depth, number if each == 2 else step % 2)
+        if rest:
+            self._step(left, right, (steps - 1) * tile.depth, 0)
         self._multiply((steps - 1) % 2)
         if tile.shares > 1:
             self._add_up()
+
+    def _step(self, left: Operand, right: Operand, following, place) -> None:
+        """Multiply what lies in one place, while what begins with product `following` comes to the other."""
+        self._load(left, right, following)
+        self._multiply(place)
+        self._keep(left, right, 1 - place if isinstance(place, int) else (place + 1) % 2)
+        barrier()
 
     def for_each_row(self, store: Callable[[ir.Expr, ir.Expr, ir.Expr], None]) -> None:
         """Call `store(row of the tile, column of the tile, place of the first of LANES sums)` for all of the thread's."""
@@ -200,9 +218,9 @@ class Product:
         """Write what was loaded to one of the two places."""
         tile = self.tile
         left_at, right_at = place * (tile.rows * tile.left_stride), self._right + place * (tile.depth * tile.columns)
-        product = self.thread % (tile.depth // LANES) * LANES
-        for i, row in enumerate(self.rows_loaded()):
-            copy(self._room, left_at + row * tile.left_stride + product, *left.loaded(i))
+        apart = tile.threads // (tile.depth // LANES) * tile.left_stride
+        for i in range(len(self.rows_loaded())):
+            copy(self._room, left_at + self._left_write * LANES + i * apart, *left.loaded(i))
         for i in range(self.columns_loaded):
             copy(self._room, right_at + (self.thread + i * tile.threads) * LANES, *right.loaded(i))
 
@@ -210,8 +228,8 @@ class Product:
         tile = self.tile
         squares = _SQUARE // LANES
         part = tile.depth // tile.shares
-        left_at = T.bind((place * tile.rows + self._row) * tile.left_stride + self._share * part)
-        right_at = T.bind(self._right + (place * tile.depth + self._share * part) * tile.columns + self._column)
+        left_at = T.bind(self._left_read * LANES + place * (tile.rows * tile.left_stride))
+        right_at = T.bind(self._right_read * LANES + place * (tile.depth * tile.columns))
         left, right = registers(_SQUARE * LANES), registers(_SQUARE)
         with T.unroll(part // LANES) as some:
             for i in range(_SQUARE):

@@ -59,10 +59,9 @@ class ConcatSpec:
         return f"concat {parts} × {self.outer}"
 
 
-def copy_kernel(shape: tuple[int, ...], dtype: str, width: int) -> tirx.PrimFunc:
-    """The PrimFunc (input, output) that copies a tensor as it is."""
-    dtype = "int8" if dtype == "bool" else dtype  # vectors of bool would be vectors of bits
-    return kernel(ConcatSpec((shape or (1,),), 0, dtype), width)
+def copy_of(shape: tuple[int, ...], dtype: str) -> ConcatSpec:
+    """A tensor that is copied as it is."""
+    return ConcatSpec((shape or (1,),), 0, "int8" if dtype == "bool" else dtype)  # vectors of bool would be vectors of bits
 
 
 def kernel(spec: ConcatSpec, width: int) -> tirx.PrimFunc:

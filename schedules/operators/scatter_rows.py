@@ -63,6 +63,12 @@ class ScatterSpec:
     def _work(self, rows: int) -> int:
         return self.tasks * rows * self.inner * tvm_ffi.dtype(self.dtype).itemsize // _BYTES * _FLOPS
 
+    def first(self, at: tirx.Buffer, task) -> ir.Expr:
+        """The row that the first one of a task is written to, int32."""
+        given, limit = at[task // self.outer], tirx.const(self.past, "int64")
+        inside = tirx.max(tirx.min(given, limit - self.rows), tirx.const(0, "int64"))
+        return tirx.Cast("int32", tirx.floormod(given, limit) if self.circular else inside)
+
     def encode(self) -> str:
         """As text, for an attribute of a kernel."""
         return repr(astuple(self))
@@ -142,9 +148,7 @@ def _flat(buffer: tirx.Buffer, dtype: str) -> tirx.Buffer:
 @contextmanager
 def _each_row(spec: ScatterSpec, at: tirx.Buffer, task: ir.Expr) -> Iterator[tuple[ir.Expr, ir.Expr]]:
     """Where each row of a task begins in the update, and in the cache."""
-    given, limit = at[task // spec.outer], tirx.const(spec.past, "int64")
-    inside = tirx.max(tirx.min(given, limit - spec.rows), tirx.const(0, "int64"))
-    first = T.bind(tirx.Cast("int32", tirx.floormod(given, limit) if spec.circular else inside))
+    first = T.bind(spec.first(at, task))
     with T.serial(spec.rows) as row:
         place = first + row
         if spec.circular:

@@ -26,6 +26,7 @@ from flexcomp.program.device_kernel import decode
 from flexcomp.report import closing_lines, describe
 from flexcomp.runtime import parse_budget
 from flexcomp.schedules.cuda import ARCHITECTURES
+from flexcomp.units import enough
 from tests.cuda.nvcc import nvcc
 
 needs_nvcc = pytest.mark.skipif(nvcc() is None, reason="there is no nvcc")
@@ -103,12 +104,14 @@ def test_a_library_for_a_gpu_holds_its_kernels_as_data():
     assert kernel.integers == {2, 3} and any(extent.per_count for extent in kernel.launches[0].blocks)
 
 
-def test_what_the_host_pins_is_said(tmp_path):
+def test_what_no_budget_counts_is_said(tmp_path):
     artifact = built("h200", Written())
     facts = describe(artifact.program)
     assert facts["pinned_host_bytes"] == 4 * 2**20
+    assert facts["code_bytes"] == sum(len(described(code).images[0].code) for code in artifact.kernels.values()) > 0
     assert describe(replace(artifact.program, target="cuda -arch=sm_87"))["pinned_host_bytes"] == 0  # its memory is the CPU's
-    line = "budgets are the GPU's memory; beside them the host pins 4.00 MiB for copies"
+    code = enough(facts["code_bytes"])
+    line = f"budgets are the GPU's memory; beside them it keeps {code} of machine code, and the host pins 4.00 MiB for copies"
     artifact.export_library(tmp_path / "model.so")
     assert line in artifact.summary() and line in closing_lines(artifact.program, tmp_path / "model.so", parse_budget("min"))
     told = subprocess.run([sys.executable, "-m", "flexcomp", "inspect", "model.so"], cwd=tmp_path, capture_output=True, text=True)

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +16,15 @@ from flexcomp.compiler.cuda_code import CudaCode, translation_unit
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_87", "sm_90")
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?);")
+# What instructions are for, by what their names begin with; the first that fits.
+_WORK = {
+    "shared memory": ("LDS", "STS"),
+    "loads": ("LD",),
+    "widening": ("I2F", "F2F", "PRMT", "HADD", "HMUL", "I2I"),
+    "conditions": ("ISETP", "LOP", "SHF", "PLOP", "SEL", "P2R", "R2P", "CS2R", "VOTE", "ULOP", "USHF", "UISETP", "USEL"),
+    "addresses": ("IMAD", "IADD", "LEA", "MOV", "IMNMX", "UIMAD", "UIADD", "ULEA", "UMOV", "R2UR", "S2R", "VIADD", "VIMNMX"),
+    "the loop": ("BAR", "BRA", "NOP", "BSSY", "BSYNC", "WARPSYNC"),
+}
 _LABEL = re.compile(r"^(\.L_x_\d+):", re.MULTILINE)
 
 
@@ -78,3 +88,13 @@ def _disassembled(cubin: Path, written_ns: int) -> str:
 
 def share(instructions: Sequence[str], name: str) -> float:
     return sum(name in instruction for instruction in instructions) / len(instructions)
+
+
+def besides(instructions: Sequence[str], name: str) -> str:
+    """What the instructions that are not called `name` are for, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for instruction in instructions:
+        called = re.sub(r"^@\S+\s+", "", instruction)
+        if name not in called:
+            counts[next((work for work, names in _WORK.items() if called.startswith(names)), called.split(".")[0])] += 1
+    return ", ".join(f"{count / len(instructions):.0%} {work}" for work, count in counts.most_common(4))

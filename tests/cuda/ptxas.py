@@ -7,8 +7,8 @@ how many of the threads that a multiprocessor holds it would hold (CUDA C++ Prog
 convolutions and products of matrices also the share of multiply-adds among the instructions of the longest loop, and by what
 it reads shared memory. Each row has the worst of its kernels; with --all every device function has a row.
 
-No kernel may spill. Loops of tiles of 64×64 and more have to be FFMA for 85 % and more, those of smaller ones for 75 %, where
-there are more than three channels, and shared memory is read by 128 bits. It takes some minutes for an architecture.
+No kernel may spill, loops have to be FFMA for 85 % and more, and to read shared memory by 128 bits. What falls short is listed
+with what the loop does besides. It takes some minutes for an architecture.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from tests.cuda.network import lowered_network
 
 NETWORKS = ("resnet50", "vgg19_torch", "mobilenet_v2", "vit_b16")
 WANTED = ("sm_80", "sm_86", "sm_87", "sm_90")
-SHARE = 0.85
-SHARE_OF_SMALL = 0.75  # of 64×32 and 32×32: windows and narrow weights ask for more besides multiplying, next to fewer products
+SHARE = 0.85  # of multiply-adds in the loop over products
 _PRODUCTS = ("direct", "matmul")
 _BATCH = 40  # kernels that nvcc gets at a time
 
@@ -45,8 +44,29 @@ class Row:
     layer: str
     function: nvcc.Function
     occupancy: float  # threads that a multiprocessor holds, as a part of those that it can
-    ffma: float | None  # of the longest loop, where it is one of products
-    reads: frozenset[str]  # instructions that read shared memory there
+    loop: tuple[str, ...]  # the instructions of the longest loop, where it is one of products
+
+    @property
+    def ffma(self) -> float | None:
+        """Multiply-adds, as a part of the loop's instructions."""
+        return nvcc.share(self.loop, "FFMA") if self.loop else None
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Instructions that read shared memory in the loop."""
+        return frozenset(found[0] for found in (re.search(r"LDS[.\w]*", what) for what in self.loop) if found)
+
+    @property
+    def shortcomings(self) -> list[str]:
+        """What it should not do; none: it is as it should be."""
+        found = []
+        if self.function.spilled_nbytes:
+            found.append(f"{self.function.spilled_nbytes} bytes are spilled")
+        if self.loop and self.ffma < SHARE:
+            found.append(f"{self.ffma:.1%} FFMA, beside {nvcc.besides(self.loop, 'FFMA')}")
+        if self.loop and self.reads != {"LDS.128"}:
+            found.append(f"shared memory is read by {', '.join(sorted(self.reads))}")
+        return found
 
 
 def rows_of(networks: Iterable[str], architecture: Architecture, folder: Path) -> Iterator[tuple[str, Row]]:
@@ -77,11 +97,8 @@ def _rows(
         threads = launch.threads[0] * launch.threads[1] * launch.threads[2]
         warps = -(-threads // 32) * 32
         held = architecture.blocks(warps, -(-function.registers // 8) * 8, function.shared_nbytes)
-        ffma, reads = None, frozenset()
-        if kind.split()[0] in _PRODUCTS and (loop := nvcc.longest_loop(cubin, launch.function)):
-            ffma = nvcc.share(loop, "FFMA")
-            reads = frozenset(found[0] for found in (re.search(r"LDS[.\w]*", what) for what in loop) if found)
-        yield Row(kind, layer, function, held * warps / architecture.threads, ffma, reads)
+        loop = nvcc.longest_loop(cubin, launch.function) if kind.split()[0] in _PRODUCTS else ()
+        yield Row(kind, layer, function, held * warps / architecture.threads, tuple(loop))
 
 
 def _printed(name: str, rows: list[Row]) -> str:
@@ -93,17 +110,6 @@ def _printed(name: str, rows: list[Row]) -> str:
         f"{min(ffma):5.0%}" if ffma else "    –", " ".join(reads),
     ]  # fmt: skip
     return f"{name:<44.44} {len(rows):4} {' '.join(worst)}"
-
-
-def falls_short(row: Row) -> bool:
-    """Whether it spills, or its loop does too much besides multiplying."""
-    if row.function.spilled_nbytes:
-        return True
-    tile = re.search(r"(\d+)×(\d+)$", row.kind)
-    if row.ffma is None or tile is None:  # no product, or all of it is unrolled
-        return False
-    share = SHARE if int(tile[1]) * int(tile[2]) >= 64 * 64 else SHARE_OF_SMALL
-    return (row.ffma < share and " 3→" not in row.layer) or row.reads != {"LDS.128"}
 
 
 def main() -> None:
@@ -125,7 +131,8 @@ def main() -> None:
             grouped.setdefault(f"{network} {row.kind}" + f" {row.layer}" * args.all, []).append(row)
         for title, rows in sorted(grouped.items()):
             print(_printed(title, rows))
-        short += [f"{name}: {network} {row.kind} {row.layer}" for network, row in found if falls_short(row)]
+        wanting = ((network, row) for network, row in found if row.shortcomings)
+        short += [f"{name}: {network} {row.kind} {row.layer}: {'; '.join(row.shortcomings)}" for network, row in wanting]
     print("\n".join(["", f"{len(short)} device functions fall short", *short]))
     sys.exit(bool(short))
 

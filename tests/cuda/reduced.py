@@ -1,4 +1,4 @@
-"""The twelve networks that libraries for GPUs are shown with, on small pictures and short prompts; channels and layers stay."""
+"""The thirteen networks that libraries for GPUs are shown with, on small pictures and short prompts; channels and layers stay."""
 
 from __future__ import annotations
 

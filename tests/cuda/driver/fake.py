@@ -25,7 +25,8 @@ class Settings(ctypes.Structure):
     )  # fmt: skip
 
 
-_USUAL = {"architecture": 80, "granularity": 64 << 10, "nbytes": 1 << 30, "fail_with": 999, "version": 12080}
+REFUSED, USELESS = 2, 999  # out of memory; an error after which a context gives nothing else
+_USUAL = {"architecture": 80, "granularity": 64 << 10, "nbytes": 1 << 30, "fail_with": USELESS, "version": 12080}
 
 
 def build(folder: Path) -> Path:
@@ -50,7 +51,8 @@ class Fake:
 
     def set(self, **settings: int) -> None:
         """From now on; what is not named is as usual. Calls, waits and the peak of memory are counted anew."""
-        self._library.FakeSet(ctypes.byref(Settings(**(_USUAL | settings))))
+        self._settings = _USUAL | settings
+        self._library.FakeSet(ctypes.byref(Settings(**self._settings)))
 
     def revive(self) -> None:
         """The context works again."""
@@ -86,6 +88,11 @@ class Fake:
     def fault(self) -> str:
         """What a kernel or a copy did wrong; empty: nothing."""
         return self._library.FakeFault().decode()
+
+    @property
+    def fails_for_good(self) -> bool:
+        """Whether what fails does so because the context is useless from then on."""
+        return self._settings["fail_with"] == USELESS
 
     @property
     def failed(self) -> str:

@@ -1,4 +1,4 @@
-"""Twelve networks from ONNX to outputs on the GPU of tests, against ONNX Runtime: a table, and exit status 1 where one is wrong.
+"""Thirteen networks from ONNX to outputs on the GPU of tests, against ONNX Runtime: a table, exit status 1 where one is wrong.
 
     python -m tests.cuda.driver.networks [NETWORK …] [--integrated]
 

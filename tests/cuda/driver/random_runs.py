@@ -10,18 +10,18 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
 
 import flexcomp
 from flexcomp.errors import FlexcompError
+from flexcomp.program import PAGE
+from flexcomp.runtime import RungInfo
 from tests.cuda.driver import tiny_cuda
-from tests.cuda.driver.fake import Fake, build
-from tests.runtime.tiny import Tiny
+from tests.cuda.driver.fake import REFUSED, USELESS, Fake, build
+from tests.cuda.driver.faults import Plain, Remembering, Subject
 
-PIECE = 64 << 10
-REFUSED, USELESS = 2, 999
+_PIECES = (PAGE, 64 << 10)  # of device memory
 _MOST_CALLS = 600  # until a call fails, if one is to
 
 
@@ -29,53 +29,53 @@ class Wrong(AssertionError):
     """What must not happen."""
 
 
-def session_of(fake: Fake, tiny: Tiny, seed: int, inferences: int, seen: Counter) -> None:
+def session_of(fake: Fake, subject: Subject, ladder: Sequence[RungInfo], seed: int, inferences: int, seen: Counter) -> None:
     """Some inferences of one session; what happened is counted in `seen`. Raises Wrong."""
     chance = random.Random(seed)
-    rungs = tiny.program.rungs
     integrated = chance.random() < 0.3
     faults = chance.random() < 0.5
+    piece = chance.choice(_PIECES)
     settings = {
-        "integrated": integrated, "seed": seed,
+        "integrated": integrated, "seed": seed, "granularity": piece,
         "compute_delay_us": chance.choice((0, 50, 300)), "copy_delay_us": chance.choice((0, 50, 300)),
     }  # fmt: skip
     if faults:
         settings |= {"fail_at": chance.randrange(1, _MOST_CALLS), "fail_with": chance.choice((REFUSED, REFUSED, USELESS))}
     fake.revive()
     fake.set(**settings)
-    most = _pieces(rungs[-1].arena)
     options = {"fail_read_at": chance.randrange(1, 40)} if chance.random() < 0.2 else {}
+    start = chance.choice(ladder)
     try:
-        session = flexcomp.load(tiny.library, budget=chance.choice(rungs).budget, **options)
+        session = flexcomp.load(subject.library, start.budget_bytes, **options)
     except FlexcompError as error:
         _refused(error, faults, options, seen)
         return
-    stop = threading.Event()
-    switcher = threading.Thread(target=_switch, args=(session, [rung.budget for rung in rungs], chance.random(), stop, seen))
+    subject.begin()
+    switcher = _Switcher(fake, session, ladder, start, piece, chance, seen)
     switcher.start()
     try:
         for _ in range(inferences):
-            x = np.random.default_rng(chance.randrange(100)).standard_normal(256).astype("f4")
             try:
-                result = session(x)
+                subject.infer(session)
             except FlexcompError as error:
                 _refused(error, faults, options, seen)
                 continue
-            if not np.allclose(result, tiny.reference(x), rtol=1e-4, atol=1e-5):
-                raise Wrong(f"seed {seed}: a wrong output")
+            except AssertionError as error:
+                raise Wrong(f"seed {seed}: a wrong output") from error
             seen["right"] += 1
     finally:
-        stop.set()
-        switcher.join()
+        switcher.end()
         session.close()
-    if fake.peak > most:
+    if switcher.too_much:
+        raise Wrong(f"seed {seed}: {switcher.too_much}")
+    if fake.peak > (most := _whole(ladder[-1].arena_bytes, piece)):
         raise Wrong(f"seed {seed}: {fake.peak} bytes of device memory, the largest budget takes {most}")
     if fake.fault:
         raise Wrong(f"seed {seed}: {fake.fault}")
 
 
-def _pieces(nbytes: int) -> int:
-    return -(-nbytes // PIECE) * PIECE
+def _whole(nbytes: int, piece: int) -> int:
+    return -(-nbytes // piece) * piece
 
 
 def _refused(error: FlexcompError, faults: bool, options: dict, seen: Counter) -> None:
@@ -84,23 +84,54 @@ def _refused(error: FlexcompError, faults: bool, options: dict, seen: Counter) -
     seen[type(error).__name__] += 1
 
 
-def _switch(session: flexcomp.Session, budgets: list[int], seed: float, stop: threading.Event, seen: Counter) -> None:
-    chance = random.Random(seed)
-    while not stop.wait(chance.random() * 0.02):
-        try:
-            session.set_budget(chance.choice(budgets))
-            seen["switches"] += 1
-        except FlexcompError:
-            seen["refused switches"] += 1
+class _Switcher(threading.Thread):
+    """Changes the budget of a session until it is told to end, and looks at what the device holds behind each change."""
+
+    def __init__(
+        self,
+        fake: Fake,
+        session: flexcomp.Session,
+        ladder: Sequence[RungInfo],
+        start: RungInfo,
+        piece: int,
+        chance: random.Random,
+        seen: Counter,
+    ) -> None:
+        super().__init__()
+        self.too_much = ""  # what was wrong; empty: nothing
+        self._fake, self._session, self._ladder, self._piece, self._seen = fake, session, ladder, piece, seen
+        self._in_force, self._chance, self._ending = start, random.Random(chance.random()), threading.Event()
+
+    def run(self) -> None:
+        while not self._ending.wait(self._chance.random() * 0.02):
+            try:
+                self._in_force = self._session.set_budget(self._chance.choice(self._ladder).budget_bytes)
+                self._seen["switches"] += 1
+            except FlexcompError:  # the budget before stays
+                self._seen["refused switches"] += 1
+            self._look()
+
+    def end(self) -> None:
+        self._ending.set()
+        self.join()
+
+    def _look(self) -> None:
+        """Nobody else changes budgets: what is in force now is so until the next change."""
+        used, most = self._fake.used, _whole(self._in_force.arena_bytes, self._piece)
+        # What a device refuses for good it does not give back, either.
+        if used > most and not (self._fake.failed and self._fake.fails_for_good):
+            self.too_much = f"{used} bytes of device memory, the budget in force takes {most}"
 
 
-def run(fake: Fake, tiny: Tiny, runs: int, seed: int = 0) -> Counter:
+def run(fake: Fake, subject: Subject, runs: int, seed: int = 0) -> Counter:
     """At least so many inferences, in sessions of ten. Raises Wrong with the seed of the session that went wrong."""
     seen: Counter = Counter()
     fake.set()
+    with flexcomp.load(subject.library) as session:
+        ladder = session.ladder
     while (done := sum(seen[kind] for kind in seen if "switches" not in kind)) < runs:
         before = fake.live
-        session_of(fake, tiny, seed, min(10, runs - done), seen)
+        session_of(fake, subject, ladder, seed, min(10, runs - done), seen)
         left = fake.live
         if left != before:
             raise Wrong(f"seed {seed}: left {left}, before it was {before}")
@@ -112,8 +143,9 @@ def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
     with tempfile.TemporaryDirectory() as folder:
         fake = Fake(build(Path(folder)))
-        tiny = tiny_cuda.export(Path(folder) / "tiny.so")
-        print(dict(run(fake, tiny, runs)))
+        subjects = {"tiny": Plain(tiny_cuda.export(Path(folder) / "tiny.so")), "states": Remembering(Path(folder))}
+        for name, subject in subjects.items():
+            print(f"{name}: {dict(run(fake, subject, runs))}", flush=True)
 
 
 if __name__ == "__main__":

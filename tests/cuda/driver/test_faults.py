@@ -3,6 +3,7 @@
 import pytest
 
 from tests.cuda.driver import faults
+from tests.cuda.driver.fake import REFUSED, USELESS
 
 
 @pytest.fixture(scope="module")
@@ -11,7 +12,7 @@ def subjects(tmp_path_factory, device_kernels):
 
 
 @pytest.mark.parametrize("integrated", [0, 1])
-@pytest.mark.parametrize("code", [faults.REFUSED, faults.USELESS])
+@pytest.mark.parametrize("code", [REFUSED, USELESS])
 @pytest.mark.parametrize("name", ["tiny", "ahead, warm", "states"])
 def test_calls_that_fail_once(fake, subjects, name, code, integrated):
     failed = faults.try_calls(fake, subjects[name], code, integrated=integrated, stride=11 if name == "tiny" else 23)

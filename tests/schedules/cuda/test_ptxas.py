@@ -40,7 +40,7 @@ def kernels(architecture):
 
 
 @pytest.mark.skipif(nvcc.nvcc() is None, reason="needs nvcc")
-@pytest.mark.parametrize("name", ["sm_75", "sm_90"])  # test_conv.py has others
+@pytest.mark.parametrize("name", nvcc.ARCHITECTURES)
 def test_nothing_spills(name, tmp_path):
     architecture = ARCHITECTURES[name]
     codes = {function: cuda_code(func, architecture, function) for function, func in kernels(architecture).items()}
