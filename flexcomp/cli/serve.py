@@ -13,7 +13,7 @@ from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, finit
 from flexcomp.cli.names import known_option, named_libraries, numbers_of
 from flexcomp.cli.supervise import pass_signals_on
 from flexcomp.errors import FlexcompError, InputError
-from flexcomp.runtime import Budget, Pool, parse_budget, read_summary
+from flexcomp.runtime import SHARING, Budget, Pool, parse_budget, read_summary
 from flexcomp.runtime.watch import source_of
 from flexcomp.serving import FORMATS
 from flexcomp.units import human_bytes
@@ -24,7 +24,7 @@ def serve(
     libraries: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[[NAME=]LIBRARY]...", help="Libraries of `flexcomp build`, loaded at once; NAME is the file's, without .so."
+            metavar="[NAME=]LIBRARY", help="Libraries of `flexcomp build`, loaded at once; NAME is the file's, without .so."
         ),
     ] = None,
     repository: Annotated[
@@ -48,6 +48,9 @@ def serve(
     deadline: Annotated[
         list[str] | None, typer.Option(metavar="NAME=100", help="Milliseconds for a request that names no time itself.")
     ] = None,
+    strategy: Annotated[
+        str, known_option(SHARING, "How models share the budget: the best shares, or SwapNet's rule")
+    ] = "exact",
     watch: Annotated[
         str | None,
         typer.Option(help="Follow what the system leaves, up to --budget: cgroup, pressure, or a control group's folder."),
@@ -115,7 +118,7 @@ def serve(
         keep_freed_memory()
         with ExitStack() as held:
             listening = held.enter_context(bind(host, port, token is not None))
-            pool = held.enter_context(Pool(models_budget, lanes, threads, queue=queue))
+            pool = held.enter_context(Pool(models_budget, lanes, threads, queue=queue, strategy=strategy))
             models = Models(pool, named, repository, options)
             for name in loaded:
                 began = time.monotonic()

@@ -70,7 +70,7 @@ def _server(app: FastAPI, service: Service) -> None:
 
     @app.get("/v2/health/ready")
     async def ready() -> Response:
-        return Response(status_code=BAD if service.ending else 200)
+        return Response(status_code=BAD if service.ending or not service.models.all_ready() else 200)
 
     @app.get("/v2")
     async def metadata() -> Response:
@@ -78,7 +78,7 @@ def _server(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        return Response(await asyncio.to_thread(service.metrics.text), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _models(app: FastAPI, service: Service) -> None:

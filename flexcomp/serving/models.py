@@ -73,6 +73,10 @@ class Models:
         if (reason := self._broken(name)) is not None:
             raise Refusal(UNKNOWN, f"the model {_shown(name)} cannot run: {reason}")
 
+    def all_ready(self) -> bool:
+        """Whether all that are loaded can run: what the protocol calls a server that is ready. One without models is."""
+        return all(self._broken(name) is None for name in self.names)
+
     def index(self) -> list[dict[str, str]]:
         """What there is, loaded or not, as the protocol lists it."""
         listed = []
@@ -137,7 +141,10 @@ class Models:
 
     def _broken(self, name: str) -> str | None:
         """Why a model that the pool has cannot run any more."""
-        return self._pool.stats()["models"].get(name, {}).get("broken")
+        try:
+            return self._pool.broken(name)
+        except InputError:  # removed just now
+            return None
 
     def _reason(self, name: str) -> str:
         return self._reasons.get(name, "not loaded yet")
