@@ -7,11 +7,12 @@ out; and of requests in advance none is begun: the connection is closed behind t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anyio
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from .answers import BAD, TOO_LONG_A_HEAD
 
@@ -86,6 +87,7 @@ class Connection(HttpToolsProtocol):
         self._beside_nbytes = 0
         self._unset_keepalive_if_required()
         super().on_headers_complete()
+        self.cycle.receive = partial(_received, self.cycle)
         if self.parser.should_upgrade():  # to nothing that is known here
             self.cycle.keep_alive = False
 
@@ -132,3 +134,18 @@ class Connection(HttpToolsProtocol):
             ]
             self.transport.write(b"".join([*head, words.encode()]))
         self.transport.close()
+
+
+async def _received(cycle: RequestResponseCycle) -> dict[str, Any]:
+    """As the cycle's own `receive`, but what has arrived of a body is handed on itself, not a copy of it."""
+    if cycle.waiting_for_100_continue and not cycle.transport.is_closing():
+        cycle.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        cycle.waiting_for_100_continue = False
+    if not cycle.disconnected and not cycle.response_complete:
+        cycle.flow.resume_reading()
+        await cycle.message_event.wait()
+        cycle.message_event.clear()
+    if cycle.disconnected or cycle.response_complete:
+        return {"type": "http.disconnect"}
+    body, cycle.body = cycle.body, bytearray()
+    return {"type": "http.request", "body": body, "more_body": cycle.more_body}

@@ -108,7 +108,10 @@ async def read_body(headers: Headers, receive: Receive, share: Share, most_nbyte
             if nbytes > share.nbytes:
                 _bound(nbytes, most_nbytes)
                 share.hold(nbytes)
-            body += chunk
+            if body or not isinstance(chunk, bytearray):
+                body += chunk
+            else:
+                body = chunk
     if reading.cancelled_caught:
         words = f"of the body, {len(body)} bytes arrived in {allowed_s:g} seconds"
         raise Refusal(LATE_BODY, words, headers={"Connection": "close"})
