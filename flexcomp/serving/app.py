@@ -118,7 +118,7 @@ def _repository(app: FastAPI, service: Service) -> None:
     async def parameters(request: Request, known: dict[str, type]) -> dict[str, Any]:
         """The JSON object in the body, if there is one, whose known entries have their types."""
         with service.room.share() as share:
-            body = await read_body(request.headers, request.receive, share, _MOST_NBYTES, service.within_s)
+            body = await read_body(request.scope, request.receive, share, _MOST_NBYTES, service.within_s)
             try:
                 asked = json.loads(body) if body.strip() else {}
             except (ValueError, RecursionError) as error:

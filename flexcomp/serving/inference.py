@@ -131,7 +131,7 @@ async def _answered(
     """The answer, and how much of it is JSON (`protocol.write_response`). What it takes is in `share` from its body on."""
     headers = Headers(scope=scope)
     header_s = _timeout(headers.get(TIMEOUT))
-    asked = await _asked(service, headers, receive, model, share, account)
+    asked = await _asked(service, scope, headers, receive, model, share, account)
     if service.ending:
         raise ending()
     within = [seconds for seconds in (header_s, asked.timeout_s) if seconds is not None]
@@ -141,10 +141,10 @@ async def _answered(
 
 
 async def _asked(
-    service: Service, headers: Headers, receive: Receive, model: Model, share: Share, account: _Account
+    service: Service, scope: Scope, headers: Headers, receive: Receive, model: Model, share: Share, account: _Account
 ) -> protocol.Request:
     """The request. `share` has what it takes until its answer is sent."""
-    body = await read_body(headers, receive, share, min(model.most_nbytes, service.room.nbytes), service.within_s)
+    body = await read_body(scope, receive, share, min(model.most_nbytes, service.room.nbytes), service.within_s)
     account.read_nbytes = len(body)
     json_nbytes = protocol.json_nbytes(headers.get(protocol.HEADER), len(body))
     taken_nbytes = protocol.parsed_nbytes(body, json_nbytes) if json_nbytes > _QUICK_NBYTES else 0

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from flexcomp.units import human_bytes
 
 from .answers import BAD, BUSY, ENDING, LATE_BODY, TOO_LARGE, UNSUPPORTED, Refusal, error_answer
+from .connection import INTO
 
 _AGAIN_S = 1.0
 _DIGITS = 18  # of a length that anybody could mean
@@ -80,12 +81,13 @@ class Share:
         self.nbytes = nbytes
 
 
-async def read_body(headers: Headers, receive: Receive, share: Share, most_nbytes: int, within_s: float) -> bytearray:
+async def read_body(scope: Scope, receive: Receive, share: Share, most_nbytes: int, within_s: float) -> bytearray:
     """The body, whose bytes count in `share`. Raises Refusal, starlette's ClientDisconnect.
 
     A length that is above `most_nbytes` is refused before anything is read, a body without a length where it gets there. It has
     to arrive in `within_s` seconds, and not much slower than _LEAST_RATE: what it has announced others cannot have.
     """
+    headers = Headers(scope=scope)
     if (coding := headers.get("content-encoding", "identity").strip().lower()) not in ("identity", ""):
         raise Refusal(
             UNSUPPORTED, f"a body in {coding[:40]!r} is not supported: send it as it is", headers={"Accept-Encoding": "identity"}
@@ -94,26 +96,32 @@ async def read_body(headers: Headers, receive: Receive, share: Share, most_nbyte
     if declared is not None:
         _bound(declared, most_nbytes)
         share.hold(declared)
-    body = bytearray()  # which, unlike bytes, arrays may share
-    began, more = anyio.current_time(), True
-    with anyio.CancelScope() as reading:
-        while more:
-            allowed_s = min(within_s, _UNHURRIED_S + len(body) / _LEAST_RATE)
-            reading.deadline = began + allowed_s
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            chunk, more = message.get("body", b""), message.get("more_body", False)
-            nbytes = len(body) + len(chunk)
-            if nbytes > share.nbytes:
-                _bound(nbytes, most_nbytes)
-                share.hold(nbytes)
-            if body or not isinstance(chunk, bytearray):
-                body += chunk
-            else:
-                body = chunk
+    read_into = scope["state"].get(INTO, lambda where: None)
+    body = bytearray(declared or 0)  # which, unlike bytes, arrays may share
+    nbytes, more = 0, True
+    began = anyio.current_time()
+    try:
+        with anyio.CancelScope() as reading:
+            while more:
+                allowed_s = min(within_s, _UNHURRIED_S + nbytes / _LEAST_RATE)
+                reading.deadline = began + allowed_s
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                chunk, more = message.get("body", b""), message.get("more_body", False)
+                nbytes += message.get("placed", 0)
+                end = nbytes + len(chunk)
+                if end > share.nbytes:
+                    _bound(end, most_nbytes)
+                    share.hold(end)
+                body[nbytes:end] = chunk
+                nbytes = end
+                if more and nbytes < len(body):
+                    read_into(memoryview(body)[nbytes:])
+    finally:
+        read_into(None)
     if reading.cancelled_caught:
-        words = f"of the body, {len(body)} bytes arrived in {allowed_s:g} seconds"
+        words = f"of the body, {nbytes} bytes arrived in {allowed_s:g} seconds"
         raise Refusal(LATE_BODY, words, headers={"Connection": "close"})
     return body
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import threading
 import time
+import zlib
 from contextlib import suppress
 
 import pytest
@@ -13,7 +15,8 @@ import uvicorn
 import uvloop
 from servers import answer_on, status_of
 
-from flexcomp.serving.connection import MOST_BESIDE_NBYTES, MOST_HEADERS, SENT, Connection
+from flexcomp.serving.connection import INTO, MOST_BESIDE_NBYTES, MOST_HEADERS, SENT, Arrivals
+from flexcomp.serving.limits import Room, read_body
 
 _IDLE_S = 1
 _LARGE = 64 << 20
@@ -28,6 +31,19 @@ class Application:
 
     async def __call__(self, scope, receive, send) -> None:
         self.begun += 1
+        if scope["path"] == "/into":
+            with Room(1 << 24).share() as share:
+                body = await read_body(scope, receive, share, 1 << 24, 10)
+            await self._answer(scope, send, b"%d %d" % (len(body), zlib.crc32(body)))
+            return
+        if scope["path"] == "/half":
+            declared = int(dict(scope["headers"])[b"content-length"])
+            body = bytearray(declared - len((await receive())["body"]))
+            scope["state"][INTO](memoryview(body))
+            placed = (await receive())["placed"]
+            scope["state"][INTO](None)
+            await self._answer(scope, send, b"half" if 0 < placed < len(body) else b"%d" % placed)
+            return
         nbytes, message = 0, {"more_body": True}
         while message["more_body"]:
             message = await receive()
@@ -37,6 +53,9 @@ class Application:
         if scope["path"] == "/slow":
             await asyncio.sleep(0.3)
         text = b"a" * _LARGE if scope["path"] == "/large" else b"%d %d" % (len(scope["headers"]), nbytes)
+        await self._answer(scope, send, text)
+
+    async def _answer(self, scope, send, text: bytes) -> None:
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(text))]}
         )
@@ -55,7 +74,7 @@ def application():
 def address(application):
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        application, http=Connection, ws="none", lifespan="off", log_config=None, timeout_keep_alive=_IDLE_S
+        application, http=Arrivals, ws="none", lifespan="off", log_config=None, timeout_keep_alive=_IDLE_S
     )
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None
@@ -133,6 +152,25 @@ def test_one_after_the_other_is_answered(connection):
     for _ in range(3):
         connection.sendall(b"POST / HTTP/1.1\r\nContent-Length: 200000\r\n\r\n" + b"a" * 200_000)
         assert said(answer_on(connection)) == b"1 200000"
+
+
+def test_a_body_arrives_whole_wherever_it_is_read_to(connection):
+    for size, piece in ((0, 1), (1, 1), (70_000, 999), (600_000, 65_536), (5_000_000, 1_000_001)):
+        body = random.Random(size).randbytes(size)
+        connection.sendall(b"POST /into HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % size)
+        for begin in range(0, size, piece):
+            connection.sendall(body[begin : begin + piece])
+        assert said(answer_on(connection)) == b"%d %d" % (size, zlib.crc32(body))
+
+
+def test_one_that_nobody_wants_any_more_is_read_to_its_end(connection):
+    for _ in range(3):
+        connection.sendall(b"POST /half HTTP/1.1\r\nContent-Length: 3000000\r\n\r\n" + b"a" * 500_000)
+        time.sleep(0.1)
+        connection.sendall(b"a" * 500_000)
+        assert said(answer_on(connection)) == b"half"
+        connection.sendall(b"a" * 2_000_000 + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert said(answer_on(connection)) == b"1 0"
 
 
 def test_trailers_are_no_headers(connection):
