@@ -38,7 +38,9 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._buffer: memoryview = vars(self.config).setdefault(_BUFFER, memoryview(bytearray(_READ_NBYTES)))
+        if not hasattr(self.config, _BUFFER):
+            setattr(self.config, _BUFFER, memoryview(bytearray(_READ_NBYTES)))
+        self._buffer: memoryview = getattr(self.config, _BUFFER)
         self._beside_nbytes = 0  # since the last byte of a body
         self._unread_nbytes = -1  # of a body, where its length is known
         self._left_nbytes = 0  # of these, what goes past the parser
@@ -144,6 +146,10 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._beside_nbytes = 0
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        del self.cycle.receive  # or it would keep itself
+        super().on_response_complete()
 
     async def sent(self, within_s: float) -> None:
         """Wait until the system has all that was answered; a client that does not let it loses the connection."""
