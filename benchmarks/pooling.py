@@ -8,11 +8,12 @@
 
 `memory`: requests, budgets, models added and removed at random, by four threads; resident memory is looked at every millisecond,
 over what the process holds with all models added and nothing run, beside the budget then in force. The exit status is 1 if
-it exceeds that by more than 4 MiB + 1.5 MiB per model, or an output is wrong. `shares`: how long `set_budget` takes on
-models that are idle, and warm. `lanes`: inferences a second by two lanes and by one. `deadlines`: requests at even times, 70 %
-and 150 % of what one lane can do; how many that were admitted end too late, and how long the longest took. `evicting`: models in
-turn within what both together need, and within less; a pool's inferences a second over those of whole networks that make room for
-each other.
+it exceeds that by more than 4 MiB + 1.5 MiB per model, or an output is wrong; then the same inside a control group that allows
+no more than that, where the system ends a process that needs it. `shares`: how long `set_budget` takes on models that are idle,
+and warm. `lanes`: inferences a second by two lanes and by one. `deadlines`: requests at even times and in bursts, 70 % and 150 %
+of what the plan predicts that one lane can do; how many that were admitted end too late, and how long the longest took.
+`evicting`: models in turn within what both together need, and within less; a pool's inferences a second over those of whole
+networks that make room for each other.
 """
 
 from __future__ import annotations
@@ -32,106 +33,12 @@ from pathlib import Path
 import numpy as np
 
 import flexcomp
+from benchmarks.pooled_memory import memory, memory_in_groups, same
 from benchmarks.scenarios.tasks import example
-from flexcomp.errors import BudgetError, InputError, RefusedError
-from flexcomp.runtime import ladder_of, least_bytes, read_info
+from flexcomp.errors import BudgetError, RefusedError
+from flexcomp.runtime import ladder_of, read_info
 
-_SPARE, _SPARE_PER_MODEL = 4 << 20, 3 << 19
-
-
-def spare_nbytes(models: int) -> int:
-    """What a pool of so many models may hold beside its budget."""
-    return _SPARE + _SPARE_PER_MODEL * models
-
-
-class Held:
-    """Resident bytes of a process, looked at every millisecond, over those of now; `allowed` may change."""
-
-    def __init__(self, allowed: int, file: Path = Path("/proc/self/statm")) -> None:
-        self._file = file
-        self.idle, self.worst, self.looks = self._now(), -(10**12), 0
-        self._allowed, self._ended = [allowed], False
-        self._thread = threading.Thread(target=self._look)
-        self._thread.start()
-
-    def allow(self, nbytes: int) -> None:
-        """Until a budget is in force the one before it counts, too."""
-        self._allowed.append(nbytes)
-
-    def in_force(self) -> None:
-        """From now on only the last one."""
-        self._allowed = self._allowed[-1:]
-
-    def end(self) -> None:
-        """Stop looking."""
-        self._ended = True
-        self._thread.join()
-
-    def _now(self) -> int:
-        return int(self._file.read_text().split()[1]) * 4096
-
-    def _look(self) -> None:
-        while not self._ended:
-            allowed = max(self._allowed)
-            self.worst = max(self.worst, self._now() - self.idle - max(allowed, *self._allowed))
-            self.looks += 1
-            time.sleep(1e-3)
-
-
-def memory(libraries: Sequence[Path], requests: int, seed: int) -> bool:
-    """Whether all was right."""
-    chance = random.Random(seed)
-    ladders = [ladder_of(read_info(library)) for library in libraries]
-    names = [library.stem for library in libraries]
-    least = least_bytes(ladders)
-    with flexcomp.Pool(10**12) as pool:
-        for name, library in zip(names, libraries, strict=True):
-            pool.add(name, library)
-        most = pool.plan().most_bytes
-        inputs = {name: example(pool.inputs(name)) for name in names}
-        expected = {name: pool.run(name, inputs[name]) for name in names}
-    with flexcomp.Pool(most) as pool:
-        for name, library in zip(names, libraries, strict=True):
-            pool.add(name, library)
-        held = Held(most)
-        left, wrong = threading.Semaphore(requests), []
-
-        def ask(seed: int) -> None:
-            own = random.Random(seed)
-            while left.acquire(blocking=False):
-                name = own.choice(names)
-                try:
-                    outputs = pool.run(name, inputs[name])
-                except (InputError, RefusedError):
-                    continue  # removed just now
-                for key, array in outputs.items():
-                    scale = np.abs(expected[name][key]).max()
-                    if not np.allclose(array, expected[name][key], rtol=0, atol=1e-3 * scale):
-                        wrong.append(name)
-
-        threads = [threading.Thread(target=ask, args=(chance.random(),)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        changes = 0
-        while any(thread.is_alive() for thread in threads):
-            time.sleep(chance.uniform(0, 0.1))
-            if chance.random() < 0.7:
-                budget = chance.randint(least, most)
-                held.allow(budget)
-                pool.set_budget(budget)
-                held.in_force()
-            else:
-                at = chance.randrange(len(names))
-                pool.remove(names[at])
-                pool.add(names[at], libraries[at], urgency=chance.uniform(0.5, 4))
-            changes += 1
-        held.end()
-    limit = spare_nbytes(len(names))
-    print(
-        f"{requests} requests, {changes} changes, {held.looks} looks: at worst {held.worst / 2**20:.2f} MiB over the budget in "
-        f"force (limit {limit / 2**20:.1f}), {len(wrong)} wrong"
-    )
-    return held.worst <= limit and not wrong
+_BURST = 4  # requests of a model at once
 
 
 def share(libraries: Sequence[Path], changes: int, seed: int) -> bool:
@@ -142,32 +49,34 @@ def share(libraries: Sequence[Path], changes: int, seed: int) -> bool:
             pool.add(library.stem, library)
         plan = pool.plan()
         inputs = {name: example(pool.inputs(name)) for name in pool.models}
-        taken = []
+        expected = {name: pool.run(name, inputs[name]) for name in pool.models}
+        taken, wrong = [], 0
         for change in range(changes):
             budget = chance.randint(plan.least_bytes, plan.most_bytes)
             begin = time.perf_counter()
             pool.set_budget(budget)
             taken.append(1e3 * (time.perf_counter() - begin))
             if change % 50 == 0:
-                for name in pool.models:
-                    pool.run(name, inputs[name])
+                wrong += sum(not same(pool.run(name, inputs[name]), expected[name]) for name in pool.models)
     taken.sort()
     most = taken[int(0.99 * changes)]
-    print(f"{changes} changes: median {statistics.median(taken):.2f} ms, 99 % {most:.2f}, worst {taken[-1]:.2f}")
-    return most <= 10
+    median = statistics.median(taken)
+    print(f"{changes} changes: median {median:.2f} ms, 99 % {most:.2f}, worst {taken[-1]:.2f}; {wrong} outputs wrong")
+    return most <= 10 and not wrong
 
 
-def throughput(pool: flexcomp.Pool, seconds: float) -> float:
-    """Inferences a second, two of every model waiting at all times."""
+def throughput(pool: flexcomp.Pool, seconds: float, expected: dict[str, dict[str, np.ndarray]]) -> tuple[float, int]:
+    """(inferences a second, two of every model waiting at all times; how many of the last ones are wrong)."""
     inputs = {name: example(pool.inputs(name)) for name in pool.models}
     for name in pool.models:
         pool.run(name, inputs[name])
+    last: dict[int, tuple[str, dict]] = {}
     done = [0] * (2 * len(pool.models))
     end = time.perf_counter() + seconds
 
     def ask(index: int, name: str) -> None:
         while time.perf_counter() < end:
-            pool.run(name, inputs[name])
+            last[index] = name, pool.run(name, inputs[name])
             done[index] += 1
 
     threads = [threading.Thread(target=ask, args=(i, name)) for i, name in enumerate(2 * list(pool.models))]
@@ -175,7 +84,7 @@ def throughput(pool: flexcomp.Pool, seconds: float) -> float:
         thread.start()
     for thread in threads:
         thread.join()
-    return sum(done) / seconds
+    return sum(done) / seconds, sum(not same(outputs, expected[name]) for name, outputs in last.values())
 
 
 def lanes(libraries: Sequence[Path], seconds: float) -> bool:
@@ -184,15 +93,22 @@ def lanes(libraries: Sequence[Path], seconds: float) -> bool:
     for pool in pools.values():
         for library in libraries:
             pool.add(library.stem, library)
+    expected = {}
+    for library in libraries:
+        with flexcomp.load(library) as session:
+            expected[library.stem] = session.run(example(session.inputs))
     found: dict[int, list[float]] = {1: [], 2: []}
+    wrong = 0
     for _ in range(3):
         for count, pool in pools.items():
-            found[count].append(throughput(pool, seconds / 3))
+            rate, mistakes = throughput(pool, seconds / 3, expected)
+            found[count].append(rate)
+            wrong += mistakes
     one, two = (statistics.median(found[count]) for count in (1, 2))
-    print(f"one lane {one:.1f}, two lanes {two:.1f} inferences a second: {two / one:.2f} times")
+    print(f"one lane {one:.1f}, two lanes {two:.1f} inferences a second: {two / one:.2f} times; {wrong} outputs wrong")
     for pool in pools.values():
         pool.close()
-    return two >= 1.7 * one
+    return two >= 1.7 * one and not wrong
 
 
 def deadlines(libraries: Sequence[Path], seconds: float) -> bool:
@@ -202,23 +118,21 @@ def deadlines(libraries: Sequence[Path], seconds: float) -> bool:
         for library in libraries:
             pool.add(library.stem, library)
         inputs = {name: example(pool.inputs(name)) for name in pool.models}
-        alone = {name: _seconds_of(pool, name, inputs[name]) for name in pool.models}
+        for name in pool.models:  # what a lane takes more than is predicted, the pool learns
+            for _ in range(9):
+                pool.run(name, inputs[name])
+        plan = pool.plan().models
+        for model in plan:
+            print(f"{model.name}: {model.predicted_ms:.2f} ms predicted, {model.likely_ms:.2f} likely")
         for load in (0.7, 1.5):
-            right &= _offer(pool, inputs, {name: len(alone) * alone[name] / load for name in alone}, load, seconds)
+            for burst in (1, _BURST):
+                periods = {model.name: len(plan) * model.predicted_ms * 1e-3 * burst / load for model in plan}
+                right &= _offer(pool, inputs, periods, burst, load, seconds)
     return right
 
 
-def _seconds_of(pool: flexcomp.Pool, name: str, inputs: dict[str, np.ndarray]) -> float:
-    times = []
-    for _ in range(9):
-        begin = time.perf_counter()
-        pool.run(name, inputs)
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times[1:])
-
-
-def _offer(pool: flexcomp.Pool, inputs: dict, periods: dict[str, float], load: float, seconds: float) -> bool:
-    """Requests of every model at even times; whether those that were admitted ended in time, or at all."""
+def _offer(pool: flexcomp.Pool, inputs: dict, periods: dict[str, float], burst: int, load: float, seconds: float) -> bool:
+    """So many requests of every model at once, at even times; whether those that were admitted ended in time, or at all."""
     parts: list[float] = []  # of its deadline that each took; infinite if it was dropped
 
     def note(future: flexcomp.runtime.PoolFuture, name: str, asked: float) -> None:
@@ -228,6 +142,7 @@ def _offer(pool: flexcomp.Pool, inputs: dict, periods: dict[str, float], load: f
         (i * period + period * k / len(periods), name)
         for k, (name, period) in enumerate(periods.items())
         for i in range(int(seconds / period))
+        for _ in range(burst)
     )
     begin, refused = time.perf_counter(), 0
     for at, name in times:
@@ -240,10 +155,10 @@ def _offer(pool: flexcomp.Pool, inputs: dict, periods: dict[str, float], load: f
             future.add_done_callback(partial(note, name=name, asked=time.perf_counter()))
     while len(parts) < len(times) - refused:
         time.sleep(0.01)
-    late, worst = sum(part > 1 for part in parts) / len(parts), max(parts)
+    late, worst = sum(part > 1 for part in parts) / max(1, len(parts)), max(parts, default=0)
     print(
-        f"{100 * load:.0f} %: {len(times)} requests, {refused} refused, {100 * late:.2f} % of those admitted late, "
-        f"the longest took {worst:.2f} of its deadline"
+        f"{100 * load:.0f} %, {burst} at once: {len(times)} requests, {refused} refused, "
+        f"{100 * late:.2f} % of those admitted late, the longest took {worst:.2f} of its deadline"
     )
     return late <= 0.01 if load < 1 else worst < math.inf
 
@@ -316,9 +231,12 @@ def main() -> int:
     parser.add_argument("--changes", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--facts", type=Path, help=argparse.SUPPRESS)  # of the processes that `memory` starts
     asked = parser.parse_args()
     right = {
-        "memory": lambda: memory(asked.libraries, asked.requests, asked.seed),
+        "memory": lambda: memory(asked.libraries, asked.requests, asked.seed, asked.facts)
+        if asked.facts
+        else memory_in_groups(asked.libraries, asked.requests, asked.seed),
         "shares": lambda: share(asked.libraries, asked.changes, asked.seed),
         "lanes": lambda: lanes(asked.libraries, asked.seconds),
         "deadlines": lambda: deadlines(asked.libraries, asked.seconds),

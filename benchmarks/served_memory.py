@@ -3,9 +3,10 @@
     python -m benchmarks.served_memory a.so b.so c.so [--requests 10000] [--seed 1]
 
 Its resident memory is looked at every millisecond, over what it was with all models loaded and nothing asked, beside the budget
-in force, which follows a file as if a control group's limit changed. Then the same inside a control group that allows just
-what the first run was held to: the system ends a process that needs more. The exit status is 1 if an answer is wrong, if
-the server exceeds the budget by more than 4 MiB + 1.5 MiB per model, or if the group's limit ended it.
+in force, its part for requests included. That follows a file as if a control group's limit changed. Then the same inside a
+control group that allows just what the first run was held to: the system ends a process that needs more. The exit status
+is 1 if an answer is wrong, if the server exceeds the budget by more than 4 MiB + 1.5 MiB per model, or if the group's limit
+ended it.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ import httpx
 
 import flexcomp
 from benchmarks.cgroup import MemoryGroup, is_available, memory_group
-from benchmarks.pooling import Held, spare_nbytes
+from benchmarks.pooled_memory import Held, spare_nbytes
 from benchmarks.serving import EXPECTED, HEADER, Client, served
 from flexcomp.runtime import ladder_of, least_bytes, read_info
 
 _CLIENTS = 4
 _GONE = 404  # a model that was unloaded just now
 _MIXED = 0.7  # of the changes, those of the budget
+_ROOM_NBYTES = 4 << 20  # for requests, of the budget
 _PATIENCE_S = 2.5  # in which it grows, if it has to: a watch waits for two
 
 
@@ -82,24 +84,24 @@ class Clients:
 def run(
     libraries: list[Path], clients: list[Client], asked: argparse.Namespace, budgets: range, group: MemoryGroup
 ) -> tuple[int, int, list[str]]:
-    """(anonymous bytes of an idle server, the most above the budget in force, what went wrong)."""
+    """(anonymous bytes of an idle server, the most above the budget in force, what went wrong); `budgets` are those of models."""
     chance = random.Random(asked.seed)
     with tempfile.TemporaryDirectory() as folder:
         limit = Path(folder) / "memory.max"
         limit.write_text(str(1 << 40))
-        options = ["--watch", folder, "--request-memory", "4MiB"]
+        options = ["--watch", folder, "--request-memory", str(_ROOM_NBYTES)]
         with contextlib.ExitStack() as stack:
-            url, process = stack.enter_context(served(libraries, str(budgets.stop), *options, prefix=group.prefix))
+            url, process = stack.enter_context(served(libraries, str(budgets.stop + _ROOM_NBYTES), *options, prefix=group.prefix))
             web = stack.enter_context(httpx.Client(base_url=url, timeout=60))
             idle = group.anonymous_nbytes()
-            held = Held(budgets.stop, Path(f"/proc/{process.pid}/statm"))
+            held = Held(budgets.stop + _ROOM_NBYTES, Path(f"/proc/{process.pid}/statm"))
             asking = Clients(url, clients, asked.requests, asked.seed)
             changes = 0
             while asking.busy and process.is_running():
                 time.sleep(chance.uniform(0, 0.1))
                 if chance.random() < _MIXED:
                     budget, before = chance.choice(budgets), _held_nbytes(web)[0]
-                    held.allow(budget)
+                    held.allow(budget + _ROOM_NBYTES)
                     limit.write_text(str(budget))
                     until = time.monotonic() + (_PATIENCE_S if budget > before else 0)
                     while asking.busy and (max(_held_nbytes(web)) > budget or time.monotonic() < until):
@@ -148,12 +150,14 @@ def main() -> None:
     with memory_group(1 << 50) as group:
         idle, worst, faults = run(asked.libraries, clients, asked, budgets, group)
     print(f"limit {spare / 2**20:.1f} MiB: {'held' if worst <= spare else 'exceeded'}")
-    with memory_group(idle + budgets.stop + spare) as group:
+    inside = idle + budgets.stop + _ROOM_NBYTES + spare
+    with memory_group(inside) as group:
         _, again, more = run(asked.libraries, clients, asked, budgets, group)
-        print(f"inside a group of {(idle + budgets.stop + spare) / 2**20:.1f} MiB: {group.facts()}")
+        facts = group.facts()
+    print(f"inside a group of {inside / 2**20:.1f} MiB: {'held' if again <= spare else 'exceeded'}; {facts}")
     for fault in (faults + more)[:5]:
         print(fault)
-    sys.exit(bool(faults or more or max(worst, again) > spare))
+    sys.exit(bool(faults or more or facts["kills"] or max(worst, again) > spare))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,23 @@ def library_names(libraries: Sequence[Path]) -> list[str]:
     return names
 
 
+def named_libraries(given: Sequence[Path]) -> dict[str, Path]:
+    """By name, what arguments [NAME=]LIBRARY say; a library without a NAME is called as its file. Raises InputError."""
+    found: dict[str, Path] = {}
+    for one in given:
+        name, separator, rest = str(one).partition("=")
+        if not separator or "/" in name or one.exists():
+            name, path = one.stem, one
+        else:
+            path = Path(rest)
+        if not name or not name.isprintable():
+            raise InputError(f"{str(one)!r} is not NAME=LIBRARY, with a name that can be printed")
+        if name in found:
+            raise InputError(f"two libraries are called {name}: name one of them, as in other={path}")
+        found[name] = path
+    return found
+
+
 def numbers_of(
     options: Sequence[str], names: Sequence[str] | None, hint: str, default: float | None = None
 ) -> dict[str, float]:

@@ -10,23 +10,27 @@ from typing import Annotated
 import typer
 
 from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, finite
-from flexcomp.cli.names import known_option, library_names, numbers_of
+from flexcomp.cli.names import known_option, named_libraries, numbers_of
 from flexcomp.cli.supervise import pass_signals_on
 from flexcomp.errors import FlexcompError, InputError
-from flexcomp.runtime import Budget, Pool, ladder_of, parse_budget, read_summary, shares
+from flexcomp.runtime import SHARING, Budget, Pool, parse_budget, read_summary
 from flexcomp.runtime.watch import source_of
 from flexcomp.serving import FORMATS
 from flexcomp.units import human_bytes
 
 
 def serve(
-    budget: Annotated[str, typer.Option(callback=checked_budget, help="Memory of all models together.")],
+    budget: Annotated[str, typer.Option(callback=checked_budget, help="Memory of all models and requests together.")],
     libraries: Annotated[
-        list[Path] | None, typer.Argument(help="Libraries of `flexcomp build`, loaded at once; NAME is a file's, without .so.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="[NAME=]LIBRARY", help="Libraries of `flexcomp build`, loaded at once; NAME is the file's, without .so."
+        ),
     ] = None,
     repository: Annotated[
         Path | None, typer.Option(help="A folder of more libraries, each loaded when a client asks for it by name.")
     ] = None,
+    load_all: Annotated[bool, typer.Option("--load-all", help="Load all that is in --repository at once.")] = False,
     host: Annotated[
         str, typer.Option(help="Address to listen on; others than this machine's own need --token-file.")
     ] = "127.0.0.1",
@@ -44,14 +48,23 @@ def serve(
     deadline: Annotated[
         list[str] | None, typer.Option(metavar="NAME=100", help="Milliseconds for a request that names no time itself.")
     ] = None,
+    strategy: Annotated[
+        str, known_option(SHARING, "How models share the budget: the best shares, or SwapNet's rule")
+    ] = "exact",
     watch: Annotated[
         str | None,
         typer.Option(help="Follow what the system leaves, up to --budget: cgroup, pressure, or a control group's folder."),
     ] = None,
     request_memory: Annotated[
-        str, typer.Option(callback=checked_budget, help="Memory for the bodies of requests, beside the budget.")
-    ] = "32MiB",
-    body_timeout: Annotated[float, typer.Option(min=0.1, callback=finite, help="Seconds for a body to arrive in.")] = 30.0,
+        str | None,
+        typer.Option(
+            callback=checked_budget,
+            help="How much of the budget is for requests and their answers; an eighth, up to 32 MiB, unless told otherwise.",
+        ),
+    ] = None,
+    body_timeout: Annotated[
+        float, typer.Option(min=0.1, callback=finite, help="Seconds for a body to arrive in, and for an answer to be taken.")
+    ] = 30.0,
     grace: Annotated[
         int, typer.Option(min=1, max=86400, help="Seconds for what has begun, once the server was told to end.")
     ] = 10,
@@ -64,9 +77,11 @@ def serve(
     By the Open Inference Protocol, which KServe and Triton's clients speak, until SIGTERM or Ctrl-C.
     """
     with exit_on_error(CANNOT_RUN):
-        named = dict(zip(library_names(libraries or []), libraries or [], strict=True))
+        named = named_libraries(libraries or [])
         if repository is not None and not repository.is_dir():
             raise InputError(f"--repository {repository} is no folder")
+        if load_all and repository is None:
+            raise InputError("--load-all is for what is in a --repository: name one")
         if not named and repository is None:
             raise InputError("there is nothing to serve: name libraries, or a --repository")
         known = None if repository is not None else list(named)
@@ -75,8 +90,8 @@ def serve(
             hint = f"'--{key.removesuffix('_ms')}'"
             for name, number in numbers_of(given or [], known, hint).items():
                 options.setdefault(name, {})[key] = number
-        nbytes = _bytes(budget, "--budget")
-        room_nbytes = _bytes(request_memory, "--request-memory").nbytes
+        total = _bytes(budget, "--budget")
+        asked = None if request_memory is None else _bytes(request_memory, "--request-memory").nbytes
         try:
             from flexcomp.serving import (
                 Metrics,
@@ -85,31 +100,32 @@ def serve(
                 Service,
                 bind,
                 keep_freed_memory,
+                libraries_in,
                 log_to_stderr,
                 make_app,
                 read_token,
+                requests_nbytes,
             )
             from flexcomp.serving import serve as answer
         except ImportError as error:
             raise FlexcompError(f"{error.name} is missing: pip install 'flexcomp[serve]'") from None
         source = None if watch is None else source_of(watch)
         token = None if token_file is None else read_token(token_file)
-        if named:
-            ladders = [ladder_of(read_summary(path)) for path in {path.resolve() for path in named.values()}]
-            shares(ladders, [1.0] * len(ladders), nbytes.nbytes, units=nbytes.units)  # which says of all what is too little
+        loaded = (libraries_in(repository) if load_all and repository is not None else {}) | named
+        room = Room(requests_nbytes(total, [read_summary(path) for path in {path.resolve() for path in loaded.values()}], asked))
+        models_budget = Budget(total.nbytes - room.nbytes, total.units)
         says = log_to_stderr(log)
         keep_freed_memory()
         with ExitStack() as held:
             listening = held.enter_context(bind(host, port, token is not None))
-            pool = held.enter_context(Pool(nbytes, lanes, threads, queue=queue))
-            room = Room(room_nbytes)
+            pool = held.enter_context(Pool(models_budget, lanes, threads, queue=queue, strategy=strategy))
             models = Models(pool, named, repository, options)
-            for name in named:
+            for name in loaded:
                 began = time.monotonic()
                 models.load(name)
                 says.info("loaded", model=name, seconds=round(time.monotonic() - began, 3))
             if source is not None:
-                held.enter_context(pool.watch(source, most=nbytes))
+                held.enter_context(pool.watch(source, most=models_budget))
             service = Service(pool, models, room, Metrics(pool, room), says, body_timeout)
             address, bound = listening.getsockname()[:2]
             pass_signals_on()
@@ -117,7 +133,8 @@ def serve(
                 "serving",
                 url=f"http://{f'[{address}]' if ':' in address else address}:{bound}",
                 models=", ".join(models.names),
-                budget=human_bytes(pool.budget, nbytes.units),
+                budget=human_bytes(pool.budget, total.units),
+                requests=human_bytes(room.nbytes, total.units),
             )
             answer(make_app(service, token), service, listening, grace)
             says.info("ended")

@@ -25,6 +25,7 @@ from .pool_plan import PooledModel, PoolPlan, PoolStep
 from .pool_requests import Collector, PoolFuture, accepted
 from .ports import TensorInfo, checked_inputs, named_outputs, ports_of
 from .session import check_options, plain
+from .sharing import SHARING
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -50,12 +51,21 @@ class Pool:
     lane, as many as it has cores unless told otherwise. Of each model `queue` requests may wait.
 
     Each model is on the rung of its ladder with which the sum of rate · urgency · latency is least (`flexcomp.runtime.shares`),
-    found anew when the budget, the models or their rates change. Then models that are idle give memory back at once. All
-    calls may come from any thread.
+    found anew when the budget, the models or their rates change. `strategy="swapnet"` shares by SwapNet's rule instead, to
+    compare with. Then models that are idle give memory back at once. All calls may come from any thread.
     """
 
-    def __init__(self, budget: int | str | Budget, lanes: int = 1, threads: int | None = None, *, queue: int = 64) -> None:
+    def __init__(
+        self,
+        budget: int | str | Budget,
+        lanes: int = 1,
+        threads: int | None = None,
+        *,
+        queue: int = 64,
+        strategy: str = "exact",
+    ) -> None:
         options = {
+            "strategy": checked_name(strategy, SHARING, "strategy"),
             "budget_bytes": pool_bytes(budget),
             "lanes": checked_number(lanes, "lanes", least=1),
             "threads": None if threads is None else checked_number(threads, "threads", least=1),
@@ -95,7 +105,7 @@ class Pool:
         `urgency` is what a second of its latency costs beside the others'. `rate` are its requests in a second; None: they are
         counted. `deadline_ms` is that of requests that give none: shares are made such that it can be met. `keep` bounds what
         it keeps between inferences: "auto" is whatever its share is, or a number of bytes. `weights` and further options are
-        those of `flexcomp.load`. A library that is added twice is held once, unless its network keeps state.
+        those of `flexcomp.load`. A library that is added twice with the same ones is held once, unless its network keeps state.
 
         Raises BudgetError where the budget is too small for one model more, ArtifactError, TargetError, InputError; then
         nothing has changed.
@@ -217,17 +227,24 @@ class Pool:
         plan["lane_bytes"] = tuple(plan["lane_bytes"])
         return PoolPlan(**plan, units=self._units)
 
-    def stats(self) -> dict[str, Any]:
-        """What was done, and what is held.
+    def stats(self, *, at_once: bool = True) -> dict[str, Any]:
+        """What was done, and what is held; all of one moment unless `at_once` is False, when no request waits for it.
 
         Keys: budget_bytes, claimed_bytes (that models hold, or inferences may hold by their end), resident_bytes (that are in
         memory), reshared, lanes (bytes, resident_bytes, busy, waiting), models: by name requests, completed, failed, refused,
         missed (deadlines, of those that were admitted), dropped (of these before they began), cancelled, restarts, waiting,
         running, rate (learnt; None: not yet), rung, working_bytes, kept_bytes, resident_bytes, broken (why it cannot
-        run, or None); wait_ms, latency_ms, stall_ms, bytes_read of the last inference, total_bytes_read.
+        run, or None); wait_ms, latency_ms, stall_ms, bytes_read of the last inference; total_latency_ms, total_stall_ms,
+        total_bytes_read of all.
         """
         with translated():
-            return json.loads(function(self._pool, "stats")())
+            return json.loads(function(self._pool, "stats" if at_once else "stats_in_passing")())
+
+    def broken(self, name: str) -> str | None:
+        """Why the model cannot run any more, or None; to be asked often, which `stats` is not."""
+        self._member(name)
+        with translated():
+            return str(function(self._pool, "broken")(name)) or None
 
     def resident_arena(self) -> int:
         """Bytes of all arenas that are in memory now."""

@@ -11,11 +11,12 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     app="make_app",
     auth="read_token",
+    budget="requests_nbytes",
     inference="Service",
     limits="Room",
     logs="FORMATS log_to_stderr",
     memory="keep_freed_memory",
     metrics="Metrics",
-    models="Models",
+    models="Models libraries_in",
     server="bind serve",
 )

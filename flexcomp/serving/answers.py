@@ -12,7 +12,7 @@ from starlette.responses import Response
 from flexcomp.errors import BudgetError, FlexcompError, InputError, RefusedError
 
 BAD, UNAUTHORISED, FORBIDDEN, UNKNOWN, LATE_BODY, CONFLICT = 400, 401, 403, 404, 408, 409
-TOO_LARGE, UNSUPPORTED, BUSY, FAULT, ENDING = 413, 415, 429, 500, 503
+TOO_LARGE, UNSUPPORTED, BUSY, TOO_LONG_A_HEAD, FAULT, ENDING = 413, 415, 429, 431, 500, 503
 _ENDING_AGAIN_S = 1.0  # behind a balancer, the next attempt meets another server
 
 

@@ -66,7 +66,7 @@ def openapi(*, with_token: bool) -> dict[str, Any]:
 
 
 def _server() -> dict[str, Any]:
-    no = {str(BAD): {"description": "No: it is ending"}}
+    no = {str(BAD): {"description": "No: it is ending, or a model cannot run any more"}}
     return {
         "/v2/health/live": {"get": _operation("Is the process alive?", _empty())},
         "/v2/health/ready": {"get": _operation("Does it take requests?", _empty(), no)},

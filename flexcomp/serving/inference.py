@@ -1,4 +1,4 @@
-"""One request for an inference, from its headers to its answer."""
+"""One request for an inference, from its headers to its answer: an ASGI application, with nothing between it and its route."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from flexcomp.errors import InputError
 from flexcomp.runtime import Pool
 
 from . import protocol
 from .answers import BAD, ENDING, UNKNOWN, Refusal, ending, refusal_of
-from .limits import Room, read_body
+from .connection import SENT
+from .limits import Room, Share, read_body
 from .logs import Log
 from .metrics import Metrics
 from .models import Model, Models
@@ -40,8 +42,9 @@ class Service:
     room: Room
     metrics: Metrics
     log: Log
-    body_within_s: float
-    reader: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "flexcomp-json"))  # of long JSON, one by one
+    within_s: float  # for a body to arrive in, and for an answer to be taken
+    reader: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "flexcomp-json"))  # of long JSON
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)  # which is read and written one by one
     ending: bool = False  # set once: nothing more is begun
     count_connections: Callable[[], int] | None = None  # the server's, when it runs
 
@@ -61,69 +64,105 @@ class _Account:
     wait_s: float | None = None
 
 
-async def infer(service: Service, request: Request, name: str) -> Response:
-    """The answer. Raises Refusal; ClientDisconnect where nobody waits for one any more."""
-    account = _Account(time.perf_counter())
-    outcome, status = "failed", 500
-    model: Model | None = None
-    try:
-        with service.metrics.in_flight.track_inprogress():
-            model = service.models.get(name)
-            response = await _answered(service, request, model, account)
-        outcome, status = "answered", response.status_code
-        return response
-    except ClientDisconnect:
-        outcome, status = "abandoned", 0
-        raise
-    except asyncio.CancelledError:  # there is no more time
-        outcome, status = "refused", ENDING
-        raise ending() from None
-    except Exception as error:
-        refusal = refusal_of(error)
-        if refusal is None:
-            raise
-        outcome, status = service.metrics.outcome_of(refusal.status), refusal.status
-        raise refusal from error
-    finally:
-        took_s = time.perf_counter() - account.began
-        if model is not None:
-            service.metrics.count(model.name, outcome, took_s, account.wait_s)
-        service.log.request(
-            model=name[:80],
-            outcome=outcome,
-            status=status,
-            id=account.id,
-            client=request.client.host if request.client else None,
-            body_bytes=account.read_nbytes,
-            answer_bytes=account.sent_nbytes,
-            wait_ms=None if account.wait_s is None else round(1e3 * account.wait_s, 3),
-            took_ms=round(1e3 * took_s, 3),
-        )
+class Inference:
+    """The application of the routes that run a model. Raises Refusal; ClientDisconnect where nobody waits any more."""
+
+    def __init__(self, service: Service, require_version: Callable[[str, str], None]) -> None:
+        self._service = service
+        self._require_version = require_version
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, given = self._service, scope["path_params"]
+        name = given["name"]
+        if (version := given.get("version")) is not None:
+            self._require_version(name, version)
+        account = _Account(time.perf_counter())
+        outcome, status = "failed", 500
+        model: Model | None = None
+        with service.room.share() as share:
+            try:
+                with service.metrics.in_flight.track_inprogress():
+                    model = service.models.get(name)
+                    text, length = await _answered(service, scope, receive, model, share, account)
+                    account.sent_nbytes = len(text)
+                    await _send(send, text, length)
+                outcome, status = "answered", 200
+            except ClientDisconnect:
+                outcome, status = "abandoned", 0
+                raise
+            except asyncio.CancelledError:  # there is no more time
+                outcome, status = "refused", ENDING
+                raise ending() from None
+            except Exception as error:
+                refusal = refusal_of(error)
+                if refusal is None:
+                    raise
+                outcome, status = service.metrics.outcome_of(refusal.status), refusal.status
+                raise refusal from error
+            finally:
+                _note(service, scope, name, model, outcome, status, account)
+            if (sent := scope["state"].get(SENT)) is not None:  # until then it counts
+                await sent(service.within_s)
 
 
-async def _answered(service: Service, request: Request, model: Model, account: _Account) -> Response:
-    header_s = _timeout(request.headers.get(TIMEOUT))
-    with service.room.share() as share:
-        body = await read_body(request, share, min(model.most_nbytes, service.room.nbytes), service.body_within_s)
-        account.read_nbytes = len(body)
-        header = request.headers.get(protocol.HEADER)
-        json_nbytes = len(body) if header is None else 0
-        asked = await _unhurried(service, json_nbytes, lambda: protocol.read_request(body, header, model.inputs, model.outputs))
-        account.id = asked.id and asked.id[:80]
-        if service.ending:
-            raise ending()
-        within = [seconds for seconds in (header_s, asked.timeout_s) if seconds is not None]
-        outputs = await _computed(service, request, model, asked.inputs, min(within, default=None), account)
-        numbers = sum(outputs[wanted.name].size for wanted in asked.outputs if not wanted.binary)
-        text, length = await _unhurried(service, 8 * numbers, lambda: protocol.write_response(model.name, asked, outputs))
-    account.sent_nbytes = len(text)
-    if length is None:
-        return Response(text, media_type="application/json")
-    return Response(text, headers={protocol.HEADER: str(length)}, media_type="application/octet-stream")
+def _note(
+    service: Service, scope: Scope, name: str, model: Model | None, outcome: str, status: int, account: _Account
+) -> None:
+    """Say how a request ended."""
+    took_s = time.perf_counter() - account.began
+    if model is not None:
+        service.metrics.count(model.name, outcome, took_s, account.wait_s)
+    service.log.request(
+        model=name[:80],
+        outcome=outcome,
+        status=status,
+        id=account.id,
+        client=scope["client"][0] if scope["client"] else None,
+        body_bytes=account.read_nbytes,
+        answer_bytes=account.sent_nbytes,
+        wait_ms=None if account.wait_s is None else round(1e3 * account.wait_s, 3),
+        took_ms=round(1e3 * took_s, 3),
+    )
+
+
+async def _answered(
+    service: Service, scope: Scope, receive: Receive, model: Model, share: Share, account: _Account
+) -> tuple[bytes, int | None]:
+    """The answer, and how much of it is JSON (`protocol.write_response`). What it takes is in `share` from its body on."""
+    headers = Headers(scope=scope)
+    header_s = _timeout(headers.get(TIMEOUT))
+    asked = await _asked(service, scope, headers, receive, model, share, account)
+    if service.ending:
+        raise ending()
+    within = [seconds for seconds in (header_s, asked.timeout_s) if seconds is not None]
+    outputs = await _computed(service, receive, model, asked.inputs, min(within, default=None), account)
+    numbers = sum(outputs[wanted.name].size for wanted in asked.outputs if not wanted.binary)
+    return await _unhurried(service, 8 * numbers, lambda: protocol.write_response(model.name, asked, outputs))
+
+
+async def _asked(
+    service: Service, scope: Scope, headers: Headers, receive: Receive, model: Model, share: Share, account: _Account
+) -> protocol.Request:
+    """The request. `share` has what it takes until its answer is sent."""
+    body = await read_body(scope, receive, share, min(model.most_nbytes, service.room.nbytes), service.within_s)
+    account.read_nbytes = len(body)
+    json_nbytes = protocol.json_nbytes(headers.get(protocol.HEADER), len(body))
+    taken_nbytes = protocol.parsed_nbytes(body, json_nbytes) if json_nbytes > _QUICK_NBYTES else 0
+    asked = await _unhurried(
+        service,
+        json_nbytes,
+        lambda: protocol.read_request(body, json_nbytes, model.inputs, model.outputs),
+        lambda: share.hold(len(body) + taken_nbytes, "a body of JSON, while it is read; one of binary tensors takes less,"),
+    )
+    account.id = asked.id and asked.id[:80]
+    arrays_nbytes = sum(array.nbytes for array in asked.inputs.values())
+    inputs_nbytes = arrays_nbytes if json_nbytes == len(body) else max(arrays_nbytes, len(body))  # arrays lie in the body
+    share.hold(inputs_nbytes + protocol.answered_nbytes(model.outputs, asked.outputs), "a request with its answer")
+    return asked
 
 
 async def _computed(
-    service: Service, request: Request, model: Model, inputs: dict[str, np.ndarray], within_s: float | None, account: _Account
+    service: Service, receive: Receive, model: Model, inputs: dict[str, np.ndarray], within_s: float | None, account: _Account
 ) -> dict[str, np.ndarray]:
     """The outputs. A request whose client goes away leaves the queue."""
     left_ms = None
@@ -132,7 +171,7 @@ async def _computed(
     try:
         future = service.pool.submit(model.name, inputs, deadline_ms=left_ms)
         computed = asyncio.wrap_future(future)
-        gone = asyncio.ensure_future(_gone(request))
+        gone = asyncio.ensure_future(_gone(receive))
         try:
             await asyncio.wait((computed, gone), return_when=asyncio.FIRST_COMPLETED)
             if not computed.done():
@@ -150,20 +189,32 @@ async def _computed(
         raise
 
 
-async def _gone(request: Request) -> None:
+async def _gone(receive: Receive) -> None:
     """Until the client has closed the connection: behind its body, nothing else comes."""
-    while (await request.receive())["type"] != "http.disconnect":
+    while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _unhurried(service: Service, nbytes: int, work: Callable[[], _T]) -> _T:
-    """What `work` returns; where there is much of it, from a thread that does one such thing at a time.
-
-    JSON may take thirty times its length in memory while it is read.
-    """
+async def _unhurried(
+    service: Service, nbytes: int, work: Callable[[], _T], prepare: Callable[[], None] | None = None
+) -> _T:
+    """What `work` returns; where there is much of it, from a thread that does one such thing at a time, behind `prepare`."""
     if nbytes <= _QUICK_NBYTES:
         return work()
-    return await asyncio.get_running_loop().run_in_executor(service.reader, work)
+    async with service.reading:
+        if prepare is not None:
+            prepare()
+        return await asyncio.get_running_loop().run_in_executor(service.reader, work)
+
+
+async def _send(send: Send, text: bytes, json_nbytes: int | None) -> None:
+    headers = [(b"content-length", b"%d" % len(text))]
+    if json_nbytes is None:
+        headers.append((b"content-type", b"application/json"))
+    else:
+        headers += [(b"content-type", b"application/octet-stream"), (protocol.HEADER.lower().encode(), b"%d" % json_nbytes)]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": text})
 
 
 def _timeout(text: str | None) -> float | None:

@@ -1,4 +1,4 @@
-"""How much of a request is read, and how much of all requests is held: what is too large is refused before it is read."""
+"""How much of a request is read, and how much of all requests and answers is held: what is too large is refused before."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import anyio
-from starlette.requests import Request
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flexcomp.units import human_bytes
 
 from .answers import BAD, BUSY, ENDING, LATE_BODY, TOO_LARGE, UNSUPPORTED, Refusal, error_answer
+from .connection import INTO
 
 _AGAIN_S = 1.0
 _DIGITS = 18  # of a length that anybody could mean
+_UNHURRIED_S, _LEAST_RATE = 5.0, 1 << 16  # a body may come more slowly for so long; bytes in a second
 
 
 class Crowd:
@@ -36,7 +39,7 @@ class Crowd:
 
 
 class Room:
-    """The bytes that bodies of requests may occupy, all together."""
+    """The bytes that requests may occupy, all together: bodies, what is made of them, and answers until they are sent."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -59,13 +62,18 @@ class Share:
         self._room = room
         self.nbytes = 0
 
-    def grow(self, nbytes: int) -> None:
-        """Hold `nbytes` in all. Raises Refusal where others hold the rest."""
+    def hold(self, nbytes: int, what: str = "a body") -> None:
+        """Hold `nbytes` in all, for `what`. Raises Refusal where that is too much, or others hold the rest."""
         room = self._room
-        if room.used - self.nbytes + nbytes > room.nbytes:
+        if nbytes > room.nbytes:
+            raise Refusal(
+                TOO_LARGE, f"{what} takes {human_bytes(nbytes)}, more than the {human_bytes(room.nbytes)} of memory for requests"
+            )
+        others = room.used - self.nbytes
+        if others + nbytes > room.nbytes:
             raise Refusal(
                 BUSY,
-                f"a body of {human_bytes(nbytes)} beside {human_bytes(room.used - self.nbytes)} of other requests is more than "
+                f"{what} of {human_bytes(nbytes)} beside {human_bytes(others)} of other requests is more than "
                 f"the {human_bytes(room.nbytes)} that the server holds at once",
                 retry_after_s=_AGAIN_S,
             )
@@ -73,35 +81,53 @@ class Share:
         self.nbytes = nbytes
 
 
-async def read_body(request: Request, share: Share, most_nbytes: int, within_s: float) -> bytearray:
+async def read_body(scope: Scope, receive: Receive, share: Share, most_nbytes: int, within_s: float) -> bytearray:
     """The body, whose bytes count in `share`. Raises Refusal, starlette's ClientDisconnect.
 
-    A length that is above `most_nbytes` is refused before anything is read, a body without a length where it gets there.
+    A length that is above `most_nbytes` is refused before anything is read, a body without a length where it gets there. It has
+    to arrive in `within_s` seconds, and not much slower than _LEAST_RATE: what it has announced others cannot have.
     """
-    if (coding := request.headers.get("content-encoding", "identity").strip().lower()) not in ("identity", ""):
+    headers = Headers(scope=scope)
+    if (coding := headers.get("content-encoding", "identity").strip().lower()) not in ("identity", ""):
         raise Refusal(
             UNSUPPORTED, f"a body in {coding[:40]!r} is not supported: send it as it is", headers={"Accept-Encoding": "identity"}
         )
-    declared = _length(request)
+    declared = _length(headers)
     if declared is not None:
         _bound(declared, most_nbytes)
-        share.grow(declared)
-    body = bytearray()  # which, unlike bytes, arrays may share
-    with anyio.move_on_after(within_s) as reading:
-        async for chunk in request.stream():
-            nbytes = len(body) + len(chunk)
-            if nbytes > share.nbytes:
-                _bound(nbytes, most_nbytes)
-                share.grow(nbytes)
-            body += chunk
+        share.hold(declared)
+    read_into = scope["state"].get(INTO, lambda where: None)
+    body = bytearray(declared or 0)  # which, unlike bytes, arrays may share
+    nbytes, more = 0, True
+    began = anyio.current_time()
+    try:
+        with anyio.CancelScope() as reading:
+            while more:
+                allowed_s = min(within_s, _UNHURRIED_S + nbytes / _LEAST_RATE)
+                reading.deadline = began + allowed_s
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                chunk, more = message.get("body", b""), message.get("more_body", False)
+                nbytes += message.get("placed", 0)
+                end = nbytes + len(chunk)
+                if end > share.nbytes:
+                    _bound(end, most_nbytes)
+                    share.hold(end)
+                body[nbytes:end] = chunk
+                nbytes = end
+                if more and nbytes < len(body):
+                    read_into(memoryview(body)[nbytes:])
+    finally:
+        read_into(None)
     if reading.cancelled_caught:
-        words = f"of the body, {len(body)} bytes arrived in {within_s:g} seconds"
+        words = f"of the body, {nbytes} bytes arrived in {allowed_s:g} seconds"
         raise Refusal(LATE_BODY, words, headers={"Connection": "close"})
     return body
 
 
-def _length(request: Request) -> int | None:
-    text = request.headers.get("content-length")
+def _length(headers: Headers) -> int | None:
+    text = headers.get("content-length")
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):

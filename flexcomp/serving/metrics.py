@@ -25,8 +25,6 @@ _MODEL_GAUGES = (
     ("kept_bytes", "arena_kept_bytes", 1, "Memory that stays with the model between inferences"),
     ("working_bytes", "arena_working_bytes", 1, "Memory that its inferences work in, shared with the models of its lane"),
     ("resident_bytes", "arena_resident_bytes", 1, "Of what is kept, bytes that are in memory now"),
-    ("stall_ms", "stall_seconds", 1e-3, "Time in which the last inference waited for weights"),
-    ("latency_ms", "inference_seconds", 1e-3, "Time of the last inference"),
     ("rate", "rate", 1, "Requests a second, as shares are made for"),
 )
 _MODEL_COUNTERS = (
@@ -34,6 +32,8 @@ _MODEL_COUNTERS = (
     ("refused", "pool_refused", 1, "Requests that the pool refused"),
     ("missed", "deadlines_missed", 1, "Requests whose deadline passed"),
     ("restarts", "restarts", 1, "Inferences begun anew because the budget shrank"),
+    ("total_stall_ms", "stall_seconds", 1e-3, "Time in which inferences waited for weights"),
+    ("total_latency_ms", "inference_seconds", 1e-3, "Time of inferences"),
     ("total_bytes_read", "read_bytes", 1, "Weights read from storage"),
 )
 
@@ -46,9 +46,9 @@ class Metrics:
         ProcessCollector(registry=registry)
         self._registry.register(_OfPool(pool))
         self.in_flight = Gauge("flexcomp_requests_in_flight", "Requests being answered", registry=registry)
-        held = Gauge("flexcomp_body_bytes", "Bodies of requests in memory", registry=registry)
+        held = Gauge("flexcomp_body_bytes", "What requests hold, from bodies to answers", registry=registry)
         held.set_function(lambda: room.used)
-        most = Gauge("flexcomp_body_limit_bytes", "Bodies of requests that may be in memory", registry=registry)
+        most = Gauge("flexcomp_body_limit_bytes", "What requests may hold", registry=registry)
         most.set(room.nbytes)
         self._requests = Counter(
             "flexcomp_requests", "Requests that ended, by how", ["model", "outcome"], registry=registry
@@ -74,7 +74,7 @@ class Metrics:
         return "refused" if status in (BUSY, ENDING) else "failed" if status >= FAULT else "invalid"
 
     def text(self) -> bytes:
-        """As Prometheus reads it; CONTENT_TYPE."""
+        """As Prometheus reads it; CONTENT_TYPE. It looks through the models' memory, which takes long where that is large."""
         return generate_latest(self._registry)
 
 
@@ -89,7 +89,7 @@ class _OfPool:
 
     def collect(self) -> Iterator[Metric]:
         try:
-            stats = self._pool.stats()
+            stats = self._pool.stats(at_once=False)
         except FlexcompError:  # closed: the server is ending
             return
         yield GaugeMetricFamily("flexcomp_budget_bytes", "Memory that all models may take", stats["budget_bytes"])

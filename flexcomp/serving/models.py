@@ -73,6 +73,10 @@ class Models:
         if (reason := self._broken(name)) is not None:
             raise Refusal(UNKNOWN, f"the model {_shown(name)} cannot run: {reason}")
 
+    def all_ready(self) -> bool:
+        """Whether all that are loaded can run: what the protocol calls a server that is ready. One without models is."""
+        return all(self._broken(name) is None for name in self.names)
+
     def index(self) -> list[dict[str, str]]:
         """What there is, loaded or not, as the protocol lists it."""
         listed = []
@@ -120,7 +124,7 @@ class Models:
         if states := read_summary(path).get("states"):
             listed = ", ".join(f'"{state["name"]}"' for state in states)
             raise InputError(f"{path} keeps {listed} from one inference to the next, which all clients would share")
-        self._pool.add(name, path, **self._options.get(name, {}))
+        self._pool.add(name, path, weights=_weights_of(path), **self._options.get(name, {}))
         inputs, outputs = self._pool.inputs(name), self._pool.outputs(name)
         self._reasons.pop(name, None)
         self._loaded[name] = Model(name, inputs, outputs, most_nbytes(inputs))
@@ -133,20 +137,25 @@ class Models:
         give_back_freed_memory()
 
     def _libraries(self) -> Mapping[str, Path]:
-        if self._folder is None:
-            return self._named
-        try:
-            found = {path.stem: path for path in sorted(self._folder.glob("*.so"))}
-        except OSError:
-            found = {}
-        return found | self._named
+        return self._named if self._folder is None else libraries_in(self._folder) | self._named
 
     def _broken(self, name: str) -> str | None:
         """Why a model that the pool has cannot run any more."""
-        return self._pool.stats()["models"].get(name, {}).get("broken")
+        try:
+            return self._pool.broken(name)
+        except InputError:  # removed just now
+            return None
 
     def _reason(self, name: str) -> str:
         return self._reasons.get(name, "not loaded yet")
+
+
+def libraries_in(folder: Path) -> dict[str, Path]:
+    """By name, those that lie in a folder now, or that links there lead to."""
+    try:
+        return {path.stem: path for path in sorted(folder.glob("*.so"))}
+    except OSError:
+        return {}
 
 
 def unknown(name: str) -> Refusal:
@@ -157,13 +166,19 @@ def unknown(name: str) -> Refusal:
 def _files(path: Path) -> tuple:
     """Which files a library and its weights are, and when they were written."""
     found = []
-    for one in (path, path.with_suffix(".weights")):
+    for one in (path, _weights_of(path)):
         try:
             status = one.stat()
         except OSError as error:
             raise ArtifactError(f"cannot open {one}: {error.strerror}") from None
         found += [status.st_dev, status.st_ino, status.st_mtime_ns]
     return tuple(found)
+
+
+def _weights_of(path: Path) -> Path:
+    """The weights of a library: beside it, or where it is a link and they are not there, beside what that leads to."""
+    beside = path.with_suffix(".weights")
+    return beside if beside.exists() or not path.is_symlink() else path.resolve().with_suffix(".weights")
 
 
 def _shown(name: str) -> str:

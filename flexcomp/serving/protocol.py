@@ -27,6 +27,13 @@ _BINARY_ONLY = ("FP16", "BF16")  # JSON has no numbers of 16 bits, says the prot
 _NUMBER_NBYTES = 32  # of text that a number may take in JSON, with what stands around it
 _SPARE_NBYTES = 1 << 16  # of text for names and parameters
 
+# What reading JSON takes beside the text, at most: bytes for each of these characters, and for each byte as text that is decoded,
+# of which other alphabets take more. A value stands before a comma, and in two lists more on its way to an array.
+_READ_NBYTES = {",": 64, "[": 96, "{": 200, '"': 40}
+_DECODED_NBYTES, _DECODED_WIDE_NBYTES = 2, 10
+_WRITTEN_NBYTES = 96  # that writing a number takes: itself, its text, and that once more
+_BLOCK_NBYTES = 1 << 16  # of text that is looked at at once
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -56,14 +63,50 @@ def most_nbytes(ports: Sequence[TensorInfo]) -> int:
     return _SPARE_NBYTES + sum(max(_NUMBER_NBYTES, port.array_dtype.itemsize) * math.prod(port.shape) for port in ports)
 
 
+def answered_nbytes(ports: Sequence[TensorInfo], outputs: Sequence[Wanted] | None = None) -> int:
+    """What outputs take until they are sent: their arrays, and an answer with those that are wanted; None: all, as binary."""
+    binary = {port.name: True for port in ports} if outputs is None else {wanted.name: wanted.binary for wanted in outputs}
+    taken = 0
+    for port in ports:
+        numbers = math.prod(port.shape)
+        own = numbers * port.array_dtype.itemsize
+        taken += own + (0 if port.name not in binary else own if binary[port.name] else numbers * _WRITTEN_NBYTES)
+    return taken
+
+
+def carried_nbytes(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> int:
+    """What one request with binary tensors takes, from its body to its answer."""
+    binary = sum(port.array_dtype.itemsize * math.prod(port.shape) for port in inputs)
+    return _SPARE_NBYTES + binary + answered_nbytes(outputs)
+
+
+def parsed_nbytes(body: bytes | bytearray, length: int) -> int:
+    """What reading its first `length` bytes, JSON, takes at most beside them; no other way to know is as quick."""
+    text = np.frombuffer(body, "u1", length)
+    taken, wide = 0, False
+    for begin in range(0, length, _BLOCK_NBYTES):
+        block = text[begin : begin + _BLOCK_NBYTES]
+        taken += sum(nbytes * int(np.count_nonzero(block == ord(sign))) for sign, nbytes in _READ_NBYTES.items())
+        wide = wide or block.max() > 127
+    return taken + length * (_DECODED_WIDE_NBYTES if wide else _DECODED_NBYTES)
+
+
+def json_nbytes(header: str | None, nbytes: int) -> int:
+    """How much of a body is JSON: all of it without a `header` that says so. Raises InputError where that cannot be."""
+    if header is None:
+        return nbytes
+    if not (header.isascii() and header.isdigit()) or int(header[:20]) > nbytes:
+        raise InputError(f"{HEADER} is {header[:20]!r}, which is no part of a body of {nbytes} bytes")
+    return int(header)
+
+
 def read_request(
-    body: bytes | bytearray, header: str | None, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+    body: bytes | bytearray, length: int, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
 ) -> Request:
-    """The request in `body`, whose first `header` bytes are JSON, all of them if it is None.
+    """The request in `body`, whose first `length` bytes are JSON.
 
     Raises InputError, which says what is wrong and what is expected.
     """
-    length = _json_nbytes(header, len(body))
     asked = _object(_parsed(body[:length]), "the request")
     parameters = _object(asked.get("parameters", {}), "parameters")
     given = _by_name(asked.get("inputs"), "inputs")
@@ -117,14 +160,6 @@ class _Blobs:
             raise InputError(f'input "{name}" has {nbytes} bytes of binary data, but only {len(self._memory)} are left')
         taken, self._memory = self._memory[:nbytes], self._memory[nbytes:]
         return taken
-
-
-def _json_nbytes(header: str | None, nbytes: int) -> int:
-    if header is None:
-        return nbytes
-    if not (header.isascii() and header.isdigit()) or int(header[:20]) > nbytes:
-        raise InputError(f"{HEADER} is {header[:20]!r}, which is no part of a body of {nbytes} bytes")
-    return int(header)
 
 
 def _parsed(text: bytes | bytearray) -> Any:

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from flexcomp.errors import InputError
 
 from .auth import is_loopback
+from .connection import Arrivals
 from .inference import Service
 
 _BACKLOG = 256
@@ -45,7 +46,7 @@ def serve(app: FastAPI, service: Service, listening: socket.socket, grace_s: flo
     """Answer requests until SIGTERM, and for `grace_s` seconds more at most those that had come by then."""
     config = uvicorn.Config(
         app,
-        http="h11",  # which bounds heads, trailers and requests in advance
+        http=Arrivals,
         ws="none",
         lifespan="off",
         log_config=None,

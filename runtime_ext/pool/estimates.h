@@ -11,6 +11,9 @@ namespace flexcomp {
 // How often something happens, as an average that forgets.
 class RateEstimate {
  public:
+  // Of what may happen from `now` on.
+  explicit RateEstimate(double now) noexcept : from_(now) {}
+
   void Note(double now) noexcept {
     if (!begun_) begun_ = now;
     count_ = CountAt(now) + 1;
@@ -24,12 +27,20 @@ class RateEstimate {
     return CountAt(now) / (kWindow * (1 - std::exp((*begun_ - now) / kWindow)));
   }
 
+  // What to reckon with: before enough has been seen a rate like any other, but less the longer nothing happens.
+  double Likely(double now) const noexcept {
+    const double unseen = begun_ ? kUnknown : kUnknown * std::exp(std::min(0.0, from_ - now) / kWindow);
+    return std::max(PerSecond(now).value_or(unseen), kRare);
+  }
+
  private:
   static constexpr double kWindow = 10, kLeast = 2;
+  static constexpr double kUnknown = 1, kRare = 1e-3;  // in a second
 
   double CountAt(double now) const noexcept { return count_ * std::exp(std::min(0.0, at_ - now) / kWindow); }
 
-  std::optional<double> begun_;
+  double from_;
+  std::optional<double> begun_;  // when it was seen first
   double count_ = 0, at_ = 0;
 };
 

@@ -55,6 +55,6 @@ void LaneMemory::Resize(uint64_t asked) {
   nbytes_ = nbytes;
 }
 
-uint64_t LaneMemory::Resident() const { return ResidentBytes(base_, nbytes_); }
+uint64_t LaneMemory::Resident(uint64_t nbytes) const { return ResidentBytes(base_, nbytes); }
 
 }  // namespace flexcomp

@@ -23,8 +23,8 @@ class LaneMemory {
   // system refuses more.
   void Resize(uint64_t nbytes);
 
-  // Bytes of it that are in memory.
-  uint64_t Resident() const;
+  // Bytes of its first `nbytes` that are in memory; it may be resized meanwhile.
+  uint64_t Resident(uint64_t nbytes) const;
 
  private:
   std::byte* mapped_ = nullptr;

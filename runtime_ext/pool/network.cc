@@ -46,25 +46,27 @@ ShareRung RungOf(const json::Object& rung) {
 
 }  // namespace
 
-Network::Network(const ffi::Module& program, std::string library, std::string weights, const json::Object& given, const LanePlace& place)
-    : library_(std::move(library)), weights_(std::move(weights)) {
-  const auto info = json::Parse(Find(program, "summary")().cast<ffi::String>()).cast<json::Object>();
+Network::Network(const ffi::Module& program, std::string library, std::string weights, const json::Object& options)
+    : program_(program), library_(std::move(library)), weights_(std::move(weights)), options_(json::Stringify(options)) {
+  const auto info = json::Parse(Find(program_, "summary")().cast<ffi::String>()).cast<json::Object>();
   for (const json::Value& rung : FieldOf<json::Array>(info, "ladder")) ladder_.push_back(RungOf(rung.cast<json::Object>()));
   if (ladder_.empty()) Raise("ArtifactError", "the library has no ladder: build it again");
+  smallest_budget_ = FieldOf<int64_t>(FieldOf<json::Array>(info, "ladder")[0].cast<json::Object>(), "budget_bytes");
   state_nbytes_ = Pages(BytesOf(info, "state_bytes"));
   ports_ = FieldOf<json::Array>(info, "inputs").size() + FieldOf<json::Array>(info, "outputs").size();
+}
 
-  json::Object options;
-  for (const auto& [name, value] : given) options.Set(name, value);
+void Network::Open(const LanePlace& place) {
+  auto options = json::Parse(options_).cast<json::Object>();
   options.Set("library_path", ffi::String(library_));
-  options.Set("budget_bytes", FieldOf<json::Array>(info, "ladder")[0].cast<json::Object>()["budget_bytes"]);
+  options.Set("budget_bytes", smallest_budget_);
   options.Set("lane_address", static_cast<int64_t>(reinterpret_cast<intptr_t>(place.memory.base())));
   options.Set("lane_bytes", static_cast<int64_t>(place.memory.reserved()));
   options.Set("other_threads", int64_t{place.other_threads});
   if (place.threads > 0) options.Set("threads", int64_t{place.threads});
   if (!place.compute_cpus.empty()) options.Set("compute_cpus", ffi::String(place.compute_cpus));
   if (!place.loader_cpus.empty()) options.Set("loader_cpu", ffi::String(place.loader_cpus));
-  session_ = Find(program, "open")(ffi::String(weights_), json::Stringify(options)).cast<ffi::Module>();
+  session_ = Find(program_, "open")(ffi::String(weights_), json::Stringify(options)).cast<ffi::Module>();
   run_ = Find(*session_, "run");
   park_ = Find(*session_, "park");
   read_ahead_ = Find(*session_, "read_ahead");
@@ -72,6 +74,10 @@ Network::Network(const ffi::Module& program, std::string library, std::string we
   stop_ = Find(*session_, "stop");
   stats_ = Find(*session_, "stats");
   resident_ = Find(*session_, "resident_arena");
+}
+
+bool Network::Serves(const Network& other) const noexcept {
+  return library_ == other.library_ && weights_ == other.weights_ && options_ == other.options_ && state_nbytes_ == 0;
 }
 
 Network::~Network() { Close(); }
@@ -89,6 +95,14 @@ void Network::Run(const std::vector<ffi::Any>& tensors) const {
   std::vector<ffi::AnyView> views(tensors.begin(), tensors.end());
   ffi::Any nothing;
   run_.CallPacked(views.data(), static_cast<int32_t>(views.size()), &nothing);
+}
+
+Network::Reading Network::LastReading() const try {
+  const json::Object stats = Stats();
+  return {stats["stall_ms"].cast<double>() * 1e-3, stats["read_ms"].cast<double>() * 1e-3,
+          static_cast<double>(stats["bytes_read"].cast<int64_t>())};
+} catch (const ffi::Error&) {
+  return {};  // a library of another version, which says it in another way
 }
 
 json::Object Network::Stats() const { return json::Parse(stats_().cast<ffi::String>()).cast<json::Object>(); }

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "pool/estimates.h"
@@ -28,15 +27,19 @@ struct LanePlace {
 
 class Network {
  public:
-  // Of the library that `program` was loaded from. `options` are those of a session. Throws what opening one does, and
-  // ArtifactError for a library whose runtime is too old for a lane.
-  Network(const tvm::ffi::Module& program, std::string library, std::string weights, const tvm::ffi::json::Object& options,
-          const LanePlace& place);
+  // Of the library that `program` was loaded from; not open yet. `options` are those of a session. Throws ArtifactError for a
+  // library that does not say what a pool has to know.
+  Network(const tvm::ffi::Module& program, std::string library, std::string weights, const tvm::ffi::json::Object& options);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  bool IsOf(std::string_view library, std::string_view weights) const noexcept { return library_ == library && weights_ == weights; }
+  // Throws what opening a session does, and ArtifactError for a library whose runtime is too old for a lane.
+  void Open(const LanePlace& place);
+  bool is_open() const noexcept { return session_.has_value(); }
+
+  // Whether `other`, of the same files, with the same options, needs no session of its own.
+  bool Serves(const Network& other) const noexcept;
   const std::vector<ShareRung>& ladder() const noexcept { return ladder_; }
   uint64_t state_nbytes() const noexcept { return state_nbytes_; }
   size_t ports() const noexcept { return ports_; }  // tensors that an inference takes and gives
@@ -48,6 +51,11 @@ class Network {
   void Stop() const { stop_(); }
   void Run(const std::vector<tvm::ffi::Any>& tensors) const;
   tvm::ffi::json::Object Stats() const;
+  // What the last inference read, as far as the library says it.
+  struct Reading {
+    double stall_s = 0, read_s = 0, nbytes = 0;
+  };
+  Reading LastReading() const;
   uint64_t ResidentNbytes() const { return static_cast<uint64_t>(resident_().cast<int64_t>()); }
 
   // Gives all memory back; what is called afterwards throws.
@@ -66,8 +74,10 @@ class Network {
   double noted_at = 0;   // when an inference last ended
 
  private:
-  std::string library_, weights_;
+  const tvm::ffi::Module program_;
+  std::string library_, weights_, options_;  // the last as JSON
   std::vector<ShareRung> ladder_;
+  int64_t smallest_budget_ = 0;
   uint64_t state_nbytes_ = 0;
   size_t ports_ = 0;
   std::optional<tvm::ffi::Module> session_;

@@ -13,7 +13,6 @@ namespace {
 
 constexpr uint32_t kMostLanes = 64;
 constexpr uint64_t kMostWaiting = 1 << 16;
-constexpr double kUnknownRate = 1;  // requests in a second
 
 constexpr double kLeastFactor = 1e-6, kMostFactor = 1e6;  // of urgency and rates: products of them can be added up
 
@@ -118,7 +117,7 @@ uint32_t Pool::ChooseLane() const {
 }
 
 double Pool::RateOf(const Model& model, double now) const {
-  return model.options.rate ? *model.options.rate : model.rate.PerSecond(now).value_or(kUnknownRate);
+  return model.options.rate ? *model.options.rate : model.rate.Likely(now);
 }
 
 double Pool::LoadingOf(const Network& network) noexcept {
@@ -146,7 +145,7 @@ uint64_t Pool::Claimed() const noexcept {
 uint64_t Pool::LaneTarget(uint32_t lane) const noexcept {
   uint64_t most = 0;
   for (const auto& network : networks_)
-    if (network->lane == lane) most = std::max(most, network->ladder()[network->target].working);
+    if (network->lane == lane && network->broken.empty()) most = std::max(most, network->ladder()[network->target].working);
   return most;
 }
 
@@ -169,6 +168,7 @@ void Pool::Break(Network& network, const tvm::ffi::Error& error) {
   network.Close();
   network.claimed = 0;
   network.broken = error.message() + ": remove the model from the pool and add it again";
+  shared_at_ = 0;  // the others may have its share soon
 }
 
 void Pool::Leave(Lane& lane) {
@@ -199,54 +199,45 @@ void Pool::Add(const std::string& name, const ModelOptions& options, const Progr
                const std::string& weights, const tvm::ffi::json::Object& session_options) {
   Check(name, options);
   RequireThisProcess();
+  auto opened = std::make_shared<Network>(program, library, weights, session_options);
   const auto find = [&]() -> Network* {
     RequireOpen();
     for (const auto& [number, model] : models_)
       if (model.name == name && !model.leaving) RaiseError("InputError", "there is a model ", name, " in the pool already: remove it first");
     for (const auto& one : networks_)
-      if (one->IsOf(library, weights) && one->state_nbytes() == 0) return one.get();
+      if (one->Serves(*opened)) return one.get();
     return nullptr;
   };
   // Opening may take long, and others change meanwhile: where the same network has come by then, this one is closed again.
-  std::unique_ptr<Network> opened;
   std::unique_lock changes(changes_, std::defer_lock);
   Lock lock(mutex_);
   Opening opening{lock};
   Network* network = find();
   while (!changes.owns_lock()) {
-    if (network == nullptr && opened == nullptr) {
-      const uint32_t lane = ChooseLane();
-      opening.Count(lanes_[lane]->opening);
+    if (network == nullptr && !opened->is_open()) {
+      opened->lane = ChooseLane();
+      SharesWith(Model{name, options, opened.get(), RateEstimate(Now())}, opened);  // or all that opening takes would be for nothing
+      opening.Count(lanes_[opened->lane]->opening);
       lock.unlock();
-      opened = std::make_unique<Network>(program, library, weights, session_options, PlaceOf(lane));
-      opened->lane = lane;
+      opened->Open(PlaceOf(opened->lane));
     } else {
       lock.unlock();
     }
     changes.lock();
     lock.lock();
     network = find();
-    if (network == nullptr && opened == nullptr) changes.unlock();  // it was there, and has been removed
+    if (network == nullptr && !opened->is_open()) changes.unlock();  // it was there, and has been removed
   }
   const bool fresh = network == nullptr;
+  const Model model{name, options, fresh ? opened.get() : network, RateEstimate(Now())};
+  const std::vector<uint32_t> targets = SharesWith(model, fresh ? opened : nullptr);
   if (fresh) {
-    networks_.push_back(std::move(opened));
-    network = networks_.back().get();
+    opened->Park(targets.back());
+    opened->rung = targets.back();
+    networks_.push_back(opened);
   }
-  const auto model = models_.emplace(next_model_, Model{name, options, network, {}}).first;
-  try {
-    const std::vector<uint32_t> targets = SharesOf(budget_);
-    if (fresh) {
-      network->Park(targets.back());
-      network->rung = targets.back();
-    }
-    Use(targets);
-  } catch (...) {
-    models_.erase(model);
-    if (fresh) networks_.pop_back();
-    throw;
-  }
-  ++next_model_;
+  models_.emplace(next_model_++, model);
+  Use(targets);
   Settle();
 }
 
@@ -267,12 +258,13 @@ void Pool::Remove(const std::string& name) {
   models_.erase(number);
   if (std::ranges::none_of(models_, [&](const auto& entry) { return entry.second.network == network; })) {
     if (lane.last == network) lane.last = nullptr;
-    const auto found = std::ranges::find(networks_, network, &std::unique_ptr<Network>::get);
-    std::unique_ptr<Network> closing = std::move(*found);
+    const auto found = std::ranges::find(networks_, network, &std::shared_ptr<Network>::get);
+    const std::shared_ptr<Network> closing = std::move(*found);
     networks_.erase(found);
-    closing.reset();
+    closing->Close();
   }
-  if (!networks_.empty()) Use(SharesOf(budget_));
+  uint64_t least = 0;
+  if (const auto targets = networks_.empty() ? std::nullopt : FindShares(budget_, Now(), least)) Use(*targets);  // or what they had
   Settle();
 }
 
@@ -311,6 +303,7 @@ void Pool::Close() {
   ended_ = true;
   collect_.notify_all();
   models_.clear();
+  for (const auto& network : networks_) network->Close();
   networks_.clear();
   for (const auto& lane : lanes_) {
     lane->last = nullptr;

@@ -37,6 +37,7 @@ struct PoolOptions {
   uint32_t lanes = 1;       // inferences at a time
   int threads = 0;          // of each lane; 0: as many as its cores
   uint64_t most_waiting = 64;  // requests of a model
+  bool by_swapnet = false;     // shares by SwapNet's rule, instead of the best
 };
 
 struct ModelOptions {
@@ -81,8 +82,8 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Opens the library that `program` was loaded from. Models of the same library and weights, which keep no state, are one network
-  // under several names. Throws BudgetError, with the smallest that is enough, where the budget is too small for one model more,
+  // Opens the library that `program` was loaded from, once it is known that there is room for it. Models of the same library,
+  // weights and options, which keep no state, are one network under several names. Throws BudgetError, with the smallest that is enough, where the budget is too small for one model more,
   // and what opening a session does; then nothing has changed.
   void Add(const std::string& name, const ModelOptions& options, const Program& program, const std::string& library,
            const std::string& weights, const tvm::ffi::json::Object& session_options);
@@ -102,11 +103,14 @@ class Pool {
   Completion Wait(uint64_t id, std::optional<Refusal>& refusal);
   // Takes a request out that has not begun, and forgets it; whoever waits for it is told. False: it has, or is done.
   bool Cancel(uint64_t id);
+  // Why the model cannot run any more; empty: it can.
+  std::string Broken(const std::string& name);
   // Waits for the next request that is done, of those to be collected; 0: the pool is closed.
   uint64_t Collect();
 
   tvm::ffi::json::Object Plan();
-  tvm::ffi::json::Object Stats();
+  // `at_once`: all of one moment, for which requests wait while memory is looked through.
+  tvm::ffi::json::Object Stats(bool at_once = true);
   // Everything that waits fails; what runs ends.
   void Close();
 
@@ -115,10 +119,11 @@ class Pool {
     std::string name;
     ModelOptions options;
     Network* network;
-    RateEstimate rate;
+    RateEstimate rate;  // of requests, also of those that are refused
     bool leaving = false;  // about to be removed: takes no requests
     uint64_t requests = 0, completed = 0, failed = 0, refused = 0, missed = 0, dropped = 0, cancelled = 0, restarts = 0, waiting = 0, running = 0;
     double wait_s = 0, run_s = 0;  // of the last one
+    double total_run_s = 0, total_stall_s = 0;
   };
   struct Request {
     Queued queued;
@@ -152,6 +157,8 @@ class Pool {
   double DeadlineOf(const Network& network) const;  // the shortest of its models'; infinite: none
   // A target for each network. Throws BudgetError.
   std::vector<uint32_t> SharesOf(uint64_t budget) const;
+  // With one model more, of an existing network or of `fresh`, which is the last then. Nothing is changed. Throws BudgetError.
+  std::vector<uint32_t> SharesWith(const Model& model, std::shared_ptr<Network> fresh);
   void Use(const std::vector<uint32_t>& targets);
   std::optional<std::vector<uint32_t>> FindShares(uint64_t budget, double now, uint64_t& least) const;
   void ShareAnew();  // where rates have changed so much that it pays
@@ -161,17 +168,20 @@ class Pool {
   void Settle();
   void SettleLane(uint32_t lane);
   void ParkNow(Network& network);
-  static void Break(Network& network, const tvm::ffi::Error& error);
-  static void Leave(Lane& lane);  // whoever reads ahead in it
+  void Break(Network& network, const tvm::ffi::Error& error);
+  void Leave(Lane& lane);  // whoever reads ahead in it
 
   LanePlace PlaceOf(uint32_t lane) const;
   uint32_t ChooseLane() const;
   void Main(uint32_t lane);
   bool Dispatchable(uint32_t lane);
+  void DropLate(Lane& lane);
+  double NextDeadline() const noexcept;
   void RunFirst(uint32_t lane, Lock& lock);
-  std::optional<tvm::ffi::Error> RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took);
-  static void NoteStorage(Network& network);
+  std::optional<tvm::ffi::Error> RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took,
+                                        Network::Reading& reading);
   RequestQueue::SecondsOf SecondsInOrder() const;
+  static tvm::ffi::json::Object SaidOf(const Model& model, double now);
   void RequireThisProcess() const;
   void Complete(Request& request);
   void FailWaiting(uint32_t lane, const std::string& kind, const std::string& message, std::optional<uint32_t> model);
@@ -184,7 +194,7 @@ class Pool {
   bool closed_ = false;
   bool ended_ = false;  // and nothing runs any more
   uint64_t budget_;
-  std::vector<std::unique_ptr<Network>> networks_;
+  std::vector<std::shared_ptr<Network>> networks_;  // whoever looks at their memory keeps them meanwhile
   std::map<uint32_t, Model> models_;  // by number
   uint32_t next_model_ = 0;
   std::map<uint64_t, Request> requests_;

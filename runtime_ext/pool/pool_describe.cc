@@ -13,6 +13,15 @@ int64_t Int(uint64_t value) { return static_cast<int64_t>(value); }
 
 json::Value OrNull(const std::optional<double>& number) { return number ? json::Value(*number) : json::Value(nullptr); }
 
+// Bytes of it that are in memory, and what its session says, where it is not closed meanwhile.
+uint64_t AddSession(const Network& network, json::Object& said) try {
+  const json::Object stats = network.Stats();
+  for (const char* name : {"stall_ms", "bytes_read", "total_bytes_read"}) said.Set(name, stats[name]);
+  return network.ResidentNbytes();
+} catch (const tvm::ffi::Error&) {
+  return 0;
+}
+
 }  // namespace
 
 json::Object Pool::Plan() {
@@ -26,7 +35,7 @@ json::Object Pool::Plan() {
     needed += LaneTarget(lane);
     lanes.push_back(Int(LaneTarget(lane)));
   }
-  for (const auto& network : networks_) needed += network->ladder()[network->target].kept;
+  for (const auto& network : networks_) needed += network->broken.empty() ? network->ladder()[network->target].kept : 0;
   for (const auto& [number, model] : models_) {
     const Network& network = *model.network;
     const ShareRung& rung = network.ladder()[network.target];
@@ -47,6 +56,7 @@ json::Object Pool::Plan() {
   uint64_t least = 0, most = 0;
   std::vector<uint64_t> widest(lanes_.size(), 0);
   for (const auto& network : networks_) {
+    if (!network->broken.empty()) continue;
     most += std::ranges::max_element(network->ladder(), {}, &ShareRung::kept)->kept;
     const uint64_t working = std::ranges::max_element(network->ladder(), {}, &ShareRung::working)->working;
     widest[network->lane] = std::max(widest[network->lane], working);
@@ -63,55 +73,80 @@ json::Object Pool::Plan() {
   return plan;
 }
 
-json::Object Pool::Stats() {
+json::Object Pool::Stats(bool at_once) {
   RequireThisProcess();
-  const std::lock_guard lock(mutex_);
+  struct Seen {
+    std::string name;
+    std::shared_ptr<const Network> network;
+    bool broken;
+    json::Object said;
+  };
+  std::vector<Seen> models;
+  std::vector<std::pair<const LaneMemory*, json::Object>> lanes;
+  std::vector<uint64_t> lane_nbytes;
+  json::Object stats;
+  Lock lock(mutex_);
   RequireOpen();
   const double now = Now();
-  uint64_t resident = 0;
-  for (const auto& network : networks_)
-    if (network->broken.empty()) resident += network->ResidentNbytes();
-  json::Array lanes;
   for (const auto& lane : lanes_) {
     json::Object one;
     one.Set("bytes", Int(lane->memory.nbytes()));
-    resident += lane->memory.Resident();
-    one.Set("resident_bytes", Int(lane->memory.Resident()));
     one.Set("busy", lane->running != nullptr);
     one.Set("waiting", Int(lane->queue.size()));
-    lanes.push_back(one);
+    lanes.emplace_back(&lane->memory, one);
+    lane_nbytes.push_back(lane->memory.nbytes());
   }
-  json::Object models;
   for (const auto& [number, model] : models_) {
-    const Network& network = *model.network;
-    json::Object one;
-    for (const auto& [name, count] : {std::pair{"requests", model.requests}, {"completed", model.completed}, {"failed", model.failed},
-                                      {"refused", model.refused}, {"missed", model.missed}, {"dropped", model.dropped},
-                                      {"cancelled", model.cancelled}, {"restarts", model.restarts},
-                                      {"waiting", model.waiting}, {"running", model.running}})
-      one.Set(name, Int(count));
-    one.Set("wait_ms", model.wait_s * 1e3);
-    one.Set("latency_ms", model.run_s * 1e3);
-    one.Set("rate", OrNull(model.rate.PerSecond(now)));
-    one.Set("rung", Int(network.rung));
-    one.Set("working_bytes", Int(network.ladder()[network.rung].working));
-    one.Set("kept_bytes", Int(network.claimed));
-    one.Set("broken", network.broken.empty() ? json::Value(nullptr) : json::Value(network.broken));
-    one.Set("resident_bytes", Int(network.broken.empty() ? network.ResidentNbytes() : 0));
-    if (network.broken.empty()) {
-      const json::Object stats = network.Stats();
-      for (const char* name : {"stall_ms", "bytes_read", "total_bytes_read"}) one.Set(name, stats[name]);
-    }
-    models.Set(model.name, one);
+    const auto network = *std::ranges::find(networks_, model.network, &std::shared_ptr<Network>::get);
+    models.push_back({model.name, network, !network->broken.empty(), SaidOf(model, now)});
   }
-  json::Object stats;
   stats.Set("budget_bytes", Int(budget_));
   stats.Set("claimed_bytes", Int(Claimed()));
-  stats.Set("resident_bytes", Int(resident));
   stats.Set("reshared", Int(reshared_));
-  stats.Set("lanes", lanes);
-  stats.Set("models", models);
+  // Looking through memory takes long: unless all is to be of one moment, requests and models come and go meanwhile.
+  if (!at_once) lock.unlock();
+  uint64_t resident = 0;
+  json::Array said_lanes;
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    const uint64_t own = lanes[i].first->Resident(lane_nbytes[i]);
+    lanes[i].second.Set("resident_bytes", Int(own));
+    said_lanes.push_back(lanes[i].second);
+    resident += own;
+  }
+  json::Object said_models;
+  std::vector<const Network*> counted;
+  for (Seen& seen : models) {
+    const uint64_t own = seen.broken ? 0 : AddSession(*seen.network, seen.said);
+    seen.said.Set("resident_bytes", Int(own));
+    said_models.Set(seen.name, seen.said);
+    if (std::ranges::find(counted, seen.network.get()) != counted.end()) continue;
+    counted.push_back(seen.network.get());
+    resident += own;
+  }
+  stats.Set("resident_bytes", Int(resident));
+  stats.Set("lanes", said_lanes);
+  stats.Set("models", said_models);
   return stats;
+}
+
+json::Object Pool::SaidOf(const Model& model, double now) {
+  const Network& network = *model.network;
+  json::Object said;
+  for (const auto& [name, count] : {std::pair{"requests", model.requests}, {"completed", model.completed}, {"failed", model.failed},
+                                    {"refused", model.refused}, {"missed", model.missed}, {"dropped", model.dropped},
+                                    {"cancelled", model.cancelled}, {"restarts", model.restarts},
+                                    {"waiting", model.waiting}, {"running", model.running}})
+    said.Set(name, Int(count));
+  said.Set("wait_ms", model.wait_s * 1e3);
+  said.Set("latency_ms", model.run_s * 1e3);
+  said.Set("total_latency_ms", model.total_run_s * 1e3);
+  said.Set("total_stall_ms", model.total_stall_s * 1e3);
+  said.Set("rate", OrNull(model.rate.PerSecond(now)));
+  said.Set("rung", Int(network.rung));
+  said.Set("working_bytes", Int(network.ladder()[network.rung].working));
+  said.Set("kept_bytes", Int(network.claimed));
+  said.Set("broken", network.broken.empty() ? json::Value(nullptr) : json::Value(network.broken));
+  return said;
 }
 
 }  // namespace flexcomp

@@ -67,6 +67,9 @@ PoolOptions PoolOptionsOf(const ffi::String& text) {
   made.lanes = Small(options.Natural("lanes").value_or(made.lanes));
   made.threads = static_cast<int>(std::min<uint64_t>(options.Natural("threads").value_or(0), INT32_MAX));
   made.most_waiting = options.Natural("queue").value_or(made.most_waiting);
+  const std::string strategy = options.Get<ffi::String>("strategy").value_or("exact");
+  RequireShareStrategy(strategy);
+  made.by_swapnet = strategy == "swapnet";
   options.RequireKnown();
   return made;
 }
@@ -137,6 +140,8 @@ class PoolModule final : public TranslatedModule {
     if (name == "collect") return ffi::Function::FromTyped([self, this] { return static_cast<int64_t>(pool_.Collect()); });
     if (name == "plan") return ffi::Function::FromTyped([self, this] { return Text(pool_.Plan()); });
     if (name == "stats") return ffi::Function::FromTyped([self, this] { return Text(pool_.Stats()); });
+    if (name == "stats_in_passing") return ffi::Function::FromTyped([self, this] { return Text(pool_.Stats(false)); });
+    if (name == "broken") return ffi::Function::FromTyped([self, this](const ffi::String& model) { return ffi::String(pool_.Broken(model)); });
     if (name == "close") return ffi::Function::FromTyped([self, this] { pool_.Close(); });
     return std::nullopt;
   }

@@ -1,5 +1,6 @@
 // Requests of a pool: how they come in, take their turns, and end.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -11,6 +12,13 @@ namespace flexcomp {
 namespace {
 
 constexpr double kTrusted = 1;  // second, after which an estimate is worth a try
+
+// A bit behind `seconds` of the pool's clock.
+std::chrono::steady_clock::time_point Behind(double seconds) {
+  constexpr double kBit = 1e-4;
+  return std::chrono::steady_clock::time_point(
+      std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds + kBit)));
+}
 
 std::string Milliseconds(double seconds) {
   std::ostringstream out;
@@ -34,6 +42,7 @@ Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& opti
     RaiseError("InputError", name, " takes ", network.ports(), " tensors, for its inputs and outputs, not ", tensors.size());
   Lane& lane = *lanes_[network.lane];
   ++model.requests;
+  model.rate.Note(now);
   const double free = std::max(now, lane.free);
   const auto refuse = [&](const char* reason, const std::string& message, double retry) {
     ++model.refused;
@@ -52,11 +61,12 @@ Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& opti
   const double likely = LoadingOf(network) + network.latency.Likely(network.ladder()[network.target].seconds);
   const auto number = std::ranges::find(models_, &model, [](auto& entry) { return &entry.second; })->first;
   request.queued = {next_request_, number, now, request.deadline.value_or(RequestQueue::Due(now, likely, model.options.urgency)),
-                    options.late ? std::nullopt : request.deadline};
+                    options.late ? std::nullopt : request.deadline, model.options.urgency};
   RequestQueue::Outlook outlook = lane.queue.Look(request.queued, free, SecondsInOrder());
   // One that may be late makes room instead.
   while (!request.queued.deadline && outlook.spoiled != nullptr) {
     request.queued.due = outlook.spoiled->due;
+    request.queued.urgency = 0;  // behind it
     outlook = lane.queue.Look(request.queued, free, SecondsInOrder());
   }
   // An estimate that has become too large would refuse whatever could correct it: now and then an idle lane tries.
@@ -69,8 +79,8 @@ Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& opti
                                        : "a request of " + name + " " + ends + ", behind its deadline of " + Milliseconds(*request.deadline - now),
                   outlook.spoiled != nullptr ? likely : outlook.ends - *request.deadline);
   }
-  model.rate.Note(now);
   const uint64_t id = next_request_++;
+  if (request.queued.deadline && *request.queued.deadline < NextDeadline()) collect_.notify_one();
   lane.queue.Push(request.queued);
   requests_.emplace(id, std::move(request));
   ++model.waiting;
@@ -86,7 +96,16 @@ Completion Pool::Wait(uint64_t id, std::optional<Refusal>& refusal) {
     const auto found = requests_.find(id);
     if (found == requests_.end() || found->second.waited) RaiseError("InputError", "there is no request ", id, ", or somebody waits for it");
     found->second.waited = true;
-    done_.wait(lock, [&] { return found->second.done; });
+    while (!found->second.done) {
+      const Request& waiting = found->second;
+      if (waiting.running || !waiting.queued.deadline) {
+        done_.wait(lock);
+        continue;
+      }
+      done_.wait_until(lock, Behind(*waiting.queued.deadline));
+      // It is dropped when that has passed, also behind an inference that takes long.
+      if (!waiting.done && !waiting.running) DropLate(*lanes_[models_.at(waiting.queued.model).network->lane]);
+    }
     request = std::move(found->second);
     requests_.erase(found);
   }
@@ -118,10 +137,25 @@ bool Pool::Cancel(uint64_t id) {
   return true;
 }
 
+std::string Pool::Broken(const std::string& name) {
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  RequireOpen();
+  return ModelOf(name).network->broken;
+}
+
 uint64_t Pool::Collect() {
   RequireThisProcess();
   Lock lock(mutex_);
-  collect_.wait(lock, [this] { return ended_ || !collected_.empty(); });
+  while (!ended_ && collected_.empty()) {
+    const double next = NextDeadline();
+    if (next == INFINITY) {
+      collect_.wait(lock);
+    } else {
+      collect_.wait_until(lock, Behind(next));
+      for (const auto& lane : lanes_) DropLate(*lane);
+    }
+  }
   if (collected_.empty()) return 0;
   const uint64_t id = collected_.front();
   collected_.pop_front();
@@ -162,10 +196,8 @@ void Pool::Main(uint32_t number) {
   }
 }
 
-bool Pool::Dispatchable(uint32_t number) {
-  Lane& lane = *lanes_[number];
-  const double now = Now();
-  for (const Queued& late : lane.queue.DropLate(now)) {
+void Pool::DropLate(Lane& lane) {
+  for (const Queued& late : lane.queue.DropLate(Now())) {
     Model& model = models_.at(late.model);
     --model.waiting;
     ++model.missed;
@@ -174,15 +206,29 @@ bool Pool::Dispatchable(uint32_t number) {
     request.refusal = {"deadline", "the deadline of a request of " + model.name + " passed while it waited", 0};
     Complete(request);
   }
+}
+
+double Pool::NextDeadline() const noexcept {
+  double next = INFINITY;
+  for (const auto& lane : lanes_) next = std::min(next, lane->queue.NextDeadline());
+  return next;
+}
+
+bool Pool::Dispatchable(uint32_t number) {
+  Lane& lane = *lanes_[number];
+  DropLate(lane);
   if (lane.queue.empty()) return false;
   const Network& network = *models_.at(lane.queue.first().model).network;
+  if (!network.broken.empty()) return true;  // which its requests are told
   const ShareRung& rung = network.ladder()[network.rung];
   const uint64_t more = rung.working > lane.memory.nbytes() ? rung.working - lane.memory.nbytes() : 0;
   return Claimed() - network.claimed + rung.kept + more <= budget_;
 }
 
-std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took) {
+std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took,
+                                            Network::Reading& reading) {
   const bool alone = std::ranges::none_of(networks_, [&](const auto& other) { return other->lane == network.lane && other.get() != &network; });
+  const bool reads = network.cold || network.rung + 1 < network.ladder().size();  // otherwise all stays
   const bool again = lane.queue.empty() ? alone : models_.at(lane.queue.first().model).network == &network;
   std::optional<tvm::ffi::Error> error;
   try {
@@ -194,6 +240,7 @@ std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const 
     const double started = Now();
     network.Run(request.tensors);
     took = Now() - started;
+    if (reads) reading = network.LastReading();
   } catch (const tvm::ffi::Error& raised) {
     error = raised;
   } catch (const std::exception& raised) {
@@ -201,15 +248,6 @@ std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const 
   }
   if (!lock.owns_lock()) lock.lock();
   return error;
-}
-
-void Pool::NoteStorage(Network& network) try {
-  const tvm::ffi::json::Object stats = network.Stats();
-  const auto seconds = stats["read_ms"].cast<double>() * 1e-3;
-  const auto nbytes = static_cast<double>(stats["bytes_read"].cast<int64_t>());
-  if (seconds > 1e-3 && nbytes > 1e6) network.storage_rate += (nbytes / seconds - network.storage_rate) / 2;
-} catch (const tvm::ffi::Error&) {
-  // A library of another version, which says it in another way.
 }
 
 void Pool::RunFirst(uint32_t number, Lock& lock) {
@@ -228,7 +266,8 @@ void Pool::RunFirst(uint32_t number, Lock& lock) {
   --model.waiting;
   ++model.running;
   double took = 0;
-  std::optional<tvm::ffi::Error> error = RunNow(lane, network, request, lock, took);
+  Network::Reading reading;
+  std::optional<tvm::ffi::Error> error = RunNow(lane, network, request, lock, took, reading);
 
   const bool stopped = error && error->kind() == "Stopped";
   --model.running;
@@ -256,10 +295,12 @@ void Pool::RunFirst(uint32_t number, Lock& lock) {
       network.cold = true;
     } else {
       ++model.completed;
-      if (cold)
-        NoteStorage(network);
-      else
+      model.total_run_s += took;
+      model.total_stall_s += reading.stall_s;
+      if (!cold)
         network.latency.Note(network.ladder()[rung].seconds, took);
+      else if (reading.read_s > 1e-3 && reading.nbytes > 1e6)
+        network.storage_rate += (reading.nbytes / reading.read_s - network.storage_rate) / 2;
       if (request.deadline && Now() > *request.deadline) ++model.missed;
       network.cold = false;
     }

@@ -54,6 +54,12 @@ std::vector<ShareModel> Pool::ShareModels(double now, bool meet_deadlines, std::
     ShareModel shared;
     shared.weight = 0;
     shared.lane = network->lane;
+    if (!network->broken.empty()) {  // holds nothing, and will not
+      shared.rungs.push_back({});
+      kept.push_back({0});
+      models.push_back(std::move(shared));
+      continue;
+    }
     uint64_t keep = UINT64_MAX;
     const double deadline = DeadlineOf(*network);
     for (const auto& [number, model] : models_) {
@@ -86,7 +92,7 @@ std::optional<std::vector<uint32_t>> Pool::FindShares(uint64_t budget, double no
   std::vector<std::vector<uint32_t>> kept;
   for (const bool meet_deadlines : {true, false}) {
     std::vector<ShareModel> models = ShareModels(now, meet_deadlines, kept);
-    Shares shares = ShareSoon(models, kept, budget);
+    Shares shares = options_.by_swapnet ? ShareBySwapNet(models, budget) : ShareSoon(models, kept, budget);
     least = shares.least;
     if (shares.rungs.empty()) continue;
     for (size_t i = 0; i < kept.size(); ++i) shares.rungs[i] = kept[i][shares.rungs[i]];
@@ -104,6 +110,24 @@ std::vector<uint32_t> Pool::SharesOf(uint64_t budget) const {
                networks_.size() > 1 ? " models: the smallest that is enough for them is " : " model: the smallest that is enough is ",
                least, " bytes");
   return *std::move(rungs);
+}
+
+std::vector<uint32_t> Pool::SharesWith(const Model& model, std::shared_ptr<Network> fresh) {
+  const bool is_fresh = fresh != nullptr;
+  if (is_fresh) networks_.push_back(std::move(fresh));
+  const auto added = models_.emplace(next_model_, model).first;
+  const auto take_back = [&] {
+    models_.erase(added);
+    if (is_fresh) networks_.pop_back();
+  };
+  try {
+    std::vector<uint32_t> targets = SharesOf(budget_);
+    take_back();
+    return targets;
+  } catch (...) {
+    take_back();
+    throw;
+  }
 }
 
 void Pool::Use(const std::vector<uint32_t>& targets) {
@@ -126,6 +150,7 @@ void Pool::ShareAnew() {
   const std::vector<ShareModel> models = ShareModels(now, false, kept);
   for (size_t i = 0; i < networks_.size(); ++i) {
     const Network& network = *networks_[i];
+    if (!network.broken.empty()) continue;
     const ShareRung &used = network.ladder()[network.target], &found = network.ladder()[(*rungs)[i]];
     const double cost = models[i].weight * network.latency.ratio(), deadline = DeadlineOf(network);
     before += cost * used.seconds;

@@ -1,11 +1,15 @@
 #include "pool/request_queue.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace flexcomp {
 namespace {
 
-bool Before(const Queued& a, const Queued& b) noexcept { return a.due != b.due ? a.due < b.due : a.id < b.id; }
+bool Before(const Queued& a, const Queued& b) noexcept {
+  if (a.due != b.due) return a.due < b.due;
+  return a.urgency != b.urgency ? a.urgency > b.urgency : a.id < b.id;
+}
 
 }  // namespace
 
@@ -23,6 +27,12 @@ std::vector<Queued> RequestQueue::DropLate(double now) {
   std::ranges::copy_if(requests_, std::back_inserter(dropped), late);
   std::erase_if(requests_, late);
   return dropped;
+}
+
+double RequestQueue::NextDeadline() const noexcept {
+  double next = INFINITY;
+  for (const Queued& request : requests_) next = std::min(next, request.deadline.value_or(INFINITY));
+  return next;
 }
 
 RequestQueue::Outlook RequestQueue::Look(const Queued& request, double free, const SecondsOf& seconds) const {

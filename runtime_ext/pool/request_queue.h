@@ -1,6 +1,6 @@
 // The requests of a lane, in the order in which they are due.
 //
-// One with a deadline is due then. One without is due when it will have waited for kPatience times what it takes, less where it is
+// Of those that are due at the same time the urgent one comes first. One with a deadline is due then. One without is due when it will have waited for kPatience times what it takes, less where it is
 // urgent, but never more than kMostPatience: short and urgent ones come first, and as everything that comes later is due later, none waits for ever.
 #pragma once
 
@@ -18,6 +18,7 @@ struct Queued {
   uint32_t model = 0;
   double arrived = 0, due = 0;        // seconds of a monotonic clock
   std::optional<double> deadline{};   // it is refused, or dropped, rather than late
+  double urgency = 1;                 // what a second of waiting costs
 };
 
 class RequestQueue {
@@ -41,6 +42,8 @@ class RequestQueue {
 
   // Takes out what can no longer begin before its deadline.
   std::vector<Queued> DropLate(double now);
+  // The first deadline of any; infinite: there is none.
+  double NextDeadline() const noexcept;
 
   // Whether `request` could end before its deadline, and all that are behind it still could, if the lane is free at `free`; when it
   // would end otherwise.

@@ -45,6 +45,11 @@ ShareModel ModelOf(const json::Object& object) {
 
 }  // namespace
 
+void RequireShareStrategy(const std::string& strategy) {
+  if (strategy != "exact" && strategy != "swapnet")
+    RaiseError("InputError", "the strategy \"", strategy, "\" is not known: it is one of exact, swapnet");
+}
+
 std::string SharesOf(const std::string& request) {
   ffi::String error;
   const json::Value parsed = json::Parse(request, &error);
@@ -54,8 +59,7 @@ std::string SharesOf(const std::string& request) {
   for (const json::Value& model : Member<json::Array>(*object, "models")) models.push_back(ModelOf(As<json::Object>(model, "a model")));
   const uint64_t budget = Natural(Member<int64_t>(*object, "budget_bytes"), "the budget");
   const std::string strategy = Member<ffi::String>(*object, "strategy");
-  if (strategy != "exact" && strategy != "swapnet")
-    RaiseError("InputError", "the strategy \"", strategy, "\" is not known: it is one of exact, swapnet");
+  RequireShareStrategy(strategy);
   const Shares shares = strategy == "exact" ? ShareExactly(models, budget) : ShareBySwapNet(models, budget);
   json::Array rungs;
   for (const uint32_t rung : shares.rungs) rungs.push_back(int64_t{rung});

@@ -10,4 +10,7 @@ namespace flexcomp {
 // no rungs. Throws InputError for anything else.
 std::string SharesOf(const std::string& request);
 
+// Throws InputError unless `strategy` is one of these two.
+void RequireShareStrategy(const std::string& strategy);
+
 }  // namespace flexcomp

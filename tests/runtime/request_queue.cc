@@ -8,6 +8,8 @@
 #include <map>
 #include <random>
 #include <set>
+#include <tuple>
+#include <utility>
 
 using flexcomp::Queued;
 using flexcomp::RequestQueue;
@@ -29,7 +31,7 @@ RequestQueue::SecondsOf Seconds() {
 
 // When each ends that is not dropped, in the order in which they are due.
 std::map<uint64_t, double> Ends(std::vector<Queued> requests, double free) {
-  std::ranges::sort(requests, [](const Queued& a, const Queued& b) { return a.due != b.due ? a.due < b.due : a.id < b.id; });
+  std::ranges::sort(requests, {}, [](const Queued& request) { return std::tuple(request.due, -request.urgency, request.id); });
   const auto seconds = Seconds();
   std::map<uint64_t, double> ends;
   for (const Queued& request : requests) ends[request.id] = free += seconds(request.model);
@@ -46,7 +48,8 @@ int main() {
     RequestQueue queue;
     std::vector<Queued> requests;
     const auto draw = [&](uint64_t id) {
-      Queued request{id, static_cast<uint32_t>(random() % kModels), 0, uniform(0, 2)};
+      Queued request{id, static_cast<uint32_t>(random() % kModels), 0, 0.1 * static_cast<double>(random() % 20)};  // some at once
+      request.urgency = static_cast<double>(random() % 3);
       if (random() % 2 == 0) request.deadline = request.due;
       return request;
     };
@@ -54,7 +57,11 @@ int main() {
       requests.push_back(draw(id));
       queue.Push(requests.back());
     }
-    Require(std::ranges::is_sorted(queue.requests(), {}, &Queued::due), "the order is wrong");
+    const auto order = [](const Queued& request) { return std::pair(request.due, -request.urgency); };
+    Require(std::ranges::is_sorted(queue.requests(), {}, order), "the order is wrong");
+    double next = INFINITY;
+    for (const Queued& request : requests) next = std::min(next, request.deadline.value_or(INFINITY));
+    Require(queue.NextDeadline() == next, "another deadline is the next");
     const double free = uniform(0, 0.5);
     const Queued asked = draw(100);
     const auto outlook = queue.Look(asked, free, Seconds());

@@ -20,7 +20,7 @@ import tiny as builder
 
 import flexcomp
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, InputError, RefusedError, StorageError
-from flexcomp.runtime import ladder_of, least_bytes, read_info
+from flexcomp.runtime import ladder_of, least_bytes, read_info, shares
 
 _MB = 1 << 20
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two lanes need two cores")
@@ -226,7 +226,7 @@ def test_rates_are_learnt_and_shares_follow(both, x):
             pool.run("second", {"x": x})
             time.sleep(0.02)
         rates = {model.name: model.rate for model in pool.plan().models}
-        assert rates["second"] > 1.5 and rates["first"] == 1  # that nobody has asked for
+        assert rates["second"] > 1.5 and 0.1 < rates["first"] < 0.85  # that nobody asks for, as it seems more and more
 
 
 def test_a_full_queue_refuses(both, x):
@@ -492,3 +492,102 @@ def test_a_watch_without_models_waits_for_some(both, x):
         assert _least(both) <= pool.budget <= 3 * _MB
         for name, network in both.items():
             builder.close_to(pool.run(name, {"x": x})["out"], network.reference(x))
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory):
+    """150 layers that read 39 MB in the smallest budget, and say that they take a microsecond."""
+
+    def plan(program):
+        return replace(program, rungs=tuple(replace(rung, predicted_s=1e-6) for rung in program.rungs))
+
+    return builder.export(tmp_path_factory.mktemp("hasty") / "hasty.so", "pool_hasty_", layers=150, plan=plan)
+
+
+def test_deadlines_pass_also_behind_an_inference_that_takes_long(hasty, x):
+    least = least_bytes([ladder_of(read_info(hasty.library))])
+    for _ in range(3):
+        with flexcomp.Pool(least, threads=1) as pool:
+            pool.add("hasty", hasty.library)
+            first = pool.submit("hasty", {"x": x})
+            while not pool.stats()["models"]["hasty"]["running"] and not first.done():
+                time.sleep(1e-4)
+            late = [pool.submit("hasty", {"x": x}, deadline_ms=2) for _ in range(3)]
+            patient = pool.submit("hasty", {"x": x}, deadline_ms=2, late="run")
+            with pytest.raises(RefusedError, match="passed while it waited"):
+                pool.run("hasty", {"x": x}, deadline_ms=3)
+            for future in late:
+                with pytest.raises(RefusedError, match="passed while it waited"):
+                    future.result(30)
+            early = not first.done()
+            builder.close_to(first.result(30)["out"], hasty.reference(x))
+            builder.close_to(patient.result(30)["out"], hasty.reference(x))
+            assert pool.stats()["models"]["hasty"]["dropped"] == 4
+            if early:
+                return
+    raise AssertionError("they waited for the inference to end")
+
+
+def test_the_same_library_with_other_options_is_another(both, x):
+    network = both["first"]
+    with flexcomp.Pool(8 * _MB, threads=1) as pool:
+        pool.add("one", network.library)
+        pool.add("same", network.library)
+        pool.add("checked", network.library, direct=False)
+        for name in ("one", "same", "checked"):
+            builder.close_to(pool.run(name, {"x": x})["out"], network.reference(x))
+        kept = {name: model["kept_bytes"] for name, model in pool.stats()["models"].items()}
+        assert pool.stats()["claimed_bytes"] > kept["one"] + kept["checked"] - 1
+        pool.remove("one")
+        pool.remove("same")
+        builder.close_to(pool.run("checked", {"x": x})["out"], network.reference(x))
+
+
+def test_what_there_is_no_room_for_is_not_opened(both, tmp_path):
+    copy = tmp_path / "bare.so"
+    shutil.copy(both["first"].library, copy)  # without its weights, as opening would say
+    with flexcomp.Pool(1000) as pool:
+        with pytest.raises(BudgetError, match="a budget of 1000 bytes is too small for 1 model"):
+            pool.add("bare", copy)
+    with flexcomp.Pool(8 * _MB) as pool:
+        with pytest.raises(ArtifactError, match="bare"):
+            pool.add("bare", copy)
+        assert pool.plan().models == ()
+
+
+def test_requests_that_are_refused_count_for_rates(hasty, x):
+    with flexcomp.Pool(100 * _MB, threads=1) as pool:
+        pool.add("hasty", hasty.library)
+        begin = time.monotonic()
+        while time.monotonic() - begin < 2.5:
+            with contextlib.suppress(RefusedError):
+                pool.run("hasty", {"x": x}, deadline_ms=1e-3)
+            time.sleep(0.01)
+        stats = pool.stats()["models"]["hasty"]
+        assert stats["refused"] + stats["dropped"] > 0 and stats["rate"] > 10
+
+
+def test_shares_may_be_those_of_swapnets_rule(both, x):
+    ladders = [ladder_of(read_info(network.library)) for network in both.values()]
+    budget = int(1.7 * least_bytes(ladders, strategy="swapnet"))
+    with flexcomp.Pool(budget, threads=1, strategy="swapnet") as pool:
+        for name, network in both.items():
+            pool.add(name, network.library, rate=1)
+        expected = shares(ladders, [1.0, 1.0], budget, strategy="swapnet")
+        assert tuple(model.rung for model in pool.plan().models) == expected.rungs
+        for name, network in both.items():
+            builder.close_to(pool.run(name, {"x": x})["out"], network.reference(x))
+        pool.remove("first")
+        assert pool.plan().models[0].kept_bytes > 0
+    with pytest.raises(InputError, match="best"):
+        flexcomp.Pool(budget, strategy="best")
+
+
+def test_time_adds_up(pool, both, x):
+    for _ in range(3):
+        pool.run("first", {"x": x})
+    stats = pool.stats()["models"]["first"]
+    assert stats["total_latency_ms"] >= stats["latency_ms"] > 0 and stats["total_stall_ms"] >= 0
+    assert pool.broken("first") is None
+    with pytest.raises(InputError, match="there is no model 'third'"):
+        pool.broken("third")

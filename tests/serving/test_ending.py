@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -96,10 +97,18 @@ def test_what_cannot_be_served_is_said_in_a_line(first, tmp_path, capfd):
             (2, "is no folder", {"repository": first.library}),
             (4, "none.so", {"libraries": [tmp_path / "none.so"]}),
             (2, "--budget takes a number of bytes, such as 200MB, not 10%", one | {"budget": "10%"}),
+            (2, "--load-all is for what is in a --repository", one | {"load_all": True}),
+            (2, "'=a.so' is not NAME=LIBRARY", {"libraries": [Path("=a.so")]}),
+            (2, "two libraries are called first", {"libraries": [first.library, Path(f"first={first.library}")]}),
+            (4, "16.00 MB for requests: the smallest", one | {"budget": "16MB", "request_memory": "16MB"}),
             (2, "--request-memory takes a number of bytes", one | {"request_memory": "10%"}),
             (2, "watch follows", one | {"watch": "foo"}),
             (2, "cannot read the token in", one | {"token_file": tmp_path / "none"}),
-            (4, "a budget of 1.00 kB is too small for 1 model: the smallest feasible budget is ", one | {"budget": "1kB"}),
+            (
+                4,
+                "a budget of 1.00 kB is too small for 1 model and 68.61 kB for requests: the smallest feasible budget is ",
+                one | {"budget": "1kB"},
+            ),
         ):
             with pytest.raises(typer.Exit) as ended:
                 serve(**{"budget": "20MB", "port": 0} | given)

@@ -27,8 +27,9 @@ def test_requests_are_counted_timed_and_logged(first, asked):
             assert server.metric("flexcomp_requests_total", model="first", outcome=outcome) == count
         assert server.metric("flexcomp_request_seconds_count", model="first") == 3
         assert server.metric("flexcomp_queue_seconds_count", model="first") == 3
-        assert server.metric("flexcomp_budget_bytes") == 20_000_000
-        assert 0 < server.metric("flexcomp_claimed_bytes") <= 20_000_000
+        assert server.metric("flexcomp_budget_bytes") == 17_500_000
+        assert server.metric("flexcomp_body_limit_bytes") == 2_500_000
+        assert 0 < server.metric("flexcomp_claimed_bytes") <= 17_500_000
         assert server.metric("flexcomp_model_pool_refused_total", model="first") == 1
         assert server.metric("process_resident_memory_bytes") > 1e6
         labels = {sample.labels.get("model", "first") for family in families.values() for sample in family.samples}

@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as hnp
 
 from flexcomp.errors import InputError
 from flexcomp.runtime import TensorInfo
-from flexcomp.serving.protocol import described, most_nbytes, read_request, write_response
+from flexcomp.serving import protocol
+from flexcomp.serving.protocol import described, json_nbytes, most_nbytes, parsed_nbytes, write_response
 
 X = TensorInfo("x", (2, 3), "float32")
 N = TensorInfo("n", (), "int64")
@@ -31,6 +32,10 @@ def body(*inputs: dict, **more) -> bytes:
 
 def both(**more) -> bytes:
     return body(entry(X, data=VALUES), entry(N, data=[7]), **more)
+
+
+def read_request(text, header, inputs, outputs):
+    return protocol.read_request(text, json_nbytes(header, len(text)), inputs, outputs)
 
 
 def test_numbers_may_be_nested_or_in_a_row():
@@ -157,3 +162,29 @@ def test_every_tensor_comes_back_as_it_was(data, binary, binary_output):
 def test_no_request_does_any_harm(text, header):
     with suppress(InputError):
         read_request(text, header, (X, N), OUT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"[{one * 3000}0]" for one in ("1,", "1.5,", "[],", "[1],", "{},", '{"a":1},', '{"a":{"b":{}}},', '"",', "true,")),
+        "[" + "12345678901234567890," * 500 + "0]",
+        "{" + ",".join(f'"{index}":1' for index in range(3000)) + "}",
+        "[" + ",".join(f'{{"{index}":1}}' for index in range(3000)) + "]",
+        '["' + "a" * 50_000 + '😀"]',
+        "[" * 500 + "]" * 500,
+    ],
+    ids=range(14),
+)
+def test_reading_json_takes_no_more_than_is_counted(text):
+    import tracemalloc
+
+    data = text.encode()
+    tracemalloc.start()
+    try:
+        json.loads(data)
+        taken = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    counted = parsed_nbytes(bytearray(data), len(data))
+    assert taken <= counted + 4096 and (counted <= 8 * taken or text.startswith(("[true", '["",')))

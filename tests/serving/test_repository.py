@@ -70,6 +70,19 @@ def test_models_of_a_folder_are_loaded_when_asked_for(folder, asked, tmp_path):
         assert server.client.get("/v2/health/ready").status_code == 200
 
 
+def test_links_lead_to_libraries(folder, asked, tmp_path):
+    """With weights beside the link, or beside what it leads to."""
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "first.so").symlink_to(folder / "one.so")
+    (linked / "second.so").symlink_to(folder / "two.so")
+    os.rename(folder / "two.weights", tmp_path / "of two")
+    (linked / "second.weights").symlink_to(tmp_path / "of two")
+    with Server("--repository", linked, "--load-all", f"third={folder / 'one.so'}", "--budget", "20MB") as server:
+        assert states(server) == dict.fromkeys(("first", "second", "third"), "READY")
+        assert all(works(server, name, asked) for name in ("first", "second", "third"))
+
+
 def test_a_replaced_library_is_loaded_anew(folder, second, asked, x):
     with Server(folder / "one.so", "--budget", "20MB") as server:
         for suffix in ("weights", "so"):
@@ -84,7 +97,8 @@ def test_what_the_budget_has_no_room_for_is_refused_with_numbers(folder, first, 
     builder.export(
         folder / "larger.so", "larger_", plan=lambda program: replace(program, rungs=tuple(map(with_page, program.rungs)))
     )
-    with Server(folder / "one.so", "--repository", folder, "--budget", str(first.program.rungs[0].budget)) as server:
+    budget = str(first.program.rungs[0].budget + 100_000)
+    with Server(folder / "one.so", "--repository", folder, "--budget", budget, "--request-memory", "100kB") as server:
         code, error = change(server, "larger", "load")
         assert code == 409 and "405604 bytes is too small" in error and "409600 bytes" in error
         assert states(server)["larger"] == "UNAVAILABLE" and works(server, "one", asked)

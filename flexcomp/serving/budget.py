@@ -1,0 +1,32 @@
+"""How a server's budget is parted: between models, and what requests for them take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flexcomp.errors import BudgetError
+from flexcomp.runtime import Budget, ladder_of, least_bytes, ports_of
+from flexcomp.units import enough, human_bytes
+
+from .protocol import carried_nbytes
+
+_PART, _MOST_NBYTES = 8, 32 << 20  # of the budget, for requests
+
+
+def requests_nbytes(budget: Budget, summaries: Sequence[Mapping], asked: int | None = None) -> int:
+    """The bytes of `budget` that are for requests; what is left is for the models that `summaries` are of.
+
+    `asked`, or an eighth, and no more than 32 MiB: less where models need it, but enough for one request of any of them, with
+    its answer, in binary tensors. Raises BudgetError where that is too much, with the smallest budget that is not.
+    """
+    least = least_bytes([ladder_of(one) for one in summaries]) if summaries else 1
+    if asked is None:
+        one_request = [carried_nbytes(ports_of(one["inputs"]), ports_of(one["outputs"])) for one in summaries]
+        asked = max(*one_request, carried_nbytes((), ()), min(budget.nbytes // _PART, _MOST_NBYTES, budget.nbytes - least))
+    if budget.nbytes < least + asked:
+        models = f"{len(summaries)} model{'s' * (len(summaries) != 1)}"
+        raise BudgetError(
+            f"a budget of {human_bytes(budget.nbytes, budget.units)} is too small for {models} and "
+            f"{enough(asked, budget.units)} for requests: the smallest feasible budget is {enough(least + asked, budget.units)}"
+        )
+    return asked
