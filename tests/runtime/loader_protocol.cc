@@ -312,6 +312,7 @@ void Run(bool filling) {
 void WorkElsewhere() {
   loader->GiveUpAhead();
   Require(source->idle(), "a read is in flight into what somebody else uses");
+  Require(world->failed > 0 || !loader->StartsCold(), "what was read is given up for nothing");
   bool stays[kPlaces] = {};
   for (const Load& load : rung().loads)
     if (load.kept || load.pinned) stays[(load.kept || !load.prepared ? load.target : load.prepared->at) / 8] = true;

@@ -90,7 +90,7 @@ def objects(tmp_path_factory) -> dict[str, Path]:
         ),
         pytest.param(
             "storage/loader.cc", "loads_[j].cold >= 0 ? loads_[j].cold_after : loads_[j].after", "loads_[j].after",
-            "cold, all pinned: the weights of a step change while it computes", id="what a first inference takes is prepared too early",
+            "cold, all pinned: ", id="what a first inference takes is prepared too early",
         ),
         pytest.param(
             "storage/loader_prepare.cc", "if (to_the_end_ && error == 0) warm_ = read.load + 1;", "",
@@ -99,7 +99,8 @@ def objects(tmp_path_factory) -> dict[str, Path]:
         pytest.param(
             "storage/loader_prepare.cc", "(!to_the_end_ && abort_.load(std::memory_order_relaxed))",
             "abort_.load(std::memory_order_relaxed)",
-            "lane, cold, all pinned: ", id="preparing out of the arena is given up for who works elsewhere",
+            "lane, cold, all pinned: what was read is given up for nothing",
+            id="preparing out of the arena is given up for who works elsewhere",
         ),
         pytest.param(
             "storage/loader.cc", "stage_ = StartsCold() && !turn().filling ? Stage::kCold", "stage_ = false ? Stage::kCold",
@@ -107,11 +108,11 @@ def objects(tmp_path_factory) -> dict[str, Path]:
         ),
         pytest.param(
             "storage/loader.cc", "  if (turn.filling) {\n    if (!Drain()) return;\n", "  if (turn.filling) {\n",
-            "filled behind, ", id="filling behind a first inference ends before its last load",
+            "filled behind, cold: ", id="filling behind a first inference ends before its last load",
         ),
         pytest.param(
             "storage/loader.h", "if (stage_ == Stage::kCold) GiveUpAhead();", "",
-            "filled behind, ", id="filling begins beside what is read ahead",
+            "filled behind, all pinned: ", id="filling begins beside what is read ahead",
         ),
         pytest.param("storage/loader.h", "kTurns = 4", "kTurns = 2", "all read ahead: ", id="turns are used again too soon"),
         pytest.param(
