@@ -78,7 +78,8 @@ def test_some_rungs_begin_cold_and_some_loads_share_their_bytes(cold):
     _, program, _ = cold
     rungs = [rung for rung in program.rungs if rung.cold]
     assert rungs and any(len(rung.cold) > 2 for rung in rungs)
-    assert any(sum(load.prepared.layer in cold_layers(rung) for load in rung.loads if load.prepared) > len(rung.cold) for rung in rungs)
+    made = [[load for load in rung.loads if load.prepared and load.prepared.layer in cold_layers(rung)] for rung in rungs]
+    assert any(len(loads) > len(rung.cold) for loads, rung in zip(made, rungs, strict=True))
     for rung in rungs:
         for one in rung.cold:
             own, layer = program.layers[one.layer], program.layers[rung.steps[one.step].layer]
@@ -207,7 +208,8 @@ def mutated(program, rng: random.Random):
     index = rng.choice(own)
     load = rung.loads[index]
     if change in ("step", "layer", "at"):
-        values = {"step": rng.randrange(len(rung.steps)), "layer": rng.randrange(len(program.layers)), "at": max(0, one.at + near)}
+        step, layer = rng.randrange(len(rung.steps)), rng.randrange(len(program.layers))
+        values = {"step": step, "layer": layer, "at": max(0, one.at + near)}
         rung = replace(rung, cold=(*rung.cold[:at], replace(one, **{change: values[change]}), *rung.cold[at + 1 :]))
     elif change == "twice":
         rung = replace(rung, cold=tuple(sorted([*rung.cold, one], key=lambda cold: cold.step)))
