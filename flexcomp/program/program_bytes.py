@@ -61,10 +61,10 @@ refuses what it does not know. Space "cuda" is the memory of a GPU, which comput
 (`flexcomp/program/device_kernel.py`), nothing is prepared, and there is no argument 8. A layer whose weights are prepared
 takes blocks of them; its loads, and no others, have something prepared.
 
-The first inference computes the step of a `cold` by another layer, whose weights are what those of the step's layer are prepared
-from: the step is the whole layer, its loads are pinned. The pages of these weights are read to `at` in one piece, inside the
-place of the step's weights, and the loads prepare out of that, in their order, for the second inference. What one prepares lies over
-nothing that a later one is prepared from. Steps ascend.
+The first inference computes the step of a `cold` by another layer, whose weights are what those of the step's layer are
+prepared from: the step is the whole layer, its loads are pinned. The pages of these weights are read to `at` in one piece, inside
+the place of the step's weights, and the loads prepare out of that, in their order, for the second inference. What one prepares
+lies over nothing that a later one is prepared from. Steps ascend.
 """
 
 from __future__ import annotations
