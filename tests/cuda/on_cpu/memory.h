@@ -14,6 +14,8 @@ namespace on_cpu {
 constexpr size_t kAlignment = 64;
 // Of it all floats are NaN, and integers -1.
 constexpr unsigned char kPoison = 0xff;
+// Others: floats are three or zero, integers large with few bits, or zero. What finds NaN or -1 may leave it out, and be right.
+constexpr unsigned char kPoisons[] = {kPoison, 0x40, 0x00};
 
 // `nbytes` bytes, full of poison. What lies between their end and the page that follows, fewer than 64 bytes, is poison, too.
 class Guarded {
@@ -35,7 +37,7 @@ class Guarded {
 
   void* data() const { return data_; }
   size_t nbytes() const { return nbytes_; }
-  void Poison() { std::memset(data_, kPoison, nbytes_); }
+  void Poison(unsigned char poison = kPoison) { std::memset(data_, poison, nbytes_); }
 
   // Whether nothing was written to the bytes behind the last one.
   bool IsEndIntact() const {
