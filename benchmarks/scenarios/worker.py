@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from typing import Any
 
 from benchmarks.scenarios.servers import SERVERS
 from benchmarks.scenarios.tasks import SCENARIOS, Files
+from flexcomp.errors import RefusedError
 
 
 class Memory:
@@ -38,19 +40,26 @@ class Memory:
 
 
 def arrivals(server: Any, times: list[tuple[float, str, float]]) -> dict[str, list[float]]:
-    """Milliseconds from each request's time to its answer, by task."""
+    """Milliseconds from each request's time to its answer, by task; of those that are refused infinitely many."""
     taken: dict[str, list[float]] = {}
     begin = time.perf_counter()
     futures: list[Future] = []
+
+    def note(task: str, at: float, refused: bool) -> None:
+        taken.setdefault(task, []).append(math.inf if refused else 1e3 * (time.perf_counter() - begin - at))
+
     for at, task, deadline_ms in times:
         time.sleep(max(0.0, begin + at - time.perf_counter()))
-        future = server.submit(task, deadline_ms)
-        future.add_done_callback(
-            lambda _, task=task, at=at: taken.setdefault(task, []).append(1e3 * (time.perf_counter() - begin - at))
-        )
+        try:
+            future = server.submit(task, deadline_ms)
+        except RefusedError:
+            note(task, at, refused=True)
+            continue
+        future.add_done_callback(lambda done, task=task, at=at: note(task, at, isinstance(done.exception(), RefusedError)))
         futures.append(future)
     for future in futures:
-        future.result()
+        if (error := future.exception()) and not isinstance(error, RefusedError):
+            raise error
     return taken
 
 

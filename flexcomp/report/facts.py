@@ -120,6 +120,8 @@ def _layers(
             "candidates": [_offer(offer, program, layer) for offer in offers[index]],  # fastest first
             "why": why[index],  # one reason per rung; null where another kernel is used, or there was no choice
             "slices": [counts[index] for counts in slices],  # one number per rung; 0 where another kernel is used
+            # Whether the first inference computes it instead of another, by rung: from weights as they are stored.
+            "first": [any(cold.layer == index for cold in rung.cold) for rung in program.rungs],
         }
         for index, layer in enumerate(program.layers)
     ]

@@ -64,7 +64,7 @@ def layer_table(facts: dict) -> Table:
         table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=not left)
     for layers in _with_bands_together(facts["layers"]):
         layer = layers[0]
-        slices = [count for band in layers for count in band["slices"] if count]
+        slices = [count for band in layers for count in band["slices"] if count] or [1]  # of first inferences only
         fewest, most = min(slices), max(slices)
         times = sum(count > 0 for count in layer["slices"])
         table.add_row(
@@ -74,7 +74,7 @@ def layer_table(facts: dict) -> Table:
             _weights(layer),
             kib(layer["scratch_bytes"]),
             str(fewest) if fewest == most else f"{fewest}–{most}",
-            "all" if times == len(layer["slices"]) else f"{times}/{len(layer['slices'])}",
+            "all" if times == len(layer["slices"]) else f"{times}/{len(layer['slices'])}" if times else "first",
         )
     return table
 

@@ -170,6 +170,7 @@ inline const Scenario kScenarios[] = {
     {"filled, cold", {&kCold}, 3, 0, 0, true, true},
     {"filled behind, cold", {&kColdBehind}, 4, 0, 0, true, false, false, false, true},
     {"filled behind, all pinned", {&kAllCold}, 3, 0, 0, true, false, false, false, true},
+    {"filled behind, ahead", {&kColdAhead}, 3, 0, 0, true, false, false, false, true},
     {"faults, filled behind", {&kOneCold}, 3, 0, 1, true, false, false, false, true},
     {"lane, cold", {&kColdBehind}, 3, 0, 0, true, false, true},
     {"lane, cold, all pinned", {&kAllCold}, 3, 0, 0, true, false, true},

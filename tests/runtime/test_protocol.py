@@ -110,10 +110,6 @@ def objects(tmp_path_factory) -> dict[str, Path]:
             "storage/loader.cc", "  if (turn.filling) {\n    if (!Drain()) return;\n", "  if (turn.filling) {\n",
             "filled behind, cold: ", id="filling behind a first inference ends before its last load",
         ),
-        pytest.param(
-            "storage/loader.h", "if (stage_ == Stage::kCold) GiveUpAhead();", "",
-            "filled behind, all pinned: ", id="filling begins beside what is read ahead",
-        ),
         pytest.param("storage/loader.h", "kTurns = 4", "kTurns = 2", "all read ahead: ", id="turns are used again too soon"),
         pytest.param(
             "base/counter.h", f"{_STORE}    WakeUp();\n",

@@ -72,7 +72,7 @@ class Loader {
   void Start(std::span<LoadSpans> spans) { Begin(spans, false); }
   // Begins an inference that computes nothing: of its loads those run that bring what stays. Not where all of it is there.
   void StartFilling() {
-    if (stage_ == Stage::kCold) GiveUpAhead();
+    if (stage_ == Stage::kCold) GiveUpAhead();  // the thread looks at the turn that this changes
     Begin({}, true);
   }
   // Whether the next inference is a first one, which has loads of its own. Only while no inference runs, as for those below.
