@@ -3,8 +3,8 @@
     python -m benchmarks.soak.prepare DIR
 
 DIR gets NETWORK-VERSION.so and .weights, and expected.json: for every network its inputs' files, and for every version
-the hashes of the outputs, by threads, rung and input. An output that is hashed here came from a session of its own that
-had run nothing before, with everything read by plain reads, and lies within TOLERANCE of ONNX Runtime's.
+the hashes of the outputs, by threads, rung, first or second inference, and input. An output that is hashed here came from a
+session of its own, with everything read by plain reads, and lies within TOLERANCE of ONNX Runtime's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def prepare(folder: Path) -> None:
 
 
 def _outputs(library: Path, network: Network) -> dict[str, list[list[str]]]:
-    """Of every rung, for every input; by threads."""
+    """Of the first inference of every rung, and of the second, for every input; by threads."""
     judge = onnxruntime.InferenceSession(network.model.SerializeToString(), providers=["CPUExecutionProvider"])
     right = [judge.run(None, given)[0] for given in network.inputs]
     hashes: dict[str, list[list[str]]] = {}
@@ -53,14 +53,15 @@ def _outputs(library: Path, network: Network) -> dict[str, list[list[str]]]:
             budgets = [rung.budget_bytes for rung in session.ladder]
         hashes[str(threads)] = []
         for budget in budgets:
-            outputs = []
+            outputs: list[list[np.ndarray]] = [[], []]  # of first inferences, which may use other kernels, and of second ones
             for given, want in zip(network.inputs, right, strict=True):
                 with flexcomp.load(library, budget, threads, direct=False) as session:
-                    outputs.append(session.run(given)["y"])
-                apart = float(np.abs(outputs[-1] - want).max() / np.abs(want).max())
+                    for turn in outputs:
+                        turn.append(session.run(given)["y"])
+                apart = max(float(np.abs(turn[-1] - want).max() / np.abs(want).max()) for turn in outputs)
                 if not apart <= TOLERANCE:
                     raise SystemExit(f"{library.name} at {budget} bytes, {threads} threads: {apart:.1e} from ONNX Runtime")
-            hashes[str(threads)].append([digest(output) for output in outputs])
+            hashes[str(threads)] += [[digest(output) for output in turn] for turn in outputs]
     return hashes
 
 
