@@ -32,10 +32,10 @@ void Session::Use(size_t rung) noexcept {
   processor_->Use(program_->rungs[rung]);
   if (!program_->rungs[rung].cold.empty()) PlanFirst(program_->rungs[rung], *program_, first_);
   calls_.PreparePreparations(*program_, program_->rungs[rung], PlacesOf(rung));
-  UseCalls(false);
+  OpenLoads();
+  UseCalls(loader_->StartsCold());
   const auto looked_at = [](const Call& call) { return call.checks != 0 || call.fetch != nullptr; };
   replays_ = processor_->Replays() && !calls_.calls().empty() && std::ranges::none_of(calls_.calls(), looked_at);
-  OpenLoads();
 }
 
 void Session::UseCalls(bool first) noexcept {

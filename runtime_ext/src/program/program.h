@@ -204,8 +204,8 @@ void PlanFirst(const Rung& rung, const Program& program, Rung& first) noexcept;
 // Finds the room that PlanFirst takes for any rung of the program.
 Rung RoomForFirst(const Program& program);
 
-// Looks at what lies in the arena when, in the first inference, too; the indices of the program and the bounds of the arena are known to be right. Throws
-// ArtifactError.
+// Looks at what lies in the arena when, in the first inference, too; the indices of the program and the bounds of the arena are
+// known to be right. Throws ArtifactError.
 void CheckPlan(const Rung& rung, const Program& program);
 
 // Bytes of the data section that blocks of a layer, whose weights are prepared, are made of.

@@ -1,0 +1,48 @@
+"""Programs that were changed, opened on the library and the weights of the right one; whether one did harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import tvm_ffi
+
+from flexcomp import runtime_ext
+from flexcomp.program import Program, encode_program
+from flexcomp.program.digest import WeightsDigest
+from flexcomp.program.program_bytes import PROGRAM_KIND
+
+
+def close(got, expected: np.ndarray) -> bool:
+    return np.abs(np.asarray(got) - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def opener(path: Path, digest: WeightsDigest) -> Callable:
+    """A function of a program that gives a session's module. The library stays loaded as long as it does."""
+    runtime_ext.register()
+    create = tvm_ffi.get_global_func(PROGRAM_KIND + ".create")
+    library = tvm_ffi.load_module(str(path))
+
+    def open_session(program: Program):
+        assert library is not None
+        module = create(encode_program(program, digest))
+        return module.get_function("open")(str(path.with_suffix(".weights")), f'{{"library_path": "{path}"}}')
+
+    return open_session
+
+
+def is_refused(open_session: Callable, program: Program, inputs: Mapping, expected: np.ndarray, inferences: int) -> bool:
+    """Whether it is an error when it is opened; otherwise so many inferences are right."""
+    try:
+        session = open_session(program)
+    except RuntimeError as error:
+        assert error.__tvm_ffi_error__.kind == "ArtifactError"
+        return True
+    arrays = [tvm_ffi.from_dlpack(array) for array in inputs.values()]
+    for _ in range(inferences):
+        result = np.full(expected.shape, np.nan, "f4")
+        session.get_function("run")(*arrays, tvm_ffi.from_dlpack(result))
+        assert close(result, expected), program.rungs
+    session.get_function("close")()
+    return False
