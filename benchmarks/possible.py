@@ -11,17 +11,12 @@ from flexcomp.program.program import ALIGN, Program, Rung, ValueArg
 
 def possible_seconds(program: Program, rung: Rung, prediction: Prediction) -> float:
     """`plan.latency_bound` of what the rung computes, in its budget, with predicted times."""
-    order = layers_of(rung)
-    layers = []
-    for index in order:
-        layer, time = program.layers[index], prediction.layers[index]
-        weights = layer.weights
-        packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
-        layers.append(plan.Layer(layer.name, layer.scratch_nbytes, packed, time.seconds, time.slice_s))
+    every = prediction.planned_layers(program)
+    layers = tuple(every[index] for index in layers_of(rung))
     tensors = tuple(
         plan.Tensor("", nbytes // ALIGN * ALIGN, at, at + 1) for at, nbytes in enumerate(live_bytes(program, rung))
     )
-    return plan.latency_bound(plan.Problem(tuple(layers), tensors, prediction.storage), rung.budget)
+    return plan.latency_bound(plan.Problem(layers, tensors, prediction.storage), rung.budget)
 
 
 def live_bytes(program: Program, rung: Rung) -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 from flexcomp.device.profile import DeviceProfile, load_profile
@@ -32,7 +33,8 @@ def prediction_of(program: Program, profile: DeviceProfile, threads: int) -> Pre
         )
         for layer in program.layers
     )
-    return Prediction(layers, profile.storage)
+    storage = replace(profile.storage, crowded=profile.crowded(threads))
+    return Prediction(layers, storage, profile.prepare_s)
 
 
 def compare(library: Path, profile: DeviceProfile, threads: int | None, repeat: int) -> list[dict]:

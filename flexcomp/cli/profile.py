@@ -53,6 +53,7 @@ def show(seen: Observations, found: DeviceProfile, output: Path) -> None:
         + (f" into more than {found.load_cache_bytes / 2**20:.1f} MiB" if found.load_cache_bytes else "")
         + (f"; loads are {found.load_together:.2f} times as fast while it waits and helps" if found.load_together > 1 else "")
         + (f", and {found.load_cached:.2f} times as fast into less" if found.load_cached > 1 else ""),
+        *([f"weights are prepared at {found.prepare_bytes_per_s / 1e9:.1f} GB/s"] if found.prepare_bytes_per_s else []),
         f"SwapNet's delays: alpha {delays.alpha * 1e9:.3f} ns/B, beta {delays.beta * 1e6:.1f} us, "
         f"gamma {delays.gamma * 1e12:.2f} ps/FLOP, eta {delays.eta * 1e6:.1f} us",
         f"wrote {output}",

@@ -63,6 +63,7 @@ class DeviceProfile:
     load_cache_bytes: float = 0.0  # loads that go round in so many bytes disturb little: copies in memory that stay in caches
     load_together: float = 1.0  # how many times as fast loads are while computing waits for them, and its core copies too
     load_cached: float = 1.0  # how many times as fast loads are that stay in caches
+    prepare_bytes_per_s: float = 0.0  # of prepared weights, that a core makes; 0: not measured
     step_overhead_s: float = 1e-6  # of one kernel call
     wake_s: float = 0.0  # until a step that waited for a load, or a load that waited for a step, begins
     threads: int = 0  # compute threads that kernels and families were measured with; 0: not measured
@@ -74,6 +75,8 @@ class DeviceProfile:
     @property
     def prepare_s(self) -> float:
         """Seconds that a core takes for a byte of prepared weights."""
+        if self.prepare_bytes_per_s:
+            return 1 / self.prepare_bytes_per_s
         return _PREPARING_BYTES / self.memory_bytes_per_s
 
     @property
@@ -149,8 +152,8 @@ class DeviceProfile:
 # a megabyte of input by Strassen's sums, 80 to 340 by Winograd's transform, 130 to 500 where columns are copied.
 _PREPARING_FLOPS = {"strassen": 5.0, "winograd": 20.0, "im2col_gemm": 30.0}
 
-# What preparing a byte of weights takes, as bytes that memory gives: transforms of 3×3 weights and sums of quarters made 10 to 13
-# GB/s on one Zen 4 core.
+# What preparing a byte of weights takes where it was not measured, as bytes that memory gives: transforms of 3×3 weights and
+# sums of quarters made 10 to 13 GB/s on one Zen 4 core.
 _PREPARING_BYTES = 2.2
 # And what the system takes for a byte of memory that nobody has touched: it zeroes 3 to 6 GB/s in huge pages, 2 to 3 in small
 # ones.
@@ -257,7 +260,7 @@ def _table(document: dict, name: str) -> list[tuple[str, object]]:
 
 _MAY_BE_ZERO = (
     "slice_s", "copy_bytes_per_s", "load_overhead_s", "load_latency_s", "load_disturbance", "load_cache_bytes", "wake_s",
-    "step_overhead_s", "seconds_per_flop", "seconds_per_byte",
+    "prepare_bytes_per_s", "step_overhead_s", "seconds_per_flop", "seconds_per_byte",
     "alpha", "beta", "gamma", "eta",
 )  # fmt: skip
 

@@ -56,6 +56,7 @@ def fit(seen: Observations, cache: int = 0) -> DeviceProfile:
         load_cache_bytes=disturbance.cache,
         load_together=rates.together,
         load_cached=rates.cached,
+        prepare_bytes_per_s=seen.prepared_nbytes / seen.preparing_s if seen.preparing_s else 0.0,
         wake_s=statistics.median(waits) if (waits := [*seen.arrivals, *seen.releases]) else 0.0,
         threads=seen.threads,
         kernels=MappingProxyType(kernels),

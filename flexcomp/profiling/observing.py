@@ -58,6 +58,8 @@ class Observations:
     layers: dict[str, Layer] = field(default_factory=dict)  # by kernel key
     steps: dict[str, list[StepTime]] = field(default_factory=dict)  # by kernel key
     loads: list[LoadTime] = field(default_factory=list)
+    prepared_nbytes: float = 0.0  # of weights, in an inference of each plan
+    preparing_s: float = 0.0  # what that took
     releases: list[float] = field(default_factory=list)  # seconds from the end of a step to the load that waited for it
     arrivals: list[float] = field(default_factory=list)  # seconds from the end of a load to the step that waited for it
 
@@ -171,6 +173,11 @@ def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trac
             waits = statistics.fmean(waited(*span) * 1e-9 for span in spans)
             tensors = _tensors(program, load.source, load.nbytes)
             seen.loads.append(LoadTime(load.nbytes, tensors, seconds, waits / seconds if seconds else 0.0, distances[index]))
+    for index in repeated:
+        spans = [trace.prepares[index] for trace in traces if trace.prepares and trace.prepares[index][1]]
+        if spans:
+            seen.prepared_nbytes += program.brought(rung.loads[index])[1]
+            seen.preparing_s += mean((end - begin) * 1e-9 for begin, end in spans)
     _note_waking(seen, rung, traces)
 
 

@@ -29,6 +29,17 @@ class Prediction:
     storage: plan.Storage
     prepare_s: float = 0.0  # that a core takes for a byte of prepared weights
 
+    def planned_layers(self, program: Program) -> tuple[plan.Layer, ...]:
+        """What the simulator and bounds know of the program's layers."""
+        layers = []
+        for layer, time in zip(program.layers, self.layers, strict=True):
+            weights = layer.weights
+            packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
+            if weights and weights.preparation:
+                packed = replace(packed, read=weights.stored_nbytes / weights.nbytes, prepare_s=self.prepare_s)
+            layers.append(plan.Layer(layer.name, layer.scratch_nbytes, packed, time.seconds, time.slice_s))
+        return tuple(layers)
+
     def timeline(self, program: Program, rung: Rung, *, cold: bool = False) -> plan.Timeline:
         """The simulated timeline of the plan `rung`."""
         return plan.simulate(*_as_plan(self, program, rung), cold=cold)
@@ -58,13 +69,6 @@ def from_program(program: Program) -> Prediction | None:
 
 def _as_plan(prediction: Prediction, program: Program, rung: Rung) -> tuple[plan.Problem, plan.Plan]:
     """The parts of problem and plan that the simulator looks at."""
-    layers = []
-    for layer, time in zip(program.layers, prediction.layers, strict=True):
-        weights = layer.weights
-        packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
-        if weights and weights.preparation:
-            packed = replace(packed, read=weights.stored_nbytes / weights.nbytes, prepare_s=prediction.prepare_s)
-        layers.append(plan.Layer(layer.name, layer.scratch_nbytes, packed, time.seconds, time.slice_s))
     steps = tuple(plan.Step(step.layer, step.first, step.count) for step in rung.steps)
     first: dict[int, int] = {}  # steps, by layer
     for number, step in enumerate(steps):
@@ -81,7 +85,7 @@ def _as_plan(prediction: Prediction, program: Program, rung: Rung) -> tuple[plan
     need = tuple(step.need for step in rung.steps)
     scratch_at = tuple(step.scratch_at for step in rung.steps)
     planned = plan.Plan("", rung.budget, rung.arena, rung.working, steps, (), scratch_at, segments, need)
-    return plan.Problem(tuple(layers), (), prediction.storage), planned
+    return plan.Problem(prediction.planned_layers(program), (), prediction.storage), planned
 
 
 def _prepares(program: Program, layer: int) -> bool:

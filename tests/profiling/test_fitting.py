@@ -64,6 +64,12 @@ def test_storage_is_found(profile):
     assert profile.delays.eta == pytest.approx(STORAGE.wake_s, rel=0.01)
 
 
+def test_the_rate_of_preparing_is_what_it_took(program, truth):
+    seen = Observations(threads=1, prepared_nbytes=3e6, preparing_s=1e-3)
+    note(seen, program, program.rungs[0], [traced(program, truth, 0)])
+    assert fit(seen).prepare_s == pytest.approx(1e-3 / 3e6)
+
+
 def test_what_loads_take_from_computing_is_found(profile):
     assert profile.load_disturbance == pytest.approx(STORAGE.disturbance, rel=0.2)
 

@@ -100,6 +100,19 @@ def test_loads_behind_one_that_is_prepared_are_not_counted():
         assert {load.nbytes // PAGE - 1 for load in seen.loads} == counted
 
 
+def test_what_preparing_takes():
+    """Of loads that prepare in every inference; a pinned one's happened once, and says nothing of the rest."""
+    program = program_of(1)
+    rung, made = program.rungs[0], Prepared(1, 0, 1, 0)
+    trace = Trace(0, 0, 400, ((100, 200), (250, 350)), ((0, 90), (60, 90)), prepares=((0, 0), (90, 130)))
+    for pinned, seconds in ((False, 40e-9), (True, 0.0)):
+        seen = Observations()
+        loads = rung.loads[0], replace(rung.loads[1], prepared=made, pinned=pinned)
+        note(seen, program, replace(rung, loads=loads), [trace])
+        assert seen.preparing_s == pytest.approx(seconds)
+        assert seen.prepared_nbytes == (0 if pinned else PAGE)
+
+
 def test_tensors_are_those_that_are_stored_where_a_load_reads():
     """A layer whose weights are prepared of another's takes none of its own from the file, as large as they may be."""
     program = program_of(1)
