@@ -26,7 +26,7 @@ from pathlib import Path
 
 from benchmarks.cold import tables
 from benchmarks.cold.artifacts import COMPILER
-from benchmarks.cold.contenders import ABLATION, BUSY, INT8, OURS, PEERS, Ours, Peer
+from benchmarks.cold.contenders import ABLATION, BUSY, INT8, OURS, PEERS, WARM, Ours, Peer
 from benchmarks.cold.networks import NETWORKS
 from benchmarks.cold.picture import draw
 from benchmarks.cold.place import MODELS, Place
@@ -38,7 +38,7 @@ from benchmarks.peers.environment import EnvironmentFailure
 from benchmarks.peers.measure import EngineFailure
 from benchmarks.peers.page_cache import StillCached
 
-TOPICS: dict[str, tuple[Ours | Peer, ...]] = {"peers": (OURS, INT8, *PEERS), "busy": BUSY, "ablation": ABLATION}
+TOPICS: dict[str, tuple[Ours | Peer, ...]] = {"peers": (OURS, INT8, WARM, *PEERS), "busy": BUSY, "ablation": ABLATION}
 LOADS = (0.0, 0.5, 1.0)  # of the loader's core, for the topic "busy"
 
 

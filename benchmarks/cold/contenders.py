@@ -62,6 +62,7 @@ class Peer:
 
 
 OURS = Ours("flexcomp")
+WARM = Ours("flexcomp warm", options=("--start", "warm"))
 INT8 = Ours("flexcomp int8", Recipe(weights="int8"), tolerance=0.1)
 PEERS = tuple(
     Peer(name, cached)

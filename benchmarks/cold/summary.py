@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from benchmarks.cold.records import Record, Records
 
 START_MS = 15.0  # of a process, allowed over the bound
-OURS, INT8, BOUND = "flexcomp", "flexcomp int8", "flexcomp bound"
+OURS, INT8, WARM, BOUND = "flexcomp", "flexcomp int8", "flexcomp warm", "flexcomp bound"
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def inspect(
 
 
 def _print_all(console: Console, facts: dict) -> None:
-    from flexcomp.report import beside_budgets, choice_table, ladder_table, layer_table
+    from flexcomp.report import choice_table, ladder_table, layer_table, notes
 
     console.print(layer_table(facts))
     if (choices := choice_table(facts)) is not None:
@@ -85,5 +85,5 @@ def _print_all(console: Console, facts: dict) -> None:
     if facts["states"]:
         console.print(f"state in all: {human_bytes(facts['state_bytes'])} of every budget", markup=False, highlight=False)
     console.print(f"target: {facts['target']}", markup=False, highlight=False)
-    if (beside := beside_budgets(facts)) is not None:
-        console.print(beside, markup=False, highlight=False, soft_wrap=True)
+    for note in notes(facts):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)

@@ -78,11 +78,11 @@ def reasons(program: Program, choices: Choices) -> list[list[str | None]]:
     result: list[list[str | None]] = [[None] * len(program.rungs) for _ in program.layers]
     kept: dict[tuple, list[int]] = {}  # layers that compute the same
     for index, layer in enumerate(program.layers):
-        kept.setdefault(_computed(layer), []).append(index)
+        kept.setdefault(computed(layer), []).append(index)
     for number, rung in enumerate(program.rungs):
         live = _live(program, rung)
         for index, activations in live.items():
-            others = [i for i in kept[_computed(program.layers[index])] if i != index]
+            others = [i for i in kept[computed(program.layers[index])] if i != index]
             if program.layers[index].band_of:
                 result[index][number] = "in bands of rows, which need less memory"
             elif choices.offers[index]:
@@ -137,7 +137,20 @@ def _offer(choices: Choices, index: int, program: Program) -> Offer:
     return found
 
 
-def _computed(layer: Layer) -> tuple:
+def second_forms_nbytes(program: Program) -> int:
+    """Bytes of weights that are stored in another form already, for other kernels of their layers."""
+    forms: dict[tuple, dict[int, int]] = {}  # of what is computed, by where they are stored
+    for layer in program.layers:
+        if layer.weights and not layer.weights.preparation:
+            forms.setdefault(computed(layer), {})[layer.weights.offset] = layer.weights.nbytes
+    second: dict[int, int] = {}
+    for stored in forms.values():
+        first = min(stored, key=stored.__getitem__)
+        second.update((offset, nbytes) for offset, nbytes in stored.items() if offset != first)
+    return sum(second.values())
+
+
+def computed(layer: Layer) -> tuple:
     """The same for a layer and its alternatives: what they write, and what that is, for tensors of which many write parts."""
     return (layer.description, *(arg for arg in layer.args if isinstance(arg, ValueArg) and arg.written))
 
@@ -168,7 +181,7 @@ def _live(program: Program, rung: Rung) -> dict[int, int]:
 
 def holder(program: Program, layer: Layer, offer: Offer) -> str | None:
     """The name of the layer that computes what `layer` does by the kernel on offer; None if the library lacks it."""
-    same = (other for other in program.layers if _computed(other) == _computed(layer))
+    same = (other for other in program.layers if computed(other) == computed(layer))
     return next((other.name for other in same if other.implementation == offer.kernel), None)
 
 

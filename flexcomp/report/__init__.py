@@ -7,7 +7,7 @@ from flexcomp.doors import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,
-    facts="beside_budgets describe select_rung summary",
+    facts="describe notes select_rung summary",
     tables="choice_table ladder_table layer_table named new_table stdout_console timeline_table",
     showing="Progress shown",
     usage="budget_rows median_row",

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from flexcomp.program import Program, Rung
-from flexcomp.report.facts import beside_budgets, describe
+from flexcomp.report.facts import describe, notes
 from flexcomp.runtime import MINIMUM, Budget, resolve, set_by
 from flexcomp.units import Units, enough, human_bytes
 
@@ -31,7 +31,7 @@ def closing_lines(program: Program, library: Path, budget: Budget, here: bool = 
     return [
         f"wrote {files[0]} and {files[1]}",
         f"the smallest budget is {enough(smallest, units)}{by}",
-        *filter(None, [beside_budgets(describe(program))]),
+        *notes(describe(program)),
         f"everything resident takes {enough(largest, units)}; {count} in all, of which predicted",
         *(f"  {rung.predicted_s * 1e3:9.2f} ms in {enough(rung.budget, units):>{width}}, {name}" for name, rung in rows),
         f"next: flexcomp {command}",

@@ -42,6 +42,7 @@ def describe(program: Program) -> dict:
         "default_budget_bytes": program.default_budget,
         "resident_bytes": program.rungs[-1].budget,
         "weights_bytes": program.weights_nbytes,
+        "second_forms_bytes": choices.second_forms_nbytes(program),  # of these
         "error": errors.error if errors else None,  # of the outputs, by narrow weights; null where it was not measured
         "max_error": errors.max_error if errors else None,  # what was asked for
         "ladder": [_rung(program, rung) for rung in program.rungs],
@@ -55,18 +56,20 @@ def summary(program: Program) -> str:
     from flexcomp.report.tables import as_text, ladder_table, layer_table
 
     facts = describe(program)
-    beside = beside_budgets(facts)
-    return as_text(layer_table(facts), ladder_table(facts)) + (f"\n{beside}" if beside else "")
+    return "\n".join([as_text(layer_table(facts), ladder_table(facts)), *notes(facts)])
 
 
-def beside_budgets(facts: dict) -> str | None:
-    """A line on memory that no budget counts, of the facts of a network; None if there is none worth a line."""
-    beside = []
+def notes(facts: dict) -> list[str]:
+    """Lines on bytes that tables of the facts of a network do not show: of the file, and of memory that no budget counts."""
+    lines, beside = [], []
+    if facts["second_forms_bytes"]:
+        every, second = enough(facts["weights_bytes"]), enough(facts["second_forms_bytes"])
+        lines.append(f"{second} of the {every} of weights are second forms, for kernels whose weights take long to prepare")
     if facts["code_bytes"]:
         beside.append(f"it keeps {enough(facts['code_bytes'])} of machine code")
     if facts["pinned_host_bytes"]:
         beside.append(f"the host pins {enough(facts['pinned_host_bytes'])} for copies")
-    return f"budgets are the GPU's memory; beside them {', and '.join(beside)}" if beside else None
+    return lines + ([f"budgets are the GPU's memory; beside them {', and '.join(beside)}"] if beside else [])
 
 
 def _pinned_host_nbytes(program: Program) -> int:

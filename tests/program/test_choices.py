@@ -9,7 +9,7 @@ import pytest
 
 import flexcomp
 from flexcomp.errors import ArtifactError
-from flexcomp.program.choices import KEY, Offer, read, reasons, record
+from flexcomp.program.choices import KEY, Offer, read, reasons, record, second_forms_nbytes
 from flexcomp.program.program import Preparation
 from flexcomp.program.program_bytes import decode_program, encode_program
 from flexcomp.program.weights_file import write_weights
@@ -70,6 +70,19 @@ def test_what_is_prepared_is_not_loaded(program):
     said = [reason for name in ("conv2d.3", "conv2d.3.winograd") for reason in why[layer(program, name)] if reason]
     assert any(reason.startswith("less to prepare than winograd") for reason in said)
     assert not any(reason.startswith("fewer bytes to load") for reason in said)
+
+
+def test_second_forms_are_counted(program):
+    """Of every layer all that is stored but the smallest; what is prepared is stored nowhere."""
+    stored = {name: layer for name, layer in ((one.name, one) for one in program.layers) if layer.weights and not layer.band_of}
+    second = [one.weights.nbytes for name, one in stored.items() if "." in name.removeprefix("conv2d.")]
+    assert second_forms_nbytes(program) == sum(second) > 0
+    made = Preparation("prepare", next(iter(stored.values())).panel.type, 1)
+    layers = tuple(
+        replace(own, weights=replace(own.weights, preparation=made)) if own.weights and own.weights.nbytes in second else own
+        for own in program.layers
+    )
+    assert second_forms_nbytes(replace(program, layers=layers)) == 0
 
 
 def test_the_record_is_small_and_survives_the_file(program, tmp_path):
