@@ -12,8 +12,9 @@ Ours is `flexcomp-run`, from before it is started until its output is written an
 everything imported. Who has a cache on disk starts with it and without, once, and goes on as it was faster: MNN's cache file,
 OpenVINO's CACHE_DIR, ONNX Runtime's optimised model with packed weights; ncnn has none. All take turns, outputs are compared
 with ONNX Runtime's. The bound is the time to read the weights, in one form and at the bandwidth that our loader had in the same
-round, or the fastest computing, and 15 ms for a process. Every start is a line of DIR/records-SOURCES.jsonl at once, so a run
-that was cut off goes on where it was; another compiler or other networks have a file of their own.
+round, or the fastest computing of that round, and 15 ms for a process. Every start is a line of
+DIR/records-SOURCES.jsonl at once, so a run that was cut off goes on where it was; another compiler or other networks have a file
+of their own.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from benchmarks.cold.records import Record, Records
 
@@ -40,6 +41,11 @@ class Network:
     facts: dict[str, Record]  # of artifacts, by contender
     bounds_ms: dict[str, tuple[float, ...]]  # by contender, for each round
     rounds: dict[str, dict[int, float]]  # first inferences by contender and round
+
+    @property
+    def over_warm(self) -> float | None:
+        """The steady inference behind a cold start over that behind a warm one."""
+        return self.times[OURS].steady / self.times[WARM].steady if {OURS, WARM} <= self.times.keys() else None
 
     @property
     def best_peer(self) -> str | None:
@@ -78,8 +84,10 @@ def _network(name: str, threads: int, found: Sequence[Record]) -> Network:
             by_contender.setdefault(record["contender"], []).append(record)
     by_contender = _without_slower_forms(by_contender)
     facts = {contender: rounds[0] for contender, rounds in by_contender.items() if "raw_nbytes" in rounds[0]}
-    steady = [record["steady_ms"] for rounds in by_contender.values() for record in rounds if "bandwidth" in record]
-    computing = min([*(fact["computing_ms"] for fact in facts.values()), *steady], default=0.0)
+    computing: dict[int, float] = {}  # the fastest of ours, by round: the machine has slower minutes
+    for record in (record for rounds in by_contender.values() for record in rounds if "bandwidth" in record):
+        known = computing.get(record["round"], inf)
+        computing[record["round"]] = min(known, record["steady_ms"], record.get("computing_ms", inf))
     return Network(
         name,
         threads,
@@ -87,7 +95,7 @@ def _network(name: str, threads: int, found: Sequence[Record]) -> Network:
         failures,
         facts,
         {
-            contender: tuple(_bound_ms(facts[contender], record, computing) for record in rounds)
+            contender: tuple(_bound_ms(facts[contender], record, computing[record["round"]]) for record in rounds)
             for contender, rounds in by_contender.items()
             if contender in facts
         },

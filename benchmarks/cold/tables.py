@@ -51,11 +51,12 @@ def continuing(networks: Sequence[Network]) -> str:
             [
                 TITLES.get(one.name, one.name),
                 *(f"{figure:.1f}" for figure in figures),
-                *map(_number, ratios),
+                *map(_number, (*ratios, one.over_warm)),
                 f"{peers[best]:.1f} ({best})" if best else "",
             ]
         )
-    header = ["network", "first", "second", "third", "steady", "second / steady", "third / steady", "best peer, steady"]
+    header = ["network", "first", "second", "third", "steady", "second / steady", "third / steady"]
+    header += ["steady / warm start's", "best peer, steady"]
     return _table(header, rows)
 
 

@@ -202,9 +202,11 @@ def _key(topic: str, contender: str, *, load: float = 0.0, number: int = 0) -> d
     return dict(zip(KEY, (topic, "resnet18", 1, load, contender, number), strict=True))
 
 
+_FIGURES = {"second_ms": 12.0, "third_ms": 11.0, "steady_ms": 10.0, "error": 0.0, "right": True}
+
+
 def _add(records: Records, key: dict, first: float, *, error: float = 0.0, noise: float = 1.0, **more: object) -> None:
-    times = {"first_ms": first * noise, "second_ms": 12.0, "third_ms": 11.0, "steady_ms": 10.0}
-    records.add(key | times | {"error": error, "right": error < 1e-3} | more)
+    records.add(key | _FIGURES | {"first_ms": first * noise, "error": error, "right": error < 1e-3} | more)
 
 
 @pytest.fixture
@@ -212,12 +214,12 @@ def records(tmp_path) -> Records:
     """Two rounds of three engines: one is wrong, one is faster with its cache."""
     found = Records(tmp_path / "records.jsonl")
     facts = {"parameters": 5, "raw_nbytes": 20e6, "weights_nbytes": 30e6, "library_nbytes": 1e6}
-    facts |= {"build_s": 9.0, "plan_s": 2.0, "computing_ms": 8.0}
+    facts |= {"build_s": 9.0, "plan_s": 2.0}
     for load, topic, number in product((0.0, 0.5), ("peers", "busy"), range(2)):
         key = partial(_key, topic, load=load, number=number)
         add = partial(_add, found, noise=1.0 + number)  # of the machine, in a whole round
         first = 60.0 if load else 50.0
-        add(key("flexcomp"), first, bandwidth=1e9 / (1 + number), **({} if number else facts))
+        add(key("flexcomp"), first, bandwidth=1e9 / (1 + number), computing_ms=8.0 * (1 + number), **({} if number else facts))
         add(key("ncnn"), 20.0, error=0.5)
         add(key("openvino cached"), 100.0)
         if not number:
@@ -239,7 +241,7 @@ def test_the_bound_is_computing_where_that_takes_longer(records):
     (record,) = records.of(**_key("peers", "flexcomp"))
     records.add(record | {"raw_nbytes": 1e6})
     (one,) = summarise(records, "peers")
-    assert one.bounds_ms["flexcomp"] == (8 + START_MS,) * 2
+    assert one.bounds_ms["flexcomp"] == (8 + START_MS, 10 + START_MS)  # everything resident, and then the steady one
 
 
 def test_tables_show_who_is_wrong_or_failed(records):
@@ -248,8 +250,16 @@ def test_tables_show_who_is_wrong_or_failed(records):
     assert "| ResNet-18 | 20.0 | 45 | 75 (50 to 100) | 1.62 |" in text
     assert "30 wrong (5e-01)" in text and "150 (c)" in text and "failed" in text
     assert "resnet18, mnn: start: no such operator" in text
-    assert "| ResNet-18 | 75.0 | 12.0 | 11.0 | 10.0 | 1.20 | 1.10 | 10.0 (openvino cached) |" in tables.continuing([one])
+    assert "| ResNet-18 | 75.0 | 12.0 | 11.0 | 10.0 | 1.20 | 1.10 |  | 10.0 (openvino cached) |" in tables.continuing([one])
     assert "| ResNet-18 | 0.00 | 20.0 | 30.0 | 1.50 |  | 1.75 | 1.0 | 2.0 | 0.9 | 9.0 |" in tables.storage([one])
+
+
+def test_steady_inferences_are_held_against_those_behind_a_warm_start(records):
+    for number in range(2):
+        records.add(_key("peers", "flexcomp warm", number=number) | _FIGURES | {"first_ms": 90.0, "steady_ms": 8.0})
+    (one,) = summarise(records, "peers")
+    assert one.over_warm == 10 / 8 and one.best_peer == "openvino cached"
+    assert "| 1.20 | 1.10 | 1.25 | 10.0 (openvino cached) |" in tables.continuing([one])
 
 
 def test_a_busy_machine_is_held_against_the_idle_one(records):
