@@ -39,7 +39,7 @@ from benchmarks import models
 from benchmarks.possible import possible_seconds
 from benchmarks.prediction import prediction_of
 from benchmarks.storage import TMPFS, Medium, media
-from benchmarks.turns import ALONE, ROUNDS, Compiled, Turn, Turns
+from benchmarks.turns import ALONE, FASTEST, ROUNDS, Compiled, Turn, Turns
 from flexcomp.compiler import probed_profile
 from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.offered import DEFAULT_STORE, STORES, WEIGHTS
@@ -52,6 +52,7 @@ from flexcomp.profiling.fitting import fit
 from flexcomp.runtime.budget import parse_budget
 
 STRATEGIES = ("best", "flexnn", "swapnet")
+NEAR = 1.08  # of the bound: as good as it
 YARDSTICK = "resident"  # the library with everything resident, one rung for each set of kernels
 
 
@@ -71,6 +72,7 @@ class Point:
     # of each turn
     turns_ms: tuple[float, ...]  # the median latency
     alone_ms: tuple[float, ...]  # of the same kernels with everything resident; empty if they were not run alone
+    fastest_ms: tuple[float, ...]  # of the fastest; empty but at a budget that was asked for
     bandwidths: tuple[float, ...]  # bytes per second
 
     @property
@@ -99,6 +101,11 @@ class Point:
         """Measured latency over the bound: the median over turns."""
         parts = [latency / bound for latency, bound in zip(self.turns_ms, self.bounds_ms, strict=False)]
         return statistics.median(parts or (nan,))
+
+    @property
+    def of_fastest(self) -> float:
+        """Measured latency over that of the fastest kernels with everything resident; nan if these were not run."""
+        return statistics.median([mine / its for mine, its in zip(self.turns_ms, self.fastest_ms, strict=False)] or (nan,))
 
     @property
     def error(self) -> float:
@@ -179,7 +186,8 @@ def _points(turns: Turns, storage: str, profile: DeviceProfile, threads: int) ->
     for budget, rungs in sorted(turns.rungs.items()):
         for strategy, rung in rungs.items():
             library, prediction = turns.libraries[strategy], predictions[strategy]
-            taken, alone = turns.taken[budget, strategy], turns.taken.get((budget, ALONE), [])
+            taken = turns.taken[budget, strategy]
+            alone, fastest = (turns.taken.get((budget, yardstick), []) for yardstick in (ALONE, FASTEST))
             own = turns.first in rungs and library.kernels(rung) == first.kernels(rungs[turns.first])
             yield Point(
                 storage,
@@ -193,6 +201,7 @@ def _points(turns: Turns, storage: str, profile: DeviceProfile, threads: int) ->
                 taken[0].bytes_read,
                 _medians(taken),
                 _medians(alone) if own else (),
+                _medians(fastest),
                 tuple(turns.bandwidths[budget, strategy]),
             )
 
@@ -223,7 +232,8 @@ def show(point: Point) -> None:
         f"  predicted {point.predicted_ms:7.2f} ({point.error:+6.1%})  measured {point.measured_ms:7.2f}"
         f"  stalled {point.stall_ms:7.2f}  computing {point.compute_ms:7.2f}  read {point.bytes_read / 1e6:6.1f} MB"
         f" at {point.bandwidth / 1e6:5.0f} MB/s  bound {point.bound_ms:7.2f}  ratio {point.ratio:5.3f}"
-        f"  possible {point.possible_ms:7.2f}  ratio {point.measured_ms / point.possible_ms:5.3f}",
+        f"  possible {point.possible_ms:7.2f}  ratio {point.measured_ms / point.possible_ms:5.3f}"
+        + (f"  of the fastest kernels resident {point.of_fastest:5.3f}" if point.fastest_ms else ""),
         flush=True,
     )
 
@@ -238,7 +248,8 @@ def conclude(points: Sequence[Point]) -> None:
         ratios, errors = [point.ratio for point in mine.values()], [abs(point.error) for point in mine.values()]
         possible = [point.measured_ms / point.possible_ms for point in mine.values()]
         print(
-            f"{storage}: over the bound, median {statistics.median(ratios):.3f}, largest {max(ratios):.3f};"
+            f"{storage}: over the bound, median {statistics.median(ratios):.3f}, largest {max(ratios):.3f},"
+            f" at most {NEAR} in {sum(ratio <= NEAR for ratio in ratios)} of {len(ratios)};"
             f" over what is possible, median {statistics.median(possible):.3f}, largest {max(possible):.3f};"
             f" prediction, median error {statistics.median(errors):.1%}, worst {max(errors):.1%}"
         )

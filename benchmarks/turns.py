@@ -27,6 +27,7 @@ from flexcomp.runtime.trace import Traces
 ROUNDS = 4
 PAIRS = 3  # turns that each library takes at a rung in a round
 ALONE = "alone"  # a rung's kernels with everything resident
+FASTEST = "fastest"  # the fastest ones
 _REQUEST = 1 << 20  # bytes of a read when bandwidth is measured
 _MOST = 10  # inferences of a turn
 
@@ -122,7 +123,8 @@ def _inferences(rung: Rung, seconds: float, least: int = 2) -> int:
 class Turns:
     """Runs of all rungs on one storage, about `seconds` of each.
 
-    With `budgets`, of so many of the first library's (`evenly`); `at` a budget, of the rungs that serve that in each library.
+    With `budgets`, of so many of the first library's (`evenly`); `at` a budget, of the rungs that serve that in each library,
+    and of the fastest kernels with everything resident.
     """
 
     def __init__(
@@ -144,7 +146,9 @@ class Turns:
             self.rungs = {budget: rungs for budget, rungs in self.rungs.items() if budget in kept}
         self.contenders = {strategy: Contender(library, options) for strategy, library in libraries.items()}
         # it has read everything before it is timed
-        self.contenders[ALONE] = Contender(resident, options | {"read_bandwidth": None})
+        self.yardsticks = {ALONE: None} | ({FASTEST: min(self.alone.values(), key=lambda rung: rung.predicted_s)} if at else {})
+        for name in self.yardsticks:
+            self.contenders[name] = Contender(resident, options | {"read_bandwidth": None})
         self.profiled = Runs()
         self.taken: dict[tuple[int, str], list[Turn]] = {}  # by budget, and strategy or ALONE
         self.bandwidths: dict[tuple[int, str], list[float]] = {}  # bytes per second, one for every turn
@@ -157,14 +161,14 @@ class Turns:
             if rung := rungs.get(self.first):
                 if rung in for_profile:
                     self.profiled.add(first.program, first.traces(rung, self.seconds / ROUNDS, **self.options))
-                rungs = {ALONE: self.alone[first.kernels(rung)], **rungs}
+                rungs = self.yardsticks | {ALONE: self.alone[first.kernels(rung)]} | rungs
             for name, rung in rungs.items():
                 self.contenders[name].prepare(rung)
             for _ in range(PAIRS):
                 for name, rung in rungs.items():
                     turn = self.contenders[name].take(_inferences(rung, self.seconds / ROUNDS / PAIRS, least=1))
                     self.taken.setdefault((budget, name), []).append(turn)
-            for name in rungs.keys() - {ALONE}:
+            for name in rungs.keys() - self.yardsticks.keys():
                 rate = self.contenders[name].session.read_rate(min(_REQUEST, rungs[name].arena))
                 self.bandwidths.setdefault((budget, name), []).extend([rate] * PAIRS)
 
