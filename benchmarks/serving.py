@@ -56,9 +56,11 @@ def build_networks(folder: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def served(libraries: list[Path], budget: str, *options: str, prefix: Sequence[str] = ()) -> Iterator[tuple[str, psutil.Process]]:
+def served(
+    libraries: list[Path], budget: str, *options: str, prefix: Sequence[str] = (), python: str = sys.executable
+) -> Iterator[tuple[str, psutil.Process]]:
     """A server's address, and the process that has its memory; `prefix` is a command that becomes the server."""
-    serve = [sys.executable, "-m", "flexcomp", "serve", *map(str, libraries), "--budget", budget, "--port", "0"]
+    serve = [python, "-m", "flexcomp", "serve", *map(str, libraries), "--budget", budget, "--port", "0"]
     command = [*prefix, *serve, *options]
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, stderr=said)
