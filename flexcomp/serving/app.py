@@ -12,6 +12,8 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flexcomp.errors import FlexcompError
 from flexcomp.version import __version__
@@ -30,12 +32,16 @@ CONNECTIONS = 512  # open at once
 _MOST_NBYTES = 1 << 16  # of a request that is no inference
 
 
-def make_app(service: Service, token: str | None = None) -> FastAPI:
+def make_app(service: Service, token: str | None = None) -> ASGIApp:
     """The application for a server; without a token it answers requests of this machine only."""
-    app = FastAPI(title="flexcomp", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = make_routes(service)
     app.openapi = lambda: openapi(with_token=token is not None)  # type: ignore[method-assign]
-    app.add_middleware(Guard, token=token)
-    app.add_middleware(Crowd, connections=service.connections, most=CONNECTIONS)
+    return Crowd(Guard(_Shortcut(app, service), token), service.connections, CONNECTIONS)
+
+
+def make_routes(service: Service) -> FastAPI:
+    """All that is answered, to whoever asks."""
+    app = FastAPI(title="flexcomp", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     _errors(app, service)
     _server(app, service)
     _models(app, service)
@@ -43,12 +49,53 @@ def make_app(service: Service, token: str | None = None) -> FastAPI:
     return app
 
 
+class _Shortcut:
+    """Hands requests for an inference to their route, past all that FastAPI does before; all others to FastAPI."""
+
+    def __init__(self, app: FastAPI, service: Service) -> None:
+        self._app = app
+        self._service = service
+        routes = [route for route in app.routes if isinstance(route, Route) and isinstance(route.endpoint, Inference)]
+        self._routes = sorted(routes, key=lambda route: len(route.path))  # most requests name no version
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            for route in self._routes:
+                matched, found = route.matches(scope)
+                if matched is Match.FULL:
+                    await self._infer(route.endpoint, scope | found, receive, send)
+                    return
+        await self._app(scope, receive, send)
+
+    async def _infer(self, inference: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        began = False
+
+        async def sending(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            await inference(scope, receive, sending)
+        except ClientDisconnect:
+            await Response(status_code=BAD)(scope, receive, send)  # which nobody receives
+        except Exception as error:
+            if not began:
+                await _failed(self._service, scope["path"], error)(scope, receive, send)
+            if began or refusal_of(error) is None:
+                raise  # for the log
+
+
+def _failed(service: Service, path: str, error: Exception) -> Response:
+    refusal = refusal_of(error) or Refusal(FAULT, "the server failed; its log says why")
+    if refusal.status == FAULT:
+        service.log.warning("failed", path=path[:200], error=str(error))
+    return error_answer(refusal)
+
+
 def _errors(app: FastAPI, service: Service) -> None:
     async def failed(request: Request, error: Exception) -> Response:
-        refusal = refusal_of(error) or Refusal(FAULT, "the server failed; its log says why")
-        if refusal.status == FAULT:
-            service.log.warning("failed", path=request.url.path[:200], error=str(error))
-        return error_answer(refusal)
+        return _failed(service, request.url.path, error)
 
     async def unrouted(request: Request, error: HTTPException) -> Response:
         words = f"there is no {request.url.path[:200]}" if error.status_code == 404 else str(error.detail)

@@ -26,6 +26,8 @@ INTO = "flexcomp.into"  # in the same: `Connection.read_into`
 MOST_HEADERS = 128  # of a request: each takes more memory than its bytes
 _VERSIONS = ("1.0", "1.1")
 _READ_NBYTES = 1 << 18  # at a time
+_HEAD_NBYTES = 1 << 13  # the same while a head is awaited: what comes with it of a body is copied
+_SAID_AFTER_S = 0.25  # of a body that comes where it is wanted: the application is not woken for each part of it
 _BUFFER = "flexcomp_buffer"  # in a server's configuration: what all its connections read into, one after the other
 
 
@@ -46,6 +48,8 @@ class Connection(HttpToolsProtocol):
         self._left_nbytes = 0  # of these, what goes past the parser
         self._into: memoryview | None = None  # where to; None: it is not wanted
         self._in_head = True
+        self._in_body = False
+        self._saying: asyncio.TimerHandle | None = None  # will tell the application of what came
         self._last = False  # no request is taken any more
 
     def connection_made(self, transport: Any) -> None:
@@ -55,7 +59,9 @@ class Connection(HttpToolsProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the system puts what comes."""
-        return self._buffer if self._into is None else self._into
+        if self._into is not None:
+            return self._into
+        return self._buffer if self._in_body else self._buffer[:_HEAD_NBYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """So much came."""
@@ -65,13 +71,17 @@ class Connection(HttpToolsProtocol):
             if self._into is not None:
                 self._into = self._into[taken:]
                 self.cycle.placed_nbytes += taken
-                self.cycle.message_event.set()
+                if self._saying is None:
+                    self._saying = self.loop.call_later(_SAID_AFTER_S, self._say)
             if not self._left_nbytes:
                 self._into = None
                 self.parser = httptools.HttpRequestParser(self)  # which has seen nothing of this body
                 self.on_message_complete()
         if nbytes > taken:
+            in_body = self._in_body
             self.data_received(self._buffer[taken:nbytes])
+            if self._in_body and not in_body and self._unread_nbytes > 0:
+                self.flow.pause_reading()  # until the application says where the rest is wanted
 
     def read_into(self, cycle: RequestResponseCycle, where: memoryview | None) -> None:
         """Put the rest of a request's body there, if it is so long, and all else was received; None: it is not wanted."""
@@ -81,6 +91,10 @@ class Connection(HttpToolsProtocol):
             self._into = None
         elif cycle.more_body and not cycle.body and len(where) == self._unread_nbytes:
             self._into, self._left_nbytes = where, len(where)
+
+    def _say(self) -> None:
+        self._saying = None
+        self.cycle.message_event.set()
 
     def data_received(self, data: memoryview) -> None:
         """Take what came, no more of it at a time than may be no body."""
@@ -122,11 +136,12 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self.parser.get_http_version() not in _VERSIONS:
             raise ValueError("another version of HTTP")  # the parser's caller answers 400
-        self._in_head = False
+        self._in_head, self._in_body = False, True
         self._beside_nbytes = 0
         self._unset_keepalive_if_required()
         super().on_headers_complete()
         self.cycle.receive = partial(_received, self.cycle)
+        self.cycle.transport = _Together(self.transport, self.cycle)
         self.cycle.placed_nbytes = 0
         self.scope["state"][INTO] = partial(self.read_into, self.cycle)
         lengths = [value for name, value in self.headers if name == b"content-length"]
@@ -144,11 +159,16 @@ class Connection(HttpToolsProtocol):
         self._beside_nbytes = 0
 
     def on_message_complete(self) -> None:
+        self._in_body = False
+        if self._saying is not None:
+            self._saying.cancel()
+            self._saying = None
         self._beside_nbytes = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        del self.cycle.receive  # or it would keep itself
+        self.cycle.transport.flush()
+        del self.cycle.receive, self.cycle.transport.cycle  # or it would keep itself
         super().on_response_complete()
 
     async def sent(self, within_s: float) -> None:
@@ -183,6 +203,38 @@ class Connection(HttpToolsProtocol):
             ]
             self.transport.write(b"".join([*head, words.encode()]))
         self.transport.close()
+
+
+class _Together:
+    """A transport that sends the head of an answer with what is written next: two packets would wake the client twice."""
+
+    def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
+        self._transport = transport
+        self.cycle = cycle
+        self._head: bytes | None = None  # which was not sent yet
+        self._began = False
+
+    def write(self, data: bytes) -> None:
+        if self.cycle.response_started and not self._began:
+            self._began, self._head = True, data
+        elif self._head is None:
+            self._transport.write(data)
+        else:
+            head, self._head = self._head, None
+            self._transport.writelines([head, data])
+
+    def flush(self) -> None:
+        """Send a head that nothing followed."""
+        if self._head is not None:
+            self._transport.write(self._head)
+            self._head = None
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 async def _received(cycle: RequestResponseCycle) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from types import FrameType
 
 import uvicorn
 import uvloop
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from flexcomp.errors import InputError
 
@@ -42,7 +42,7 @@ def bind(host: str, port: int, with_token: bool) -> socket.socket:
     return listening
 
 
-def serve(app: FastAPI, service: Service, listening: socket.socket, grace_s: float) -> None:
+def serve(app: ASGIApp, service: Service, listening: socket.socket, grace_s: float) -> None:
     """Answer requests until SIGTERM, and for `grace_s` seconds more at most those that had come by then."""
     config = uvicorn.Config(
         app,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from flexcomp.serving.app import make_app
+from flexcomp.serving.app import make_routes
 from flexcomp.serving.documents import openapi
 from flexcomp.serving.inference import Service
 
 
 def test_it_has_every_route():
-    app = make_app(Service(*[None] * 6))
+    app = make_routes(Service(*[None] * 6))
     routes = {(route.path, method.lower()) for route in app.routes for method in route.methods if method != "HEAD"}
     routes -= {("/openapi.json", "get")}
     assert routes == {(path, method) for path, item in openapi(with_token=False)["paths"].items() for method in item}
