@@ -149,20 +149,27 @@ class Pool:
         StorageError, ExecutionError.
         """
         member, results = self._member_and_results(name)
-        submit = self._submission(name, member, inputs, results, deadline_ms, late, collected=False)
-        self._collector.finish(submit())
+        submit = self._submission(name, member, inputs, results, deadline_ms, late, {"collected": False})
+        self._collector.finish(submit()["id"])
         return named_outputs(member.outputs, results)
 
     def submit(
-        self, name: str, inputs: Mapping[str, Any], *, deadline_ms: float | None = None, late: str = "refuse"
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        late: str = "refuse",
+        here: bool = False,
     ) -> PoolFuture:
         """The same without waiting: the future has the outputs, or the error. Raises RefusedError at once.
 
-        Inputs are read when the request runs: they must not change before it is done.
+        Inputs are read when the request runs: they must not change before it is done. With `here` it runs in this call, and the
+        future is done, if the pool has one lane, in which nothing runs or waits, and the inference should take 2 ms at most.
         """
         member, results = self._member_and_results(name)
         self._require_this_process()
-        submit = self._submission(name, member, inputs, results, deadline_ms, late, collected=True)
+        submit = self._submission(name, member, inputs, results, deadline_ms, late, {"collected": True, "here": bool(here)})
         return self._collector.begin(submit, member.outputs, results)
 
     def set_budget(self, budget: int | str | Budget) -> PoolPlan:
@@ -286,20 +293,19 @@ class Pool:
         results: list[np.ndarray],
         deadline_ms: float | None,
         late: str,
-        *,
-        collected: bool,
-    ) -> Callable[[], int]:
-        """What submits a request, and says its number: all that callers hand in is looked at before."""
-        options: dict[str, Any] = {"late": checked_name(late, LATE, "late") == "run", "collected": collected}
+        more: Mapping[str, bool],
+    ) -> Callable[[], dict[str, Any]]:
+        """What submits a request, and gives its number and whether it is done: all that callers hand in is looked at before."""
+        options: dict[str, Any] = {"late": checked_name(late, LATE, "late") == "run", **more}
         if deadline_ms is not None:
             options["deadline_ms"] = _positive(deadline_ms, "deadline_ms")
         tensors = [tvm_ffi.from_dlpack(array) for array in (*checked_inputs(member.inputs, inputs, ()), *results)]
         text = json.dumps(options)
 
-        def submit() -> int:
+        def submit() -> dict[str, Any]:
             with translated():
                 answer = self._submit(name, text, *tensors)
-            return accepted(json.loads(answer))["id"]
+            return accepted(json.loads(answer))
 
         return submit
 

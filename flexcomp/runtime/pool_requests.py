@@ -58,17 +58,24 @@ class Collector:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def begin(self, submit: Callable[[], int], outputs: tuple[TensorInfo, ...], results: list[np.ndarray]) -> PoolFuture:
+    def begin(
+        self, submit: Callable[[], dict[str, Any]], outputs: tuple[TensorInfo, ...], results: list[np.ndarray]
+    ) -> PoolFuture:
         """The future of the request that `submit` makes."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._main, name="flexcomp-pool", daemon=True)
                 thread.start()
                 self._thread = thread
-            number = submit()  # not before the lock is taken: it could be done at once
-            future = PoolFuture(lambda: self._take_out(number))
-            self._begun[number] = _Begun(future, outputs, results)
-        return future
+            submitted = submit()  # not before the lock is taken: it could be done at once
+            number = submitted["id"]
+            begun = _Begun(PoolFuture(lambda: self._take_out(number)), outputs, results)
+            if not submitted["done"]:
+                self._begun[number] = begun
+        if submitted["done"]:  # nobody else collects it
+            begun.future.set_running_or_notify_cancel()
+            self._give(number, begun)
+        return begun.future
 
     def finish(self, number: int) -> dict[str, Any]:
         """What the runtime says of a request when it is done. Raises what it raised."""

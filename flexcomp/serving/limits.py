@@ -44,14 +44,17 @@ class Room:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.used = 0
+        self.shares = 0  # requests that may hold some
 
     @contextmanager
     def share(self) -> Iterator[Share]:
         """A share that grows as is asked, and is given back at the end."""
         share = Share(self)
+        self.shares += 1
         try:
             yield share
         finally:
+            self.shares -= 1
             self.used -= share.nbytes
 
 

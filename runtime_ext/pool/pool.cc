@@ -299,7 +299,8 @@ void Pool::Close() {
   const std::lock_guard changes(changes_);
   for (const auto& lane : lanes_)
     if (lane->thread.joinable()) lane->thread.join();
-  const std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
+  done_.wait(lock, [&] { return std::ranges::all_of(lanes_, [](const auto& lane) { return lane->running == nullptr; }); });
   ended_ = true;
   collect_.notify_all();
   models_.clear();

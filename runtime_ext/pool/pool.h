@@ -51,6 +51,7 @@ struct RequestOptions {
   std::optional<double> deadline_s;  // from now; none: the model's
   bool late = false;                 // run it even if that passes
   bool collected = false;            // `Collect` says when it is done
+  bool here = false;                 // run it in the call that submits it, if that is quick and nothing else waits or runs
 };
 
 // Why a request was not admitted, or not begun.
@@ -95,6 +96,7 @@ class Pool {
 
   struct Submitted {
     uint64_t id = 0;  // 0: refused
+    bool done = false;  // it was run here; `Collect` does not say so
     Refusal refusal{};
   };
   // Of tensors in the order of the network's inputs and outputs, which are read and written until the request is done.
@@ -131,6 +133,7 @@ class Pool {
     bool late = false, collected = false;
     std::vector<tvm::ffi::Any> tensors;
     bool running = false, done = false, waited = false;
+    bool here = false;  // runs in the call that submitted it
     std::optional<tvm::ffi::Error> error{};
     std::optional<Refusal> refusal{};
     Completion completion{};
@@ -177,6 +180,7 @@ class Pool {
   bool Dispatchable(uint32_t lane);
   void DropLate(Lane& lane);
   double NextDeadline() const noexcept;
+  bool RunsHere(uint32_t lane);
   void RunFirst(uint32_t lane, Lock& lock);
   std::optional<tvm::ffi::Error> RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took,
                                         Network::Reading& reading);

@@ -95,6 +95,7 @@ RequestOptions RequestOptionsOf(const ffi::String& text) {
   made.deadline_s = Seconds(options.Get<double>("deadline_ms"));
   made.late = options.Get<bool>("late").value_or(false);
   made.collected = options.Get<bool>("collected").value_or(false);
+  made.here = options.Get<bool>("here").value_or(false);
   options.RequireKnown();
   return made;
 }
@@ -146,7 +147,7 @@ class PoolModule final : public TranslatedModule {
     return std::nullopt;
   }
 
-  // submit(name, options, tensors...): {"id"} or {"refused": {"reason", "message", "retry_after_s"}}.
+  // submit(name, options, tensors...): {"id", "done"} or {"refused": {"reason", "message", "retry_after_s"}}.
   ffi::String Submit(ffi::PackedArgs args) {
     if (args.size() < 2) Raise("InputError", "submit takes a model's name, options and tensors");
     const auto model = args[0].try_cast<ffi::String>(), options = args[1].try_cast<ffi::String>();
@@ -159,10 +160,12 @@ class PoolModule final : public TranslatedModule {
     }
     const Pool::Submitted submitted = pool_.Submit(*model, RequestOptionsOf(*options), std::move(tensors));
     json::Object answer;
-    if (submitted.id != 0)
+    if (submitted.id != 0) {
       answer.Set("id", static_cast<int64_t>(submitted.id));
-    else
+      answer.Set("done", submitted.done);
+    } else {
       SetRefusal(answer, submitted.refusal);
+    }
     return Text(answer);
   }
 

@@ -12,6 +12,7 @@ namespace flexcomp {
 namespace {
 
 constexpr double kTrusted = 1;  // second, after which an estimate is worth a try
+constexpr double kQuick = 2e-3;  // seconds for which whoever submits a request can do without its thread
 
 // A bit behind `seconds` of the pool's clock.
 std::chrono::steady_clock::time_point Behind(double seconds) {
@@ -33,7 +34,7 @@ Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& opti
   if (options.deadline_s && !(std::isfinite(*options.deadline_s) && *options.deadline_s > 0))
     RaiseError("InputError", "a deadline of ", *options.deadline_s * 1e3, " ms was given: it must be above 0");
   RequireThisProcess();
-  const std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   RequireOpen();
   const double now = Now();
   Model& model = ModelOf(name);
@@ -46,7 +47,7 @@ Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& opti
   const double free = std::max(now, lane.free);
   const auto refuse = [&](const char* reason, const std::string& message, double retry) {
     ++model.refused;
-    return Submitted{0, {reason, message, std::max(retry, 0.0)}};
+    return Submitted{.refusal = {reason, message, std::max(retry, 0.0)}};
   };
   if (model.waiting >= options_.most_waiting)
     return refuse("queue", std::to_string(model.waiting) + " requests of " + name + " wait already, as many as may",
@@ -82,10 +83,23 @@ Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& opti
   const uint64_t id = next_request_++;
   if (request.queued.deadline && *request.queued.deadline < NextDeadline()) collect_.notify_one();
   lane.queue.Push(request.queued);
-  requests_.emplace(id, std::move(request));
+  Request& submitted = requests_.emplace(id, std::move(request)).first->second;
   ++model.waiting;
+  if (options.here && RunsHere(network.lane)) {
+    submitted.here = true;
+    RunFirst(network.lane, lock);
+    return {.id = id, .done = submitted.done};
+  }
   wake_.notify_all();
-  return {id};
+  return {.id = id};
+}
+
+// One lane has all cores, so that any thread may run what is in it.
+bool Pool::RunsHere(uint32_t number) {
+  Lane& lane = *lanes_[number];
+  if (lanes_.size() > 1 || lane.queue.size() != 1 || !Dispatchable(number)) return false;
+  const Network& network = *models_.at(lane.queue.first().model).network;
+  return !network.cold && network.broken.empty() && network.latency.Likely(network.ladder()[network.rung].seconds) <= kQuick;
 }
 
 Completion Pool::Wait(uint64_t id, std::optional<Refusal>& refusal) {
@@ -165,7 +179,7 @@ uint64_t Pool::Collect() {
 void Pool::Complete(Request& request) {
   request.running = false;
   request.done = true;
-  if (request.collected) {
+  if (request.collected && !request.here) {
     collected_.push_back(request.queued.id);
     collect_.notify_one();
   }
@@ -217,7 +231,7 @@ double Pool::NextDeadline() const noexcept {
 bool Pool::Dispatchable(uint32_t number) {
   Lane& lane = *lanes_[number];
   DropLate(lane);
-  if (lane.queue.empty()) return false;
+  if (lane.queue.empty() || lane.running != nullptr) return false;
   const Network& network = *models_.at(lane.queue.first().model).network;
   if (!network.broken.empty()) return true;  // which its requests are told
   const ShareRung& rung = network.ladder()[network.rung];
@@ -281,6 +295,7 @@ void Pool::RunFirst(uint32_t number, Lock& lock) {
       request.error.emplace("ExecutionError", "the pool was closed", "");
       Complete(request);
     } else {
+      request.here = false;  // its turn comes when there is memory for it
       lane.queue.Push(request.queued);
       ++model.waiting;
     }
