@@ -167,7 +167,7 @@ def _repository(app: FastAPI, service: Service) -> None:
         with service.room.share() as share:
             body = await read_body(request.scope, request.receive, share, _MOST_NBYTES, service.within_s)
             try:
-                asked = json.loads(body) if body.strip() else {}
+                asked = json.loads(text) if (text := bytes(body)).strip() else {}
             except (ValueError, RecursionError) as error:
                 raise Refusal(BAD, f"the request is not JSON: {error}") from None
         if not isinstance(asked, dict):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import anyio
+import numpy as np
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -84,7 +85,7 @@ class Share:
         self.nbytes = nbytes
 
 
-async def read_body(scope: Scope, receive: Receive, share: Share, most_nbytes: int, within_s: float) -> bytearray:
+async def read_body(scope: Scope, receive: Receive, share: Share, most_nbytes: int, within_s: float) -> bytearray | memoryview:
     """The body, whose bytes count in `share`. Raises Refusal, starlette's ClientDisconnect.
 
     A length that is above `most_nbytes` is refused before anything is read, a body without a length where it gets there. It has
@@ -100,7 +101,8 @@ async def read_body(scope: Scope, receive: Receive, share: Share, most_nbytes: i
         _bound(declared, most_nbytes)
         share.hold(declared)
     read_into = scope["state"].get(INTO, lambda where: None)
-    body = bytearray(declared or 0)  # which, unlike bytes, arrays may share
+    # Which, unlike bytes, arrays may share; one whose length is known is not filled with zeros before.
+    body = memoryview(np.empty(declared, "u1")) if declared else bytearray()
     nbytes, more = 0, True
     began = anyio.current_time()
     try:

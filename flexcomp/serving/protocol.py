@@ -80,7 +80,7 @@ def carried_nbytes(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) 
     return _SPARE_NBYTES + binary + answered_nbytes(outputs)
 
 
-def parsed_nbytes(body: bytes | bytearray, length: int) -> int:
+def parsed_nbytes(body: bytes | bytearray | memoryview, length: int) -> int:
     """What reading its first `length` bytes, JSON, takes at most beside them; no other way to know is as quick."""
     text = np.frombuffer(body, "u1", length)
     taken, wide = 0, False
@@ -101,13 +101,13 @@ def json_nbytes(header: str | None, nbytes: int) -> int:
 
 
 def read_request(
-    body: bytes | bytearray, length: int, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+    body: bytes | bytearray | memoryview, length: int, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
 ) -> Request:
     """The request in `body`, whose first `length` bytes are JSON.
 
     Raises InputError, which says what is wrong and what is expected.
     """
-    asked = _object(_parsed(body[:length]), "the request")
+    asked = _object(_parsed(bytes(body[:length])), "the request")
     parameters = _object(asked.get("parameters", {}), "parameters")
     given = _by_name(asked.get("inputs"), "inputs")
     expected = {port.name: port for port in inputs}
@@ -162,7 +162,7 @@ class _Blobs:
         return taken
 
 
-def _parsed(text: bytes | bytearray) -> Any:
+def _parsed(text: bytes) -> Any:
     def refuse(word: str) -> Any:
         raise InputError(f"the request is not JSON: there is no number {word}")
 

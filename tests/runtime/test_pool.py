@@ -274,6 +274,50 @@ def test_the_urgent_come_first_and_none_waits_for_ever(both, x):
         assert order == ["second", "second", "first", "first"]
 
 
+def test_a_short_one_runs_in_the_call_if_nothing_else_does(pool, both, x):
+    for _ in range(20):
+        pool.run("first", {"x": x})  # what is kept is there, and how long it takes is known
+    future = pool.submit("first", {"x": x}, here=True)
+    assert future.done() and future.wait_ms is not None
+    builder.close_to(future.result()["out"], both["first"].reference(x))
+    waits = [pool.submit("first", {"x": x}) for _ in range(8)]
+    behind = pool.submit("first", {"x": x}, here=True)  # in its turn, whether or not those are done by now
+    for future in (*waits, behind):
+        builder.close_to(future.result(30)["out"], both["first"].reference(x))
+    stats = pool.stats()["models"]["first"]
+    assert (stats["completed"], stats["waiting"], stats["running"]) == (30, 0, 0)
+
+
+def test_calls_that_run_requests_end_beside_everything_else(both, x):
+    """Threads that run requests themselves, while the budget changes and until the pool is closed."""
+    for _ in range(5):
+        pool = flexcomp.Pool(4 * _MB, threads=1)
+        pool.add("first", both["first"].library)
+        least, futures = _least(both), []
+
+        def ask(pool=pool, futures=futures):
+            with contextlib.suppress(ExecutionError):
+                while True:
+                    with contextlib.suppress(RefusedError):
+                        futures.append(pool.submit("first", {"x": x}, here=True))
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for budget in (least, 4 * _MB, least, 4 * _MB):
+            pool.set_budget(budget)
+            time.sleep(0.02)
+            assert pool.stats()["claimed_bytes"] <= budget
+        pool.close()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        assert len(futures) > 4 and all(future.done() for future in futures)
+        for future in futures:
+            if future.exception() is None:
+                builder.close_to(future.result()["out"], both["first"].reference(x))
+
+
 def test_awaiting(pool, both, x):
     async def ask():
         return await asyncio.gather(*(pool.submit(name, {"x": x}) for name in both))

@@ -194,6 +194,18 @@ def test_nothing_else_is_spoken(connection):
     assert status_of(answer) == 200 and b"connection: close" in answer and ends(connection)
 
 
+def test_a_short_answer_is_sent_at_once(connection):
+    connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert said(connection.recv(1 << 16)) == b"1 0"  # head and body together
+
+
+def test_a_head_without_a_body_is_sent(connection):
+    connection.sendall(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert connection.recv(1 << 16).endswith(b"content-length: 3\r\n\r\n")
+    connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert said(answer_on(connection)) == b"1 0"
+
+
 def test_another_version_of_http(connection):
     connection.sendall(b"GET / HTTP/0.9\r\n\r\n")
     assert status_of(answer_on(connection)) == 400 and ends(connection)
