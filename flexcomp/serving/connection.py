@@ -141,7 +141,7 @@ class Connection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         super().on_headers_complete()
         self.cycle.receive = partial(_received, self.cycle)
-        self.cycle.transport = _Together(self.transport, self.cycle)
+        self.cycle.transport = Together(self.transport, self.cycle)
         self.cycle.placed_nbytes = 0
         self.scope["state"][INTO] = partial(self.read_into, self.cycle)
         lengths = [value for name, value in self.headers if name == b"content-length"]
@@ -205,7 +205,7 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-class _Together:
+class Together:
     """A transport that sends the head of an answer with what is written next: two packets would wake the client twice."""
 
     def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:

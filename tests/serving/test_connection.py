@@ -9,13 +9,14 @@ import threading
 import time
 import zlib
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 import uvicorn
 import uvloop
 from servers import answer_on, status_of
 
-from flexcomp.serving.connection import INTO, MOST_BESIDE_NBYTES, MOST_HEADERS, SENT, Arrivals
+from flexcomp.serving.connection import INTO, MOST_BESIDE_NBYTES, MOST_HEADERS, SENT, Arrivals, Together
 from flexcomp.serving.limits import Room, read_body
 
 _IDLE_S = 1
@@ -194,9 +195,16 @@ def test_nothing_else_is_spoken(connection):
     assert status_of(answer) == 200 and b"connection: close" in answer and ends(connection)
 
 
-def test_a_short_answer_is_sent_at_once(connection):
-    connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-    assert said(connection.recv(1 << 16)) == b"1 0"  # head and body together
+def test_a_head_goes_with_what_follows_it():
+    calls = []
+    transport = SimpleNamespace(write=lambda data: calls.append([data]), writelines=calls.append)
+    cycle = SimpleNamespace(response_started=False)
+    together = Together(transport, cycle)
+    together.write(b"continue")
+    cycle.response_started = True
+    for part in (b"head", b"body", b"more"):
+        together.write(part)
+    assert calls == [[b"continue"], [b"head", b"body"], [b"more"]]
 
 
 def test_a_head_without_a_body_is_sent(connection):
