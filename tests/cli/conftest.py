@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,8 @@ import pytest
 
 from benchmarks.networks.graph import Graph
 from flexcomp.runtime import read_info
+
+from .calls import Caller
 
 Cli = Callable[..., subprocess.CompletedProcess]
 
@@ -27,14 +28,11 @@ def tiny_network() -> onnx.ModelProto:
 
 
 @pytest.fixture(scope="session")
-def cli() -> Cli:
-    """Call `flexcomp ARGS...` in a fresh process."""
-
-    def call(*args: str | Path) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "flexcomp", *map(str, args)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    return call
+def cli() -> Iterator[Cli]:
+    """Call `flexcomp ARGS...` in a process of its own."""
+    caller = Caller()
+    yield caller.call
+    caller.close()
 
 
 @pytest.fixture(scope="session")
