@@ -196,6 +196,14 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
   Infer(use, start, take_inputs, give_outputs);
 }
 
+tvm::ffi::Tensor Session::NewOutput(size_t index) {
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  RequireOpen();
+  if (index >= program_->outputs.size()) RaiseError("InputError", "there is no output ", index);
+  return processor_->NewTensor(program_->outputs[index].type);
+}
+
 void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dlpack/dlpack.h>
+#include <tvm/ffi/container/tensor.h>
 
 #include <atomic>
 #include <chrono>
@@ -87,6 +88,10 @@ class Session {
   // Runs one inference on tensors in the order of the program's ports: inputs are copied into the arena,
   // outputs out of it. After any error the next call starts afresh.
   void Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs);
+
+  // A tensor for the output of that number in memory of the device, beside the arena, that may outlive the session. Throws
+  // InputError if the network runs on CPUs, or there is no such output.
+  tvm::ffi::Tensor NewOutput(size_t index);
 
   // Runs one inference on tensors that lie in the arena: `fill` writes the inputs before it, `drain` reads the
   // outputs behind it, and neither counts as latency; where a device has an arena that this process does not see, they lie beside it, and

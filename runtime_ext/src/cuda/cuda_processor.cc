@@ -8,7 +8,9 @@
 
 #include "base/error.h"
 #include "cuda/device_memory.h"
+#include "cuda/device_tensor.h"
 #include "kernels/call_table.h"
+#include "process_mark.h"
 
 namespace flexcomp::cuda {
 namespace {
@@ -26,10 +28,19 @@ std::unique_ptr<Delivery> MakeDelivery(Device& device, StreamOrder& order, const
   return std::make_unique<CopiedDelivery>(device, order);
 }
 
+// A forked process leaves its copy as it is.
+std::shared_ptr<Device> Shared() {
+  return {new Device, [process = ProcessMark()](Device* device) {
+            if (process.IsThisProcess()) delete device;
+          }};
+}
+
 }  // namespace
 
 CudaProcessor::CudaProcessor(const Program& program, const std::string& library_path)
     : program_(program),
+      shared_(Shared()),
+      device_(*shared_),
       library_(program.layers.at(0), library_path),
       order_(device_, program),
       graph_(device_),
@@ -109,6 +120,8 @@ int CudaProcessor::Replay(std::span<const Call> calls) noexcept {
   }
   return Tell(graph_.Launch());
 }
+
+tvm::ffi::Tensor CudaProcessor::NewTensor(const TensorType& type) { return cuda::NewTensor(shared_, type); }
 
 void CudaProcessor::Finish() { device_.Finish(device_.compute()); }
 

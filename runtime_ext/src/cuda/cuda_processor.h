@@ -37,13 +37,15 @@ class CudaProcessor final : public Processor {
   void Finish() override;
   void Lose() noexcept override { device_.Lose({kUnknownError, "cuLaunchKernel"}); }
   void RequireAlive() const override { device_.RequireAlive(); }
+  tvm::ffi::Tensor NewTensor(const TensorType& type) override;
   uint64_t staging_nbytes() const noexcept override { return device_.integrated() ? 0 : kPinnedNbytes; }
 
  private:
   int Tell(const Refusal& refusal) noexcept;  // in tvm_ffi's manner
 
   const Program& program_;
-  Device device_;
+  const std::shared_ptr<Device> shared_;  // with the tensors that callers hold
+  Device& device_;
   ModelLibrary library_;
   std::map<const void*, std::unique_ptr<LoadedKernel>> kernels_;  // by where the library has them
   StreamOrder order_;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <tvm/ffi/c_api.h>
+#include <tvm/ffi/container/tensor.h>
 
 #include <cstdint>
 #include <memory>
 #include <span>
 
+#include "base/error.h"
 #include "program/program.h"
 #include "session_memory.h"
 #include "storage/delivery.h"
@@ -52,6 +54,11 @@ class Processor {
   virtual void Lose() noexcept {}
   // Throws ExecutionError where nothing can run any more.
   virtual void RequireAlive() const {}
+
+  // A tensor of the caller's, in memory of the device. Throws InputError where there is no device, ExecutionError.
+  virtual tvm::ffi::Tensor NewTensor(const TensorType&) {
+    Raise("InputError", "outputs on a GPU are asked for, and the network was built for CPUs");
+  }
 
   // Memory of this process, beside the arena, through which weights come to a device.
   virtual uint64_t staging_nbytes() const noexcept { return 0; }

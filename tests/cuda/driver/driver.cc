@@ -185,6 +185,32 @@ int cuMemUnmap(uint64_t place, size_t nbytes) {
   return Live("mappings", -1);
 }
 
+int cuMemAlloc_v2(uint64_t* data, size_t nbytes) {
+  CALL("cuMemAlloc");
+  Device& d = device();
+  if (nbytes == 0) return kInvalidValue;
+  if (d.used + nbytes > d.settings.nbytes) return kOutOfMemory;
+  void* at = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return kOutOfMemory;
+  std::memset(at, 0xff, nbytes);
+  mprotect(at, nbytes, PROT_NONE);
+  *data = reinterpret_cast<uint64_t>(at);
+  d.mapped[*data] = d.allocated[*data] = {*data, nbytes};
+  d.peak = std::max(d.peak, d.used += nbytes);
+  return Live("allocations", 1);
+}
+int cuMemFree_v2(uint64_t data) {
+  CALL("cuMemFree");
+  Device& d = device();
+  const auto found = d.allocated.find(data);
+  if (found == d.allocated.end()) return kInvalidValue;
+  munmap(reinterpret_cast<void*>(data), found->second.nbytes);
+  d.used -= found->second.nbytes;
+  d.mapped.erase(data);
+  d.allocated.erase(found);
+  return Live("allocations", -1);
+}
+
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t nbytes, Stream* stream) {
   CALL("cuMemcpyAsync");
   Device& d = device();
