@@ -130,7 +130,7 @@ def _checked(port: TensorInfo, value: Any) -> np.ndarray:
         try:
             value = np.from_dlpack(value)  # tensors of tvm_ffi
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise InputError(f'input "{port.name}" lies where neither the CPU nor CUDA reads it, or cannot be taken: {error}') from None
+            raise InputError(f'input "{port.name}" cannot be taken from where it lies: {error}') from None
     try:
         array = np.asarray(value, order="C")
     except (TypeError, ValueError) as error:

@@ -70,6 +70,8 @@ class SessionModule final : public TranslatedModule {
         if (request_nbytes <= 0 || nbytes <= 0) RaiseError("InputError", "reads of ", request_nbytes, " bytes, ", nbytes, " in all");
         return session_.ReadRate(static_cast<uint64_t>(request_nbytes), static_cast<uint64_t>(nbytes));
       });
+    if (name == "device_rates")
+      return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeRates(session_.MeasureDevice())); });
     if (name == "park")
       return ffi::Function::FromTyped([self, this](int64_t rung) {
         if (rung < 0) RaiseError("InputError", "there is no rung ", rung);

@@ -140,6 +140,10 @@ class Session {
   // InputError if there are no weights.
   double ReadRate(uint64_t request_nbytes, uint64_t nbytes);
 
+  // What its device costs besides the time of kernels. The next inference reads its first weights again. Throws as Run does, and
+  // InputError if the network runs on CPUs.
+  DeviceRates MeasureDevice();
+
   // Gives everything back, after the inference in progress; later calls throw. In a forked process it does nothing.
   void Close();
 

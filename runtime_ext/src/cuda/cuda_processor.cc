@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "cuda/device_memory.h"
 #include "cuda/device_tensor.h"
+#include "cuda/measure_rates.h"
 #include "kernels/call_table.h"
 #include "process_mark.h"
 
@@ -90,6 +91,10 @@ int CudaProcessor::Tell(const Refusal& refusal) noexcept {
   return -1;
 }
 
+void CudaProcessor::AwaitLoads(uint32_t step, uint32_t need) {
+  if (const Refusal refusal = order_.AwaitLoads(step, need)) device_.Raise(refusal);
+}
+
 int CudaProcessor::Step(uint32_t step, uint32_t need, Kernel kernel, const TVMFFIAny* args, int32_t) noexcept {
   Refusal refusal = order_.BeforeStep(step, need);
   if (!refusal) refusal = static_cast<const LoadedKernel*>(kernel)->Launch(device_.compute(), args);
@@ -122,6 +127,8 @@ int CudaProcessor::Replay(std::span<const Call> calls) noexcept {
 }
 
 tvm::ffi::Tensor CudaProcessor::NewTensor(const TensorType& type) { return cuda::NewTensor(shared_, type); }
+
+DeviceRates CudaProcessor::MeasureRates() { return cuda::MeasureRates(device_); }
 
 void CudaProcessor::Finish() { device_.Finish(device_.compute()); }
 

@@ -39,7 +39,14 @@ class DeviceTensor:
     """
 
     def __init__(
-        self, fake: Fake, array: np.ndarray, *, kind: int = CUDA, device: int = 0, offset_nbytes: int = 0, strides: list[int] | None = None
+        self,
+        fake: Fake,
+        array: np.ndarray,
+        *,
+        kind: int = CUDA,
+        device: int = 0,
+        offset_nbytes: int = 0,
+        strides: list[int] | None = None,
     ) -> None:
         self._fake, self._like, self._place = fake, array, (kind, device)
         self._allocated = fake.allocate(offset_nbytes + array.nbytes)
