@@ -1,4 +1,4 @@
-"""`flexcomp profile`: measure this machine, for plans that fit it."""
+"""`flexcomp profile`: measure this machine, or its GPU, for plans that fit it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from flexcomp.report.progress import BuildProgress
 if TYPE_CHECKING:
     from flexcomp.device import DeviceProfile
     from flexcomp.profiling import Observations
+    from flexcomp.runtime import DeviceRates
 
 
 def profile(
@@ -22,7 +23,7 @@ def profile(
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; without it, as built.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget that is run.")] = 8,
 ) -> None:
-    """Measure this machine by running LIBRARIES, for `build --device`."""
+    """Measure this machine, or its GPU, by running LIBRARIES, for `build --device`."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp.device import cache_of_copies
         from flexcomp.profiling import Library, fit, observe
@@ -54,8 +55,15 @@ def show(seen: Observations, found: DeviceProfile, output: Path) -> None:
         + (f"; loads are {found.load_together:.2f} times as fast while it waits and helps" if found.load_together > 1 else "")
         + (f", and {found.load_cached:.2f} times as fast into less" if found.load_cached > 1 else ""),
         *([f"weights are prepared at {found.prepare_bytes_per_s / 1e9:.1f} GB/s"] if found.prepare_bytes_per_s else []),
+        *([_of_gpu(seen.device)] if seen.device else []),
         f"SwapNet's delays: alpha {delays.alpha * 1e9:.3f} ns/B, beta {delays.beta * 1e6:.1f} us, "
         f"gamma {delays.gamma * 1e12:.2f} ps/FLOP, eta {delays.eta * 1e6:.1f} us",
         f"wrote {output}",
     ):
         console.print(line, markup=False, highlight=False)
+
+
+def _of_gpu(rates: DeviceRates) -> str:
+    copies = f"copies at {rates.copy_bytes_per_s / 1e6:.0f} MB/s, " if rates.copy_bytes_per_s else ""
+    launch = f"{rates.launch_s * 1e6:.1f} us for a launch"
+    return f"GPU: {copies}{launch}, {rates.event_s * 1e6:.1f} us for one stream to wait for the other"

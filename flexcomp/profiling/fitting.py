@@ -14,6 +14,7 @@ from flexcomp.device import DelayModel, DeviceProfile, FamilyRate, KernelTime, f
 from flexcomp.errors import ArtifactError
 from flexcomp.plan import SLICE_S, Storage
 from flexcomp.program import Layer, ValueArg, WeightArg
+from flexcomp.runtime import DeviceRates
 
 from .disturbance import disturbance_of
 from .observing import LoadTime, Observations, mean
@@ -21,6 +22,7 @@ from .observing import LoadTime, Observations, mean
 _ROUNDS = 4
 _MOST_DELAYED = 0.5  # of the time that loading takes, what computing beside it can lose
 _LEAST_LEFT = 0.5  # of the time of a step, when what it lost is taken off
+_LEAST_OWN = 0.1  # of the time of a launch, what a kernel takes itself: less cannot be told from nothing
 _HELP = np.linspace(1.0, 3.0, 41)  # how many times as fast loads may be while computing waits for them and helps
 _CACHED = np.linspace(1.0, 2.0, 21)  # how many times as fast they may be in a cache
 
@@ -29,8 +31,12 @@ def fit(seen: Observations, cache: int = 0) -> DeviceProfile:
     """The profile that explains the observations best. Raises ArtifactError if nothing was loaded.
 
     `cache`: bytes of the cache where loads are copies in memory, as `copies.cache_of_copies` knows them; how much of it
-    others leave to loads is found. Only such loads are helped with by computing that waits.
+    others leave to loads is found. Only such loads are helped with by computing that waits, and none of a GPU's.
+
+    Steps of a GPU were waited for one by one; in plans they follow each other, and take a launch and what the kernel itself does.
     """
+    device = seen.device
+    cache = 0 if device else cache
     if not seen.loads:
         raise ArtifactError("none of the plans that were run loads anything: profile a larger network")
     disturbance = disturbance_of(seen.steps.values(), cache)
@@ -38,26 +44,34 @@ def fit(seen: Observations, cache: int = 0) -> DeviceProfile:
     per_byte = rates.per_byte
     disturbance = replace(disturbance, delay=min(disturbance.delay, _MOST_DELAYED * per_byte))
     kernels = {
-        key: _kernel_time((one.share, max(one.seconds - disturbance.of(one), _LEAST_LEFT * one.seconds)) for one in steps)
+        key: _kernel_time(
+            (
+                (one.share, _in_row(max(one.seconds - disturbance.of(one), _LEAST_LEFT * one.seconds), device))
+                for one in steps
+            ),
+            device.launch_s if device else SLICE_S,
+        )
         for key, steps in seen.steps.items()
     }
     groups: dict[str, list[str]] = {}
     for key in kernels:
         groups.setdefault(family(seen.layers[key]), []).append(key)
-    families = {name: _family_rate(seen, kernels, keys) for name, keys in groups.items()}
+    families = {name: _family_rate(seen, kernels, keys, device.launch_s if device else 0.0) for name, keys in groups.items()}
     flops = max(seen.layers[key].flops / time.seconds for key, time in kernels.items())
     moved = max(operand_bytes(seen.layers[key]) / time.seconds for key, time in kernels.items())
     return DeviceProfile(
         flops_per_s=max(flops / seen.threads, 1.0),
         memory_bytes_per_s=moved,
         storage_bytes_per_s=1 / max(per_byte, 1e-15),
+        copy_bytes_per_s=device.copy_bytes_per_s if device else 0.0,
         load_overhead_s=rates.per_load,
         load_disturbance=disturbance.delay / (1 - disturbance.delay / per_byte) if disturbance.delay else 0.0,
         load_cache_bytes=disturbance.cache,
         load_together=rates.together,
         load_cached=rates.cached,
         prepare_bytes_per_s=seen.prepared_nbytes / seen.preparing_s if seen.preparing_s else 0.0,
-        wake_s=statistics.median(waits) if (waits := [*seen.arrivals, *seen.releases]) else 0.0,
+        step_overhead_s=device.launch_s if device else DeviceProfile.step_overhead_s,
+        wake_s=_wake_s(seen),
         threads=seen.threads,
         kernels=MappingProxyType(kernels),
         families=MappingProxyType(families),
@@ -65,20 +79,33 @@ def fit(seen: Observations, cache: int = 0) -> DeviceProfile:
     )
 
 
+def _in_row(seconds: float, device: DeviceRates | None) -> float:
+    """Of a step that took so long while nothing else ran, as one follows the other."""
+    return device.launch_s + max(seconds - device.wait_s, _LEAST_OWN * device.launch_s) if device else seconds
+
+
+def _wake_s(seen: Observations) -> float:
+    """Where copies come between, streams wait for each other, and the loader reads ahead of them."""
+    if seen.device and seen.device.copy_bytes_per_s:
+        return seen.device.event_s
+    waits = [*seen.arrivals, *seen.releases]
+    return statistics.median(waits) if waits else 0.0
+
+
 def operand_bytes(layer: Layer) -> int:
     """Bytes of a layer's operands and results."""
     return sum(arg.type.nbytes for arg in layer.args if isinstance(arg, ValueArg | WeightArg))
 
 
-def _kernel_time(points: Iterable[tuple[float, float]]) -> KernelTime:
-    """Seconds = a + b · share; all of it is a + b, and each further slice costs a more."""
+def _kernel_time(points: Iterable[tuple[float, float]], slice_s: float) -> KernelTime:
+    """Seconds = a + b · share; all of it is a + b, and each further slice costs a more, or `slice_s` where that is not seen."""
     by_share: dict[float, list[float]] = {}
     for share, seconds in points:
         by_share.setdefault(share, []).append(seconds)
     means = {share: mean(times) for share, times in by_share.items()}
     if len(means) == 1:
         ((share, seconds),) = means.items()
-        return KernelTime(seconds / share, SLICE_S)
+        return KernelTime(seconds / share, slice_s)
     slope, base = _fit([(share, 1.0) for share in means], list(means.values()))
     # where whole layers were seen, they are right by themselves
     return KernelTime(means.get(1.0, base + slope), base)
@@ -116,9 +143,9 @@ def storage_rates(loads: Sequence[LoadTime], helped: bool, cache: int = 0) -> Lo
     return best
 
 
-def _family_rate(seen: Observations, kernels: dict[str, KernelTime], keys: Sequence[str]) -> FamilyRate:
+def _family_rate(seen: Observations, kernels: dict[str, KernelTime], keys: Sequence[str], launch_s: float) -> FamilyRate:
     facts = [(float(seen.layers[key].flops), float(operand_bytes(seen.layers[key]))) for key in keys]
-    return FamilyRate(*_fit(facts, [kernels[key].seconds for key in keys]))
+    return FamilyRate(*_fit(facts, [max(kernels[key].seconds - launch_s, _LEAST_OWN * launch_s) for key in keys]))
 
 
 def _delays(seen: Observations, kernels: dict[str, KernelTime]) -> DelayModel:

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from flexcomp.device import kernel_key
-from flexcomp.errors import ArtifactError
+from flexcomp.errors import ArtifactError, InputError
 from flexcomp.plan import reuse_distances
-from flexcomp.program import Layer, Program, Rung, decode_program
-from flexcomp.runtime import Trace, Traces, read_program, runner
+from flexcomp.program import CUDA, Layer, Program, Rung, decode_program
+from flexcomp.runtime import DeviceRates, Trace, Traces, read_program, runner
 
 RUNGS = 6  # budgets of each library that are run, from the smallest to the largest
 _TURNS = 4
@@ -62,6 +62,7 @@ class Observations:
     preparing_s: float = 0.0  # what that took
     releases: list[float] = field(default_factory=list)  # seconds from the end of a step to the load that waited for it
     arrivals: list[float] = field(default_factory=list)  # seconds from the end of a load to the step that waited for it
+    device: DeviceRates | None = None  # where a GPU computed
 
 
 class Runnable(Protocol):
@@ -73,6 +74,9 @@ class Runnable(Protocol):
 
     def traces(self, budget: int, threads: int | None, repeat: int, **options: Any) -> Traces:
         """Traces of `repeat` inferences in a row."""
+
+    def rates(self) -> DeviceRates:
+        """What its GPU costs besides kernels."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,10 @@ class Library:
     def traces(self, budget: int, threads: int | None, repeat: int, **options: Any) -> Traces:
         """`options` are further ones of `runner.run`, such as `weights` and `read_bandwidth`."""
         return runner.traces(self.path, budget=budget, threads=threads, repeat=repeat, **options)
+
+    def rates(self) -> DeviceRates:
+        """As `runner.rates`."""
+        return runner.rates(self.path)
 
 
 class Runs:
@@ -121,9 +129,15 @@ def observe(
 ) -> Observations:
     """Run every network in several of its budgets, `repeat` inferences of each or a few more, in turns.
 
-    All must be run with the same number of threads. `options` are further ones of the networks' `traces`.
+    All must be run with the same number of threads. `options` are further ones of the networks' `traces`. Raises InputError
+    where some are for a GPU and some for CPUs, or for threads of a GPU.
     """
     programs = [network.program for network in networks]
+    on_gpu = {program.space == CUDA for program in programs}
+    if len(on_gpu) > 1:
+        raise InputError("some of the libraries are for a GPU and some for CPUs: a profile is of one of them")
+    if True in on_gpu and threads not in (None, 1):
+        raise InputError(f"threads={threads}: a GPU computes, whose threads are not chosen; leave threads out")
     plans = [
         (network, program, rung)
         for network, program in zip(networks, programs, strict=True)
@@ -135,7 +149,9 @@ def observe(
             report(f"turn {turn + 1} of {turns}", done, len(plans))
             runs.add(program, network.traces(rung.budget, threads, -(-repeat // turns), **options))
         report(f"turn {turn + 1} of {turns}", len(plans), len(plans))
-    return runs.observations()
+    seen = runs.observations()
+    seen.device = networks[0].rates() if True in on_gpu else None
+    return seen
 
 
 def spread(rungs: Sequence[Rung]) -> list[Rung]:

@@ -18,6 +18,7 @@ from flexcomp.program import Program, decode_program
 from flexcomp.remote.connection import Connection
 from flexcomp.runtime import (
     Budget,
+    DeviceRates,
     RungInfo,
     TensorInfo,
     Traces,
@@ -73,6 +74,11 @@ class RemoteNetwork:
             taken = session.repeat(repeat)
             state = taken["runs"][-1]
             return Traces(state["rung"], state["threads"], tuple(parse_trace(json.dumps(t)) for t in taken["traces"]))
+
+    def rates(self) -> DeviceRates:
+        """What the device's GPU costs besides kernels. Raises ExecutionError, also if the network is for CPUs, DeviceError."""
+        with self.open("min") as session:
+            return session.device_rates()
 
     def function(self, name: str) -> Callable[..., Any]:
         """A function of the runtime inside the library, which may be older than this file. Raises ArtifactError."""
@@ -170,6 +176,11 @@ class RemoteSession:
         """`count` inferences in a row: {"runs": [state after each], "traces": [of each, if the session traces]}."""
         with self._device.calls(ExecutionError):
             return json.loads(str(self._call("repeat", count, count, 0.0)))
+
+    def device_rates(self) -> DeviceRates:
+        """What the GPU costs besides kernels. Raises ExecutionError, also if the network is for CPUs, DeviceError."""
+        with self._device.calls(ExecutionError):
+            return DeviceRates(**json.loads(str(self._call("device_rates"))))
 
     def set_budget(self, budget: int | float | str | Budget | None) -> RungInfo:
         """Switch to the largest plan within `budget`. Raises BudgetError, DeviceError."""

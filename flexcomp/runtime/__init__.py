@@ -16,6 +16,6 @@ __getattr__, __dir__, __all__ = door(
     pool_plan="PooledModel PoolPlan",
     pool_requests="PoolFuture",
     sharing="SHARING ShareRung Shares ladder_of least_bytes shares",
-    trace="Trace Traces parse_trace",
+    trace="DeviceRates Trace Traces parse_trace",
     runner="output_file",
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from flexcomp.errors import InputError
 
 _OF_GPUS = (2, 13)  # kDLCUDA, kDLCUDAManaged
+ON_GPU = "cuda"  # in the place of an output: a new tensor on the GPU
 
 
 @dataclass(frozen=True)
@@ -55,19 +57,31 @@ def on_gpu(tensor: Any) -> bool:
     return int(kind) in _OF_GPUS
 
 
-def output_tensors(ports: Sequence[TensorInfo], given: Any) -> list[Any]:
-    """For each output the tensor that the caller gave for it, by name, or a new array. Raises InputError."""
-    if not isinstance(given, Mapping):
-        raise InputError(f"outputs are a dict of tensors by name, not {type(given).__name__}")
+def output_tensors(ports: Sequence[TensorInfo], given: Any, new_on_gpu: Callable[[int], Any]) -> list[Any]:
+    """For each output the tensor that the caller gave for it, by name, or a new one: on the GPU if asked, or else an array.
+
+    `given` may be "cuda" for all; `new_on_gpu` makes a tensor for the output of that number. Raises InputError.
+    """
     names = [port.name for port in ports]
+    if isinstance(given, str):
+        given = dict.fromkeys(names, given)
+    if not isinstance(given, Mapping):
+        raise InputError(f'outputs are a dict of tensors by name, or "{ON_GPU}", not {type(given).__name__}')
     if unknown := [name for name in given if name not in names]:
         raise InputError(f"the network has no output {listed(unknown)}; there is {listed(names)}")
     return [
-        _written(port, given[port.name]) if port.name in given else np.empty(port.shape, port.array_dtype) for port in ports
+        _written(port, given[port.name], partial(new_on_gpu, index))
+        if port.name in given
+        else np.empty(port.shape, port.array_dtype)
+        for index, port in enumerate(ports)
     ]
 
 
-def _written(port: TensorInfo, given: Any) -> Any:
+def _written(port: TensorInfo, given: Any, new_on_gpu: Callable[[], Any]) -> Any:
+    if isinstance(given, str):
+        if given != ON_GPU:
+            raise InputError(f'output "{port.name}" is asked for on {given!r}; there is "{ON_GPU}", or without a word the CPU')
+        return new_on_gpu()
     if on_gpu(given):
         return given
     if isinstance(given, np.ndarray) and port.dtype == given.dtype.name == "bfloat16":
@@ -113,7 +127,10 @@ def listed(names: Any) -> str:
 
 def _checked(port: TensorInfo, value: Any) -> np.ndarray:
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-        value = np.from_dlpack(value)  # tensors of tvm_ffi
+        try:
+            value = np.from_dlpack(value)  # tensors of tvm_ffi
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(f'input "{port.name}" cannot be taken from where it lies: {error}') from None
     try:
         array = np.asarray(value, order="C")
     except (TypeError, ValueError) as error:

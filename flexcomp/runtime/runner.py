@@ -16,7 +16,7 @@ from pathlib import Path
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError, InputError
 from flexcomp.files import beside, require_folder
-from flexcomp.runtime.trace import Trace, Traces, read_traces
+from flexcomp.runtime.trace import DeviceRates, Trace, Traces, read_traces
 
 _USAGE = 2  # the runner's exit code
 
@@ -51,6 +51,7 @@ def run(
     switches: int = 0,
     callers: int = 0,
     read_rate: int | None = None,
+    device_rates: bool = False,
     weights: str | Path | None = None,
     reset_state: bool = False,
     emulator: Emulator | None = None,
@@ -65,7 +66,8 @@ def run(
     of cores such as "4-7", instead of the big and the little ones; without `affinity` the system places all threads.
     `switches`: how often the budget is switched at random afterwards, with one inference each, or while `callers` threads
     run inferences; the report's "switches" and "concurrent" tell of it. `read_rate` measures the storage alone by reads of
-    so many bytes; the report then has "read_bytes_per_s". `weights` is where the weights file lies, if not beside the
+    so many bytes; the report then has "read_bytes_per_s", and with `device_rates` what `DeviceRates` says of a GPU. `weights`
+    is where the weights file lies, if not beside the
     library. The network's state goes on from one inference to the next, or is cleared before each (`reset_state`).
     `emulator` runs a library built for another machine.
     "bytes_read", "stall_ms", "read_ms", "core_wait_ms", "prepared_bytes", "prepare_ms" and "help_ms" (None where it is not
@@ -108,6 +110,8 @@ def run(
         command += ["--switch-budgets", str(switches), "--callers", str(callers)]
     if read_rate is not None:
         command += ["--read-rate", str(read_rate)]
+    if device_rates:
+        command += ["--device-rates"]
     if weights is not None:
         command += ["--weights", str(weights)]
     if output_dir is None:
@@ -132,6 +136,11 @@ def traces(library: str | Path, **options) -> Traces:
         return Traces(
             report["rung"], report["threads"], tuple(replace(trace, core_wait_ms=waited) for trace, waited in inferences)
         )
+
+
+def rates(library: str | Path) -> DeviceRates:
+    """What the GPU costs besides the kernels of a library for one. Raises InputError if it is for CPUs, ArtifactError."""
+    return DeviceRates(**run(library, budget="min", device_rates=True)["device_rates"])
 
 
 def median_trace(library: str | Path, **options) -> Trace:

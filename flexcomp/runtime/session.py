@@ -138,13 +138,15 @@ class Session:
         raise InputError("a session cannot be pickled or copied: another process opens one of its own with flexcomp.load")
 
     def run(
-        self, inputs: Mapping[str, Any] | None = None, *args: Any, outputs: Mapping[str, Any] | None = None
+        self, inputs: Mapping[str, Any] | None = None, *args: Any, outputs: Mapping[str, Any] | str | None = None
     ) -> dict[str, Any]:
         """One inference: `run({"x": x})`, or `run(x, …)` in the order of `inputs`. Returns the outputs by name.
 
         `outputs` are tensors by name to write results to, which need not be all; they are returned. A network that was built for
         a GPU takes and gives tensors of the first GPU, too, by DLPack and without copies to the CPU. What makes them must be
-        over, or be on the default stream; all is over when this returns.
+        over, or be on the default stream; all is over when this returns. "cuda" in the place of a tensor, or of the dict,
+        asks for a new one there, which other libraries take by DLPack; its memory is beside the budget, and may outlive the
+        session.
 
         A bfloat16 input may be an array of ml_dtypes.bfloat16, or its bits as uint16; outputs are the former where
         ml_dtypes is installed.
@@ -153,8 +155,8 @@ class Session:
         file was changed in place: whatever has to be read then is refused, until the network is loaded again.
         """
         given = checked_inputs(self.inputs, inputs, args)
-        results = output_tensors(self.outputs, outputs or {})
         with translated():
+            results = output_tensors(self.outputs, outputs or {}, lambda index: function(self._opened, "new_output")(index))
             self._run(*map(tvm_ffi.from_dlpack, given), *map(tvm_ffi.from_dlpack, results))
         return named_outputs(self.outputs, results)
 

@@ -44,6 +44,16 @@ class Traces:
     inferences: tuple[Trace, ...]
 
 
+@dataclass(frozen=True)
+class DeviceRates:
+    """What a GPU costs besides the time of kernels."""
+
+    copy_bytes_per_s: float  # from memory of the process to the GPU's; 0: nothing is copied
+    launch_s: float  # of a kernel, as one follows the other
+    wait_s: float  # from the launch of a kernel that does nothing until the process knows that it is over, as traced steps do
+    event_s: float  # until what waits for an event of another stream begins
+
+
 def parse_trace(text: str) -> Trace:
     """The trace that the runtime gives as JSON. Raises ArtifactError for anything else."""
     try:

@@ -32,6 +32,7 @@ flexcomp-run --pool MODEL.so MODEL.so ... --budget B [options]
   --buffered              read through the page cache instead of O_DIRECT
   --read-bandwidth N      imitate storage of N bytes per second
   --read-rate N           afterwards measure the storage alone, by reads of N bytes
+  --device-rates          afterwards measure what a GPU costs besides its kernels: copies, launches, events
   --trace FILE            write when steps and loads ran: a line of JSON for each timed inference
   --pool                  several models share the budget: each gets --repeat requests, one after the other, beside the
                           others'. Of the other options --threads (of a lane), --warmup, --output-dir (DIR/MODEL), --seed,
@@ -115,7 +116,7 @@ Arguments ParseArguments(int argc, char** argv) {
        [&](const std::string& text) { parsed.switch_budgets = Number<int>("--switch-budgets", text); }},
   };
   const std::map<std::string, bool*> flags = {
-      {"--verify", &parsed.verify}, {"--buffered", &parsed.buffered}, {"--no-affinity", &parsed.no_affinity},
+      {"--verify", &parsed.verify}, {"--device-rates", &parsed.device_rates}, {"--buffered", &parsed.buffered}, {"--no-affinity", &parsed.no_affinity},
       {"--no-help", &parsed.no_help},
       {"--pool", &pool},
       {"--reset-state", &parsed.reset_state},
@@ -156,7 +157,7 @@ Arguments ParseArguments(int argc, char** argv) {
   if (!pool && (parsed.lanes != 1 || !parsed.urgency.empty() || !parsed.rate.empty() || !parsed.deadline_ms.empty()))
     throw UsageError("--lanes, --urgency, --rate and --deadline need --pool");
   if (pool && (!parsed.weights.empty() || !parsed.compute_cpus.empty() || !parsed.loader_cpu.empty() || !parsed.inputs.empty() ||
-               !parsed.trace.empty() || parsed.warm || parsed.reset_state || parsed.read_rate > 0 || parsed.switch_budgets > 0))
+               !parsed.trace.empty() || parsed.warm || parsed.reset_state || parsed.device_rates || parsed.read_rate > 0 || parsed.switch_budgets > 0))
     throw UsageError("with --pool only --budget, --threads, --repeat, --warmup, --output-dir, --seed, --verify, --buffered, "
                      "--read-bandwidth, --no-affinity, --no-help and the pool's own options count");
   if (pool && !parsed.budget.nbytes && !parsed.help) throw UsageError("--pool needs --budget, in bytes, such as 64MB");

@@ -37,6 +37,7 @@ struct Arguments {
   bool verify = false;
   bool buffered = false;
   double read_bandwidth = 0;
+  bool device_rates = false;
   int64_t read_rate = 0;  // bytes of a request; 0: not measured
   uint64_t seed = 0;
   int64_t started = 0;  // nanoseconds of the monotonic clock, by who started the process; 0: not told

@@ -55,6 +55,7 @@ Model::Model(const Arguments& arguments) {
   if (arguments.callers > 0 && HasState())
     throw UsageError("--callers checks that every inference gives the same outputs, but those of this network depend on its state");
   if (arguments.read_rate > 0) read_rate_ = FunctionOf(*session_, "read_rate");
+  if (arguments.device_rates) device_rates_ = FunctionOf(*session_, "device_rates");
   if (!arguments.trace.empty()) trace_ = FunctionOf(*session_, "trace");
 }
 
@@ -79,6 +80,8 @@ double Model::ReadRate(int64_t request) const {
   const int64_t nbytes = std::clamp<int64_t>(Stats()["bytes_read"].cast<int64_t>(), 64 << 20, 512 << 20);
   return (*read_rate_)(request, nbytes).cast<double>();
 }
+
+json::Object Model::DeviceRates() const { return json::Parse((*device_rates_)().cast<ffi::String>()).cast<json::Object>(); }
 
 json::Object Model::Stats() const { return json::Parse((*stats_)().cast<ffi::String>()).cast<json::Object>(); }
 

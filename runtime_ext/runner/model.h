@@ -40,6 +40,8 @@ class Model {
   void Run(const Inputs& inputs, const Look& look = {}) const;
   // Bytes per second of the storage alone, by reads of `request` bytes, about as many as an inference needs.
   double ReadRate(int64_t request) const;
+  // What the GPU costs besides its kernels. Only with --device-rates.
+  tvm::ffi::json::Object DeviceRates() const;
   void SetBudget(int64_t budget) const { (*set_budget_)(budget); }
   // Loads what stays in memory; milliseconds. Only with --start warm.
   double Warm() const { return (*warm_)().cast<double>() * 1e3; }
@@ -51,7 +53,7 @@ class Model {
   tvm::ffi::json::Object info_;
   uint64_t asked_ = 0;
   std::optional<tvm::ffi::Module> session_;
-  std::optional<tvm::ffi::Function> run_, reset_states_, stats_, set_budget_, warm_, trace_, read_rate_;
+  std::optional<tvm::ffi::Function> run_, reset_states_, stats_, set_budget_, warm_, trace_, read_rate_, device_rates_;
 };
 
 }  // namespace flexcomp::runner

@@ -129,6 +129,7 @@ json::Object Run(const Arguments& arguments, int64_t started) {
   report.Set("idle_rss_bytes", static_cast<int64_t>(idle_rss));
   report.Set("peak_rss_bytes", static_cast<int64_t>(peak_rss));
   if (arguments.read_rate > 0) report.Set("read_bytes_per_s", model.ReadRate(arguments.read_rate));
+  if (arguments.device_rates) report.Set("device_rates", model.DeviceRates());
   if (arguments.callers > 0)
     SwitchDuringRuns(model, inputs, arguments, 1.5 * Median(latencies), report);
   else if (arguments.switch_budgets > 0)

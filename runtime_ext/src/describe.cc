@@ -190,6 +190,15 @@ std::string DescribeStorage(const StorageRates& rates) {
   return Text(object);
 }
 
+std::string DescribeRates(const DeviceRates& rates) {
+  json::Object object;
+  object.Set("copy_bytes_per_s", rates.copy_bytes_per_s);
+  object.Set("launch_s", rates.launch_s);
+  object.Set("wait_s", rates.wait_s);
+  object.Set("event_s", rates.event_s);
+  return Text(object);
+}
+
 std::string DescribeRung(const Program& program, const Rung& rung) { return Text(RungObject(program, rung)); }
 
 std::string DescribeState(const Program& program, const Session::State& state) {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "kernels/device_rates.h"
 #include "program/program.h"
 #include "session.h"
 #include "storage/measure_storage.h"
@@ -22,6 +23,9 @@ std::string DescribeCores(const CoreChoice& choice);
 
 // {"bytes_per_s", "latency_s", "direct_io"}
 std::string DescribeStorage(const StorageRates& rates);
+
+// {"copy_bytes_per_s", "launch_s", "wait_s", "event_s"}
+std::string DescribeRates(const DeviceRates& rates);
 
 // {"budget_bytes", "arena_bytes", "working_bytes", "pinned_bytes", "streamed_bytes", "predicted_ms"}
 std::string DescribeRung(const Program& program, const Rung& rung);

@@ -40,6 +40,8 @@ class SessionModule final : public TranslatedModule {
     const ffi::Module self = ffi::GetRef<ffi::Module>(this);  // functions keep the session alive
     if (name == "run")
       return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any*) { Run(args); });
+    if (name == "new_output")
+      return ffi::Function::FromTyped([self, this](int64_t index) { return session_.NewOutput(static_cast<size_t>(index)); });
     if (name == "run_in_place")
       return ffi::Function::FromTyped([self, this](const ffi::Optional<ffi::Function>& fill,
                                                    const ffi::Optional<ffi::Function>& drain) {
@@ -68,6 +70,8 @@ class SessionModule final : public TranslatedModule {
         if (request_nbytes <= 0 || nbytes <= 0) RaiseError("InputError", "reads of ", request_nbytes, " bytes, ", nbytes, " in all");
         return session_.ReadRate(static_cast<uint64_t>(request_nbytes), static_cast<uint64_t>(nbytes));
       });
+    if (name == "device_rates")
+      return ffi::Function::FromTyped([self, this] { return ffi::String(DescribeRates(session_.MeasureDevice())); });
     if (name == "park")
       return ffi::Function::FromTyped([self, this](int64_t rung) {
         if (rung < 0) RaiseError("InputError", "there is no rung ", rung);

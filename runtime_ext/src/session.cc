@@ -196,6 +196,14 @@ void Session::Run(std::span<const DLTensor* const> inputs, std::span<const DLTen
   Infer(use, start, take_inputs, give_outputs);
 }
 
+tvm::ffi::Tensor Session::NewOutput(size_t index) {
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  RequireOpen();
+  if (index >= program_->outputs.size()) RaiseError("InputError", "there is no output ", index);
+  return processor_->NewTensor(program_->outputs[index].type);
+}
+
 void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
@@ -280,6 +288,14 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   return *rate;
 }
 
+DeviceRates Session::MeasureDevice() {
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  ArenaUse use(*this);
+  loader_->Abort();  // it may be reading for the next inference, and copying
+  return processor_->MeasureRates();
+}
+
 template <typename TakeInputs, typename GiveOutputs>
 void Session::Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, const TakeInputs& take_inputs,
                     const GiveOutputs& give_outputs) {
@@ -356,7 +372,10 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
       stall_s += SecondsSince(stalled);
       if (!fetched) return false;
     }
-    if constexpr (kTraced) trace_->steps[i].begin = MonotonicNs();
+    if constexpr (kTraced) {
+      processor_->AwaitLoads(i, call.need);
+      trace_->steps[i].begin = MonotonicNs();
+    }
     if (processor_->Step(i, call.need, call.kernel, call.args, call.count) != 0) ThrowKernelError(call);
     if constexpr (kTraced) {
       processor_->Finish();  // which a device need not have done yet

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dlpack/dlpack.h>
+#include <tvm/ffi/container/tensor.h>
 
 #include <atomic>
 #include <chrono>
@@ -88,6 +89,10 @@ class Session {
   // outputs out of it. After any error the next call starts afresh.
   void Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs);
 
+  // A tensor for the output of that number in memory of the device, beside the arena, that may outlive the session. Throws
+  // InputError if the network runs on CPUs, or there is no such output.
+  tvm::ffi::Tensor NewOutput(size_t index);
+
   // Runs one inference on tensors that lie in the arena: `fill` writes the inputs before it, `drain` reads the
   // outputs behind it, and neither counts as latency; where a device has an arena that this process does not see, they lie beside it, and
   // are copied behind `fill` and before `drain`. Either may be empty: inputs that nobody fills hold anything.
@@ -134,6 +139,10 @@ class Session {
   // hold, `nbytes` in all, in the order of the file, into the arena, whose contents but the states are lost. Throws as Run does, and
   // InputError if there are no weights.
   double ReadRate(uint64_t request_nbytes, uint64_t nbytes);
+
+  // What its device costs besides the time of kernels. The next inference reads its first weights again. Throws as Run does, and
+  // InputError if the network runs on CPUs.
+  DeviceRates MeasureDevice();
 
   // Gives everything back, after the inference in progress; later calls throw. In a forked process it does nothing.
   void Close();

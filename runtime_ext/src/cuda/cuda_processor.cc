@@ -8,7 +8,10 @@
 
 #include "base/error.h"
 #include "cuda/device_memory.h"
+#include "cuda/device_tensor.h"
+#include "cuda/measure_rates.h"
 #include "kernels/call_table.h"
+#include "process_mark.h"
 
 namespace flexcomp::cuda {
 namespace {
@@ -26,10 +29,19 @@ std::unique_ptr<Delivery> MakeDelivery(Device& device, StreamOrder& order, const
   return std::make_unique<CopiedDelivery>(device, order);
 }
 
+// A forked process leaves its copy as it is.
+std::shared_ptr<Device> Shared() {
+  return {new Device, [process = ProcessMark()](Device* device) {
+            if (process.IsThisProcess()) delete device;
+          }};
+}
+
 }  // namespace
 
 CudaProcessor::CudaProcessor(const Program& program, const std::string& library_path)
     : program_(program),
+      shared_(Shared()),
+      device_(*shared_),
       library_(program.layers.at(0), library_path),
       order_(device_, program),
       graph_(device_),
@@ -79,6 +91,10 @@ int CudaProcessor::Tell(const Refusal& refusal) noexcept {
   return -1;
 }
 
+void CudaProcessor::AwaitLoads(uint32_t step, uint32_t need) {
+  if (const Refusal refusal = order_.AwaitLoads(step, need)) device_.Raise(refusal);
+}
+
 int CudaProcessor::Step(uint32_t step, uint32_t need, Kernel kernel, const TVMFFIAny* args, int32_t) noexcept {
   Refusal refusal = order_.BeforeStep(step, need);
   if (!refusal) refusal = static_cast<const LoadedKernel*>(kernel)->Launch(device_.compute(), args);
@@ -109,6 +125,10 @@ int CudaProcessor::Replay(std::span<const Call> calls) noexcept {
   }
   return Tell(graph_.Launch());
 }
+
+tvm::ffi::Tensor CudaProcessor::NewTensor(const TensorType& type) { return cuda::NewTensor(shared_, type); }
+
+DeviceRates CudaProcessor::MeasureRates() { return cuda::MeasureRates(device_); }
 
 void CudaProcessor::Finish() { device_.Finish(device_.compute()); }
 

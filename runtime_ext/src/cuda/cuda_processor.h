@@ -30,6 +30,7 @@ class CudaProcessor final : public Processor {
   std::unique_ptr<SessionMemory> MakeMemory(uint64_t nbytes) override;
   Delivery* delivery() noexcept override { return delivery_.get(); }
   void Use(const Rung& rung) noexcept override;
+  void AwaitLoads(uint32_t step, uint32_t need) override;
   int Step(uint32_t step, uint32_t need, Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept override;
   int Prepare(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept override;
   bool Replays() const noexcept override { return true; }
@@ -37,13 +38,16 @@ class CudaProcessor final : public Processor {
   void Finish() override;
   void Lose() noexcept override { device_.Lose({kUnknownError, "cuLaunchKernel"}); }
   void RequireAlive() const override { device_.RequireAlive(); }
+  tvm::ffi::Tensor NewTensor(const TensorType& type) override;
+  DeviceRates MeasureRates() override;
   uint64_t staging_nbytes() const noexcept override { return device_.integrated() ? 0 : kPinnedNbytes; }
 
  private:
   int Tell(const Refusal& refusal) noexcept;  // in tvm_ffi's manner
 
   const Program& program_;
-  Device device_;
+  const std::shared_ptr<Device> shared_;  // with the tensors that callers hold
+  Device& device_;
   ModelLibrary library_;
   std::map<const void*, std::unique_ptr<LoadedKernel>> kernels_;  // by where the library has them
   StreamOrder order_;

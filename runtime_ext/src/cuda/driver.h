@@ -74,6 +74,8 @@ struct AccessDescription {
   CALL(MemoryUnmap, cuMemUnmap, (DevicePointer place, size_t nbytes))                                                    \
   CALL(MemorySetAccess, cuMemSetAccess,                                                                                  \
        (DevicePointer place, size_t nbytes, const AccessDescription* access, size_t count))                              \
+  CALL(MemoryAllocate, cuMemAlloc_v2, (DevicePointer* data, size_t nbytes))                                              \
+  CALL(MemoryFree, cuMemFree_v2, (DevicePointer data))                                                                   \
   CALL(CopyAsync, cuMemcpyAsync, (DevicePointer to, DevicePointer from, size_t nbytes, Stream stream))                   \
   CALL(SetBytesAsync, cuMemsetD8Async, (DevicePointer place, unsigned char value, size_t nbytes, Stream stream))         \
   CALL(StreamCreate, cuStreamCreate, (Stream* stream, unsigned flags))                                                   \

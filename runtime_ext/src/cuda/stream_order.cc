@@ -61,14 +61,31 @@ Refusal StreamOrder::Moments::Await(Device& device, Stream stream, uint32_t inde
   return refusal;
 }
 
-Refusal StreamOrder::BeforeStep(uint32_t step, uint32_t need) noexcept {
+Refusal StreamOrder::Moments::AwaitHere(Device& device, uint32_t index, uint64_t number) noexcept {
+  if (number <= awaited) return {};
+  const Refusal refusal =
+      device.Try("cuEventSynchronize", [&](const Driver& driver) { return driver.EventSynchronize(events[index]); });
+  if (!refusal) awaited = number;
+  return refusal;
+}
+
+StreamOrder::Moment StreamOrder::NewestLoad(uint32_t step, uint32_t need) noexcept {
   if (step == 0) looked_at_ = 0;
-  uint64_t newest = 0;
-  uint32_t load = 0;
+  Moment newest;
   for (; looked_at_ < need; ++looked_at_)
-    if (const uint64_t number = loads_.numbers[looked_at_].load(std::memory_order_relaxed); number > newest)
-      newest = number, load = looked_at_;
-  return loads_.Await(device_, device_.compute(), load, newest);
+    if (const uint64_t number = loads_.numbers[looked_at_].load(std::memory_order_relaxed); number > newest.number)
+      newest = {looked_at_, number};
+  return newest;
+}
+
+Refusal StreamOrder::BeforeStep(uint32_t step, uint32_t need) noexcept {
+  const Moment newest = NewestLoad(step, need);
+  return loads_.Await(device_, device_.compute(), newest.index, newest.number);
+}
+
+Refusal StreamOrder::AwaitLoads(uint32_t step, uint32_t need) noexcept {
+  const Moment newest = NewestLoad(step, need);
+  return loads_.AwaitHere(device_, newest.index, newest.number);
 }
 
 Refusal StreamOrder::AfterStep(uint32_t step) noexcept {
@@ -87,12 +104,7 @@ Refusal StreamOrder::AfterLoad(uint32_t load) noexcept {
 
 Refusal StreamOrder::AwaitSteps(uint32_t steps) noexcept {
   if (steps == 0) return {};
-  const uint64_t number = steps_.numbers[steps - 1].load(std::memory_order_relaxed);
-  if (number <= steps_.awaited) return {};
-  const Refusal refusal = device_.Try(
-      "cuEventSynchronize", [&](const Driver& driver) { return driver.EventSynchronize(steps_.events[steps - 1]); });
-  if (!refusal) steps_.awaited = number;
-  return refusal;
+  return steps_.AwaitHere(device_, steps - 1, steps_.numbers[steps - 1].load(std::memory_order_relaxed));
 }
 
 }  // namespace flexcomp::cuda

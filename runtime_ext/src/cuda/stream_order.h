@@ -26,6 +26,8 @@ class StreamOrder {
   // By the thread that gives steps to the compute stream: what comes next is behind the first `need` loads; step `step` was given.
   Refusal BeforeStep(uint32_t step, uint32_t need) noexcept;
   Refusal AfterStep(uint32_t step) noexcept;
+  // Waits until the first `need` loads are over: nothing else has to, then, before the step.
+  Refusal AwaitLoads(uint32_t step, uint32_t need) noexcept;
 
   // By the thread that gives loads to the copy stream: what comes next is behind the first `steps` steps; load `load` was given.
   Refusal BeforeCopy(uint32_t steps) noexcept;
@@ -43,7 +45,13 @@ class StreamOrder {
 
     Refusal Record(Device& device, Stream stream, uint32_t index) noexcept;
     Refusal Await(Device& device, Stream stream, uint32_t index, uint64_t number) noexcept;
+    Refusal AwaitHere(Device& device, uint32_t index, uint64_t number) noexcept;  // the calling thread does
   };
+  struct Moment {
+    uint32_t index = 0;
+    uint64_t number = 0;  // 0: none
+  };
+  Moment NewestLoad(uint32_t step, uint32_t need) noexcept;  // of those that were not looked at
   static void Create(Device& device, Moments& moments, size_t count);
   void Destroy() noexcept;
 

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <tvm/ffi/c_api.h>
+#include <tvm/ffi/container/tensor.h>
 
 #include <cstdint>
 #include <memory>
 #include <span>
 
+#include "base/error.h"
+#include "kernels/device_rates.h"
 #include "program/program.h"
 #include "session_memory.h"
 #include "storage/delivery.h"
@@ -38,6 +41,9 @@ class Processor {
   // From now on calls are those of this rung, of which nothing has run and nothing is loaded. Its memory was found at opening.
   virtual void Use(const Rung&) noexcept {}
 
+  // Waits until the first `need` loads, those of step number `step`, are really there, where steps wait by themselves. Throws
+  // ExecutionError.
+  virtual void AwaitLoads(uint32_t, uint32_t) {}
   // Runs the kernel of step number `step`, whose first `need` loads are complete, or, on any thread, one that prepares; devices
   // begin to. Non-zero: failed, the error is raised in tvm_ffi's manner.
   virtual int Step(uint32_t step, uint32_t need, Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept = 0;
@@ -52,6 +58,14 @@ class Processor {
   virtual void Lose() noexcept {}
   // Throws ExecutionError where nothing can run any more.
   virtual void RequireAlive() const {}
+
+  // A tensor of the caller's, in memory of the device. Throws InputError where there is no device, ExecutionError.
+  virtual tvm::ffi::Tensor NewTensor(const TensorType&) {
+    Raise("InputError", "outputs on a GPU are asked for, and the network was built for CPUs");
+  }
+
+  // What it costs besides the time of kernels, while nothing runs. Throws InputError where there is no device, ExecutionError.
+  virtual DeviceRates MeasureRates() { Raise("InputError", "rates of a GPU are asked for, and the network was built for CPUs"); }
 
   // Memory of this process, beside the arena, through which weights come to a device.
   virtual uint64_t staging_nbytes() const noexcept { return 0; }

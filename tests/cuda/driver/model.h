@@ -97,7 +97,7 @@ struct Device {
   const char* failed = "";  // which call was told to
   uint64_t used = 0, peak = 0;
   std::map<unsigned long long, Piece> pieces;           // by handle
-  std::map<uint64_t, Range> mapped, registered, reserved;  // by address
+  std::map<uint64_t, Range> mapped, registered, reserved, allocated;  // by address
   unsigned long long last_handle = 0;
   int streams = 0, late_writes = 0;
 

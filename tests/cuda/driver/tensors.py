@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.cuda.driver.fake import Fake
 
-CUDA, CUDA_MANAGED = 2, 13
+CUDA, ROCM, CUDA_MANAGED = 2, 10, 13
 _CODES = {"i": 0, "u": 1, "f": 2}
 
 
@@ -33,17 +33,27 @@ _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p
 
 
 class DeviceTensor:
-    """A tensor with the values of an array; `offset_nbytes` lie before its first element, whose memory is poison."""
+    """A tensor with the values of an array; `offset_nbytes` lie before its first element, whose memory is poison.
+
+    It may say of itself that it has other strides, of elements.
+    """
 
     def __init__(
-        self, fake: Fake, array: np.ndarray, *, kind: int = CUDA, device: int = 0, offset_nbytes: int = 0
+        self,
+        fake: Fake,
+        array: np.ndarray,
+        *,
+        kind: int = CUDA,
+        device: int = 0,
+        offset_nbytes: int = 0,
+        strides: list[int] | None = None,
     ) -> None:
         self._fake, self._like, self._place = fake, array, (kind, device)
         self._allocated = fake.allocate(offset_nbytes + array.nbytes)
         self.address = self._allocated + offset_nbytes
         self._offset = offset_nbytes
         self.fill(array)
-        strides = [stride // array.itemsize for stride in array.strides]
+        strides = strides or [stride // array.itemsize for stride in array.strides]
         self._shape, self._strides = ((ctypes.c_int64 * array.ndim)(*numbers) for numbers in (array.shape, strides))
 
     def fill(self, array: np.ndarray) -> None:

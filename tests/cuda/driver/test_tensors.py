@@ -1,13 +1,16 @@
 """Inputs and outputs that lie in the memory of the GPU: taken and given there, and never copied to the CPU."""
 
+import gc
+import os
 import threading
 
 import numpy as np
 import pytest
 
 import flexcomp
-from flexcomp.errors import InputError
-from tests.cuda.driver.tensors import CUDA_MANAGED, DeviceTensor
+from flexcomp.errors import ExecutionError, InputError
+from tests.cuda.driver.tensors import CUDA, CUDA_MANAGED, ROCM, DeviceTensor
+from tests.runtime import tiny as cpu_tiny
 from tests.runtime.tiny import close_to
 
 
@@ -79,17 +82,27 @@ def test_tensors_may_begin_behind_their_address_and_be_managed(fake, tiny, x, te
     [
         (np.zeros(256, "f8"), {}, r'"x" must be float32\[256\], not float64\[256\]'),
         (np.zeros(255, "f4"), {}, r'"x" must be float32\[256\], not float32\[255\]'),
-        (np.zeros(256, "f4"), {"device": 1}, '"x" must lie in CPU memory or that of the first GPU'),
+        (np.zeros(256, "f4"), {"device": 1}, '"x" must lie in CPU memory or that of the first GPU, not in that of GPU 1'),
+        (np.zeros(256, "f4"), {"strides": [2]}, r'"x" must be contiguous; its strides are \[2\]'),
     ],
-    ids=["type", "shape", "device"],
+    ids=["type", "shape", "device", "strides"],
 )
 def test_tensors_that_do_not_fit(fake, tiny, x, tensor, array, options, message):
     with flexcomp.load(tiny.library) as session:
         with pytest.raises(InputError, match=message):
             session(tensor(array, **options))
-        with pytest.raises(InputError, match="must"):
+        with pytest.raises(InputError, match=message.replace('"x"', '"out"')):
             session.run(x, outputs={"out": tensor(array, **options)})
         close_to(session(x), tiny.reference(x))
+
+
+def test_tensors_of_other_devices(fake, tiny, x, tensor):
+    elsewhere = tensor(x, kind=ROCM)
+    with flexcomp.load(tiny.library) as session:
+        with pytest.raises(InputError, match='input "x" cannot be taken from where it lies: Unsupported device'):
+            session(elsewhere)
+        with pytest.raises(InputError, match=r'output "out" goes to a writable array .* or to a tensor on the GPU'):
+            session.run(x, outputs={"out": elsewhere})
 
 
 def test_a_budget_that_shrinks_meanwhile_takes_inputs_again(fake, tiny, x, tensor):
@@ -105,3 +118,69 @@ def test_a_budget_that_shrinks_meanwhile_takes_inputs_again(fake, tiny, x, tenso
             thread.join()
             close_to(taken.numpy(), tiny.reference(x))
             taken.fill(unwritten(x))
+
+
+def contents(fake, tensor):
+    """Of a tensor that a session made on the GPU."""
+    array = np.empty(tensor.shape, str(tensor.dtype))
+    fake.exchange(tensor.data_ptr(), array, read=True)
+    return array
+
+
+@pytest.mark.parametrize("integrated", [0, 1])
+@pytest.mark.parametrize("asked", ["cuda", {"out": "cuda"}])
+def test_outputs_that_are_asked_for_on_the_gpu(fake, tiny, x, tensor, asked, integrated):
+    fake.set(compute_delay_us=200, copy_delay_us=200, integrated=integrated)
+    with flexcomp.load(tiny.library) as session:
+        first, second = (session.run(tensor(factor * x), outputs=asked)["out"] for factor in (1, 2))
+        assert first.__dlpack_device__() == (CUDA, 0)
+        close_to(contents(fake, first), tiny.reference(x))
+        close_to(contents(fake, second), tiny.reference(2 * x))
+        third = session(first)
+        close_to(third, tiny.reference(tiny.reference(x)))
+        assert fake.called("pageable copies") == 1
+
+
+def test_outputs_on_the_gpu_outlive_their_session(fake, tiny, x):
+    before, used = fake.live, fake.used
+    with flexcomp.load(tiny.library) as session:
+        found = session.run(x, outputs="cuda")["out"]
+    gc.collect()
+    assert fake.live != before
+    assert fake.used == used + found.shape[0] * 4
+    close_to(contents(fake, found), tiny.reference(x))
+    del session, found
+    gc.collect()
+    assert fake.live == before
+    assert fake.used == used
+
+
+def test_a_forked_process_frees_nothing_of_the_device(fake, tiny, x):
+    with flexcomp.load(tiny.library) as session:
+        found = session.run(x, outputs="cuda")["out"]
+        session.close()
+    child = os.fork()
+    if child == 0:
+        calls = fake.calls
+        del found, session
+        gc.collect()
+        os._exit(fake.calls != calls)
+    assert os.waitpid(child, 0)[1] == 0
+    close_to(contents(fake, found), tiny.reference(x))
+
+
+def test_outputs_that_cannot_be_asked_for(fake, tiny, x):
+    with flexcomp.load(tiny.library) as session:
+        for asked in ("gpu", {"out": "gpu"}):
+            with pytest.raises(InputError, match="output \"out\" is asked for on 'gpu'; there is \"cuda\""):
+                session.run(x, outputs=asked)
+        fake.set(nbytes=fake.used)
+        with pytest.raises(ExecutionError, match="cuMemAlloc on a GPU of tests: CUDA_ERROR_OUT_OF_MEMORY"):
+            session.run(x, outputs="cuda")
+        close_to(session(x), tiny.reference(x))
+
+
+def test_networks_for_cpus_have_no_outputs_on_a_gpu(x, tmp_path):
+    library = cpu_tiny.export(tmp_path / "cpu.so", "on_cpus_").library
+    with flexcomp.load(library) as session, pytest.raises(InputError, match="the network was built for CPUs"):
+        session.run(x, outputs="cuda")
