@@ -14,11 +14,11 @@ namespace {
 constexpr double kTrusted = 1;  // second, after which an estimate is worth a try
 constexpr double kQuick = 2e-3;  // seconds for which whoever submits a request can do without its thread
 
-// A bit behind `seconds` of the pool's clock.
+// A bit behind `seconds` of the pool's clock, or 30 years of it: its nanoseconds have 64 bits, and a deadline may be any number.
 std::chrono::steady_clock::time_point Behind(double seconds) {
-  constexpr double kBit = 1e-4;
-  return std::chrono::steady_clock::time_point(
-      std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds + kBit)));
+  constexpr double kBit = 1e-4, kMost = 1e9;
+  return std::chrono::steady_clock::time_point(std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      std::chrono::duration<double>(std::min(seconds, kMost) + kBit)));
 }
 
 std::string Milliseconds(double seconds) {

@@ -245,6 +245,17 @@ def test_a_full_queue_refuses(both, x):
         assert pool.stats()["models"]["first"]["refused"] == len(refused)
 
 
+@pytest.mark.timeout(60)
+def test_a_deadline_may_be_further_than_clocks_count(both, x):
+    """While requests with it are waited for, all others are answered, too."""
+    with flexcomp.Pool(4 * _MB, threads=1) as pool:
+        pool.add("slow", both["first"].library, read_bandwidth=4e6, keep=0)
+        futures = [pool.submit("slow", {"x": x}, deadline_ms=deadline) for deadline in (3e14, 1e300, None)]
+        for future in futures:
+            builder.close_to(future.result()["out"], both["first"].reference(x))
+        builder.close_to(pool.run("slow", {"x": x}, deadline_ms=1e300)["out"], both["first"].reference(x))
+
+
 def test_deadlines_are_met_or_refused(both, x):
     with flexcomp.Pool(4 * _MB, threads=1) as pool:
         pool.add("slow", both["first"].library, read_bandwidth=4e6, keep=0)
