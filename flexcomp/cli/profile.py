@@ -23,7 +23,7 @@ def profile(
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; without it, as built.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget that is run.")] = 8,
 ) -> None:
-    """Measure this machine or its GPU by LIBRARIES, for `build --device`."""
+    """Measure this machine, or its GPU, by running LIBRARIES."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp.device import cache_of_copies
         from flexcomp.profiling import Library, fit, observe
