@@ -17,9 +17,7 @@ the same records always give the same placement.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd
@@ -28,6 +26,7 @@ import numpy as np
 
 from .offsets import Placement, greedy_by_breadth, greedy_by_size, lower_bound
 from .records import Record
+from .recursion import recursion
 from .strip_packing import strip_packing
 
 FIRST_RUN = 300  # nodes of the first runs, if that is enough for a placement
@@ -182,7 +181,7 @@ class _Search:
 
     def run(self) -> tuple[np.ndarray | None, bool]:
         """Offsets by rank if found; and whether the search came to its end."""
-        with _recursion(len(self.size)):
+        with recursion(3 * len(self.size)):  # two calls a record and one for parts
             try:
                 found = self._place(np.arange(len(self.size)), 0, len(self.total), 0, 0)
             except _OutOfNodes:
@@ -256,14 +255,3 @@ class _Search:
             return True
         self.failures[start:end] += failed
         return False
-
-
-@contextmanager
-def _recursion(depth: int) -> Iterator[None]:
-    """Room for a search of that depth, two calls a record and one for parts."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, before + 3 * depth))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
