@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import native
 import pytest
@@ -40,6 +42,41 @@ def test_a_slow_device_is_imitated(tiny, x, budgets):
         stats = session.stats()
         assert stats["latency_ms"] > 0.9 * stats["bytes_read"] / 50e6 * 1e3
         assert 0 < stats["stall_ms"] < stats["latency_ms"]
+
+
+def descriptors(weights: Path) -> int:
+    """Of this process that hold a file."""
+    targets = (os.path.realpath(path) for path in Path("/proc/self/fd").iterdir())
+    return sum(target == str(weights) for target in targets)
+
+
+def test_models_with_one_weights_file_share_its_descriptor(tiny, x, tmp_path):
+    weights, other, moved = (tmp_path / name for name in ("a.weights", "other.so", "moved.weights"))
+    shutil.copy(tiny.weights, weights)
+    shutil.copy(tiny.library, other)
+    expected = tiny.reference(x)
+    with flexcomp.load(tiny.library, "min", weights=weights) as first:
+        assert descriptors(weights) == 1
+        with flexcomp.load(other, "min", weights=weights) as second, flexcomp.Pool("100MB", threads=1) as pool:
+            pool.add("third", other, weights=weights)
+            for run in (first, second, lambda x: pool.run("third", {"x": x})["out"]):
+                close_to(run(x), expected)
+            assert descriptors(weights) == 1
+            with flexcomp.load(other, "min", weights=weights, direct=False) as buffered:  # opened in another way
+                close_to(buffered(x), expected)
+                assert descriptors(weights) == 2 if buffered.stats()["direct_io"] != first.stats()["direct_io"] else 1
+        close_to(first(x), expected)
+        assert descriptors(weights) == 1
+        weights.rename(moved)
+        shutil.copy(moved, weights)  # a file of that name, and not the same
+        with flexcomp.load(tiny.library, "min", weights=weights) as fresh:
+            assert (descriptors(weights), descriptors(moved)) == (1, 1)
+            close_to(fresh(x), expected)
+    assert (descriptors(weights), descriptors(moved)) == (0, 0)
+
+
+def test_files_are_opened_and_shared_by_several_threads_in_a_process_that_forks(tiny, tmp_path):
+    native.run(native.compile(tmp_path, "open_files.cc", ["storage/open_file.cc"]), tiny.weights)
 
 
 @pytest.mark.parametrize("rung", [0, 1, 2])
@@ -131,7 +168,7 @@ def test_what_is_read_to_measure_is_not_verified(tiny, x):
 
 def test_reads_are_over_before_their_memory_is_used_again(tmp_path, tiny):
     """Where waiting for the kernel's queue fails; the program has a queue of its own, which writes as late as it may."""
-    native.run(native.compile(tmp_path, "kernel_queue.cc", ["storage/kernel_aio.cc", "storage/file_source.cc"]), tiny.weights)
+    native.run(native.compile(tmp_path, "kernel_queue.cc", ["storage/kernel_aio.cc", "storage/file_source.cc", "storage/open_file.cc"]), tiny.weights)
 
 
 @pytest.mark.parametrize("page", [4096, 16384, 65536])

@@ -20,9 +20,8 @@ namespace flexcomp {
 FileSource::FileSource(const std::string& path, bool direct) {
   struct stat status;
   const auto open = [&](int flags) {
-    // Without waiting: a pipe would have to be opened for writing, too.
-    fd_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags));
-    if (fd_.get() < 0 || ::fstat(fd_.get(), &status) != 0) return false;
+    file_ = OpenFile(path, flags, &status);
+    if (!file_) return false;
     if (!S_ISREG(status.st_mode)) RaiseError("ArtifactError", "the weights file ", path, " is not a regular file");
     return true;
   };
@@ -31,7 +30,7 @@ FileSource::FileSource(const std::string& path, bool direct) {
   version_ = VersionOf(status);
   Settle(path);
   struct statfs system;
-  in_memory_ = ::fstatfs(fd_.get(), &system) == 0 && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC);
+  in_memory_ = ::fstatfs(fd(), &system) == 0 && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC);
   if (direct_ && !in_memory_) aio_.SetUp();
 }
 
@@ -60,20 +59,20 @@ void FileSource::Settle(const std::string& path) {
 
 int FileSource::Check() const noexcept {
   struct stat status;
-  if (::fstat(fd_.get(), &status) != 0) return errno;
+  if (::fstat(fd(), &status) != 0) return errno;
   return VersionOf(status) == version_ ? 0 : kChanged;
 }
 
 // Some file systems accept the flag and refuse the read.
 bool FileSource::ProbeDirect() noexcept {
   std::unique_ptr<void, decltype(&std::free)> page(std::aligned_alloc(kPage, kPage), &std::free);
-  return page && ::pread(fd_.get(), page.get(), kPage, 0) >= 0;
+  return page && ::pread(fd(), page.get(), kPage, 0) >= 0;
 }
 
 void FileSource::Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
   // Through the page cache the kernel would read at once, and so keep the caller from what has arrived already.
   const bool submitted = queued() && offset < version_.nbytes &&
-                         aio_.Submit(fd_.get(), requests_.next_slot(), offset, target, nbytes) == 0;
+                         aio_.Submit(fd(), requests_.next_slot(), offset, target, nbytes) == 0;
   requests_.Push({offset, target, nbytes, submitted});
 }
 
@@ -108,14 +107,14 @@ int FileSource::ReadRange(uint64_t offset, std::byte* target, size_t nbytes, siz
       got = got / kPage * kPage;
     }
     // The whole page is asked for at the end of the file too: direct reads want round sizes.
-    const ssize_t n = ::pread64(fd_.get(), target + got, nbytes - got, static_cast<off64_t>(offset + got));
+    const ssize_t n = ::pread64(fd(), target + got, nbytes - got, static_cast<off64_t>(offset + got));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno;
     if (n == 0) return ENODATA;  // the file became shorter while it was open
     if (direct_ && static_cast<size_t>(n) < kPage && got + static_cast<size_t>(n) < wanted) return EIO;
     got += static_cast<size_t>(n);
   }
-  if (!direct_ && !in_memory_) ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(nbytes), POSIX_FADV_DONTNEED);
+  if (!direct_ && !in_memory_) ::posix_fadvise(fd(), static_cast<off_t>(offset), static_cast<off_t>(nbytes), POSIX_FADV_DONTNEED);
   return 0;
 }
 

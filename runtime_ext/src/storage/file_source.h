@@ -4,11 +4,13 @@
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/unique_fd.h"
 #include "storage/byte_source.h"
 #include "storage/kernel_aio.h"
+#include "storage/open_file.h"
 #include "storage/shared_copy.h"
 
 namespace flexcomp {
@@ -44,6 +46,7 @@ class FileSource final : public ByteSource {
     int64_t changed_s = 0, changed_ns = 0;  // when it was last written to, on the file system's clock
     bool operator==(const Version&) const = default;
   };
+  int fd() const noexcept { return file_->get(); }
   static Version VersionOf(const struct stat& status);
 
   void Settle(const std::string& path);
@@ -54,7 +57,7 @@ class FileSource final : public ByteSource {
     return [this](uint64_t offset, std::byte* target, size_t nbytes) { return ReadRange(offset, target, nbytes); };
   }
 
-  UniqueFd fd_;
+  std::shared_ptr<const UniqueFd> file_;
   Version version_;
   bool direct_ = false;
   bool in_memory_ = false;  // the file system: reads are copies by the calling thread, queued or not
