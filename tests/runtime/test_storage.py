@@ -50,28 +50,60 @@ def descriptors(weights: Path) -> int:
     return sum(target == str(weights) for target in targets)
 
 
-def test_models_with_one_weights_file_share_its_descriptor(tiny, x, tmp_path):
-    weights, other, moved = (tmp_path / name for name in ("a.weights", "other.so", "moved.weights"))
+@pytest.fixture
+def shared(tiny, tmp_path):
+    """A weights file of its own, and two libraries of it."""
+    weights, other = tmp_path / "shared.weights", tmp_path / "other.so"
     shutil.copy(tiny.weights, weights)
     shutil.copy(tiny.library, other)
+    return weights, (tiny.library, other)
+
+
+def test_sessions_with_one_weights_file_share_its_descriptor(tiny, x, shared):
+    weights, libraries = shared
     expected = tiny.reference(x)
-    with flexcomp.load(tiny.library, "min", weights=weights) as first:
+    sessions = [flexcomp.load(library, "min", weights=weights) for library in (*libraries, *libraries)]
+    while sessions:
         assert descriptors(weights) == 1
-        with flexcomp.load(other, "min", weights=weights) as second, flexcomp.Pool("100MB", threads=1) as pool:
-            pool.add("third", other, weights=weights)
-            for run in (first, second, lambda x: pool.run("third", {"x": x})["out"]):
-                close_to(run(x), expected)
+        for session in sessions:
+            close_to(session(x), expected)
+        sessions.pop(0).close()  # the one that opened it goes first
+    assert descriptors(weights) == 0
+
+
+def test_models_of_a_pool_with_one_weights_file_share_its_descriptor(tiny, x, shared):
+    weights, libraries = shared
+    expected = tiny.reference(x)
+    with flexcomp.Pool("100MB", threads=1) as pool:
+        for name, library in zip(("first", "second"), libraries, strict=True):
+            pool.add(name, library, weights=weights, keep=0)  # so that it is read in every inference
             assert descriptors(weights) == 1
-            with flexcomp.load(other, "min", weights=weights, direct=False) as buffered:  # opened in another way
-                close_to(buffered(x), expected)
-                assert descriptors(weights) == 2 if buffered.stats()["direct_io"] != first.stats()["direct_io"] else 1
-        close_to(first(x), expected)
+        for name in ("first", "second"):
+            close_to(pool.run(name, {"x": x})["out"], expected)
+        pool.remove("first")
         assert descriptors(weights) == 1
+        close_to(pool.run("second", {"x": x})["out"], expected)
+        pool.remove("second")
+        assert descriptors(weights) == 0
+
+
+def test_what_is_opened_otherwise_or_is_another_file_has_a_descriptor_of_its_own(tiny, x, shared, tmp_path):
+    weights, (library, _) = shared
+    expected, moved = tiny.reference(x), tmp_path / "moved.weights"
+    with flexcomp.load(library, "min", weights=weights) as first:
+        with flexcomp.load(library, "min", weights=weights, direct=False) as buffered:
+            assert descriptors(weights) == (2 if first.stats()["direct_io"] else 1)
+            close_to(buffered(x), expected)
+        weights.chmod(0o400)  # whatever that was: servers give a number again that somebody has open
+        with flexcomp.load(library, "min", weights=weights) as changed:
+            assert descriptors(weights) == 2
+            close_to(changed(x), expected)
         weights.rename(moved)
-        shutil.copy(moved, weights)  # a file of that name, and not the same
-        with flexcomp.load(tiny.library, "min", weights=weights) as fresh:
+        shutil.copy(moved, weights)
+        with flexcomp.load(library, "min", weights=weights) as replaced:
             assert (descriptors(weights), descriptors(moved)) == (1, 1)
-            close_to(fresh(x), expected)
+            close_to(replaced(x), expected)
+        close_to(first(x), expected)
     assert (descriptors(weights), descriptors(moved)) == (0, 0)
 
 

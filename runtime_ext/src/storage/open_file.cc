@@ -4,6 +4,8 @@
 #include <pthread.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <ctime>
 #include <map>
 #include <mutex>
 #include <new>
@@ -12,7 +14,8 @@
 namespace flexcomp {
 namespace {
 
-using Key = std::tuple<dev_t, ino_t, int>;  // a descriptor that is open keeps its number from other files
+// Device, number, when either was changed, flags. An open descriptor keeps its number from other files, but not on a server.
+using Key = std::tuple<dev_t, ino_t, time_t, int64_t, int>;
 
 struct Table {
   // A process that is forked while another thread is in here opens files, too.
@@ -39,7 +42,8 @@ std::shared_ptr<const UniqueFd> OpenFile(const std::string& path, int flags, str
   Table& table = *Table::files;
   const std::lock_guard lock(table.mutex);
   std::erase_if(table.known, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<const UniqueFd>& known = table.known[{status->st_dev, status->st_ino, flags}];
+  std::weak_ptr<const UniqueFd>& known =
+      table.known[{status->st_dev, status->st_ino, status->st_ctim.tv_sec, status->st_ctim.tv_nsec, flags}];
   std::shared_ptr<const UniqueFd> shared = known.lock();
   if (!shared) known = shared = std::make_shared<const UniqueFd>(std::move(fd));
   return shared;
