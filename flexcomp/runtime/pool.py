@@ -165,7 +165,7 @@ class Pool:
         """The same without waiting: the future has the outputs, or the error. Raises RefusedError at once.
 
         Inputs are read when the request runs: they must not change before it is done. With `here` it runs in this call, and the
-        future is done, if the pool has one lane, in which nothing runs or waits, and the inference should take 2 ms at most.
+        future is done, if the pool has one lane, in which nothing runs or waits, and the inference was seen to take 2 ms at most.
         """
         member, results = self._member_and_results(name)
         self._require_this_process()

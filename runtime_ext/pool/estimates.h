@@ -60,6 +60,7 @@ class LatencyEstimate {
     apart_ += (std::abs(error) - apart_) / 4;
   }
 
+  bool noted() const noexcept { return noted_; }  // whether there is more to go by than the plan
   double ratio() const noexcept { return ratio_; }
   double Likely(double predicted) const noexcept { return ratio_ * predicted; }
   // What hardly any takes longer than.

@@ -94,12 +94,14 @@ Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& opti
   return {.id = id};
 }
 
-// One lane has all cores, so that any thread may run what is in it.
+// One lane has all cores, so that any thread may run what is in it. A plan may be of a faster storage than this: what has not been
+// seen to be quick could hold up whoever submits it.
 bool Pool::RunsHere(uint32_t number) {
   Lane& lane = *lanes_[number];
   if (lanes_.size() > 1 || lane.queue.size() != 1 || !Dispatchable(number)) return false;
   const Network& network = *models_.at(lane.queue.first().model).network;
-  return !network.cold && network.broken.empty() && network.latency.Likely(network.ladder()[network.rung].seconds) <= kQuick;
+  return !network.cold && network.broken.empty() && network.latency.noted() &&
+         network.latency.Likely(network.ladder()[network.rung].seconds) <= kQuick;
 }
 
 Completion Pool::Wait(uint64_t id, std::optional<Refusal>& refusal) {
