@@ -34,7 +34,7 @@ async def ask(
     messages: list[Message] | None = None,
     **state: object,
 ) -> int:
-    """The status of the answer, whose `messages` come one by one. `receive` gives a body of this length; the client then waits."""
+    """Status of the answer, whose `messages` come one by one. `receive` gives a body of that length; then the client waits."""
     messages = [] if messages is None else messages
     waits = receive is None
 
