@@ -27,6 +27,8 @@ class File {
       throw std::runtime_error("cannot open " + path + ": " + std::strerror(errno));
     if (!S_ISREG(status.st_mode)) throw std::runtime_error(path + " is not a shared library, nor a file");
     nbytes_ = static_cast<uint64_t>(status.st_size);
+    // All at once, while this is checked: mapped pages are read one by one where they are first touched.
+    ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_WILLNEED);
   }
 
   uint64_t nbytes() const { return nbytes_; }

@@ -76,6 +76,7 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
   const auto cores = CpuSet::Available();
   const bool own_core = cores && placement_.threads + options.other_threads < cores->count();
   const bool apart = own_core && options.cores.affinity && placement_.loader.empty();
+  crowded_ = cores && !own_core;
   loader_ = std::make_unique<Loader>(*file_, placement_.loader, own_core, apart);
   loader_->LetHelp(options.help && processor_->delivery() == nullptr);
   loader_->Deliver(processor_->delivery());
@@ -355,6 +356,10 @@ bool Session::EndLoads(bool done) {
 template <bool kTraced>
 bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
   const ProcessorScope scope(*processor_);
+  // Until what stays is there loading takes longest, and it would have to wait for a core while kernels had all.
+  const bool spares = crowded_ && !loader_->Filled();
+  const auto all = static_cast<uint32_t>(program_->rungs[rung_].loads.size());
+  processor_->Spare(spares);
   if (replays_ && !kTraced && loader_->Resident()) return Replay(calls);
   for (uint32_t i = 0; i < calls.size(); ++i) {
     const Call& call = calls[i];
@@ -365,6 +370,7 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
       stall_s += SecondsSince(stalled);
       if (!loaded) return false;
     }
+    if (spares && loader_->Ready(all)) [[unlikely]] processor_->Spare(false);
     if (call.checks != 0) [[unlikely]] RequireInside(call);
     if (call.fetch != nullptr) [[unlikely]] {
       const auto stalled = Clock::now();

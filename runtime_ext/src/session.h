@@ -238,6 +238,7 @@ class Session {
   } fetched_;  // rows, in the inference that runs
   std::atomic<uint64_t> fetched_total_{0};  // bytes, since the session was opened
   bool replays_ = false;  // the processor does so, and no call of the rung has to be looked at before
+  bool crowded_ = false;  // the loader has no core of its own
   bool abandoned_ = false;  // the arena still has the size of an earlier rung, but no memory
   std::unique_ptr<SessionMemory> memory_;
   PlanChecker checker_;  // of the plans that are used

@@ -42,6 +42,11 @@ def test_who_waits_helps(program, cores):
     assert end == "interrupted" and helped + loaded == once < PARTS
 
 
+def test_a_task_less_leaves_a_core_to_the_loader(tmp_path):
+    parts = ("threads/thread_pool.cc", "threads/backend.cc", "threads/workspace.cc", "threads/cpu_set.cc")
+    native.run(native.compile(tmp_path, "thread_pool.cc", parts))
+
+
 def test_no_helper_races_with_the_loader(tmp_path):
     if reason := why_not(tmp_path):
         pytest.skip(reason)

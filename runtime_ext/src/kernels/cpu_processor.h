@@ -21,6 +21,7 @@ class CpuProcessor final : public Processor {
   Kernel FindPreparation(const Layer& layer) override;
   void Enter() override;
   void Leave() noexcept override;
+  void Spare(bool one) noexcept override { pool_.Spare(one); }
   std::unique_ptr<SessionMemory> MakeMemory(uint64_t nbytes) override;
   int Step(uint32_t, uint32_t, Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept override {
     return Call(kernel, args, count);

@@ -34,6 +34,9 @@ class Processor {
   virtual void Enter() = 0;
   virtual void Leave() noexcept = 0;
 
+  // Whether steps from now on leave one core of theirs to whoever loads. Between steps.
+  virtual void Spare(bool) noexcept {}
+
   // Memory for an arena of so many bytes. Throws BudgetError.
   virtual std::unique_ptr<SessionMemory> MakeMemory(uint64_t nbytes) = 0;
   // Who brings weights to it; nullptr: they are read to where they belong.

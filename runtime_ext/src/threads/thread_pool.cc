@@ -28,7 +28,11 @@ ThreadPool::Scope::Scope(ThreadPool& pool) : before_(GetContext()) {
 ThreadPool::Scope::~Scope() { SetContext(before_); }
 
 ThreadPool::ThreadPool(int threads, const CpuSet& cpus)
-    : env_{nullptr, threads}, generation_(Spins(threads, cpus)), done_(Spins(threads, cpus)), contexts_(threads) {
+    : env_{nullptr, threads},
+      begun_(Spins(threads, cpus)),
+      last_begun_(Spins(threads, cpus)),
+      done_(Spins(threads, cpus)),
+      contexts_(threads) {
   PrepareContexts();
   contexts_[0].pool = this;  // the others run what is launched inside of a launch by themselves
   workers_.reserve(threads - 1);
@@ -44,7 +48,8 @@ ThreadPool::~ThreadPool() { Stop(); }
 
 void ThreadPool::Stop() noexcept {
   stop_ = true;
-  generation_.Set(generation_.Get() + 1);
+  begun_.Set(++launch_);
+  last_begun_.Set(launch_);
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -53,11 +58,14 @@ int ThreadPool::Launch(ParallelLambda lambda, void* data) {
   contexts_[0].pool = nullptr;  // launches inside of this one run by themselves
   lambda_ = lambda;
   data_ = data;
-  running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  const uint32_t generation = generation_.Get() + 1;
-  generation_.Set(generation);
+  const int workers = static_cast<int>(workers_.size()) - (spared_ ? 1 : 0);
+  env_.num_task = workers + 1;
+  running_.store(workers, std::memory_order_relaxed);
+  ++launch_;
+  if (workers_.size() > 1) begun_.Set(launch_);
+  if (!spared_) last_begun_.Set(launch_);
   RunTask(0);
-  done_.WaitEqual(generation);
+  if (workers > 0) done_.WaitEqual(launch_);
   contexts_[0].pool = this;
   void* error = error_.exchange(nullptr, std::memory_order_relaxed);
   if (error == nullptr) return 0;
@@ -76,8 +84,9 @@ void ThreadPool::RunTask(int task) noexcept {
 
 void ThreadPool::Main(int task, const CpuSet& cpus) noexcept {
   if (!cpus.empty()) cpus.ApplyToThisThread();
+  const Counter& begun = task == static_cast<int>(contexts_.size()) - 1 ? last_begun_ : begun_;
   for (uint32_t seen = 0;;) {
-    seen = generation_.WaitOther(seen);
+    seen = begun.WaitOther(seen);
     if (stop_) return;
     contexts_[task].workspace.Reset();
     if (GetContext() == nullptr) SetContext(&contexts_[task]);  // if that fails, a kernel that needs it is told

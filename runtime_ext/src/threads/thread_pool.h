@@ -24,6 +24,8 @@ class ThreadPool {
 
   // For the thread that has entered. Returns 0, or -1 with the error of one failed task raised in the calling thread.
   int Launch(ParallelLambda lambda, void* data);
+  // Whether launches from now on do with one task less, and leave its core to others. Not while one runs.
+  void Spare(bool one) noexcept { spared_ = one && !workers_.empty(); }
 
   // Makes the kernels of the calling thread use the pool, for as long as it lives. Throws ExecutionError.
   class Scope {
@@ -47,7 +49,10 @@ class ThreadPool {
   void* data_ = nullptr;
   ParallelGroupEnv env_;
 
-  Counter generation_, done_;  // done_: the generation in which all workers have returned
+  uint32_t launch_ = 0;         // the number of the last one
+  Counter begun_, last_begun_;  // the launch that is the workers', and the one that is the last worker's, which may be spared
+  Counter done_;                // the launch of which all workers have returned
+  bool spared_ = false;
   std::atomic<int> running_{0};
   std::atomic<void*> error_{nullptr};  // owned ffi error object of the first failed task
   std::atomic<bool> stop_{false};
