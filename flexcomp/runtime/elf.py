@@ -25,7 +25,7 @@ def check_elf(path: Path) -> None:
             if not stat.S_ISREG(status.st_mode):
                 raise ArtifactError(f"{path} is not a shared library, nor a file")
             nbytes = status.st_size
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)  # all at once: mapped pages are read where they are touched
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)  # all at once, not page by page
             head = file.read(64).ljust(64, b"\0")
             if head[:4] != b"\x7fELF":
                 raise ArtifactError(f"{path} is not a shared library")
