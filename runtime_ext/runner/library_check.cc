@@ -27,11 +27,14 @@ class File {
       throw std::runtime_error("cannot open " + path + ": " + std::strerror(errno));
     if (!S_ISREG(status.st_mode)) throw std::runtime_error(path + " is not a shared library, nor a file");
     nbytes_ = static_cast<uint64_t>(status.st_size);
-    // All at once, while this is checked: mapped pages are read one by one where they are first touched.
-    ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_WILLNEED);
   }
 
   uint64_t nbytes() const { return nbytes_; }
+
+  // Mapped pages would be read one by one where they are first touched. 0 bytes: to the end.
+  void ReadAhead(uint64_t offset, uint64_t nbytes) const {
+    ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(nbytes), POSIX_FADV_WILLNEED);
+  }
 
   void RequireRange(uint64_t offset, uint64_t nbytes) const {
     if (offset <= nbytes_ && nbytes <= nbytes_ - offset) return;
@@ -76,6 +79,13 @@ void CheckLibrary(const std::string& path) {
   }
   // At the end of what linkers write.
   file.RequireRange(head.e_shoff, uint64_t{head.e_shentsize} * head.e_shnum);
+  // The dynamic loader and the program's reader want what is not code, most of which stands behind it. Code is read meanwhile.
+  for (uint64_t i = 0; i < head.e_shnum; ++i) {
+    const auto section = file.Read<ElfW(Shdr)>(head.e_shoff + i * head.e_shentsize);
+    const bool in_file = section.sh_type != SHT_NOBITS && section.sh_size > 0;
+    if (in_file && (section.sh_flags & (SHF_ALLOC | SHF_EXECINSTR)) == SHF_ALLOC) file.ReadAhead(section.sh_offset, section.sh_size);
+  }
+  file.ReadAhead(0, 0);
 }
 
 }  // namespace flexcomp::runner
