@@ -13,7 +13,6 @@ import flexcomp
 from benchmarks.cold.sources import ROOT, digest
 from flexcomp.compiler import probed_profile
 from flexcomp.compiler.offered import DEFAULT_STORE
-from flexcomp.compiler.probing import usually
 from flexcomp.device.profile import DeviceProfile
 from flexcomp.device.target import resolve_target
 
@@ -52,7 +51,7 @@ class Built:
 
 def built(model: Path, threads: int, recipe: Recipe, folder: Path) -> Built:
     """Build a model for so many threads inside `folder`, unless that has been done. Raises FlexcompError."""
-    profile = _profile(folder.parent) if usually() else None
+    profile = _profile(folder.parent)
     stem = f"flexcomp-{recipe}-{threads}-"
     place = folder / (stem + digest(COMPILER, ROOT, repr(profile)))
     if not (place / _FACTS).exists():

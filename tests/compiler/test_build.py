@@ -1,5 +1,6 @@
 """What `build` promises besides right answers: errors that help, the same bytes every time, the budget asked for."""
 
+import subprocess
 from dataclasses import replace
 from itertools import pairwise
 
@@ -54,6 +55,13 @@ def test_a_plan_appears_once(artifact):
     assert all(replace(one, budget=other.budget) != other for one, other in pairwise(rungs))
     twice = (rungs[0], replace(rungs[0], budget=rungs[0].budget + 4096), *rungs[1:])
     assert _once(twice) == rungs
+
+
+def test_a_library_does_not_hold_what_llvm_says_of_lines(artifact, tmp_path):
+    artifact.export_library(tmp_path / "tiny.so")
+    command = ["readelf", "--section-headers", "--wide", tmp_path / "tiny.so"]
+    sections = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert ".dynsym" in sections and ".debug" not in sections
 
 
 def test_a_budget_below_the_minimum_says_what_sets_it(artifact):
