@@ -23,7 +23,7 @@ from flexcomp.errors import FlexcompError
 Contender = Ours | Peer
 Say = Callable[[str], None]
 REFERENCE = Peer("onnxruntime")
-_LEAST_MEMORY, _MEMORY = 256 << 20, 3  # bytes that are backed before a start, and times the weights
+_LEAST_MEMORY, _MEMORY = 512 << 20, 4  # bytes that are backed before a start, and times the weights
 
 
 class Turns:
