@@ -98,7 +98,8 @@ class Preparation:
 def eligible(stored: Panel, prepared: Panel) -> bool:
     """Whether there is a preparation between panels of one layer."""
     whole = all(panel.groups == 1 and panel.block <= panel.group_channels for panel in (stored, prepared))
-    return whole and prepared.kept in ("float32", stored.kept) and stored.vectors == prepared.vectors
+    apart = stored.together == prepared.together == 1
+    return whole and apart and prepared.kept in ("float32", stored.kept) and stored.vectors == prepared.vectors
 
 
 def function(preparation: Preparation) -> tirx.PrimFunc:

@@ -93,10 +93,16 @@ class CompileTarget:
             return Gpu.of(self.gpu)
         if self.arch != "aarch64":
             spare_loads = self.vector_width == 16 and self.tvm_target.attrs.get("mcpu") in _HALVES
-            return VectorUnit(self.vector_width, self.vector_registers, spare_loads=spare_loads)
+            return VectorUnit(self.vector_width, self.vector_registers, spare_loads=spare_loads, dots=self._has_dots)
         core = CORES.get(self.tvm_target.attrs.get("mcpu"))
         in_flight = core.in_flight if core else _IN_FLIGHT
-        return VectorUnit(self.vector_width, self.vector_registers, by_lane=True, in_flight=in_flight)
+        return VectorUnit(self.vector_width, self.vector_registers, by_lane=True, in_flight=in_flight, dots=self._has_dots)
+
+    @property
+    def _has_dots(self) -> bool:
+        """Whether an instruction for its widest vectors adds up products of 8 bits."""
+        wanted = {16: {"avx512_vnni", "avx512vl"}, 8: {"avx_vnni"}} if self.arch == "x86" else {4: {"asimddp"}}
+        return wanted.get(self.vector_width, {""}) <= {*self.features}
 
     def __str__(self) -> str:
         return self._text

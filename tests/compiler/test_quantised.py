@@ -12,12 +12,14 @@ import pytest
 import flexcomp
 from benchmarks.networks.graph import Graph
 from benchmarks.quantised.models import WAYS, Way, output_step, quantise
+from flexcomp.device import resolve_target
 from flexcomp.runtime import runner
 
 from .test_aarch64_kernels import emulated, needs_emulator
 from .test_weight_types import stored
 
 IMAGE = (1, 3, 26, 26)
+WITHOUT_DOTS = "llvm -mcpu=x86-64-v3"
 GENERIC = ["divide+3", "sum", "multiply+2"]  # the input is rounded; the average is a sum and a factor
 
 
@@ -54,12 +56,17 @@ def counted(found: np.ndarray, model: onnx.ModelProto) -> np.ndarray:
     return np.rint(found / output_step(model)).astype(int)
 
 
+def families(artifact: flexcomp.Artifact) -> set[str]:
+    return {layer.implementation.partition(" ")[0] for layer in artifact.program.layers}
+
+
+@pytest.mark.parametrize("target", ["native", WITHOUT_DOTS])
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_outputs_are_those_of_onnx_runtime(way):
-    model = quantised(way)
-    artifact = flexcomp.build(model, threads=1, kernels="fastest", budget="0.9", progress=False)
-    kinds = {layer.implementation.partition(" ")[0] for layer in artifact.program.layers}
-    assert {"winograd", "depthwise"} <= kinds
+def test_outputs_are_those_of_onnx_runtime(way, target):
+    """In integer arithmetic, where this processor has it, and in float32."""
+    model, has_dots = quantised(way), resolve_target(target).vector_unit.dots
+    artifact = flexcomp.build(model, target=target, threads=1, kernels="fastest", budget="0.9", progress=False)
+    assert {"depthwise", "integer" if has_dots else "winograd"} <= families(artifact)
     for budget in ("min", "0.9", "1.0"):
         with artifact.session(budget=budget) as session:
             for seed in (5, 6):
@@ -82,6 +89,7 @@ def test_between_layers_nothing_is_converted(way, tmp_path):
 def test_on_arm(kernels, tmp_path):
     model = quantised(WAYS[-1])
     artifact = flexcomp.build(model, target="raspberry-pi-5", budget="0.7", kernels=kernels, progress=False)
+    assert "integer" in families(artifact)
     artifact.export_library(tmp_path / "network.so")
     np.save(tmp_path / "x.npy", image(5)["x"])
     want = wanted(model, image(5))

@@ -17,6 +17,7 @@ from flexcomp.schedules.row_bands import RowKernel, Rows
 
 from ..lowered import Lowered, align
 from ..variants import Band
+from .kernels import with_scratch_of
 
 
 @dataclass(frozen=True)
@@ -218,14 +219,16 @@ class BandBook:
                 needed = link.kernel.needed(own, operand)
                 args.append(ValueArg(value, _of_rows(arg.type, needed), False, chain.offset(rows, position, operand)))
                 operand += 1
-        key = (link.layer, own, tuple(args))
+        args, scratch_nbytes = with_scratch_of(kernel, args)
+        key = (link.layer, own, args)
         if key not in self._band_at:
             layer = replace(
                 base,
                 name=self._name(f"{base.name}{own}"),
                 kernel=self._symbol(base.kernel, kernel),
                 description=str(kernel.spec),
-                args=tuple(args),
+                args=args,
+                scratch_nbytes=scratch_nbytes,
                 flops=kernel.flops,
             )
             work = self.lowered.work[link.layer] * (kernel.flops / base.flops if base.flops else 0.0)

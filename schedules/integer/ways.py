@@ -1,0 +1,166 @@
+"""How a layer is computed in integer arithmetic: the tile, and the parts for which the input is packed.
+
+What it targets: layers whose weights are kept as int8 and whose input holds integers in float32, on CPUs that add up four
+products of 8 bits at a time (schedules/tiles/dot.py).
+
+The input is packed to 8 bits, part by part: x - offset, where the offset is the least that the input may be (128 more where
+factors are signed). Sums of its products with the weights miss offset · Σ w, which is what they start from.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..tiles.dot import LEAST_LANES, TOGETHER
+from ..tiles.emit import PARALLEL_FLOPS
+from ..tiles.panel import Panel
+from ..tiles.parts import choose_parts
+from ..tiles.spec import ConvSpec
+from ..tiles.tile import Tile, VectorUnit, choose
+
+# Bytes of packed input that should stay in the second-level cache while all blocks pass over it.
+_BAND_NBYTES = 128 * 1024
+# Sums of so many products of 8 bits fit 32 bits.
+_MOST_TAPS = 2**31 // (255 * 128) - 1
+# The predicted time, in operations of a direct convolution: per product, per float that is packed, per byte of the result and
+# of the tensors that the epilogue reads, and per byte of weights, which wait in memory.
+_PRODUCT_FLOPS = 0.55
+_PACK_FLOPS = 8.0
+_RESULT_FLOPS = 0.95
+_WEIGHT_FLOPS = 2.0
+# Registers that LLVM wants besides those that a tile of float32 leaves: the left factor is in one.
+_FACTORS = 2
+
+
+def eligible(spec: ConvSpec, unit: VectorUnit) -> bool:
+    """Whether the family can compute a layer."""
+    known = unit.dots and spec.integers and spec.weights == "int8"
+    return known and spec.groups == 1 and spec.out_channels >= max(LEAST_LANES, unit.width // 2) and spec.taps <= _MOST_TAPS
+
+
+def ways(spec: ConvSpec, unit: VectorUnit) -> list[Integer]:
+    """One that packs little at a time, and one that packs as much as stays in the cache; none if the family is of no use."""
+    if not eligible(spec, unit):
+        return []
+    seen = _seen(spec)
+    row_nbytes = spec.in_channels * seen.stride[1]
+    fewer = replace(unit, registers=unit.registers - _FACTORS)
+    tile = choose(seen.out_width, spec.out_channels, fewer, row_nbytes=row_nbytes)
+    return list(dict.fromkeys([of_tile(spec, unit, tile, least=True), of_tile(spec, unit, tile)]))
+
+
+def of_tile(spec: ConvSpec, unit: VectorUnit, tile: Tile, *, least: bool = False) -> Integer:
+    """The way with a register tile, and parts as large as the cache, or as small as can be."""
+    slots = unit.threads if spec.flops >= PARALLEL_FLOPS else 1
+    way = Integer(spec, tile, 1, slots, unit.by_lane)
+    if least:
+        return replace(way, parts=way.units)
+    seen, panel = way.seen, way.panel
+    fewest = math.ceil(seen.batch * seen.height * seen.width * seen.in_channels / _BAND_NBYTES)
+    return replace(way, parts=choose_parts(way.units, panel.blocks * seen.batch, fewest, slots, keeps_rows=True))
+
+
+@dataclass(frozen=True)
+class Integer:
+    """A way to compute a layer."""
+
+    spec: ConvSpec
+    tile: Tile
+    parts: int  # of the rows of an image, or of the tiles of the only row, for which the input is packed
+    slots: int  # rooms for packed input, one per thread
+    signed: bool  # factors from the input are, with -128 for the least
+
+    @cached_property
+    def seen(self) -> ConvSpec:
+        """The convolution of the packed input, which has its padding, and no pixels that nothing reads."""
+        return _seen(self.spec)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the packed input is a row of pixels, one for each of the result."""
+        return _is_flat(self.spec)
+
+    @property
+    def runs(self) -> int:
+        """Parts of a reduction that lie together in the packed input: kernel rows, or taps where these lie apart."""
+        return runs_of(self.spec)[0]
+
+    @property
+    def run(self) -> int:
+        """Products of each, and of zeros behind them."""
+        return runs_of(self.spec)[1]
+
+    @property
+    def panel(self) -> Panel:
+        spec, lowest = self.spec, -128 if self.signed else 0
+        return Panel(
+            1, spec.out_channels, self.tile.channels, self.runs * self.run, spec.channel_vectors, "int8", TOGETHER, lowest
+        )
+
+    @property
+    def units(self) -> int:
+        """Rows of an image, or tiles of the only row."""
+        return math.ceil(self.seen.out_width / self.tile.rows) if self.seen.pointwise else self.seen.out_height
+
+    @property
+    def part_nbytes(self) -> int:
+        """Bytes of the packed input of the largest part."""
+        units, seen = math.ceil(self.units / self.parts), self.seen
+        if self.is_flat:
+            return min(units * math.ceil(seen.out_width / self.units), seen.out_width) * seen.in_channels
+        rows = (units - 1) * seen.stride[0] + (seen.kernel[0] - 1) * seen.dilation[0] + 1
+        return rows * seen.width * seen.in_channels
+
+    @property
+    def room(self) -> int:
+        """Bytes of a slot: whole cache lines, and what the last run reads behind its products."""
+        return math.ceil((self.part_nbytes + TOGETHER - 1) / 64) * 64
+
+    @property
+    def scratch(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of the slots, in floats."""
+        return ((self.slots, self.room // 4),)
+
+    @property
+    def scratch_nbytes(self) -> int:
+        return self.slots * self.room
+
+    @property
+    def work(self) -> float:
+        """Predicted time, in operations of a direct convolution that takes as long."""
+        spec, seen = self.spec, self.seen
+        products = seen.batch * seen.out_height * seen.out_width * spec.out_channels * self.panel.taps
+        result_nbytes = 4 * math.prod(spec.out_shape) * (1 + spec.tensors)
+        packed = seen.batch * self.parts * self.part_nbytes
+        weights = spec.out_channels * spec.taps
+        return (
+            _PRODUCT_FLOPS * products + _PACK_FLOPS * packed + _RESULT_FLOPS * result_nbytes + _WEIGHT_FLOPS * weights
+        )
+
+    def __str__(self) -> str:
+        return f"{self.parts} parts" if self.parts > 1 else "1 part"
+
+
+def runs_of(spec: ConvSpec) -> tuple[int, int]:
+    """How many runs of products a layer has, and how long they are with the zeros behind them."""
+    rows, columns = spec.kernel
+    runs = rows if spec.dilation[1] == 1 or columns == 1 else rows * columns
+    return runs, math.ceil(spec.taps // runs / TOGETHER) * TOGETHER
+
+
+def _is_flat(spec: ConvSpec) -> bool:
+    return spec.kernel == (1, 1) and not any(spec.padding)
+
+
+def _seen(spec: ConvSpec) -> ConvSpec:
+    packed = replace(spec, padding=(0, 0, 0, 0))
+    if _is_flat(spec):
+        pixels = spec.batch * spec.out_height * spec.out_width
+        return replace(packed, batch=1, height=1, width=pixels, stride=(1, 1), dilation=(1, 1))
+    height, width = (
+        (out - 1) * stride + (kernel - 1) * dilation + 1
+        for out, stride, kernel, dilation in zip(spec.out_shape[1:3], spec.stride, spec.kernel, spec.dilation, strict=True)
+    )
+    return replace(packed, height=height, width=width)
