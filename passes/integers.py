@@ -12,6 +12,7 @@ from .ir import bindings, dtype, operator, static_tensor
 EXACT = 1 << 16  # numbers that a sum of integers of 16 bits stays exact with
 Range = tuple[float, float]  # both ends belong to it; they are integers, or infinite
 
+_EIGHT_BITS: dict[str, Range] = {"int8": (-128.0, 127.0), "uint8": (0.0, 255.0)}
 # What moves elements of its first operand, or chooses among them.
 MOVING = frozenset({
     "broadcast_to", "concat", "expand_dims", "flatten", "max_pool1d", "max_pool2d", "max_pool3d", "permute_dims", "repeat",
@@ -36,6 +37,8 @@ def range_of(call: relax.Call, ranges: Mapping[relax.Var, Range]) -> Range | Non
     name, data = operator(call), call.args[0]
     if name == "round":
         return -math.inf, math.inf
+    if name == "astype" and dtype(data) in _EIGHT_BITS:
+        return _EIGHT_BITS[dtype(data)]
     if name == "clip" and data in ranges:
         low, high = (float(end.value) for end in call.args[1:])
         return (low, high) if low.is_integer() and high.is_integer() and low <= high else None

@@ -21,7 +21,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from .strassen.ways import HalvesTransform
-from .tiles.emit import flat, vector, zero
+from .tiles.emit import flat, spread, vector, zero
 from .tiles.panel import Panel
 from .tiles.panel_reader import PanelReader
 from .winograd.transforms import WeightTransform, weight_line
@@ -98,8 +98,9 @@ class Preparation:
 def eligible(stored: Panel, prepared: Panel) -> bool:
     """Whether there is a preparation between panels of one layer."""
     whole = all(panel.groups == 1 and panel.block <= panel.group_channels for panel in (stored, prepared))
-    apart = stored.together == prepared.together == 1
-    return whole and apart and prepared.kept in ("float32", stored.kept) and stored.vectors == prepared.vectors
+    alike = (stored.together, stored.lowest) == (prepared.together, prepared.lowest)
+    kept = prepared.kept == stored.kept or (prepared.kept == "float32" and prepared.together == 1)
+    return whole and alike and kept and stored.vectors == prepared.vectors
 
 
 def function(preparation: Preparation) -> tirx.PrimFunc:
@@ -166,6 +167,8 @@ class _Emitter:
         rows += [self.stored.channel(at, i, lane, lanes) for i in range(panel.vectors)]
         if panel.scaled:
             rows.append(self.stored.factor(at, lane, lanes))
+        if panel.together > 1:
+            rows += [self.stored.beginning(at, lane, lanes), spread(self.stored.offset(at), lanes)]
         for number, value in enumerate(rows):
             if panel.narrow:
                 each = 4 // panel.itemsize
@@ -190,6 +193,13 @@ class _Emitter:
         with T.serial(panel.block // self.lanes) as piece:
             channel = T.bind(piece * self.lanes)
             at, lane = self._source(channel)
+            if panel.together > 1:
+                each, lanes = panel.together, panel.together * self.lanes
+                with T.serial(panel.taps // each) as group:
+                    value = self.stored.buffer[vector(self.stored.weights_at(at, group * each) + lane * each, lanes)]
+                    place = self.target.weights_at(self.at, group * each) + channel * each
+                    T.buffer_store(self.prepared, value, [vector(place, lanes)])
+                return
             with T.serial(panel.taps) as tap:
                 if self.of.as_kept:
                     value = self.stored.buffer[vector(self.stored.weights_at(at, tap) + lane, self.lanes)]

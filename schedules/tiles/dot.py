@@ -22,17 +22,18 @@ class DotAccumulators(Accumulators):
     """A register tile of int32; left factors are int32 lanes of four integers each, right ones four times as many int8."""
 
     dtype = "int32"
-    instructions = _UNSIGNED
 
     def add_product(self, row: int, start: int, lanes: int, left: tirx.Expr, right: tirx.Expr) -> None:
         four = tirx.reinterpret(f"int8x{TOGETHER * lanes}", left)
-        total = tirx.call_llvm_pure_intrin(
-            f"int32x{lanes}", self.instructions[lanes], self.get(row, start, lanes), four, right
-        )
-        self.assign_to(row, start, lanes, total)
+        self.assign_to(row, start, lanes, self._with_dots(lanes, self.get(row, start, lanes), four, right))
+
+    def _with_dots(self, lanes: int, total: tirx.Expr, left: tirx.Expr, right: tirx.Expr) -> tirx.Expr:
+        return tirx.call_llvm_pure_intrin(f"int32x{lanes}", _UNSIGNED[lanes], total, left, right)
 
 
 class SignedDotAccumulators(DotAccumulators):
     """With signed left factors."""
 
-    instructions = _SIGNED
+    def _with_dots(self, lanes: int, total: tirx.Expr, left: tirx.Expr, right: tirx.Expr) -> tirx.Expr:
+        # The second factor is the one that can be taken from a lane.
+        return tirx.call_llvm_pure_intrin(f"int32x{lanes}", _SIGNED[lanes], total, right, left)
