@@ -44,7 +44,10 @@ class WeightForm:
     def encode(self) -> str:
         """As text, for an attribute of the kernel."""
         kind = type(self.transform).__name__ if self.transform else None
-        return json.dumps([asdict(self.panel), self.kernel, self.in_channels, kind, asdict(self.transform) if kind else {}])
+        panel = asdict(self.panel)
+        if self.panel.together == 1:
+            del panel["together"], panel["lowest"]  # as they are where nothing else is said
+        return json.dumps([panel, self.kernel, self.in_channels, kind, asdict(self.transform) if kind else {}])
 
     @staticmethod
     def decode(text: str) -> WeightForm:
