@@ -84,6 +84,18 @@ def test_between_layers_nothing_is_converted(way, tmp_path):
     assert [layer.op for layer in whole if layer.implementation == "generic"] == GENERIC
 
 
+def test_budgets_are_as_small_as_in_float32():
+    """But for a page: layers of integers are computed in bands, with scratch for the rows of a band."""
+    found = {}
+    for target in ("llvm -mcpu=znver4", "llvm -mcpu=znver4 -mattr=-avx512vnni"):
+        artifact = flexcomp.build(quantised(WAYS[-1]), target=target, threads=1, budget="min", progress=False)
+        banded = {layer.implementation.split()[0] for layer in artifact.program.layers if "[" in layer.name}
+        found[target] = artifact.program.rungs[0].budget, banded
+    (with_dots, banded), (without, _) = found.values()
+    assert "integer" in banded
+    assert with_dots <= without + 4096
+
+
 @needs_emulator
 @pytest.mark.parametrize("kernels", ["smallest", "fastest"])
 def test_on_arm(kernels, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tvm
 
-from flexcomp.schedules.preparation import Preparation, eligible, function
+from flexcomp.schedules.preparation import Preparation, WeightForm, eligible, function
 from flexcomp.schedules.registry import matmul_candidates
 from flexcomp.schedules.strassen.ways import HalvesTransform
 from flexcomp.schedules.tiles import narrow_panel
@@ -126,3 +126,11 @@ def test_what_cannot_be_prepared():
     assert not eligible(together, replace(together, together=1))
     assert not eligible(together, replace(together, kept="float32", together=1))
     assert not eligible(together, replace(together, lowest=-128))
+
+
+def test_forms_read_back():
+    """And say nothing of integer arithmetic where there is none: what kernels are called depends on it."""
+    panel = Panel(1, 64, 32, 12, 1, "int8")
+    for form in (WeightForm(panel, (1, 1), 12), WeightForm(replace(panel, together=4, lowest=-128), (1, 1), 12)):
+        assert WeightForm.decode(form.encode()) == form
+        assert ("together" in form.encode()) == (form.panel.together > 1)
