@@ -15,6 +15,7 @@ from ..schedules.operators.concat import ConcatSpec
 from ..schedules.preparation import WeightForm
 from ..schedules.registry import Candidate
 from ..schedules.strassen.ways import HalvesTransform
+from ..schedules.tiles.panel import Panel
 from ..schedules.tiles.place import Place
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
 from ..schedules.tiles.tile import VectorUnit
@@ -176,7 +177,7 @@ class _Mutator(relax.PyExprMutator):
             weight = self._transform(weight, candidate.weight_transform)
         channels = panel.groups * panel.group_channels
         if panel.together > 1:
-            weight = self._in_runs(weight, reading.spec, panel.taps)
+            weight = self._in_runs(weight, reading.spec, panel)
         lanes = relax.const(panel.channels().reshape(-1).astype(np.int64))
 
         def blocks(value: relax.Expr, count: int) -> relax.Expr:
@@ -202,12 +203,12 @@ class _Mutator(relax.PyExprMutator):
         vectors = [vector(i) for i in reading.vectors]
         return assemble(emit, panel, vector(reading.bias), taps, vectors, int(layer.attrs.get(names.INTEGERS, 0)))
 
-    def _in_runs(self, weight: relax.Expr, spec: ConvSpec, taps: int) -> relax.Var:
+    def _in_runs(self, weight: relax.Expr, spec: ConvSpec, panel: Panel) -> relax.Var:
         """Weights with zeros behind every run of products that lie together."""
         op, emit = relax.op, self.builder_.emit
-        runs, run = integer_runs(spec)
+        runs, run = integer_runs(spec, panel.together)
         split = emit(op.reshape(weight, (spec.out_channels, runs, spec.taps // runs)))
-        if spec.taps < taps:
+        if spec.taps < panel.taps:
             missing = emit(op.zeros((spec.out_channels, runs, run - spec.taps // runs), "float32"))
             split = emit(op.concat([split, missing], axis=2))
         return split

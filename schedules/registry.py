@@ -96,8 +96,10 @@ def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
 
     Where integer arithmetic is faster there are no others: all of its kernels take weights in one form, which others do not.
     """
-    if offered := integer_candidates(spec, unit):
-        return offered
+    return integer_candidates(spec, unit) or _float_candidates(spec, unit)
+
+
+def _float_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
     if spec.depthwise:
         block = min(_DEPTHWISE_VECTORS * unit.width, spec.out_channels)
         tile = Tile(min(_depthwise_rows(spec, unit), spec.out_width), block)
@@ -163,9 +165,13 @@ def widened_candidates(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> list[Can
 
 def integer_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
     """Kernels in integer arithmetic, if there are some and the fastest of them is faster than float32."""
-    ways = integer.ways(spec, unit)
-    faster = any(way.work < _direct_work(spec) for way in ways)
-    return [integer_candidate(way, unit) for way in ways] if faster else []
+    offered = [integer_candidate(way, unit) for way in integer.ways(spec, unit)]
+    others = _float_candidates(spec, unit) if offered else []
+    return offered if _least_work(offered) < _least_work(others) else []
+
+
+def _least_work(offers: list[Candidate]) -> float:
+    return min((candidate.work for candidate in offers), default=math.inf)
 
 
 def integer_candidate(way: integer.Integer, unit: VectorUnit) -> Candidate:

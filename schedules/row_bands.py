@@ -58,14 +58,14 @@ class RowKernel:
     vector_width: int
     family: str = ""  # of a convolution's kernel
     tile: Tile | None = None  # of a convolution's kernel
-    blocking: tuple[int, ...] = ()  # of a Winograd kernel: m, groups, chunk, slots, threads of Winograd; see also `_blocking`
+    blocking: tuple[int | str, ...] = ()  # as `_blocking` says
 
     @property
     def way(self) -> Winograd | Integer | None:
         """What a kernel of Winograd's algorithm, or in integer arithmetic, is made from."""
         if self.family == "integer":
-            rows, slots, signed = self.blocking
-            way = Integer(self.spec, self.tile, 1, slots, bool(signed))
+            rows, slots, instruction = self.blocking
+            way = Integer(self.spec, self.tile, 1, slots, instruction)
             return replace(way, parts=math.ceil(way.units / rows))
         if self.family != "winograd":
             return None
@@ -179,10 +179,10 @@ def row_kernel(
     return kernel if kernel.out_rows > 1 else None
 
 
-def _blocking(way: Winograd | Integer | None) -> tuple[int, ...]:
-    """Of a kernel in integer arithmetic: units of a part, slots, and whether factors are signed."""
+def _blocking(way: Winograd | Integer | None) -> tuple[int | str, ...]:
+    """Of a Winograd kernel m, groups, chunk, slots and threads; in integer arithmetic units of a part, slots, the instruction."""
     if isinstance(way, Integer):
-        return (math.ceil(way.units / way.parts), way.slots, int(way.signed))
+        return (math.ceil(way.units / way.parts), way.slots, way.instruction)
     return (way.m, way.groups, way.chunk, way.slots, way.threads) if way else ()
 
 

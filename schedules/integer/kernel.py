@@ -4,7 +4,7 @@ The loops are those of the direct convolution, but
 
 1. A slot per thread has room for the packed input of a part, and takes a share of the tasks.
 2. Before the first block of a part its input is packed, with its padding: tiles at borders are like others.
-3. Sums are int32, of four products at a time. They become float32 where the epilogue begins.
+3. Sums are int32, of several products at a time. They become float32 where the epilogue begins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from tvm.script.ir_builder import tirx as T
 
 from ..conv import DirectEmitter
 from ..tiles import lane
-from ..tiles.dot import TOGETHER, DotAccumulators, SignedDotAccumulators
 from ..tiles.emit import Accumulators, in_slots, maybe_serial, spread, vector
 from ..tiles.layer_function import Operands, layer_function
 from ..tiles.rows import cover, for_each_vector
@@ -35,7 +34,7 @@ class _Emitter(DirectEmitter):
     def __init__(self, way: Integer, vector_width: int) -> None:
         super().__init__(way.spec, way.seen, way.tile, vector_width, way.slots)
         self.way, self.panel, self.parts = way, way.panel, way.parts
-        self.kind = "int8" if way.signed else "uint8"
+        self.dots = way.dots
         self.fetches_weights = way.is_flat and way.seen.out_width == 1
 
     def prim_func(self) -> tirx.PrimFunc:
@@ -44,21 +43,20 @@ class _Emitter(DirectEmitter):
 
     def _body(self, given: Operands) -> None:
         (room,) = given.scratch
-        self.packed = T.decl_buffer((self.way.scratch_nbytes,), self.kind, data=room.data)
+        self.packed = T.decl_buffer((self.way.scratch_nbytes // self.dots.itemsize,), self.dots.kind, data=room.data)
         super()._body(given)
 
     def _tasks(self, first, count) -> None:
         tasks = count * (self.spec.batch * self.parts)
         with in_slots(tasks, self.way.slots) as (task, slot):
-            self.slot_at = slot * self.way.room
+            self.slot_at = slot * (self.way.room // self.dots.itemsize)
             # The slot's first task may begin in the middle of a part.
             each = (tasks + (self.way.slots - 1)) // self.way.slots
             self.begins = tirx.any(task % count == 0, task == slot * each)
             self._task(task, first, count)
 
     def _registers(self) -> tuple[Accumulators, Accumulators]:
-        kind = SignedDotAccumulators if self.way.signed else DotAccumulators
-        acc = kind(self.tile.rows, self.pieces)
+        acc = self.dots.accumulators(self.tile.rows, self.pieces)
         return acc, acc
 
     # -- packing -----------------------------------------------------------------------------------
@@ -134,12 +132,12 @@ class _Emitter(DirectEmitter):
 
     def _narrowed(self, value: tirx.Expr, lanes: int) -> tirx.Expr:
         of = "" if lanes == 1 else f"x{lanes}"
-        return tirx.Cast(f"{self.kind}{of}", tirx.Cast(f"int32{of}", value))
+        return tirx.Cast(f"{self.dots.kind}{of}", tirx.Cast(f"int32{of}", value))
 
     # -- multiplying -------------------------------------------------------------------------------
 
     def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
-        seen, way, block = self.spec, self.way, self.panel.block
+        seen, way, block, together = self.spec, self.way, self.panel.block, self.dots.together
         apart, columns = seen.stride[1] * seen.in_channels, seen.kernel[1] if way.runs > seen.kernel[0] else 1
         self._prefetch(column, size)
         self.acc.fill(size, lambda start, lanes: self.w.beginning(self.panel_at, start, lanes))
@@ -150,14 +148,14 @@ class _Emitter(DirectEmitter):
             weights = T.bind(self.w.weights_at(self.panel_at, run * way.run))
 
             def left(row: int, step, lanes: int) -> tirx.Expr:
-                four = self.packed[vector(pixel + row * apart + TOGETHER * step, TOGETHER * lanes)]
-                return tirx.reinterpret("int32" if lanes == 1 else f"int32x{lanes}", four)
+                some = self.packed[vector(pixel + row * apart + together * step, together * lanes)]
+                return tirx.reinterpret("int32" if lanes == 1 else f"int32x{lanes}", some)
 
             def right(step, start: int, lanes: int) -> tirx.Expr:
-                return self.w.buffer[vector(weights + TOGETHER * (step * block + start), TOGETHER * lanes)]
+                return self.w.buffer[vector(weights + together * (step * block + start), together * lanes)]
 
-            fetch = (lambda step: self.w.fetch_ahead(weights + TOGETHER * step * block)) if self.fetches_weights else None
-            lane.reduce(self.acc, list(range(size)), way.run // TOGETHER, left, right, self.tile.depth, fetch=fetch)
+            fetch = (lambda step: self.w.fetch_ahead(weights + together * step * block)) if self.fetches_weights else None
+            lane.reduce(self.acc, list(range(size)), way.run // together, left, right, self.tile.depth, fetch=fetch)
         self._store(column, size)
 
     def _sum(self, column, row: int, start: int, lanes: int) -> tirx.Expr:
