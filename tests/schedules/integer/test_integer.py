@@ -181,6 +181,7 @@ def test_only_layers_of_integers(unit):
     ):
         assert "integer" not in families(other), other
         assert families(other) == families(replace(other, integers=False))
+    assert not integer.eligible(replace(LAYER, in_channels=4096, out_channels=3), unit)
 
 
 def test_scratch_is_a_few_kibibytes():
