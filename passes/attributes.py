@@ -20,6 +20,9 @@ PLACE = "flexcomp.place"
 # where it is not float32. Behind VALUES_OF, float32 with the values of that type.
 DTYPE = "flexcomp.dtype"
 VALUES_OF = "values of "
+# On a layer function (set by FuseLayers, consumed by PretransformWeights): the least that its input can be, where it holds
+# integers, 0 among them, of which 8 bits have all.
+INTEGERS = "flexcomp.integers"  # int
 # On a layer function (set by ChooseKernels, consumed by PretransformWeights): the candidate, e.g. "direct 14×32".
 KERNEL = "flexcomp.kernel"
 # On a layer function (set by ChooseKernels, consumed by PretransformWeights): the kernel's measured time, if known.

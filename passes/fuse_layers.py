@@ -7,7 +7,8 @@ import math
 import tvm
 from tvm import ir, relax
 
-from .attributes import DTYPE, LAYER, WEIGHTS
+from .attributes import DTYPE, INTEGERS, LAYER, WEIGHTS
+from .integers import integer_ranges
 from .ir import bindings, dtype, operator, shape, static_tensor, uses, with_functions
 from .layers import ANCHORS, ELEMENTWISE, scalar
 from .module_pass import module_pass
@@ -15,6 +16,7 @@ from .weights import KeptWeight, WeightType, weight_vars
 
 # A longer chain than this is no epilogue any more; it also bounds the work of the search.
 _LONGEST_EPILOGUE = 32
+_MOST = 255  # by which integers of 8 bits differ
 _BY_NUMBERS = ("add", "subtract", "multiply", "divide")
 
 
@@ -34,6 +36,7 @@ class FuseLayers:
 
     `weight_type` says in which element type a layer's weights are kept: flexcomp.dtype = "float16". Kernels that take weights
     as they are widen them in registers; those that take transformed ones have float32 weights, made of the same rounded values.
+    Where a layer's input holds integers that 8 bits have, flexcomp.integers says which is the least.
     """
 
     def __init__(self, weight_type: WeightType = lambda names, weight: "float32") -> None:
@@ -165,6 +168,7 @@ class _Rewriter:
         self.mod, self.main, self.groups, self.weight_type = mod, main, groups, weight_type
         self.inner = {binding.var for group in groups.values() for binding in group[:-1]}
         self.from_weights = weight_vars(main)
+        self.ranges = integer_ranges(main)
         self.builder = relax.BlockBuilder(mod.clone())
 
     def rewrite(self) -> tvm.IRModule:
@@ -210,6 +214,8 @@ class _Rewriter:
             weight = KeptWeight(self.main, kept, 1 if name == "matmul" else 0)
             dtype = self.weight_type([binding.var.name for binding in group], weight)
             attrs |= {DTYPE: dtype} if dtype != "float32" else {}
+            low, high = self.ranges.get(group[0].value.args[0], (0.0, math.inf))
+            attrs |= {INTEGERS: int(low)} if low <= 0 <= high <= low + _MOST else {}
         builder = relax.BlockBuilder()
         with builder.function("layer", params, private=True, attrs=attrs):
             with builder.dataflow():

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import tvm
 from tvm import ir, relax
 from tvm.relax import op
 
+from .integers import EXACT, MOVING, Range, number_of, range_of, union
 from .ir import dtype, operator, static_tensor
 from .module_pass import module_pass
 from .rebuild import MainRewriter
-
-_EXACT = 1 << 16  # numbers that a sum of integers of 16 bits stays exact with
-Range = tuple[float, float]  # both ends belong to it; they are integers, or infinite
 
 
 @module_pass(opt_level=0)
@@ -48,7 +44,7 @@ class _Keeper(MainRewriter):
         if not isinstance(value, relax.Call):
             return value
         new = self.emit(value)
-        known = self._range(value) if static_tensor(new) and dtype(new) == "float32" else None
+        known = range_of(value, self.ranges) if static_tensor(new) and dtype(new) == "float32" else None
         if known is not None:
             self.ranges[new] = known
         return new
@@ -65,8 +61,8 @@ class _Keeper(MainRewriter):
             return data if low <= self.ranges[data][0] and self.ranges[data][1] <= high else call
         if name == "subtract":
             earlier = self.producer(data, "add")
-            if earlier is not None and self._is_short(earlier.args[0]) and _number(call.args[1]) == _number(earlier.args[1]):
-                return earlier.args[0] if _number(call.args[1]) is not None else call
+            if earlier is not None and self._is_short(earlier.args[0]) and number_of(call.args[1]) == number_of(earlier.args[1]):
+                return earlier.args[0] if number_of(call.args[1]) is not None else call
         return call
 
     def _float(self, integers: ir.Expr) -> relax.Var | None:
@@ -79,7 +75,7 @@ class _Keeper(MainRewriter):
             data = call.args[0]
             found = data if data in self.ranges and _within(self.ranges[data], dtype(call)) else None
         else:
-            found = self._moved(call) if name in _MOVING else None
+            found = self._moved(call) if name in MOVING else None
         if found is not None:
             self.floats[integers] = found
         return found
@@ -96,7 +92,7 @@ class _Keeper(MainRewriter):
             floats = [self.values[found].args[0] for found in floats]
         first = relax.Tuple(floats) if isinstance(call.args[0], relax.Tuple) else floats[0]
         moved = self.emit(relax.Call(call.op, [first, *call.args[1:]], call.attrs, call.ty_args))
-        self.ranges[moved] = self._union(floats)
+        self.ranges[moved] = union([self.ranges[one] for one in floats])
         if offset is None:
             return moved
         total = self.emit(op.add(moved, relax.const(offset, "float32")))
@@ -105,47 +101,11 @@ class _Keeper(MainRewriter):
 
     def _is_short(self, var: ir.Expr) -> bool:
         """Whether `var` holds integers to which others can be added exactly."""
-        return var in self.ranges and max(map(abs, self.ranges[var])) <= _EXACT
+        return var in self.ranges and max(map(abs, self.ranges[var])) <= EXACT
 
     def _offset(self, found: relax.Var) -> float | None:
         call = self.producer(found, "add")
-        return _number(call.args[1]) if call is not None and self._is_short(call.args[0]) else None
-
-    def _union(self, parts: list[relax.Var]) -> Range:
-        lows, highs = zip(*(self.ranges[part] for part in parts), strict=True)
-        return min(lows), max(highs)
-
-    def _range(self, call: relax.Call) -> Range | None:
-        """Between which integers the result of `call` lies, if it is known to be of integers."""
-        name, data = operator(call), call.args[0]
-        if name == "round":
-            return -math.inf, math.inf
-        if name == "clip" and data in self.ranges:
-            low, high = (float(end.value) for end in call.args[1:])
-            return (low, high) if low.is_integer() and high.is_integer() and low <= high else None
-        if name in ("add", "subtract") and data in self.ranges:
-            number = _number(call.args[1])
-            if number is None or not number.is_integer() or abs(number) > _EXACT:
-                return None
-            return tuple(end + (number if name == "add" else -number) for end in self.ranges[data])
-        if name in _MOVING:
-            parts = list(data.fields) if isinstance(data, relax.Tuple) else [data]
-            return self._union(parts) if all(part in self.ranges for part in parts) else None
-        return None
-
-
-# What moves elements of its first operand, or chooses among them.
-_MOVING = frozenset({
-    "broadcast_to", "concat", "expand_dims", "flatten", "max_pool1d", "max_pool2d", "max_pool3d", "permute_dims", "repeat",
-    "reshape", "squeeze", "strided_slice", "take", "tile",
-})  # fmt: skip
-
-
-def _number(expr: ir.Expr) -> float | None:
-    """The value of a constant of one element."""
-    if isinstance(expr, ir.GenericConst) and math.prod(expr.value.shape) == 1:
-        return float(expr.value.numpy().reshape(-1)[0])
-    return None
+        return number_of(call.args[1]) if call is not None and self._is_short(call.args[0]) else None
 
 
 def _within(known: Range, kind: str) -> bool:

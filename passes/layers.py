@@ -9,7 +9,7 @@ from tvm import ir, relax, tirx
 
 from ..schedules.tiles.epilogue import Epilogue
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
-from .attributes import DTYPE, LAYER, PLACE, VALUES_OF, decode_place
+from .attributes import DTYPE, INTEGERS, LAYER, PLACE, VALUES_OF, decode_place
 from .ir import bindings, operator, shape
 
 # Relax operator (without prefix) → epilogue operator. Operands that are no tensors are handled by name below.
@@ -52,6 +52,7 @@ class _Reader:
         self.index = {param: i for i, param in enumerate(func.params)}
         self.weights = weights
         self.dtype = str(func.attrs[DTYPE]) if DTYPE in func.attrs else "float32"
+        self.integers = INTEGERS in func.attrs
         self.place = decode_place(func.attrs[PLACE])[1] if PLACE in func.attrs else None
         self.vectors: list[int] = []
         self.tensors: list[int] = []
@@ -82,6 +83,7 @@ class _Reader:
             spec = replace(spec, place=self.place)
         if isinstance(spec, ConvSpec):
             spec = replace(spec, weights="float32" if self.dtype.startswith(VALUES_OF) else self.dtype)
+            spec = replace(spec, integers=self.integers and spec.weights == "int8")
         return LayerReading(
             spec,
             data=(left,) if weighted else (left, right),

@@ -12,10 +12,18 @@ from ..schedules.tiles.panel import Panel
 Emit = Callable[[relax.Call], relax.Var]
 
 
-def assemble(emit: Emit, panel: Panel, bias: ir.Expr, taps: ir.Expr, vectors: Sequence[ir.Expr]) -> relax.Var:
-    """The panel of its rows: a bias and channel vectors float32[blocks, 1, block], weights float32[blocks, taps, block]."""
+def assemble(
+    emit: Emit, panel: Panel, bias: ir.Expr, taps: ir.Expr, vectors: Sequence[ir.Expr], least: int = 0
+) -> relax.Var:
+    """The panel of its rows: a bias and channel vectors float32[blocks, 1, block], weights float32[blocks, taps, block].
+
+    `least` is what inputs are at least, where they are packed.
+    """
     if panel.narrow:
         head = emit(op.concat([bias, *vectors], axis=1))
+        if panel.together > 1:
+            packed = f"pack_together.{panel.kept}.{panel.together}.{least - panel.lowest}"
+            return on_weights(emit, packed, panel.dtype, panel.shape, head, taps)
         return on_weights(emit, f"pack.{panel.kept}", panel.dtype, panel.shape, head, taps)
     parts = [bias, taps, *vectors]
     padding = panel.rows - 1 - panel.taps - panel.vectors

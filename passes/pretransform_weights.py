@@ -9,11 +9,13 @@ import tvm
 from tvm import relax
 
 from ..schedules import machines
+from ..schedules.integer.ways import runs_of as integer_runs
 from ..schedules.operators import concat
 from ..schedules.operators.concat import ConcatSpec
 from ..schedules.preparation import WeightForm
 from ..schedules.registry import Candidate
 from ..schedules.strassen.ways import HalvesTransform
+from ..schedules.tiles.panel import Panel
 from ..schedules.tiles.place import Place
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
 from ..schedules.tiles.tile import VectorUnit
@@ -174,6 +176,8 @@ class _Mutator(relax.PyExprMutator):
         if candidate.weight_transform is not None:
             weight = self._transform(weight, candidate.weight_transform)
         channels = panel.groups * panel.group_channels
+        if panel.together > 1:
+            weight = self._in_runs(weight, reading.spec, panel)
         lanes = relax.const(panel.channels().reshape(-1).astype(np.int64))
 
         def blocks(value: relax.Expr, count: int) -> relax.Expr:
@@ -197,7 +201,17 @@ class _Mutator(relax.PyExprMutator):
             per_channel = math.prod(shape(weight)) // channels
             taps = self._combine(blocks(weight, per_channel), candidate.block_transform, panel.taps)
         vectors = [vector(i) for i in reading.vectors]
-        return assemble(emit, panel, vector(reading.bias), taps, vectors)
+        return assemble(emit, panel, vector(reading.bias), taps, vectors, int(layer.attrs.get(names.INTEGERS, 0)))
+
+    def _in_runs(self, weight: relax.Expr, spec: ConvSpec, panel: Panel) -> relax.Var:
+        """Weights with zeros behind every run of products that lie together."""
+        op, emit = relax.op, self.builder_.emit
+        runs, run = integer_runs(spec, panel.together)
+        split = emit(op.reshape(weight, (spec.out_channels, runs, spec.taps // runs)))
+        if spec.taps < panel.taps:
+            missing = emit(op.zeros((spec.out_channels, runs, run - spec.taps // runs), "float32"))
+            split = emit(op.concat([split, missing], axis=2))
+        return split
 
     def _combine(self, weight: relax.Expr, transform: HalvesTransform, taps: int) -> relax.Var:
         """float32[blocks, taps, block] of weights float32[blocks, block, in]: sums of their quarters."""

@@ -109,8 +109,7 @@ class DirectEmitter:
 
     def _task(self, task, first, count) -> None:
         spec, panel = self.spec, self.panel
-        self.acc = Accumulators(self.tile.rows, self.pieces)
-        self.total = Accumulators(self.tile.rows, self.pieces) if spec.taps > _PARTIAL_TERMS else self.acc
+        self.acc, self.total = self._registers()
         offset = T.bind(task % count)
         part = T.bind(task // count)
         block = T.bind(first + offset)
@@ -121,6 +120,11 @@ class DirectEmitter:
         self.panel_at = T.bind(self.w.block_at(offset))
         self.image = T.bind(part // self.parts) if spec.batch > 1 else 0
         self._units(*self._part_of_units(part % self.parts if spec.batch > 1 else part))
+
+    def _registers(self) -> tuple[Accumulators, Accumulators]:
+        """Registers for what is added up, and for the total of long reductions."""
+        acc = Accumulators(self.tile.rows, self.pieces)
+        return acc, Accumulators(self.tile.rows, self.pieces) if self.spec.taps > _PARTIAL_TERMS else acc
 
     def _units(self, low, size) -> None:
         """Units [low, low + size) of the output: rows, or tiles of the only one."""

@@ -21,7 +21,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from .strassen.ways import HalvesTransform
-from .tiles.emit import flat, vector, zero
+from .tiles.emit import flat, spread, vector, zero
 from .tiles.panel import Panel
 from .tiles.panel_reader import PanelReader
 from .winograd.transforms import WeightTransform, weight_line
@@ -44,7 +44,10 @@ class WeightForm:
     def encode(self) -> str:
         """As text, for an attribute of the kernel."""
         kind = type(self.transform).__name__ if self.transform else None
-        return json.dumps([asdict(self.panel), self.kernel, self.in_channels, kind, asdict(self.transform) if kind else {}])
+        panel = asdict(self.panel)
+        if self.panel.together == 1:
+            del panel["together"], panel["lowest"]  # as they are where nothing else is said
+        return json.dumps([panel, self.kernel, self.in_channels, kind, asdict(self.transform) if kind else {}])
 
     @staticmethod
     def decode(text: str) -> WeightForm:
@@ -98,7 +101,9 @@ class Preparation:
 def eligible(stored: Panel, prepared: Panel) -> bool:
     """Whether there is a preparation between panels of one layer."""
     whole = all(panel.groups == 1 and panel.block <= panel.group_channels for panel in (stored, prepared))
-    return whole and prepared.kept in ("float32", stored.kept) and stored.vectors == prepared.vectors
+    alike = (stored.together, stored.lowest) == (prepared.together, prepared.lowest)
+    kept = prepared.kept == stored.kept or (prepared.kept == "float32" and prepared.together == 1)
+    return whole and alike and kept and stored.vectors == prepared.vectors
 
 
 def function(preparation: Preparation) -> tirx.PrimFunc:
@@ -165,6 +170,8 @@ class _Emitter:
         rows += [self.stored.channel(at, i, lane, lanes) for i in range(panel.vectors)]
         if panel.scaled:
             rows.append(self.stored.factor(at, lane, lanes))
+        if panel.together > 1:
+            rows += [self.stored.beginning(at, lane, lanes), spread(self.stored.offset(at), lanes)]
         for number, value in enumerate(rows):
             if panel.narrow:
                 each = 4 // panel.itemsize
@@ -189,6 +196,13 @@ class _Emitter:
         with T.serial(panel.block // self.lanes) as piece:
             channel = T.bind(piece * self.lanes)
             at, lane = self._source(channel)
+            if panel.together > 1:
+                each, lanes = panel.together, panel.together * self.lanes
+                with T.serial(panel.taps // each) as group:
+                    value = self.stored.buffer[vector(self.stored.weights_at(at, group * each) + lane * each, lanes)]
+                    place = self.target.weights_at(self.at, group * each) + channel * each
+                    T.buffer_store(self.prepared, value, [vector(place, lanes)])
+                return
             with T.serial(panel.taps) as tap:
                 if self.of.as_kept:
                     value = self.stored.buffer[vector(self.stored.weights_at(at, tap) + lane, self.lanes)]

@@ -12,6 +12,8 @@ from tvm import tirx
 from . import conv, depthwise, grouped, matmul, widened
 from .im2col import kernel as im2col_kernel
 from .im2col import ways as im2col
+from .integer import kernel as integer_kernel
+from .integer import ways as integer
 from .recurrent import kernel as recurrent_kernel
 from .recurrent import ways as recurrent
 from .recurrent.spec import RecurrentSpec
@@ -59,7 +61,7 @@ _WORTH_ITS_ERRORS = 0.85
 class Candidate:
     """One way to compute a layer."""
 
-    family: str  # "direct", "depthwise", "grouped", "gemv", "im2col_gemm", "matmul", "strassen", "winograd"
+    family: str  # "direct", "depthwise", "grouped", "gemv", "im2col_gemm", "integer", "matmul", "strassen", "winograd"
     tile: Tile
     panel: Panel | None  # shape of the packed weights; None without weights
     scratch_nbytes: int
@@ -90,7 +92,14 @@ def candidates(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> tuple[Candidate
 
 
 def conv_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
-    """Kernels for a convolution or fully connected layer; the first needs no scratch."""
+    """Kernels for a convolution or fully connected layer, the first with the least scratch.
+
+    Where integer arithmetic is faster there are no others: all of its kernels take weights in one form, which others do not.
+    """
+    return integer_candidates(spec, unit) or _float_candidates(spec, unit)
+
+
+def _float_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
     if spec.depthwise:
         block = min(_DEPTHWISE_VECTORS * unit.width, spec.out_channels)
         tile = Tile(min(_depthwise_rows(spec, unit), spec.out_width), block)
@@ -152,6 +161,33 @@ def widened_candidates(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> list[Can
             rows=None,
         )
     ]
+
+
+def integer_candidates(spec: ConvSpec, unit: VectorUnit) -> list[Candidate]:
+    """Kernels in integer arithmetic, if there are some and the fastest of them is faster than float32."""
+    offered = [integer_candidate(way, unit) for way in integer.ways(spec, unit)]
+    others = _float_candidates(spec, unit) if offered else []
+    return offered if _least_work(offered) < _least_work(others) else []
+
+
+def _least_work(offers: list[Candidate]) -> float:
+    return min((candidate.work for candidate in offers), default=math.inf)
+
+
+def integer_candidate(way: integer.Integer, unit: VectorUnit) -> Candidate:
+    """A way to compute a layer in integer arithmetic."""
+    return Candidate(
+        "integer",
+        way.tile,
+        way.panel,
+        way.scratch_nbytes,
+        way.work,
+        lambda: integer_kernel.kernel(way, unit.width),
+        variant=str(way),
+        scratch=way.scratch,
+        rows=row_kernel(way.spec, unit.width, "integer", way.tile, way),
+        in_place=way.spec.out_channels % way.tile.channels == 0,
+    )
 
 
 def grouped_tile(spec: ConvSpec, unit: VectorUnit) -> Tile:

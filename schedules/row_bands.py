@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from tvm import tirx
 
 from . import conv, depthwise, grouped
+from .integer import kernel as integer_kernel
+from .integer.ways import Integer
 from .operators import concat, pool
 from .operators.concat import ConcatSpec
 from .operators.pool import PoolSpec
@@ -56,11 +58,15 @@ class RowKernel:
     vector_width: int
     family: str = ""  # of a convolution's kernel
     tile: Tile | None = None  # of a convolution's kernel
-    blocking: tuple[int, ...] = ()  # of a Winograd kernel: m, groups, chunk, slots, threads of Winograd
+    blocking: tuple[int | str, ...] = ()  # as `_blocking` says
 
     @property
-    def way(self) -> Winograd | None:
-        """What a Winograd kernel is made from."""
+    def way(self) -> Winograd | Integer | None:
+        """What a kernel of Winograd's algorithm, or in integer arithmetic, is made from."""
+        if self.family == "integer":
+            rows, slots, instruction = self.blocking
+            way = Integer(self.spec, self.tile, 1, slots, instruction)
+            return replace(way, parts=math.ceil(way.units / rows))
         if self.family != "winograd":
             return None
         m, *blocking = self.blocking
@@ -109,7 +115,8 @@ class RowKernel:
     def build(self) -> tirx.PrimFunc:
         """The kernel's code, with the parameters of the kernel for the whole layer."""
         if self.way is not None:
-            return winograd_kernel.kernel(self.way, self.vector_width)
+            family = integer_kernel if self.family == "integer" else winograd_kernel
+            return family.kernel(self.way, self.vector_width)
         if isinstance(self.spec, ConvSpec):
             return _CONVOLUTIONS[self.family](self.spec, self.tile, self.vector_width)
         family = pool if isinstance(self.spec, PoolSpec) else concat
@@ -118,8 +125,9 @@ class RowKernel:
     def encode(self) -> str:
         """As text, for an attribute in the IR."""
         fields = asdict(self)
-        if fields["spec"].get("weights") == "float32":
-            del fields["spec"]["weights"]  # as it is where nothing else is said
+        for name, usual in (("weights", "float32"), ("integers", False)):
+            if fields["spec"].get(name) == usual:
+                del fields["spec"][name]  # as it is where nothing else is said
         return json.dumps([type(self.spec).__name__, fields])
 
     @staticmethod
@@ -148,14 +156,15 @@ class RowKernel:
 
 
 def row_kernel(
-    spec: object, vector_width: int, family: str = "", tile: Tile | None = None, way: Winograd | None = None
+    spec: object, vector_width: int, family: str = "", tile: Tile | None = None, way: Winograd | Integer | None = None
 ) -> RowKernel | None:
     """How a kernel computes bands of rows; None if it cannot: other families, several images, a single row.
 
-    `way` is what a Winograd kernel is made from; pairs of pixels, which it may take, are cut from the first row on.
+    `way` is what a kernel of Winograd's algorithm, or in integer arithmetic, is made from; pairs of pixels, which Winograd's may
+    take, are cut from the first row on.
     """
     if isinstance(spec, ConvSpec):
-        able = spec.batch == 1 and (family in _CONVOLUTIONS or (way is not None and way.stride == 1))
+        able = spec.batch == 1 and (family in _CONVOLUTIONS or (way is not None and getattr(way, "stride", 1) == 1))
         # The rows of what it writes to must be those of the result.
         able = able and spec.y_shape[:3] == spec.out_shape[:3] and len(spec.y_shape) == 4
     elif isinstance(spec, PoolSpec):
@@ -166,9 +175,15 @@ def row_kernel(
         able = False
     if not able:
         return None
-    blocking = (way.m, way.groups, way.chunk, way.slots, way.threads) if way else ()
-    kernel = RowKernel(spec, vector_width, family, tile, blocking)
+    kernel = RowKernel(spec, vector_width, family, tile, _blocking(way))
     return kernel if kernel.out_rows > 1 else None
+
+
+def _blocking(way: Winograd | Integer | None) -> tuple[int | str, ...]:
+    """Of a Winograd kernel m, groups, chunk, slots and threads; in integer arithmetic units of a part, slots, the instruction."""
+    if isinstance(way, Integer):
+        return (math.ceil(way.units / way.parts), way.slots, way.instruction)
+    return (way.m, way.groups, way.chunk, way.slots, way.threads) if way else ()
 
 
 def _shrunk(way: Winograd) -> Winograd:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from . import conv, grouped
 from .im2col import ways as im2col
+from .integer import ways as integer
 from .recurrent.spec import RecurrentSpec
 from .registry import (
     WINOGRAD_KINDS,
@@ -22,6 +23,8 @@ from .registry import (
     direct_candidate,
     grouped_tile,
     im2col_candidate,
+    integer_candidate,
+    integer_candidates,
     matmul_candidate,
     recurrent_candidates,
     strassen_candidate,
@@ -77,6 +80,9 @@ def _more(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> Iterator[Candidate]:
         for tile in _tiles(spec.m, spec.n, unit, _MOST_VECTORS):
             yield matmul_candidate(spec, tile, unit)
         return
+    if integer_candidates(spec, unit):
+        yield from _more_integer(spec, unit)
+        return
     if grouped.eligible(spec, unit):
         default = grouped_tile(spec, unit)
         tiles = [replace(default, rows=rows) for rows in range(1, min(_MOST_GROUPED_ROWS, spec.out_width) + 1)]
@@ -98,6 +104,13 @@ def _more(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> Iterator[Candidate]:
         yield strassen_candidate(way, unit)
     for way in _im2col_ways(spec, unit):
         yield im2col_candidate(way, unit)
+
+
+def _more_integer(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
+    (offered, *_) = integer.ways(spec, unit)
+    for tile in _tiles(offered.seen.out_width, spec.out_channels, unit, _MOST_VECTORS):
+        for way in dict.fromkeys(integer.of_tile(spec, unit, tile, least=least) for least in (False, True)):
+            yield integer_candidate(way, unit)
 
 
 def _tiles(width: int, channels: int, unit: VectorUnit, most_vectors: int) -> list[Tile]:

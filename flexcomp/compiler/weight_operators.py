@@ -121,10 +121,12 @@ def signed_sums(signs: np.ndarray, operands: np.ndarray) -> np.ndarray:
 
 
 def _narrowed(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
-    """What PretransformWeights and SliceEmbeddings call: flexcomp.(pack|round|rows).KEPT."""
+    """What passes call: flexcomp.(pack|round|rows).KEPT, and flexcomp.pack_together.KEPT.4.OFFSET."""
     function, *operands = call.args
-    _, what, name = function.global_symbol.split(".")
+    _, what, name, *numbers = function.global_symbol.split(".")
     given = [making.rows(operand, first, end) for operand in operands]
+    if what == "pack_together":
+        return narrow_panel.pack_together(*given, name, shape(call)[1], *map(int, numbers))
     if what == "pack":
         return narrow_panel.pack(*given, name, shape(call)[1])
     return (narrow_panel.rounded if what == "round" else narrow_panel.pack_rows)(*given, name)

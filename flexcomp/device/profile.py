@@ -150,7 +150,7 @@ class DeviceProfile:
 # Kernels that combine or copy their input before they multiply, in every call; and what that takes for each byte of it, in
 # operations. Medians on one Zen 4 core, layers of VGG-19, ResNet-152 and ViT-B/16 called in two to eight slices: 30 to 80 us for
 # a megabyte of input by Strassen's sums, 80 to 340 by Winograd's transform, 130 to 500 where columns are copied.
-_PREPARING_FLOPS = {"strassen": 5.0, "winograd": 20.0, "im2col_gemm": 30.0}
+_PREPARING_FLOPS = {"strassen": 5.0, "winograd": 20.0, "im2col_gemm": 30.0, "integer": 2.0}
 
 # What preparing a byte of weights takes where it was not measured, as bytes that memory gives: transforms of 3×3 weights and
 # sums of quarters made 10 to 13 GB/s on one Zen 4 core.

@@ -52,6 +52,13 @@ _FEATURE_NAMES = {"x86": _X86_FEATURES, "aarch64": _AARCH64_FEATURES, "arm": _AR
 
 # x86 cores that compute 512 bits in two halves: one multiply-add in each cycle, in which two operands can be loaded.
 _HALVES = ("znver4",)
+# What adds up products of integers, the fastest first: architecture, float32 values in a register, instruction, features.
+_DOTS = (
+    ("x86", 16, "vpdpbusd", {"avx512_vnni", "avx512vl"}),
+    ("x86", 8, "vpdpbusd", {"avx_vnni"}),
+    ("x86", 8, "vpmaddwd", {"avx2"}),
+    ("aarch64", 4, "sdot", {"asimddp"}),
+)
 # Sums in flight where the CPU is not known: as many as the widest of AArch64 wants.
 _IN_FLIGHT = 16
 
@@ -93,10 +100,16 @@ class CompileTarget:
             return Gpu.of(self.gpu)
         if self.arch != "aarch64":
             spare_loads = self.vector_width == 16 and self.tvm_target.attrs.get("mcpu") in _HALVES
-            return VectorUnit(self.vector_width, self.vector_registers, spare_loads=spare_loads)
+            return VectorUnit(self.vector_width, self.vector_registers, spare_loads=spare_loads, dots=self._dots)
         core = CORES.get(self.tvm_target.attrs.get("mcpu"))
         in_flight = core.in_flight if core else _IN_FLIGHT
-        return VectorUnit(self.vector_width, self.vector_registers, by_lane=True, in_flight=in_flight)
+        return VectorUnit(self.vector_width, self.vector_registers, by_lane=True, in_flight=in_flight, dots=self._dots)
+
+    @property
+    def _dots(self) -> str:
+        """The instruction for its widest vectors that adds up products of integers faster than float32 is; none: empty."""
+        own = self.arch, self.vector_width
+        return next((name for *kind, name, needed in _DOTS if tuple(kind) == own and needed <= {*self.features}), "")
 
     def __str__(self) -> str:
         return self._text

@@ -87,10 +87,12 @@ def flat(buffer, extent: int, dtype: str = "float32"):
 class Accumulators:
     """A register tile: `rows` × `pieces` vectors. Buffers this small become registers once loops are unrolled."""
 
+    dtype = "float32"
+
     def __init__(self, rows: int, pieces: list[tuple[int, int]]) -> None:
         self.pieces = pieces
         lanes = pieces[-1][0] + pieces[-1][1]
-        self._rows = [T.alloc_buffer((lanes,), "float32", scope="global") for _ in range(rows)]
+        self._rows = [T.alloc_buffer((lanes,), self.dtype, scope="global") for _ in range(rows)]
 
     def fill(self, rows: int, value: Callable[[int, int], tirx.Expr]) -> None:
         """Set every vector of the first `rows` rows to `value(start, lanes)`."""
@@ -113,11 +115,19 @@ class Accumulators:
         """Add `left(row, start, lanes) * right(start, lanes)`."""
         for row in rows:
             for start, lanes in self.pieces:
-                self.add_to(row, start, lanes, left(row, start, lanes) * right(start, lanes))
+                self.add_product(row, start, lanes, left(row, start, lanes), right(start, lanes))
+
+    def add_product(self, row: int, start: int, lanes: int, left: tirx.Expr, right: tirx.Expr) -> None:
+        """Add `left * right` to one vector."""
+        self.add_to(row, start, lanes, left * right)
 
     def add_to(self, row: int, start: int, lanes: int, value: tirx.Expr) -> None:
         """Add to one vector."""
-        T.buffer_store(self._rows[row], self.get(row, start, lanes) + value, [vector(start, lanes)])
+        self.assign_to(row, start, lanes, self.get(row, start, lanes) + value)
+
+    def assign_to(self, row: int, start: int, lanes: int, value: tirx.Expr) -> None:
+        """Set one vector."""
+        T.buffer_store(self._rows[row], value, [vector(start, lanes)])
 
     def add(self, rows: int, other: Accumulators) -> None:
         """Add the first `rows` rows of another tile of the same shape."""

@@ -50,7 +50,7 @@ def reduce(
             for start, lanes in acc.pieces:
                 vector = T.bind(right(step + lane, start, lanes))
                 for row in rows:
-                    acc.add_to(row, start, lanes, tirx.Shuffle([factors[row]], [lane] * lanes) * vector)
+                    acc.add_product(row, start, lanes, tirx.Shuffle([factors[row]], [lane] * lanes), vector)
     if rest != 0:
         _broadcast(acc, rows, (count // depth * depth, count), left, right)
 

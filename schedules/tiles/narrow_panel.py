@@ -28,6 +28,20 @@ class OutOfRangeError(ValueError):
     """Weights that a type does not have."""
 
 
+def pack_together(head: np.ndarray, taps: np.ndarray, dtype: str, rows: int, together: int, offset: int) -> np.ndarray:
+    """As `pack`, for products of `together` taps at a time with inputs that are packed less `offset`."""
+    narrow, scale = _narrowed(taps, dtype, axis=1)
+    blocks, count, block = taps.shape
+    begin = np.int32(offset) * narrow.sum(axis=1, keepdims=True, dtype=np.int32)
+    less = np.full((blocks, 1, block), offset, np.float32)
+    bits = np.concatenate([head, scale, begin.view(np.float32), less], axis=1).view(narrow.dtype).reshape(blocks, -1, block)
+    panel = np.zeros((blocks, rows, block), narrow.dtype)
+    panel[:, : bits.shape[1]] = bits
+    lanes = narrow.reshape(blocks, count // together, together, block).swapaxes(2, 3)
+    panel[:, bits.shape[1] : bits.shape[1] + count] = lanes.reshape(blocks, count, block)
+    return panel
+
+
 def pack(head: np.ndarray, taps: np.ndarray, dtype: str, rows: int) -> np.ndarray:
     """A panel, dtype[blocks, rows, block], of its float32 rows [blocks, head, block] and weights [blocks, taps, block].
 

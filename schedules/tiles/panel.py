@@ -10,6 +10,9 @@ A panel of a narrow type begins with all its float32 rows, as bits, and has noth
                               weights                                                     the narrow type, [taps, block]
                               zero padding
 
+Where a kernel multiplies `together` taps of a lane at once, they lie together, [taps / together, block, together], and two
+more rows of 32 bits stand in front of them: what sums start from, int32, and what inputs are less than as they are packed.
+
 A group whose channels are no multiple of the block ends in a block that overlaps the one before it: both
 compute the same values for the channels they share, so that no store needs a mask.
 """
@@ -41,6 +44,8 @@ class Panel:
     taps: int
     vectors: int  # channel vectors of the epilogue
     kept: str = "float32"  # what weights are kept as: one of WEIGHT_DTYPES, or SCALED_BFLOAT16
+    together: int = 1  # taps of an output channel that lie together
+    lowest: int = 0  # that packed inputs are, where taps lie together
 
     @property
     def blocks_per_group(self) -> int:
@@ -71,7 +76,7 @@ class Panel:
     @property
     def head(self) -> int:
         """Rows of float32 in front of the weights."""
-        return 1 + self.vectors + self.scaled if self.narrow else 1
+        return 1 + self.vectors + self.scaled + 2 * (self.together > 1) if self.narrow else 1
 
     @property
     def first_tap(self) -> int:

@@ -45,7 +45,15 @@ class PanelReader:
 
     def factor(self, at, start, lanes: int) -> tirx.Expr:
         """The scale of channels whose weights have one."""
-        return self._wide(at, self.panel.head - 1, start, lanes)
+        return self._wide(at, 1 + self.panel.vectors, start, lanes)
+
+    def beginning(self, at, start, lanes: int) -> tirx.Expr:
+        """What sums of integers start from, int32."""
+        return tirx.reinterpret(_of("int32", lanes), self._wide(at, 2 + self.panel.vectors, start, lanes))
+
+    def offset(self, at) -> tirx.Expr:
+        """What is subtracted from inputs that are packed."""
+        return self._wide(at, 3 + self.panel.vectors, 0, 1)
 
     def bias(self, at, start, lanes: int) -> tirx.Expr:
         if self.panel.narrow:
@@ -70,9 +78,9 @@ class PanelReader:
         return widened(value, self.panel.dtype, lanes) if self.panel.narrow else value
 
     def fetch_ahead(self, index) -> None:
-        """Ask for weights that a loop over taps reads later, which is at the tap that begins at element `index`."""
+        """Ask for weights that a loop over taps reads later, which is at the taps that begin at element `index`."""
         ahead = index + _AHEAD_NBYTES // self.panel.itemsize
-        for start in range(0, self.panel.block, _LINE_NBYTES // self.panel.itemsize):
+        for start in range(0, self.panel.together * self.panel.block, _LINE_NBYTES // self.panel.itemsize):
             T.evaluate(prefetch_line(self.buffer, ahead + start, level=2))
 
     def widen(self, at, count, target: tirx.Buffer, place) -> None:

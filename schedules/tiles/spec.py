@@ -29,6 +29,7 @@ class ConvSpec:
     epilogue: Epilogue = IDENTITY
     place: Place | None = field(default=None, repr=False)  # of the result, if it is a part of a tensor
     weights: str = field(default="float32", repr=False)  # what weights are kept as, where they lie as they are (panel.py)
+    integers: bool = field(default=False, repr=False)  # the input holds integers, of which 8 bits have all, and 0
 
     @property
     def out_shape(self) -> tuple[int, ...]:
@@ -151,4 +152,6 @@ Spec = ConvSpec | MatmulSpec  # of a layer that has a choice of kernels
 def identity(spec: Spec) -> str:
     """What tells layers apart whose kernels take different times; layers that lie elsewhere are the same."""
     kept = spec.weights if isinstance(spec, ConvSpec) else "float32"
-    return repr(spec) if kept == "float32" else f"{spec!r} {kept}"
+    if kept == "float32":
+        return repr(spec)
+    return f"{spec!r} {kept} times integers" if spec.integers else f"{spec!r} {kept}"

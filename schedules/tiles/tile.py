@@ -18,6 +18,7 @@ class VectorUnit:
     in_flight: int = 8  # cycles a multiply-add's result takes to arrive, times those issued in a cycle
     threads: int = 1
     spare_loads: bool = False  # every multiply-add can load its broadcast factor itself and delays no other load
+    dots: str = ""  # the instruction that adds products of integers to each lane: one of DOTS in schedules/tiles/dot.py
 
 
 @dataclass(frozen=True)

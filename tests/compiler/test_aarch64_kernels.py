@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import flexcomp
 from benchmarks.networks.decoding import Sizes, gpt2_decoder
@@ -102,6 +103,36 @@ def test_weights_of_16_and_8_bits(kernels, tmp_path):
     assert report["arena_bytes"] <= report["budget_bytes"]
     found = np.load(runner.output_file(tmp_path, model.graph.output[0].name))
     np.testing.assert_allclose(found, expected, atol=2e-5 * abs(expected).max())
+
+
+def test_sums_of_integers(tmp_path):
+    """ConvInteger and MatMulInteger by dot products: padding, strides, columns that are joined, blocks that overlap."""
+    rng, info, node = np.random.default_rng(0), helper.make_tensor_value_info, helper.make_node
+    x, row = rng.integers(0, 256, (1, 13, 9, 11)).astype(np.uint8), rng.integers(0, 256, (5, 70)).astype(np.uint8)
+    kernels = {
+        "pointwise": ((20, 13, 1, 1), {}), "strided": ((9, 13, 1, 1), {"strides": [2, 3]}),
+        "padded": ((24, 13, 3, 3), {"pads": [1, 2, 0, 1]}), "dilated": ((12, 13, 2, 3), {"dilations": [2, 2], "strides": [1, 2]}),
+    }  # fmt: skip
+    weights = {name: rng.integers(-128, 128, shape).astype(np.int8) for name, (shape, _) in kernels.items()}
+    weights["matrix"] = rng.integers(-128, 128, (70, 33)).astype(np.int8)
+    nodes = [node("ConvInteger", ["x", name, "zero"], [f"{name}_y"], **kernels[name][1]) for name in kernels]
+    nodes.append(node("MatMulInteger", ["row", "matrix"], ["matrix_y"]))
+    constants = [numpy_helper.from_array(np.asarray(v), n) for n, v in {**weights, "zero": np.uint8(117)}.items()]
+    made = [info(one.output[0], TensorProto.INT32, None) for one in nodes]
+    given = [info("x", TensorProto.UINT8, x.shape), info("row", TensorProto.UINT8, row.shape)]
+    model = helper.make_model(
+        helper.make_graph(nodes, "integers", given, made, constants), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    artifact = flexcomp.build(model, target="raspberry-pi-5", progress=False)
+    assert [layer.implementation.split()[0] for layer in artifact.program.layers].count("integer") >= len(nodes)
+    artifact.export_library(tmp_path / "integers.so")
+    for name, value in (("x", x), ("row", row)):
+        np.save(tmp_path / f"{name}.npy", value)
+    files = {name: tmp_path / f"{name}.npy" for name in ("x", "row")}
+    runner.run(tmp_path / "integers.so", inputs=files, output_dir=tmp_path, emulator=emulated())
+    wanted = ReferenceEvaluator(model).run(None, {"x": x, "row": row})
+    for one, want in zip(nodes, wanted, strict=True):
+        np.testing.assert_array_equal(np.load(runner.output_file(tmp_path, one.output[0])), want, err_msg=one.output[0])
 
 
 def _kept_nodes(model: onnx.ModelProto) -> set[str]:

@@ -12,12 +12,14 @@ import pytest
 import flexcomp
 from benchmarks.networks.graph import Graph
 from benchmarks.quantised.models import WAYS, Way, output_step, quantise
+from flexcomp.device import resolve_target
 from flexcomp.runtime import runner
 
 from .test_aarch64_kernels import emulated, needs_emulator
 from .test_weight_types import stored
 
 IMAGE = (1, 3, 26, 26)
+WITHOUT_DOTS = "llvm -mcpu=x86-64-v3 -mattr=-avx2"
 GENERIC = ["divide+3", "sum", "multiply+2"]  # the input is rounded; the average is a sum and a factor
 
 
@@ -54,12 +56,17 @@ def counted(found: np.ndarray, model: onnx.ModelProto) -> np.ndarray:
     return np.rint(found / output_step(model)).astype(int)
 
 
+def families(artifact: flexcomp.Artifact) -> set[str]:
+    return {layer.implementation.partition(" ")[0] for layer in artifact.program.layers}
+
+
+@pytest.mark.parametrize("target", ["native", "llvm -mcpu=x86-64-v3", WITHOUT_DOTS])
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_outputs_are_those_of_onnx_runtime(way):
-    model = quantised(way)
-    artifact = flexcomp.build(model, threads=1, kernels="fastest", budget="0.9", progress=False)
-    kinds = {layer.implementation.partition(" ")[0] for layer in artifact.program.layers}
-    assert {"winograd", "depthwise"} <= kinds
+def test_outputs_are_those_of_onnx_runtime(way, target):
+    """In integer arithmetic, where this processor has it, and in float32."""
+    model, has_dots = quantised(way), resolve_target(target).vector_unit.dots != ""
+    artifact = flexcomp.build(model, target=target, threads=1, kernels="fastest", budget="0.9", progress=False)
+    assert {"depthwise", "integer" if has_dots else "winograd"} <= families(artifact)
     for budget in ("min", "0.9", "1.0"):
         with artifact.session(budget=budget) as session:
             for seed in (5, 6):
@@ -77,11 +84,24 @@ def test_between_layers_nothing_is_converted(way, tmp_path):
     assert [layer.op for layer in whole if layer.implementation == "generic"] == GENERIC
 
 
+def test_budgets_are_as_small_as_in_float32():
+    """But for a page: layers of integers are computed in bands, with scratch for the rows of a band."""
+    found = {}
+    for target in ("llvm -mcpu=znver4", "llvm -mcpu=znver4 -mattr=-avx512vnni"):
+        artifact = flexcomp.build(quantised(WAYS[-1]), target=target, threads=1, budget="min", progress=False)
+        banded = {layer.implementation.split()[0] for layer in artifact.program.layers if "[" in layer.name}
+        found[target] = artifact.program.rungs[0].budget, banded
+    (with_dots, banded), (without, _) = found.values()
+    assert "integer" in banded
+    assert with_dots <= without + 4096
+
+
 @needs_emulator
 @pytest.mark.parametrize("kernels", ["smallest", "fastest"])
 def test_on_arm(kernels, tmp_path):
     model = quantised(WAYS[-1])
     artifact = flexcomp.build(model, target="raspberry-pi-5", budget="0.7", kernels=kernels, progress=False)
+    assert "integer" in families(artifact)
     artifact.export_library(tmp_path / "network.so")
     np.save(tmp_path / "x.npy", image(5)["x"])
     want = wanted(model, image(5))

@@ -162,3 +162,29 @@ def test_scaling_that_others_read_stays():
 
     after = FuseLayers()(network({"x": IMAGE, "r": IMAGE}, {"w": (16, 1, 1, 16)}, body))
     assert calls(after) == ["relax.multiply", "layer_conv2d", "relax.concat"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "known"),
+    [(0, 255, 0), (-117, 138, -117), (-128, 127, -128), (-1, 255, None), (1, 256, None), (-300, -45, None), (-9.5, 9, None)],
+)
+def test_layers_know_that_their_input_holds_integers(low, high, known):
+    """Of which 8 bits have all, and 0: whatever moved them since they were rounded. Only narrow weights are told."""
+
+    def body(emit, x, w):
+        y = emit(op.clip(emit(op.round(x)), low, high))
+        return conv(emit(op.nn.max_pool2d(y, (2, 2), layout="NHWC")), w)
+
+    for kept, told in (("int8", True), ("float32", False)):
+        after = FuseLayers(lambda names, weight, kept=kept: kept)(network({"x": IMAGE}, {"w": (16, 1, 1, 16)}, body))
+        (func,) = (func for gv, func in after.functions_items() if gv.name_hint.startswith("layer_"))
+        assert func.attrs.get("flexcomp.integers") == known
+        assert layer(after).spec.integers == (told and known is not None)
+
+
+def test_numbers_that_are_not_rounded_are_no_integers():
+    def body(emit, x, w):
+        return conv(emit(op.clip(x, 0, 255)), w)
+
+    after = FuseLayers(lambda names, weight: "int8")(network({"x": IMAGE}, {"w": (16, 1, 1, 16)}, body))
+    assert not layer(after).spec.integers

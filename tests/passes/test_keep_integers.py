@@ -78,7 +78,8 @@ def test_fractions_are_converted(apply):
     def body(emit, x):
         return op.astype(emit(op.astype(emit(op.clip(x, 0.0, 255.0)), "uint8")), "float32")
 
-    assert after(apply, lambda emit, x: op.round(emit(body(emit, x)))) == ["clip", "astype", "astype", "round"]
+    # What was 8 bits wide is not rounded, though.
+    assert after(apply, lambda emit, x: op.round(emit(body(emit, x)))) == ["clip", "astype", "astype"]
 
 
 def test_integers_are_not_rounded_again(apply):

@@ -34,12 +34,17 @@ def pack(
     bias: np.ndarray,
     vectors: list[np.ndarray] = (),
     combine: HalvesTransform | None = None,
+    least: int = 0,
 ) -> np.ndarray:
-    """The panel of weights OHWI; rows that nothing may read are NaN."""
+    """The panel of weights OHWI; rows that nothing may read are NaN. `least` is that of inputs that are packed."""
     lanes = panel.channels()
     if panel.narrow:
         taps = w.reshape(len(bias), -1)[lanes].transpose(0, 2, 1)
-        return narrow_panel.pack(np.stack([v[lanes] for v in (bias, *vectors)], axis=1), taps, panel.kept, panel.rows)
+        head = np.stack([v[lanes] for v in (bias, *vectors)], axis=1)
+        if panel.together > 1:
+            offset = least - panel.lowest
+            return narrow_panel.pack_together(head, taps, panel.kept, panel.rows, panel.together, offset)
+        return narrow_panel.pack(head, taps, panel.kept, panel.rows)
     packed = np.full(panel.shape, np.nan, "f4")
     packed[:, 0] = bias[lanes]
     blocks = w.reshape(len(bias), -1)[lanes]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tvm
 
-from flexcomp.schedules.preparation import Preparation, eligible, function
+from flexcomp.schedules.preparation import Preparation, WeightForm, eligible, function
 from flexcomp.schedules.registry import matmul_candidates
 from flexcomp.schedules.strassen.ways import HalvesTransform
 from flexcomp.schedules.tiles import narrow_panel
@@ -22,6 +22,8 @@ CLOSE = 1e-6  # of the largest element
 
 def panel_of(weights: np.ndarray, vectors: np.ndarray, panel: Panel, transform=None) -> np.ndarray:
     """OHWI weights and float32[1 + vectors, out] in a panel."""
+    if panel.together > 1:
+        return pack(panel, weights, vectors[0], list(vectors[1:]), least=-77)
     if isinstance(transform, HalvesTransform):
         return pack(panel, weights, vectors[0], list(vectors[1:]), transform)
     return pack(panel, transform.apply(weights) if transform else weights, vectors[0], list(vectors[1:]))
@@ -50,6 +52,11 @@ def transformed(transform, out: int, block: int, in_channels: int, kernel, kept:
     return Preparation(stored, prepared, kernel, in_channels, transform)
 
 
+def of_integers(out: int, block: int, wanted: int, vectors: int, lowest: int = 0) -> Preparation:
+    stored, prepared = (Panel(1, out, one, 36, vectors, "int8", 4, lowest) for one in (block, wanted))
+    return Preparation(stored, prepared, (1, 1), 36)
+
+
 NARROW = ("float16", "bfloat16", "int8", SCALED_BFLOAT16)
 CASES = [
     *((f"winograd {t.m}", transformed(t, 96, 48, 5, (3, 3), "float32")) for t in WINOGRAD),
@@ -58,6 +65,8 @@ CASES = [
     *((f"strassen {n}", transformed(HalvesTransform(n), 128, 64 * n, 32, (1, 1), "float32", 0)) for n in (1, 2)),
     *((f"wider, {kept}", transformed(None, 96, 48, 9, (1, 1), kept, 2)) for kept in ("float32", "float16", "int8")),
     *((f"of {kept}", transformed(WINOGRAD[1], 64, 16, 3, (3, 3), kept)) for kept in NARROW),
+    ("integers, wider", of_integers(96, 32, 48, 2)),
+    ("integers, overlapping", of_integers(40, 24, 16, 0, -128)),
     ("a last block that overlaps", transformed(WINOGRAD[0], 72, 16, 4, (3, 3), "float32")),
     ("odd channels", transformed(WINOGRAD[0], 37, 16, 2, (3, 3), "float32")),
 ]  # fmt: skip
@@ -112,3 +121,16 @@ def test_what_cannot_be_prepared():
     assert not eligible(replace(panel, block=128), panel)
     assert not eligible(panel, replace(panel, kept="float16"))
     assert not eligible(replace(panel, vectors=1), panel)
+    together = replace(panel, taps=12, kept="int8", together=4)
+    assert eligible(together, replace(together, block=16))
+    assert not eligible(together, replace(together, together=1))
+    assert not eligible(together, replace(together, kept="float32", together=1))
+    assert not eligible(together, replace(together, lowest=-128))
+
+
+def test_forms_read_back():
+    """And say nothing of integer arithmetic where there is none: what kernels are called depends on it."""
+    panel = Panel(1, 64, 32, 12, 1, "int8")
+    for form in (WeightForm(panel, (1, 1), 12), WeightForm(replace(panel, together=4, lowest=-128), (1, 1), 12)):
+        assert WeightForm.decode(form.encode()) == form
+        assert ("together" in form.encode()) == (form.panel.together > 1)

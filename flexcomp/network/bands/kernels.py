@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from flexcomp.program import Layer, ScratchArg, TensorType, ValueArg
+from flexcomp.program import Arg, Layer, ScratchArg, TensorType, ValueArg
 from flexcomp.schedules.row_bands import RowKernel
 
 from ..lowered import Lowered, align
@@ -37,17 +37,20 @@ def other_kernels(
             yield Band(band.base, band.rows, layer, work, len(lowered.layers) + index, at), kernel
 
 
+def with_scratch_of(kernel: RowKernel, args: Sequence[Arg]) -> tuple[tuple[Arg, ...], int]:
+    """A layer's operands with the scratch of another kernel, and the bytes of that."""
+    scratch = iter(TensorType(shape, "float32") for shape in kernel.scratch)
+    changed, end = [], 0
+    for arg in args:
+        if isinstance(arg, ScratchArg):
+            arg = ScratchArg(end, next(scratch))
+            end += align(arg.type.nbytes)
+        changed.append(arg)
+    return tuple(changed), end
+
+
 def _on_rows(layer: Layer, band: Layer, kernel: RowKernel) -> Layer:
     """A layer with the values of a band of it, and the scratch of the kernel."""
     values = iter(arg for arg in band.args if isinstance(arg, ValueArg))
-    scratch = iter(TensorType(shape, "float32") for shape in kernel.scratch)
-    args, end = [], 0
-    for arg in layer.args:
-        if isinstance(arg, ValueArg):
-            args.append(next(values))
-        elif isinstance(arg, ScratchArg):
-            args.append(ScratchArg(end, next(scratch)))
-            end += align(args[-1].type.nbytes)
-        else:
-            args.append(arg)
-    return replace(layer, description=band.description, args=tuple(args), scratch_nbytes=end, flops=band.flops)
+    args, end = with_scratch_of(kernel, [next(values) if isinstance(arg, ValueArg) else arg for arg in layer.args])
+    return replace(layer, description=band.description, args=args, scratch_nbytes=end, flops=band.flops)

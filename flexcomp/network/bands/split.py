@@ -17,6 +17,10 @@ from flexcomp.schedules.row_bands import RowKernel, Rows
 
 from ..lowered import Lowered, align
 from ..variants import Band
+from .kernels import with_scratch_of
+
+# Families whose scratch is as large as what bands save: they compute bands beside smaller kernels only (`kernels.py`).
+_LARGE = ("winograd",)
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ def chain_of(lowered: Lowered, start: int, stop: int) -> Chain | None:
         values = [arg for arg in layer.args if isinstance(arg, ValueArg)]
         written = [arg for arg in values if arg.written]
         whole = all(_is_image(arg, lowered.values) for arg in values)
-        if kernel is None or not whole or len(written) != 1 or layer.scratch_nbytes:
+        if kernel is None or not whole or len(written) != 1 or kernel.family in _LARGE:
             return None
         operands = [arg for arg in values if not arg.written]
         read.update(arg.value for arg in operands)
@@ -218,14 +222,16 @@ class BandBook:
                 needed = link.kernel.needed(own, operand)
                 args.append(ValueArg(value, _of_rows(arg.type, needed), False, chain.offset(rows, position, operand)))
                 operand += 1
-        key = (link.layer, own, tuple(args))
+        args, scratch_nbytes = with_scratch_of(kernel, args)
+        key = (link.layer, own, args)
         if key not in self._band_at:
             layer = replace(
                 base,
                 name=self._name(f"{base.name}{own}"),
                 kernel=self._symbol(base.kernel, kernel),
                 description=str(kernel.spec),
-                args=tuple(args),
+                args=args,
+                scratch_nbytes=scratch_nbytes,
                 flops=kernel.flops,
             )
             work = self.lowered.work[link.layer] * (kernel.flops / base.flops if base.flops else 0.0)

@@ -1,0 +1,1 @@
+"""Convolutions and products of integers of 8 bits, in integer arithmetic."""
