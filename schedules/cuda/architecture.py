@@ -24,6 +24,11 @@ class Architecture:
     integrated: bool = False  # its memory is that of the CPU beside it
 
     @property
+    def fetches(self) -> bool:
+        """Whether it copies to shared memory while threads compute (cp.async)."""
+        return int(self.name.removeprefix("sm_")) >= 80
+
+    @property
     def block_shared_nbytes(self) -> int:
         """What a block may have without asking for more at launch: 48 KiB everywhere."""
         return 48 * _KIB

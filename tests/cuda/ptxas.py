@@ -14,7 +14,6 @@ with what the loop does besides. It takes some minutes for an architecture.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -54,7 +53,7 @@ class Row:
     @property
     def reads(self) -> frozenset[str]:
         """Instructions that read shared memory in the loop."""
-        return frozenset(found[0] for found in (re.search(r"LDS[.\w]*", what) for what in self.loop) if found)
+        return nvcc.shared_reads(self.loop)
 
     @property
     def shortcomings(self) -> list[str]:

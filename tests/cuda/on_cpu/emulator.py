@@ -16,7 +16,7 @@ from flexcomp.schedules.cuda.arithmetic import PREAMBLE
 
 _HERE = Path(__file__).parent
 _SHARED = re.compile(r"__shared__ alignas\(\d+\) (\w+) (\w+)\[(\d+)\];")
-_BARRIER = re.compile(r"__sync(threads|warp)\(\)")
+_BARRIER = re.compile(r"(?:__sync|fetch_)(threads|warp|commit|wait)\(\)")
 _SHUFFLE = re.compile(r"__shfl_xor_sync\(")
 _FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", "-mf16c", "-mfma", "-x", "c++")
 # Mapped memory and what calls a launch. Errors come back as text.
@@ -63,7 +63,7 @@ class Emulator:
         self._library.OnCpuFree.restype = ctypes.c_bool
 
     def barriers(self, name: str) -> int:
-        """How many barriers the source of a kernel has; those of its loops are one each."""
+        """How many barriers the source of a kernel has, ends of groups of copies and waits for these too; of loops one each."""
         return self._barriers[name]
 
     def run(self, name: str, arguments: Sequence[np.ndarray | int], *, seed: int = 0, skipped: int = -1) -> list[np.ndarray]:
@@ -114,7 +114,10 @@ class _Buffer:
 
 
 def numbered(source: str) -> tuple[str, int]:
-    """The source with its barriers, those of warps too, shuffles and shared arrays numbered, and how many barriers there are."""
+    """The source with its barriers, shuffles and shared arrays numbered, and how many barriers there are.
+
+    Barriers are those of warps, too, and what ends groups of copies and waits for these.
+    """
     barriers, shuffles, arrays = iter(range(10**6)), iter(range(10**6)), iter(range(10**6))
     text = _BARRIER.sub(lambda m: f"ON_CPU_{m[1].upper()}({next(barriers)})", source)
     text = _SHUFFLE.sub(lambda _: f"OnCpuShuffleXor({next(shuffles)}, ", text)

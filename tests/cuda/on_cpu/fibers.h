@@ -1,5 +1,6 @@
 // The threads of a block as fibers, one block after the other. Which thread runs next is drawn at random wherever one waits for
-// others, so that what a barrier is missing for comes out wrong in some order.
+// others, so that what a barrier is missing for comes out wrong in some order. What threads fetch to shared memory arrives at
+// random, too: at once, while others run, or as late as it may.
 #pragma once
 #include <signal.h>
 #include <ucontext.h>
@@ -60,6 +61,20 @@ class Coroutine {
   bool has_begun_ = false;
 };
 
+// A copy to shared memory that is on its way.
+struct Copy {
+  void* to;
+  const void* from;
+  size_t nbytes;
+  bool is_outside;  // zeros are written, and nothing is read
+  bool is_in_group;
+
+  void Arrive() const {
+    if (is_outside) std::memset(to, 0, nbytes);
+    else std::memcpy(to, from, nbytes);
+  }
+};
+
 struct Fiber {
   enum class State { kReady, kAtBarrier, kInWarp, kDone };
   std::unique_ptr<Coroutine> coroutine;
@@ -67,6 +82,7 @@ struct Fiber {
   State state = State::kReady;
   int place = 0;           // of the barrier, or below 0 the shuffle, at which it waits
   uint64_t exchanged = 0;  // what it shows to its warp
+  std::vector<Copy> copies;  // that it began, and that have not arrived
 };
 
 // A launch in the making; there is one at a time.
@@ -123,6 +139,27 @@ class Grid {
     if (place != skipped_) Wait(Fiber::State::kInWarp, place);
   }
 
+  // The current thread begins to copy, of its own kind, `nbytes` bytes to shared memory.
+  void Fetch(void* to, const void* from, size_t nbytes, bool is_outside) {
+    if (reinterpret_cast<uintptr_t>(to) % nbytes || (!is_outside && reinterpret_cast<uintptr_t>(from) % nbytes))
+      Fail("a copy to shared memory is not aligned");
+    if (!IsShared(to)) Fail("a thread fetches to memory that is not shared");
+    fibers_[running_].copies.push_back({to, from, nbytes, is_outside, false});
+    ArriveAtRandom();
+  }
+
+  // What the current thread has begun to copy becomes a group.
+  void Commit(int place) {
+    if (place == skipped_) return;
+    for (Copy& copy : fibers_[running_].copies) copy.is_in_group = true;
+  }
+
+  // The current thread waits for all of its groups.
+  void WaitForFetches(int place) {
+    if (place == skipped_) return;
+    Arrive([](const Copy& copy) { return copy.is_in_group; });
+  }
+
   // What thread `lane` of the current one's warp shows, all of whose threads come to `place`.
   uint64_t Exchange(int place, uint64_t shown, unsigned lane) {
     const unsigned first = running_ / kWarp * kWarp, self = running_;
@@ -152,6 +189,7 @@ class Grid {
   static void Work() {
     for (;;) {
       current_grid->body_();
+      current_grid->Arrive([](const Copy&) { return true; });
       current_grid->Leave(Fiber::State::kDone);
     }
   }
@@ -162,7 +200,30 @@ class Grid {
     fiber.coroutine->Leave(scheduler_);
   }
 
+  bool IsShared(const void* place) const {
+    return std::any_of(shared_.begin(), shared_.end(), [&](const auto& array) {
+      const char* begin = static_cast<const char*>(array.second->data());
+      return place >= begin && place < begin + array.second->nbytes();
+    });
+  }
+
+  // Those of the current thread's copies arrive for which this holds.
+  template <typename Chosen>
+  void Arrive(Chosen chosen) {
+    std::vector<Copy>& copies = fibers_[running_].copies;
+    const auto arrived = std::stable_partition(copies.begin(), copies.end(), [&](const Copy& copy) { return !chosen(copy); });
+    std::for_each(arrived, copies.end(), [](const Copy& copy) { copy.Arrive(); });
+    copies.erase(arrived, copies.end());
+  }
+
+  // In a third of the blocks copies arrive at once, in a third as late as they may, in the others some of them here.
+  void ArriveAtRandom() {
+    if (pace_ == 0) return;
+    Arrive([&](const Copy&) { return pace_ == 1 || random_() % 4 == 0; });
+  }
+
   void Wait(Fiber::State state, int place) {
+    ArriveAtRandom();
     fibers_[running_].place = place;
     Leave(state);
   }
@@ -174,9 +235,11 @@ class Grid {
     ready_.clear();
     for (unsigned i = 0; i < fibers_.size(); ++i) {
       fibers_[i].state = Fiber::State::kReady;
+      fibers_[i].copies.clear();
       ready_.push_back(i);
     }
     std::shuffle(ready_.begin(), ready_.end(), random_);
+    pace_ = random_() % 3;
     // In half of the blocks a warp that need not wait goes on at once, and gets as far ahead of the others as barriers let it.
     const bool runs_ahead = random_() % 2;
     while (!ready_.empty()) {
@@ -225,6 +288,7 @@ class Grid {
   void* scheduler_[5];  // where it goes on
   unsigned running_ = 0;
   unsigned char poison_ = kPoison;  // of shared arrays
+  unsigned pace_ = 0;               // of copies
   std::string error_;
 };
 

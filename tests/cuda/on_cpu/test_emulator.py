@@ -10,6 +10,8 @@ from tests.cuda.on_cpu.emulator import EmulationError, Emulator
 THREADS = 64
 _HEAD = 'extern "C" __global__ void __launch_bounds__(64) {name}(float* __restrict__ x, float* __restrict__ y) {{\n'
 SHARED = "__shared__ alignas(64) float s[64]; "
+FETCH = "fetch_4<0>(s + threadIdx.x, x, threadIdx.x, 0); "
+REVERSED, OWN = "y[threadIdx.x] = s[63 - threadIdx.x];", "y[threadIdx.x] = s[threadIdx.x];"
 BODIES = {
     "reversed": SHARED + "s[threadIdx.x] = x[threadIdx.x]; __syncthreads(); y[threadIdx.x] = s[63 - threadIdx.x];",
     "race": SHARED + "s[threadIdx.x] = x[threadIdx.x]; y[threadIdx.x] = s[63 - threadIdx.x];",
@@ -20,6 +22,17 @@ BODIES = {
     "beyond_shared": SHARED + "s[threadIdx.x] = x[threadIdx.x]; y[threadIdx.x] = s[threadIdx.x + 1024];",
     "before_x": "y[threadIdx.x] = x[(int)threadIdx.x - 1];",
     "behind_y": "if (threadIdx.x < 61) y[threadIdx.x] = x[threadIdx.x];",
+    "fetched": SHARED + FETCH + "fetch_commit(); fetch_wait(); __syncthreads(); " + REVERSED,
+    "fetched_own": SHARED + FETCH + "fetch_commit(); fetch_wait(); y[threadIdx.x] = s[threadIdx.x];",
+    "fetched_race": SHARED + FETCH + "fetch_commit(); fetch_wait(); " + REVERSED,
+    "never_waited": SHARED + FETCH + "fetch_commit(); __syncthreads(); " + REVERSED,
+    "waited_too_early": SHARED + "fetch_wait(); " + FETCH + "fetch_commit(); __syncthreads(); " + REVERSED,
+    "in_no_group": SHARED + FETCH + "fetch_wait(); __syncthreads(); " + REVERSED,
+    "outside": SHARED + "fetch_4<-9999>(s + threadIdx.x, x, threadIdx.x, 1); fetch_commit(); fetch_wait(); " + OWN,
+    "fetched_behind_x": SHARED + "fetch_4<64>(s + threadIdx.x, x, threadIdx.x, 0); fetch_commit(); fetch_wait(); " + OWN,
+    "odd_source": SHARED + "fetch_16<0>(s, x + 1, 0, 0);",
+    "odd_target": SHARED + "fetch_8<0>(s + 1, x, 0, 0);",
+    "not_shared": "fetch_4<0>(y, x, 0, 0);",
     "shuffled": "y[threadIdx.x] = __shfl_xor_sync(0xffffffffu, x[threadIdx.x], 1, 32);",
 }  # fmt: skip
 X = np.arange(THREADS, dtype="f4")
@@ -35,7 +48,7 @@ def emulator(tmp_path_factory):
 
 
 def results(emulator: Emulator, name: str, **options) -> list[np.ndarray]:
-    return [emulator.run(name, [X, np.zeros(THREADS, "f4")], seed=seed, **options)[1] for seed in range(4)]
+    return [emulator.run(name, [X, np.zeros(THREADS, "f4")], seed=seed, **options)[1] for seed in range(8)]
 
 
 def test_what_is_right_is_right_in_every_order(emulator):
@@ -48,6 +61,38 @@ def test_races_show_and_depend_on_the_order(emulator):
     for found in (results(emulator, "race"), results(emulator, "reversed", skipped=0)):
         assert not any(np.array_equal(y, X[::-1]) for y in found)
         assert len({y.tobytes() for y in found}) > 1
+
+
+def test_copies_are_there_when_their_group_was_waited_for(emulator):
+    """By the thread that began them; others meet it at a barrier behind that."""
+    assert all(np.array_equal(y, X[::-1]) for y in results(emulator, "fetched"))
+    assert all(np.array_equal(y, X) for y in results(emulator, "fetched_own"))
+    assert not np.any(results(emulator, "outside"))
+    assert emulator.barriers("fetched") == 3
+
+
+@pytest.mark.parametrize("name", ["fetched_race", "never_waited", "waited_too_early", "in_no_group"])
+def test_copies_that_are_not_waited_for_may_come_late(emulator, name):
+    assert not all(np.array_equal(y, X[::-1]) for y in results(emulator, name))
+
+
+@pytest.mark.parametrize("skipped", range(3))
+def test_what_ends_a_group_and_what_waits_can_be_left_out(emulator, skipped):
+    assert not all(np.array_equal(y, X[::-1]) for y in results(emulator, "fetched", skipped=skipped))
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("fetched_behind_x", "reads or writes outside of its buffers"),
+        ("odd_source", "is not aligned"),
+        ("odd_target", "is not aligned"),
+        ("not_shared", "fetches to memory that is not shared"),
+    ],
+)
+def test_copies_that_a_gpu_would_refuse_are_errors(emulator, name, error):
+    with pytest.raises(EmulationError, match=error):
+        results(emulator, name)
 
 
 def test_nobody_finds_what_a_block_left(emulator):
