@@ -89,6 +89,13 @@ def build(
     weights: Weights = None,
     max_error: MaxError = None,
     calibration: Calibration = None,
+    tf32: Annotated[
+        bool,
+        typer.Option(
+            "--tf32",
+            help="Let a GPU from sm_80 on round operands of products to TF32, 10 bits of mantissa, for its tensor cores.",
+        ),
+    ] = False,
     tuning: Annotated[
         Path | None, typer.Option(metavar="DATABASE", help="Use the times that `flexcomp tune` measured.")
     ] = None,
@@ -169,6 +176,7 @@ def build(
                 weights=types,
                 max_error=max_error,
                 calibration=calibration,
+                tf32=tf32,
             )
             artifact.export_library(str(output), progress=progress)
         from flexcomp.report import closing_lines

@@ -16,12 +16,14 @@ from ..tiles.layer_function import Operands, layer_function
 from ..tiles.panel import panel_of
 from ..tiles.spec import ConvSpec
 from .architecture import Architecture
+from .block_tile import BlockTile
 from .bringing import Room, or_zeros
 from .emit import LANES, RESIDENT, ceil_div, copy, launched, registers, within
 from .image import Image
 from .panels import ThreadPanel
-from .product import BlockTile, Operand, Product
+from .product import Operand, Product
 from .results import Results
+from .tensor_product import product_of
 
 _LARGEST = 256  # threads of a block
 
@@ -37,13 +39,15 @@ def kernel(spec: ConvSpec, tile: BlockTile, architecture: Architecture) -> tirx.
             block = T.bind(given.first + offset)
             group = block // panel.blocks_per_group if panel.groups > 1 else 0
             weights = ThreadPanel(given.panel, offset)
-            product = Product(tile, thread, spec.taps, architecture)
+            product = product_of(tile, thread, spec.taps, architecture)
             image = Image(spec, product, given.x, group, part * tile.rows)
 
             product.compute(image, _weights(spec, weights, product))
             results = Results(spec, given, weights, block)
             product.for_each_row(
-                lambda row, column, at: results.store(part * tile.rows + row, column, lambda i: product.sums[at + i])
+                lambda row, column, at: results.store(
+                    part * tile.rows + row, column, lambda i: product.sums[at + i], product.stored
+                )
             )
 
     function = layer_function(spec, panel, emit, in_place=spec.tensors > 0)
@@ -58,6 +62,8 @@ def _weights(spec: ConvSpec, weights: ThreadPanel, product: Product) -> Operand:
 
 class _Float:
     """The right operand: a block of the panel."""
+
+    lanes, is_short = LANES, False
 
     def __init__(self, spec: ConvSpec, weights: ThreadPanel, product: Product) -> None:
         self.weights, self.taps, self.depth = weights, spec.taps, product.tile.depth
@@ -74,6 +80,8 @@ class _Float:
 
 class _Narrow:
     """The right operand, of numbers that are widened on their way from registers to shared memory."""
+
+    lanes, is_short = LANES, True
 
     def __init__(self, spec: ConvSpec, weights: ThreadPanel, product: Product) -> None:
         self.weights, self.taps, self.depth = weights, spec.taps, product.tile.depth

@@ -33,6 +33,8 @@ _READ = 4
 class Image:
     """What the threads of a block load, a vector of products for each of their rows."""
 
+    is_short = False
+
     def __init__(self, spec: ConvSpec, product: Product, x: tirx.Buffer, group, first_pixel) -> None:
         rows = product.rows_loaded()
         self.way = product.way(len(rows))

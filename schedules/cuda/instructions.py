@@ -6,10 +6,12 @@ same names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
-_BYTE, _FETCH, _POINTER = "signed_byte", "fetch_", "kept_pointer"
+_BYTE, _FETCH, _POINTER, _TENSOR = "signed_byte", "fetch_", "kept_pointer", "tf32_"
 COMMIT, WAIT = "fetch_commit", "fetch_wait"
 
 # By a word that all sources have that need them.
@@ -43,6 +45,21 @@ FETCH(16, float4, cg)
 static __device__ __forceinline__ void fetch_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 static __device__ __forceinline__ void fetch_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 """,
+    # A product of 16 × 8 and 8 × 8 numbers by the threads of a warp; of the sums of each two neighbours lie eight apart.
+    _TENSOR: """\
+static __device__ __forceinline__ float tf32_rounded(float number) {
+  unsigned rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(number));
+  return __uint_as_float(rounded);
+}
+static __device__ __forceinline__ void tf32_multiply(float* sums, float a, float b, float c, float d, float e, float f) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[8]), "+f"(sums[9])
+               : "r"(__float_as_uint(a)), "r"(__float_as_uint(b)), "r"(__float_as_uint(c)), "r"(__float_as_uint(d)),
+                 "r"(__float_as_uint(e)), "r"(__float_as_uint(f)));
+}
+""",
 }  # fmt: skip
 
 
@@ -74,3 +91,18 @@ def commit() -> None:
 def wait() -> None:
     """Wait for all groups of the thread; for those of others it has to meet these at a barrier behind that."""
     T.evaluate(tirx.call_extern("void", WAIT))
+
+
+def tf32_rounded(number: ir.Expr) -> ir.Expr:
+    """The nearest float32 with ten bits of mantissa, of two the one that is farther from zero."""
+    return tirx.call_pure_extern("float32", f"{_TENSOR}rounded", number)
+
+
+def tf32_multiply(sums: tirx.Buffer, at, left: Sequence[ir.Expr], right: Sequence[ir.Expr]) -> None:
+    """Add what a warp's product gives to sums[at], sums[at + 1], sums[at + 8] and sums[at + 9] of each of its threads.
+
+    Thread 4g + t shows numbers (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) of the left operand, 16 × 8, and (t, g), (t + 4, g)
+    of the right one, 8 × 8, and has sums (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1) (PTX ISA, "Matrix fragments for
+    mma.m16n8k8"). Further bits of mantissa than ten do not count. All threads of the warp come here. sm_80 and newer.
+    """
+    T.evaluate(tirx.call_extern("void", f"{_TENSOR}multiply", tirx.address_of(sums[at]), *left, *right))

@@ -11,10 +11,12 @@ from tvm.script.ir_builder import tirx as T
 from ..tiles.emit import flat
 from ..tiles.spec import MatmulSpec
 from .architecture import Architecture
+from .block_tile import BlockTile
 from .bringing import Room, at_once
 from .emit import LANES, RESIDENT, both, ceil_div, launched, only_if, within
-from .product import BlockTile, Product
+from .product import Product
 from .results import through_epilogue
+from .tensor_product import product_of
 
 _RESIDENT_THREADS = 384  # 168 registers for each
 
@@ -40,7 +42,7 @@ def kernel(spec: MatmulSpec, tile: BlockTile, architecture: Architecture) -> tir
         with launched(blocks, tile.threads) as ((down, across, batch), thread):
             left_at = 0 if spec.left_shared else batch * (spec.m * spec.k)
             right_at = 0 if spec.right_shared else batch * (spec.k * spec.n)
-            product = Product(tile, thread, spec.k, architecture)
+            product = product_of(tile, thread, spec.k, architecture)
 
             left = _Rows(product, a, left_at, down * tile.rows, (spec.m, spec.k))
             right = _Columns(product, b, right_at, across * tile.columns, (spec.k, spec.n))
@@ -48,11 +50,12 @@ def kernel(spec: MatmulSpec, tile: BlockTile, architecture: Architecture) -> tir
             def store(row, column, at) -> None:
                 row, column = down * tile.rows + row, across * tile.columns + column
                 with only_if(within(row, spec.m, tile.rows)):
-                    for lane in range(0, LANES, right.lanes):
+                    lanes = min(right.lanes, product.stored)
+                    for lane in range(0, product.stored, lanes):
                         with only_if(within(column + lane, spec.n, tile.columns)):
                             place = (batch * spec.m + row) * spec.n + column + lane
                             sums = lambda i, lane=lane: product.sums[at + lane + i]  # noqa: E731
-                            through_epilogue(spec.epilogue, y, tensors, place, right.lanes, sums)
+                            through_epilogue(spec.epilogue, y, tensors, place, lanes, sums)
 
             product.compute(left, right)
             product.for_each_row(store)
@@ -61,6 +64,8 @@ def kernel(spec: MatmulSpec, tile: BlockTile, architecture: Architecture) -> tir
 
 class _Rows:
     """The left operand: rows of a matrix, along the products."""
+
+    is_short = False
 
     def __init__(self, product: Product, matrix: tirx.Buffer, begin, first_row, shape: tuple[int, int]) -> None:
         self.way = product.way(len(product.rows_loaded()))
@@ -82,6 +87,8 @@ class _Rows:
 
 class _Columns:
     """The right operand: columns of a matrix, several of one product at a time."""
+
+    is_short = False
 
     def __init__(self, product: Product, matrix: tirx.Buffer, begin, first_column, shape: tuple[int, int]) -> None:
         self.way = product.way(product.columns_loaded)

@@ -15,84 +15,16 @@ Where an operand comes from is the caller's: a load may widen narrow numbers, or
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from tvm import ir
 from tvm.script.ir_builder import tirx as T
 
 from .architecture import Architecture
+from .block_tile import SQUARE, BlockTile
 from .bringing import Fetched, Loaded, Room, Way
 from .emit import LANES, barrier, ceil_div, copy, fill, keep_rolled, kept, registers, shared
 from .instructions import commit, wait
-
-_SQUARE = 8  # rows, and columns, of a thread
-# Floats between the rows of the left operand: four keep vectors aligned, and those of neighbouring rows in other banks.
-_PADDING = 4
-_SUMS = _SQUARE**2
-
-
-@dataclass(frozen=True)
-class BlockTile:
-    """How a result is cut."""
-
-    rows: int  # of a block of threads
-    columns: int
-    depth: int  # products of a step
-    shares: int = 1  # threads that have the same results, of as many parts of the products
-
-    @property
-    def threads(self) -> int:
-        return self.rows * self.columns // _SUMS * self.shares
-
-    @property
-    def threads_across(self) -> int:
-        return self.columns // _SQUARE
-
-    @property
-    def threads_down(self) -> int:
-        return self.rows // _SQUARE
-
-    @property
-    def left_stride(self) -> int:
-        return self.depth + _PADDING
-
-    @property
-    def shared_nbytes(self) -> int:
-        operands = 2 * (self.rows * self.left_stride + self.depth * self.columns)
-        return 4 * max(operands, self.shares * self.rows * self.columns if self.shares > 1 else 0)
-
-    def __str__(self) -> str:
-        return f"{self.rows}×{self.columns}"
-
-
-# How fast the products of a tile are next to each other, where all multiprocessors have enough of them: larger ones read
-# shared memory less often (counted in instructions of their loops).
-TILES = {
-    BlockTile(128, 128, 16): 1.0,
-    BlockTile(128, 64, 16): 0.97,
-    BlockTile(64, 64, 16): 0.93,
-    BlockTile(64, 32, 32, shares=4): 0.9,
-    BlockTile(32, 64, 32, shares=4): 0.9,
-    BlockTile(32, 32, 32, shares=4): 0.87,
-}
-# Tiles of fewer columns have fewer multiply-adds for each number of a row, which takes instructions of its own where numbers are
-# loaded one by one.
-_ENOUGH_COLUMNS, _ONE_BY_ONE = 64, 0.96
-
-
-def choose(rows: int, columns: int, batch: int, architecture: Architecture, *, one_by_one: bool = False) -> BlockTile:
-    """The tile with which a batch of products of rows × columns takes least time; rows may have to be loaded `one_by_one`."""
-
-    return min(TILES, key=lambda tile: work(tile, rows, columns, batch, architecture, one_by_one=one_by_one))
-
-
-def work(tile: BlockTile, rows: int, columns: int, batch: int, architecture: Architecture, *, one_by_one: bool = False) -> float:
-    """Multiply-adds for each product that a batch takes the time of: all multiprocessors wait for the one that has most tiles."""
-    blocks = batch * ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns)
-    most = ceil_div(blocks, architecture.multiprocessors)
-    rate = TILES[tile] * (_ONE_BY_ONE if one_by_one and tile.columns < _ENOUGH_COLUMNS else 1)
-    return most * architecture.multiprocessors * tile.rows * tile.columns / rate
 
 
 class Operand(Protocol):
@@ -103,6 +35,9 @@ class Operand(Protocol):
         `place` of the tile.
         """
 
+    lanes: int  # numbers that are brought at once
+    is_short: bool  # whether all numbers have ten bits of mantissa at most
+
     def keep(self, i: int, room: Room) -> None:
         """Write vector i to its place, if it is not on its way there."""
 
@@ -110,21 +45,26 @@ class Operand(Protocol):
 class Product:
     """The products of one tile."""
 
+    neighbours = LANES  # sums of a thread that are neighbours in a row
+
     def __init__(self, tile: BlockTile, thread, products: int, architecture: Architecture) -> None:
         self.tile, self.thread, self.products, self.fetches = tile, thread, products, architecture.fetches
-        self.sums = registers(_SUMS)
+        self.sums = registers(tile.sums)
         self._room = shared(tile.shared_nbytes // 4)
         self._right = 2 * tile.rows * tile.left_stride  # behind the left operand's two places
         sharing = tile.threads // tile.shares
         self._share, thread = (T.bind(thread // sharing), T.bind(thread % sharing)) if tile.shares > 1 else (0, thread)
-        self._row = T.bind(thread // tile.threads_across)
-        self._column = T.bind(thread % tile.threads_across * LANES)
-        # Where the thread reads and writes in the first place, in vectors.
-        part = tile.depth // tile.shares * self._share
-        self._left_read = kept((self._row * tile.left_stride + part) // LANES)
-        self._right_read = kept((self._right + part * tile.columns + self._column) // LANES)
+        self._place(thread, tile.depth // tile.shares * self._share)
         across = tile.depth // LANES
         self._left_write = kept(self.thread // across * (tile.left_stride // LANES) + self.thread % across)
+
+    def _place(self, thread, part) -> None:
+        """Where a thread of those of a share reads in the first place, from product `part` on, in vectors."""
+        tile = self.tile
+        self._row = T.bind(thread // tile.threads_across)
+        self._column = T.bind(thread % tile.threads_across * LANES)
+        self._left_read = kept((self._row * tile.left_stride + part) // LANES)
+        self._right_read = kept((self._right + part * tile.columns + self._column) // LANES)
 
     def rows_loaded(self) -> list[ir.Expr]:
         """The rows of the tile of which the thread loads a vector in every step, in the order of their loads."""
@@ -155,7 +95,7 @@ class Product:
         """All products, added up in `sums`."""
         tile = self.tile
         steps = ceil_div(self.products, tile.depth)
-        fill(self.sums, _SUMS)
+        fill(self.sums, self.tile.sums)
         self._load(left, right, 0, 0)
         self._keep(left, right, 0)
         # A round of two steps knows where they read and write, which takes no instructions then. Where they have many products
@@ -182,7 +122,7 @@ class Product:
         self._keep(left, right, other)
 
     def for_each_row(self, store: Callable[[ir.Expr, ir.Expr, ir.Expr], None]) -> None:
-        """Call `store(row of the tile, column of the tile, place of the first of LANES sums)` for all of the thread's."""
+        """Call `store(row of the tile, column of the tile, place of the first of `stored` sums)` for all of the thread's."""
         if self.tile.shares == 1:
             self._for_each_row(store)
             return
@@ -191,20 +131,25 @@ class Product:
             across = self.tile.columns // LANES
             store(vector_at // across, vector_at % across * LANES, i * LANES)
 
+    @property
+    def stored(self) -> int:
+        """Sums that are neighbours in a row when all are added up."""
+        return LANES if self.tile.shares > 1 else self.neighbours
+
     def _for_each_row(self, store: Callable[[ir.Expr, ir.Expr, ir.Expr], None]) -> None:
         tile = self.tile
-        squares = _SQUARE // LANES
-        with T.unroll(_SQUARE) as row, T.unroll(squares) as across:
+        squares = SQUARE // LANES
+        with T.unroll(SQUARE) as row, T.unroll(squares) as across:
             store(
                 row * tile.threads_down + self._row,
                 across * (tile.columns // squares) + self._column,
-                row * _SQUARE + across * LANES,
+                row * SQUARE + across * LANES,
             )
 
     @property
     def _vectors_kept(self) -> int:
         """Vectors of results that a thread has when those of all shares are added up."""
-        return _SUMS // self.tile.shares // LANES
+        return self.tile.sums // self.tile.shares // LANES
 
     def _add_up(self) -> None:
         """What threads with the same results have, added up by way of the operands' places: each gets a part of them."""
@@ -212,7 +157,9 @@ class Product:
         floats = tile.rows * tile.columns
         barrier()
         self._for_each_row(
-            lambda row, column, at: copy(self._room, self._share * floats + row * tile.columns + column, self.sums, at)
+            lambda row, column, at: copy(
+                self._room, self._share * floats + row * tile.columns + column, self.sums, at, self.neighbours
+            )
         )
         barrier()
         other = registers(LANES)
@@ -243,7 +190,11 @@ class Product:
             right.keep(i, self._right_room(i, to))
         if self.fetches:
             wait()
+        self._arrived(left, right, to)
         barrier()
+
+    def _arrived(self, left: Operand, right: Operand, to) -> None:
+        """What a thread does to numbers that it brought, before others read them."""
 
     def _left_room(self, i: int, to) -> Room:
         tile = self.tile
@@ -252,23 +203,26 @@ class Product:
 
     def _right_room(self, i: int, to) -> Room:
         tile = self.tile
-        at = self._right + to * (tile.depth * tile.columns)
-        return Room(self._room, at + (self.thread + i * tile.threads) * LANES)
+        at = self._right + to * (tile.depth * tile.right_stride)
+        if tile.right_stride == tile.columns:
+            return Room(self._room, at + (self.thread + i * tile.threads) * LANES)
+        row, column = self.first_vector()
+        return Room(self._room, at + (row + i * self.products_apart) * tile.right_stride + column)
 
     def _multiply(self, place) -> None:
         tile = self.tile
-        squares = _SQUARE // LANES
+        squares = SQUARE // LANES
         part = tile.depth // tile.shares
         left_at = T.bind(self._left_read * LANES + place * (tile.rows * tile.left_stride))
         right_at = T.bind(self._right_read * LANES + place * (tile.depth * tile.columns))
-        left, right = registers(_SQUARE * LANES), registers(_SQUARE)
+        left, right = registers(SQUARE * LANES), registers(SQUARE)
         with T.unroll(part // LANES) as some:
-            for i in range(_SQUARE):
+            for i in range(SQUARE):
                 copy(left, i * LANES, self._room, left_at + some * LANES + i * (tile.threads_down * tile.left_stride))
             with T.unroll(LANES) as lane:
                 for i in range(squares):
                     at = right_at + (some * LANES + lane) * tile.columns + i * (tile.columns // squares)
                     copy(right, i * LANES, self._room, at)
-                with T.unroll(_SQUARE) as row, T.unroll(_SQUARE) as column:
-                    at = row * _SQUARE + column
+                with T.unroll(SQUARE) as row, T.unroll(SQUARE) as column:
+                    at = row * SQUARE + column
                     T.buffer_store(self.sums, self.sums[at] + left[row * LANES + lane] * right[column], [at])

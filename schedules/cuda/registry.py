@@ -13,9 +13,9 @@ from ..tiles.spec import ConvSpec, MatmulSpec
 from ..tiles.tile import Tile
 from . import channelwise, conv, gemv, matmul
 from .architecture import Architecture
+from .block_tile import BlockTile, choose, rates, work
 from .emit import LANES
 from .image import one_by_one
-from .product import TILES, BlockTile, choose, work
 
 # What a product costs that loads its operands for itself, next to one of a tile.
 _ALONE = 4.0
@@ -39,7 +39,8 @@ def candidates(spec: ConvSpec | MatmulSpec, architecture: Architecture) -> tuple
     singly = one_by_one(spec)
     tile = choose(pixels, spec.group_out, spec.groups, architecture, one_by_one=singly)
     if spec.groups > 1 and tile.columns > spec.group_out:  # blocks of a panel that hold channels of several groups are others'
-        tile = max((t for t in TILES if t.columns <= spec.group_out), key=TILES.get)
+        offered = rates(architecture)
+        tile = max((t for t in offered if t.columns <= spec.group_out), key=offered.get)
     flops = 2 * spec.taps * work(tile, pixels, spec.group_out, spec.groups, architecture, one_by_one=singly)
     return (_with_panel("direct", spec, tile.columns, tile, flops, lambda: conv.kernel(spec, tile, architecture)),)
 

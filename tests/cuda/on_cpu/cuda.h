@@ -1,5 +1,6 @@
 // What generated CUDA C uses of CUDA, for a C++ compiler. `emulator.py` numbers barriers, shuffles and shared arrays.
 #pragma once
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -58,6 +59,15 @@ inline void* kept_pointer(void* place) { return place; }
 ON_CPU_FETCH(4)
 ON_CPU_FETCH(8)
 ON_CPU_FETCH(16)
+
+// To the nearest of ten bits of mantissa, of two to the one that is farther from zero.
+inline float tf32_rounded(float number) {
+  if (std::isnan(number)) return std::bit_cast<float>(0x7fffffffu);
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(number) + 0x1000u) & ~0x1fffu);
+}
+inline void OnCpuMultiply(int place, float* sums, float a, float b, float c, float d, float e, float f) {
+  on_cpu::Grid::current_grid->Multiply(-1 - place, {{a, b, c, d}, {e, f}}, sums, 8);
+}
 
 template <typename T>
 T OnCpuShuffleXor(int place, unsigned mask, T value, int bits, int width) {

@@ -6,6 +6,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -75,6 +76,11 @@ struct Copy {
   }
 };
 
+// What a thread shows of the operands of a warp's product, of 16 × 8 and 8 × 8 numbers (PTX ISA, "Matrix fragments for mma.m16n8k8").
+struct Fragments {
+  float left[4], right[2];
+};
+
 struct Fiber {
   enum class State { kReady, kAtBarrier, kInWarp, kDone };
   std::unique_ptr<Coroutine> coroutine;
@@ -82,6 +88,7 @@ struct Fiber {
   State state = State::kReady;
   int place = 0;           // of the barrier, or below 0 the shuffle, at which it waits
   uint64_t exchanged = 0;  // what it shows to its warp
+  Fragments fragments;     // of a product of its warp
   std::vector<Copy> copies;  // that it began, and that have not arrived
 };
 
@@ -170,6 +177,24 @@ class Grid {
     return taken;
   }
 
+  // Adds a product of the current thread's warp to its four sums, two neighbours and two behind `apart` floats: the last 13 bits of operands
+  // do not count, and sums are float32, product by product.
+  void Multiply(int place, const Fragments& shown, float* sums, int apart) {
+    const unsigned first = running_ / kWarp * kWarp, self = lane();
+    if (first + kWarp > fibers_.size()) Fail("a product is of whole warps");
+    fibers_[running_].fragments = shown;
+    Wait(Fiber::State::kInWarp, place);
+    for (int i = 0; i < 4; ++i) {
+      const unsigned row = self / 4 + i / 2 * 8, column = self % 4 * 2 + i % 2;
+      for (unsigned k = 0; k < 8; ++k) {
+        const Fragments& left = fibers_[first + row % 8 * 4 + k % 4].fragments;
+        const Fragments& right = fibers_[first + column * 4 + k % 4].fragments;
+        sums[i % 2 + i / 2 * apart] += Tf32(left.left[row / 8 + k / 4 * 2]) * Tf32(right.right[k / 4]);
+      }
+    }
+    Wait(Fiber::State::kInWarp, place);
+  }
+
   // Ends the launch, from within a thread.
   [[noreturn]] void Fail(const char* error) {
     error_ = error;
@@ -182,6 +207,10 @@ class Grid {
   static inline std::vector<std::unique_ptr<Coroutine>> coroutines;  // of threads that have ended
 
  private:
+  static float Tf32(float number) {
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(number) & ~uint32_t{0x1fff});
+  }
+
   static void OnFault(int) {
     current_grid->Fail("a thread reads or writes outside of its buffers");
   }

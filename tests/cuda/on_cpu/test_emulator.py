@@ -33,6 +33,15 @@ BODIES = {
     "odd_source": SHARED + "fetch_16<0>(s, x + 1, 0, 0);",
     "odd_target": SHARED + "fetch_8<0>(s + 1, x, 0, 0);",
     "not_shared": "fetch_4<0>(y, x, 0, 0);",
+    # The left operand is x[0], …, x[127], of which thread 4g + t has rows g and g + 8 and columns t and t + 4; the right one
+    # follows.
+    "multiplied": (
+        "int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4; float *a = x + 8 * g + t, *b = x + 128 + 8 * t + g; "
+        "float sums[16] = {}; tf32_multiply(sums, a[0], a[64], a[4], a[68], b[0], b[32]); float* to = y + 8 * g + 2 * t; "
+        "if (threadIdx.x < 32) to[0] = sums[0], to[1] = sums[1], to[64] = sums[8], to[65] = sums[9];"
+    ),
+    "rounded": "y[threadIdx.x] = tf32_rounded(x[threadIdx.x]);",
+    "half_a_product": "float sums[16] = {}; if (threadIdx.x % 2) tf32_multiply(sums, 1, 1, 1, 1, 1, 1);",
     "shuffled": "y[threadIdx.x] = __shfl_xor_sync(0xffffffffu, x[threadIdx.x], 1, 32);",
 }  # fmt: skip
 X = np.arange(THREADS, dtype="f4")
@@ -47,8 +56,8 @@ def emulator(tmp_path_factory):
     return Emulator(codes, tmp_path_factory.mktemp("emulator"))
 
 
-def results(emulator: Emulator, name: str, **options) -> list[np.ndarray]:
-    return [emulator.run(name, [X, np.zeros(THREADS, "f4")], seed=seed, **options)[1] for seed in range(8)]
+def results(emulator: Emulator, name: str, given: np.ndarray = X, **options) -> list[np.ndarray]:
+    return [emulator.run(name, [given, np.zeros(THREADS, "f4")], seed=seed, **options)[1] for seed in range(8)]
 
 
 def test_what_is_right_is_right_in_every_order(emulator):
@@ -95,11 +104,30 @@ def test_copies_that_a_gpu_would_refuse_are_errors(emulator, name, error):
         results(emulator, name)
 
 
+def test_a_warp_multiplies_numbers_of_ten_bits(emulator):
+    """Further bits do not count; sums are float32."""
+    x = np.random.default_rng(0).standard_normal(192).astype("f4")
+    short = (x.view("u4") & np.uint32(0xFFFFE000)).view("f4").astype("f8")
+    for seed in range(4):
+        y = emulator.run("multiplied", [x, np.zeros(128, "f4")], seed=seed)[1]
+        np.testing.assert_allclose(y.reshape(16, 8), short[:128].reshape(16, 8) @ short[128:].reshape(8, 8), rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_are_rounded_to_the_nearest_of_ten_bits(emulator):
+    """Of two to the one that is farther from zero."""
+    half, more = np.float32(2**-11), np.float32(2**-23)
+    given = np.zeros(THREADS, "f4")
+    given[:8] = 1 + half, -1 - half, 1 + half - more, 1 + 3 * half, np.inf, -np.inf, np.nan, 3e38
+    (found, *_) = results(emulator, "rounded", given=given)
+    np.testing.assert_array_equal(found[:7], np.float32([1 + 2 * half, -1 - 2 * half, 1, 1 + 4 * half, np.inf, -np.inf, np.nan]))
+    assert abs(found[7] / given[7] - 1) < half and not (found[found == found].view("u4") & 0x1FFF).any()
+
+
 def test_nobody_finds_what_a_block_left(emulator):
     assert all(np.isnan(y).all() for y in results(emulator, "unwritten"))
 
 
-@pytest.mark.parametrize("name", ["divergent", "two_barriers", "half_a_warp"])
+@pytest.mark.parametrize("name", ["divergent", "two_barriers", "half_a_warp", "half_a_product"])
 def test_threads_that_wait_for_ever_are_an_error(emulator, name):
     with pytest.raises(EmulationError, match=f"{name}: threads wait for others that have ended or wait elsewhere"):
         results(emulator, name)

@@ -6,7 +6,7 @@ import pytest
 
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, conv
-from flexcomp.schedules.cuda.product import TILES, BlockTile, choose
+from flexcomp.schedules.cuda.block_tile import TILES, BlockTile, choose
 from flexcomp.schedules.cuda.registry import candidates
 from flexcomp.schedules.tiles.panel import panel_of
 from flexcomp.schedules.tiles.place import Place

@@ -5,7 +5,7 @@ import pytest
 
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, channelwise, gemv, matmul
-from flexcomp.schedules.cuda.product import TILES
+from flexcomp.schedules.cuda.block_tile import TILES
 from flexcomp.schedules.cuda.registry import candidates
 from flexcomp.schedules.tiles.panel import panel_of
 from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec

@@ -4,7 +4,7 @@ import pytest
 
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, attention, channelwise, conv, fallback, gemv, matmul, pool, rowwise
-from flexcomp.schedules.cuda.product import TILES
+from flexcomp.schedules.cuda.block_tile import TILES
 from flexcomp.schedules.operators.pool import PoolSpec
 from flexcomp.schedules.operators.rowwise import KINDS, RowSpec
 from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
