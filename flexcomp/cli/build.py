@@ -140,10 +140,12 @@ def build(
     with exit_on_error(CANNOT_BUILD):
         from flexcomp import build as compile_model
         from flexcomp.compiler import require_linker
-        from flexcomp.device import require_supported, resolve_target
+        from flexcomp.device import require_supported, resolve_target, with_tf32
 
         resolved = resolve_target(target)
         require_supported(resolved)
+        if tf32:
+            with_tf32(resolved)
         require_linker(resolved)
 
         if probe is not False and target == "native" and profile is None:
