@@ -35,6 +35,13 @@ def checked_number(given: Any, what: str, least: int | None = None) -> int:
     return given.__index__()
 
 
+def checked_flag(given: Any, what: str) -> bool:
+    """True or False. Raises InputError for anything else."""
+    if not isinstance(given, bool):
+        raise InputError(f"{what} must be True or False, not {_shown(given)}")
+    return given
+
+
 def checked_seconds(given: Any, what: str) -> float:
     """A time of zero or more. Raises InputError for anything else."""
     if isinstance(given, bool) or not isinstance(given, Real) or not 0 <= given < math.inf:

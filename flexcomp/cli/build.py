@@ -89,6 +89,13 @@ def build(
     weights: Weights = None,
     max_error: MaxError = None,
     calibration: Calibration = None,
+    tf32: Annotated[
+        bool,
+        typer.Option(
+            "--tf32",
+            help="Let a GPU from sm_80 on round operands of products to TF32, 10 bits of mantissa, for its tensor cores.",
+        ),
+    ] = False,
     tuning: Annotated[
         Path | None, typer.Option(metavar="DATABASE", help="Use the times that `flexcomp tune` measured.")
     ] = None,
@@ -133,10 +140,12 @@ def build(
     with exit_on_error(CANNOT_BUILD):
         from flexcomp import build as compile_model
         from flexcomp.compiler import require_linker
-        from flexcomp.device import require_supported, resolve_target
+        from flexcomp.device import require_supported, resolve_target, with_tf32
 
         resolved = resolve_target(target)
         require_supported(resolved)
+        if tf32:
+            with_tf32(resolved)
         require_linker(resolved)
 
         if probe is not False and target == "native" and profile is None:
@@ -169,6 +178,7 @@ def build(
                 weights=types,
                 max_error=max_error,
                 calibration=calibration,
+                tf32=tf32,
             )
             artifact.export_library(str(output), progress=progress)
         from flexcomp.report import closing_lines

@@ -15,7 +15,7 @@ import tvm
 from tvm import tirx
 
 from flexcomp import plan
-from flexcomp.arguments import checked_name, checked_path
+from flexcomp.arguments import checked_flag, checked_name, checked_path
 from flexcomp.cache import KernelCache
 from flexcomp.device import (
     CompileTarget,
@@ -25,6 +25,7 @@ from flexcomp.device import (
     load_profile,
     require_supported,
     resolve_target,
+    with_tf32,
 )
 from flexcomp.errors import InputError
 from flexcomp.frontend import Imported, load_model, title_of
@@ -75,6 +76,7 @@ def build(
     probe: bool | str | Path | None = None,
     store: str = DEFAULT_STORE,
     state: Mapping[str, str] | None = None,
+    tf32: bool = False,
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
 
@@ -99,7 +101,7 @@ def build(
     bytes go.
     `weights` is the element type in which weights are kept, in the file and in memory: "float32", "float16", "bfloat16" or
     "int8", or a dict of types by patterns of ONNX nodes' names, of which the last that matches counts:
-    `{"*": "int8", "/head/*": "float32"}`. Arithmetic is in float32 in any case. Without it nothing is rounded: weights are
+    `{"*": "int8", "/head/*": "float32"}`. Arithmetic is in float32 for all of them. Without it nothing is rounded: weights are
     kept as float32, or in fewer bits where those hold the same numbers.
     "auto" chooses a type for each layer: the fewest bytes with which no output differs by more than `max_error` of its largest
     element (None: 0.005) from what float32 weights give, on the `calibration` inputs: arrays by input name, several of these,
@@ -109,6 +111,8 @@ def build(
     both, {"present.*": "past_key_values.*"}: each pair is a tensor of the arena that
     stays, all zeros at first, which is neither given nor returned; `Session.state` and its kin read, set and clear it.
     Calibration is of single inferences: there these inputs are like others.
+    With `tf32` a GPU from sm_80 on multiplies by its tensor cores, in convolutions, dense layers and products of matrices: it
+    rounds their operands to ten bits of mantissa, and adds up in float32. Without it arithmetic is float32 throughout.
 
     Raises ModelError, UnsupportedModelError, TargetError, BudgetError, InputError, or TuningError if the database is
     broken.
@@ -120,7 +124,7 @@ def build(
             model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
             device=device, probe=probe, tuning=tuning, progress=report, cache=cache,
             weights=weights, max_error=max_error, calibration=calibration, compiler=compiler, store=store,
-            state=state,
+            state=state, tf32=tf32,
         )  # fmt: skip
         return prepared.artifacts([wish], report)[0]
 
@@ -144,6 +148,7 @@ def prepare(
     compiler: KernelCompiler | None = None,
     store: str = DEFAULT_STORE,
     state: Mapping[str, str] | None = None,
+    tf32: bool = False,
 ) -> Prepared:
     """The first half of `build`, without budget and strategy: what follows can be done several times, each for itself.
 
@@ -158,6 +163,8 @@ def prepare(
     threads = checked_threads(threads)
     resolved = resolve_target(target)
     require_supported(resolved)
+    if checked_flag(tf32, "tf32"):
+        resolved = with_tf32(resolved)
     compiling = compiler or KernelCompiler(KernelCache() if cache else None)
     compiling.require(resolved)
     profile = _device(device) or guessed_profile(resolved)

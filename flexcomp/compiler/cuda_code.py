@@ -20,6 +20,7 @@ from flexcomp.program import Extent, Launch
 from flexcomp.schedules.cuda import Architecture
 from flexcomp.schedules.cuda.arithmetic import PREAMBLE, exact
 from flexcomp.schedules.cuda.emit import RESIDENT, ROLLED
+from flexcomp.schedules.cuda.instructions import PREAMBLES
 
 _CONFIG = {
     "tirx.disable_cse_tir": True,  # nvcc finds common subexpressions itself
@@ -181,5 +182,9 @@ def _extent(value: ir.Expr, host: tirx.PrimFunc) -> Extent:
 def translation_unit(codes: Sequence[CudaCode]) -> str:
     """What nvcc compiles: the device functions of several kernels."""
     sources = [code.source for code in codes]
-    headers = [f"#include <{name}>" for word, name in _HEADERS.items() if any(word in source for source in sources)]
-    return "\n".join([*headers, _TYPES, PREAMBLE, *sources])
+
+    def used(word: str) -> bool:
+        return any(word in source for source in sources)
+
+    headers = [f"#include <{name}>" for word, name in _HEADERS.items() if used(word)]
+    return "\n".join([*headers, _TYPES, PREAMBLE, *(text for word, text in PREAMBLES.items() if used(word)), *sources])

@@ -14,14 +14,14 @@ from tvm import tirx
 
 from flexcomp.device import CompileTarget
 from flexcomp.program import DeviceKernel, Image, Kind, device_kernel
-from flexcomp.schedules.cuda import Architecture, architecture, arithmetic, emit
+from flexcomp.schedules.cuda import Architecture, architecture, arithmetic, emit, instructions
 
 from . import cuda_code, data_object, nvcc
 from .cuda_code import CudaCode
 
 # As the loader of libraries looks for functions; the runtime looks for a kernel's data under the same name.
 _PREFIX = "__tvm_ffi_"
-_MAKER_MODULES = (cuda_code, data_object, nvcc, device_kernel, architecture, arithmetic, emit)
+_MAKER_MODULES = (cuda_code, data_object, nvcc, device_kernel, architecture, arithmetic, emit, instructions)
 _MAKERS = tuple(Path(inspect.getfile(module)) for module in _MAKER_MODULES)
 
 

@@ -7,7 +7,7 @@ from flexcomp.doors import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,
-    target="CompileTarget checked_threads require_supported resolve_target",
+    target="CompileTarget checked_threads require_supported resolve_target with_tf32",
     profile="DelayModel DeviceProfile FamilyRate KernelTime default_profile family guessed_overhead_s kernel_key load_profile "
     "rates_profile",
     guessed="guessed_profile",

@@ -151,6 +151,15 @@ def resolve_target(target: str | Mapping | tvm.target.Target | CompileTarget | N
     )
 
 
+def with_tf32(target: CompileTarget) -> CompileTarget:
+    """A target whose GPU rounds operands of products to tf32. Raises InputError where none can."""
+    if target.gpu is None:
+        raise InputError(f"tf32 is what a GPU's tensor cores compute with, and a CPU computes ({target})")
+    if not target.gpu.tensor_lanes:
+        raise InputError(f"tf32 is what GPUs from sm_80 on compute with, and this one is {target.gpu.name} ({target})")
+    return replace(target, gpu=replace(target.gpu, tf32=True))
+
+
 def checked_threads(threads: int | None) -> int | None:
     """A number of threads, or None. Raises InputError for one that the runtime cannot compute with."""
     if threads is None:

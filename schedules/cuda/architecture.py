@@ -1,6 +1,7 @@
 """GPUs that code is made for: what tiles are cut to.
 
-Sources: CUDA C++ Programming Guide, "Compute Capabilities"; multiprocessors are those of the boards that presets name.
+Sources: CUDA C++ Programming Guide, "Compute Capabilities"; multiprocessors are those of the boards that presets name; tensor
+cores: NVIDIA's white papers of the architectures, dense.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ class Architecture:
     threads: int  # that a multiprocessor holds at most
     lanes: int  # multiply-adds of float32 that a multiprocessor does in a cycle
     multiprocessors: int  # of a usual board: grids are cut so that all have something to do
+    tensor_lanes: int = 0  # multiply-adds of tf32 that its tensor cores do in a cycle
     integrated: bool = False  # its memory is that of the CPU beside it
+    tf32: bool = False  # products are asked for of operands that are rounded to tf32
+
+    @property
+    def fetches(self) -> bool:
+        """Whether it copies to shared memory while threads compute (cp.async)."""
+        return int(self.name.removeprefix("sm_")) >= 80
 
     @property
     def block_shared_nbytes(self) -> int:
@@ -39,10 +47,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     for architecture in (
         Architecture("sm_72", 65_536, 96 * _KIB, 2048, 64, 6, integrated=True),  # nvcc knows it up to CUDA 12
         Architecture("sm_75", 65_536, 64 * _KIB, 1024, 64, 40),
-        Architecture("sm_80", 65_536, 164 * _KIB, 2048, 64, 108),
-        Architecture("sm_86", 65_536, 100 * _KIB, 1536, 128, 82),
-        Architecture("sm_87", 65_536, 164 * _KIB, 1536, 128, 16, integrated=True),
-        Architecture("sm_89", 65_536, 100 * _KIB, 1536, 128, 128),
-        Architecture("sm_90", 65_536, 228 * _KIB, 2048, 128, 132),
+        Architecture("sm_80", 65_536, 164 * _KIB, 2048, 64, 108, 512),
+        Architecture("sm_86", 65_536, 100 * _KIB, 1536, 128, 82, 128),
+        Architecture("sm_87", 65_536, 164 * _KIB, 1536, 128, 16, 512, integrated=True),
+        Architecture("sm_89", 65_536, 100 * _KIB, 1536, 128, 128, 128),
+        Architecture("sm_90", 65_536, 228 * _KIB, 2048, 128, 132, 1024),
     )
 }

@@ -15,14 +15,20 @@ from tvm.script.ir_builder import tirx as T
 from ..tiles.layer_function import Operands, layer_function
 from ..tiles.panel import panel_of
 from ..tiles.spec import ConvSpec
-from .emit import LANES, ceil_div, launched, registers
+from .architecture import Architecture
+from .block_tile import BlockTile
+from .bringing import Room, or_zeros
+from .emit import LANES, RESIDENT, ceil_div, copy, launched, registers, within
 from .image import Image
 from .panels import ThreadPanel
-from .product import BlockTile, Product, or_zeros
+from .product import Operand, Product
 from .results import Results
+from .tensor_product import product_of
+
+_LARGEST = 256  # threads of a block
 
 
-def kernel(spec: ConvSpec, tile: BlockTile) -> tirx.PrimFunc:
+def kernel(spec: ConvSpec, tile: BlockTile, architecture: Architecture) -> tirx.PrimFunc:
     """A PrimFunc (x, epilogue tensors…, panel, first, count, y), as on CPUs, with blocks of `tile.columns` channels."""
     panel = panel_of(spec, tile.columns)
     assert panel.block <= spec.group_out or spec.groups == 1, "a block of a panel has channels of one group"
@@ -33,34 +39,61 @@ def kernel(spec: ConvSpec, tile: BlockTile) -> tirx.PrimFunc:
             block = T.bind(given.first + offset)
             group = block // panel.blocks_per_group if panel.groups > 1 else 0
             weights = ThreadPanel(given.panel, offset)
-            product = Product(tile, thread, spec.taps)
+            product = product_of(tile, thread, spec.taps, architecture)
             image = Image(spec, product, given.x, group, part * tile.rows)
 
-            product.compute(image, _Weights(spec, tile.depth, weights, product.columns_loaded))
+            product.compute(image, _weights(spec, weights, product))
             results = Results(spec, given, weights, block)
             product.for_each_row(
-                lambda row, column, at: results.store(part * tile.rows + row, column, lambda i: product.sums[at + i])
+                lambda row, column, at: results.store(
+                    part * tile.rows + row, column, lambda i: product.sums[at + i], product.stored
+                )
             )
 
-    return layer_function(spec, panel, emit, in_place=spec.tensors > 0)
+    function = layer_function(spec, panel, emit, in_place=spec.tensors > 0)
+    # Without registers for what is loaded two such blocks are held, by threads with 128 registers each.
+    is_light = architecture.fetches and not panel.narrow and spec.kernel != (1, 1) and spec.group_in % tile.depth == 0
+    return function.with_attr(RESIDENT, 2 * tile.threads) if is_light and tile.threads == _LARGEST else function
 
 
-class _Weights:
-    """The right operand: a block of the panel, whose numbers are widened when they are needed."""
+def _weights(spec: ConvSpec, weights: ThreadPanel, product: Product) -> Operand:
+    return (_Narrow if weights.panel.narrow else _Float)(spec, weights, product)
 
-    def __init__(self, spec: ConvSpec, depth: int, weights: ThreadPanel, vectors: int) -> None:
-        self.weights, self.taps, self.is_whole = weights, spec.taps, spec.taps % depth == 0
-        self.ahead = weights.ahead(vectors)
 
-    def load(self, i: int, first, at, column) -> None:
-        inside = True if self.is_whole else first + at < self.taps
-        with or_zeros(self.ahead, i * self.weights.words, self.weights.words, inside):
+class _Float:
+    """The right operand: a block of the panel."""
+
+    lanes, is_short = LANES, False
+
+    def __init__(self, spec: ConvSpec, weights: ThreadPanel, product: Product) -> None:
+        self.weights, self.taps, self.depth = weights, spec.taps, product.tile.depth
+        self.apart = product.products_apart
+        self.way = product.way(product.columns_loaded)
+        self.keep = self.way.keep
+        words, begin = weights.place(*product.first_vector())
+        self.source = self.way.source(words, begin // LANES, LANES)
+
+    def load(self, i: int, first, at, column, room: Room) -> None:
+        units = self.weights.panel.block // LANES  # of a product
+        self.way.bring(i, 0, self.source, first * units, i * self.apart * units, within(first + at, self.taps, self.depth), room)
+
+
+class _Narrow:
+    """The right operand, of numbers that are widened on their way from registers to shared memory."""
+
+    lanes, is_short = LANES, True
+
+    def __init__(self, spec: ConvSpec, weights: ThreadPanel, product: Product) -> None:
+        self.weights, self.taps, self.depth = weights, spec.taps, product.tile.depth
+        self.ahead = weights.ahead(product.columns_loaded)
+
+    def load(self, i: int, first, at, column, room: Room) -> None:
+        words = self.weights.words
+        with or_zeros(self.ahead, i * words, words, within(first + at, self.taps, self.depth)):
             self.weights.load(self.ahead, i, first + at, column)
 
-    def loaded(self, i: int) -> tuple[tirx.Buffer, int]:
-        if not self.weights.panel.narrow:
-            return self.ahead, i * LANES
+    def keep(self, i: int, room: Room) -> None:
         wide = registers(LANES)
         for lane, weight in enumerate(self.weights.weights(self.ahead, i)):
             T.buffer_store(wide, weight, [lane])
-        return wide, 0
+        copy(room.buffer, room.at, wide, 0)

@@ -147,5 +147,10 @@ def across_block(
     return T.bind(result)
 
 
+def within(index, extent: int, unit: int):
+    """Whether an index of a tile exists; True if all do, as tiles of `unit` fill the extent."""
+    return True if extent % unit == 0 else index < extent
+
+
 def ceil_div(a, b: int):
     return math.ceil(a / b) if isinstance(a, int) else (a + (b - 1)) // b

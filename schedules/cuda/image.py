@@ -18,8 +18,9 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..tiles.spec import ConvSpec
+from .bringing import Room, at_once
 from .emit import LANES, barrier, both, ceil_div, copy, kept, only_if, registers, shared
-from .product import Loaded, Product, or_zeros
+from .product import Product
 
 _BITS = 31  # for rows and columns of kernels; the last bit of an integer is that of products which only fill up a step
 _NEVER = -(1 << _BITS)
@@ -29,27 +30,31 @@ _TABLE_NBYTES = 8 * 1024  # at most
 _READ = 4
 
 
-class Image(Loaded):
+class Image:
     """What the threads of a block load, a vector of products for each of their rows."""
+
+    is_short = False
 
     def __init__(self, spec: ConvSpec, product: Product, x: tirx.Buffer, group, first_pixel) -> None:
         rows = product.rows_loaded()
-        super().__init__(len(rows))
+        self.way = product.way(len(rows))
+        self.keep = self.way.keep
         self.spec = spec = _widened(spec)
-        self.depth, self.x = product.tile.depth, x
+        self.depth = product.tile.depth
         # Neighbours in a vector are neighbours in memory if they belong to one pixel.
-        self.lanes = LANES if spec.group_in % LANES == 0 and spec.in_channels % LANES == 0 else 1
+        self.lanes = at_once(self.way, spec.group_in, spec.in_channels)
         self.each = self.depth if spec.group_in % self.depth == 0 else self.lanes  # products of an entry
         self.has_bits = sum(_misses(spec)) <= _BITS
         # Of an entry for a step the thread's own product, which is the same in each.
         self.is_flat = spec.kernel == (1, 1) and not any(_misses(spec))
         own = product.thread % (self.depth // LANES) * LANES if self.each == self.depth and not self.is_flat else 0
         self.pixels = [_Pixel(spec, first_pixel + row, group, own, self.lanes, has_bits=self.has_bits) for row in rows]
+        self.sources = [self.way.source(x, pixel.place, self.lanes) for pixel in self.pixels]
         self.table: tirx.Buffer | None = None
         self.is_always = not any(_misses(spec)) and spec.taps % self.depth == 0
         self.integers = 1 if self.is_always else 2  # of an entry
         entries = ceil_div(spec.taps, self.depth) * self.depth // self.each
-        size = self.integers if self.each == 1 else _READ
+        size = self.integers if self.each < LANES else _READ
         if not self.is_flat and self.has_bits and 4 * size * entries <= _TABLE_NBYTES:
             self._make_table(entries, size, product)
 
@@ -63,35 +68,36 @@ class Image(Loaded):
                 for i in range(size):
                     T.buffer_store(self.table, entry[i % self.integers], [number * size + i])
         barrier()
-        self._entries = registers(LANES * self.integers if self.each == 1 else _READ, "int32")
+        self._entries = registers(LANES // self.each * self.integers if self.each < LANES else _READ, "int32")
 
-    def load(self, i: int, first, at, row) -> None:
+    def load(self, i: int, first, at, row, room: Room) -> None:
         if self.table is not None and i == 0:
             self._read_entries(first, at)
         for lane in range(0, LANES, self.lanes):
-            place, inside = self._found(i, first, at, lane)
-            with or_zeros(self.ahead, i * LANES + lane, self.lanes, inside):
-                copy(self.ahead, i * LANES + lane, self.x, place, self.lanes)
+            far, inside = self._found(i, first, at, lane)
+            beyond = lane // self.lanes if self.is_flat else 0
+            self.way.bring(i, lane, self.sources[i], far, beyond, inside, room)
 
     def _found(self, i: int, first, at, lane: int) -> tuple[ir.Expr, ir.Expr | bool]:
-        """Where the number of a product lies, of the pixel of vector i, and whether there is one."""
+        """How far the number of a product is from the first one of the pixel of vector i, and whether there is one."""
         spec, pixel = self.spec, self.pixels[i]
         if self.is_flat:
             inside = True if spec.taps % self.depth == 0 else first + at + lane < spec.taps
-            return pixel.place * self.lanes + (first + at + lane), inside
+            return (first + at) // self.lanes, inside
         if self.table is None:
             far, needed = self._entry(first if self.each == self.depth else first + at + lane)
             inside = pixel.sees(needed) if self.has_bits else pixel.looks(*self._tap(first + at + lane)[:2])
             inside = both(inside, True if spec.taps % self.depth == 0 else first + at + lane < spec.taps)
-            return (pixel.place + far) * self.lanes, inside
-        entry = lane * self.integers if self.each == 1 else i * self.integers % _READ
-        inside = True if self.is_always else pixel.sees(self._entries[entry + 1])
-        return (pixel.place + self._entries[entry]) * self.lanes, inside
+            return far, inside
+        entry = lane // self.each * self.integers if self.each < LANES else i * self.integers % _READ
+        return self._entries[entry], True if self.is_always else pixel.sees(self._entries[entry + 1])
 
     def _read_entries(self, first, at) -> None:
-        if self.each == 1:
-            for part in range(0, LANES * self.integers, _READ):
-                copy(self._entries, part, self.table, (first + at) * self.integers + part)
+        if self.each < LANES:
+            integers = LANES // self.each * self.integers
+            for part in range(0, integers, _READ):
+                place = (first + at) // self.each * self.integers + part
+                copy(self._entries, part, self.table, place, min(integers, _READ))
         else:
             product = first if self.each == self.depth else first + at
             copy(self._entries, 0, self.table, product // self.each * _READ)
@@ -117,6 +123,12 @@ class Image(Loaded):
         if spec.taps % self.depth:
             needed = tirx.Select(product < spec.taps, needed, tirx.const(_NEVER, "int32"))
         return far, needed
+
+
+def one_by_one(spec: ConvSpec) -> bool:
+    """Whether neighbours among a pixel's products are loaded one by one, because few are neighbours in memory."""
+    spec = _widened(spec)
+    return bool(spec.group_in % LANES or spec.in_channels % LANES)
 
 
 class _Pixel:

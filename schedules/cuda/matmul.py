@@ -10,14 +10,18 @@ from tvm.script.ir_builder import tirx as T
 
 from ..tiles.emit import flat
 from ..tiles.spec import MatmulSpec
-from .emit import LANES, RESIDENT, both, ceil_div, copy, launched, only_if
-from .product import BlockTile, Loaded, Product, or_zeros
+from .architecture import Architecture
+from .block_tile import BlockTile
+from .bringing import Room, at_once
+from .emit import LANES, RESIDENT, both, ceil_div, launched, only_if, within
+from .product import Product
 from .results import through_epilogue
+from .tensor_product import product_of
 
 _RESIDENT_THREADS = 384  # 168 registers for each
 
 
-def kernel(spec: MatmulSpec, tile: BlockTile) -> tirx.PrimFunc:
+def kernel(spec: MatmulSpec, tile: BlockTile, architecture: Architecture) -> tirx.PrimFunc:
     """A PrimFunc (a, b, epilogue tensors…, y): float32[batch, m, k], [batch, k, n] → [batch, m, n], as on CPUs."""
     a_shape = (1 if spec.left_shared else spec.batch, spec.m, spec.k)
     b_shape = (1 if spec.right_shared else spec.batch, spec.k, spec.n)
@@ -38,7 +42,7 @@ def kernel(spec: MatmulSpec, tile: BlockTile) -> tirx.PrimFunc:
         with launched(blocks, tile.threads) as ((down, across, batch), thread):
             left_at = 0 if spec.left_shared else batch * (spec.m * spec.k)
             right_at = 0 if spec.right_shared else batch * (spec.k * spec.n)
-            product = Product(tile, thread, spec.k)
+            product = product_of(tile, thread, spec.k, architecture)
 
             left = _Rows(product, a, left_at, down * tile.rows, (spec.m, spec.k))
             right = _Columns(product, b, right_at, across * tile.columns, (spec.k, spec.n))
@@ -46,58 +50,65 @@ def kernel(spec: MatmulSpec, tile: BlockTile) -> tirx.PrimFunc:
             def store(row, column, at) -> None:
                 row, column = down * tile.rows + row, across * tile.columns + column
                 with only_if(within(row, spec.m, tile.rows)):
-                    for lane in range(0, LANES, right.lanes):
+                    lanes = min(right.lanes, product.stored)
+                    for lane in range(0, product.stored, lanes):
                         with only_if(within(column + lane, spec.n, tile.columns)):
                             place = (batch * spec.m + row) * spec.n + column + lane
                             sums = lambda i, lane=lane: product.sums[at + lane + i]  # noqa: E731
-                            through_epilogue(spec.epilogue, y, tensors, place, right.lanes, sums)
+                            through_epilogue(spec.epilogue, y, tensors, place, lanes, sums)
 
             product.compute(left, right)
             product.for_each_row(store)
     return builder.get()
 
 
-class _Rows(Loaded):
+class _Rows:
     """The left operand: rows of a matrix, along the products."""
 
-    def __init__(self, product: Product, matrix: tirx.Buffer, begin, first_row, shape: tuple[int, int]) -> None:
-        super().__init__(len(product.rows_loaded()))
-        self.tile, self.matrix, self.begin, self.first_row, self.shape = product.tile, matrix, begin, first_row, shape
-        self.lanes = LANES if shape[1] % LANES == 0 else 1  # a vector does not leave a row
+    is_short = False
 
-    def load(self, i: int, first, at, row) -> None:
-        rows, products = self.shape
-        # What lies behind the last row is not stored, so that it may be anything.
-        row = self.first_row + row if rows % self.tile.rows == 0 else tirx.min(self.first_row + row, rows - 1)
+    def __init__(self, product: Product, matrix: tirx.Buffer, begin, first_row, shape: tuple[int, int]) -> None:
+        self.way = product.way(len(product.rows_loaded()))
+        self.keep = self.way.keep
+        self.depth, (rows, self.products) = product.tile.depth, shape
+        self.lanes = lanes = at_once(self.way, self.products)  # a vector does not leave a row
+        self.sources = []
+        for row in product.rows_loaded():
+            # What lies behind the last row is not stored, so that it may be anything.
+            row = first_row + row if rows % product.tile.rows == 0 else tirx.min(first_row + row, rows - 1)
+            self.sources.append(self.way.source(matrix, begin // lanes + row * (self.products // lanes), lanes))
+
+    def load(self, i: int, first, at, row, room: Room) -> None:
         for lane in range(0, LANES, self.lanes):
             product = first + at + lane
-            inside = within(product, products, self.tile.depth)
-            with or_zeros(self.ahead, i * LANES + lane, self.lanes, inside):
-                copy(self.ahead, i * LANES + lane, self.matrix, self.begin + row * products + product, self.lanes)
+            inside = within(product, self.products, self.depth)
+            self.way.bring(i, lane, self.sources[i], (first + at) // self.lanes, lane // self.lanes, inside, room)
 
 
-class _Columns(Loaded):
+class _Columns:
     """The right operand: columns of a matrix, several of one product at a time."""
 
-    def __init__(self, product: Product, matrix: tirx.Buffer, begin, first_column, shape: tuple[int, int]) -> None:
-        super().__init__(product.columns_loaded)
-        self.tile, self.matrix, self.begin, self.first_column, self.shape = product.tile, matrix, begin, first_column, shape
-        self.lanes = LANES if shape[1] % LANES == 0 else 1
+    is_short = False
 
-    def load(self, i: int, first, at, column) -> None:
+    def __init__(self, product: Product, matrix: tirx.Buffer, begin, first_column, shape: tuple[int, int]) -> None:
+        self.way = product.way(product.columns_loaded)
+        self.keep = self.way.keep
+        self.tile, self.first_column, self.shape, self.apart = product.tile, first_column, shape, product.products_apart
+        columns = shape[1]
+        self.lanes = lanes = at_once(self.way, columns)
+        at, column = product.first_vector()
+        place = first_column + column
+        if lanes == LANES and columns % product.tile.columns:
+            place = tirx.min(place, columns - LANES)  # as of rows
+        self.source = self.way.source(matrix, begin // lanes + at * (columns // lanes) + place // lanes, lanes)
+
+    def load(self, i: int, first, at, column, room: Room) -> None:
         products, columns = self.shape
         product = first + at
         for lane in range(0, LANES, self.lanes):
-            place = self.first_column + column + lane
             inside = within(product, products, self.tile.depth)
-            if self.lanes == LANES and columns % self.tile.columns:
-                place = tirx.min(place, columns - LANES)  # as of rows
-            elif self.lanes == 1:
-                inside = both(inside, within(place, columns, self.tile.columns))
-            with or_zeros(self.ahead, i * LANES + lane, self.lanes, inside):
-                copy(self.ahead, i * LANES + lane, self.matrix, self.begin + product * columns + place, self.lanes)
-
-
-def within(index, extent: int, unit: int):
-    """Whether an index of a tile exists; True if all do, as tiles of `unit` fill the extent."""
-    return True if extent % unit == 0 else index < extent
+            if self.lanes < LANES:
+                inside = both(inside, within(self.first_column + column + lane, columns, self.tile.columns))
+            units = columns // self.lanes  # of a product
+            beyond = i * self.apart * units + lane // self.lanes
+            self.way.bring(i, lane, self.source, first * units, beyond, inside, room)

@@ -9,6 +9,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ..tiles.panel_reader import PanelReader
 from .emit import LANES, copy, registers
+from .instructions import signed_byte
 
 
 class ThreadPanel:
@@ -33,9 +34,13 @@ class ThreadPanel:
 
     def load(self, target: tirx.Buffer, i: int, tap, lane) -> None:
         """Load vector i of `target`: the weights of `tap` for LANES channels from `lane` on, at once."""
+        copy(target, i * self.words, *self.place(tap, lane), self.words)
+
+    def place(self, tap, lane) -> tuple[tirx.Buffer, ir.Expr]:
+        """The words in which weights of `tap` lie, and where those for channels from `lane` on begin."""
         element = self._element(self.panel.first_tap + tap, lane)
         per_word = 4 // self.panel.itemsize
-        copy(target, i * self.words, self._words, element // per_word if per_word > 1 else element, self.words)
+        return self._words, element // per_word if per_word > 1 else element
 
     def weights(self, source: tirx.Buffer, i: int) -> list[ir.Expr]:
         """The weights in vector i, as float32."""
@@ -79,4 +84,4 @@ class ThreadPanel:
             return tirx.reinterpret("float32", word << shift(16) if part == 0 else word & shift(0xFFFF0000))
         if self.panel.dtype == "float16":
             return tirx.Cast("float32", tirx.reinterpret("float16", tirx.Cast("uint16", word >> shift(16 * part))))
-        return tirx.Cast("float32", tirx.Cast("int8", word >> shift(8 * part)))
+        return tirx.Cast("float32", signed_byte(word, part))

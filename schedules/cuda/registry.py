@@ -13,7 +13,9 @@ from ..tiles.spec import ConvSpec, MatmulSpec
 from ..tiles.tile import Tile
 from . import channelwise, conv, gemv, matmul
 from .architecture import Architecture
-from .product import TILES, BlockTile, choose, work
+from .block_tile import BlockTile, choose, rates, work
+from .emit import LANES
+from .image import one_by_one
 
 # What a product costs that loads its operands for itself, next to one of a tile.
 _ALONE = 4.0
@@ -23,9 +25,10 @@ _ALONE = 4.0
 def candidates(spec: ConvSpec | MatmulSpec, architecture: Architecture) -> tuple[Candidate, ...]:
     """Every kernel that can compute a layer."""
     if isinstance(spec, MatmulSpec):
-        tile = choose(spec.m, spec.n, spec.batch, architecture)
-        flops = 2 * spec.k * work(tile, spec.m, spec.n, spec.batch, architecture)
-        return (Candidate("matmul", tile, None, 0, flops, lambda: matmul.kernel(spec, tile)),)
+        singly = spec.k % LANES > 0
+        tile = choose(spec.m, spec.n, spec.batch, architecture, one_by_one=singly)
+        flops = 2 * spec.k * work(tile, spec.m, spec.n, spec.batch, architecture, one_by_one=singly)
+        return (Candidate("matmul", tile, None, 0, flops, lambda: matmul.kernel(spec, tile, architecture)),)
     if gemv.eligible(spec):
         return (_with_panel("gemv", spec, gemv.COLUMNS, Tile(1, gemv.COLUMNS), _ALONE * spec.flops, lambda: gemv.kernel(spec)),)
     if channelwise.eligible(spec):
@@ -33,11 +36,13 @@ def candidates(spec: ConvSpec | MatmulSpec, architecture: Architecture) -> tuple
         build = lambda: channelwise.kernel(spec)  # noqa: E731
         return (_with_panel(family, spec, channelwise.COLUMNS, Tile(1, channelwise.COLUMNS), _ALONE * spec.flops, build),)
     pixels = spec.batch * spec.out_height * spec.out_width
-    tile = choose(pixels, spec.group_out, spec.groups, architecture)
+    singly = one_by_one(spec)
+    tile = choose(pixels, spec.group_out, spec.groups, architecture, one_by_one=singly)
     if spec.groups > 1 and tile.columns > spec.group_out:  # blocks of a panel that hold channels of several groups are others'
-        tile = max((t for t in TILES if t.columns <= spec.group_out), key=TILES.get)
-    flops = 2 * spec.taps * work(tile, pixels, spec.group_out, spec.groups, architecture)
-    return (_with_panel("direct", spec, tile.columns, tile, flops, lambda: conv.kernel(spec, tile)),)
+        offered = rates(architecture)
+        tile = max((t for t in offered if t.columns <= spec.group_out), key=offered.get)
+    flops = 2 * spec.taps * work(tile, pixels, spec.group_out, spec.groups, architecture, one_by_one=singly)
+    return (_with_panel("direct", spec, tile.columns, tile, flops, lambda: conv.kernel(spec, tile, architecture)),)
 
 
 def _with_panel(

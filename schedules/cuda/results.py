@@ -28,23 +28,24 @@ class Results:
         self.lanes = LANES if all(number % LANES == 0 for number in aligned) else 1
         self.pixels = math.prod(spec.out_shape[:-1])
 
-    def store(self, pixel, lane, total: Callable[[int], ir.Expr]) -> None:
-        """Store what becomes of the sums `total(0)`, …, `total(LANES - 1)` of a pixel and the block's channels from `lane` on."""
+    def store(self, pixel, lane, total: Callable[[int], ir.Expr], lanes: int = LANES) -> None:
+        """Store what becomes of the sums `total(0)`, …, `total(lanes - 1)` of a pixel and the block's channels from `lane` on."""
         spec, panel = self.spec, self.weights.panel
         with only_if(pixel < self.pixels):
             place = T.bind(pixel * spec.y_stride + (spec.y_start + self.channel) + lane)
-            for first in range(0, LANES, self.lanes):
+            each = min(lanes, self.lanes)
+            for first in range(0, lanes, each):
                 inside = True if panel.block <= panel.group_channels else lane + first < panel.group_channels
                 with only_if(inside):
-                    self._store(place + first, lane + first, lambda i, first=first: total(first + i))
+                    self._store(place + first, lane + first, lambda i, first=first: total(first + i), each)
 
-    def _store(self, place, lane, total: Callable[[int], ir.Expr]) -> None:
+    def _store(self, place, lane, total: Callable[[int], ir.Expr], lanes: int) -> None:
         through_epilogue(
             self.spec.epilogue,
             self.given.y,
             self.given.tensors,
             place,
-            self.lanes,
+            lanes,
             lambda i: self.weights.finish(lane + i, total(i)),
             lambda number, i: self.weights.channel(number, lane + i),
         )

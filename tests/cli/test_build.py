@@ -109,6 +109,12 @@ def test_wrong_usage_ends_with_2(cli, model, tmp_path, options, message):
     assert message in done.stderr
 
 
+@pytest.mark.parametrize(("target", "who"), [("native", "a CPU computes"), ("cuda -arch=sm_75", "this one is sm_75")])
+def test_tf32_is_of_tensor_cores(cli, model, tmp_path, target, who):
+    done = cli("build", model, "-o", tmp_path / "x.so", "--target", target, "--tf32")
+    assert done.returncode == 2 and "tf32 is what" in done.stderr and who in done.stderr
+
+
 def test_the_output_must_be_a_library(cli, model, tmp_path):
     done = cli("build", model, "-o", tmp_path / "out.bin")
     assert done.returncode == 2

@@ -104,6 +104,28 @@ def test_a_library_for_a_gpu_holds_its_kernels_as_data():
     assert kernel.integers == {2, 3} and any(extent.per_count for extent in kernel.launches[0].blocks)
 
 
+def test_tensor_cores_multiply_where_they_are_asked_to():
+    default, asked, other = (built("h200", Written(), **options) for options in ({}, {"tf32": True}, {"tf32": False}))
+    sources = [b"".join(described(code).images[0].code for code in a.kernels.values()) for a in (default, asked)]
+    assert [b"tf32_multiply(" in source for source in sources] == [False, True]
+    assert default.kernels == other.kernels and default.kernels.keys() != asked.kernels.keys()
+    (layer,) = (layer for layer in asked.program.layers if layer.op == "conv2d")
+    assert layer.implementation.startswith("direct ") and layer.implementation.endswith(" tf32")
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "error"),
+    [
+        ("native", True, r"tf32 is what a GPU's tensor cores compute with, and a CPU computes \(llvm"),
+        ("cuda -arch=sm_75", True, r"tf32 is what GPUs from sm_80 on compute with, and this one is sm_75 \(cuda -arch=sm_75"),
+        ("h200", "yes", "tf32 must be True or False, not 'yes'"),
+    ],
+)
+def test_who_cannot_compute_with_tf32_says_so(target, given, error):
+    with pytest.raises(InputError, match=error):
+        flexcomp.build(network(), target, tf32=given)
+
+
 def test_what_no_budget_counts_is_said(tmp_path):
     artifact = built("h200", Written())
     facts = describe(artifact.program)

@@ -1,6 +1,6 @@
-"""Takes every barrier of every kernel of networks out, one at a time: a table, and exit status 1 where one is not missed.
+"""Takes every barrier and wait of kernels of networks out, one at a time: a table, and exit status 1 where one is not missed.
 
-    python -m tests.cuda.barriers [NETWORK …]
+    python -m tests.cuda.barriers [NETWORK …] [--tf32]
 
 Networks are those of `tests.cuda.reduced`, lowered for a GPU. A kernel computes one block of its channels on random numbers;
 without a barrier some order of threads has to give another result, or to end in an error. Kernels that several networks have are
@@ -21,7 +21,7 @@ import numpy as np
 import tvm_ffi
 
 from flexcomp.compiler.cuda_code import CudaCode, cuda_code
-from flexcomp.device import resolve_target
+from flexcomp.device import CompileTarget, resolve_target, with_tf32
 from flexcomp.program import CountArg, FirstArg, Layer, TensorType, ValueArg, WeightArg
 from tests.cuda.network import lowered_network
 from tests.cuda.on_cpu.emulator import Emulator, numbered
@@ -32,9 +32,9 @@ TARGET = "cuda -arch=sm_80"
 _TOGETHER = 16  # kernels that are compiled at a time
 
 
-def kernels_of(name: str, seen: set[int]) -> Iterator[tuple[Layer, CudaCode]]:
+def kernels_of(name: str, target: CompileTarget, seen: set[int]) -> Iterator[tuple[Layer, CudaCode]]:
     """The kernels of a network that have barriers, with a layer of each; `seen` are hashes of those that were looked at."""
-    network, architecture = lowered_network(NETWORKS[name](), TARGET, None), resolve_target(TARGET).gpu
+    network, architecture = lowered_network(NETWORKS[name](), target, None), target.gpu
     for layer in network.layers:
         func = network.kernels[layer.kernel]
         if (identity := tvm_ffi.structural_hash(func)) in seen:
@@ -71,12 +71,15 @@ def main() -> None:
     """Print a line for each network."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("networks", nargs="*", default=list(NETWORKS), metavar="NETWORK", help=", ".join(NETWORKS))
+    parser.add_argument("--tf32", action="store_true", help="products by tensor cores")
+    args = parser.parse_args()
+    target = with_tf32(resolve_target(TARGET)) if args.tf32 else resolve_target(TARGET)
     seen: set[int] = set()
     missed = 0
     print("network        kernels barriers not missed seconds")
-    for name in parser.parse_args().networks:
+    for name in args.networks:
         start, kernels, barriers, unnoticed = time.monotonic(), 0, 0, []
-        found_here = kernels_of(name, seen)
+        found_here = kernels_of(name, target, seen)
         while some := list(islice(found_here, _TOGETHER)):
             with tempfile.TemporaryDirectory() as folder:
                 emulator = Emulator({layer.name: code for layer, code in some}, Path(folder))

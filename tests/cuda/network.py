@@ -14,7 +14,7 @@ import tvm
 from flexcomp.compiler import pipeline
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.compiler.weights import evaluate
-from flexcomp.device import resolve_target
+from flexcomp.device import CompileTarget, resolve_target
 from flexcomp.frontend import load_model
 from flexcomp.network.lower import lower
 from flexcomp.network.lowered import Lowered
@@ -24,7 +24,9 @@ from tests.cuda.on_cpu.emulator import Emulator
 _POISON = 0xFF  # bytes of what nothing has written to: floats are NaN
 
 
-def networks(models: Mapping[str, onnx.ModelProto], target: str, folder: Path, shapes: dict | None = None) -> dict[str, Network]:
+def networks(
+    models: Mapping[str, onnx.ModelProto], target: str | CompileTarget, folder: Path, shapes: dict | None = None
+) -> dict[str, Network]:
     """The networks with their kernels compiled for the CPU, all together."""
     architecture = resolve_target(target).gpu
     lowered = {name: lowered_network(model, target, shapes) for name, model in models.items()}
@@ -84,7 +86,7 @@ class Network:
         return whole[first : first + count] if layer.weights.blocks > 1 else whole
 
 
-def lowered_network(model: onnx.ModelProto, target: str, shapes: dict | None) -> Lowered:
+def lowered_network(model: onnx.ModelProto, target: str | CompileTarget, shapes: dict | None) -> Lowered:
     """A network as `flexcomp.build` lowers it, by its smallest kernels."""
     imported, resolved = load_model(model, shapes, None), resolve_target(target)
     unit, on_weights = resolved.vector_unit, partial(evaluate, weights=imported.weights)

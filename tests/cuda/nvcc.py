@@ -90,6 +90,11 @@ def share(instructions: Sequence[str], name: str) -> float:
     return sum(name in instruction for instruction in instructions) / len(instructions)
 
 
+def shared_reads(instructions: Sequence[str]) -> frozenset[str]:
+    """By what shared memory is read; not by reads of nothing that no thread does, which precede copies there on some GPUs."""
+    return frozenset(found[1] for what in instructions if (found := re.search(r"(LDS[.\w]*) (?!RZ)", what)))
+
+
 def besides(instructions: Sequence[str], name: str) -> str:
     """What the instructions that are not called `name` are for, the most frequent first."""
     counts: Counter[str] = Counter()

@@ -1,6 +1,6 @@
 """What nvcc and ptxas make of whole networks' kernels, without a GPU: a table, and exit status 1 where a kernel falls short.
 
-    python -m tests.cuda.ptxas [NETWORK …] [--arch sm_90 …] [--all]
+    python -m tests.cuda.ptxas [NETWORK …] [--arch sm_90 …] [--all] [--tf32]
 
 For each kind of kernel of a network: how many there are, registers of a thread, spilled bytes, shared memory of a block, and
 how many of the threads that a multiprocessor holds it would hold (CUDA C++ Programming Guide, "Multiprocessor Level"). Of direct
@@ -8,13 +8,13 @@ convolutions and products of matrices also the share of multiply-adds among the 
 it reads shared memory. Each row has the worst of its kernels; with --all every device function has a row.
 
 No kernel may spill, loops have to be FFMA for 85 % and more, and to read shared memory by 128 bits. What falls short is listed
-with what the loop does besides. It takes some minutes for an architecture.
+with what the loop does besides. Of products by tensor cores (--tf32) only spills are looked at. It takes some minutes for an
+architecture.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -25,6 +25,7 @@ import tvm_ffi
 
 from benchmarks.models import load
 from flexcomp.compiler.cuda_code import CudaCode, cuda_code
+from flexcomp.device import CompileTarget, resolve_target, with_tf32
 from flexcomp.schedules.cuda import ARCHITECTURES, Architecture
 from tests.cuda import nvcc
 from tests.cuda.network import lowered_network
@@ -54,7 +55,7 @@ class Row:
     @property
     def reads(self) -> frozenset[str]:
         """Instructions that read shared memory in the loop."""
-        return frozenset(found[0] for found in (re.search(r"LDS[.\w]*", what) for what in self.loop) if found)
+        return nvcc.shared_reads(self.loop)
 
     @property
     def shortcomings(self) -> list[str]:
@@ -69,12 +70,13 @@ class Row:
         return found
 
 
-def rows_of(networks: Iterable[str], architecture: Architecture, folder: Path) -> Iterator[tuple[str, Row]]:
+def rows_of(networks: Iterable[str], target: CompileTarget, folder: Path) -> Iterator[tuple[str, Row]]:
     """The device functions of networks; those that several have are the first's."""
+    architecture = target.gpu
     seen: set[int] = set()
     kernels = []
     for network in networks:
-        graph = lowered_network(load(network).model, f"cuda -arch={architecture.name}", None)
+        graph = lowered_network(load(network).model, target, None)
         for layer in graph.layers:
             func = graph.kernels[layer.kernel]
             if (identity := tvm_ffi.structural_hash(func)) not in seen:
@@ -97,7 +99,8 @@ def _rows(
         threads = launch.threads[0] * launch.threads[1] * launch.threads[2]
         warps = -(-threads // 32) * 32
         held = architecture.blocks(warps, -(-function.registers // 8) * 8, function.shared_nbytes)
-        loop = nvcc.longest_loop(cubin, launch.function) if kind.split()[0] in _PRODUCTS else ()
+        is_product = kind.split()[0] in _PRODUCTS and not kind.endswith("tf32")
+        loop = nvcc.longest_loop(cubin, launch.function) if is_product else ()
         yield Row(kind, layer, function, held * warps / architecture.threads, tuple(loop))
 
 
@@ -118,6 +121,7 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", default=NETWORKS, metavar="NETWORK", help="of those of benchmarks.models")
     parser.add_argument("--arch", nargs="+", choices=sorted(ARCHITECTURES), default=WANTED)
     parser.add_argument("--all", action="store_true", help="a row for each device function")
+    parser.add_argument("--tf32", action="store_true", help="products by tensor cores")
     args = parser.parse_args()
     if nvcc.nvcc() is None or nvcc.nvdisasm() is None:
         raise SystemExit("nvcc and nvdisasm are needed")
@@ -125,7 +129,8 @@ def main() -> None:
     for name in args.arch:
         print(f"\n{name:<44} many regs spills shared   occ.  FFMA shared memory is read by", flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            found = list(rows_of(args.networks, ARCHITECTURES[name], Path(folder)))
+            target = resolve_target(f"cuda -arch={name}")
+            found = list(rows_of(args.networks, with_tf32(target) if args.tf32 else target, Path(folder)))
         grouped: dict[str, list[Row]] = {}
         for network, row in found:
             grouped.setdefault(f"{network} {row.kind}" + f" {row.layer}" * args.all, []).append(row)

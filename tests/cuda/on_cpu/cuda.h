@@ -1,5 +1,6 @@
 // What generated CUDA C uses of CUDA, for a C++ compiler. `emulator.py` numbers barriers, shuffles and shared arrays.
 #pragma once
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -12,6 +13,8 @@
   type* const name = static_cast<type*>(on_cpu::Grid::current_grid->Shared(index, (extent) * sizeof(type)))
 #define ON_CPU_THREADS(place) on_cpu::Grid::current_grid->Barrier(place)
 #define ON_CPU_WARP(place) on_cpu::Grid::current_grid->WarpBarrier(place)
+#define ON_CPU_COMMIT(place) on_cpu::Grid::current_grid->Commit(place)
+#define ON_CPU_WAIT(place) on_cpu::Grid::current_grid->WaitForFetches(place)
 
 using uint = unsigned;
 using uchar = unsigned char;
@@ -43,6 +46,28 @@ inline int max(int a, int b) { return a > b ? a : b; }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// What `schedules/cuda/instructions.py` names.
+inline int signed_byte(unsigned word, int number) { return int8_t(word >> 8 * number); }
+inline void* kept_pointer(void* place) { return place; }
+#define ON_CPU_FETCH(nbytes)                                                                 \
+  template <int beyond>                                                                      \
+  void fetch_##nbytes(void* to, const void* from, int at, int is_outside) {                  \
+    const char* place = static_cast<const char*>(from) + (ptrdiff_t(at) + beyond) * nbytes;  \
+    on_cpu::Grid::current_grid->Fetch(to, place, nbytes, is_outside);                        \
+  }
+ON_CPU_FETCH(4)
+ON_CPU_FETCH(8)
+ON_CPU_FETCH(16)
+
+// To the nearest of ten bits of mantissa, of two to the one that is farther from zero.
+inline float tf32_rounded(float number) {
+  if (std::isnan(number)) return std::bit_cast<float>(0x7fffffffu);
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(number) + 0x1000u) & ~0x1fffu);
+}
+inline void OnCpuMultiply(int place, float* sums, float a, float b, float c, float d, float e, float f) {
+  on_cpu::Grid::current_grid->Multiply(-1 - place, {{a, b, c, d}, {e, f}}, sums, 8);
+}
 
 template <typename T>
 T OnCpuShuffleXor(int place, unsigned mask, T value, int bits, int width) {

@@ -16,8 +16,9 @@ from flexcomp.schedules.cuda.arithmetic import PREAMBLE
 
 _HERE = Path(__file__).parent
 _SHARED = re.compile(r"__shared__ alignas\(\d+\) (\w+) (\w+)\[(\d+)\];")
-_BARRIER = re.compile(r"__sync(threads|warp)\(\)")
-_SHUFFLE = re.compile(r"__shfl_xor_sync\(")
+_BARRIER = re.compile(r"(?:__sync|fetch_)(threads|warp|commit|wait)\(\)")
+_EXCHANGE = re.compile(r"(__shfl_xor_sync|tf32_multiply)\(")
+_EXCHANGES = {"__shfl_xor_sync": "OnCpuShuffleXor", "tf32_multiply": "OnCpuMultiply"}
 _FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", "-mf16c", "-mfma", "-x", "c++")
 # Mapped memory and what calls a launch. Errors come back as text.
 _ENTRY = """
@@ -63,7 +64,7 @@ class Emulator:
         self._library.OnCpuFree.restype = ctypes.c_bool
 
     def barriers(self, name: str) -> int:
-        """How many barriers the source of a kernel has; those of its loops are one each."""
+        """How many barriers the source of a kernel has, ends of groups of copies and waits for these too; of loops one each."""
         return self._barriers[name]
 
     def run(self, name: str, arguments: Sequence[np.ndarray | int], *, seed: int = 0, skipped: int = -1) -> list[np.ndarray]:
@@ -114,10 +115,13 @@ class _Buffer:
 
 
 def numbered(source: str) -> tuple[str, int]:
-    """The source with its barriers, those of warps too, shuffles and shared arrays numbered, and how many barriers there are."""
-    barriers, shuffles, arrays = iter(range(10**6)), iter(range(10**6)), iter(range(10**6))
+    """The source with its barriers, what warps do together, and shared arrays numbered, and how many barriers there are.
+
+    Barriers are those of warps, too, and what ends groups of copies and waits for these.
+    """
+    barriers, exchanges, arrays = iter(range(10**6)), iter(range(10**6)), iter(range(10**6))
     text = _BARRIER.sub(lambda m: f"ON_CPU_{m[1].upper()}({next(barriers)})", source)
-    text = _SHUFFLE.sub(lambda _: f"OnCpuShuffleXor({next(shuffles)}, ", text)
+    text = _EXCHANGE.sub(lambda m: f"{_EXCHANGES[m[1]]}({next(exchanges)}, ", text)
     text = _SHARED.sub(lambda m: f"ON_CPU_SHARED({next(arrays)}, {m[1]}, {m[2]}, {m[3]});", text)
     assert "__shared__" not in text, "a shared array is declared in a way that the emulator does not know"
     return text, next(barriers)

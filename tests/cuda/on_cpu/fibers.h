@@ -1,10 +1,12 @@
 // The threads of a block as fibers, one block after the other. Which thread runs next is drawn at random wherever one waits for
-// others, so that what a barrier is missing for comes out wrong in some order.
+// others, so that what a barrier is missing for comes out wrong in some order. What threads fetch to shared memory arrives at
+// random, too: at once, while others run, or as late as it may.
 #pragma once
 #include <signal.h>
 #include <ucontext.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -60,6 +62,25 @@ class Coroutine {
   bool has_begun_ = false;
 };
 
+// A copy to shared memory that is on its way.
+struct Copy {
+  void* to;
+  const void* from;
+  size_t nbytes;
+  bool is_outside;  // zeros are written, and nothing is read
+  bool is_in_group;
+
+  void Arrive() const {
+    if (is_outside) std::memset(to, 0, nbytes);
+    else std::memcpy(to, from, nbytes);
+  }
+};
+
+// What a thread shows of the operands of a warp's product, of 16 × 8 and 8 × 8 numbers (PTX ISA, "Matrix fragments for mma.m16n8k8").
+struct Fragments {
+  float left[4], right[2];
+};
+
 struct Fiber {
   enum class State { kReady, kAtBarrier, kInWarp, kDone };
   std::unique_ptr<Coroutine> coroutine;
@@ -67,6 +88,8 @@ struct Fiber {
   State state = State::kReady;
   int place = 0;           // of the barrier, or below 0 the shuffle, at which it waits
   uint64_t exchanged = 0;  // what it shows to its warp
+  Fragments fragments;     // of a product of its warp
+  std::vector<Copy> copies;  // that it began, and that have not arrived
 };
 
 // A launch in the making; there is one at a time.
@@ -123,6 +146,27 @@ class Grid {
     if (place != skipped_) Wait(Fiber::State::kInWarp, place);
   }
 
+  // The current thread begins to copy, of its own kind, `nbytes` bytes to shared memory.
+  void Fetch(void* to, const void* from, size_t nbytes, bool is_outside) {
+    if (reinterpret_cast<uintptr_t>(to) % nbytes || (!is_outside && reinterpret_cast<uintptr_t>(from) % nbytes))
+      Fail("a copy to shared memory is not aligned");
+    if (!IsShared(to)) Fail("a thread fetches to memory that is not shared");
+    fibers_[running_].copies.push_back({to, from, nbytes, is_outside, false});
+    ArriveAtRandom();
+  }
+
+  // What the current thread has begun to copy becomes a group.
+  void Commit(int place) {
+    if (place == skipped_) return;
+    for (Copy& copy : fibers_[running_].copies) copy.is_in_group = true;
+  }
+
+  // The current thread waits for all of its groups.
+  void WaitForFetches(int place) {
+    if (place == skipped_) return;
+    Arrive([](const Copy& copy) { return copy.is_in_group; });
+  }
+
   // What thread `lane` of the current one's warp shows, all of whose threads come to `place`.
   uint64_t Exchange(int place, uint64_t shown, unsigned lane) {
     const unsigned first = running_ / kWarp * kWarp, self = running_;
@@ -131,6 +175,24 @@ class Grid {
     const uint64_t taken = fibers_[std::min<size_t>(first + lane, fibers_.size() - 1)].exchanged;
     Wait(Fiber::State::kInWarp, place);
     return taken;
+  }
+
+  // Adds a product of the current thread's warp to its four sums, two neighbours and two behind `apart` floats: the last 13 bits of operands
+  // do not count, and sums are float32, product by product.
+  void Multiply(int place, const Fragments& shown, float* sums, int apart) {
+    const unsigned first = running_ / kWarp * kWarp, self = lane();
+    if (first + kWarp > fibers_.size()) Fail("a product is of whole warps");
+    fibers_[running_].fragments = shown;
+    Wait(Fiber::State::kInWarp, place);
+    for (int i = 0; i < 4; ++i) {
+      const unsigned row = self / 4 + i / 2 * 8, column = self % 4 * 2 + i % 2;
+      for (unsigned k = 0; k < 8; ++k) {
+        const Fragments& left = fibers_[first + row % 8 * 4 + k % 4].fragments;
+        const Fragments& right = fibers_[first + column * 4 + k % 4].fragments;
+        sums[i % 2 + i / 2 * apart] += Tf32(left.left[row / 8 + k / 4 * 2]) * Tf32(right.right[k / 4]);
+      }
+    }
+    Wait(Fiber::State::kInWarp, place);
   }
 
   // Ends the launch, from within a thread.
@@ -145,6 +207,10 @@ class Grid {
   static inline std::vector<std::unique_ptr<Coroutine>> coroutines;  // of threads that have ended
 
  private:
+  static float Tf32(float number) {
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(number) & ~uint32_t{0x1fff});
+  }
+
   static void OnFault(int) {
     current_grid->Fail("a thread reads or writes outside of its buffers");
   }
@@ -152,6 +218,7 @@ class Grid {
   static void Work() {
     for (;;) {
       current_grid->body_();
+      current_grid->Arrive([](const Copy&) { return true; });
       current_grid->Leave(Fiber::State::kDone);
     }
   }
@@ -162,7 +229,30 @@ class Grid {
     fiber.coroutine->Leave(scheduler_);
   }
 
+  bool IsShared(const void* place) const {
+    return std::any_of(shared_.begin(), shared_.end(), [&](const auto& array) {
+      const char* begin = static_cast<const char*>(array.second->data());
+      return place >= begin && place < begin + array.second->nbytes();
+    });
+  }
+
+  // Those of the current thread's copies arrive for which this holds.
+  template <typename Chosen>
+  void Arrive(Chosen chosen) {
+    std::vector<Copy>& copies = fibers_[running_].copies;
+    const auto arrived = std::stable_partition(copies.begin(), copies.end(), [&](const Copy& copy) { return !chosen(copy); });
+    std::for_each(arrived, copies.end(), [](const Copy& copy) { copy.Arrive(); });
+    copies.erase(arrived, copies.end());
+  }
+
+  // In a third of the blocks copies arrive at once, in a third as late as they may, in the others some of them here.
+  void ArriveAtRandom() {
+    if (pace_ == 0) return;
+    Arrive([&](const Copy&) { return pace_ == 1 || random_() % 4 == 0; });
+  }
+
   void Wait(Fiber::State state, int place) {
+    ArriveAtRandom();
     fibers_[running_].place = place;
     Leave(state);
   }
@@ -174,9 +264,11 @@ class Grid {
     ready_.clear();
     for (unsigned i = 0; i < fibers_.size(); ++i) {
       fibers_[i].state = Fiber::State::kReady;
+      fibers_[i].copies.clear();
       ready_.push_back(i);
     }
     std::shuffle(ready_.begin(), ready_.end(), random_);
+    pace_ = random_() % 3;
     // In half of the blocks a warp that need not wait goes on at once, and gets as far ahead of the others as barriers let it.
     const bool runs_ahead = random_() % 2;
     while (!ready_.empty()) {
@@ -225,6 +317,7 @@ class Grid {
   void* scheduler_[5];  // where it goes on
   unsigned running_ = 0;
   unsigned char poison_ = kPoison;  // of shared arrays
+  unsigned pace_ = 0;               // of copies
   std::string error_;
 };
 

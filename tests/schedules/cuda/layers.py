@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,7 @@ class Layer:
 
     spec: ConvSpec
     panel: Panel
+    change: Callable[[np.ndarray], np.ndarray] | None = None  # of float32 operands, in what is expected only
 
     def __post_init__(self) -> None:
         rng, spec = np.random.default_rng(0), self.spec
@@ -38,7 +40,10 @@ class Layer:
         vectors = [rng.standard_normal(spec.out_channels).astype("f4") for _ in range(spec.channel_vectors)]
         self.packed = pack(self.panel, weights, bias, vectors)
         operands = {"tensor": self.tensors, "channel": vectors}
-        result = _evaluate(spec.epilogue, conv2d(spec, self.x, weights, bias), operands)
+        x = self.change(self.x) if self.change else self.x
+        if self.change and spec.weights == "float32":
+            weights = self.change(weights)
+        result = _evaluate(spec.epilogue, conv2d(spec, x, weights, bias), operands)
         self.expected = np.full(spec.y_shape, np.nan).ravel()
         pixels = np.arange(result.size // spec.out_channels)[:, None] * spec.y_stride
         self.expected[spec.y_start + pixels + np.arange(spec.out_channels)] = result.reshape(len(pixels), -1)

@@ -1,10 +1,13 @@
 """Convolutions as implicit matrix products: right in every order of threads, with every barrier needed, and fast loops."""
 
+from dataclasses import replace
+
 import pytest
 
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, conv
-from flexcomp.schedules.cuda.product import TILES, BlockTile, choose
+from flexcomp.schedules.cuda.block_tile import TILES, BlockTile, choose
+from flexcomp.schedules.cuda.registry import candidates
 from flexcomp.schedules.tiles.panel import panel_of
 from flexcomp.schedules.tiles.place import Place
 from flexcomp.schedules.tiles.spec import ConvSpec
@@ -13,9 +16,10 @@ from tests.cuda.on_cpu.emulator import Emulator
 from tests.schedules.cuda import barriers
 from tests.schedules.cuda.layers import Layer
 
-ORIN = ARCHITECTURES["sm_87"]
+ORIN, TURING = ARCHITECTURES["sm_87"], ARCHITECTURES["sm_75"]
 SAME = (1, 1, 1, 1)
 RESIDUAL = ("relu", ("add", ("acc",), ("tensor", 0)))
+FIRST = ConvSpec(1, 224, 224, 3, 64, (7, 7), (2, 2), (3, 3, 3, 3))  # of ResNet-50
 SCALED = ("multiply", ("acc",), ("channel", 0))
 CASES = {
     "window": (ConvSpec(1, 9, 7, 16, 32, (3, 3), padding=SAME), 32),
@@ -29,6 +33,8 @@ CASES = {
     "placed": (ConvSpec(1, 4, 6, 8, 24, place=Place((1, 4, 6, 64), 8, 64)), 32),
     "strided_pointwise": (ConvSpec(1, 9, 11, 40, 64, (1, 1), (2, 2)), 64),
     "odd_strided_pointwise": (ConvSpec(1, 9, 11, 18, 64, (1, 1), (2, 2), groups=2), 32),
+    "pairs": (ConvSpec(1, 9, 7, 18, 40, (3, 3), padding=SAME), 32),
+    "pairs_without_padding": (ConvSpec(1, 7, 9, 18, 64, (2, 4)), 64),
     "patches": (ConvSpec(2, 12, 16, 3, 32, (4, 4), (4, 4)), 32),
     "deep": (ConvSpec(1, 7, 6, 64, 64, (3, 3), (2, 1), (1, 1, 0, 0)), 64),
     "no_padding": (ConvSpec(1, 7, 9, 32, 40, (3, 2)), 32),
@@ -39,6 +45,8 @@ CASES = {
     "more_products": (ConvSpec(1, 3, 3, 608, 32, (5, 5), padding=(2, 2, 2, 2)), 32),
     "very_large_kernel": (ConvSpec(1, 3, 40, 2, 32, (3, 33), padding=(1, 16, 1, 16)), 32),
 }
+# What threads load by themselves on GPUs that copy nothing to shared memory.
+OLD = ("window", "few_channels", "odd_strided_pointwise", "dense", "placed", "more_products")
 
 
 def tile_of(columns: int, tile: BlockTile | None = None) -> BlockTile:
@@ -47,21 +55,27 @@ def tile_of(columns: int, tile: BlockTile | None = None) -> BlockTile:
 
 @pytest.fixture(scope="module")
 def layers():
-    return {name: Layer(spec, panel_of(spec, columns)) for name, (spec, columns, *_) in CASES.items()}
+    found = {name: Layer(spec, panel_of(spec, columns)) for name, (spec, columns, *_) in CASES.items()}
+    return found | {f"{name}_loaded": found[name] for name in OLD}
 
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory):
-    codes = {name: cuda_code(conv.kernel(spec, tile_of(*tile)), ORIN, name) for name, (spec, *tile) in CASES.items()}
+    symbols = {name: (name, ORIN) for name in CASES} | {f"{name}_loaded": (name, TURING) for name in OLD}
+    codes = {}
+    for symbol, (name, gpu) in symbols.items():
+        spec, *tile = CASES[name]
+        codes[symbol] = cuda_code(conv.kernel(spec, tile_of(*tile), gpu), gpu, symbol)
+        assert ("fetch_" in codes[symbol].source) == (gpu is ORIN)
     return Emulator(codes, tmp_path_factory.mktemp("conv"))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *(f"{name}_loaded" for name in OLD)])
 def test_agrees_with_numpy_in_any_order(emulator, layers, name):
     assert max(layers[name].error(emulator, name, seed) for seed in range(3)) < 2e-6
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *(f"{name}_loaded" for name in OLD)])
 def test_every_barrier_is_needed(emulator, layers, name):
     assert emulator.barriers(name)
     assert barriers.needless(emulator, name, lambda _: layers[name].whole()) == []
@@ -70,6 +84,13 @@ def test_every_barrier_is_needed(emulator, layers, name):
 def test_tiles_are_small_where_there_is_little_to_do():
     large, small = choose(112 * 112, 256, 1, ORIN), choose(49, 64, 1, ORIN)
     assert large.rows == 128 and small.rows * small.columns < 64 * 64
+
+
+def test_rows_that_are_loaded_one_by_one_meet_enough_columns():
+    like_it = replace(FIRST, in_channels=4)
+    ampere = ARCHITECTURES["sm_86"]
+    assert choose(112 * 112, 64, 1, ampere).columns == 32
+    assert [candidates(spec, ampere)[0].tile.columns for spec in (FIRST, like_it)] == [64, 32]
 
 
 @pytest.mark.skipif(nvcc.nvcc() is None, reason="needs nvcc")
@@ -88,16 +109,21 @@ def test_loops_are_multiplications(architecture, tmp_path):
         "least": (ConvSpec(1, 1, 197, 768, 768), BlockTile(32, 32, 32, shares=4)),
         "small_window": (ConvSpec(1, 14, 14, 256, 256, (3, 3), padding=SAME), BlockTile(64, 32, 32, shares=4)),
         "least_window": (ConvSpec(1, 7, 7, 512, 512, (3, 3), padding=SAME), BlockTile(32, 32, 32, shares=4)),
-        "first": (ConvSpec(1, 224, 224, 3, 64, (7, 7), (2, 2), (3, 3, 3, 3)), BlockTile(128, 64, 16)),
+        "first": (FIRST, BlockTile(128, 64, 16)),
+        "first_of_few": (FIRST, BlockTile(32, 64, 32, shares=4)),
         "patches": (ConvSpec(1, 224, 224, 3, 768, (16, 16), (16, 16)), BlockTile(64, 32, 32, shares=4)),
         "narrow": (ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME, weights="int8"), BlockTile(128, 128, 16)),
+        "narrow_small": (ConvSpec(1, 14, 14, 256, 256, (3, 3), padding=SAME, weights="int8"), BlockTile(64, 32, 32, shares=4)),
+        "narrow_least": (ConvSpec(1, 7, 7, 512, 512, (3, 3), padding=SAME, weights="int8"), BlockTile(32, 32, 32, shares=4)),
     }
-    codes = [cuda_code(conv.kernel(*case), ARCHITECTURES[architecture], name) for name, case in specs.items()]
+    gpu = ARCHITECTURES[architecture]
+    codes = [cuda_code(conv.kernel(*case, gpu), gpu, name) for name, case in specs.items()]
     cubin, functions = nvcc.compiled(codes, architecture, tmp_path)
     assert [function.spilled_nbytes for function in functions.values()] == [0] * len(specs)
     if nvcc.nvdisasm() is None:
         pytest.skip("needs nvdisasm")
+    assert functions["window_kernel"].registers <= 128, "of its blocks two are held"
     for name in functions:
         loop = nvcc.longest_loop(cubin, name)
         assert nvcc.share(loop, "FFMA") >= 0.85, f"{name}: {nvcc.besides(loop, 'FFMA')}"
-        assert sum("LDS" in instruction for instruction in loop) == sum("LDS.128" in instruction for instruction in loop)
+        assert nvcc.shared_reads(loop) == {"LDS.128"}

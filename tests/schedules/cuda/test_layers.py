@@ -5,7 +5,7 @@ import pytest
 
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, channelwise, gemv, matmul
-from flexcomp.schedules.cuda.product import TILES
+from flexcomp.schedules.cuda.block_tile import TILES
 from flexcomp.schedules.cuda.registry import candidates
 from flexcomp.schedules.tiles.panel import panel_of
 from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
@@ -13,7 +13,7 @@ from tests.cuda.on_cpu.emulator import EmulationError, Emulator
 from tests.schedules.cuda import barriers
 from tests.schedules.cuda.layers import Layer
 
-ORIN = ARCHITECTURES["sm_87"]
+ORIN, TURING = ARCHITECTURES["sm_87"], ARCHITECTURES["sm_75"]
 SAME = (1, 1, 1, 1)
 RESIDUAL = ("relu", ("add", ("acc",), ("tensor", 0)))
 LAYERS = {
@@ -32,6 +32,7 @@ LAYERS = {
 PRODUCTS = {
     "odd": (MatmulSpec(3, 70, 33, 50, epilogue=RESIDUAL), 32),
     "right_shared": (MatmulSpec(2, 64, 128, 64, right_shared=True), 64),
+    "pairs": (MatmulSpec(2, 70, 34, 50, epilogue=RESIDUAL), 32),
     "left_shared": (MatmulSpec(2, 40, 36, 20, left_shared=True), 32),
 }
 
@@ -39,9 +40,11 @@ PRODUCTS = {
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory):
     functions = {name: family.kernel(spec) for name, (family, spec) in LAYERS.items()}
-    for name, (spec, columns) in PRODUCTS.items():
-        functions[name] = matmul.kernel(spec, next(tile for tile in TILES if tile.columns == columns))
     codes = {name: cuda_code(function, ORIN, name) for name, function in functions.items()}
+    for name, (spec, columns) in PRODUCTS.items():
+        tile = next(tile for tile in TILES if tile.columns == columns)
+        for symbol, gpu in ((name, ORIN), (f"{name}_loaded", TURING)):
+            codes[symbol] = cuda_code(matmul.kernel(spec, tile, gpu), gpu, symbol)
     return Emulator(codes, tmp_path_factory.mktemp("layers"))
 
 
@@ -54,9 +57,9 @@ def test_layers_agree_with_numpy(emulator, name):
     assert barriers.needless(emulator, name, lambda _: layer.whole()) == []
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", [*PRODUCTS, *(f"{name}_loaded" for name in PRODUCTS)])
 def test_products_agree_with_numpy(emulator, name):
-    spec, _ = PRODUCTS[name]
+    spec, _ = PRODUCTS[name.removesuffix("_loaded")]
     rng = np.random.default_rng(0)
     a = rng.standard_normal((1 if spec.left_shared else spec.batch, spec.m, spec.k)).astype("f4")
     b = rng.standard_normal((1 if spec.right_shared else spec.batch, spec.k, spec.n)).astype("f4")

@@ -4,7 +4,7 @@ import pytest
 
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, attention, channelwise, conv, fallback, gemv, matmul, pool, rowwise
-from flexcomp.schedules.cuda.product import TILES
+from flexcomp.schedules.cuda.block_tile import TILES
 from flexcomp.schedules.operators.pool import PoolSpec
 from flexcomp.schedules.operators.rowwise import KINDS, RowSpec
 from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
@@ -21,12 +21,14 @@ def kernels(architecture):
     functions = {}
     for tile in TILES:
         name = f"{tile.rows}x{tile.columns}"
-        functions[f"conv_{name}"] = conv.kernel(ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME, epilogue=RESIDUAL), tile)
-        functions[f"matmul_{name}"] = matmul.kernel(MatmulSpec(12, 197, 197, 64), tile)
+        window = ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME, epilogue=RESIDUAL)
+        functions[f"conv_{name}"] = conv.kernel(window, tile, architecture)
+        functions[f"matmul_{name}"] = matmul.kernel(MatmulSpec(12, 197, 197, 64), tile, architecture)
     tile = next(iter(TILES))
     for dtype in ("float16", "bfloat16", "int8"):
-        functions[f"conv_{dtype}"] = conv.kernel(ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME, weights=dtype), tile)
-    functions["first"] = conv.kernel(ConvSpec(1, 224, 224, 3, 64, (7, 7), (2, 2), (3, 3, 3, 3)), tile)
+        window = ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME, weights=dtype)
+        functions[f"conv_{dtype}"] = conv.kernel(window, tile, architecture)
+    functions["first"] = conv.kernel(ConvSpec(1, 224, 224, 3, 64, (7, 7), (2, 2), (3, 3, 3, 3)), tile, architecture)
     functions["gemv"] = gemv.kernel(ConvSpec(1, 1, 1, 2048, 1000, weights="float16"))
     functions["depthwise"] = channelwise.kernel(ConvSpec(1, 56, 56, 144, 144, (3, 3), padding=SAME, groups=144))
     functions["grouped"] = channelwise.kernel(ConvSpec(1, 28, 28, 256, 256, (3, 3), padding=SAME, groups=32))

@@ -1,0 +1,101 @@
+"""How vectors of an operand come to shared memory: through a thread's registers, or by copies that it begins and waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from tvm import ir, tirx
+from tvm.script.ir_builder import tirx as T
+
+from ..tiles.emit import spread, vector
+from .emit import LANES, copy, registers
+from .instructions import fetch, kept_pointer
+
+
+@dataclass(frozen=True)
+class Source:
+    """Numbers in a GPU's memory, counted in units of `lanes`, as many as are brought at once: so they are seen to be aligned."""
+
+    buffer: tirx.Buffer
+    begin: ir.Expr  # where unit 0 lies, in units
+    lanes: int
+    pointer: ir.Expr | None = None  # of unit 0, if it is kept
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where a vector of LANES numbers is to lie in shared memory."""
+
+    buffer: tirx.Buffer
+    at: ir.Expr
+
+
+class Way(Protocol):
+    """Of an operand that is float32 already."""
+
+    sizes: tuple[int, ...]  # numbers that may be brought at once
+
+    def source(self, buffer: tirx.Buffer, begin, lanes: int) -> Source:
+        """What `bring` takes for all that lies behind unit `begin` of a buffer."""
+
+    def bring(self, i: int, lane: int, source: Source, far, beyond: int, inside: ir.Expr | bool, room: Room) -> None:
+        """Ask for unit `far + beyond` of a source as numbers of vector i from `lane` on; zeros if it is not `inside`."""
+
+    def keep(self, i: int, room: Room) -> None:
+        """Write vector i to its place, if it is not on its way there."""
+
+
+class Loaded:
+    """Through registers: numbers are asked for before the threads compute, and written to shared memory afterwards."""
+
+    sizes = (LANES, 1)
+
+    def __init__(self, vectors: int) -> None:
+        self._ahead = registers(vectors * LANES)
+
+    def source(self, buffer: tirx.Buffer, begin, lanes: int) -> Source:
+        return Source(buffer, begin, lanes)
+
+    def bring(self, i: int, lane: int, source: Source, far, beyond: int, inside: ir.Expr | bool, room: Room) -> None:
+        lanes = source.lanes
+        with or_zeros(self._ahead, i * LANES + lane, lanes, inside):
+            copy(self._ahead, i * LANES + lane, source.buffer, (source.begin + (far + beyond)) * lanes, lanes)
+
+    def keep(self, i: int, room: Room) -> None:
+        copy(room.buffer, room.at, self._ahead, i * LANES)
+
+
+class Fetched:
+    """By copies that go on while the threads compute."""
+
+    sizes = (LANES, 2, 1)
+
+    def source(self, buffer: tirx.Buffer, begin, lanes: int) -> Source:
+        return Source(buffer, begin, lanes, kept_pointer(buffer, begin * lanes))
+
+    def bring(self, i: int, lane: int, source: Source, far, beyond: int, inside: ir.Expr | bool, room: Room) -> None:
+        fetch(room.buffer, room.at + lane, source.pointer, far, beyond, source.lanes, inside)
+
+    def keep(self, i: int, room: Room) -> None:
+        pass
+
+
+def at_once(way: Way, *extents: int) -> int:
+    """Numbers that are brought at once, where vectors begin at multiples of all these."""
+    return next(size for size in way.sizes if all(extent % size == 0 for extent in extents))
+
+
+@contextmanager
+def or_zeros(target: tirx.Buffer, at: int, lanes: int, inside: ir.Expr | bool) -> Iterator[None]:
+    """What is done where `inside` holds; elsewhere target[at : at + lanes] becomes zero."""
+    if inside is True:
+        yield
+        return
+    with T.If(inside):
+        with T.Then():
+            yield
+        with T.Else():
+            T.buffer_store(target, spread(tirx.const(0, target.dtype), lanes), [vector(at, lanes)])
