@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import ModuleType
 
 from tvm import tirx
 
@@ -176,15 +177,11 @@ def _least_work(offers: list[Candidate]) -> float:
 
 def integer_candidate(way: integer.Integer, unit: VectorUnit) -> Candidate:
     """A way to compute a layer in integer arithmetic."""
-    return Candidate(
+    return _candidate(
         "integer",
-        way.tile,
-        way.panel,
-        way.scratch_nbytes,
-        way.work,
-        lambda: integer_kernel.kernel(way, unit.width),
-        variant=str(way),
-        scratch=way.scratch,
+        integer_kernel,
+        way,
+        unit,
         rows=row_kernel(way.spec, unit.width, "integer", way.tile, way),
         in_place=way.spec.out_channels % way.tile.channels == 0,
     )
@@ -236,46 +233,38 @@ def _winograd_ways(spec: ConvSpec, unit: VectorUnit) -> list[winograd.Winograd]:
 
 def winograd_candidate(way: winograd.Winograd, unit: VectorUnit) -> Candidate:
     """A way to compute a layer by Winograd's algorithm."""
-    return Candidate(
-        "winograd",
-        way.tile,
-        way.panel,
-        way.scratch_nbytes,
-        way.work,
-        lambda: winograd_kernel.kernel(way, unit.width),
-        variant=str(way),
-        weight_transform=way.weight_transform,
-        scratch=way.scratch,
-        rows=row_kernel(way.spec, unit.width, "winograd", way.tile, way),
-    )
+    rows = row_kernel(way.spec, unit.width, "winograd", way.tile, way)
+    return _candidate("winograd", winograd_kernel, way, unit, weight_transform=way.weight_transform, rows=rows)
 
 
 def strassen_candidate(way: strassen.Strassen, unit: VectorUnit) -> Candidate:
     """A way to compute a layer by Strassen's algorithm."""
-    return Candidate(
-        "strassen",
-        way.tile,
-        way.panel,
-        way.scratch_nbytes,
-        way.work,
-        lambda: strassen_kernel.kernel(way, unit.width),
-        variant=str(way),
-        block_transform=HalvesTransform(way.levels),
-        scratch=way.scratch,
-    )
+    return _candidate("strassen", strassen_kernel, way, unit, block_transform=HalvesTransform(way.levels))
 
 
 def im2col_candidate(way: im2col.Im2col, unit: VectorUnit) -> Candidate:
     """A way to compute a layer from its flattened input."""
+    return _candidate("im2col_gemm", im2col_kernel, way, unit)
+
+
+def _candidate(
+    family: str,
+    emitter: ModuleType,
+    way: integer.Integer | winograd.Winograd | strassen.Strassen | im2col.Im2col,
+    unit: VectorUnit,
+    **more: object,
+) -> Candidate:
+    """What all ways have in common, and what a family says besides."""
     return Candidate(
-        "im2col_gemm",
+        family,
         way.tile,
         way.panel,
         way.scratch_nbytes,
         way.work,
-        lambda: im2col_kernel.kernel(way, unit.width),
+        lambda: emitter.kernel(way, unit.width),
         variant=str(way),
         scratch=way.scratch,
+        **more,
     )
 
 

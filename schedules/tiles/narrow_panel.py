@@ -34,12 +34,8 @@ def pack_together(head: np.ndarray, taps: np.ndarray, dtype: str, rows: int, tog
     blocks, count, block = taps.shape
     begin = np.int32(offset) * narrow.sum(axis=1, keepdims=True, dtype=np.int32)
     less = np.full((blocks, 1, block), offset, np.float32)
-    bits = np.concatenate([head, scale, begin.view(np.float32), less], axis=1).view(narrow.dtype).reshape(blocks, -1, block)
-    panel = np.zeros((blocks, rows, block), narrow.dtype)
-    panel[:, : bits.shape[1]] = bits
     lanes = narrow.reshape(blocks, count // together, together, block).swapaxes(2, 3)
-    panel[:, bits.shape[1] : bits.shape[1] + count] = lanes.reshape(blocks, count, block)
-    return panel
+    return _panel(np.concatenate([head, scale, begin.view(np.float32), less], axis=1), lanes.reshape(taps.shape), rows)
 
 
 def pack(head: np.ndarray, taps: np.ndarray, dtype: str, rows: int) -> np.ndarray:
@@ -49,11 +45,16 @@ def pack(head: np.ndarray, taps: np.ndarray, dtype: str, rows: int) -> np.ndarra
     """
     narrow, scale = _narrowed(taps, dtype, axis=1)
     head = np.concatenate([head, scale], axis=1) if scale is not None else head
-    blocks, _, block = taps.shape
-    bits = np.ascontiguousarray(head, np.float32).view(_ALL_TYPES[dtype]).reshape(blocks, -1, block)
-    panel = np.zeros((blocks, rows, block), _ALL_TYPES[dtype])
+    return _panel(head, narrow, rows)
+
+
+def _panel(head: np.ndarray, narrow: np.ndarray, rows: int) -> np.ndarray:
+    """Rows of 32 bits, those of weights behind them, and zeros."""
+    blocks, taps, block = narrow.shape
+    bits = np.ascontiguousarray(head, np.float32).view(narrow.dtype).reshape(blocks, -1, block)
+    panel = np.zeros((blocks, rows, block), narrow.dtype)
     panel[:, : bits.shape[1]] = bits
-    panel[:, bits.shape[1] : bits.shape[1] + taps.shape[1]] = narrow
+    panel[:, bits.shape[1] : bits.shape[1] + taps] = narrow
     return panel
 
 

@@ -1,5 +1,7 @@
 """NumPy's answer to what kernels compute, and packing as PretransformWeights does it in the IR."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from flexcomp.schedules.strassen.ways import HalvesTransform
@@ -53,3 +55,12 @@ def pack(
     for i, vector in enumerate(vectors):
         packed[:, 1 + panel.taps + i] = vector[lanes]
     return packed
+
+
+def in_two_slices(packed: np.ndarray, cut: int, other: float) -> Iterator[tuple[int, int, np.ndarray]]:
+    """(first, count, blocks): those from `cut` on, then those before it, if there are any; `other` stands behind them."""
+    for first, count in ((cut, len(packed) - cut), (0, cut)):
+        if count:
+            given = np.full_like(packed, other)
+            given[:count] = packed[first : first + count]
+            yield first, count, given

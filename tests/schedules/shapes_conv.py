@@ -17,7 +17,7 @@ from flexcomp.schedules.tiles.tile import Tile, VectorUnit
 from flexcomp.schedules.winograd import ways as winograd
 from flexcomp.schedules.winograd.transforms import WeightTransform
 
-from .reference import conv2d, pack
+from .reference import conv2d, in_two_slices, pack
 from .shapes import Case, pick
 from .test_conv import EPILOGUES
 
@@ -113,11 +113,7 @@ def check(spec: ConvSpec, candidate: Candidate, function, cut: int) -> None:
     packed = pack(panel, weights, bias, [slope] * spec.channel_vectors, candidate.block_transform)
     y, result = np.full(expected.shape, np.nan, "f4"), tvm.runtime.tensor(np.full(expected.shape, np.nan, "f4"))
     cut %= panel.blocks
-    for first, count in ((cut, panel.blocks - cut), (0, cut)):
-        if not count:
-            continue
-        given = np.full_like(packed, np.nan)
-        given[:count] = packed[first : first + count]
+    for first, count, given in in_two_slices(packed, cut, np.nan):
         scratch = [Guarded(shape) for shape in candidate.scratch]
         operands = map(tvm.runtime.tensor, [x, *[tensor] * spec.tensors, given])
         function(*operands, first, count, result, *(one.inside for one in scratch))

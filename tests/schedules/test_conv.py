@@ -13,7 +13,7 @@ from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 from .kernels import library
-from .reference import conv2d, pack
+from .reference import conv2d, in_two_slices, pack
 
 UNITS = [VectorUnit(8, 16), VectorUnit(4, 32), VectorUnit(4, 32, by_lane=True)]
 RELU = ("relu", ("acc",))
@@ -85,11 +85,7 @@ def test_random_shapes_and_slices(kind, dtype):
         y = np.full(expected.shape, np.nan, "f4")
         result = tvm.runtime.tensor(y)
         cut = int(rng.integers(0, panel.blocks))
-        for first, count in ((cut, panel.blocks - cut), (0, cut)):
-            if not count:
-                continue
-            given = np.full_like(packed, -77 if dtype == "int8" else np.nan)
-            given[:count] = packed[first : first + count]
+        for first, count, given in in_two_slices(packed, cut, -77 if dtype == "int8" else np.nan):
             operands = [x, *[tensor] * spec.tensors, given]
             compiled[f"kernel_{i}"](*map(tvm.runtime.tensor, operands), first, count, result)
             written = np.unique(panel.channels()[first : first + count])

@@ -20,7 +20,7 @@ from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
 from ..kernels import library
-from ..reference import conv2d, pack
+from ..reference import conv2d, in_two_slices, pack
 from ..shapes_conv import Guarded, written_channels
 from ..test_conv import specs
 
@@ -84,11 +84,7 @@ def check(spec: ConvSpec, candidate: Candidate, kernel, rng: np.random.Generator
     packed = pack(panel, in_runs(spec, w, panel), bias, [factor] * spec.channel_vectors, least=least)
     y, result = np.full(expected.shape, np.nan, "f4"), tvm.runtime.tensor(np.full(expected.shape, np.nan, "f4"))
     cut = int(rng.integers(0, panel.blocks))
-    for first, count in ((cut, panel.blocks - cut), (0, cut)):
-        if not count:
-            continue
-        given = np.full_like(packed, 77)
-        given[:count] = packed[first : first + count]
+    for first, count, given in in_two_slices(packed, cut, 77):
         scratch = [Guarded(shape) for shape in candidate.scratch]
         operands = [x, *[tensor] * spec.tensors, given]
         kernel(*map(tvm.runtime.tensor, operands), first, count, result, *(one.inside for one in scratch))

@@ -16,7 +16,7 @@ from flexcomp.schedules.winograd.transforms import KINDS, WeightTransform
 from flexcomp.schedules.winograd.ways import Winograd, kinds
 from flexcomp.schedules.winograd.ways import ways as offers
 from tests.schedules.kernels import library
-from tests.schedules.reference import conv2d, pack
+from tests.schedules.reference import conv2d, in_two_slices, pack
 from tests.schedules.test_conv import EPILOGUES, RESIDUAL
 
 GUARD = 64  # floats before and after scratch
@@ -124,11 +124,7 @@ def test_random_shapes_and_slices(m):
         y = np.full(expected.shape, np.nan, "f4")
         result = tvm.runtime.tensor(y)
         cut = int(rng.integers(0, panel.blocks))
-        for first, count in ((cut, panel.blocks - cut), (0, cut)):
-            if not count:
-                continue
-            given = np.full_like(packed, np.nan)
-            given[:count] = packed[first : first + count]
+        for first, count, given in in_two_slices(packed, cut, np.nan):
             scratch = Guarded(way)
             tensors = [x, *[tensor] * spec.tensors, given]
             compiled[f"kernel_{i}"](*map(tvm.runtime.tensor, tensors), first, count, result, *scratch.parts)
