@@ -46,7 +46,10 @@ def kernels_of(name: str, target: CompileTarget, seen: set[int]) -> Iterator[tup
 
 
 def arguments_of(layer: Layer, seed: int) -> list[np.ndarray | int]:
-    """Random numbers for one block of a layer."""
+    """Random numbers for one block of a layer; of odd seeds one of the weights of each channel is not a number.
+
+    Another weight in its place is noticed even where it meets nothing but padding.
+    """
     rng = np.random.default_rng(seed)
     found: list[np.ndarray | int] = []
     for arg in layer.args:
@@ -58,6 +61,9 @@ def arguments_of(layer: Layer, seed: int) -> list[np.ndarray | int]:
             blocks = layer.weights.blocks if isinstance(arg, WeightArg) and layer.weights else 1
             shape = (1, *arg.type.shape[1:]) if blocks > 1 else arg.type.shape
             found.append(_random(rng, TensorType(shape, arg.type.dtype)))
+            if isinstance(arg, WeightArg) and arg.type.dtype == "float32" and seed % 2:
+                channels = found[-1].reshape(-1, shape[-1])
+                channels[rng.integers(len(channels), size=shape[-1]), range(shape[-1])] = np.nan
     return found
 
 
