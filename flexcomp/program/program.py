@@ -358,6 +358,14 @@ class Program:
         """Bytes that a load leaves in the arena for the next inference."""
         return load.nbytes if load.kept else self.brought(load)[1] if load.pinned else 0
 
+    def pinned_nbytes(self, rung: Rung) -> int:
+        """Bytes of weights that stay in the arena between inferences."""
+        return sum(map(self.stays_nbytes, rung.loads))
+
+    def streamed_nbytes(self, rung: Rung) -> int:
+        """Bytes of weights that every inference reads."""
+        return sum(load.nbytes for load in rung.loads if not (load.pinned or load.kept))
+
     def brought(self, load: Load) -> tuple[int, int]:
         """(address, bytes) of what is in the arena when a load is complete."""
         if load.prepared is None:

@@ -2,10 +2,11 @@
 
 The reader on the device is `runtime_ext/src/program/reader.cc`.
 
-Program, format 8. Everything is little-endian and unpadded; counts and indices are u32:
+Program, format 9. Everything is little-endian and unpadded; counts and indices are u32:
 
-    program  = "FLEXPROG" version:u32=8 crc:u32 size:u64 body
-               size counts all bytes of the program, crc is the CRC-32 (zlib) of all bytes from `size` on
+    program  = "FLEXPROG" version:u32=9 crc:u32 size:u64 plans_at:u64 body plans:plan[len(rungs)]
+               size counts all bytes of the program, the plans begin at byte plans_at; crc is the CRC-32 (zlib) of all bytes
+               from `size` to there
     body     = model:str target:str features:list<str> threads:u32 metadata:list<key:str value:str>
                weights spaces:list<str> values:list<value> inputs:list<port> outputs:list<port> states:list<state>
                layers:list<layer> rungs:list<rung>
@@ -32,14 +33,18 @@ Program, format 8. Everything is little-endian and unpadded; counts and indices 
              | 5:u8                                                first block of the step, int32
              | 6:u8                                                number of blocks of the step, int32
     bound    = low:i64 high:i64                       element i lies in [low, high) of bound i modulo their number
-    rung     = budget:u64 arena:u64 working:u64 predicted_s:f64 value_at:i64[len(values)] steps:list<step> loads:list<load>
-               cold:list<cold>
+    rung     = budget:u64 arena:u64 working:u64 predicted_s:f64 pinned:u64 streamed:u64 steps:u32 loads:u32 cold:u32
+               nbytes:u64 crc:u32                 of its plan: how much each list holds, its bytes, and their CRC-32
+               pinned, streamed: bytes of weights that stay between inferences, and that each of them reads, for people
+    plan     = value_at:i64[len(values)] steps:list<step> loads:list<load> cold:list<cold>
     step     = layer:u32 first:u32 count:u32 need:u32 weights_at:i64 scratch_at:i64
     load     = source:u64 nbytes:u64 target:u64 after:u32 flags:u32 space:u32 prepared:list<prepared>      one or none
     prepared = layer:u32 first:u32 count:u32 at:u64
     cold     = step:u32 layer:u32 at:u64
     str      = nbytes:u32 UTF-8
     list<x>  = count:u32 x*
+
+Plans are in the order of the rungs. A reader need not look at one before it executes it.
 
 A layer that exchanges has two arguments 7, one of them a state that becomes `value`, and besides only arguments 0. The same
 call again takes it back, when an inference is not completed: all its values stay until then.
@@ -104,11 +109,12 @@ from .program import (
     Weights,
 )
 
-PROGRAM_VERSION = 8
-PROGRAM_KIND = "flexcomp.program.8"  # kind of the module in the library: the version is part of it
+PROGRAM_VERSION = 9
+PROGRAM_KIND = "flexcomp.program.9"  # kind of the module in the library: the version is part of it
 
 _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
+_SIZES = struct.Struct("<QQ")  # of the program, and where its plans begin
 _PINNED, _AHEAD, _KEPT = 1, 2, 4
 _READ, _OVER, _WRITTEN, _WEIGHT, _SCRATCH, _FIRST, _COUNT, _EXCHANGED, _ROWS = range(9)
 
@@ -140,9 +146,11 @@ def encode_program(program: Program, weights: WeightsDigest) -> bytes:
         out.items(ports, lambda p: (out.text(p.name), out.put("I", p.value), out.type(p.type)))
     out.items(program.states, out.state)
     out.items(program.layers, out.layer)
-    out.items(program.rungs, out.rung)
-    tail = struct.pack("<Q", _PREFIX.size + 8 + len(out.data)) + out.data
-    return _PREFIX.pack(_MAGIC, PROGRAM_VERSION, zlib.crc32(tail)) + tail
+    plans = [_encode_plan(rung) for rung in program.rungs]
+    out.items([*zip(program.rungs, plans, strict=True)], lambda pair: out.rung(program, *pair))
+    plans_at = _PREFIX.size + _SIZES.size + len(out.data)
+    head = _SIZES.pack(plans_at + sum(map(len, plans)), plans_at) + out.data
+    return b"".join((_PREFIX.pack(_MAGIC, PROGRAM_VERSION, zlib.crc32(head)), head, *plans))
 
 
 def decode_program(blob: bytes) -> Program:
@@ -158,7 +166,7 @@ def decode_weights_digest(blob: bytes) -> WeightsDigest:
 def _decode(blob: bytes) -> tuple[Program, WeightsDigest]:
     try:
         magic, version, crc = _PREFIX.unpack_from(blob)
-        (size,) = struct.unpack_from("<Q", blob, _PREFIX.size)
+        size, plans_at = _SIZES.unpack_from(blob, _PREFIX.size)
     except struct.error:
         raise ArtifactError(f"not a program: {len(blob)} bytes are too few") from None
     if magic != _MAGIC:
@@ -167,12 +175,28 @@ def _decode(blob: bytes) -> tuple[Program, WeightsDigest]:
         raise ArtifactError(f"the program has format {version}, this flexcomp reads format {PROGRAM_VERSION}")
     if size != len(blob):
         raise ArtifactError(f"the program is cut or extended: {len(blob)} bytes instead of {size}")
-    if zlib.crc32(memoryview(blob)[_PREFIX.size :]) != crc:
+    if not _PREFIX.size + _SIZES.size <= plans_at <= size:
+        raise ArtifactError("the program is malformed: its plans are not in it")
+    if zlib.crc32(memoryview(blob)[_PREFIX.size : plans_at]) != crc:
         raise ArtifactError("the program is damaged: its checksum differs")
     try:
-        return _Reader(blob, _PREFIX.size + 8).program()
+        return _Reader(blob[:plans_at], _PREFIX.size + _SIZES.size).program(blob[plans_at:])
     except (struct.error, UnicodeDecodeError, KeyError) as error:
         raise ArtifactError(f"the program is malformed: {error}") from None
+
+
+def _encode_plan(rung: Rung) -> bytes:
+    out = _Writer()
+    out.plan(rung)
+    return bytes(out.data)
+
+
+def _weights_nbytes(program: Program, rung: Rung) -> tuple[int, int]:
+    """Those that stay and those that are read; anything for plans that no reader takes."""
+    try:
+        return program.pinned_nbytes(rung) % (1 << 64), program.streamed_nbytes(rung) % (1 << 64)
+    except (AttributeError, IndexError):
+        return 0, 0
 
 
 def _laid_out(
@@ -266,8 +290,11 @@ class _Writer:
             case _:
                 raise TypeError(f"unknown kernel argument {arg!r}")
 
-    def rung(self, rung: Rung) -> None:
-        self.put("QQQd", rung.budget, rung.arena, rung.working, rung.predicted_s)
+    def rung(self, program: Program, rung: Rung, plan: bytes) -> None:
+        self.put("QQQdQQ", rung.budget, rung.arena, rung.working, rung.predicted_s, *_weights_nbytes(program, rung))
+        self.put("IIIQI", len(rung.steps), len(rung.loads), len(rung.cold), len(plan), zlib.crc32(plan))
+
+    def plan(self, rung: Rung) -> None:
         self.put(f"{len(rung.value_at)}q", *rung.value_at)
         self.items(rung.steps, lambda s: self.put("IIIIqq", s.layer, s.first, s.count, s.need, s.weights_at, s.scratch_at))
         self.items(rung.loads, self.load)
@@ -284,6 +311,10 @@ class _Reader:
 
     def __init__(self, data: bytes, at: int) -> None:
         self.data, self.at = data, at
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.at
 
     def get(self, fmt: str) -> tuple:
         values = struct.unpack_from("<" + fmt, self.data, self.at)
@@ -303,7 +334,7 @@ class _Reader:
             raise ArtifactError("the program is malformed: vector element types are not supported")
         return TensorType(self.items(lambda: self.get("q")[0]), _DTYPE_NAMES[code, bits])
 
-    def program(self) -> tuple[Program, WeightsDigest]:
+    def program(self, plans: bytes) -> tuple[Program, WeightsDigest]:
         model, target = self.text(), self.text()
         features = self.items(self.text)
         (threads,) = self.get("I")
@@ -317,9 +348,10 @@ class _Reader:
         inputs, outputs = (self.items(lambda: Port(self.text(), self.get("I")[0], self.type())) for _ in range(2))
         states = self.items(self.state)
         layers = self.items(self.layer)
-        rungs = self.items(lambda: self.rung(len(values)))
-        if self.at != len(self.data):
-            raise ArtifactError(f"the program is malformed: {len(self.data) - self.at} bytes too many")
+        of_plans = _Reader(plans, 0)
+        rungs = self.items(lambda: self.rung(len(values), of_plans))
+        if left := self.left + of_plans.left:
+            raise ArtifactError(f"the program is malformed: {left} bytes too many")
         program = Program(
             model, target, features, threads, values, inputs, outputs, layers, rungs, data_nbytes, metadata, states,
             *spaces,
@@ -355,19 +387,27 @@ class _Reader:
             return (WeightArg if tag == _WEIGHT else ScratchArg)(0, self.type())
         return {_FIRST: FirstArg, _COUNT: CountArg}[tag]()
 
-    def rung(self, values: int) -> Rung:
-        budget, arena, working, predicted_s = self.get("QQQd")
+    def rung(self, values: int, plans: _Reader) -> Rung:
+        budget, arena, working, predicted_s, _, _, *counts, nbytes, crc = self.get("QQQdQQIIIQI")
         if not 0 <= predicted_s < math.inf:
             raise ArtifactError(f"the plan for {budget} bytes is predicted to take {predicted_s} s")
-        value_at = self.get(f"{values}q")
-        steps = self.items(lambda: Step(*self.get("IIIIqq")))
-        loads, cold = self.items(self.load), self.items(lambda: Cold(*self.get("IIQ")))
+        if nbytes > plans.left:
+            raise ArtifactError(f"the program is malformed: the plan for {budget} bytes ends behind it")
+        plan = _Reader(plans.get(f"{nbytes}s")[0], 0)
+        if zlib.crc32(plan.data) != crc:
+            raise ArtifactError(f"the program is damaged: the checksum of its plan for {budget} bytes differs")
+        value_at, steps, loads, cold = plan.plan(values)
+        if [len(steps), len(loads), len(cold)] != counts or plan.left:
+            raise ArtifactError(f"the program is malformed: the plan for {budget} bytes holds something else than it is said to")
         return Rung(budget, arena, working, value_at, steps, loads, predicted_s, cold)
 
+    def plan(self, values: int) -> tuple:
+        value_at, steps = self.get(f"{values}q"), self.items(lambda: Step(*self.get("IIIIqq")))
+        return value_at, steps, self.items(self.load), self.items(lambda: Cold(*self.get("IIQ")))
+
     def load(self) -> Load:
-        source, nbytes, target, after, flags, space = self.get("QQQIII")
-        prepared = self.items(lambda: Prepared(*self.get("IIIQ")))
-        if flags & ~(_PINNED | _AHEAD | _KEPT) or space or len(prepared) > 1:
+        source, nbytes, target, after, flags, space, prepares = self.get("QQQIIII")
+        if flags & ~(_PINNED | _AHEAD | _KEPT) or space or prepares > 1:
             raise ArtifactError("the program holds a load of a kind that this flexcomp does not know")
         pinned, ahead, kept = (bool(flags & bit) for bit in (_PINNED, _AHEAD, _KEPT))
-        return Load(source, nbytes, target, after, pinned, ahead, next(iter(prepared), None), kept)
+        return Load(source, nbytes, target, after, pinned, ahead, Prepared(*self.get("IIIQ")) if prepares else None, kept)

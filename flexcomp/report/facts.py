@@ -88,8 +88,8 @@ def _rung(program: Program, rung: Rung) -> dict:
         "budget_bytes": rung.budget,
         "arena_bytes": rung.arena,
         "working_bytes": rung.working,
-        "pinned_bytes": sum(map(program.stays_nbytes, rung.loads)),
-        "streamed_bytes": sum(load.nbytes for load in rung.loads if not (load.pinned or load.kept)),
+        "pinned_bytes": program.pinned_nbytes(rung),
+        "streamed_bytes": program.streamed_nbytes(rung),
         "predicted_ms": rung.predicted_s * 1e3,
         "steps": len(rung.steps),
     }

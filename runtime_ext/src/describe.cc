@@ -48,36 +48,26 @@ json::Array Strings(const std::vector<std::string>& strings) {
   return array;
 }
 
-// Bytes that a load leaves in the arena for good: of weights that it prepares for good, those.
-uint64_t Stays(const Program& program, const Load& load) {
-  return load.pinned && load.prepared ? load.prepared->count * program.layers[load.prepared->layer].weights->block_nbytes : load.nbytes;
-}
-
-json::Object RungObject(const Program& program, const Rung& rung) {
-  uint64_t pinned = 0, streamed = 0;
-  for (const Load& load : rung.loads) {
-    const bool stays = load.pinned || load.kept;
-    (stays ? pinned : streamed) += stays ? Stays(program, load) : load.nbytes;
-  }
+json::Object RungObject(const RungHead& rung) {
   json::Object object;
   object.Set("budget_bytes", Int(rung.budget));
   object.Set("arena_bytes", Int(rung.arena));
   object.Set("working_bytes", Int(rung.working));
-  object.Set("pinned_bytes", Int(pinned));
-  object.Set("streamed_bytes", Int(streamed));
+  object.Set("pinned_bytes", Int(rung.pinned));
+  object.Set("streamed_bytes", Int(rung.streamed));
   object.Set("predicted_ms", rung.predicted_s * 1e3);
   return object;
 }
 
 // The smallest whose predicted latency is within 2 % of the least (Program.default_budget).
 uint64_t DefaultBudget(const Program& program) {
-  const double least = std::ranges::min_element(program.rungs, {}, &Rung::predicted_s)->predicted_s;
-  return std::ranges::find_if(program.rungs, [least](const Rung& rung) { return rung.predicted_s <= kNearly * least; })->budget;
+  const double least = std::ranges::min_element(program.rungs, {}, &RungHead::predicted_s)->predicted_s;
+  return std::ranges::find_if(program.rungs, [least](const RungHead& rung) { return rung.predicted_s <= kNearly * least; })->budget;
 }
 
 json::Object Summary(const Program& program) {
   json::Array ladder;
-  for (const Rung& rung : program.rungs) ladder.push_back(RungObject(program, rung));
+  for (const RungHead& rung : program.rungs) ladder.push_back(RungObject(rung));
   json::Object object;
   object.Set("model", program.model);
   object.Set("threads", static_cast<int64_t>(program.threads));
@@ -199,10 +189,10 @@ std::string DescribeRates(const DeviceRates& rates) {
   return Text(object);
 }
 
-std::string DescribeRung(const Program& program, const Rung& rung) { return Text(RungObject(program, rung)); }
+std::string DescribeRung(const RungHead& rung) { return Text(RungObject(rung)); }
 
 std::string DescribeState(const Program& program, const Session::State& state) {
-  const Rung& rung = program.rungs[state.rung];
+  const RungHead& rung = program.rungs[state.rung];
   const SessionStats& stats = state.stats;
   json::Object object;
   object.Set("rung", Int(state.rung));

@@ -28,7 +28,7 @@ std::string DescribeStorage(const StorageRates& rates);
 std::string DescribeRates(const DeviceRates& rates);
 
 // {"budget_bytes", "arena_bytes", "working_bytes", "pinned_bytes", "streamed_bytes", "predicted_ms"}
-std::string DescribeRung(const Program& program, const Rung& rung);
+std::string DescribeRung(const RungHead& rung);
 
 // {"rung", "budget_bytes", "arena_bytes", "threads", "compute_cpus", "loader_cpus", "direct_io", "staging_bytes", "runs", "restarts",
 //  "latency_ms", "stall_ms", "read_ms", "bytes_read", "reads", "prepared_bytes", "prepare_ms", "help_ms", "total_bytes_read"}

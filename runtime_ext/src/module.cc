@@ -25,7 +25,7 @@ namespace {
 namespace ffi = tvm::ffi;
 
 // The format version is part of the kind: models of different versions may meet in one process.
-#define FLEXCOMP_PROGRAM_KIND "flexcomp.program.8"
+#define FLEXCOMP_PROGRAM_KIND "flexcomp.program.9"
 #define FLEXCOMP_SESSION_KIND "flexcomp.session.1"
 
 class SessionModule final : public TranslatedModule {
@@ -54,7 +54,7 @@ class SessionModule final : public TranslatedModule {
     if (name == "set_budget")
       return ffi::Function::FromTyped([self, this](int64_t budget) {
         if (budget < 0) RaiseError("BudgetError", "a budget of ", budget, " bytes was asked for");
-        return ffi::String(DescribeRung(session_.program(), session_.SetBudget(static_cast<uint64_t>(budget))));
+        return ffi::String(DescribeRung(session_.SetBudget(static_cast<uint64_t>(budget))));
       });
     if (name == "warm") return ffi::Function::FromTyped([self, this] { return session_.Warm(); });
     if (name == "get_states")
@@ -144,13 +144,13 @@ class SessionModule final : public TranslatedModule {
 
 class ProgramModule final : public TranslatedModule {
  public:
-  explicit ProgramModule(ffi::Bytes blob)
-      : blob_(std::move(blob)),
-        program_(std::make_shared<const Program>(ReadProgram(std::string_view(blob_.data(), blob_.size())))) {}
-
-  void CheckPlans() const {
-    for (const Rung& rung : program_->rungs) CheckPlan(rung, *program_);
+  explicit ProgramModule(ffi::Bytes blob) {
+    const auto encoded = std::make_shared<const Encoded>(std::move(blob));
+    program_ = {encoded, &encoded->program};
+    blob_ = encoded->blob;
   }
+
+  void CheckPlans() const { flexcomp::CheckPlans(*program_); }
 
   const char* kind() const final { return FLEXCOMP_PROGRAM_KIND; }
   int GetPropertyMask() const final { return ffi::Module::kBinarySerializable | ffi::Module::kRunnable; }
@@ -176,6 +176,15 @@ class ProgramModule final : public TranslatedModule {
   }
 
  private:
+  // Sessions may outlive the module, and decode plans.
+  struct Encoded {
+    explicit Encoded(ffi::Bytes bytes)
+        : blob(std::move(bytes)), program(ReadProgram(std::string_view(blob.data(), blob.size()))) {}
+
+    const ffi::Bytes blob;
+    const Program program;
+  };
+
   ffi::Bytes blob_;
   std::shared_ptr<const Program> program_;
 };

@@ -70,6 +70,7 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
       first_(RoomForFirst(*program_)),
       calls_(*program_, FindKernels(*program_, *processor_)),
       preparer_(*program_, calls_, *processor_) {
+  if (options.storage.verify) CheckPlans(*program_);
   checker_.Check(rung_);
   RequireInLane(rung_);
   if (options.trace) trace_.emplace();
@@ -80,7 +81,7 @@ Session::Session(std::shared_ptr<const Program> program, const std::string& weig
   loader_ = std::make_unique<Loader>(*file_, placement_.loader, own_core, apart);
   loader_->LetHelp(options.help && processor_->delivery() == nullptr);
   loader_->Deliver(processor_->delivery());
-  for (const Rung& rung : program_->rungs) loader_->Reserve(rung.loads);
+  loader_->Reserve(MostOf(*program_).loads);
   Use(rung_);
 }
 
@@ -98,7 +99,7 @@ void Session::CheckPort(const std::string& name, const TensorType& type, const D
 }
 
 std::byte* Session::PlaceOf(const Port& port) const noexcept {
-  return PlacesOf(rung_).At(program_->rungs[rung_].value_at[port.value]);
+  return PlacesOf(rung_).At(program_->plan(rung_).value_at[port.value]);
 }
 
 class Session::ArenaUse {
@@ -249,7 +250,7 @@ double Session::Warm() {
 
 bool Session::TryWarm() {
   if (loader_->Filled()) return true;
-  const Rung& rung = program_->rungs[rung_];
+  const Rung& rung = program_->plan(rung_);
   loader_->StartFilling();
   loader_->Computed(static_cast<uint32_t>(rung.steps.size()));
   bool done = false;
@@ -321,7 +322,7 @@ void Session::Infer(ArenaUse& use, std::chrono::steady_clock::time_point start, 
 
 template <typename TakeInputs, typename GiveOutputs>
 bool Session::TryInfer(const TakeInputs& take_inputs, const GiveOutputs& give_outputs, double& stall_s) {
-  const Rung& rung = program_->rungs[rung_];
+  const Rung& rung = program_->plan(rung_);
   if (trace_) trace_->Clear(rung_, rung.steps.size(), rung.loads.size());
   fetched_ = {};
   if (loader_->StartsCold() != first_calls_) UseCalls(loader_->StartsCold());
@@ -358,7 +359,7 @@ bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
   const ProcessorScope scope(*processor_);
   // Until what stays is there loading takes longest, and it would have to wait for a core while kernels had all.
   const bool spares = crowded_ && !loader_->Filled();
-  const auto all = static_cast<uint32_t>(program_->rungs[rung_].loads.size());
+  const uint32_t all = program_->rungs[rung_].loads;
   processor_->Spare(spares);
   if (replays_ && !kTraced && loader_->Resident()) return Replay(calls);
   for (uint32_t i = 0; i < calls.size(); ++i) {

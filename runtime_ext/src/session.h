@@ -110,9 +110,9 @@ class Session {
   // it. When the budget shrinks the inference stops after the kernel that is running and begins anew on the new rung,
   // with its inputs: when the call returns, the memory has been given back. A budget can shrink only so often without
   // growing, so inferences end. Shrinking needs nothing that the system could refuse. Throws BudgetError if a larger arena
-  // cannot be mapped, ArtifactError if the plan is wrong: then the rung in use goes on. Where it can only be mapped in the place of the one that is in use, and
+  // cannot be mapped, ArtifactError if the plan is damaged or wrong: then the rung in use goes on. Where it can only be mapped in the place of the one that is in use, and
   // not even so when the inference has ended, the rung in use goes on, too, and `state` tells.
-  const Rung& SetBudget(uint64_t budget);
+  const RungHead& SetBudget(uint64_t budget);
 
   // For sessions with a lane, whose owner says when they run and which rung they use; calls come one after the other, but Stop.
   // Uses a rung, even if it is the one in use, and gives all memory back but that of the states. Throws as SetBudget does, and
@@ -241,7 +241,7 @@ class Session {
   bool crowded_ = false;  // the loader has no core of its own
   bool abandoned_ = false;  // the arena still has the size of an earlier rung, but no memory
   std::unique_ptr<SessionMemory> memory_;
-  PlanChecker checker_;  // of the plans that are used
+  PlanChecker checker_;  // of the plans that are used: no other is decoded
   Rung first_;           // what the first inference does on the rung in use, where that is something else
   bool first_calls_ = false;
   CallTable calls_;

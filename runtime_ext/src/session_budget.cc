@@ -8,7 +8,7 @@
 namespace flexcomp {
 
 size_t Session::ChooseRung(uint64_t budget) const {
-  const std::vector<Rung>& rungs = program_->rungs;
+  const std::vector<RungHead>& rungs = program_->rungs;
   if (budget < rungs.front().budget)
     RaiseError("BudgetError", "a budget of ", budget, " bytes was asked for, the smallest that ", program_->model,
                " was built for is ", rungs.front().budget, " bytes");
@@ -29,9 +29,10 @@ uint64_t Session::OwnNbytes(size_t rung) const noexcept {
 void Session::Use(size_t rung) noexcept {
   rung_ = wanted_ = states_rung_ = rung;
   abandoned_ = false;
-  processor_->Use(program_->rungs[rung]);
-  if (!program_->rungs[rung].cold.empty()) PlanFirst(program_->rungs[rung], *program_, first_);
-  calls_.PreparePreparations(*program_, program_->rungs[rung], PlacesOf(rung));
+  const Rung& plan = program_->plan(rung);
+  processor_->Use(plan);
+  if (!plan.cold.empty()) PlanFirst(plan, *program_, first_);
+  calls_.PreparePreparations(*program_, plan, PlacesOf(rung));
   OpenLoads();
   UseCalls(loader_->StartsCold());
   const auto looked_at = [](const Call& call) { return call.checks != 0 || call.fetch != nullptr; };
@@ -39,12 +40,12 @@ void Session::Use(size_t rung) noexcept {
 }
 
 void Session::UseCalls(bool first) noexcept {
-  calls_.Prepare(*program_, first ? first_ : program_->rungs[rung_], PlacesOf(rung_));
+  calls_.Prepare(*program_, first ? first_ : program_->plan(rung_), PlacesOf(rung_));
   first_calls_ = first;
 }
 
 void Session::OpenLoads() noexcept {
-  const Rung& rung = program_->rungs[rung_];
+  const Rung& rung = program_->plan(rung_);
   const std::span<const Load> first = rung.cold.empty() ? std::span<const Load>() : first_.loads;
   loader_->Open(rung.loads, PlacesOf(rung_), memory_->fresh(OwnNbytes(rung_)), &preparer_, first);
 }
@@ -84,7 +85,7 @@ bool Session::Abandon() noexcept {
   return true;
 }
 
-const Rung& Session::SetBudget(uint64_t budget) {
+const RungHead& Session::SetBudget(uint64_t budget) {
   RequireThisProcess();
   const size_t chosen = ChooseRung(budget);
   checker_.Check(chosen);

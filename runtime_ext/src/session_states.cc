@@ -10,7 +10,7 @@ Carried Session::CarriedTo(size_t rung) const noexcept {
   if (program_->states.empty()) return {};
   const uint32_t value = program_->states.front().value;
   const auto at = [&](size_t of) {
-    const Rung& rung = program_->rungs[of];
+    const Rung& rung = program_->plan(of);
     return static_cast<uint64_t>(rung.value_at[value]) - (rung.arena - OwnNbytes(of));
   };
   return {at(states_rung_), at(rung), program_->values[value].nbytes};
@@ -75,7 +75,7 @@ void Session::TakeBack() noexcept {
 
 void Session::CommitStates() noexcept {
   exchanged_ = 0;
-  const std::vector<int64_t>& value_at = program_->rungs[rung_].value_at;
+  const auto& value_at = program_->plan(rung_).value_at;
   const Places places = PlacesOf(rung_);
   for (const auto& state : program_->states)
     if (!state.exchanged()) memory_->Copy(places.At(value_at[state.value]) + state.offset, places.At(value_at[state.result]), state.type.nbytes);

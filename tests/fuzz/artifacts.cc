@@ -225,7 +225,7 @@ void TryProgram(const Network& network, Random& random) {
     return;
   }
   try {
-    (void)flexcomp::ReadProgram(current_program);
+    flexcomp::CheckPlans(flexcomp::ReadProgram(current_program));
     Fail("accepted without its checksum");
   } catch (const tvm::ffi::Error& error) {
     if (error.kind() != "ArtifactError") Fail(error.what());

@@ -31,10 +31,10 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t mos
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
-    const flexcomp::Program program = flexcomp::ReadProgram({reinterpret_cast<const char*>(data), size});
+    const flexcomp::Program program = flexcomp::ReadProgram(std::string_view(reinterpret_cast<const char*>(data), size));
     for (const flexcomp::Layer& layer : program.layers) (void)flexcomp::SymbolOf(layer);
     (void)flexcomp::DescribeProgram(program);
-    for (const flexcomp::Rung& rung : program.rungs) flexcomp::CheckPlan(rung, program);
+    flexcomp::CheckPlans(program);
   } catch (const tvm::ffi::Error& error) {
     if (error.kind() != "ArtifactError") {
       std::fprintf(stderr, "%s: %s\n", std::string(error.kind()).c_str(), error.what());

@@ -23,7 +23,7 @@ class Term:
 
     kind: str
     name: str
-    repeat: str = "once"  # "list": behind a count; "values": once for each item of the list of values
+    repeat: str = "once"  # "list": behind a count; "values", "rungs": once for each item of that list
     constant: str | None = None
 
 
@@ -70,8 +70,8 @@ def _terms(text: str, rule: str, names: list[str], result: Rules) -> list[Term] 
         kind, repeat = match["type"], "once"
         if kind.startswith("list<"):
             kind, repeat = kind[5:-1], "list"
-        elif kind.endswith("[len(values)]"):
-            kind, repeat = kind.removesuffix("[len(values)]"), "values"
+        elif kind.endswith("]"):
+            kind, repeat = kind.removesuffix(")]").split("[len(")
         name, constant = match["name"] or kind, match["constant"]
         if name.isdigit():
             name, constant = "tag", name

@@ -12,7 +12,7 @@
 namespace fuzz {
 namespace {
 
-constexpr size_t kCrcAt = 12, kSizeAt = 16, kHeader = 24;
+constexpr size_t kCrcAt = 12, kSizeAt = 16, kPlansAt = 24, kHeader = 32;
 
 size_t Below(Random& random, size_t count) { return random() % count; }
 bool Once(Random& random, size_t in) { return Below(random, in) == 0; }
@@ -91,31 +91,61 @@ std::string OtherString(const std::string& bytes, const Tree& tree, const Leaf& 
   }
 }
 
-// Takes an item out, doubles one, or swaps two.
-bool ChangeList(std::string& bytes, const List& list, Random& random) {
-  const size_t items = list.edges.size() - 1;
-  if (items == 0) return false;
-  const auto item = [&](size_t i) { return bytes.substr(list.edges[i], list.edges[i + 1] - list.edges[i]); };
-  const size_t i = Below(random, items), k = Below(random, items);
-  uint32_t count = static_cast<uint32_t>(items);
-  switch (Below(random, 3)) {
-    case 0:
-      bytes.erase(list.edges[i], list.edges[i + 1] - list.edges[i]);
-      --count;
+// Calls with each leaf of this name, in their order, and its number.
+template <typename Function>
+void ForLeaves(const Tree& tree, std::string_view name, const Function& function) {
+  size_t number = 0;
+  for (const Leaf& leaf : tree.leaves)
+    if (leaf.name == name) function(leaf, number++);
+}
+
+// What heads say of their plans' lists and bytes becomes what these have.
+void Fit(std::string& bytes) {
+  const auto tree = Parse(bytes);
+  if (!tree) return;
+  const auto set = [&](const Leaf& leaf, uint64_t number) { std::memcpy(bytes.data() + leaf.offset, &number, leaf.nbytes); };
+  ForLeaves(*tree, "program.plans_at", [&](const Leaf& leaf, size_t) { set(leaf, tree->plans.front()); });
+  ForLeaves(*tree, "rung.nbytes", [&](const Leaf& leaf, size_t i) { set(leaf, tree->plans[i + 1] - tree->plans[i]); });
+  for (const auto& [head, name] : {std::pair("rung.steps", "plan.steps"), {"rung.loads", "plan.loads"}, {"rung.cold", "plan.cold"}}) {
+    std::vector<size_t> counts;
+    for (const List& list : tree->lists)
+      if (std::string_view(list.name) == name) counts.push_back(list.edges.size() - 1);
+    ForLeaves(*tree, head, [&](const Leaf& leaf, size_t i) { set(leaf, counts[i]); });
+  }
+}
+
+enum class Change { takes_out, doubles, swaps };
+
+// Takes item `i` out, doubles it at `k`, or swaps the two.
+void ChangeItems(std::string& bytes, const std::vector<size_t>& edges, Change change, size_t i, size_t k) {
+  const auto item = [&](size_t n) { return bytes.substr(edges[n], edges[n + 1] - edges[n]); };
+  switch (change) {
+    case Change::takes_out:
+      bytes.erase(edges[i], edges[i + 1] - edges[i]);
       break;
-    case 1:
-      bytes.insert(list.edges[k], item(i));
-      ++count;
+    case Change::doubles:
+      bytes.insert(edges[k], item(i));
       break;
-    default: {
-      if (i == k) return false;
+    case Change::swaps: {
       const auto [low, high] = std::minmax(i, k);
       const std::string first = item(low), second = item(high);
-      bytes.replace(list.edges[high], second.size(), first);
-      bytes.replace(list.edges[low], first.size(), second);
+      bytes.replace(edges[high], second.size(), first);
+      bytes.replace(edges[low], first.size(), second);
     }
   }
+}
+
+bool ChangeList(std::string& bytes, const Tree& tree, const List& list, Random& random) {
+  const size_t items = list.edges.size() - 1;
+  if (items == 0) return false;
+  const size_t i = Below(random, items), k = Below(random, items);
+  const auto change = static_cast<Change>(Below(random, 3));
+  if (change == Change::swaps && i == k) return false;
+  if (std::string_view(list.name) == "body.rungs") ChangeItems(bytes, tree.plans, change, i, k);
+  ChangeItems(bytes, list.edges, change, i, k);
+  const auto count = static_cast<uint32_t>(items + (change == Change::doubles) - (change == Change::takes_out));
   std::memcpy(bytes.data() + list.count_at, &count, 4);
+  Fit(bytes);
   return true;
 }
 
@@ -152,14 +182,15 @@ bool TryMutate(std::string& bytes, Random& random, std::string& what) {
   if (Once(random, 4)) {
     const List* list = AnyByName(tree->lists, random);
     what = list->name;
-    return ChangeList(bytes, *list, random);
+    return ChangeList(bytes, *tree, *list, random);
   }
   const Leaf& leaf = *AnyByName(tree->leaves, random);
   what = leaf.name;
-  if (what == "program.crc" || what == "program.size") return false;
+  if (what == "program.crc" || what == "program.size" || what == "rung.crc") return false;
   const std::string before = bytes;
   if (leaf.kind == Kind::str) {
     ReplaceString(bytes, leaf, OtherString(bytes, *tree, leaf, random));
+    Fit(bytes);
   } else if (leaf.kind == Kind::literal) {
     bytes[leaf.offset + Below(random, leaf.nbytes)] ^= static_cast<char>(1 << Below(random, 8));
   } else {
@@ -183,7 +214,18 @@ void Seal(std::string& program) {
   if (program.size() < kHeader) return;
   const uint64_t size = program.size();
   std::memcpy(program.data() + kSizeAt, &size, 8);
-  const uint32_t crc = flexcomp::Crc32(0, program.data() + kSizeAt, program.size() - kSizeAt);
+  const uint64_t plans_at = std::clamp<uint64_t>(NumberAt(program, kPlansAt, 8), kHeader, size);
+  if (const auto tree = Parse(program)) {
+    std::vector<uint32_t> sums;
+    uint64_t at = plans_at;
+    ForLeaves(*tree, "rung.nbytes", [&](const Leaf& leaf, size_t) {
+      const uint64_t nbytes = std::min(NumberAt(program, leaf.offset, 8), size - at);
+      sums.push_back(flexcomp::Crc32(0, program.data() + at, nbytes));
+      at += nbytes;
+    });
+    ForLeaves(*tree, "rung.crc", [&](const Leaf& leaf, size_t i) { std::memcpy(program.data() + leaf.offset, &sums[i], 4); });
+  }
+  const uint32_t crc = flexcomp::Crc32(0, program.data() + kSizeAt, plans_at - kSizeAt);
   std::memcpy(program.data() + kCrcAt, &crc, 4);
 }
 

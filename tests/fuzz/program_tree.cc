@@ -7,7 +7,7 @@
 namespace fuzz {
 namespace {
 
-enum class Repeat : uint8_t { once, list, values };
+enum class Repeat : uint8_t { once, list, values, rungs };
 
 struct Term {
   Kind kind;
@@ -61,7 +61,7 @@ class Parser {
 
   bool Repeated(const Term& term) {
     if (term.repeat == Repeat::once) return One(term);
-    size_t count = values_;
+    size_t count = term.repeat == Repeat::rungs ? rungs_ : values_;
     const size_t number = tree_.lists.size();
     if (term.repeat == Repeat::list) {
       if (bytes_.size() - at_ < 4) return false;
@@ -71,11 +71,14 @@ class Parser {
       tree_.lists.push_back({at_, term.name, {}});
       at_ += 4;
       if (std::string_view(term.name) == "body.values") values_ = count;
+      if (std::string_view(term.name) == "body.rungs") rungs_ = count;
     }
     for (size_t i = 0; i < count; ++i) {
       if (term.repeat == Repeat::list) tree_.lists[number].edges.push_back(at_);
+      if (term.repeat == Repeat::rungs) tree_.plans.push_back(at_);
       if (!One(term)) return false;
     }
+    if (term.repeat == Repeat::rungs) tree_.plans.push_back(at_);
     if (term.repeat == Repeat::list) tree_.lists[number].edges.push_back(at_);
     return true;
   }
@@ -98,7 +101,7 @@ class Parser {
   }
 
   std::string_view bytes_;
-  size_t at_ = 0, values_ = 0;
+  size_t at_ = 0, values_ = 0, rungs_ = 0;
   Tree tree_;
 };
 

@@ -27,6 +27,7 @@ struct List {
 struct Tree {
   std::vector<Leaf> leaves;
   std::vector<List> lists;
+  std::vector<size_t> plans;  // as the edges of a list
 };
 
 // Nothing if the bytes are not such a program; what its numbers say is not looked at, but for counts and tags.

@@ -21,7 +21,7 @@ class Walk:
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at, self.rules = data, 0, rules()
-        self.values = 0
+        self.counts: dict[str, int] = {}  # of the lists whose length says how often something else is repeated
         self.met: set[str] = set()  # names of terms
 
     def rule(self, name: str) -> None:
@@ -33,9 +33,9 @@ class Walk:
             count = 1
             if term.repeat == "list":
                 count = self.number(4)
-                self.values = count if term.name == "body.values" else self.values
-            elif term.repeat == "values":
-                count = self.values
+                self.counts[term.name] = count
+            elif term.repeat != "once":
+                count = self.counts[f"body.{term.repeat}"]
             for _ in range(count):
                 self.term(term)
 
@@ -65,7 +65,7 @@ def test_the_grammar_says_where_every_byte_of_a_program_belongs():
     walk = Walk(blob)
     walk.rule("program")
     assert walk.at == len(blob)
-    assert {"step.weights_at", "load.flags", "arg.written", "layer.weights_at", "rung.value_at"} <= walk.met
+    assert {"step.weights_at", "load.flags", "arg.written", "layer.weights_at", "rung.nbytes", "plan.value_at"} <= walk.met
 
 
 def test_a_line_that_is_no_grammar_is_noticed():

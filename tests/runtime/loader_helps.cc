@@ -60,7 +60,7 @@ int main() {
   const std::vector<Load> loads{load};
   flexcomp::WeightsFile file("weights", std::make_unique<Source>());
   flexcomp::Loader loader(file, {}, false);
-  loader.Reserve(loads);
+  loader.Reserve(loads.size());
   Slow slow;
   slow.loader = &loader;
   loader.Open(loads, flexcomp::Places(arena), {}, &slow);

@@ -38,7 +38,7 @@ int main() {
   const flexcomp::Load loads[] = {{0, 4096, 0, 0, false, false}};
   flexcomp::WeightsFile file("weights", std::make_unique<Source>());
   flexcomp::Loader loader(file, {}, true);
-  loader.Reserve(loads);
+  loader.Reserve(std::size(loads));
   loader.Open(loads, flexcomp::Places(arena));
   const auto infer = [&](const char* name) {
     looks = 0;

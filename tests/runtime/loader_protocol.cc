@@ -357,7 +357,7 @@ explore::Explored Explore(const Scenario& now) {
   auto* file = Make<WeightsFile>("weights", std::move(own));
   loader = Make<Loader>(*file, flexcomp::CpuSet(), false);
   if (now.delivered) loader->Deliver(Make<Delivering>());
-  for (const Rung* rung : now.rungs) loader->Reserve(rung->loads);
+  for (const Rung* rung : now.rungs) loader->Reserve(rung->loads.size());
   Activate();
   allocating = false;
   auto* infer = Make<void (*)()>(RunAll);

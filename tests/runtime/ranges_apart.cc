@@ -64,7 +64,7 @@ void Try(const Program& program, const Rung& rung) {
 
   WeightsFile file("weights", std::make_unique<Source>());
   Loader loader(file, {}, false);
-  loader.Reserve(rung.loads);
+  loader.Reserve(rung.loads.size());
   loader.Open(rung.loads, places);
   loader.Start({});
   for (uint32_t i = 0; i < rung.steps.size(); ++i) {
@@ -91,5 +91,5 @@ int main(int, char** argv) {
   std::ifstream in(argv[1], std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(in), {}};
   const Program program = ReadProgram(bytes);
-  for (const Rung& rung : program.rungs) Try(program, rung);
+  for (size_t i = 0; i < program.rungs.size(); ++i) Try(program, program.Decode(i));
 }

@@ -30,10 +30,28 @@ def refuse(create, blob, match):
     assert caught.value.__tvm_ffi_error__.kind == "ArtifactError"
 
 
+HEAD = struct.Struct("<QQQdQQIIIQI")  # of a rung: in the end the bytes of its plan and their checksum
+RUNGS = 3
+
+
+def heads_at(blob: bytes) -> list[int]:
+    """Where the heads of the rungs are: before the plans."""
+    (plans_at,) = struct.unpack_from("<Q", blob, 24)
+    return [plans_at - HEAD.size * left for left in range(RUNGS, 0, -1)]
+
+
 def reseal(blob: bytes | bytearray) -> bytes:
-    """The same bytes with the right size and checksum."""
-    tail = struct.pack("<Q", len(blob)) + bytes(blob[24:])
-    return bytes(blob[:12]) + struct.pack("<I", zlib.crc32(tail)) + tail
+    """The same bytes with the right size and checksums."""
+    sealed = bytearray(blob)
+    struct.pack_into("<Q", sealed, 16, len(sealed))
+    (plans_at,) = struct.unpack_from("<Q", sealed, 24)
+    at = plans_at
+    for head in heads_at(sealed) if 32 + RUNGS * HEAD.size <= plans_at <= len(sealed) else ():
+        nbytes = HEAD.unpack_from(sealed, head)[-2]
+        struct.pack_into("<I", sealed, head + HEAD.size - 4, zlib.crc32(sealed[at : at + nbytes]))
+        at += nbytes
+    struct.pack_into("<I", sealed, 12, zlib.crc32(sealed[16:plans_at]))
+    return bytes(sealed)
 
 
 def test_round_trip(tiny, create):
@@ -98,7 +116,7 @@ def test_impossible_weights_leave_no_file(tmp_path, entries):
 def test_every_flipped_byte_is_refused(tiny, create):
     blob = encode_program(tiny.program, tiny.digest)
     rng = random.Random(0)
-    for at in [*range(24), *(rng.randrange(len(blob)) for _ in range(200))]:
+    for at in [*range(32), *(rng.randrange(len(blob)) for _ in range(200))]:
         damaged = bytearray(blob)
         damaged[at] ^= 1 << rng.randrange(8)
         refuse(create, bytes(damaged), "program")
@@ -118,10 +136,43 @@ def test_cut_and_extended_programs_are_refused(tiny, create):
             decode_program(wrong)
 
 
+@pytest.mark.parametrize(
+    ("field", "change", "match"),
+    [
+        (6, 1, "holds something else than it is said to|has no room for"),
+        (7, -1, "holds something else than it is said to"),
+        (7, 1 << 31, "has no room for what it is said to hold"),
+        (8, 1, "holds something else than it is said to|has no room for"),
+        (9, -1, "malformed"),
+        (9, 1, "malformed"),
+        (9, 1 << 62, "ends behind it"),
+    ],
+)
+@pytest.mark.parametrize("rung", range(RUNGS))
+def test_heads_that_say_something_else_than_plans_are_refused(tiny, create, rung, field, change, match):
+    damaged = bytearray(encode_program(tiny.program, tiny.digest))
+    at = heads_at(damaged)[rung]
+    numbers = list(HEAD.unpack_from(damaged, at))
+    numbers[field] += change
+    HEAD.pack_into(damaged, at, *numbers)
+    refuse(create, reseal(damaged), match)
+    with pytest.raises(ArtifactError):
+        decode_program(reseal(damaged))
+
+
+@pytest.mark.parametrize("plans_at", [0, 31, 32, 100, -1, 1 << 40, (1 << 64) - 1])
+def test_plans_elsewhere_are_refused(tiny, create, plans_at):
+    damaged = bytearray(encode_program(tiny.program, tiny.digest))
+    struct.pack_into("<Q", damaged, 24, len(damaged) - 8 if plans_at < 0 else plans_at)
+    refuse(create, reseal(damaged), "malformed")
+    with pytest.raises(ArtifactError):
+        decode_program(reseal(damaged))
+
+
 def test_another_version_is_refused(tiny, create):
     blob = bytearray(encode_program(tiny.program, tiny.digest))
     blob[8] = 1
-    refuse(create, bytes(blob), "has format 1, this runtime reads format 8")
+    refuse(create, bytes(blob), "has format 1, this runtime reads format 9")
     with pytest.raises(ArtifactError, match="has format 1"):
         decode_program(bytes(blob))
 
@@ -134,7 +185,7 @@ def test_wild_bytes_with_a_right_checksum_never_crash(tiny, create):
     for _ in range(1500):
         damaged = bytearray(blob)
         for _ in range(rng.randint(1, 3)):
-            at = rng.randrange(24, len(blob))
+            at = rng.randrange(32, len(blob))
             damaged[at : at + 4] = rng.choice([b"\xff\xff\xff\xff", b"\0\0\0\0", rng.randbytes(4), b"\0\0\0\x80"])
         try:
             create(reseal(damaged[: len(blob)]))

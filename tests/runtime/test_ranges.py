@@ -6,7 +6,7 @@ import native
 
 from flexcomp.program.program_bytes import encode_program
 
-_READER = ("program/reader.cc", "program/check.cc", "program/first_inference.cc", "base/crc32.cc")
+_READER = ("program/plans.cc", "program/reader.cc", "program/check.cc", "program/first_inference.cc", "base/crc32.cc")
 _CALLS = ("kernels/call_table.cc", "kernels/bounds_check.cc")
 
 

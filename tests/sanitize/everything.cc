@@ -51,7 +51,8 @@ struct Open {
 class Everything {
  public:
   Everything(char** args, uint64_t seed)
-      : program_(std::make_shared<const flexcomp::Program>(flexcomp::ReadProgram(ReadAll(args[0])))),
+      : encoded_(ReadAll(args[0])),
+        program_(std::make_shared<const flexcomp::Program>(flexcomp::ReadProgram(encoded_))),
         kernels_(args[1]), weights_(args[2]), x_(ReadFloats(args[3])), y_(ReadFloats(args[4])), seed_(seed) {
     if (::dlopen(kernels_.c_str(), RTLD_NOW) == nullptr) throw std::runtime_error(::dlerror());
     Random random(seed);
@@ -171,6 +172,7 @@ class Everything {
     fresh->session->Close();
   }
 
+  const std::string encoded_;
   std::shared_ptr<const flexcomp::Program> program_;
   const std::string kernels_, weights_;
   const std::vector<float> x_, y_;

@@ -72,7 +72,7 @@ std::unique_ptr<SessionMemory> CudaProcessor::MakeMemory(uint64_t nbytes) {
     return mapped;
   }
   uint64_t most = nbytes;
-  for (const Rung& rung : program_.rungs) most = std::max(most, rung.arena);
+  for (const RungHead& rung : program_.rungs) most = std::max(most, rung.arena);
   return std::make_unique<DeviceMemory>(device_, nbytes, most);
 }
 

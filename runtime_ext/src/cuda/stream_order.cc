@@ -5,15 +5,11 @@
 namespace flexcomp::cuda {
 
 StreamOrder::StreamOrder(Device& device, const Program& program) : device_(device) {
-  size_t most_steps = 0, most_loads = 0;
-  for (const Rung& rung : program.rungs) {
-    most_steps = std::max(most_steps, rung.steps.size());
-    most_loads = std::max(most_loads, rung.loads.size());
-  }
-  waited_for_.resize(most_steps);
+  const Most most = MostOf(program);
+  waited_for_.resize(most.steps);
   try {
-    Create(device_, steps_, most_steps);
-    Create(device_, loads_, most_loads);
+    Create(device_, steps_, most.steps);
+    Create(device_, loads_, most.loads);
   } catch (...) {
     Destroy();
     throw;

@@ -45,30 +45,16 @@ DLTensor MakeTensor(const TensorType& type, std::byte* data) {
 }
 
 CallTable::CallTable(const Program& program, Kernels kernels) : kernels_(std::move(kernels)) {
-  size_t most_args = 0, most_checks = 0, most_fetches = 0, most_steps = 0, most_loads = 0;
-  for (const Rung& rung : program.rungs) {
-    size_t args = 0, checks = 0, fetches = 0;
-    const auto take = [&](uint32_t layer) {
-      const std::vector<Arg>& taken = program.layers[layer].args;
-      args += taken.size();
-      checks += std::ranges::count_if(taken, [](const Arg& arg) { return !arg.bounds.empty(); });
-      fetches += std::ranges::count(taken, ArgKind::kRows, &Arg::kind);
-    };
-    for (const Step& step : rung.steps) take(step.layer);
-    for (const Cold& cold : rung.cold) take(cold.layer);  // more than either inference takes
-    most_args = std::max(most_args, args);
-    most_checks = std::max(most_checks, checks);
-    most_fetches = std::max(most_fetches, fetches);
-    most_steps = std::max(most_steps, rung.steps.size());
-    if (std::ranges::any_of(rung.loads, [](const Load& load) { return load.prepared.has_value(); }))
-      most_loads = std::max(most_loads, rung.loads.size());
-  }
-  tensors_.reserve(most_args);  // exact or more: pointers into these must stay valid
-  args_.reserve(most_args);
-  checks_.reserve(most_checks);
-  fetches_.reserve(most_fetches);
-  calls_.reserve(most_steps);
-  preparations_.reserve(most_loads);
+  // As if every step were of the layer that takes most: what is not used is no memory. Pointers into these must stay valid.
+  const Most most = MostOf(program);
+  const size_t args = most.steps * MostArgs(program, [](const Arg&) { return true; });
+  tensors_.reserve(args);
+  args_.reserve(args);
+  checks_.reserve(most.steps * MostArgs(program, [](const Arg& arg) { return !arg.bounds.empty(); }));
+  fetches_.reserve(most.steps * MostArgs(program, [](const Arg& arg) { return arg.kind == ArgKind::kRows; }));
+  calls_.reserve(most.steps);
+  const auto prepares = [](const Layer& layer) { return layer.weights && layer.weights->preparation; };
+  if (std::ranges::any_of(program.layers, prepares)) preparations_.reserve(most.loads);
 }
 
 void CallTable::Prepare(const Program& program, const Rung& rung, Places arena) noexcept {

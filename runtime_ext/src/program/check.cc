@@ -186,19 +186,24 @@ void CheckStep(const Step& step, size_t index, const Rung& rung, const Program& 
 
 // Every value that a step or a port of the rung looks at has a place.
 void CheckValues(const Rung& rung, const Program& program) {
-  std::vector<bool> used(program.values.size(), false);
-  for (const Port& port : program.inputs) used[port.value] = true;
-  for (const Port& port : program.outputs) used[port.value] = true;
-  for (const State& state : program.states) used[state.value] = used[state.result] = true;
-  const auto use = [&](uint32_t layer) {
-    for (const Arg& arg : program.layers[layer].args)
-      if (arg.kind == ArgKind::kValue) used[arg.value] = true;
+  const auto use = [&](uint32_t value) {
+    Require(rung.value_at[value] != -1, "value ", program.values[value].name, " lies outside the arena");
   };
-  for (const Step& step : rung.steps) use(step.layer);
-  for (const Cold& cold : rung.cold) use(cold.layer);
-  for (size_t v = 0; v < used.size(); ++v) {
+  const auto compute = [&](uint32_t layer) {
+    for (const Arg& arg : program.layers[layer].args)
+      if (arg.kind == ArgKind::kValue) use(arg.value);
+  };
+  for (const Port& port : program.inputs) use(port.value);
+  for (const Port& port : program.outputs) use(port.value);
+  for (const State& state : program.states) {
+    use(state.value);
+    use(state.result);
+  }
+  for (const Step& step : rung.steps) compute(step.layer);
+  for (const Cold& cold : rung.cold) compute(cold.layer);
+  for (size_t v = 0; v < rung.value_at.size(); ++v) {
     const int64_t at = rung.value_at[v];
-    if (!used[v] && at == -1) continue;
+    if (at == -1) continue;
     Require(at >= 0 && at % kAlign == 0 && Inside(at, program.values[v].nbytes, rung.arena), "value ",
             program.values[v].name, " lies outside the arena");
     const bool stays = !program.states.empty() && program.states.front().value == v;
@@ -335,20 +340,23 @@ void ValidateProgram(const Program& program) {
 
   Require(!program.rungs.empty(), "it has no plan");
   for (size_t r = 0; r < program.rungs.size(); ++r) {
-    const Rung& rung = program.rungs[r];
+    const RungHead& rung = program.rungs[r];
     Require(r == 0 || program.rungs[r - 1].budget < rung.budget, "budgets do not ascend");
     Require(rung.arena > 0 && rung.arena % kPage == 0 && rung.arena <= rung.budget && rung.arena <= PTRDIFF_MAX,
             "the arena of budget ", rung.budget, " does not fit");
     Require(rung.working % kPage == 0 && rung.working <= rung.arena, "the ranges of the arena of budget ", rung.budget,
             " are no parts of it");
     // Counters reserve their topmost values for failure.
-    Require(rung.steps.size() < INT32_MAX && rung.loads.size() < INT32_MAX, "too many steps or loads");
-    for (size_t i = 0; i < rung.steps.size(); ++i) CheckStep(rung.steps[i], i, rung, program);
-    for (size_t j = 0; j < rung.loads.size(); ++j) CheckLoad(rung.loads[j], j, rung, program);
-    CheckFirst(rung, program);
-    CheckValues(rung, program);
-    CheckWaitsEnd(rung);
+    Require(rung.steps < INT32_MAX && rung.loads < INT32_MAX, "too many steps or loads");
   }
+}
+
+void ValidatePlan(const Rung& rung, const Program& program) {
+  for (size_t i = 0; i < rung.steps.size(); ++i) CheckStep(rung.steps[i], i, rung, program);
+  for (size_t j = 0; j < rung.loads.size(); ++j) CheckLoad(rung.loads[j], j, rung, program);
+  CheckFirst(rung, program);
+  CheckValues(rung, program);
+  CheckWaitsEnd(rung);
 }
 
 }  // namespace flexcomp

@@ -28,12 +28,12 @@ void FindCold(Rung& rung, const Program& program) {
 }
 
 Rung RoomForFirst(const Program& program) {
-  Rung room{};
-  for (const Rung& rung : program.rungs) {
-    if (rung.cold.empty()) continue;
-    room.value_at.reserve(rung.value_at.size());
-    room.steps.reserve(rung.steps.size());
-    room.loads.reserve(rung.loads.size());
+  Rung room;
+  for (const RungHead& rung : program.rungs) {
+    if (rung.cold == 0) continue;
+    room.value_at.reserve(program.values.size());
+    room.steps.reserve(rung.steps);
+    room.loads.reserve(rung.loads);
   }
   return room;
 }
@@ -42,7 +42,6 @@ void PlanFirst(const Rung& rung, const Program& program, Rung& first) noexcept {
   first.budget = rung.budget;
   first.arena = rung.arena;
   first.working = rung.working;
-  first.predicted_s = rung.predicted_s;
   first.value_at.assign(rung.value_at.begin(), rung.value_at.end());
   first.steps.assign(rung.steps.begin(), rung.steps.end());
   first.loads.assign(rung.loads.begin(), rung.loads.end());

@@ -359,18 +359,22 @@ void CheckPlan(const Rung& rung, const Program& program) {
   PlanCheck(first, program, memory).Check();
 }
 
+void CheckPlans(const Program& program) {
+  for (const RungHead& head : program.rungs) {
+    Rung rung;
+    ReadPlan(head, program, rung);
+    CheckPlan(rung, program);
+  }
+}
+
 PlanChecker::PlanChecker(const Program& program)
     : program_(program), checked_(program.rungs.size(), false), first_(RoomForFirst(program)) {
   // A node of a map, or a place in a vector that grows, for all that a check notes of a step's arguments, a step and a load.
   constexpr size_t kNode = 128;
-  size_t most = 0;
-  for (const Rung& rung : program.rungs) {
-    size_t noted = 8 * (rung.steps.size() + rung.loads.size()) + 2 * program.values.size() + 3 * program.states.size();
-    for (const Step& step : rung.steps) noted += 3 * program.layers[step.layer].args.size();
-    for (const Cold& cold : rung.cold) noted += 3 * program.layers[cold.layer].args.size();
-    most = std::max(most, noted);
-  }
-  room_nbytes_ = kNode * most;
+  const Most most = MostOf(program);
+  const size_t args = MostArgs(program, [](const Arg&) { return true; });
+  room_nbytes_ = kNode * (8 * (size_t{most.steps} + most.loads) + 2 * program.values.size() + 3 * program.states.size() +
+                          3 * args * (size_t{most.steps} + most.cold));
   room_.reset(new std::byte[room_nbytes_]);  // not initialised: what no check uses is no memory
 }
 
@@ -381,9 +385,10 @@ void PlanChecker::Check(size_t rung) {
     std::pmr::monotonic_buffer_resource memory(room_.get(), room_nbytes_);
     PlanCheck(plan, program_, &memory).Check();
   };
-  check(program_.rungs[rung]);
-  if (!program_.rungs[rung].cold.empty()) {
-    PlanFirst(program_.rungs[rung], program_, first_);
+  const Rung& plan = program_.Decode(rung);
+  check(plan);
+  if (!plan.cold.empty()) {
+    PlanFirst(plan, program_, first_);
     check(first_);
   }
   checked_[rung] = true;

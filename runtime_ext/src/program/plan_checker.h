@@ -1,4 +1,4 @@
-// Plans are checked before they are executed for the first time, not all when a program is read.
+// Plans are decoded and checked before they are executed for the first time, not all when a program is read.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ class PlanChecker {
   // Finds the memory that checking takes: budgets shrink where there is none. `program` must outlive it.
   explicit PlanChecker(const Program& program);
 
-  // CheckPlan, unless the rung has passed it. Any thread may call it. Throws ArtifactError.
+  // Decodes the plan, and CheckPlan, unless the rung has passed it. Any thread may call it. Throws ArtifactError.
   void Check(size_t rung);
 
  private:

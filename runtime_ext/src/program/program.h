@@ -3,9 +3,12 @@
 
 #include <dlpack/dlpack.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <memory_resource>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -142,14 +145,27 @@ struct Cold {
   uint64_t at;
 };
 
-struct Rung {
+// What is known of a rung before its plan is decoded.
+struct RungHead {
   uint64_t budget, arena;
   uint64_t working;  // bytes of the arena, from its start; what stays between inferences lies behind them
   double predicted_s;
-  std::vector<int64_t> value_at;  // -1: no step of the rung uses the value
-  std::vector<Step> steps;
-  std::vector<Load> loads;
-  std::vector<Cold> cold;  // what the first inference does otherwise; steps ascend
+  uint64_t pinned, streamed;    // bytes of weights, for people: that stay between inferences, and that each reads
+  uint32_t steps, loads, cold;  // their numbers
+  uint32_t crc;
+  std::string_view plan;  // encoded
+};
+
+// With its plan.
+struct Rung {
+  explicit Rung(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : value_at(memory), steps(memory), loads(memory), cold(memory) {}
+
+  uint64_t budget = 0, arena = 0, working = 0;  // as in the head
+  std::pmr::vector<int64_t> value_at;  // -1: no step of the rung uses the value
+  std::pmr::vector<Step> steps;
+  std::pmr::vector<Load> loads;
+  std::pmr::vector<Cold> cold;  // what the first inference does otherwise; steps ascend
 };
 
 struct Checksum {
@@ -164,7 +180,19 @@ struct WeightsDigest {
   std::vector<Checksum> checksums;  // one after the other, of all bytes
 };
 
+class Plans;
+
 struct Program {
+  Program();
+  Program(Program&&) noexcept;
+  ~Program();
+
+  // Decodes and validates the plan of a rung, unless that is done, in memory that was found when the program was read. Any thread
+  // may call it. Throws ArtifactError.
+  const Rung& Decode(size_t rung) const;
+  // Of a rung that is decoded.
+  const Rung& plan(size_t rung) const noexcept;
+
   std::string model, target;
   std::vector<std::string> features;
   uint32_t threads;
@@ -174,17 +202,35 @@ struct Program {
   std::vector<Port> inputs, outputs;
   std::vector<State> states;
   std::vector<Layer> layers;
-  std::vector<Rung> rungs;  // ascending by budget; at least one
+  std::vector<RungHead> rungs;  // ascending by budget; at least one
+  std::unique_ptr<Plans> plans;
   bool on_cuda = false;     // a GPU computes, and the arena is its memory; symbols of kernels are data
 };
 
-// Decodes and validates: after this, no index, address or wait of the program can go wrong, whatever the
-// bytes were, if its kernels take what the layers give them: SymbolOf (signature.h) sees to that. What its plans put into the
-// arena when is for CheckPlan to look at, before they are executed. Throws ArtifactError.
+// Decodes and validates all but the plans. `bytes` must outlive the program. Throws ArtifactError.
 Program ReadProgram(std::string_view bytes);
+Program ReadProgram(std::string&& bytes) = delete;
+// Decodes and validates a plan: after this, no index, address or wait of the rung can go wrong, whatever the bytes were, if its
+// kernels take what the layers give them: SymbolOf (signature.h) sees to that. What it puts into the arena when is for CheckPlan to
+// look at, before it is executed. `rung` is empty before, and takes all memory. Throws ArtifactError.
+void ReadPlan(const RungHead& head, const Program& program, Rung& rung);
 
-// The part of ReadProgram that looks at meaning; throws ArtifactError with the first fault.
+// The parts of both that look at meaning; throw ArtifactError with the first fault.
 void ValidateProgram(const Program& program);
+void ValidatePlan(const Rung& rung, const Program& program);
+
+// Of all rungs.
+struct Most {
+  uint32_t steps = 0, loads = 0, cold = 0;
+};
+Most MostOf(const Program& program);
+// The most that any layer has of the arguments that `is` takes.
+template <typename Is>
+size_t MostArgs(const Program& program, const Is& is) {
+  size_t most = 0;
+  for (const Layer& layer : program.layers) most = std::max<size_t>(most, std::ranges::count_if(layer.args, is));
+  return most;
+}
 
 // The pages of the data section in which the weights of a layer lie.
 struct FileRange {
@@ -207,6 +253,8 @@ Rung RoomForFirst(const Program& program);
 // Looks at what lies in the arena when, in the first inference, too; the indices of the program and the bounds of the arena are
 // known to be right. Throws ArtifactError.
 void CheckPlan(const Rung& rung, const Program& program);
+// Decodes, validates and looks at all plans, and keeps none. Throws ArtifactError.
+void CheckPlans(const Program& program);
 
 // Bytes of the data section that blocks of a layer, whose weights are prepared, are made of.
 FileRange StoredRange(const Layer& layer, uint32_t first, uint32_t count);

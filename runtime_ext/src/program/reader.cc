@@ -1,18 +1,20 @@
-// Reads program format 8. The grammar stands in flexcomp/program/program_bytes.py, the authority.
+// Reads program format 9. The grammar stands in flexcomp/program/program_bytes.py, the authority.
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "base/crc32.h"
 #include "base/error.h"
+#include "program/plans.h"
 #include "program/program.h"
 
 namespace flexcomp {
 namespace {
 
 constexpr std::string_view kMagic = "FLEXPROG";
-constexpr uint32_t kVersion = 8;
-constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size` on
-constexpr size_t kBodyStart = 24;
+constexpr uint32_t kVersion = 9;
+constexpr size_t kCrcStart = 16;   // the checksum covers everything from `size` to the plans
+constexpr size_t kBodyStart = 32;
 constexpr uint32_t kPinned = 1;
 constexpr uint32_t kAhead = 2;
 constexpr uint32_t kKept = 4;
@@ -40,7 +42,8 @@ bool IsUtf8(std::string_view text) {
 // A cursor that cannot leave the bytes.
 class Cursor {
  public:
-  explicit Cursor(std::string_view bytes) : bytes_(bytes) {}
+  // Of the plan for this budget, or of all but the plans.
+  explicit Cursor(std::string_view bytes, std::optional<uint64_t> budget = {}) : bytes_(bytes), budget_(budget) {}
 
   template <typename T>
   T Get() {
@@ -62,11 +65,15 @@ class Cursor {
   }
   template <typename ReadItem>
   auto Repeat(size_t count, size_t item_nbytes, ReadItem read) {
-    if (count > left() / item_nbytes) Fail();
     std::vector<decltype(read())> items;
+    Repeat(count, item_nbytes, items, read);
+    return items;
+  }
+  template <typename Items, typename ReadItem>
+  void Repeat(size_t count, size_t item_nbytes, Items& items, ReadItem read) {
+    if (count > left() / item_nbytes) Fail();
     items.reserve(count);
     for (size_t i = 0; i < count; ++i) items.push_back(read());
-    return items;
   }
   size_t left() const { return bytes_.size() - at_; }
 
@@ -78,10 +85,12 @@ class Cursor {
     return taken;
   }
   [[noreturn]] void Fail() const {
-    RaiseError("ArtifactError", "the program is malformed: a record at byte ", at_, " ends behind the program");
+    RaiseError("ArtifactError", "the program is malformed: a record at byte ", at_, " ends behind ",
+               budget_ ? "the plan for " + std::to_string(*budget_) + " bytes" : "the program");
   }
 
   std::string_view bytes_;
+  const std::optional<uint64_t> budget_;
   size_t at_ = 0;
 };
 
@@ -221,42 +230,53 @@ Load ReadLoad(Cursor& in) {
   load.after = in.Get<uint32_t>();
   const uint32_t flags = in.Get<uint32_t>();
   const uint32_t space = in.Get<uint32_t>();
-  const auto prepared = in.List(20, [&] {
-    Prepared one;
-    one.layer = in.Get<uint32_t>();
-    one.first = in.Get<uint32_t>();
-    one.count = in.Get<uint32_t>();
-    one.at = in.Get<uint64_t>();
-    return one;
-  });
-  if ((flags & ~(kPinned | kAhead | kKept)) != 0 || space != 0 || prepared.size() > 1)
+  const uint32_t prepared = in.Get<uint32_t>();
+  if ((flags & ~(kPinned | kAhead | kKept)) != 0 || space != 0 || prepared > 1)
     Raise("ArtifactError", "the program holds a load of a kind that this runtime does not know");
   load.pinned = (flags & kPinned) != 0;
   load.ahead = (flags & kAhead) != 0;
   load.kept = (flags & kKept) != 0;
-  if (!prepared.empty()) load.prepared = prepared.front();
+  if (prepared == 0) return load;
+  Prepared& one = load.prepared.emplace();
+  one.layer = in.Get<uint32_t>();
+  one.first = in.Get<uint32_t>();
+  one.count = in.Get<uint32_t>();
+  one.at = in.Get<uint64_t>();
   return load;
 }
 
-Rung ReadRung(Cursor& in, size_t values) {
-  Rung rung;
+constexpr size_t kStepNbytes = 32, kLoadNbytes = 40, kColdNbytes = 16;  // encoded, at least
+
+RungHead ReadRung(Cursor& in, size_t values, std::string_view& plans) {
+  RungHead rung;
   rung.budget = in.Get<uint64_t>();
   rung.arena = in.Get<uint64_t>();
   rung.working = in.Get<uint64_t>();
   rung.predicted_s = in.Get<double>();
   if (!(rung.predicted_s >= 0 && std::isfinite(rung.predicted_s)))
     RaiseError("ArtifactError", "the program is malformed: the plan for ", rung.budget, " bytes is predicted to take no time that there is");
-  rung.value_at = in.Repeat(values, 8, [&] { return in.Get<int64_t>(); });
-  rung.steps = in.List(32, [&] { return ReadStep(in); });
-  rung.loads = in.List(40, [&] { return ReadLoad(in); });
-  rung.cold = in.List(16, [&] {
-    Cold cold;
-    cold.step = in.Get<uint32_t>();
-    cold.layer = in.Get<uint32_t>();
-    cold.at = in.Get<uint64_t>();
-    return cold;
-  });
+  rung.pinned = in.Get<uint64_t>();
+  rung.streamed = in.Get<uint64_t>();
+  rung.steps = in.Get<uint32_t>();
+  rung.loads = in.Get<uint32_t>();
+  rung.cold = in.Get<uint32_t>();
+  const uint64_t nbytes = in.Get<uint64_t>();
+  rung.crc = in.Get<uint32_t>();
+  if (nbytes > plans.size()) RaiseError("ArtifactError", "the program is malformed: the plan for ", rung.budget, " bytes ends behind it");
+  rung.plan = plans.substr(0, nbytes);
+  plans.remove_prefix(nbytes);
+  // Room is found for what the head says before the plan is looked at.
+  if (nbytes < 8 * values + kStepNbytes * rung.steps + kLoadNbytes * rung.loads + kColdNbytes * rung.cold)
+    RaiseError("ArtifactError", "the program is malformed: the plan for ", rung.budget, " bytes has no room for what it is said to hold");
   return rung;
+}
+
+Cold ReadCold(Cursor& in) {
+  Cold cold;
+  cold.step = in.Get<uint32_t>();
+  cold.layer = in.Get<uint32_t>();
+  cold.at = in.Get<uint64_t>();
+  return cold;
 }
 
 int64_t Apart(const Load& load, const Program& program) {
@@ -268,7 +288,7 @@ int64_t Apart(const Load& load, const Program& program) {
   return place < made.at ? -1 : static_cast<int64_t>(place);
 }
 
-Program ReadBody(Cursor& in) {
+Program ReadBody(Cursor& in, std::string_view plans) {
   Program program;
   program.model = in.Text();
   program.target = in.Text();
@@ -308,8 +328,9 @@ Program ReadBody(Cursor& in) {
     });
   program.states = in.List(32, [&] { return ReadState(in); });
   program.layers = in.List(40, [&] { return ReadLayer(in); });
-  program.rungs = in.List(44, [&] { return ReadRung(in, program.values.size()); });
-  if (in.left() != 0) RaiseError("ArtifactError", "the program is malformed: ", in.left(), " bytes too many");
+  program.rungs = in.List(72, [&] { return ReadRung(in, program.values.size(), plans); });
+  if (const size_t left = in.left() + plans.size(); left != 0)
+    RaiseError("ArtifactError", "the program is malformed: ", left, " bytes too many");
   return program;
 }
 
@@ -326,15 +347,38 @@ Program ReadProgram(std::string_view bytes) {
   const uint64_t size = in.Get<uint64_t>();
   if (size != bytes.size())
     RaiseError("ArtifactError", "the program is cut or extended: ", bytes.size(), " bytes instead of ", size);
-  if (Crc32(0, bytes.data() + kCrcStart, bytes.size() - kCrcStart) != crc)
+  const uint64_t plans_at = in.Get<uint64_t>();
+  if (plans_at < kBodyStart || plans_at > size) Raise("ArtifactError", "the program is malformed: its plans are not in it");
+  if (Crc32(0, bytes.data() + kCrcStart, plans_at - kCrcStart) != crc)
     Raise("ArtifactError", "the program is damaged: its checksum differs");
-  Program program = ReadBody(in);
+  Cursor body(bytes.substr(kBodyStart, plans_at - kBodyStart));
+  Program program = ReadBody(body, bytes.substr(plans_at));
   ValidateProgram(program);
-  for (Rung& rung : program.rungs) {
-    for (Load& load : rung.loads) load.apart = Apart(load, program);
-    FindCold(rung, program);
-  }
+  program.plans = std::make_unique<Plans>(program);
   return program;
+}
+
+void ReadPlan(const RungHead& head, const Program& program, Rung& rung) {
+  if (Crc32(0, head.plan.data(), head.plan.size()) != head.crc)
+    RaiseError("ArtifactError", "the program is damaged: the checksum of its plan for ", head.budget, " bytes differs");
+  Cursor in(head.plan, head.budget);
+  rung.budget = head.budget;
+  rung.arena = head.arena;
+  rung.working = head.working;
+  const auto list = [&](uint32_t count, size_t nbytes, auto& items, auto read) {
+    if (in.Get<uint32_t>() != count)
+      RaiseError("ArtifactError", "the program is malformed: the plan for ", head.budget, " bytes holds something else than it is said to");
+    in.Repeat(count, nbytes, items, read);
+  };
+  in.Repeat(program.values.size(), 8, rung.value_at, [&] { return in.Get<int64_t>(); });
+  list(head.steps, kStepNbytes, rung.steps, [&] { return ReadStep(in); });
+  list(head.loads, kLoadNbytes, rung.loads, [&] { return ReadLoad(in); });
+  list(head.cold, kColdNbytes, rung.cold, [&] { return ReadCold(in); });
+  if (in.left() != 0)
+    RaiseError("ArtifactError", "the program is malformed: the plan for ", head.budget, " bytes has ", in.left(), " bytes too many");
+  ValidatePlan(rung, program);
+  for (Load& load : rung.loads) load.apart = Apart(load, program);
+  FindCold(rung, program);
 }
 
 std::string DtypeName(DLDataType dtype) {

@@ -56,8 +56,8 @@ Loader::~Loader() {
   thread_.join();
 }
 
-void Loader::Reserve(std::span<const Load> loads) {
-  for (Turn& turn : turns_) turn.ahead.reserve(AheadEnd(loads));
+void Loader::Reserve(size_t loads) {
+  for (Turn& turn : turns_) turn.ahead.reserve(loads);
 }
 
 void Loader::Open(std::span<const Load> loads, Places arena, FreshPages fresh, Preparer* preparer,

@@ -59,8 +59,8 @@ class Loader {
   // is read.
   void Deliver(Delivery* delivery) noexcept { delivery_ = delivery; }
 
-  // Finds the memory that opening these loads takes.
-  void Reserve(std::span<const Load> loads);
+  // Finds the memory that opening so many loads takes.
+  void Reserve(size_t loads);
   // From now on these are the loads, into this arena, which holds nothing yet. Not while anything is read. There must be
   // room for them; those of which none is read ahead need none. `preparer` is for those that prepare what they read. `first` are
   // those of the first inference, as many, if they are others.

@@ -1,0 +1,55 @@
+#include "program/plans.h"
+
+#include <algorithm>
+
+namespace flexcomp {
+namespace {
+
+size_t RoomFor(const RungHead& head, const Program& program) {
+  const size_t nbytes = program.values.size() * sizeof(int64_t) + head.steps * sizeof(Step) + head.loads * sizeof(Load) + head.cold * sizeof(Cold);
+  return RoundUp(nbytes, alignof(std::max_align_t));
+}
+
+}  // namespace
+
+Plans::Plans(const Program& program) {
+  static_assert(std::max({alignof(int64_t), alignof(Step), alignof(Load), alignof(Cold)}) == alignof(int64_t), "nothing lies between them");
+  size_t nbytes = 0;
+  for (const RungHead& head : program.rungs) nbytes += RoomFor(head, program);
+  room_.reset(new std::byte[nbytes]);  // not initialised: what no plan uses is no memory
+  std::byte* at = room_.get();
+  for (const RungHead& head : program.rungs) {
+    places_.emplace_back(at, RoomFor(head, program));
+    at += RoomFor(head, program);
+  }
+}
+
+const Rung& Plans::Decode(size_t rung, const Program& program) {
+  const std::lock_guard lock(mutex_);
+  Place& place = places_[rung];
+  if (place.rung) return *place.rung;
+  place.memory.release();  // what an attempt took that failed
+  Rung decoded(&place.memory);
+  ReadPlan(program.rungs[rung], program, decoded);
+  return place.rung.emplace(std::move(decoded));
+}
+
+Program::Program() = default;
+Program::Program(Program&&) noexcept = default;
+Program::~Program() = default;
+
+const Rung& Program::Decode(size_t rung) const { return plans->Decode(rung, *this); }
+
+const Rung& Program::plan(size_t rung) const noexcept { return plans->At(rung); }
+
+Most MostOf(const Program& program) {
+  Most most;
+  for (const RungHead& rung : program.rungs) {
+    most.steps = std::max(most.steps, rung.steps);
+    most.loads = std::max(most.loads, rung.loads);
+    most.cold = std::max(most.cold, rung.cold);
+  }
+  return most;
+}
+
+}  // namespace flexcomp

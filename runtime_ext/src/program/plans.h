@@ -1,0 +1,37 @@
+// The plans of a program, each decoded when it is first asked for.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <memory_resource>
+#include <mutex>
+#include <optional>
+
+#include "program/program.h"
+
+namespace flexcomp {
+
+class Plans {
+ public:
+  // Finds the memory for all of them: budgets shrink where there is none.
+  explicit Plans(const Program& program);
+
+  // As Program::Decode.
+  const Rung& Decode(size_t rung, const Program& program);
+  const Rung& At(size_t rung) const noexcept { return *places_[rung].rung; }
+
+ private:
+  struct Place {
+    Place(std::byte* room, size_t nbytes) : memory(room, nbytes) {}
+
+    std::pmr::monotonic_buffer_resource memory;
+    std::optional<Rung> rung;
+  };
+
+  std::mutex mutex_;
+  std::unique_ptr<std::byte[]> room_;
+  std::deque<Place> places_;
+};
+
+}  // namespace flexcomp
