@@ -149,6 +149,9 @@ class Turns:
         self.yardsticks = {ALONE: None} | ({FASTEST: min(self.alone.values(), key=lambda rung: rung.predicted_s)} if at else {})
         for name in self.yardsticks:
             self.contenders[name] = Contender(resident, options | {"read_bandwidth": None})
+        measured = [rungs[self.first] for _, rungs in sorted(self.rungs.items()) if self.first in rungs]
+        # All that one rung loads may be prepared, which tells nothing of the storage.
+        self.for_profile = spread(measured if at is None else libraries[self.first].program.rungs)
         self.profiled = Runs()
         self.taken: dict[tuple[int, str], list[Turn]] = {}  # by budget, and strategy or ALONE
         self.bandwidths: dict[tuple[int, str], list[float]] = {}  # bytes per second, one for every turn
@@ -156,11 +159,10 @@ class Turns:
     def take(self) -> None:
         """Run every rung for a round."""
         first = self.libraries[self.first]
-        for_profile = spread([rungs[self.first] for _, rungs in sorted(self.rungs.items()) if self.first in rungs])
+        for rung in self.for_profile:
+            self.profiled.add(first.program, first.traces(rung, self.seconds / ROUNDS, **self.options))
         for budget, rungs in sorted(self.rungs.items()):
             if rung := rungs.get(self.first):
-                if rung in for_profile:
-                    self.profiled.add(first.program, first.traces(rung, self.seconds / ROUNDS, **self.options))
                 rungs = self.yardsticks | {ALONE: self.alone[first.kernels(rung)]} | rungs
             for name, rung in rungs.items():
                 self.contenders[name].prepare(rung)
