@@ -195,7 +195,7 @@ def _weights_nbytes(program: Program, rung: Rung) -> tuple[int, int]:
     """Those that stay and those that are read; anything for plans that no reader takes."""
     try:
         return program.pinned_nbytes(rung) % (1 << 64), program.streamed_nbytes(rung) % (1 << 64)
-    except (AttributeError, IndexError):
+    except (AssertionError, AttributeError, IndexError):
         return 0, 0
 
 

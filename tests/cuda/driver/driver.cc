@@ -243,7 +243,7 @@ int cuMemsetD8Async(uint64_t place, unsigned char value, size_t nbytes, Stream* 
 int cuStreamCreate(Stream** stream, unsigned) {
   CALL("cuStreamCreate");
   *stream = new Stream;
-  (*stream)->number = device().streams++;
+  (*stream)->number = device().live["streams"];  // where the second stream of a session failed, the next one has a first again
   (*stream)->random.seed(device().settings.seed * 2 + (*stream)->number % 2);
   (*stream)->thread = std::thread([stream = *stream] { device().Run(*stream); });
   return Live("streams", 1);

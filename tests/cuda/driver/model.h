@@ -99,7 +99,7 @@ struct Device {
   std::map<unsigned long long, Piece> pieces;           // by handle
   std::map<uint64_t, Range> mapped, registered, reserved, allocated;  // by address
   unsigned long long last_handle = 0;
-  int streams = 0, late_writes = 0;
+  int late_writes = 0;
 
   void Lose(const std::string& why) {
     if (lost == kSuccess) lost = kIllegalAddress, fault = why;
