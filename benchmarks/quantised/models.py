@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,14 +40,14 @@ def quantise(
 
     Weights have 7 of 8 bits: without VNNI ONNX Runtime adds pairs of products of 8 bits in 16, and larger ones saturate there.
     """
-    logging.getLogger().setLevel(logging.ERROR)  # it warns of every model that was not prepared by its own tool
     chosen = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8, "reduce_range": True, **options}
     with tempfile.TemporaryDirectory() as folder:
         before, after = (Path(folder) / name for name in ("float.onnx", "quantised.onnx"))
         _fold(model, before)
-        quantization.quantize_static(
-            before, after, _Reader(inputs), quant_format=FORMATS[way.format], per_channel=way.per_channel, **chosen
-        )
+        with _quiet():
+            quantization.quantize_static(
+                before, after, _Reader(inputs), quant_format=FORMATS[way.format], per_channel=way.per_channel, **chosen
+            )
         return onnx.load(after)
 
 
@@ -60,6 +61,17 @@ def output_step(model: onnx.ModelProto) -> float:
         return 0.0
     (scale,) = (t for t in model.graph.initializer if t.name == maker.input[1])
     return float(numpy_helper.to_array(scale))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the quantiser's warnings of every model that was not prepared by its own tool; it logs to the root."""
+    root, only_errors = logging.getLogger(), lambda record: record.levelno >= logging.ERROR
+    root.addFilter(only_errors)
+    try:
+        yield
+    finally:
+        root.removeFilter(only_errors)
 
 
 def _fold(model: onnx.ModelProto, path: Path) -> None:
