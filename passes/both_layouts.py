@@ -81,12 +81,16 @@ class BothLayouts(MainRewriter):
                 back += math.prod(extents)
         return exists and to <= back
 
-    def broadcast_last(self, expr: ir.Expr, rank: int) -> ir.Expr | None:
-        """An operand of an elementwise operator of `rank` axes, channels-last; None if that is not possible."""
+    def broadcast_last(self, expr: ir.Expr, rank: int, one_value: bool) -> ir.Expr | None:
+        """An operand of an elementwise operator of `rank` axes, channels-last; None if that is not possible.
+
+        One element becomes a scalar, unless the result is `one_value` and has its rank from this operand.
+        """
         if not isinstance(expr.ty, relax.TensorType):
             return expr
         extents = shape(expr)
-        if math.prod(extents) == 1 and len(extents) <= rank:
+        gives_rank = one_value and len(extents) == rank
+        if math.prod(extents) == 1 and len(extents) <= rank and not gives_rank:
             return self.emit(self.reshape(self.substitute(expr), ()))
         if len(extents) == rank and isinstance(expr, relax.Var):
             return self.channels_last(expr)

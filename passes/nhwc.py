@@ -9,8 +9,8 @@ from __future__ import annotations
 import tvm
 from tvm import ir, relax
 
-from .both_layouts import BothLayouts
-from .ir import operator, static_tensor
+from .both_layouts import BothLayouts, to_last
+from .ir import operator, shape, static_tensor
 from .module_pass import module_pass
 from .nhwc_rules import RULES
 
@@ -40,5 +40,8 @@ class _ToNHWC(BothLayouts):
         converted = rule(self, value) if rule else None
         if converted is None:
             return self.in_main_layout(value)
-        self.last[var] = self.emit(converted, var.name)
+        last = self.emit(converted, var.name)
+        extents = shape(var)
+        assert shape(last) == tuple(extents[axis] for axis in to_last(len(extents))), f"{operator(value)}: another shape"
+        self.last[var] = last
         return None

@@ -99,7 +99,8 @@ def _elementwise(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
     rank = max(len(shape(arg)) for arg in tensors)
     if not rewriter.prefers_channels_last([arg for arg in tensors if len(shape(arg)) == rank]):
         return None
-    args = [rewriter.broadcast_last(arg, rank) for arg in call.args]
+    one_value = all(math.prod(shape(arg)) == 1 for arg in tensors)
+    args = [rewriter.broadcast_last(arg, rank, one_value) for arg in call.args]
     if any(arg is None for arg in args):
         return None
     return relax.Call(call.op, args, call.attrs, call.ty_args)

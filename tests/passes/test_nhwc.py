@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import tvm
@@ -120,6 +122,65 @@ def test_weight_operands(apply, shape, left):
 
     size = 8 if shape == (4,) else int(np.prod(shape))
     check(apply, body, ["permute_dims", "conv2d", "subtract", "permute_dims"], {**KERNEL, "b": (size,)})
+
+
+EXTENTS = list(itertools.product((1, 2), (1, 3), (1, 2), (1, 2)))
+FOLLOWERS = {
+    "sigmoid": op.sigmoid,
+    "clip": lambda y: op.clip(y, 0, 6),
+    "softmax": lambda y: op.nn.softmax(y, 1),
+    "max_pool2d": lambda y: op.nn.max_pool2d(y, 1),
+    "resize2d": lambda y: op.image.resize2d(y, (2, 1), layout="NCHW"),
+    "pad": lambda y: op.nn.pad(y, [0, 0, 0, 0, 1, 0, 0, 0]),
+    "slice": lambda y: op.strided_slice(y, [1], [0], [1]),
+    "concat": lambda y: op.concat([y, y], 2),
+    "flatten": lambda y: op.reshape(y, (y.ty.shape.values[0], y.ty.shape.values[1], -1)),
+    "rows_to_depth": lambda y: op.reshape(y, (y.ty.shape.values[0], 1, *y.ty.shape.values[1:])),
+    "shuffle": lambda y: op.permute_dims(y, [0, 2, 3, 1]),
+    **{
+        f"mean_{''.join(map(str, axes))}_{keepdims}": lambda y, axes=list(axes), keepdims=keepdims: op.mean(y, axes, keepdims)
+        for count in range(1, 5) for axes in itertools.combinations(range(4), count) for keepdims in (False, True)
+    },
+}  # fmt: skip
+
+
+def shaped(extents, follow, weights=None):
+    """A convolution of `extents`, an operator after it, and one more: each must give tensors of the shapes of before."""
+    before = network(
+        {"x": (extents[0], 2, *extents[2:])},
+        {"w": (extents[1], 2, 1, 1), **(weights or {})},
+        lambda emit, x, w, *more: emit(op.exp(emit(follow(emit(op.nn.conv2d(x, w)), *more)))),
+    )
+    after = ToNHWC()(before)
+    relax.analysis.well_formed(after)
+    assert tvm_ffi.structural_equal(after["main"].ret_ty, before["main"].ret_ty)
+
+
+@pytest.mark.parametrize("name", FOLLOWERS)
+def test_shapes_are_kept_for_all_extents_of_one(name):
+    for extents in EXTENTS:
+        shaped(extents, FOLLOWERS[name])
+
+
+@pytest.mark.parametrize("extents", EXTENTS[:8], ids=str)
+def test_shapes_are_kept_for_all_operands(extents):
+    for rank in range(5):
+        full = extents[4 - rank :]
+        for ones in itertools.product((False, True), repeat=rank):
+            other = tuple(1 if one else extent for one, extent in zip(ones, full, strict=True))
+            shaped(extents, op.subtract, {"b": other})
+            shaped(extents, lambda y, b: op.subtract(b, y), {"b": other})
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1, 1)])
+def test_one_value(apply, shape):
+    """The head of a classifier: a convolution with one result, added to one value."""
+
+    def body(emit, x, w, b):
+        total = emit(op.add(emit(op.nn.conv2d(x, w)), emit(op.reshape(b, shape))))
+        return emit(op.squeeze(emit(op.mean(emit(op.sigmoid(total)), [2], True)), [1]))
+
+    check(apply, body, weights={"w": (1, 4, 6, 8), "b": (1,)})
 
 
 def test_prelu(apply):
