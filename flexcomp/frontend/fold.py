@@ -19,6 +19,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from flexcomp.errors import ModelError
 from flexcomp.frontend.domains import DEFAULT, RANDOM
 from flexcomp.frontend.element_types import KNOWN
 from flexcomp.frontend.inference import StaticType, infer, static_types
@@ -93,6 +94,7 @@ def _values(
     """The node's results if they are known and small."""
     if node.domain not in DEFAULT or node.op_type in (*RANDOM, *_KEPT) or any(_holds_graph(a) for a in node.attribute):
         return None
+    _require_step(node, known)
     named = [name for name in node.output if name]
     if named and all(name in known for name in named):  # without elements: no one knows their values, or needs to
         return {name: known[name] for name in named}
@@ -110,6 +112,12 @@ def _values(
     if node.op_type in _ANY_SIZE and any(name not in types for name in named):
         return None
     return _evaluate(node, given, types, model)
+
+
+def _require_step(node: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> None:
+    """Raise ModelError for a Range with a step of 0, of which ONNX's tools make anything."""
+    if node.op_type == "Range" and node.input[2] in known and not known[node.input[2]].any():
+        raise ModelError(f"node {node.name or node.output[0]!r} (Range): its step is 0: make it another number")
 
 
 def _evaluate(

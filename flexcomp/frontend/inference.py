@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import onnx
+
+from flexcomp.errors import ModelError
+
+PROTOBUF_LIMIT = 2**31  # bytes: larger models cannot be serialised, which ONNX's tools do
+_REASON = re.compile(r"\(op_type:(\w+)(?:, node name: (.*?))?\): ")
+_FOREIGN = re.compile(r"\[(Shape|Type)InferenceError\]|Inference error\(s\):")
 
 # An ONNX element type and a shape of numbers.
 StaticType = tuple[int, tuple[int, ...]]
@@ -14,6 +22,41 @@ def infer(model: onnx.ModelProto) -> onnx.GraphProto:
         return onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return model.graph
+
+
+def require_consistent(model: onnx.ModelProto) -> None:
+    """Raise ModelError with the node that ONNX's definitions do not allow: its attributes, types or shapes.
+
+    Declared shapes of results are not asked: exporters leave old ones in a file.
+    """
+    if model.ByteSize() >= PROTOBUF_LIMIT:
+        return
+    asked = onnx.ModelProto.FromString(model.SerializeToString())
+    for node in asked.graph.node:
+        node.name = node.name or next((name for name in node.output if name), "")
+    del asked.graph.value_info[:]
+    for output in asked.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    try:
+        onnx.shape_inference.infer_shapes(asked, check_type=True, strict_mode=True, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        place = _placed(error)
+        if place is not None:
+            raise ModelError(f"{place}: ONNX's definition of the operator does not allow this") from None
+
+
+def _placed(error: Exception) -> str | None:
+    """The first reason that ONNX's inference gives, with its node, in one line.
+
+    None if that lies in a function body of ONNX's own, which may not fit the model's opset.
+    """
+    reasons = _REASON.split(" ".join(str(error).split()))
+    if len(reasons) < 4:
+        return reasons[0]
+    kind, node, reason = reasons[1:4]
+    words = _FOREIGN.sub("", reason).strip()
+    return f"node {node!r} ({kind}): {words}" if words else None
 
 
 def types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:

@@ -18,7 +18,8 @@ from flexcomp.errors import InputError
 from flexcomp.frontend.node_names import node_of, output_nodes
 from flexcomp.frontend.onnx_convert import convert_onnx
 from flexcomp.frontend.onnx_model import read_onnx, simplify_onnx
-from flexcomp.frontend.relax_model import detach_weights, require_static
+from flexcomp.frontend.relax_model import detach_weights
+from flexcomp.frontend.tensor_shapes import require_shapes
 from flexcomp.passes.ir import bindings, operator
 from flexcomp.passes.weights import weight_vars
 
@@ -60,6 +61,7 @@ def load_model(
         raise InputError("params is for Relax modules; an ONNX model carries its weights itself")
     else:
         imported = _load_onnx(model, shapes)
+    require_shapes(imported.mod, imported.input_names)
     _say_what_is_slow(imported.mod)
     return imported
 
@@ -93,7 +95,6 @@ def _load_onnx(source: str | Path | onnx.ModelProto, input_shapes: Mapping[str, 
 
 def _load_relax(mod: tvm.IRModule, params: Mapping[str, object] | Sequence[object] | None) -> Imported:
     mod, weights = detach_weights(mod, params)
-    require_static(mod)
     main = mod["main"]
     inputs = tuple(p.name for p in main.params[: int(main.attrs["num_input"])])
     result = main.ret_ty

@@ -27,7 +27,8 @@ from flexcomp.frontend.onnx_model import OnnxModel, graph_inputs
 from flexcomp.frontend.operators import CONVERTERS, Node
 from flexcomp.frontend.operators.indexing import check_indices
 from flexcomp.frontend.operators.pads import resolve_auto_pad
-from flexcomp.frontend.relax_model import is_static, require_static
+from flexcomp.frontend.operators.parameters import require_parameters
+from flexcomp.frontend.tensor_shapes import require_static
 
 # The importer has no errors of its own: these are what its converters raise on what they cannot do.
 _IMPORTER_ERRORS = (
@@ -50,10 +51,6 @@ def convert_onnx(model: OnnxModel) -> tuple[tvm.IRModule, list, tuple[str, ...],
             mod = importer.from_onnx(graph, opset)
         except _IMPORTER_ERRORS as error:
             raise UnsupportedModelError(f"{importer.place}: {_reason(error)}") from error
-    try:
-        require_static(mod)
-    except UnsupportedModelError as error:
-        raise UnsupportedModelError(f"{importer.first_dynamic or importer.place}: {error}") from None
     return *_large_last(name_all(mod, named_outputs(graph)), list(model.large.values())), input_names, output_names
 
 
@@ -79,7 +76,17 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         self._large = large
         self.place = "graph"  # what is being translated
         self.declared: dict[str, tuple[int | None, ...]] = {}  # by node, the extents that an output is declared to have
-        self.first_dynamic: str | None = None  # where the first dynamic shape comes from
+        self._has_open_block = False
+
+    def from_onnx(self, graph: onnx.GraphProto, opset: int) -> tvm.IRModule:
+        """As TVM's, but an error leaves no block open, of which TVM warns on stderr."""
+        try:
+            mod = super().from_onnx(graph, opset)
+            self._has_open_block = False
+            return mod
+        finally:
+            if self._has_open_block:
+                self.bb._end_block()
 
     def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
         """Scalars become constants, so that converters and kernels see their values."""
@@ -97,6 +104,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             self._nodes[name] = self._new_var(name.removeprefix("onnx::"), array.shape, str(array.dtype))
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+        self._has_open_block = True
         for name, array in self._large.items():  # converters may ask what weights are
             self._params[self._nodes[name].name] = (self._nodes[name], array)
         super()._construct_nodes(graph)
@@ -111,6 +119,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             self.declared.get(custom["name"], ()),
         )  # fmt: skip
         self.place = f"node {node.name!r} ({op_name})"
+        require_parameters(node)
         resolve_auto_pad(node)
         check_indices(node)
         own = CONVERTERS.get(op_name)
@@ -120,8 +129,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         elif not isinstance(result, relax.Var):
             result = self.bb.normalize(result)
         result = self._named(result, node.name, op_name)
-        if self.first_dynamic is None and isinstance(result, relax.Expr) and not is_static(result.ty):
-            self.first_dynamic = self.place
+        if isinstance(result, relax.Expr):
+            require_static(self.place, result.ty)
         return result
 
     def _named(self, result: relax.Expr, node: str, op_name: str) -> relax.Expr:

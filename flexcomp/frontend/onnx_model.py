@@ -21,10 +21,12 @@ from flexcomp.errors import InputError, ModelError, UnsupportedModelError
 from flexcomp.frontend import onnx_file
 from flexcomp.frontend.cache_patterns import recognise_cache_writes
 from flexcomp.frontend.control_flow import write_out
+from flexcomp.frontend.course import require_known_course
 from flexcomp.frontend.domains import DEFAULT, require_own_domain
 from flexcomp.frontend.element_types import require_known_types
 from flexcomp.frontend.fold import fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
+from flexcomp.frontend.inference import PROTOBUF_LIMIT, require_consistent
 from flexcomp.frontend.large_weights import LEAST_NBYTES, copy_without_large, names_read, set_aside
 from flexcomp.frontend.precision import widen
 from flexcomp.frontend.quantised import compute_on_integers, define_quantised
@@ -32,7 +34,6 @@ from flexcomp.frontend.selected_count import count_selected
 
 logger = logging.getLogger(__name__)
 
-_PROTOBUF_LIMIT = 2**31  # bytes: larger models cannot be serialised, which the checker and slimming do
 _MOST_ELEMENTS = 2**31  # from which on kernels cannot count them
 _OLDEST_SLIMMED = 7  # opset
 # Foreign code with no errors of its own: what malformed input makes it raise.
@@ -135,13 +136,14 @@ def _check(model: onnx.ModelProto, where: str) -> None:
                 f"node {node.name or node.output[0]!r}: {node.op_type} is not an ONNX operator{_meant(node.op_type)}; "
                 "`flexcomp help operators` lists those that can be compiled"
             )
-    outputs = [output.name for output in model.graph.output]
-    twice = next((name for name in outputs if outputs.count(name) > 1), None)
-    if twice is not None:
-        raise ModelError(f"{where} lists the output {twice!r} more than once: every output needs a name of its own")
+    outputs = {output.name: output for output in model.graph.output}
+    if len(outputs) < len(model.graph.output):  # one that is listed twice is one
+        kept = list(outputs.values())
+        del model.graph.output[:]
+        model.graph.output.extend(kept)
     if not outputs:
         raise ModelError(f"{where} has no outputs: there is nothing to compute")
-    if model.ByteSize() >= _PROTOBUF_LIMIT:
+    if model.ByteSize() >= PROTOBUF_LIMIT:
         return
     try:
         with _outputs_declared(model.graph):
@@ -175,6 +177,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     inputs = graph_inputs(model.graph, large)
     declared = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in inputs]
     _fix_shapes(model.graph, inputs, input_shapes)
+    require_consistent(model)
     fixed = {i.name: i for i in inputs}
     define_quantised(model)
     _complete_outputs(model)
@@ -184,6 +187,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     while write_out(model):
         model = expand_functions(model)
         fold_constants(model)
+    require_known_course(model.graph)
     require_own_domain(model.graph)
     require_known_types(model)
     model = _slim(model)

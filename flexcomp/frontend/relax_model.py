@@ -39,40 +39,6 @@ def detach_weights(
     return mod, tuple(weights.values())
 
 
-def is_static(ty: tvm.ir.Type) -> bool:
-    """Whether all shapes in a type are numbers."""
-    if isinstance(ty, relax.TupleType):
-        return all(is_static(f) for f in ty.fields)
-    if isinstance(ty, relax.TensorType):
-        return isinstance(ty.shape, relax.ShapeExpr) and all(
-            isinstance(d, tvm.tirx.IntImm) for d in ty.shape.values
-        )
-    return True
-
-
-def require_static(mod: tvm.IRModule) -> None:
-    """Raise UnsupportedModelError if main holds control flow or a shape that is not a number."""
-    main = mod["main"]
-    for param in main.params:
-        if not isinstance(param.ty, relax.TensorType):
-            raise UnsupportedModelError(f"parameter {param.name!r} of main is not a tensor: {param.ty}")
-        if not is_static(param.ty):
-            raise UnsupportedModelError(
-                f"parameter {param.name!r} of main has a dynamic shape {param.ty.shape}; bind it first, "
-                "for example with tvm.relax.transform.BindSymbolicVars"
-            )
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            value = binding.value
-            if isinstance(value, relax.If):
-                raise UnsupportedModelError("control flow (If) that depends on the input cannot be compiled")
-            if not is_static(binding.var.ty):
-                name = value.op.name if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) else "binding"
-                raise UnsupportedModelError(
-                    f"the shape of a result depends on the input's values: {name} gives {binding.var.ty}"
-                )
-
-
 def _only_main(mod: tvm.IRModule) -> tvm.IRModule:
     """The module with main as its only Relax function."""
     if "main" not in mod or not isinstance(mod["main"], relax.Function):

@@ -167,7 +167,7 @@ def test_dynamic_shape():
                 R.output(y)
             return y
 
-    with pytest.raises(UnsupportedModelError, match="parameter 'x' of main has a dynamic shape"):
+    with pytest.raises(UnsupportedModelError, match="input 'x' has a dynamic shape"):
         load_model(Module)
 
 

@@ -158,8 +158,6 @@ def _unpooled(node: Node) -> tuple[int, ...]:
 def _max_unpool(node: Node) -> relax.Expr:
     """What was not the largest is 0; an output that is larger than what was pooled is so at the end of its axes."""
     inner, outer = _unpooled(node), node.value(2)
-    if outer is None and node.input(2) is not None:
-        raise node.refuse("output_shape is computed: make it constant")
     zeros = node.emit(op.zeros((math.prod(inner),), node.dtype))
     flat = [node.emit(op.reshape(given, (-1,))) for given in (node.inputs[1], node.data)]
     pooled = node.emit(op.reshape(node.emit(op.scatter_elements(zeros, *flat, 0)), inner))

@@ -19,12 +19,7 @@ _OF_FLOATS = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
 def _axes(node: Node) -> list[int] | None:
     """The axes to reduce, all if none are given; None if nothing is to be reduced."""
     rank = node.data.ty.ndim
-    if node.opset < (13 if node.kind in _EARLY else 18):
-        axes = node.attrs.get("axes")
-    else:
-        axes = node.value(1)
-        if axes is None and node.input(1) is not None:
-            raise node.refuse("its axes are computed, and shapes must be known: make them a constant of the model")
+    axes = node.attrs.get("axes") if node.opset < (13 if node.kind in _EARLY else 18) else node.value(1)
     if axes is None or len(axes) == 0:
         return None if node.attrs.get("noop_with_empty_axes", 0) else list(range(rank))
     return sorted({int(axis) % rank for axis in axes})

@@ -13,10 +13,7 @@ from flexcomp.frontend.operators.node import Converter, Node, is_float
 def _one_hot(node: Node) -> relax.Expr:
     """Indices outside of [-depth, depth) choose nothing."""
     indices, values, rank = node.data, node.inputs[2], node.data.ty.ndim
-    depth = node.value(1)
-    if depth is None:
-        raise node.refuse("its depth is computed, and shapes must be known: make it a constant of the model")
-    depth, axis = int(depth.item()), node.attrs.get("axis", -1) % (rank + 1)
+    depth, axis = int(node.value(1).item()), node.attrs.get("axis", -1) % (rank + 1)
     # A depth that the index type cannot hold must not wrap around; fractions choose nothing.
     wide = "float64" if is_float(indices) else "int64"
     chosen = node.emit(op.astype(indices, wide))

@@ -11,10 +11,7 @@ from flexcomp.frontend.operators.node import Converter, Node
 
 def _expand(node: Node) -> relax.Expr:
     """The importer takes a shape that is a weight for one that is computed."""
-    target = node.value(1)
-    if target is None:
-        raise node.refuse("the shape is computed from the network's inputs; make it a constant")
-    shape = np.broadcast_shapes(node.shape, tuple(int(d) for d in target))
+    shape = np.broadcast_shapes(node.shape, tuple(int(d) for d in node.value(1)))
     return node.data if shape == node.shape else op.broadcast_to(node.data, shape)
 
 
