@@ -83,7 +83,7 @@ class Pool:
         self._closing = weakref.finalize(self, _end, self._pool, self._collector, self._process)
 
     def __repr__(self) -> str:
-        return f"<Pool of {', '.join(self._members) or 'no models'}{'' if self._closing.alive else ', closed'}>"
+        return f"<Pool of {', '.join(self._members) or 'no models'}{', closed' if self.closed else ''}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise InputError("a pool cannot be pickled or copied: another process makes one of its own")
@@ -198,6 +198,11 @@ class Pool:
 
         interval_s, patience_s = checked_seconds(interval_s, "interval_s"), checked_seconds(patience_s, "patience_s")
         return Watch(self, source_of(source), interval_s, patience_s, None if most is None else pool_bytes(most))
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return not self._closing.alive
 
     @property
     def ladder(self) -> tuple[PoolStep, ...]:

@@ -107,6 +107,7 @@ class Session:
     def __init__(self, program: tvm_ffi.Module, opened: tvm_ffi.Module, info: dict) -> None:
         self._program = program
         self._opened = opened
+        self.closed = False
         self._run, self._set_budget, self._stats, self._close = (
             function(opened, name) for name in ("run", "set_budget", "stats", "close")
         )
@@ -266,6 +267,7 @@ class Session:
 
     def close(self) -> None:
         """Give memory, threads and files back. Closing twice is harmless, and so is closing in a forked process."""
+        self.closed = True  # first: whoever is told that it is closed may look
         with translated():
             self._close()
 

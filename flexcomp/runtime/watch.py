@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from flexcomp.errors import BudgetError, ExecutionError, InputError
+from flexcomp.errors import BudgetError, InputError
 
 PRESSURE = Path("/proc/pressure/memory")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -24,6 +24,7 @@ class Watched(Protocol):
     """What a watch sees of a session, and does with it; a `flexcomp.Session` is one."""
 
     ladder: Sequence[Any]  # ascending; each has its `budget_bytes`
+    closed: bool
 
     @property
     def budget(self) -> int:
@@ -36,10 +37,6 @@ class Watched(Protocol):
 
     def resident_arena(self) -> int:
         """Bytes of the arena that are in memory."""
-        ...
-
-    def stats(self) -> dict:
-        """Raises ExecutionError once the session is closed."""
         ...
 
 
@@ -223,20 +220,13 @@ class Watch:
             try:
                 self._follow()
                 complained = False
-            except Exception as error:  # a function of the caller's may raise anything, and may do better the next time
-                if self._session_is_closed():
+            except BaseException as error:  # a function may raise anything, SystemExit too, and may do better the next time
+                if self._session.closed:
                     return
                 if not complained:
                     _log.warning("the budget stays as it is: %s", str(error) or type(error).__name__)
                 complained = True
             self._stopped.wait(self._interval_s)
-
-    def _session_is_closed(self) -> bool:
-        try:
-            self._session.stats()
-        except ExecutionError:
-            return True
-        return False
 
     def _follow(self) -> None:
         allowed = self._source.allowed(self._session)

@@ -7,6 +7,7 @@ import json
 import threading
 from dataclasses import replace
 
+import native
 import numpy as np
 import pytest
 import tvm_ffi
@@ -134,6 +135,13 @@ def test_sessions_ask_for_the_same_plan_at_once(tiny, load, budgets, x):
         for session in sessions:
             close_to(run(session, x), tiny.reference(x))
     assert library is not None
+
+
+def test_a_process_forked_while_a_plan_is_decoded_decodes_it(tiny, tmp_path):
+    """Also the one that another thread was at, which is not there."""
+    path = tmp_path / "program"
+    path.write_bytes(encode_program(tiny.program, tiny.digest))
+    native.run(native.compile(tmp_path, "forked_plans.cc", native.READER), path)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import native
 
 from flexcomp.program.program_bytes import encode_program
 
-_READER = ("program/plans.cc", "program/reader.cc", "program/check.cc", "program/first_inference.cc", "base/crc32.cc")
 _CALLS = ("kernels/call_table.cc", "kernels/bounds_check.cc")
 
 
@@ -14,4 +13,4 @@ def test_whatever_runs_finds_its_bytes_where_the_ranges_lie_apart(tiny, tmp_path
     """Arguments of kernels, and what is read: of rungs that keep nothing, something and everything."""
     path = tmp_path / "program"
     path.write_bytes(encode_program(tiny.program, tiny.digest))
-    native.run(native.compile(tmp_path, "ranges_apart.cc", (*native.LOADER, *_READER, *_CALLS)), path)
+    native.run(native.compile(tmp_path, "ranges_apart.cc", (*native.LOADER, *native.READER, *_CALLS)), path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import re
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 import flexcomp
 from benchmarks.cgroup import is_available, memory_group
-from flexcomp.errors import InputError
+from flexcomp.errors import InputError, StorageError
 from flexcomp.runtime.watch import MARGIN, ControlGroup, Hysteresis, Pressure, Watch, source_of
 
 
@@ -61,7 +62,10 @@ def test_a_function_that_fails_is_reported_once(tiny, budgets, caplog):
     assert [record.getMessage() for record in caplog.records] == ["the budget stays as it is: no sensor"]
 
 
-@pytest.mark.parametrize("error", [RuntimeError, ZeroDivisionError, flexcomp.ExecutionError, flexcomp.StorageError])
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError, flexcomp.ExecutionError, StorageError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError],
+)
 def test_whatever_a_function_raises_it_is_asked_again(tiny, budgets, caplog, error):
     failures = 20
 
@@ -192,14 +196,11 @@ def test_a_budget_that_has_no_room_is_not_tried_all_the_time(tiny, budgets):
     tried = []
 
     class Session:
-        ladder, budget = flexcomp.load(tiny.library, "all").ladder, budgets[0]
+        ladder, budget, closed = flexcomp.load(tiny.library, "all").ladder, budgets[0], False
 
         def set_budget(self, budget):
             tried.append(time.monotonic())
             raise flexcomp.BudgetError("no room")
-
-        def stats(self):
-            return {}
 
     with Watch(Session(), source_of(lambda: 10**9), interval_s=0.001, patience_s=0.1):
         until(lambda: len(tried) == 3)

@@ -1,6 +1,9 @@
 #include "program/plans.h"
 
 #include <algorithm>
+#include <mutex>
+
+#include "base/fork_mutex.h"
 
 namespace flexcomp {
 namespace {
@@ -25,7 +28,7 @@ Plans::Plans(const Program& program) {
 }
 
 const Rung& Plans::Decode(size_t rung, const Program& program) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(ForkMutex::Get());  // a forked process decodes the rest
   Place& place = places_[rung];
   if (place.rung) return *place.rung;
   place.memory.release();  // what an attempt took that failed

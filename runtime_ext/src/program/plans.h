@@ -5,7 +5,6 @@
 #include <deque>
 #include <memory>
 #include <memory_resource>
-#include <mutex>
 #include <optional>
 
 #include "program/program.h"
@@ -29,7 +28,6 @@ class Plans {
     std::optional<Rung> rung;
   };
 
-  std::mutex mutex_;
   std::unique_ptr<std::byte[]> room_;
   std::deque<Place> places_;
 };
