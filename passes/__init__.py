@@ -16,6 +16,7 @@ from .lower_recurrence import LowerRecurrence
 from .nhwc import ToNHWC
 from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
+from .share_weights import ShareWeights
 from .slice_embeddings import SliceEmbeddings
 from .slice_layers import SliceLayers
 from .two_dimensions import ToTwoDimensions
@@ -37,6 +38,7 @@ __all__ = [
     "LowerRecurrence",
     "PlaceParts",
     "PretransformWeights",
+    "ShareWeights",
     "SliceEmbeddings",
     "SliceLayers",
     "ToNHWC",

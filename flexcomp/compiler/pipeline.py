@@ -23,6 +23,7 @@ from flexcomp.passes import (
     LowerRecurrence,
     PlaceParts,
     PretransformWeights,
+    ShareWeights,
     SliceEmbeddings,
     SliceLayers,
     ToNHWC,
@@ -75,8 +76,8 @@ def choose(unit: VectorUnit, kernels: str = "smallest", measured: Measured | Non
 
 
 def pack(unit: VectorUnit) -> list[Pass]:
-    """Layers are calls of their kernels on packed weights."""
-    return [SliceLayers(unit), PretransformWeights(unit)]
+    """Layers are calls of their kernels on packed weights; equal ones are one variable."""
+    return [SliceLayers(unit), PretransformWeights(unit), ShareWeights()]
 
 
 def layers(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:

@@ -10,6 +10,8 @@ from tvm import relax
 
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
 
+_LOOKED_AT = 256  # bytes of a weight, before it is compared with others as a whole
+
 
 def detach_weights(
     mod: tvm.IRModule, params: Mapping[str, object] | Sequence[object] | None = None
@@ -123,17 +125,24 @@ class _ConstantLifter(relax.PyExprMutator):
 def _merge_equal(
     body: relax.Expr, weights: dict[relax.Var, np.ndarray]
 ) -> tuple[relax.Expr, dict[relax.Var, np.ndarray]]:
-    first: dict[tuple, relax.Var] = {}
+    alike: dict[tuple, list[relax.Var]] = {}  # with the same type and the same few bytes
     replaced: dict[relax.Var, relax.Var] = {}
     for var, value in weights.items():
-        key = (value.shape, str(value.dtype), value.tobytes() if value.nbytes < 2**20 else id(var))
-        if key in first:
-            replaced[var] = first[key]
+        raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        known = alike.setdefault((value.shape, str(value.dtype), raw[:: max(1, raw.size // _LOOKED_AT)].tobytes()), [])
+        equal = next((other for other in known if _same_bytes(weights[other], value)), None)
+        if equal is None:
+            known.append(var)
         else:
-            first[key] = var
+            replaced[var] = equal
     if replaced:
         body = _Renamer(replaced).visit_expr(body)
     return body, {var: value for var, value in weights.items() if var not in replaced}
+
+
+def _same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
+    """Of arrays of one type; NaN is equal to itself, and -0.0 is not 0.0."""
+    return np.array_equal(*(np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other)))
 
 
 @relax.expr_functor.mutator

@@ -20,6 +20,7 @@ from flexcomp.frontend import node_name, node_of
 from flexcomp.passes import attributes as names
 from flexcomp.passes.attributes import with_scratch
 from flexcomp.passes.ir import bindings, dtype, num_inputs, operator, shape
+from flexcomp.passes.share_weights import LEAST_NBYTES
 from flexcomp.program import (
     PAGE,
     Arg,
@@ -35,6 +36,7 @@ from flexcomp.program import (
     ValueArg,
     WeightArg,
     Weights,
+    identity,
 )
 from flexcomp.schedules import machines
 from flexcomp.schedules.generic import schedule as generic
@@ -83,6 +85,7 @@ class _Lowering:
         self.output_names: dict[relax.Expr, str] = {}
         self.states: dict[str, _Seen] = {}  # by input
         self.exchanges: dict[relax.Var, Exchange] = {}
+        self.stored: dict[tuple, int] = {}  # by what they are: where weights lie that other layers may read, too
         self.result = Lowered()
 
     def run(self, input_names: tuple[str, ...], output_names: tuple[str, ...]) -> Lowered:
@@ -343,13 +346,22 @@ class _Lowering:
         if not arrays:
             return None
         assert slices == 1 or len(arrays) == 1, f"{name}: a sliced layer has one panel"
-        result = self.result
-        start = result.weights_nbytes
+        if sum(array.nbytes for array in arrays) < LEAST_NBYTES:
+            start = self._store_anew(name, arrays, slices)
+        else:
+            key = (slices, *map(identity, arrays))
+            start = self.stored[key] if key in self.stored else self._store_anew(name, arrays, slices)
+            self.stored[key] = start
+        return Weights(start, slices, sum(align(array.nbytes) for array in arrays) // slices)
+
+    def _store_anew(self, name: str, arrays: list[Array], slices: int) -> int:
+        """Where in the file they begin."""
+        result, start = self.result, self.result.weights_nbytes
         for index, array in enumerate(arrays):
             label = f"{name}.panel" if slices > 1 else f"{name}.{index}"
             result.weights.append((label, array, result.weights_nbytes))
             result.weights_nbytes += align(array.nbytes)
-        return Weights(start, slices, (result.weights_nbytes - start) // slices)
+        return start
 
 
 def _together(operators: Sequence[str]) -> str:

@@ -181,6 +181,7 @@ def merge(
     for number, lowered in enumerate(lowerings, 1):
         assert small.values == lowered.values and len(small.layers) == len(lowered.layers), "they differ in structure"
         arrays = {offset: array for _, array, offset in lowered.weights}
+        placed: dict[int, int] = {}  # where weights of this lowering that lie in the file, too, begin there
         for index, (layer, work) in enumerate(zip(lowered.layers, lowered.work, strict=True)):
             if (index, layer.implementation) in known:
                 continue
@@ -195,11 +196,14 @@ def merge(
             moved = None
             if store != "prepared":
                 moved = preparing.weights_of(layer, kernel, own, small.kernels[own.kernel], kernels)
-            fits = store == "prepared" or (store == "auto" and end + layer.weights.nbytes <= most)
+            there = layer.weights.offset in placed
+            fits = there or store == "prepared" or (store == "auto" and end + layer.weights.nbytes <= most)
             if fits and (moved is None or (moved.preparation is not None and dear(moved))):
-                weights.append((f"{name}.panel", arrays[layer.weights.offset], end))
-                moved = replace(layer.weights, offset=end)
-                end += moved.nbytes
+                if not there:
+                    weights.append((f"{name}.panel", arrays[layer.weights.offset], end))
+                    placed[layer.weights.offset] = end
+                    end += layer.weights.nbytes
+                moved = replace(layer.weights, offset=placed[layer.weights.offset])
             if moved is None:
                 continue
             names.add(name)

@@ -11,7 +11,7 @@ __getattr__, __dir__, __all__ = door(
         "ScratchArg State Step TensorType Value ValueArg WeightArg Weights",
     program_bytes="PROGRAM_KIND decode_program encode_program",
     device_kernel="CODE_NBYTES COPIED_NBYTES DeviceKernel Extent Image Kind Launch MEMORY_UNIT PINNED_NBYTES",
-    deferred="Array Deferred pieces",
+    deferred="Array Deferred identity pieces",
     weights_file="write_weights",
     weight_errors="Narrowing WeightErrors",
     digest="WeightsDigest",

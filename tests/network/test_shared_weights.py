@@ -1,0 +1,138 @@
+"""One weight that several layers read is stored, loaded and kept once."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import flexcomp
+
+READERS, WIDTH = 5, 128
+RNG = np.random.default_rng(0)
+MATRIX = (RNG.standard_normal((WIDTH, WIDTH)) / 11).astype("f4")
+node = helper.make_node
+
+
+def value(name: str, *shape: int, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model(nodes, inputs, outputs, weights) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes, "shared", inputs, outputs, [numpy_helper.from_array(np.asarray(v), k) for k, v in weights.items()]
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def layer(reader: int, weight: str) -> list[onnx.NodeProto]:
+    return [node("MatMul", [f"h{reader}", weight], [f"m{reader}"]), node("Tanh", [f"m{reader}"], [f"h{reader + 1}"])]
+
+
+def chain(weight_of=lambda reader: "w", **weights) -> onnx.ModelProto:
+    """Layers one after the other, each with a weight."""
+    nodes = []
+    for reader in range(READERS):
+        nodes += layer(reader, weight_of(reader))
+    return model(nodes, [value("h0", 4, WIDTH)], [value(f"h{READERS}", 4, WIDTH)], weights or {"w": MATRIX})
+
+
+def transposed() -> onnx.ModelProto:
+    """Each layer transposes the weight for itself."""
+    nodes = []
+    for reader in range(READERS):
+        nodes += [node("Transpose", ["w"], [f"t{reader}"]), *layer(reader, f"t{reader}")]
+    return model(nodes, [value("h0", 4, WIDTH)], [value(f"h{READERS}", 4, WIDTH)], {"w": MATRIX})
+
+
+def quantised() -> onnx.ModelProto:
+    """Each layer dequantises it, with its channels' scales."""
+    nodes, scales = [], ((1 + RNG.random(WIDTH)) / 1200).astype("f4")
+    for reader in range(READERS):
+        nodes += [node("DequantizeLinear", ["w", "s", "z"], [f"d{reader}"], axis=1), *layer(reader, f"d{reader}")]
+    weights = {"w": RNG.integers(-127, 127, (WIDTH, WIDTH), "i1"), "s": scales, "z": np.zeros(WIDTH, "i1")}
+    return model(nodes, [value("h0", 4, WIDTH)], [value(f"h{READERS}", 4, WIDTH)], weights)
+
+
+def loop(inner: bool) -> onnx.ModelProto:
+    """A loop of a fixed length, with the weight in its body or around it."""
+    body = helper.make_graph(
+        [node("MatMul", ["a", "w"], ["m"]), node("Tanh", ["m"], ["b"]), node("Identity", ["go"], ["on"])],
+        "body", [value("i", kind=TensorProto.INT64), value("go", kind=TensorProto.BOOL), value("a", 4, WIDTH)],
+        [value("on", kind=TensorProto.BOOL), value("b", 4, WIDTH)], [numpy_helper.from_array(MATRIX, "w")] if inner else [],
+    )  # fmt: skip
+    weights = {"n": np.int64(READERS)} | ({} if inner else {"w": MATRIX})
+    return model([node("Loop", ["n", "", "x"], ["y"], body=body)], [value("x", 4, WIDTH)], [value("y", 4, WIDTH)], weights)
+
+
+def heads() -> onnx.ModelProto:
+    """A head over the levels of a pyramid, with batch norm behind its convolution."""
+    sizes, nodes = (12, 6, 3), []
+    for s in sizes:
+        nodes += [node("Conv", [f"x{s}", "w", "b"], [f"c{s}"], pads=[1] * 4)]
+        nodes += [node("BatchNormalization", [f"c{s}", "g", "d", "m", "v"], [f"n{s}"]), node("Relu", [f"n{s}"], [f"y{s}"])]
+    weights = {"w": (RNG.standard_normal((64, 64, 3, 3)) / 24).astype("f4")}
+    weights |= {k: (RNG.random(64) + 0.5).astype("f4") for k in "bgdmv"}
+    return model(nodes, [value(f"x{s}", 1, 64, s, s) for s in sizes], [value(f"y{s}", 1, 64, s, s) for s in sizes], weights)
+
+
+MODELS = {
+    "chain": chain,
+    "equal initialisers": lambda: chain("w{}".format, **{f"w{i}": MATRIX for i in range(READERS)}),
+    "transposed": transposed,
+    "quantised": quantised,
+    "loop, weight around it": lambda: loop(False),
+    "loop, weight in its body": lambda: loop(True),
+    "heads": heads,
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def network(request) -> tuple[onnx.ModelProto, flexcomp.Artifact]:
+    made = MODELS[request.param]()
+    return made, flexcomp.build(made, threads=1, probe=False)
+
+
+def distinct_nbytes(made: onnx.ModelProto) -> int:
+    """Bytes of the different initialisers of a model and of the graphs in it."""
+    graphs = [made.graph, *(a.g for n in made.graph.node for a in n.attribute if a.HasField("g"))]
+    return sum(map(len, {numpy_helper.to_array(tensor).tobytes() for graph in graphs for tensor in graph.initializer}))
+
+
+def test_it_lies_in_the_file_once(network):
+    made, artifact = network
+    assert artifact.program.weights_nbytes <= 1.05 * distinct_nbytes(made) + 4096
+
+
+def test_outputs_are_right_in_every_budget(network, tmp_path):
+    made, artifact = network
+    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in made.graph.input}
+    feeds = {name: RNG.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
+    wanted = onnxruntime.InferenceSession(made.SerializeToString()).run(None, feeds)
+    artifact.export_library(tmp_path / "n.so")
+    with flexcomp.load(tmp_path / "n.so") as session:
+        for rung in artifact.program.rungs:
+            session.set_budget(rung.budget)
+            for _ in range(2):
+                found = session.run(feeds)
+                for port, expected in zip(made.graph.output, wanted, strict=True):
+                    np.testing.assert_allclose(found[port.name], expected, atol=2e-5 * np.abs(expected).max())
+
+
+def test_weights_that_differ_in_a_bit_are_two():
+    other = MATRIX.copy()
+    other[7, 9] = -other[7, 9]
+    made = chain(lambda reader: "wv"[reader % 2], w=MATRIX, v=other)
+    artifact = flexcomp.build(made, threads=1, probe=False, kernels="smallest")
+    assert 2 * MATRIX.nbytes <= artifact.program.weights_nbytes <= 2.1 * MATRIX.nbytes
+
+
+def test_second_forms_are_shared_too():
+    sizes = (28, 14)
+    nodes = [node("Conv", [f"x{s}", "w"], [f"y{s}"], pads=[1] * 4) for s in sizes]
+    weights = {"w": (RNG.standard_normal((64, 64, 3, 3)) / 24).astype("f4")}
+    made = model(nodes, [value(f"x{s}", 1, 64, s, s) for s in sizes], [value(f"y{s}", 1, 64, s, s) for s in sizes], weights)
+    artifact = flexcomp.build(made, threads=1, probe=False, store="prepared", target="llvm -mcpu=x86-64-v3")
+    names = [name for name, *_ in artifact.weights]
+    weights = [layer.weights for layer in artifact.program.layers if layer.weights]
+    assert len(names) == len({(one.offset, one.nbytes) for one in weights}) < len(weights)
