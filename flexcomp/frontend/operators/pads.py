@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from tvm import relax
+from tvm import relax, topi
 from tvm.relax import op
 
 from flexcomp.frontend.operators.node import Converter, Node, is_float, shape_of
@@ -31,19 +31,88 @@ def resolve_auto_pad(node: Node) -> None:
     del attrs["auto_pad"]
 
 
-def _pad(node: Node) -> relax.Expr | None:
-    """Padding as a Relax operator; the importer emits a kernel, which no later pass can look into."""
-    data = node.data
-    mode = _MODES.get(node.text("mode", "constant"))
-    pads, fill, axes = node.attrs.get("pads"), node.attrs.get("value", 0.0), None
+def _pad(node: Node) -> relax.Expr:
+    """Negative pads cut first; what is left is padded.
+
+    Relax's operator pads floats by at most what it can reflect or repeat once. Other padding that copies elements takes them by
+    their numbers.
+    """
+    mode = node.text("mode", "constant")
+    if mode not in _MODES:
+        raise node.refuse(f"{mode!r} is no mode of padding that ONNX knows: correct it")
+    before, after = _widths(node)
+    if (np.array(node.shape) + np.minimum(before, 0) + np.minimum(after, 0) < 0).any():
+        raise node.refuse(f"its pads {_pairs(before, after)} cut more than its input {list(node.shape)} has: correct them")
+    data = _cut(node, before, after)
+    extents = np.array(shape_of(data), "int64")
+    before, after = np.maximum(before, 0), np.maximum(after, 0)
+    if not before.any() and not after.any():
+        return data
+    if mode == "constant":
+        return _with_constant(node, data, before, after)
+    if ((extents == 0) & (before + after > 0)).any():
+        raise node.refuse(f"mode {mode} copies elements, and an axis of {extents.tolist()} has none: use mode constant")
+    reach = {"reflect": extents - 1, "edge": before + after, "wrap": extents}[mode]
+    if is_float(data) and (np.maximum(before, after) <= reach).all():
+        return op.nn.pad(data, _flat(before, after), _MODES[mode], 0.0)
+    for axis in np.flatnonzero(before + after).tolist():
+        sources = _sources(mode, int(extents[axis]), int(before[axis]), int(after[axis]))
+        data = node.emit(op.take(data, relax.const(sources), axis))
+    return data
+
+
+def _widths(node: Node) -> tuple[np.ndarray, np.ndarray]:
+    """Elements before and after every axis; fewer than none are cut off."""
+    rank = len(node.shape)
+    pads, axes = node.attrs.get("pads", node.attrs.get("paddings")), None
     if pads is None:  # since opset 11 they are inputs
         pads, axes = node.value(1), node.value(3)
-        fill = 0.0 if node.value(2) is None else node.value(2).item()
-    if mode is None or pads is None or not is_float(data) or min(pads) < 0:
-        return None
-    before_after = np.zeros((data.ty.ndim, 2), "int64")
-    before_after[slice(None) if axes is None else axes] = np.reshape(pads, (2, -1)).T
-    return op.nn.pad(data, before_after.ravel().tolist(), mode, float(fill))
+        if pads is None or (axes is None and node.input(3) is not None):
+            raise node.refuse("how much it pads is computed from the network's inputs; make it a constant")
+    axes = np.arange(rank) if axes is None else np.asarray(axes).ravel()
+    if np.size(pads) != 2 * len(axes) or ((axes < -rank) | (axes >= rank)).any() or len(set(axes % max(rank, 1))) < len(axes):
+        raise node.refuse(f"its pads {list(np.ravel(pads))} do not fit axes {axes.tolist()} of rank {rank}: correct them")
+    both = np.zeros((2, rank), "int64")
+    both[:, axes] = np.reshape(pads, (2, -1))
+    return both[0], both[1]
+
+
+def _cut(node: Node, before: np.ndarray, after: np.ndarray) -> relax.Expr:
+    axes = np.flatnonzero((before < 0) | (after < 0)).tolist()
+    if not axes:
+        return node.data
+    start = [int(max(-before[axis], 0)) for axis in axes]
+    end = [int(node.shape[axis] + min(after[axis], 0)) for axis in axes]
+    return node.emit(op.strided_slice(node.data, axes, start, end))
+
+
+def _with_constant(node: Node, data: relax.Expr, before: np.ndarray, after: np.ndarray) -> relax.Expr:
+    given = node.value(2)
+    if given is None and node.input(2) is not None:
+        raise node.refuse("the value that it pads with is computed from the network's inputs; make it a constant")
+    fill = node.attrs.get("value", 0.0) if given is None else given.item()
+    if is_float(data):
+        return op.nn.pad(data, _flat(before, after), "constant", float(fill))
+    return node.bb.emit_te(topi.nn.pad, data, before.tolist(), after.tolist(), fill)  # the operator's value is a float
+
+
+def _sources(mode: str, extent: int, before: int, after: int) -> np.ndarray:
+    """The element that stands at each place of a padded axis."""
+    at = np.arange(-before, extent + after)
+    if mode == "edge":
+        return np.clip(at, 0, extent - 1)
+    if mode == "wrap":
+        return at % extent
+    period = max(2 * extent - 2, 1)  # there and back
+    return np.minimum(at % period, -at % period)
+
+
+def _flat(before: np.ndarray, after: np.ndarray) -> list[int]:
+    return np.stack([before, after], 1).ravel().tolist()
+
+
+def _pairs(before: np.ndarray, after: np.ndarray) -> list[tuple[int, int]]:
+    return list(zip(before.tolist(), after.tolist(), strict=True))
 
 
 CONVERTERS: dict[str, Converter] = {"Pad": _pad}
