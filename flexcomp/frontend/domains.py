@@ -40,8 +40,8 @@ def title(node: onnx.NodeProto) -> str:
     return node.op_type if node.domain in DEFAULT else f"{node.domain}.{node.op_type}"
 
 
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of the graphs in their attributes."""
+def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph or function and of the graphs in their attributes."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:

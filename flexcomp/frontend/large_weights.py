@@ -14,7 +14,9 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
+from onnx.external_data_helper import uses_external_data
+
+from flexcomp.frontend.external_data import hold, read_external
 
 _LEAST_ELEMENTS = 1 << 18
 _TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
@@ -53,7 +55,7 @@ def set_aside(graph: onnx.GraphProto, raw: Mapping[int, np.ndarray], folder: str
         array = None
         if tensor.name and names[tensor.name] == 1 and _is_large(tensor):
             if data is None and uses_external_data(tensor):
-                load_external_data_for_tensor(tensor, folder)
+                data = read_external(tensor, folder)
             array = _array(tensor, data)
         if array is not None:
             large[tensor.name] = array
@@ -61,7 +63,7 @@ def set_aside(graph: onnx.GraphProto, raw: Mapping[int, np.ndarray], folder: str
                 graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
             continue
         if data is not None:
-            tensor.raw_data = data.tobytes()
+            hold(tensor, data)
         small.append(tensor)
     del graph.initializer[:]
     graph.initializer.extend(small)

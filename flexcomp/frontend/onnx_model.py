@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 import onnxslim
 from google.protobuf.message import DecodeError
-from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
 from flexcomp.frontend import onnx_file
@@ -24,6 +23,7 @@ from flexcomp.frontend.control_flow import write_out
 from flexcomp.frontend.course import require_known_course
 from flexcomp.frontend.domains import DEFAULT, require_own_domain
 from flexcomp.frontend.element_types import require_known_types
+from flexcomp.frontend.external_data import constants_as_weights, external_tensors, hold, locations, read_external
 from flexcomp.frontend.fold import fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
 from flexcomp.frontend.inference import PROTOBUF_LIMIT, require_consistent
@@ -108,16 +108,17 @@ def _load_weights(
     model: onnx.ModelProto, raw: dict[int, np.ndarray], where: str, folder: Path | None
 ) -> dict[str, np.ndarray]:
     """The large weights, which the model holds no more; all others it holds itself."""
-    external = [t for t in model.graph.initializer if uses_external_data(t)]
-    if external and folder is None:
+    external = next(external_tensors(model), None)
+    if external is not None and folder is None:
         raise ModelError(
-            f"weight {external[0].name!r} of {where} lies in a separate file; pass the model's path, "
+            f"weight {external.name!r} of {where} lies in a separate file; pass the model's path, "
             "or load it with onnx.load(path)"
         )
+    constants_as_weights(model.graph)
     try:
         large = set_aside(model.graph, raw, str(folder))
-        if external:
-            load_external_data_for_model(model, str(folder))
+        for tensor in external_tensors(model):
+            hold(tensor, read_external(tensor, str(folder)))
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         raise ModelError(f"{where} keeps weights in a separate file that cannot be read: {_one_line(error)}") from None
     return large
@@ -125,8 +126,7 @@ def _load_weights(
 
 def external_files(path: Path) -> set[Path]:
     """The files besides `path` that hold weights of the model there. Raises ModelError if it is none."""
-    weights = [t for t in _parse(path)[0].graph.initializer if uses_external_data(t)]
-    return {path.parent / entry.value for t in weights for entry in t.external_data if entry.key == "location"}
+    return {path.parent / location for location in locations(_parse(path)[0])}
 
 
 def _check(model: onnx.ModelProto, where: str) -> None:

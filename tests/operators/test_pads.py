@@ -47,7 +47,8 @@ def run(network, tmp_path, **given):
 @pytest.mark.parametrize("shape", [(1, 3), (5, 1)])
 def test_pads_are_numpys(mode, shape, tmp_path):
     drawn = np.random.default_rng(shape[0]).integers(-1, 9, (10, 2, 2))
-    widths = [pads for pads in drawn.tolist() if all(n + min(a, 0) + min(b, 0) > 0 for n, (a, b) in zip(shape, pads, strict=True))]
+    left = np.array(shape) + np.minimum(drawn, 0).sum(axis=2)
+    widths = drawn[(left > 0).all(axis=1)].tolist()
     widths += [[(0, 0), (0, 0)], [(0, 4), (shape[1], 0)], [(shape[0], shape[0] - 1), (9, 9)]]
     x = np.arange(np.prod(shape), dtype="f4").reshape(shape) + 1
     for pads, found in zip(widths, run(several(mode, shape, widths), tmp_path, x=x).values(), strict=True):
