@@ -28,6 +28,7 @@ from flexcomp.frontend.fold import fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
 from flexcomp.frontend.inference import PROTOBUF_LIMIT, require_consistent
 from flexcomp.frontend.large_weights import LEAST_NBYTES, copy_without_large, names_read, set_aside
+from flexcomp.frontend.order import sort_nodes
 from flexcomp.frontend.precision import widen
 from flexcomp.frontend.quantised import compute_on_integers, define_quantised
 from flexcomp.frontend.selected_count import count_selected
@@ -50,6 +51,7 @@ class OnnxModel:
     proto: onnx.ModelProto
     large: dict[str, np.ndarray]
     name: str
+    defaults: frozenset[str] = frozenset()  # weights that are listed as inputs, too
 
 
 def read_onnx(source: str | Path | onnx.ModelProto) -> OnnxModel:
@@ -69,9 +71,11 @@ def read_onnx(source: str | Path | onnx.ModelProto) -> OnnxModel:
     if not model.graph.node and not model.graph.output:
         raise ModelError(f"{where} is not an ONNX model: it holds no graph")
     _require_versions(model, where)
+    sort_nodes(model)
+    defaults = frozenset({i.name for i in model.graph.input} & {t.name for t in model.graph.initializer})
     large = _load_weights(model, raw, where, folder)
     _check(model, where)
-    return OnnxModel(inline_local_functions(model), large, name)
+    return OnnxModel(inline_local_functions(model), large, name, defaults)
 
 
 def _parse(path: Path) -> tuple[onnx.ModelProto, dict[int, np.ndarray]]:
@@ -173,7 +177,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
 
     Of the large weights those that are read are left; inputs at the end of the graph stand in for them.
     """
-    model, large = source.proto, source.large
+    model, large = source.proto, _without_defaults(source, input_shapes)
     inputs = graph_inputs(model.graph, large)
     declared = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in inputs]
     _fix_shapes(model.graph, inputs, input_shapes)
@@ -202,6 +206,19 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     del model.graph.input[:]
     model.graph.input.extend(ordered)
     return OnnxModel(model, {name: array for name, array in large.items() if name in read}, source.name)
+
+
+def _without_defaults(source: OnnxModel, given: Collection[str]) -> dict[str, np.ndarray]:
+    """Large weights but those that are to be `given`. Changes `source.proto`: small ones of that kind are gone as well.
+
+    ONNX calls an initialiser that is listed as an input its default. It is a constant unless its shape is named as an input's.
+    """
+    graph, inputs = source.proto.graph, source.defaults & set(given)
+    kept = [tensor for tensor in graph.initializer if tensor.name not in inputs]
+    if len(kept) < len(graph.initializer):
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+    return {name: array for name, array in source.large.items() if name not in inputs}
 
 
 def graph_inputs(graph: onnx.GraphProto, large: Collection[str]) -> list[onnx.ValueInfoProto]:

@@ -202,6 +202,20 @@ def test_wrong_input_shapes(shapes, message):
         load_model(proto, shapes)
 
 
+@pytest.mark.parametrize("columns", [6, 1 << 17])
+def test_an_initialiser_that_is_an_input_may_be_given(columns):
+    weights = {"w": random(4, columns), "scale": np.float32([2])}
+    proto = model([node("MatMul", "x w", "a"), node("Mul", "a scale", "y")], {"x": (2, 4)}, ["y"], weights)
+    for name in ("scale", "w"):
+        proto.graph.input.append(helper.make_tensor_value_info(name, FLOAT, weights[name].shape))
+    assert load_model(proto).input_names == ("x",)
+    for given in (["w"], ["scale"], ["w", "scale"]):
+        imported = compare(proto, {name: weights[name].shape for name in given})
+        assert set(imported.input_names) == {"x", *given} and len(imported.weights) == ("w" not in given)
+    with pytest.raises(InputError, match=r"input 'w' has 2 axes"):
+        load_model(proto, {"w": (3,)})
+
+
 def test_initialisers_listed_as_inputs_and_unread_inputs():
     proto = model([node("Conv", "x w", "y")], {"u": (3,), "x": IMAGE}, ["y"], {"w": random(2, 4, 3, 3)})
     proto.graph.input.append(helper.make_tensor_value_info("w", FLOAT, (2, 4, 3, 3)))

@@ -79,7 +79,6 @@ def test_an_input_that_is_shorter_than_at_the_export(tmp_path):
     [
         ("constant", [(-2, -2)], r"cut more than its input \[3\] has"),
         ("reflect", [(-3, 2)], "mode reflect copies elements, and an axis of"),
-        ("edge", [(-1, -1), (0, 0)], "do not fit axes"),
     ],
 )
 def test_pads_that_mean_nothing_are_refused_by_name(mode, pads, message):
