@@ -137,6 +137,8 @@ def _evaluate(
             found = ReferenceEvaluator(single).run(None, dict(given))
     except _REFERENCE_ERRORS:
         return None
+    if any(isinstance(value, list) for value in found):
+        return None  # sequences, which `sequences` writes out
     values = {name: np.asarray(value) for name, value in zip(named, found, strict=True)}
     for name, value in values.items():
         if name in types and (_element(value), value.shape) != types[name]:

@@ -32,6 +32,7 @@ from flexcomp.frontend.order import sort_nodes
 from flexcomp.frontend.precision import widen
 from flexcomp.frontend.quantised import compute_on_integers, define_quantised
 from flexcomp.frontend.selected_count import count_selected
+from flexcomp.frontend.sequences import require_known_sequences, write_sequences
 
 logger = logging.getLogger(__name__)
 
@@ -188,10 +189,11 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     model = expand_functions(widen(model))
     count_selected(model)
     fold_constants(model)
-    while write_out(model):
+    while write_out(model) or write_sequences(model):
         model = expand_functions(model)
         fold_constants(model)
     require_known_course(model.graph)
+    require_known_sequences(model)
     require_own_domain(model.graph)
     require_known_types(model)
     model = _slim(model)
