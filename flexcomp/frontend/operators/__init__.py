@@ -22,6 +22,7 @@ from flexcomp.frontend.operators import (
     sampling,
     selections,
     shapes,
+    spectra,
     suppression,
     training,
 )
@@ -47,6 +48,7 @@ _GROUPS = (
     sampling,
     selections,
     shapes,
+    spectra,
     suppression,
     training,
 )
