@@ -14,7 +14,7 @@ pointwise convolutions are the case without neighbours.
 4. A long reduction is added up in parts of a few hundred products, so that rounding errors stay small.
 5. Padding costs neither a copy nor a test in the inner loop: kernel rows outside the image are left out by the
    bounds of the loop, and the few tiles that touch the left or right border are emitted on their own, each with
-   the taps that exist.
+   the taps that exist. Long kernels have too many of both, and loops over taps (schedules/tiles/taps.py).
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from tvm.script.ir_builder import tirx as T
 
 from .tiles import epilogue as ep
 from .tiles import lane
+from .tiles import taps as kernel_taps
 from .tiles.emit import Accumulators, loop, maybe_serial, prefetch, spread, vector, zero
 from .tiles.layer_function import Operands, layer_function
 from .tiles.panel import panel_of
 from .tiles.parts import choose_parts
 from .tiles.spec import ConvSpec
-from .tiles.tile import Tile, VectorUnit, pieces, split_evenly
+from .tiles.taps import Reach, Span, Taps
+from .tiles.tile import Tile, VectorUnit, pieces
 
 # Bytes of input that should stay in the second-level cache while all blocks pass over it.
 _BAND_NBYTES = 256 * 1024
@@ -94,6 +96,34 @@ class DirectEmitter:
         self.fetches_weights = self.panel.narrow and spec.pointwise and spec.out_width == 1
         # Few input channels make no vector; those of neighbouring columns do, and their weights are neighbours too.
         self.joins_columns = tile.depth > 1 and _may_join_columns(spec)
+        self.runs = [] if spec.pointwise else kernel_taps.unrolled(spec, tile.rows)
+        self.loops_taps = self._unrolled() > kernel_taps.MOST_UNROLLED
+        if self.loops_taps:
+            self.runs = kernel_taps.looped(spec, tile.rows)
+
+    def _unrolled(self) -> int:
+        """Statements of all reductions, where taps are unrolled."""
+        rows = sum(self._unrolled_rows(run.taps, run.size) for run in self.runs)
+        steps = self.spec.group_in if self._unrolls_channels else 1 if self.tile.depth == 1 else 1 + self.tile.depth
+        if self._adds_columns:  # to the total
+            steps += 2
+        return rows * steps * len(self.pieces)
+
+    def _unrolled_rows(self, taps: Taps, size: int) -> int:
+        """Rows of a tile, each as often as its taps are unrolled."""
+        if taps is Reach.INNER:
+            return size * (self.spec.kernel[1] if self._unrolls_channels else 1)
+        reached = [span.reached for span in kernel_taps.joined(taps)] if self.joins_columns else taps
+        return sum(map(len, reached))
+
+    @property
+    def _adds_columns(self) -> bool:
+        """Whether a tap has so many channels that it is added up in parts of its own."""
+        return self.spec.group_in >= 2 * _PARTIAL_TERMS
+
+    @property
+    def _unrolls_channels(self) -> bool:
+        return self.spec.group_in <= UNROLL_CHANNELS and not self.joins_columns
 
     def prim_func(self) -> tirx.PrimFunc:
         # Accumulators are in registers either way: LLVM's promise that buffers are distinct gains nothing here.
@@ -154,9 +184,9 @@ class DirectEmitter:
             smaller_count = count - larger_count
         if larger:
             with T.serial(larger_count) as i:
-                self._tile((low + i) * (size + 1), size + 1, None)
+                self._tile((low + i) * (size + 1), size + 1, Reach.INNER)
         with T.serial(smaller_count) as i:
-            self._tile((low + larger_count + i) * size + larger, size, None)
+            self._tile((low + larger_count + i) * size + larger, size, Reach.INNER)
 
     def _row(self, out_row) -> None:
         spec = self.spec
@@ -169,36 +199,69 @@ class DirectEmitter:
         if (spec.out_height - 1) * stride - spec.padding[0] + (kernel_rows - 1) * dilation >= spec.height:
             high = T.bind(tirx.min(kernel_rows, (spec.height - start + (dilation - 1)) // dilation))
         self.kernel_rows = (low, high)
-        for run in _runs(spec, self.tile.rows):
+        for run in self.runs:
             if run.count == 1:
                 self._tile(run.start, run.size, run.taps)
             else:
                 with T.serial(run.count) as i:
-                    self._tile(run.start + i * run.size, run.size, None)
+                    self._tile(run.start + i * run.size, run.size, run.taps)
 
-    def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
-        """One register tile at output pixels [column, column + size); `taps[kw]` lists the pixels that tap kw reaches."""
+    def _tile(self, column, size: int, taps: Taps) -> None:
+        """One register tile at output pixels [column, column + size)."""
         self._prefetch(column, size)
         self.total.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
         self._products(column, size, taps)
         self._store(column, size)
 
-    def _products(self, column, size: int, taps: list[list[int]] | None) -> None:
+    def _products(self, column, size: int, taps: Taps) -> None:
         """Add what the kernel rows contribute."""
         spec, every = self.spec, list(range(size))
-        by_column = spec.group_in >= 2 * _PARTIAL_TERMS
-        with self._kernel_row() as kernel_row, self._part(size, not by_column):
+        if self.loops_taps:
+            self._looped_products(column, size, taps)
+            return
+        with self._kernel_row() as kernel_row, self._part(size, not self._adds_columns):
             if self.joins_columns:
-                for first, last, reached in _joined(taps or [every] * spec.kernel[1]):
-                    self._reduce(kernel_row, first, column, reached, 0, (last - first) * spec.group_in)
-            elif taps is None and spec.group_in > UNROLL_CHANNELS:
+                for span in kernel_taps.joined([every] * spec.kernel[1] if taps is Reach.INNER else taps):
+                    self._span(kernel_row, span, column, size)
+            elif taps is Reach.INNER and spec.group_in > UNROLL_CHANNELS:
                 with maybe_serial(0, spec.kernel[1]) as kernel_column:
                     self._channels(kernel_row, kernel_column, column, every, size)
             else:
                 for kernel_column in range(spec.kernel[1]):
-                    reached = every if taps is None else taps[kernel_column]
+                    reached = every if taps is Reach.INNER else taps[kernel_column]
                     if reached:
                         self._channels(kernel_row, kernel_column, column, reached, size)
+
+    def _looped_products(self, column, size: int, taps: Taps) -> None:
+        """As `_products`, with loops over the taps that reach the same pixels; long ones are added up in parts as well."""
+        whole, some = self._spans(column, size, taps)
+        with self._kernel_row() as kernel_row:
+            if some:
+                with self._part(size, not self._adds_columns):
+                    for span in some:
+                        self._span(kernel_row, span, column, size)
+            if self._adds_columns or self.total is self.acc:
+                self._span(kernel_row, whole, column, size)
+                return
+            each = max(1, _PARTIAL_TERMS // self.spec.group_in)
+            with T.serial((whole.count + (each - 1)) // each) as part, self._part(size):
+                low = T.bind(whole.low + part * each)
+                span = Span(low, T.bind(tirx.min(low + each, whole.high)), whole.reached)
+                self._span(kernel_row, span, column, size)
+
+    def _spans(self, column, size: int, taps: Taps) -> tuple[Span, list[Span]]:
+        """The taps that reach all pixels of a looped tile, and those that reach some."""
+        if taps is Reach.INNER:
+            return Span(0, self.spec.kernel[1], list(range(size))), []
+        return kernel_taps.spans(self.spec, column, size)
+
+    def _span(self, kernel_row, span: Span, column, size: int) -> None:
+        """Taps that reach the same pixels, in a loop."""
+        if self.joins_columns:
+            self._reduce(kernel_row, span.low, column, span.reached, 0, span.count * self.spec.group_in)
+            return
+        with T.serial(span.count) as tap:
+            self._channels(kernel_row, T.bind(span.low + tap), column, span.reached, size)
 
     def _kernel_row(self) -> AbstractContextManager:
         """A loop over the kernel rows that meet the image."""
@@ -219,7 +282,7 @@ class DirectEmitter:
         channels = self.spec.group_in
         parts = math.ceil(channels / _PARTIAL_TERMS) if self.total is not self.acc else 1
         each = math.ceil(channels / (parts * self.tile.depth)) * self.tile.depth
-        if channels < 2 * _PARTIAL_TERMS:
+        if not self._adds_columns:
             self._reduce(kernel_row, kernel_column, column, reached, 0, channels)
             return
         with maybe_serial(0, parts) as part, self._part(size):
@@ -240,7 +303,7 @@ class DirectEmitter:
         def right(step, start: int, lanes: int) -> tirx.Expr:
             return self._weights(tap + step * block + start, lanes)
 
-        if spec.group_in <= UNROLL_CHANNELS and not self.joins_columns:
+        if self._unrolls_channels:
             for step in range(spec.group_in):
                 self.acc.accumulate(
                     reached,
@@ -291,40 +354,3 @@ class DirectEmitter:
                     channel=lambda i, start=start, lanes=lanes: self.w.channel(self.panel_at, i, start, lanes),
                 )
                 T.buffer_store(self.y, value, [index])
-
-
-class _Run:
-    """`count` tiles of `size` pixels from `start` on; a border tile stands alone and lists what its taps reach."""
-
-    def __init__(self, start: int, size: int, count: int, taps: list[list[int]] | None) -> None:
-        self.start, self.size, self.count, self.taps = start, size, count, taps
-
-
-def _runs(spec: ConvSpec, most: int) -> list[_Run]:
-    runs: list[_Run] = []
-    for start, size in split_evenly(spec.out_width, most):
-        taps = [
-            [
-                pixel
-                for pixel in range(size)
-                if 0 <= (start + pixel) * spec.stride[1] - spec.padding[1] + tap * spec.dilation[1] < spec.width
-            ]
-            for tap in range(spec.kernel[1])
-        ]
-        inner = all(len(reached) == size for reached in taps)
-        if inner and runs and runs[-1].taps is None and runs[-1].size == size:
-            runs[-1].count += 1
-        else:
-            runs.append(_Run(start, size, 1, None if inner else taps))
-    return runs
-
-
-def _joined(taps: list[list[int]]) -> list[tuple[int, int, list[int]]]:
-    """Neighbouring kernel columns that reach the same pixels: (first column, one past the last, pixels)."""
-    runs: list[tuple[int, int, list[int]]] = []
-    for column, reached in enumerate(taps):
-        if runs and runs[-1][2] == reached:
-            runs[-1] = (runs[-1][0], column + 1, reached)
-        else:
-            runs.append((column, column + 1, reached))
-    return [run for run in runs if run[2]]

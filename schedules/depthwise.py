@@ -3,13 +3,14 @@
 1. Weights lie in panels of `tile.channels` channels: bias, one row per tap, then the epilogue's vectors.
 2. Tasks are (part of the output, block of channels), the block innermost.
 3. A tile is a few neighbouring pixels of one row; the taps of a kernel row are unrolled, so that an input vector
-   that several pixels need is loaded once.
+   that several pixels need is loaded once: all of them, or as many as the code may be long.
 4. Borders as in the direct convolution: bounds of the kernel row's loop, tiles of their own left and right.
 5. Where vectors are short, narrow weights are widened once for all tiles of a task, onto the stack (schedules/tiles/widening.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from tvm import tirx
@@ -18,8 +19,12 @@ from tvm.script.ir_builder import tirx as T
 from .conv import DirectEmitter
 from .tiles.emit import maybe_serial, vector
 from .tiles.spec import ConvSpec
+from .tiles.taps import Reach, Taps
 from .tiles.tile import Tile
 from .tiles.widening import widens_on_stack
+
+# Taps of a long kernel row that are unrolled together, where all tiles share the code and where it is that of a border.
+_TOGETHER, _TOGETHER_AT_BORDER = 32, 8
 
 
 def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
@@ -33,6 +38,13 @@ class ChannelEmitter(DirectEmitter):
     def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int) -> None:
         super().__init__(declared, spec, tile, vector_width, threads)
         self.widens = widens_on_stack(spec, vector_width)
+
+    def _unrolled_rows(self, taps: Taps, size: int) -> int:
+        return size * self.spec.kernel[1] if taps is Reach.INNER else sum(map(len, taps))
+
+    @property
+    def _unrolls_channels(self) -> bool:
+        return True
 
     def _units(self, low, size) -> None:
         if self.widens:
@@ -54,7 +66,7 @@ class ChannelEmitter(DirectEmitter):
             return self.wide[start][vector(sum(taps, then) * lanes, lanes)]
         return self.w.weights(self.w.weights_at(self.panel_at, *taps) + then * self.panel.block + start, lanes)
 
-    def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
+    def _tile(self, column, size: int, taps: Taps) -> None:
         spec = self.spec
         self.total = self.acc
         self.acc.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))
@@ -69,13 +81,33 @@ class ChannelEmitter(DirectEmitter):
             )
         self._store(column, size)
 
-    def reach(self, column, size: int, taps: list[list[int]] | None) -> Iterator[tuple]:
+    def reach(self, column, size: int, taps: Taps) -> Iterator[tuple]:
         """(kernel row, kernel column, pixels that the tap reaches, where the block's channels of the first lie in the input)."""
         spec = self.spec
         with maybe_serial(*self.kernel_rows) as kernel_row:
             in_row = self.image * spec.height + self.in_row + kernel_row * spec.dilation[0]
-            for kernel_column in range(spec.kernel[1]):
-                reached = list(range(size)) if taps is None else taps[kernel_column]
+            for kernel_column, reached in self._columns(column, size, taps):
                 in_column = column * spec.stride[1] - spec.padding[1] + kernel_column * spec.dilation[1]
                 pixel = (in_row * spec.width + in_column) * spec.in_channels + self.out_channel
                 yield kernel_row, kernel_column, reached, pixel
+
+    def _columns(self, column, size: int, taps: Taps) -> Iterator[tuple]:
+        """(kernel column, pixels that it reaches): unrolled, or in loops."""
+        if not self.loops_taps:
+            for tap in range(self.spec.kernel[1]):
+                yield tap, list(range(size)) if taps is Reach.INNER else taps[tap]
+            return
+        whole, some = self._spans(column, size, taps)
+        for span in some:
+            with T.serial(span.count) as tap:
+                yield T.bind(span.low + tap), span.reached
+        together = _TOGETHER_AT_BORDER
+        if taps is Reach.INNER:
+            together = whole.count // math.ceil(whole.count / _TOGETHER)
+        with maybe_serial(0, whole.count // together) as group:
+            for tap in range(together):
+                yield T.bind(whole.low + group * together + tap), whole.reached
+        rest = whole.count % together
+        if not isinstance(rest, int) or rest:
+            with maybe_serial(0, rest) as tap:
+                yield T.bind(whole.low + whole.count // together * together + tap), whole.reached

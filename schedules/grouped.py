@@ -18,6 +18,7 @@ from tvm.script.ir_builder import tirx as T
 from .depthwise import ChannelEmitter
 from .tiles.emit import vector
 from .tiles.spec import ConvSpec
+from .tiles.taps import Taps
 from .tiles.tile import Tile, VectorUnit
 
 
@@ -35,7 +36,7 @@ def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> t
 class _Emitter(ChannelEmitter):
     """The depthwise convolution's loops around another tile."""
 
-    def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
+    def _tile(self, column, size: int, taps: Taps) -> None:
         spec, inputs = self.spec, self.spec.group_in
         self.total = self.acc
         self.acc.fill(size, lambda start, lanes: self.w.begin(self.panel_at, start, lanes))

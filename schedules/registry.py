@@ -215,11 +215,12 @@ def _direct_work(spec: ConvSpec) -> float:
 def _taps_inside(spec: ConvSpec, axis: int) -> int:
     """Pairs of an output row (or column) and a kernel row (or column) that meet the image."""
     inputs, outputs = ((spec.height, spec.out_height), (spec.width, spec.out_width))[axis]
-    return sum(
-        0 <= i * spec.stride[axis] - spec.padding[axis] + tap * spec.dilation[axis] < inputs
-        for i in range(outputs)
-        for tap in range(spec.kernel[axis])
-    )
+    stride, pairs = spec.stride[axis], 0
+    for tap in range(spec.kernel[axis]):
+        before = spec.padding[axis] - tap * spec.dilation[axis]  # how far output 0 lies outside
+        first, end = max(0, -(-before // stride)), min(outputs, (inputs - 1 + before) // stride + 1)
+        pairs += max(0, end - first)
+    return pairs
 
 
 def _winograd_ways(spec: ConvSpec, unit: VectorUnit) -> list[winograd.Winograd]:

@@ -12,7 +12,7 @@ What it targets: schedules/tiles/widening.py. The loops are those of the direct 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 
@@ -23,6 +23,7 @@ from .conv import UNROLL_CHANNELS, DirectEmitter, as_row
 from .tiles.emit import PARALLEL_FLOPS, in_slots, vector, zero
 from .tiles.layer_function import Operands, layer_function
 from .tiles.spec import ConvSpec
+from .tiles.taps import Taps
 from .tiles.tile import Tile
 from .tiles.widening import WIDENED_NBYTES, widens
 
@@ -136,18 +137,25 @@ class _Emitter(DirectEmitter):
                 if spec.group_in % channels:
                     channels = T.bind(tirx.min(channels, spec.group_in - start))
                 self.some = kernel_row, start, channels
-                for column in range(spec.kernel[1]):
+                for column in self._kernel_columns():
                     taps = (kernel_row * spec.kernel[1] + column) * spec.group_in + start
                     self._widen(taps, channels, column * channels)
                 self._each_tile(count, self._add)
             self._each_tile(count, self._store_tile)
+
+    def _kernel_columns(self) -> Iterator[tirx.Expr | int]:
+        if not self.loops_taps:
+            yield from range(self.spec.kernel[1])
+            return
+        with T.serial(self.spec.kernel[1]) as column:
+            yield column
 
     def _each_tile(self, count, emit: Callable) -> None:
         """`emit` as `_tile` for every tile of the group's units."""
         self.tile_of = emit
         super()._units(self.group_at, count)
 
-    def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
+    def _tile(self, column, size: int, taps: Taps) -> None:
         self.tile_of(column, size, taps)
 
     def _widen(self, tap, count, place) -> None:
@@ -155,13 +163,13 @@ class _Emitter(DirectEmitter):
         block = self.panel.block
         self.w.widen(self.w.weights_at(self.panel_at, tap), count, self.wide, self.wide_at + place * block)
 
-    def _begin(self, column, size: int, taps) -> None:
+    def _begin(self, column, size: int, taps: Taps) -> None:
         for row in range(size):
             for start, lanes in self.pieces:
                 value = self.w.begin(self.panel_at, start, lanes)
                 T.buffer_store(self.sums, value, [self._sum_at(column, row, start, lanes)])
 
-    def _add(self, column, size: int, taps) -> None:
+    def _add(self, column, size: int, taps: Taps) -> None:
         with ExitStack() as stack:
             if not all(isinstance(bound, int) for bound in self.kernel_rows):
                 low, high = self.kernel_rows
@@ -174,7 +182,7 @@ class _Emitter(DirectEmitter):
                     at = self._sum_at(column, row, start, lanes)
                     T.buffer_store(self.sums, self.sums[at] + self.acc.get(row, start, lanes), [at])
 
-    def _store_tile(self, column, size: int, taps) -> None:
+    def _store_tile(self, column, size: int, taps: Taps) -> None:
         self._store(column, size)
 
     def _sum_at(self, column, row: int, start: int, lanes: int):

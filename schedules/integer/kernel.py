@@ -17,6 +17,7 @@ from ..tiles import lane
 from ..tiles.emit import Accumulators, in_slots, maybe_serial, spread, vector
 from ..tiles.layer_function import Operands, layer_function
 from ..tiles.rows import cover, for_each_vector
+from ..tiles.taps import Taps
 from .ways import Integer
 
 _LANES = 16  # floats that are packed together
@@ -136,7 +137,7 @@ class _Emitter(DirectEmitter):
 
     # -- multiplying -------------------------------------------------------------------------------
 
-    def _tile(self, column, size: int, taps: list[list[int]] | None) -> None:
+    def _tile(self, column, size: int, taps: Taps) -> None:
         seen, way, block, together = self.spec, self.way, self.panel.block, self.dots.together
         apart, columns = seen.stride[1] * seen.in_channels, seen.kernel[1] if way.runs > seen.kernel[0] else 1
         self._prefetch(column, size)

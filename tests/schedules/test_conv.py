@@ -7,6 +7,7 @@ import pytest
 import tvm
 
 from flexcomp.schedules.registry import conv_candidates
+from flexcomp.schedules.tiles import taps as kernel_taps
 from flexcomp.schedules.tiles.narrow_panel import rounded
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16
 from flexcomp.schedules.tiles.spec import ConvSpec
@@ -66,8 +67,28 @@ def test_random_shapes_and_slices(kind, dtype):
     Weights of 16 and 8 bits give what the numbers they are rounded to give: nothing else is rounded.
     """
     drawn = [replace(spec, weights=dtype) for spec in specs(kind, 27)]
-    if dtype != "float32":
-        drawn = drawn[::3]
+    check_in_slices(drawn if dtype == "float32" else drawn[::3], dtype)
+
+
+# Image, kernel, padding left and right, stride and dilation of a row: more taps than pixels, and fewer pixels than a tile.
+LONG = [(40, 33, 16, 16, 1, 1), (9, 64, 60, 7, 1, 1), (70, 70, 0, 90, 3, 1), (50, 35, 40, 40, 1, 2), (3, 5, 9, 9, 1, 3)]
+
+
+@pytest.mark.parametrize("kind", ["conv", "depthwise", "grouped"])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_taps_in_loops(kind, dtype, monkeypatch):
+    """The form that long kernels have, of kernels of all lengths: what it computes is what unrolled taps do."""
+    monkeypatch.setattr(kernel_taps, "MOST_UNROLLED", 0)
+    drawn = [
+        replace(spec, width=width, kernel=(spec.kernel[0], count), padding=(1, left, 1, right), stride=(1, stride),
+                dilation=(1, dilation), weights=dtype)
+        for spec, (width, count, left, right, stride, dilation) in zip(specs(kind, len(LONG)), LONG, strict=True)
+    ]  # fmt: skip
+    check_in_slices(drawn, dtype)
+
+
+def check_in_slices(drawn: list[ConvSpec], dtype: str) -> None:
+    """Fail unless the first kernel of every layer gives what NumPy does, in two slices."""
     cases = [(spec, conv_candidates(spec, UNITS[i % 3])[0]) for i, spec in enumerate(drawn)]
     functions = {f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)}
     compiled = library(functions)

@@ -9,6 +9,7 @@ import tvm
 from flexcomp.schedules import widened
 from flexcomp.schedules.im2col import ways as im2col
 from flexcomp.schedules.registry import conv_candidates, im2col_candidate
+from flexcomp.schedules.tiles import taps
 from flexcomp.schedules.tiles.narrow_panel import rounded
 from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16
 from flexcomp.schedules.tiles.spec import ConvSpec
@@ -44,6 +45,17 @@ def test_widened_weights_are_those_that_the_type_has(threads):
     layers = [replace(spec, weights=DTYPES[i % len(DTYPES)]) for i, spec in enumerate([*LAYERS, *LAYERS[1:], *drawn])]
     cases = [(spec, candidate) for spec in layers if (candidate := widened_of(spec, unit))]
     assert len(cases) > 12 and {len(candidate.scratch) for _, candidate in cases} == {1, 2}
+    compiled = library({f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)})
+    for i, (spec, candidate) in enumerate(cases):
+        check(spec, candidate, compiled[f"kernel_{i}"], np.random.default_rng(i))
+
+
+def test_of_long_kernels(monkeypatch):
+    """Taps are widened and multiplied in loops."""
+    monkeypatch.setattr(taps, "MOST_UNROLLED", 0)
+    long = ConvSpec(1, 1, 120, 130, 40, (1, 48), padding=(0, 24, 0, 23), epilogue=RELU)
+    cases = [(spec, widened_of(spec)) for spec in (replace(spec, weights="int8") for spec in (*LAYERS[:3], long))]
+    assert {len(candidate.scratch) for _, candidate in cases} == {1, 2}
     compiled = library({f"kernel_{i}": candidate.build() for i, (_, candidate) in enumerate(cases)})
     for i, (spec, candidate) in enumerate(cases):
         check(spec, candidate, compiled[f"kernel_{i}"], np.random.default_rng(i))
