@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
+
 import flexcomp
 from flexcomp.compiler.probing import usually
 from flexcomp.demo import compare, zoo
@@ -29,11 +31,12 @@ class Row:
 def run_network(
     name: str, folder: Path, progress: Callable[[str, int, int], None] | None = None, seed: int = 0
 ) -> Iterator[Row]:
-    """Build the network `name` into `folder`, run it at each budget, and draw each plan."""
+    """Write the network `name` and its library into `folder`, run it at each budget, and draw each plan."""
     folder.mkdir(parents=True, exist_ok=True)
     model = zoo.load(name, seed)
     inputs = zoo.example_input(model, seed)
     library = folder / f"{name}.so"
+    onnx.save(model, folder / f"{name}.onnx")  # for whoever goes on with it
     artifact = flexcomp.build(model, progress=progress, probe=folder if usually() else False)
     artifact.export_library(str(library))
     expected = compare.reference(model, inputs)

@@ -1,0 +1,50 @@
+"""Small networks under the file names that the guides use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from benchmarks.networks.graph import Graph
+
+
+def write(folder: Path) -> None:
+    """Write every model that a guide names into `folder`."""
+    (folder / "flexcomp-demo").mkdir()
+    onnx.save(_pictures("data_0", 224), folder / "flexcomp-demo" / "squeezenet.onnx")
+    for name in ("resnet50", "detector", "classifier"):
+        onnx.save(_pictures("x", 32), folder / f"{name}.onnx")
+    dynamic = _pictures("x", 32)
+    dynamic.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    dynamic.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(dynamic, folder / "dynamic.onnx")
+    onnx.save(_recurrent(), folder / "recurrent.onnx")
+
+
+def _pictures(name: str, extent: int) -> onnx.ModelProto:
+    """Eleven convolutions and a dense layer, for pictures of `extent` × `extent` pixels: 400 kB of weights in even parts."""
+    g = Graph("pictures", seed=1)
+    x = g.relu(g.conv(g.input(name, (1, 3, extent, extent)), 16, 3, stride=2))
+    x = g.max_pool(x, extent // 16, extent // 16)
+    for _ in range(10):
+        x = g.relu(g.conv(x, 32, 3))
+    x = g.op("Flatten", g.op("GlobalAveragePool", x, channels=32), axis=1, channels=32)
+    model = g.model(g.dense(x, 64), (1, 64))
+    (head,) = (node for node in model.graph.node if node.op_type == "Gemm")
+    head.name = "/head/dense"
+    return model
+
+
+def _recurrent() -> onnx.ModelProto:
+    """h_out = tanh(x + h_in), y = h_out + h_out; all are (1, 16), x one sample of a series."""
+    x, h, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 16)) for name in ("x", "h_in", "y"))
+    state = helper.make_tensor_value_info("h_out", TensorProto.FLOAT, (1, 16))
+    nodes = [
+        helper.make_node("Add", ["x", "h_in"], ["s"]),
+        helper.make_node("Tanh", ["s"], ["h_out"]),
+        helper.make_node("Add", ["h_out", "h_out"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "recurrent", [x, h], [y, state])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
