@@ -17,7 +17,7 @@ help:
 	@echo "make fuzz   change programs, weights files and greetings at random, FUZZ_SECONDS long; needs clang"
 	@echo "make sanitize  run the tests of the runtime with sanitizers of addresses, undefined behaviour and threads"
 	@echo "make bench  measure flexcomp beside ncnn, ONNX Runtime, MNN and OpenVINO (an hour; ARGS=... for less)"
-	@echo "make lint   check style with ruff, and that no room imports from above it"
+	@echo "make lint   check style with ruff, the words of documents and comments, and that no room imports from above it"
 	@echo "make clean  remove the virtual environment and everything built"
 	@echo "ARGS=...    further arguments for demo (e.g. ARGS=--all), pytest, or the comparison (e.g. ARGS='resnet50 --rounds 3')"
 
@@ -48,6 +48,7 @@ bench:
 lint:
 	@bash scripts/environment.sh $(VENV) test
 	$(VENV)/bin/ruff check .
+	$(PYTHON) scripts/lint_words.py
 	bash scripts/lint_imports.sh $(VENV)
 
 clean:
