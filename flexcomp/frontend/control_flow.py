@@ -14,24 +14,23 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from flexcomp.errors import UnsupportedModelError
+from flexcomp.frontend.allowance import Allowance, count_nodes
 from flexcomp.frontend.domains import DEFAULT
 from flexcomp.frontend.fold import LARGEST, result_of
 from flexcomp.frontend.inference import StaticType, infer, static_types
 
-MOST_NODES = 4096  # that one loop may become
 _SCANS_WITHOUT_BATCHES = 9  # opset from which on they have none
 _ENDLESS = 2**62  # iterations of a loop that only its condition ends
 
 
-def write_out(model: onnx.ModelProto) -> bool:
+def write_out(model: onnx.ModelProto, allowance: Allowance) -> bool:
     """Write out control flow of the outermost graph whose course is known; whether there was any. Changes `model`.
 
-    Raises UnsupportedModelError for a loop that would become too large.
+    Raises UnsupportedModelError for what would become larger than the allowance.
     """
     if not any(node.domain in DEFAULT and node.op_type in _WRITERS for node in model.graph.node):
         return False
-    writer = _Writer(model)
+    writer = _Writer(model, allowance)
     nodes = [written for node in model.graph.node for written in writer.write(node)]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
@@ -40,8 +39,8 @@ def write_out(model: onnx.ModelProto) -> bool:
 
 
 class _Writer:
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.model = model
+    def __init__(self, model: onnx.ModelProto, allowance: Allowance) -> None:
+        self.model, self.allowance = model, allowance
         self.opset = next(o.version for o in model.opset_import if o.domain in DEFAULT)
         self.weights = {tensor.name: tensor for tensor in model.graph.initializer}
         self.types: Mapping[str, StaticType] = static_types(infer(model))
@@ -61,6 +60,7 @@ class _Writer:
         if condition is None:
             return None
         branch = attributes["then_branch" if condition.item() else "else_branch"]
+        self._take(node, "a branch", 1, branch)
         nodes, results = self._copy(branch, [], _label(node))
         return nodes + [_identity(name, out) for name, out in zip(results, node.output, strict=True) if out]
 
@@ -73,27 +73,30 @@ class _Writer:
         iterations = count.item() if start else 0
         if iterations < 1:
             return self._no_iterations(node, body)
-        if _goes_on(body):
-            self._require_few(node, iterations, body)
+        goes_on = _goes_on(body)
+        if goes_on:
+            self._take(node, "iterations", iterations, body)
         state, collected, nodes, before = list(node.input[2:]), [], [], len(self.constants)
         known = {name: self._value(name) for name, tensor in self.weights.items() if np.prod(tensor.dims) <= LARGEST}
         going = self._constant(f"{_label(node)}/going", np.bool_(True))
+        shared = self._constants_of(body, _label(node))
         for i in range(iterations):
             at = self._constant(f"{_label(node)}/{i}", np.int64(i))
-            copied, results = self._copy(body, [at, going, *state], f"{_label(node)}/{i}")
+            copied, results = self._copy(body, [at, going, *state], f"{_label(node)}/{i}", shared)
             nodes += copied
             state = results[1 : 1 + len(state)]
             collected.append(results[1 + len(state) :])
-            if _goes_on(body):
+            if goes_on:
                 continue
             known |= {tensor.name: numpy_helper.to_array(tensor) for tensor in self.constants[before:]}
-            goes_on = result_of(copied, results[0], known, self.model)
-            if goes_on is None:
+            is_next = result_of(copied, results[0], known, self.model)
+            if is_next is None:
                 del self.constants[before:]
                 return None
-            if not goes_on:
+            if not is_next:
+                self._take(node, "iterations", i + 1, body)
                 break
-            self._require_few(node, i + 2, body)
+            self._require(node, "iterations", i + 2, body)
         return nodes + self._results(node, state, collected, [0] * len(collected[0]))
 
     def _no_iterations(self, node: onnx.NodeProto, body: onnx.GraphProto) -> list[onnx.NodeProto] | None:
@@ -121,7 +124,7 @@ class _Writer:
         count = self.types[sources[0]][1][axes[0]]
         if count < 1:
             return None
-        self._require_few(node, count, body)
+        self._take(node, "iterations", count, body)
         given = list(zip(sources, axes, backwards, strict=True))
         nodes, state, collected = self._iterations(body, node.input[:states], given, count, _label(node))
         made = len(collected[0])
@@ -139,7 +142,7 @@ class _Writer:
         batch, count = self.types[sources[0]][1][:2]
         if first or min(batch, count) < 1:
             return None
-        self._require_few(node, batch * count, body)
+        self._take(node, "iterations", batch * count, body)
         backwards = attributes.get("directions", [0] * scanned)
         nodes, ends, collected = [], [], []
         for b in range(batch):
@@ -159,12 +162,13 @@ class _Writer:
     ) -> tuple[list[onnx.NodeProto], list[str], list[list[str]]]:
         """Nodes, the last states, and what else each iteration gives; `given` are sequences, their axes, whether from the end."""
         state, collected, nodes = list(states), [], []
+        shared = self._constants_of(body, label)
         for i in range(count):
             parts = [
                 self._part(nodes, source, axis, count - 1 - i if backward else i, f"{label}/{i}/part_{k}")
                 for k, (source, axis, backward) in enumerate(given)
             ]
-            copied, results = self._copy(body, [*state, *parts], f"{label}/{i}")
+            copied, results = self._copy(body, [*state, *parts], f"{label}/{i}", shared)
             nodes += copied
             state = results[: len(states)]
             collected.append(results[len(states) :])
@@ -200,15 +204,12 @@ class _Writer:
         return helper.make_node("Unsqueeze", [name, self._constant(f"{out}/axes", np.int64([axis]))], [out], name=out)
 
     def _copy(
-        self, body: onnx.GraphProto, given: Sequence[str], label: str
+        self, body: onnx.GraphProto, given: Sequence[str], label: str, constants: Mapping[str, str] | None = None
     ) -> tuple[list[onnx.NodeProto], list[str]]:
-        """The body's nodes with names of their own, and the names of its results."""
+        """The body's nodes with names of their own, and the names of its results; `constants` as `_constants_of` gives them."""
         names = dict(zip([i.name for i in body.input], given, strict=True))
-        defined = [tensor.name for tensor in body.initializer] + [o for node in body.node for o in node.output if o]
-        names.update((name, f"{label}/{name}") for name in defined)
-        for tensor in body.initializer:
-            self.constants.append(onnx.TensorProto.FromString(tensor.SerializeToString()))
-            self.constants[-1].name = names[tensor.name]
+        names |= self._constants_of(body, label) if constants is None else constants
+        names.update((name, f"{label}/{name}") for node in body.node for name in node.output if name)
         nodes = []
         for node in body.node:
             copied = onnx.NodeProto.FromString(node.SerializeToString())
@@ -217,12 +218,20 @@ class _Writer:
             nodes.append(copied)
         return nodes, [names.get(output.name, output.name) for output in body.output]
 
-    def _require_few(self, node: onnx.NodeProto, count: int, body: onnx.GraphProto) -> None:
-        if count * max(1, len(body.node)) > MOST_NODES:
-            raise UnsupportedModelError(
-                f"node {node.name or _label(node)!r} ({node.op_type}): {count} iterations of {len(body.node)} operators are "
-                f"more than the {MOST_NODES} operators that a loop may become; export the network for shorter sequences"
-            )
+    def _constants_of(self, body: onnx.GraphProto, label: str) -> dict[str, str]:
+        """What the body's constants are called in the outermost graph, where all copies of the body read them."""
+        names = {}
+        for tensor in body.initializer:
+            names[tensor.name] = f"{label}/{tensor.name}"
+            self.constants.append(onnx.TensorProto.FromString(tensor.SerializeToString()))
+            self.constants[-1].name = names[tensor.name]
+        return names
+
+    def _require(self, node: onnx.NodeProto, what: str, count: int, body: onnx.GraphProto) -> None:
+        self.allowance.require(node, *_copies(what, count, body))
+
+    def _take(self, node: onnx.NodeProto, what: str, count: int, body: onnx.GraphProto) -> None:
+        self.allowance.take(node, *_copies(what, count, body))
 
     def _value(self, name: str) -> np.ndarray | None:
         return numpy_helper.to_array(self.weights[name]) if name in self.weights else None
@@ -233,6 +242,14 @@ class _Writer:
 
 
 _WRITERS = {"If": _Writer._if, "Loop": _Writer._loop, "Scan": _Writer._scan}
+
+
+def _copies(what: str, count: int, body: onnx.GraphProto) -> tuple[str, int, int]:
+    """What is written out, and how many nodes and bytes that are; a body's constants are there once."""
+    nodes = count_nodes(body)
+    nbytes = body.ByteSize() + (count - 1) * sum(node.ByteSize() for node in body.node)
+    title = f"{count} {what} of {nodes} operators" if what == "iterations" else f"{what} of {nodes} operators"
+    return title, count * max(1, nodes), nbytes
 
 
 def _goes_on(body: onnx.GraphProto) -> bool:
@@ -249,16 +266,20 @@ def _goes_on(body: onnx.GraphProto) -> bool:
 
 
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Rename what a node reads and writes, in the graphs in it as well, but for what these define themselves."""
     for field in (node.input, node.output):
         renamed = [names.get(name, name) for name in field]
         del field[:]
         field.extend(renamed)
     for attribute in node.attribute:
         for inner in (attribute.g, *attribute.graphs):
+            own = {info.name for info in (*inner.input, *inner.initializer)}
+            own |= {name for nested in inner.node for name in nested.output}
+            around = {name: new for name, new in names.items() if name not in own}
             for nested in inner.node:
-                _rename(nested, names)
+                _rename(nested, around)
             for output in inner.output:
-                output.name = names.get(output.name, output.name)
+                output.name = around.get(output.name, output.name)
 
 
 def _label(node: onnx.NodeProto) -> str:

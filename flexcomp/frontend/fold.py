@@ -20,11 +20,13 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from flexcomp.errors import ModelError
+from flexcomp.frontend.allowance import Allowance
 from flexcomp.frontend.domains import DEFAULT, RANDOM
 from flexcomp.frontend.element_types import KNOWN
 from flexcomp.frontend.inference import StaticType, infer, static_types
 
 LARGEST = 1 << 14  # elements: shapes, indices, tables; the weights of a layer are larger
+_SMALL_NBYTES = 1 << 10  # the node takes about as much
 _ROUNDS = 6  # each can make shapes known that the next one folds
 _ONLY_TYPE_READ = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}  # operator → an input whose values are not read
 _KEPT = ("DequantizeLinear", "Dropout")  # weights are to stay in the 8 bits that a file has
@@ -37,14 +39,17 @@ _REFERENCE_ERRORS = (
 )  # fmt: skip
 
 
-def fold_constants(model: onnx.ModelProto) -> None:
-    """Replace nodes whose results are known by initialisers. Changes `model`; shapes of inputs must be static."""
+def fold_constants(model: onnx.ModelProto, allowance: Allowance) -> None:
+    """Replace nodes whose results are known by initialisers. Changes `model`; shapes of inputs must be static.
+
+    Results for which no allowance is left stay nodes.
+    """
     for _ in range(_ROUNDS):
-        if not _fold(model):
+        if not _fold(model, allowance):
             break
 
 
-def _fold(model: onnx.ModelProto) -> bool:
+def _fold(model: onnx.ModelProto, allowance: Allowance) -> bool:
     """One pass over the graph; whether anything was folded."""
     types = static_types(infer(model))
     known: dict[str, np.ndarray] = {
@@ -58,7 +63,7 @@ def _fold(model: onnx.ModelProto) -> bool:
     kept, folded = [], {}
     for node in model.graph.node:
         values = _values(node, known, types, model)
-        if values is None:
+        if values is None or not allowance.folds(sum(v.nbytes for v in values.values() if v.nbytes > _SMALL_NBYTES)):
             kept.append(_without_empty(node, known) if node.op_type == "Concat" else node)
         else:
             known.update(values)

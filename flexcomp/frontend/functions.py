@@ -10,6 +10,8 @@ import onnx
 import onnx.inliner
 
 from flexcomp.errors import UnsupportedModelError
+from flexcomp.frontend.allowance import Allowance
+from flexcomp.frontend.call_sizes import take_for_calls
 from flexcomp.frontend.domains import DEFAULT, RANDOM, is_converted, title
 from flexcomp.frontend.inference import infer, types
 
@@ -17,10 +19,14 @@ _DOMAIN = "flexcomp.bodies"  # of functions made here, until they are inlined
 _DEEPEST = 8  # bodies within bodies; ONNX's are three deep
 
 
-def inline_local_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Inline the model's own functions, converted to its opset where they are of another. Changes `model`."""
+def inline_local_functions(model: onnx.ModelProto, allowance: Allowance) -> onnx.ModelProto:
+    """Inline the model's own functions, converted to its opset where they are of another. Changes `model`.
+
+    Raises UnsupportedModelError for functions that would become larger than the allowance.
+    """
     if not model.functions:
         return model
+    take_for_calls(model, allowance)
     names = ", ".join(f"{f.domain}.{f.name}" for f in model.functions)
     try:
         return onnx.inliner.inline_local_functions(model, convert_version=True)
@@ -31,7 +37,7 @@ def inline_local_functions(model: onnx.ModelProto) -> onnx.ModelProto:
         ) from None
 
 
-def expand_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+def expand_functions(model: onnx.ModelProto, allowance: Allowance) -> onnx.ModelProto:
     """Replace nodes without a converter by the body that ONNX defines for their operator, if it does. Changes `model`.
 
     Shapes of inputs must be known: some bodies depend on types and shapes of a node's inputs.
@@ -39,7 +45,7 @@ def expand_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     if not any(_is_candidate(node) for node in model.graph.node):
         return model
     for _ in range(_DEEPEST):
-        if not _call_bodies(model):
+        if not _call_bodies(model, allowance):
             break
         model = onnx.inliner.inline_local_functions(model)
     return model
@@ -50,7 +56,7 @@ def _is_candidate(node: onnx.NodeProto) -> bool:
     return not is_converted(node) and node.op_type not in RANDOM and onnx.defs.has(node.op_type, domain)
 
 
-def _call_bodies(model: onnx.ModelProto) -> bool:
+def _call_bodies(model: onnx.ModelProto, allowance: Allowance) -> bool:
     """Turn nodes without a converter into calls of local functions; whether there were any."""
     versions = {"" if o.domain in DEFAULT else o.domain: o.version for o in model.opset_import}
     found = None
@@ -69,6 +75,7 @@ def _call_bodies(model: onnx.ModelProto) -> bool:
         del body.opset_import[:]
         body.opset_import.extend(onnx.helper.make_opsetid(*item) for item in versions.items())
         _require_valid(body, node)
+        allowance.take(node, f"{len(body.node)} operators of its definition", len(body.node), body.ByteSize())
         given = {a.name for a in node.attribute}
         node.attribute.extend(
             a.default_value for a in schema.attributes.values() if a.name not in given and a.default_value.name

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from flexcomp.errors import InputError, ModelError, UnsupportedModelError
 from flexcomp.frontend import onnx_file
+from flexcomp.frontend.allowance import Allowance
 from flexcomp.frontend.cache_patterns import recognise_cache_writes
 from flexcomp.frontend.control_flow import write_out
 from flexcomp.frontend.course import require_known_course
@@ -53,6 +54,7 @@ class OnnxModel:
     large: dict[str, np.ndarray]
     name: str
     defaults: frozenset[str] = frozenset()  # weights that are listed as inputs, too
+    allowance: Allowance = field(default_factory=Allowance)  # for what is written out
 
 
 def read_onnx(source: str | Path | onnx.ModelProto) -> OnnxModel:
@@ -76,7 +78,8 @@ def read_onnx(source: str | Path | onnx.ModelProto) -> OnnxModel:
     defaults = frozenset({i.name for i in model.graph.input} & {t.name for t in model.graph.initializer})
     large = _load_weights(model, raw, where, folder)
     _check(model, where)
-    return OnnxModel(inline_local_functions(model), large, name, defaults)
+    allowance = Allowance()
+    return OnnxModel(inline_local_functions(model, allowance), large, name, defaults, allowance)
 
 
 def _parse(path: Path) -> tuple[onnx.ModelProto, dict[int, np.ndarray]]:
@@ -186,12 +189,12 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     fixed = {i.name: i for i in inputs}
     define_quantised(model)
     _complete_outputs(model)
-    model = expand_functions(widen(model))
+    model = expand_functions(widen(model), source.allowance)
     count_selected(model)
-    fold_constants(model)
-    while write_out(model) or write_sequences(model):
-        model = expand_functions(model)
-        fold_constants(model)
+    fold_constants(model, source.allowance)
+    while write_out(model, source.allowance) or write_sequences(model):
+        model = expand_functions(model, source.allowance)
+        fold_constants(model, source.allowance)
     require_known_course(model.graph)
     require_known_sequences(model)
     require_own_domain(model.graph)

@@ -8,7 +8,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
 from flexcomp.errors import UnsupportedModelError
-from flexcomp.frontend.control_flow import MOST_NODES, write_out
+from flexcomp.frontend.allowance import MOST_NODES, Allowance
+from flexcomp.frontend.control_flow import write_out
 
 
 def info(name: str, shape=None, element=TensorProto.FLOAT) -> onnx.ValueInfoProto:
@@ -137,7 +138,7 @@ def test_if_on_an_input_is_left_as_it_is():
     branch = helper.make_graph([helper.make_node("Relu", ["x"], ["r"])], "branch", [], [info("r", (2,))])
     node = helper.make_node("If", ["condition"], ["y"], then_branch=branch, else_branch=branch)
     model = network(node, [info("condition", (), TensorProto.BOOL), info("x", (2,))], [info("y", (2,))])
-    assert not write_out(model) and [n.op_type for n in model.graph.node] == ["If"]
+    assert not write_out(model, Allowance()) and [n.op_type for n in model.graph.node] == ["If"]
 
 
 def counting(limit: int) -> onnx.NodeProto:
@@ -177,3 +178,50 @@ def test_a_loop_that_never_runs(count, start, tmp_path):
     weights = {"count": np.int64(count), "start": np.bool_(start)}
     model = network(loop(breaks=True), [info("x", (3,))], [info("last", (3,)), info("all", (0, 3))], weights)
     check(model, tmp_path, x=np.float32([1, -2, 3]))
+
+
+def nested_ifs(depth: int) -> onnx.ModelProto:
+    """Branches in branches, all of which call their results by the same name."""
+    inner = helper.make_graph([helper.make_node("Neg", ["x"], ["r"])], "inner", [], [info("r", (2,))])
+    other = helper.make_graph([helper.make_node("Abs", ["x"], ["r"])], "other", [], [info("r", (2,))])
+    for _ in range(depth):
+        node = helper.make_node("If", ["condition"], ["r"], then_branch=inner, else_branch=other)
+        inner = helper.make_graph([node], "inner", [], [info("r", (2,))])
+    node = helper.make_node("If", ["condition"], ["y"], then_branch=inner, else_branch=other)
+    return network(node, [info("x", (2,))], [info("y", (2,))], {"condition": np.bool_(True)})
+
+
+def test_names_of_nested_branches_grow_by_the_level():
+    """Names that an inner graph defines itself are its own: those of 30 levels would be a GiB."""
+    model, allowance = nested_ifs(30), Allowance()
+    while write_out(model, allowance):
+        assert model.ByteSize() < 1 << 16
+    assert next(n.op_type for n in model.graph.node) == "Neg"
+
+
+def nested_loops(outer: int, inner: int) -> onnx.ModelProto:
+    step = helper.make_node("Add", ["u", "table"], ["u2"])
+    wide = numpy_helper.from_array(np.ones(3, "f4"), "table")
+    states = [info("j", (), TensorProto.INT64), info("d", (), TensorProto.BOOL), info("u", (3,))]
+    keeps = helper.make_node("Identity", ["d"], ["d2"])
+    body = helper.make_graph([keeps, step], "body", states, [info("d2", (), TensorProto.BOOL), info("u2", (3,))], [wide])
+    loop = helper.make_node("Loop", ["inner", "start", "w"], ["w2"], name="inner", body=body)
+    states = [info("i", (), TensorProto.INT64), info("c", (), TensorProto.BOOL), info("w", (3,))]
+    keeps = helper.make_node("Identity", ["c"], ["c2"])
+    body = helper.make_graph([keeps, loop], "around", states, [info("c2", (), TensorProto.BOOL), info("w2", (3,))])
+    node = helper.make_node("Loop", ["outer", "start", "x"], ["y"], name="outer", body=body)
+    counts = {"outer": np.int64(outer), "inner": np.int64(inner), "start": np.bool_(True)}
+    return network(node, [info("x", (3,))], [info("y", (3,))], counts)
+
+
+def test_loops_in_loops_are_written_out_within_one_allowance(tmp_path):
+    check(nested_loops(3, 4), tmp_path, x=np.float32([1, -2, 3]))
+    with pytest.raises(UnsupportedModelError, match=r"node 'y/\d+/inner' \(Loop\): 80 iterations of 2 operators, with all that"):
+        flexcomp.build(nested_loops(80, 80), threads=1)
+
+
+def test_constants_of_a_loop_are_there_once():
+    model = nested_loops(1, 50)
+    while write_out(model, Allowance()):
+        pass
+    assert sum(name.name.endswith("table") for name in model.graph.initializer) == 1

@@ -7,6 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
 from flexcomp.errors import UnsupportedModelError
+from flexcomp.frontend.allowance import Allowance
 from flexcomp.frontend.fold import LARGEST, fold_constants
 from flexcomp.frontend.onnx_model import OnnxModel, simplify_onnx
 
@@ -41,7 +42,7 @@ def test_arithmetic_on_shapes_becomes_a_constant():
         node("Shape", "x", out="shape"), node("Mul", "shape", "two", out="twice"), node("Tile", "x", "twice"),
         y=(8, 18), weights={"two": [2, 2]},
     )  # fmt: skip
-    fold_constants(model)
+    fold_constants(model, Allowance())
     assert kinds(model) == ["Tile"]
     np.testing.assert_array_equal(numpy_helper.to_array(model.graph.initializer[-1]), [4, 6])
 
@@ -49,15 +50,25 @@ def test_arithmetic_on_shapes_becomes_a_constant():
 def test_types_that_only_the_reference_implementation_knows_are_folded():
     bfloat16 = [node("Cast", "a", out="b", to=TensorProto.BFLOAT16), node("Equal", "b", "b", out="same")]
     model = network(*bfloat16, node("Where", "same", "x", "a"), y=(2, 3), weights={"a": np.float32(2)})
-    fold_constants(model)
+    fold_constants(model, Allowance())
     assert kinds(model) == ["Where"]
+
+
+def test_what_no_allowance_is_left_for_is_not_folded():
+    tables = {"a": np.ones(4096, "f4"), "b": np.ones(4096, "f4")}
+    model = network(node("Add", "a", "b", out="c"), node("Mul", "c", "x"), x=(4096,), y=(4096,), weights=tables)
+    fold_constants(model, allowance := Allowance(nbytes=20_000))
+    assert kinds(model) == ["Mul"] and allowance.nbytes == 20_000 - 16_384
+    model = network(node("Add", "a", "b", out="c"), node("Mul", "c", "x"), x=(4096,), y=(4096,), weights=tables)
+    fold_constants(model, allowance)
+    assert kinds(model) == ["Add", "Mul"]
 
 
 def test_large_results_and_random_ones_are_not_folded():
     big = network(node("Expand", "one", "shape"), y=(LARGEST + 1,), weights={"one": [1.0], "shape": [LARGEST + 1]})
-    fold_constants(big)
+    fold_constants(big, Allowance())
     random = network(node("RandomUniformLike", "one"), y=(1,), weights={"one": [1.0]})
-    fold_constants(random)
+    fold_constants(random, Allowance())
     assert kinds(big) == ["Expand"] and kinds(random) == ["RandomUniformLike"]
 
 

@@ -7,9 +7,11 @@ import pytest
 from onnx import TensorProto, helper
 
 import flexcomp
-from flexcomp.errors import UnsupportedModelError
+from flexcomp.errors import ModelError, UnsupportedModelError
+from flexcomp.frontend.allowance import MOST_NODES, Allowance
+from flexcomp.frontend.call_sizes import take_for_calls
 from flexcomp.frontend.functions import expand_functions
-from flexcomp.frontend.onnx_model import OnnxModel, simplify_onnx
+from flexcomp.frontend.onnx_model import OnnxModel, read_onnx, simplify_onnx
 
 
 def network(*nodes: onnx.NodeProto, functions=(), opset=18, domains=(), shape=(2, 3)) -> onnx.ModelProto:
@@ -63,13 +65,13 @@ def test_an_operator_without_a_converter_becomes_what_onnx_defines_it_as(tmp_pat
 
 def test_an_operator_with_a_converter_is_left_alone():
     model = network(helper.make_node("Mish", ["x"], ["y"], name="n"))
-    assert [node.op_type for node in expand_functions(model).graph.node] == ["Mish"]
+    assert [node.op_type for node in expand_functions(model, Allowance()).graph.node] == ["Mish"]
 
 
 def test_bodies_within_bodies_are_expanded_and_their_nodes_tell_where_they_come_from():
     """SwiGLU is made of Swish, which is made of Sigmoid."""
     model = network(helper.make_node("SwiGLU", ["x", "x"], ["y"], name="n"), opset=28)
-    expanded = expand_functions(model).graph.node
+    expanded = expand_functions(model, Allowance()).graph.node
     assert {node.op_type for node in expanded} >= {"Sigmoid", "Mul"}
     assert not {"SwiGLU", "Swish"} & {node.op_type for node in expanded}
     assert all(node.name.startswith("n/") for node in expanded)
@@ -81,3 +83,39 @@ def test_attention_means_onnx_s_and_not_that_of_com_microsoft():
     graph = helper.make_graph([helper.make_node("Attention", ["q", "k", "v"], ["y"])], "network", [q, k, v], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
     assert "Softmax" in {node.op_type for node in simplify_onnx(OnnxModel(model, {}, ""), {}).proto.graph.node}
+
+
+def doubling(levels: int) -> onnx.ModelProto:
+    """Functions, each of which calls the next one twice."""
+    functions = []
+    for level in range(levels):
+        kind, domain = (f"F{level + 1}", "acme") if level < levels - 1 else ("Relu", "")
+        nodes = [helper.make_node(kind, [a], [b], domain=domain) for a, b in (("a", "m"), ("m", "b"))]
+        opsets = [helper.make_opsetid("", 18), helper.make_opsetid("acme", 1)]
+        functions.append(helper.make_function("acme", f"F{level}", ["a"], ["b"], nodes, opsets))
+    call = helper.make_node("F0", ["x"], ["y"], name="call", domain="acme")
+    return network(call, functions=functions, domains=["acme"])
+
+
+def test_functions_are_counted_before_they_are_written_out():
+    assert len(expand_functions(read_onnx(doubling(5)).proto, Allowance()).graph.node) == 32
+    with pytest.raises(UnsupportedModelError, match=r"node 'call' \(acme.F0\): functions .* with 2305843009213693950 operators"):
+        flexcomp.build(doubling(60), threads=1)
+
+
+def test_a_function_that_is_called_once_is_no_expansion():
+    nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"]) for i in range(MOST_NODES + 1)]
+    function = helper.make_function("acme", "Long", ["t0"], [f"t{MOST_NODES + 1}"], nodes, [helper.make_opsetid("", 18)])
+    model = network(helper.make_node("Long", ["x"], ["y"], domain="acme"), functions=[function], domains=["acme"])
+    take_for_calls(model, allowance := Allowance())
+    assert allowance == Allowance()
+
+
+def test_functions_that_call_each_other_in_a_ring_are_refused():
+    functions = [
+        helper.make_function("acme", name, ["a"], ["b"], [helper.make_node(other, ["a"], ["b"], domain="acme")], [])
+        for name, other in (("F", "G"), ("G", "F"))
+    ]
+    model = network(helper.make_node("F", ["x"], ["y"], domain="acme"), functions=functions, domains=["acme"])
+    with pytest.raises(ModelError, match="calls itself"):
+        take_for_calls(model, Allowance())
