@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import flexcomp
 import flexcomp.passes
@@ -17,6 +18,13 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Plans of the suite are the same on every storage; tests of the probe ask for it.
 os.environ["FLEXCOMP_PROBE"] = "0"
+
+# Property tests draw the same examples in every run, on slow machines too. `make fuzz` draws others (tests/fuzz/properties.py).
+settings.register_profile(
+    "suite", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("fuzz", settings.get_profile("suite"), derandomize=False)
+settings.load_profile("suite")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -1,4 +1,4 @@
-"""Fuzz programs, weights files and greetings, and run artifacts that were changed: `make fuzz`.
+"""Fuzz programs, weights files and greetings, run artifacts that were changed, and draw for property tests: `make fuzz`.
 
 Builds the fuzzers (clang, libFuzzer) and a few small networks in build/fuzz, shares the seconds out, and prints what was done.
 Ends with 1 at the first report, crash, hang or broken promise; what caused it is then in build/fuzz/found.
@@ -16,34 +16,40 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from tests.fuzz import properties
+
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "fuzz"
 NETWORKS, FOUND, CORPUS = BUILD / "networks", BUILD / "found", Path(__file__).parent / "corpus"
 # Of the seconds: what each fuzzer gets, and the longest input that it makes.
 FUZZERS = {"program": (0.3, 8192), "weights": (0.15, 16384), "greeting": (0.1, 2048), "device_kernel": (0.05, 2048)}
-ARTIFACTS = 0.4
+ARTIFACTS, PROPERTIES = 0.3, 0.1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=120, help="for all of it, without compiling")
-    parser.add_argument("--only", choices=[*FUZZERS, "artifacts"], help="give one of them all the seconds")
+    parser.add_argument("--only", choices=[*FUZZERS, "artifacts", "properties"], help="give one of them all the seconds")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="drawn and printed by default")
     args = parser.parse_args()
-    shares = {name: share for name, (share, _) in FUZZERS.items()} | {"artifacts": ARTIFACTS}
+    shares = {name: share for name, (share, _) in FUZZERS.items()} | {"artifacts": ARTIFACTS, "properties": PROPERTIES}
     if args.only:
         shares = {args.only: 1.0}
-    _build(list(shares))
-    _write_networks()
-    print(f"seed {args.seed}")
+    print(f"seed {args.seed}", flush=True)
+    if fuzzed := [name for name in shares if name != "properties"]:
+        _build(fuzzed)
+        _write_networks()
     FOUND.mkdir(parents=True, exist_ok=True)
     executions = 0
     for name, share in shares.items():
         if name == "artifacts":
             _artifacts(args.seconds * share, args.seed)
+        elif name == "properties":
+            properties.run(args.seconds * share, args.seed)
         else:
             executions += _fuzz(name, args.seconds * share, args.seed)
-    print(f"{executions:,} executions of readers and checks")
+    if executions:
+        print(f"{executions:,} executions of readers and checks")
     return 0
 
 

@@ -17,7 +17,7 @@ from flexcomp.errors import UnsupportedModelError
 from .agreement import agree
 from .networks import node
 
-FEW = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 ELEMENTS = {np.dtype(np.uint8): TensorProto.UINT8, np.dtype(np.int8): TensorProto.INT8, np.dtype("f4"): TensorProto.FLOAT}
 IMAGE = (1, 6, 9, 10)
 

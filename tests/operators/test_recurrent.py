@@ -37,7 +37,7 @@ def computed(model: onnx.ModelProto, inputs: dict[str, np.ndarray], **options) -
         return list(session.run(inputs).values())
 
 
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(st.lists(cases(), min_size=4, max_size=4))
 def test_random_layers(layers):
     model, inputs = together(layers)

@@ -39,17 +39,17 @@ def plans(draw: st.DrawFn) -> tuple[Problem, Plan]:
         raise AssertionError from None
 
 
-@settings(deadline=None)
 @given(plans(), st.booleans())
 def test_what_the_checker_accepts_runs(planned: tuple[Problem, Plan], eager: bool) -> None:
     assert check(*planned) == []
     assert run_tagged(*planned, eager=eager)
 
 
+@pytest.mark.hypothesis
 def test_the_checker_finds_every_corruption_that_goes_wrong_at_run_time() -> None:
     conflicts = 0
 
-    @settings(deadline=None, max_examples=300, derandomize=True, database=None)
+    @settings(max_examples=300)
     @given(plans(), st.data())
     def corrupt(planned: tuple[Problem, Plan], data: st.DataObject) -> None:
         nonlocal conflicts
@@ -64,10 +64,11 @@ def test_the_checker_finds_every_corruption_that_goes_wrong_at_run_time() -> Non
     assert conflicts >= 1000
 
 
+@pytest.mark.hypothesis
 def test_the_checker_finds_every_alias_that_goes_wrong_at_run_time() -> None:
     conflicts = accepted = 0
 
-    @settings(deadline=None, max_examples=240, derandomize=True, database=None)
+    @settings(max_examples=240)
     @given(plans(), st.data())
     def corrupt(planned: tuple[Problem, Plan], data: st.DataObject) -> None:
         nonlocal conflicts, accepted

@@ -64,7 +64,7 @@ def both(problem: Problem, budget: int) -> tuple[Native, Readable, list[int]]:
     return Native(problem, budget, layouts), Readable(problem, budget, layouts), cores
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(max_examples=1000)
 @given(st.data(), problems(), st.sampled_from([1, 1.01, 1.1, 1.3, 1.7, 2.5, 5]), st.sampled_from([0.0, 3e-5, 1e-3]))
 def test_candidates_are_the_same(data: st.DataObject, problem: Problem, factor: float, wake_s: float) -> None:
     problem = replace(problem, storage=replace(problem.storage, wake_s=wake_s))
@@ -83,7 +83,7 @@ def test_candidates_are_the_same(data: st.DataObject, problem: Problem, factor: 
         assert limited.nbytes == tried.nbytes
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(problems(), st.sampled_from([1, 1.1, 1.5, 2.5]), st.sampled_from(sorted(STRATEGIES)), st.booleans())
 def test_plans_are_the_same(problem: Problem, factor: float, strategy: str, quick: bool) -> None:
     budget = int(minimum_budget(problem).nbytes * factor)
@@ -100,7 +100,6 @@ def test_plans_are_the_same(problem: Problem, factor: float, strategy: str, quic
     assert latency_of(problem)(found) == simulate(problem, found).latency
 
 
-@settings(deadline=None)
 @given(problems(), st.floats(0, 3), st.sampled_from([1.0, 1.8]))
 def test_bounds_are_the_same(problem: Problem, factor: float, together: float) -> None:
     problem = replace(problem, storage=replace(problem.storage, together=together))
@@ -112,7 +111,7 @@ def test_bounds_are_the_same(problem: Problem, factor: float, together: float) -
     assert (cuts.values(seconds, nbytes) == values).all()
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(choices(12), st.floats(0, 3), st.sampled_from([1.0, 1.8]), st.sampled_from([0.0, 2e-9]))
 def test_choices_are_the_same(
     case: tuple[Problem, list[list[Layer]]], factor: float, together: float, disturbance: float
@@ -126,7 +125,6 @@ def test_choices_are_the_same(
         assert Mixture(problem, options).best(budget, limit) == picks
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6), st.integers(0, 9), st.sampled_from([1, 4]))), st.randoms())
 def test_placements_are_the_same(rows: list[tuple[int, int, int, int]], random: Random) -> None:
     records = [Record(start, start + length, nbytes, align) for start, length, nbytes, align in rows]

@@ -114,7 +114,7 @@ def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
     return clock - begin
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(problems(), st.floats(1, 3), st.sampled_from(["best", "flexnn"]), st.booleans())
 def test_agrees_with_an_event_simulation(problem: Problem, factor: float, strategy: str, cold: bool) -> None:
     try:
@@ -136,7 +136,7 @@ def test_agrees_with_an_event_simulation(problem: Problem, factor: float, strate
     assert timeline.nbytes == read
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(problems(), st.floats(1, 3), st.sampled_from(["best", "flexnn"]), st.sampled_from([1e-5, 1e-4, 3e-3]))
 def test_a_slower_device_delays_each_load_by_no_more_than_its_latency(
     problem: Problem, factor: float, strategy: str, more: float

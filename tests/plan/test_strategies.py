@@ -34,7 +34,6 @@ from .problems import problems
 factors = st.sampled_from([1, 1.01, 1.1, 1.3, 1.7, 2.5, 5, 100])
 
 
-@settings(deadline=None)
 @given(problems(), factors, st.sampled_from(sorted(STRATEGIES)))
 def test_plans_are_right_and_the_same_every_time(problem: Problem, factor: float, strategy: str) -> None:
     budget = int(minimum_budget(problem).nbytes * factor)
@@ -49,7 +48,6 @@ def test_plans_are_right_and_the_same_every_time(problem: Problem, factor: float
     assert planned == in_two_ranges(problem, STRATEGIES[strategy](problem, budget))
 
 
-@settings(deadline=None)
 @given(problems(), factors, st.sampled_from(["flexnn", "swapnet", "on_demand"]))
 def test_what_keeps_nothing_is_not_faster_than_reading_everything(problem: Problem, factor: float, strategy: str) -> None:
     try:
@@ -62,7 +60,6 @@ def test_what_keeps_nothing_is_not_faster_than_reading_everything(problem: Probl
     assert strategy != "on_demand" or on_demand_bound(problem) <= latency
 
 
-@settings(deadline=None)
 @given(problems(), factors, st.booleans())
 def test_best_and_its_sketch_are_never_slower_than_any_other(problem: Problem, factor: float, quick: bool) -> None:
     budget = int(minimum_budget(problem).nbytes * factor)
@@ -75,7 +72,6 @@ def test_best_and_its_sketch_are_never_slower_than_any_other(problem: Problem, f
         assert fastest <= simulate(problem, other).latency + 1e-6
 
 
-@settings(deadline=None)
 @given(problems(), factors)
 def test_on_demand_plans_never_overlap_loading_and_computing(problem: Problem, factor: float) -> None:
     planned = plan(problem, int(minimum_budget(problem).nbytes * factor), "on_demand")
@@ -85,7 +81,6 @@ def test_on_demand_plans_never_overlap_loading_and_computing(problem: Problem, f
     assert timeline.latency == pytest.approx(timeline.compute + waiting + timeline.loading)
 
 
-@settings(deadline=None)
 @given(problems(), factors)
 def test_ablations_take_away_what_they_say(problem: Problem, factor: float) -> None:
     budget = int(minimum_budget(problem).nbytes * factor)
@@ -132,7 +127,6 @@ def two_in_flight(problem: Problem, cuts: tuple[int, ...], room: int) -> float:
     return computed
 
 
-@settings(deadline=None)
 @given(problems(), factors, st.sampled_from(sorted(STRATEGIES)))
 def test_no_plan_beats_the_bound(problem: Problem, factor: float, strategy: str) -> None:
     budget = int(minimum_budget(problem).nbytes * factor)
@@ -143,7 +137,6 @@ def test_no_plan_beats_the_bound(problem: Problem, factor: float, strategy: str)
     assert simulate(problem, planned).latency >= latency_bound(problem, budget) - 1e-12
 
 
-@settings(deadline=None)
 @given(problems())
 def test_the_minimum_is_feasible_and_a_page_less_is_not(problem: Problem) -> None:
     minimum = minimum_budget(problem)
@@ -155,7 +148,6 @@ def test_the_minimum_is_feasible_and_a_page_less_is_not(problem: Problem) -> Non
         assert (error.value.asked, error.value.minimum) == (minimum.nbytes - 1, minimum)
 
 
-@settings(deadline=None)
 @given(problems())
 def test_from_the_resident_budget_on_nothing_is_loaded_twice(problem: Problem) -> None:
     budget = resident_budget(problem)
@@ -166,7 +158,7 @@ def test_from_the_resident_budget_on_nothing_is_loaded_twice(problem: Problem) -
     assert simulate(problem, planned).stall == pytest.approx(0)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(problems(), st.lists(st.floats(1, 4), max_size=2))
 def test_ladder(problem: Problem, asked: list[float]) -> None:
     smallest, largest = minimum_budget(problem).nbytes, resident_budget(problem)

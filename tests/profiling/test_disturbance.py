@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flexcomp.plan import Storage
@@ -30,13 +30,11 @@ def kernels(delay, noise=0.0, seed=0, distance=0, count=8):
     return result
 
 
-@settings(deadline=None)
 @given(st.floats(1e-12, 1e-10))
 def test_slices_beside_loads_tell_from_whole_layers_beside_nothing(delay):
     assert disturbance_of(kernels(delay)).delay == pytest.approx(delay, rel=1e-6)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 100))
 def test_chance_is_taken_for_little(seed):
     """Plans ran at speeds that differ by a tenth and loads took nothing: far less is found than such a difference makes."""

@@ -109,7 +109,7 @@ def test_loads_that_stay_in_the_cache_are_not_taken_for_disturbing(program, trut
     assert fit(seen, cache=1 << 30).storage.cache == 1 << 30
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 30), st.floats(1e9, 1e10), st.floats(0.0, 1e-4), st.integers(0, 1000))
 def test_help_with_loads_is_found(steps, bandwidth, overhead, seed):
     """Loads of which computing waited for all, for some part, or for nothing; help makes them faster in that part."""
@@ -126,7 +126,7 @@ def test_help_with_loads_is_found(steps, bandwidth, overhead, seed):
     assert storage_rates(loads, helped=False).together == 1
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 20), st.integers(0, 10), st.floats(1e9, 1e10), st.integers(0, 1000))
 def test_faster_loads_in_a_cache_are_found(faster, helped, bandwidth, seed):
     random, together, cached = np.random.default_rng(seed), 1 + helped / 20, 1 + faster / 20

@@ -30,15 +30,13 @@ FAMILIES = {
 }
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.timeout(1800)
 def test_random_shapes(family):
     seen: set[str] = set()
 
-    @settings(
-        max_examples=-(-2 * SHAPES // BATCH), derandomize=True, database=None, deadline=None,
-        phases=[Phase.generate], suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    @settings(max_examples=-(-2 * SHAPES // BATCH), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(st.lists(FAMILIES[family], min_size=BATCH, max_size=BATCH, unique_by=lambda case: case.name))
     def check(cases):
         cases = [case for case in cases if case.name not in seen][: SHAPES - len(seen)]

@@ -65,10 +65,7 @@ def _try(
         name: [port | {"data": [0] * math.prod(port["shape"])} for port in model["inputs"]] for name, model in models.items()
     }
 
-    @settings(
-        max_examples=cases, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    @settings(max_examples=cases, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(operation.as_strategy(generation_mode=mode), st.sampled_from(sorted(models)), st.booleans(), st.booleans())
     def ask(case, name: str, known: bool, whole: bool) -> None:
         if (known or whole) and "name" in case.path_parameters:  # or no model would ever be met

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from flexcomp.serving.app import make_routes
 from flexcomp.serving.documents import openapi
 from flexcomp.serving.inference import Service
@@ -32,6 +34,7 @@ def test_a_server_asks_for_its_token_where_it_says_so():
                 assert ("403" in operation["responses"]) == (not with_token)
 
 
+@pytest.mark.hypothesis
 def test_whatever_is_asked_the_answer_is_in_it(server):
     from cases import try_all
 

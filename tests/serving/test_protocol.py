@@ -133,7 +133,7 @@ def test_types_that_json_has_no_numbers_for():
 DTYPES = ["float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.data(), st.booleans(), st.booleans())
 def test_every_tensor_comes_back_as_it_was(data, binary, binary_output):
     dtype = data.draw(st.sampled_from(DTYPES))
@@ -153,7 +153,7 @@ def test_every_tensor_comes_back_as_it_was(data, binary, binary_output):
     np.testing.assert_array_equal(back.reshape(array.shape), array)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary(max_size=200) | st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(

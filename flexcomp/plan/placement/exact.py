@@ -49,16 +49,21 @@ class Found:
 
 
 def smallest(records: Sequence[Record], nodes: int) -> Found:
-    """The placement of the smallest capacity that at most `nodes` nodes find, starting from the greedy ones.
-
-    Halves the interval between the lower bound and the best placement, in steps of the smallest alignment.
-    """
+    """The placement of the smallest capacity that at most `nodes` nodes find, starting from the greedy ones."""
     greedy = (greedy_by_size(records), greedy_by_breadth(records), strip_packing(records))
     best = min(greedy, key=lambda placement: placement.nbytes)
     granule = gcd(*(record.nbytes for record in records), *(record.align for record in records)) if records else 1
+    return improved(records, best, granule, nodes)
+
+
+def improved(records: Sequence[Record], best: Placement, granule: int, nodes: int) -> Found:
+    """The placement of the fewest granules of `granule` bytes that at most `nodes` nodes find; `best` if it has no more.
+
+    Halves the interval between the lower bound and the best placement, from the bound on.
+    """
     low = -(-lower_bound(records) // granule)  # in granules: everything below is impossible
     spent, proved, target = 0, True, low
-    while low * granule < best.nbytes and spent < nodes:
+    while low < -(-best.nbytes // granule) and spent < nodes:
         found, used = fit(records, target * granule, nodes - spent)
         spent += used
         if found is not None:
@@ -67,7 +72,7 @@ def smallest(records: Sequence[Record], nodes: int) -> Found:
             proved = False
         else:
             low = target + 1
-        target = (low + best.nbytes // granule) // 2
+        target = (low + -(-best.nbytes // granule)) // 2
     return Found(best, proved and low * granule >= best.nbytes, spent)
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flexcomp.plan.parts.pages import highest, longest_run, lowest, span, starts, touched
@@ -9,7 +9,6 @@ from flexcomp.plan.parts.preload import earliest_place
 pagesets = st.integers(0, 2**40 - 1)
 
 
-@settings(deadline=None)
 @given(pagesets, st.integers(1, 42))
 def test_starts(free: int, count: int) -> None:
     expected = [page for page in range(41) if all(free >> (page + i) & 1 for i in range(count))]
@@ -19,13 +18,11 @@ def test_starts(free: int, count: int) -> None:
         assert highest(starts(free, count)) == expected[-1]
 
 
-@settings(deadline=None)
 @given(pagesets)
 def test_longest_run(free: int) -> None:
     assert longest_run(free) == max(len(run) for run in f"{free:b}".split("0"))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(0, 1000))
 def test_touched(address: int, nbytes: int) -> None:
     address, nbytes = address * 64, nbytes * 64
@@ -34,7 +31,6 @@ def test_touched(address: int, nbytes: int) -> None:
     )
 
 
-@settings(deadline=None)
 @given(st.lists(pagesets, min_size=1, max_size=12), st.data())
 def test_earliest_place(free: list[int], data: st.DataObject) -> None:
     step = data.draw(st.integers(0, len(free) - 1))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flexcomp.plan import PAGE, InfeasibleError, Plan, Problem, check, minimum_budget, resident_plan, simulate
@@ -16,7 +16,6 @@ from flexcomp.plan.strategies import STRATEGIES, plan
 from ..problems import problems, run_tagged
 
 
-@settings(deadline=None)
 @given(problems(), st.sampled_from([1, 1.2, 1.6, 2.5]), st.sampled_from(sorted(STRATEGIES)), st.randoms())
 def test_wherever_what_stays_lay_it_goes_behind_all_else(problem: Problem, factor: float, strategy: str, random: Random) -> None:
     """Scattered over an arena with a gap in it, as a search might place it."""
@@ -66,7 +65,6 @@ def scattered(problem: Problem, planned: Plan, random: Random) -> Plan:
     )
 
 
-@settings(deadline=None)
 @given(problems())
 def test_plans_that_load_nothing_are_in_two_ranges_too(problem: Problem) -> None:
     planned = resident_plan(problem)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flexcomp.plan import PAGE, Layer, Problem, Storage, Tensor, Weights, slice_layers
@@ -14,7 +14,6 @@ weights = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(weights, st.data())
 def test_file_range_is_the_smallest_range_of_pages(w: Weights, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, w.blocks - 1))
@@ -26,7 +25,6 @@ def test_file_range_is_the_smallest_range_of_pages(w: Weights, data: st.DataObje
     assert source + nbytes - PAGE < end <= source + nbytes
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60), st.data())
 def test_cut_is_even(blocks: int, data: st.DataObject) -> None:
     parts = cut(blocks, data.draw(st.integers(1, blocks)))
@@ -35,7 +33,6 @@ def test_cut_is_even(blocks: int, data: st.DataObject) -> None:
     assert max(counts) - min(counts) <= 1
 
 
-@settings(deadline=None)
 @given(weights, st.integers(0, 60))
 def test_slice_count_is_the_smallest_that_fits(w: Weights, limit_pages: int) -> None:
     limit = limit_pages * PAGE
@@ -47,7 +44,6 @@ def test_slice_count_is_the_smallest_that_fits(w: Weights, limit_pages: int) -> 
             slice_count(w, limit)
 
 
-@settings(deadline=None)
 @given(problems(), st.integers(1, 3), st.integers(0, 100))
 def test_slices_fit_the_limit(problem: Problem, in_flight: int, spare_pages: int) -> None:
     live = live_bytes(problem)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from flexcomp.plan.placement import (
     Assignment,
@@ -57,7 +57,6 @@ def test_prior_work_gives_the_published_figures(network: str, in_order: float, f
     assert min_cost_flow(tensors).nbytes / 2**20 == pytest.approx(flow, abs=6e-4)
 
 
-@settings(deadline=None)
 @given(many_records)
 def test_every_method_gives_valid_objects_no_smaller_than_the_bound(tensors: list[Record]) -> None:
     made = {name: method(tensors) for name, method in METHODS.items()}

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from flexcomp.plan.loops import readable
 from flexcomp.plan.placement import (
     Placement,
     Record,
@@ -18,7 +20,7 @@ from flexcomp.plan.placement import (
     tight,
 )
 
-from .data import many_records, usage
+from .data import LOWEST_FIT_IS_BEST, few_records, many_records, optimum, usage
 
 METHODS = {
     "by size": greedy_by_size,
@@ -67,8 +69,8 @@ def test_search_improves_on_greedy_where_greedy_misses_the_bound() -> None:
     assert search(tensors, 300).nbytes < greedy_by_size(tensors).nbytes
 
 
-@settings(deadline=None)
 @given(many_records)
+@example(LOWEST_FIT_IS_BEST)
 def test_every_method_gives_a_valid_placement_no_smaller_than_the_bound(tensors: list[Record]) -> None:
     made = {name: method(tensors) for name, method in METHODS.items()}
     for name, placement in made.items():
@@ -76,6 +78,17 @@ def test_every_method_gives_a_valid_placement_no_smaller_than_the_bound(tensors:
         assert placement.nbytes >= lower_bound(tensors)
     assert made["search"].nbytes <= min(made["by size"].nbytes, made["by breadth"].nbytes)
     assert made["tight"].nbytes <= min(placement.nbytes for placement in made.values())
+    with readable():
+        assert tight(tensors, 64) == made["tight"]
+
+
+@settings(max_examples=60)
+@given(few_records, st.sampled_from([64, 256]))
+@example(LOWEST_FIT_IS_BEST, 64)
+def test_no_placement_of_a_few_records_takes_fewer_granules(tensors: list[Record], granule: int) -> None:
+    found = tight(tensors, granule)
+    assert check_placement(tensors, found) is None
+    assert -(-found.nbytes // granule) == -(-optimum(tensors) // granule)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -82,7 +82,7 @@ def dense(batch, heads, queries, keys, depth, value_depth, **kwargs) -> Attentio
     )  # fmt: skip
 
 
-@settings(max_examples=SHAPES, deadline=None, derandomize=True)
+@settings(max_examples=SHAPES)
 @given(
     **SIZES, unit=st.sampled_from(UNITS), mask=st.sampled_from(attention.MASKS),
     broadcast=st.tuples(*[st.booleans()] * 3),

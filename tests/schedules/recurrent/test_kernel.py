@@ -93,7 +93,7 @@ def check(spec: RecurrentSpec, unit: VectorUnit, seed: int = 0) -> None:
         np.testing.assert_allclose(found.numpy(), wanted[name], rtol=0, atol=1e-5, err_msg=f"{name} of {spec}")
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12)
 @given(
     st.sampled_from(sorted(FUNCTIONS)), st.sampled_from(UNITS), st.integers(1, 4), st.integers(1, 9),
     st.sampled_from((1, 3, 8, 15, 16, 33, 64)), st.integers(1, 2), st.lists(st.booleans(), min_size=8, max_size=8),
