@@ -30,7 +30,7 @@ def require_known_types(model: onnx.ModelProto) -> None:
                 raise UnsupportedModelError(
                     f"node {node.name or name!r} ({title(node)}): result {name!r} {problem}"
                 )
-    read = {name for node in model.graph.node for name in node.input}
+    read = {name for node in model.graph.node for name in node.input} | {output.name for output in model.graph.output}
     for tensor in model.graph.initializer:
         if tensor.name in read and (problem := _problem(found[tensor.name])):
             raise UnsupportedModelError(f"weight {tensor.name!r} {problem}")

@@ -27,6 +27,7 @@ from flexcomp.frontend.inference import StaticType, infer, static_types
 
 LARGEST = 1 << 14  # elements: shapes, indices, tables; the weights of a layer are larger
 _SMALL_NBYTES = 1 << 10  # the node takes about as much
+_MOST_ABOUT_NOTHING = 2**31  # product of the other extents of a tensor without elements: NumPy has a limit, too
 _ROUNDS = 6  # each can make shapes known that the next one folds
 _ONLY_TYPE_READ = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}  # operator → an input whose values are not read
 _KEPT = ("DequantizeLinear", "Dropout")  # weights are to stay in the 8 bits that a file has
@@ -58,7 +59,7 @@ def _fold(model: onnx.ModelProto, allowance: Allowance) -> bool:
         if math.prod(tensor.dims) <= LARGEST and tensor.data_type in KNOWN
     }
     for name, (element, shape) in types.items():
-        if math.prod(shape) == 0 and element in KNOWN:
+        if math.prod(shape) == 0 and math.prod(extent or 1 for extent in shape) < _MOST_ABOUT_NOTHING and element in KNOWN:
             known.setdefault(name, np.empty(shape, onnx.helper.tensor_dtype_to_np_dtype(element)))
     kept, folded = [], {}
     for node in model.graph.node:

@@ -9,6 +9,7 @@ import onnx
 from flexcomp.errors import ModelError
 
 PROTOBUF_LIMIT = 2**31  # bytes: larger models cannot be serialised, which ONNX's tools do
+_MOST_AXES = 64  # of any tensor
 _REASON = re.compile(r"\(op_type:(\w+)(?:, node name: (.*?))?\): ")
 _FOREIGN = re.compile(r"\[(Shape|Type)InferenceError\]|Inference error\(s\):")
 
@@ -29,6 +30,7 @@ def require_consistent(model: onnx.ModelProto) -> None:
 
     Declared shapes of results are not asked: exporters leave old ones in a file.
     """
+    _require_axes(model.graph)
     if model.ByteSize() >= PROTOBUF_LIMIT:
         return
     asked = onnx.ModelProto.FromString(model.SerializeToString())
@@ -39,11 +41,27 @@ def require_consistent(model: onnx.ModelProto) -> None:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
     try:
-        onnx.shape_inference.infer_shapes(asked, check_type=True, strict_mode=True, data_prop=True)
+        found = onnx.shape_inference.infer_shapes(asked, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         place = _placed(error)
         if place is not None:
             raise ModelError(f"{place}: ONNX's definition of the operator does not allow this") from None
+        return
+    for name, kind in types(found.graph).items():
+        extents = [d.dim_value for d in kind.tensor_type.shape.dim]
+        if min(extents, default=0) < 0:
+            maker = next((n for n in found.graph.node if name in n.output), None)
+            where = f"node {maker.name!r} ({maker.op_type})" if maker is not None else f"tensor {name!r}"
+            raise ModelError(f"{where}: a result has {extents} elements along its axes: its input is too small")
+
+
+def _require_axes(graph: onnx.GraphProto) -> None:
+    """Raise ModelError for counts of axes that ONNX's inference uses without a look: it reads other memory."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "batch_dims" and not 0 <= attribute.i <= _MOST_AXES:
+                place = node.name or next((name for name in node.output if name), "")
+                raise ModelError(f"node {place!r} ({node.op_type}): batch_dims is {attribute.i}; there are not as many axes")
 
 
 def _placed(error: Exception) -> str | None:
@@ -55,7 +73,7 @@ def _placed(error: Exception) -> str | None:
     if len(reasons) < 4:
         return reasons[0]
     kind, node, reason = reasons[1:4]
-    words = _FOREIGN.sub("", reason).strip()
+    words = _FOREIGN.sub("", reason).strip(" .")
     return f"node {node!r} ({kind}): {words}" if words else None
 
 

@@ -26,8 +26,9 @@ from flexcomp.frontend.node_names import output_names as named_outputs
 from flexcomp.frontend.onnx_model import OnnxModel, graph_inputs
 from flexcomp.frontend.operators import CONVERTERS, Node
 from flexcomp.frontend.operators.indexing import check_indices
+from flexcomp.frontend.operators.nothing import without_elements
 from flexcomp.frontend.operators.pads import resolve_auto_pad
-from flexcomp.frontend.operators.parameters import require_parameters
+from flexcomp.frontend.operators.parameters import require_flags, require_parameters
 from flexcomp.frontend.tensor_shapes import require_static
 
 # The importer has no errors of its own: these are what its converters raise on what they cannot do.
@@ -119,6 +120,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             self.declared.get(custom["name"], ()),
         )  # fmt: skip
         self.place = f"node {node.name!r} ({op_name})"
+        require_flags(node)
         require_parameters(node)
         resolve_auto_pad(node)
         check_indices(node)
@@ -131,6 +133,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         result = self._named(result, node.name, op_name)
         if isinstance(result, relax.Expr):
             require_static(self.place, result.ty)
+            result = without_elements(node, result)
         return result
 
     def _named(self, result: relax.Expr, node: str, op_name: str) -> relax.Expr:

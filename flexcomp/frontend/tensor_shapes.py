@@ -66,7 +66,7 @@ def _require_sizes(where: str, ty: tvm.ir.Type) -> None:
             raise UnsupportedModelError(
                 f"{where} has a tensor of {shown}, an extent below zero: build the network for a larger input"
             )
-        if math.prod(extents) >= _MOST_ELEMENTS:
+        if math.prod(extent or 1 for extent in extents) >= _MOST_ELEMENTS:
             raise UnsupportedModelError(
                 f"{where} has a tensor of {shown} = {math.prod(extents):,} elements; kernels take fewer than "
                 f"{_MOST_ELEMENTS:,}: build the network for a smaller input"

@@ -1,4 +1,4 @@
-"""Fuzz programs, weights files and greetings, run artifacts that were changed, and draw for property tests: `make fuzz`.
+"""Fuzz programs, weights files, greetings and models, run changed artifacts, and draw for property tests: `make fuzz`.
 
 Builds the fuzzers (clang, libFuzzer) and a few small networks in build/fuzz, shares the seconds out, and prints what was done.
 Ends with 1 at the first report, crash, hang or broken promise; what caused it is then in build/fuzz/found.
@@ -22,21 +22,22 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "fuzz"
 NETWORKS, FOUND, CORPUS = BUILD / "networks", BUILD / "found", Path(__file__).parent / "corpus"
 # Of the seconds: what each fuzzer gets, and the longest input that it makes.
-FUZZERS = {"program": (0.3, 8192), "weights": (0.15, 16384), "greeting": (0.1, 2048), "device_kernel": (0.05, 2048)}
-ARTIFACTS, PROPERTIES = 0.3, 0.1
+FUZZERS = {"program": (0.18, 8192), "weights": (0.08, 16384), "greeting": (0.06, 2048), "device_kernel": (0.03, 2048)}
+ARTIFACTS, PROPERTIES, MODELS = 0.2, 0.1, 0.35
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=120, help="for all of it, without compiling")
-    parser.add_argument("--only", choices=[*FUZZERS, "artifacts", "properties"], help="give one of them all the seconds")
+    parser.add_argument("--only", choices=[*FUZZERS, "artifacts", "properties", "models"], help="give one of them all the seconds")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="drawn and printed by default")
     args = parser.parse_args()
-    shares = {name: share for name, (share, _) in FUZZERS.items()} | {"artifacts": ARTIFACTS, "properties": PROPERTIES}
+    shares = {name: share for name, (share, _) in FUZZERS.items()}
+    shares |= {"artifacts": ARTIFACTS, "properties": PROPERTIES, "models": MODELS}
     if args.only:
         shares = {args.only: 1.0}
     print(f"seed {args.seed}", flush=True)
-    if fuzzed := [name for name in shares if name != "properties"]:
+    if fuzzed := [name for name in shares if name not in ("properties", "models")]:
         _build(fuzzed)
         _write_networks()
     FOUND.mkdir(parents=True, exist_ok=True)
@@ -46,6 +47,8 @@ def main() -> int:
             _artifacts(args.seconds * share, args.seed)
         elif name == "properties":
             properties.run(args.seconds * share, args.seed)
+        elif name == "models":
+            _models(args.seconds * share, args.seed)
         else:
             executions += _fuzz(name, args.seconds * share, args.seed)
     if executions:
@@ -119,6 +122,12 @@ def _artifacts(seconds: float, seed: int) -> None:
     done = subprocess.run(command, cwd=FOUND, env=os.environ | {"ASAN_OPTIONS": options}, check=False)
     if done.returncode:
         sys.exit(f"artifacts found something: see {FOUND}")
+
+
+def _models(seconds: float, seed: int) -> None:
+    command = [sys.executable, "-m", "tests.fuzz.models.run", "--seconds", str(seconds), "--seed", str(seed)]
+    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        sys.exit(f"the fuzzer of models found something: see {FOUND / 'models'}")
 
 
 if __name__ == "__main__":

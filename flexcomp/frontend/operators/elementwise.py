@@ -164,7 +164,9 @@ def _half_exponentials(node: Node) -> tuple[relax.Expr, relax.Expr]:
 
 
 def _sign(node: Node) -> relax.Expr | None:
-    """NaN has no sign; TVM gives 0."""
+    """NaN has no sign; TVM gives 0, and compares with -1 what has no sign either."""
+    if node.dtype.startswith("uint"):
+        return op.minimum(node.data, relax.const(1, node.dtype))
     if not is_float(node.data):
         return None
     return op.where(op.isnan(node.data), node.data, op.sign(node.data))

@@ -1,4 +1,4 @@
-"""Inputs whose values decide shapes: they must be known when the network is built."""
+"""Attributes that have two values, and inputs whose values decide shapes, which must be known when the network is built."""
 
 from __future__ import annotations
 
@@ -29,6 +29,19 @@ _DECIDING: dict[str, tuple[int, ...]] = {
     "Upsample": (1,),
     **{f"Reduce{kind}": (1,) for kind in _REDUCTIONS},
 }
+# Attributes that say yes or no.
+_FLAGS = (
+    "align_corners", "antialias", "ceil_mode", "center_point_box", "count_include_pad", "detect_negative", "detect_positive",
+    "exclude_outside", "exclusive", "fmod", "is_causal", "keepdims", "largest", "layout", "linear_before_reset",
+    "noop_with_empty_axes", "reverse", "saturate", "select_last_index", "sorted", "storage_order", "transA", "transB", "upper",
+)  # fmt: skip
+
+
+def require_flags(node: Node) -> None:
+    """Raise UnsupportedModelError for an attribute that is neither 0 nor 1 and has to be."""
+    for name in _FLAGS:
+        if node.attrs.get(name, 0) not in (0, 1):
+            raise node.refuse(f"its attribute {name} is {node.attrs[name]}: make it 0 or 1")
 
 
 def require_parameters(node: Node) -> None:

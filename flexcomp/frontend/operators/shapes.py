@@ -23,4 +23,18 @@ def _unsqueeze(node: Node) -> relax.Expr | None:
     return op.expand_dims(node.data, int(axes))
 
 
-CONVERTERS: dict[str, Converter] = {"Expand": _expand, "Unsqueeze": _unsqueeze}
+def _split(node: Node) -> relax.Expr:
+    """Where no sizes are given, the last part may be smaller. The importer makes a tuple of a single part."""
+    axis = int(node.attrs.get("axis", 0)) % max(len(node.shape), 1)
+    extent = node.shape[axis]
+    sizes = node.value(1) if node.opset >= 13 else node.attrs.get("split")
+    if sizes is None:
+        part = -(-extent // node.outputs)
+        sizes = [part] * (node.outputs - 1) + [extent - part * (node.outputs - 1)]
+    if len(sizes) != node.outputs or sum(sizes) != extent or min(sizes) < 0:
+        raise node.refuse(f"{node.outputs} parts of {list(map(int, sizes))} are not the {extent} of axis {axis}: correct them")
+    ends = np.cumsum(sizes)[:-1].tolist()
+    return op.split(node.data, ends, axis) if ends else node.data
+
+
+CONVERTERS: dict[str, Converter] = {"Expand": _expand, "Split": _split, "Unsqueeze": _unsqueeze}

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from flexcomp.errors import UnsupportedModelError
+from flexcomp.errors import ModelError, UnsupportedModelError
 from flexcomp.frontend.domains import DEFAULT
 from flexcomp.frontend.quantised.sums import parts_of, parts_of_unknown, range_of, span
 from flexcomp.frontend.quantised.writer import Writer
@@ -47,6 +47,9 @@ class _Products(Writer):
                 f"node {self.name!r} ({node.op_type}): the shapes of its inputs are not known; export the network with shapes"
             )
         is_matrix = node.op_type == "MatMulInteger"
+        ranks = [len(self.types[name][1]) for name in (left, right)]
+        if min(ranks) < 1 or (not is_matrix and (min(ranks) < 3 or ranks[0] != ranks[1])):
+            raise ModelError(f"node {self.name!r} ({node.op_type}): its inputs have {ranks[0]} and {ranks[1]} axes")
         axes = (len(self.types[left][1]) - 1, max(len(self.types[right][1]) - 2, 0)) if is_matrix else (_CHANNELS,) * 2
         extent = self.types[right][1][axes[1]]
         parts = self._parts(axes[1], extent)

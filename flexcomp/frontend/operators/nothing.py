@@ -1,0 +1,31 @@
+"""Tensors without elements: no kernel computes them, and none reads them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst
+
+from flexcomp.frontend.operators.node import Node, dtype_of, shape_of
+
+_READS_SHAPES = ("Shape", "Size", "ConstantOfShape")
+
+
+def without_elements(node: Node, result: relax.Expr) -> relax.Expr:
+    """A node's result, as a constant where it has no elements. Raises UnsupportedModelError for one that is made of such."""
+    if isinstance(result, relax.Tuple):
+        return relax.Tuple([without_elements(node, part) for part in result.fields])
+    if not isinstance(result.ty, relax.TensorType):
+        return result
+    if is_empty(result):
+        return result if isinstance(result, GenericConst) else relax.const(np.zeros(shape_of(result), dtype_of(result)))
+    if node.inputs and is_empty(node.data) and node.kind not in _READS_SHAPES:
+        raise node.refuse(f"it makes {list(shape_of(result))} of a tensor without elements: compute it outside of the network")
+    return result
+
+
+def is_empty(expr: relax.Expr | None) -> bool:
+    """Whether this is a tensor without elements."""
+    return expr is not None and isinstance(expr.ty, relax.TensorType) and math.prod(shape_of(expr)) == 0

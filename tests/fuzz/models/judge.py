@@ -1,0 +1,215 @@
+"""What becomes of graphs: each is drawn, asked of the oracle, imported, built together with others, run and compared."""
+
+from __future__ import annotations
+
+import collections
+import random
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+import flexcomp
+from flexcomp.errors import FlexcompError
+from flexcomp.frontend import load_model
+from tests.fuzz.models import joint, oracle
+from tests.fuzz.models.draw import OPSETS, draw
+from tests.fuzz.models.mutate import all_cases, mutate
+
+TOGETHER = 32  # graphs in one build
+_MUTATED = 0.55  # of the graphs
+GOOD = ("right", "refused", "refused though valid", "built without an oracle", "disputed")
+BAD = ("wrong", "crashed")
+# NonMaxSuppression gives as many rows as there can be. The scale of zeros is 1 for ONNX Runtime, 0 by ONNX's definition.
+# Numbers that are drawn differ. A logarithm of a negative number is no integer.
+_DOCUMENTED = ("NonMaxSuppression", "DynamicQuantizeLinear", "Dropout", "ReduceLogSum")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A graph with its number."""
+
+    index: int
+    model: onnx.ModelProto
+    inputs: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a graph."""
+
+    index: int
+    outcome: str
+    reason: str = ""
+
+
+Note = Callable[[int, str], None]  # the number of a graph, and what is done with it from now on
+
+
+def subject(seed: int, index: int, kept: Path) -> Subject:
+    """The graph of this number."""
+    rng = random.Random(seed * 1_000_003 + index)
+    if rng.random() < _MUTATED:
+        model, inputs = mutate(rng, rng.choice(all_cases_once(kept)))
+        return Subject(index, model, inputs)
+    # Graphs that are drawn in a row are of one opset: they can be built together.
+    graph = draw(rng, random.Random(seed * 7919 + index // 64).choice(OPSETS))
+    return Subject(index, graph.model(), graph.inputs)
+
+
+_kept_cases: list = []
+
+
+def all_cases_once(kept: Path) -> tuple:
+    """ONNX's node tests, read once in a process."""
+    if not _kept_cases:
+        _kept_cases.append(all_cases(kept))
+    return _kept_cases[0]
+
+
+def judge(seed: int, indices: Sequence[int], kept: Path, note: Note, alone: bool = False) -> Iterator[Verdict]:
+    """Verdicts on graphs, in any order. With `alone` every graph is built for itself."""
+    imported: list[tuple[Subject, oracle.Truth | None]] = []
+    for index in indices:
+        note(index, "draw")
+        each = subject(seed, index, kept)
+        note(index, "oracle")
+        truth = _truth(each)
+        note(index, "import")
+        refusal = _attempt(lambda each=each: load_model(each.model))
+        if refusal is None:
+            imported.append((each, truth))
+        else:
+            yield _refused(each, truth, refusal)
+    groups = collections.defaultdict(list)
+    for each, truth in imported:
+        groups[joint.key(each.model), truth is None, each.index if alone or each.model.functions else 0].append((each, truth))
+    for group in groups.values():
+        for start in range(0, len(group), TOGETHER):
+            yield from _build(group[start : start + TOGETHER], note)
+
+
+def _truth(each: Subject) -> oracle.Truth | None:
+    found = oracle.by_onnxruntime(each.model.SerializeToString(), each.inputs)
+    if found is not None:
+        return oracle.Truth("onnxruntime", found)
+    found = oracle.by_reference(each.model, each.inputs)
+    return oracle.Truth("reference", found) if found is not None else None
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    ours: bool
+    words: str
+
+
+def _attempt(action: Callable[[], object]) -> _Refusal | None:
+    try:
+        action()
+    except FlexcompError as error:
+        return _Refusal(True, f"{type(error).__name__}: {error}")
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)
+        own = [f for f in place if "/site-packages/" not in f.filename] or place
+        lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+        at = f"{Path(own[-1].filename).name}:{own[-1].lineno}"
+        return _Refusal(False, f"{type(error).__name__} at {at}: {lines[-1].strip()[:300]}")
+    return None
+
+
+def _refused(each: Subject, truth: oracle.Truth | None, refusal: _Refusal) -> Verdict:
+    if not refusal.ours:
+        return Verdict(each.index, "crashed", refusal.words)
+    return Verdict(each.index, "refused" if truth is None else "refused though valid", refusal.words)
+
+
+def _build(group: list[tuple[Subject, oracle.Truth | None]], note: Note) -> Iterator[Verdict]:
+    """Build a group as one; where that fails, its halves."""
+    model = joint.together([each.model for each, _ in group]) if len(group) > 1 else group[0][0].model
+    names = [joint.mark(i) if len(group) > 1 else "" for i in range(len(group))]
+    note(group[0][0].index, f"build {len(group)}")
+    built: list = []
+    refusal = _attempt(lambda: built.append(flexcomp.build(model, threads=1, probe=False, kernels=_kernels(group))))
+    if refusal is not None and len(group) > 1:
+        middle = len(group) // 2
+        yield from _build(group[:middle], note)
+        yield from _build(group[middle:], note)
+        return
+    if refusal is not None:
+        yield _refused(*group[0], refusal)
+        return
+    inputs = {mark + name: value for (each, _), mark in zip(group, names, strict=True) for name, value in each.inputs.items()}
+    found: dict[str, dict] = {}
+
+    def run() -> None:
+        with built[0].session("all") as session:
+            found["all"] = session.run(inputs)
+            session.set_budget("min")
+            found["min"] = session.run(inputs)
+
+    note(group[0][0].index, f"run {len(group)}")
+    refusal = _attempt(run)
+    if refusal is not None and len(group) > 1:
+        for one in group:
+            yield from _build([one], note)
+        return
+    for (each, truth), mark in zip(group, names, strict=True):
+        if refusal is not None:
+            of_values = truth is None and refusal.ours
+            outcome = "built without an oracle" if of_values else "wrong" if refusal.ours else "crashed"
+            yield Verdict(each.index, outcome, refusal.words)
+        elif truth is None:
+            yield Verdict(each.index, "built without an oracle")
+        else:
+            yield _compare(each, truth, {b: {n: outputs[mark + n] for n in truth.outputs} for b, outputs in found.items()})
+
+
+def _kernels(group: list[tuple[Subject, oracle.Truth | None]]) -> str:
+    return "auto" if group[0][0].index % 3 == 0 else "smallest"
+
+
+def _compare(each: Subject, truth: oracle.Truth, found: dict[str, oracle.Outputs]) -> Verdict:
+    for budget, outputs in found.items():
+        words = oracle.difference(truth.outputs, outputs)
+        if not words:
+            continue
+        if any(node.op_type in _DOCUMENTED for node in each.model.graph.node):
+            return Verdict(each.index, "disputed", f"of an operator that may differ: {words}")
+        if truth.by == "onnxruntime":
+            other = oracle.by_reference(each.model, each.inputs)
+            if other is not None and other.keys() == outputs.keys() and not oracle.difference(other, outputs):
+                return Verdict(each.index, "disputed", f"ONNX's reference agrees with us, ONNX Runtime does not: {words}")
+        if _is_sensitive(each, truth, outputs):
+            return Verdict(each.index, "disputed", f"small changes of the inputs change that much: {words}")
+        return Verdict(each.index, "wrong", f"{truth.by}, budget {budget}: {words}")
+    return Verdict(each.index, "right")
+
+
+def _is_sensitive(each: Subject, truth: oracle.Truth, outputs: oracle.Outputs) -> bool:
+    """Whether inputs that differ in their last bits give results that differ as much as ours do, element by element."""
+    if any(np.shape(outputs[name]) != want.shape for name, want in truth.outputs.items()):
+        return False
+    spread = {}
+    for by in (1e-6, -1e-6, 3e-6, -3e-6):
+        moved = oracle.moved(each.inputs, by)
+        again = oracle.by_onnxruntime(each.model.SerializeToString(), moved) if truth.by == "onnxruntime" else None
+        again = again or oracle.by_reference(each.model, moved)
+        if again is None:
+            return False
+        for name, value in again.items():
+            if value.shape != truth.outputs[name].shape or value.dtype.kind not in "fiu":
+                return False
+            with np.errstate(all="ignore"):
+                off = np.abs(value.astype("f8") - truth.outputs[name].astype("f8"))
+            spread[name] = np.maximum(spread.get(name, 0), np.nan_to_num(off, nan=np.inf))
+    for name, want in truth.outputs.items():
+        with np.errstate(all="ignore"):
+            ours = np.abs(np.asarray(outputs[name]).astype("f8") - want.astype("f8"))
+            wrong = ours > 10 * spread[name] + 1e-3 * np.abs(want.astype("f8")) + 1e-6
+            wrong &= ~(np.isnan(ours) & np.isinf(spread[name]))
+        if wrong.any():
+            return False
+    return True

@@ -1,0 +1,97 @@
+"""The outputs that a graph should have: ONNX Runtime's, else those of ONNX's reference implementation; and the comparison."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+from onnx.reference import ReferenceEvaluator
+
+from tests.fuzz.models.values import narrow
+
+# Relative tolerance of a float, and of 1 where values are smaller than the largest.
+_TOLERANCES = {"float64": 1e-4, "float32": 1e-3, "float16": 1e-2, "bfloat16": 6e-2}
+_OFTEN = 0.02  # of a result: more elements than this differ for more reasons than rounding
+
+Outputs = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is known of a graph."""
+
+    by: str  # "onnxruntime" or "reference"
+    outputs: Outputs
+
+
+def by_onnxruntime(model: bytes, inputs: Outputs) -> Outputs | None:
+    """None where it refuses the graph."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if any(narrow(array) for array in inputs.values()):
+        return None
+    try:
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        names = [o.name for o in session.get_outputs()]
+        found = session.run(None, inputs)
+    except Exception:
+        return None
+    return _as_arrays(names, found)
+
+
+def by_reference(model: onnx.ModelProto, inputs: Outputs) -> Outputs | None:
+    """None where it refuses the graph."""
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            found = ReferenceEvaluator(model).run(None, inputs)
+    except Exception:
+        return None
+    return _as_arrays([o.name for o in model.graph.output], found)
+
+
+def _as_arrays(names: list[str], found: list) -> Outputs | None:
+    arrays = {}
+    for name, value in zip(names, found, strict=True):
+        if not isinstance(value, np.ndarray | np.generic | int | float | bool):
+            return None
+        arrays[name] = np.asarray(value)
+        if arrays[name].dtype.kind in "OUS":
+            return None
+    return arrays
+
+
+def difference(want: Outputs, got: Outputs) -> str:
+    """Where outputs differ; empty if they agree as far as rounding allows."""
+    for name, expected in want.items():
+        found = np.asarray(got[name])
+        if found.shape != expected.shape or found.dtype != expected.dtype:
+            return f"{name} is {found.dtype}{list(found.shape)} instead of {expected.dtype}{list(expected.shape)}"
+        same = _agree(expected, found)
+        if not same.all():
+            at = tuple(int(i) for i in np.argwhere(~same)[0])
+            return f"{name}{list(at)} is {found[at]} instead of {expected[at]} ({np.count_nonzero(~same)} of {same.size} differ)"
+    return ""
+
+
+def _agree(want: np.ndarray, got: np.ndarray) -> np.ndarray:
+    if want.dtype.kind in "biu" or want.dtype in (ml_dtypes.int4, ml_dtypes.uint4):
+        return want == got
+    tolerance = _TOLERANCES.get(want.dtype.name, 1e-1)
+    wide, found = want.astype("f8"), got.astype("f8")
+    largest = np.max(np.abs(wide), initial=0.0, where=np.isfinite(wide))
+    with np.errstate(all="ignore"):
+        close = np.abs(wide - found) <= tolerance * np.abs(wide) + tolerance * min(largest, 1.0) * 0.1 + 1e-37
+        overflown = (np.abs(wide) > 3e38) & (np.abs(found) > 3e38) & (np.sign(wide) == np.sign(found))
+    return close & np.isfinite(wide) | (wide == found) | (np.isnan(wide) & np.isnan(found)) | overflown
+
+
+def moved(inputs: Outputs, by: float) -> Outputs:
+    """Inputs that are a little larger."""
+    return {n: (v * v.dtype.type(1 + by)).astype(v.dtype) if v.dtype.kind == "f" else v for n, v in inputs.items()}

@@ -1,0 +1,85 @@
+"""Small models that the fuzzer of models found: right next to ONNX Runtime, or refused by their node."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from flexcomp.errors import ModelError, UnsupportedModelError
+from flexcomp.frontend import load_model
+
+from .agreement import agree
+
+
+def graph(nodes, inputs, outputs, weights=None, opset=20):
+    """A model with inputs like these arrays; outputs are of any shape."""
+    return helper.make_model(
+        helper.make_graph(
+            nodes, "odd",
+            [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in inputs.items()],
+            [helper.make_tensor_value_info(n, kind, None) for n, kind in outputs.items()],
+            [numpy_helper.from_array(np.asarray(v), n) for n, v in (weights or {}).items()],
+        ),
+        opset_imports=[helper.make_opsetid("", opset)], ir_version=9,
+    )  # fmt: skip
+
+
+def node(kind, inputs, outputs, **attributes):
+    return helper.make_node(kind, inputs.split(), outputs.split(), name=f"{kind}_node", **attributes)
+
+
+def ramp(*shape, dtype="f4"):
+    return (np.arange(np.prod(shape)).reshape(shape) - 2).astype(dtype)
+
+
+FLOAT, UINT8 = TensorProto.FLOAT, TensorProto.UINT8
+RIGHT = {
+    "a split into one part": ([node("Split", "x", "y", num_outputs=1)], {"x": ramp(2, 3)}, {"y": FLOAT}, {}),
+    "parts that are not equal": ([node("Split", "x", "y z", num_outputs=2)], {"x": ramp(5)}, {"y": FLOAT, "z": FLOAT}, {}),
+    "a part without elements": (
+        [node("Split", "x s", "y z", axis=-1)], {"x": ramp(2, 3)}, {"y": FLOAT, "z": FLOAT}, {"s": np.array([0, 3])},
+    ),
+    "the sign of what has none": ([node("Sign", "x", "y")], {"x": np.array([0, 1, 255], "u1")}, {"y": UINT8}, {}),
+    "windows of which none fits": (
+        [node("MaxPool", "x", "y", ceil_mode=1, kernel_shape=[3, 3], strides=[2, 2])], {"x": ramp(2, 2, 1, 1)}, {"y": FLOAT}, {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_an_odd_model_is_right(case, tmp_path):
+    nodes, inputs, outputs, weights = RIGHT[case]
+    agree(graph(nodes, inputs, outputs, weights), tmp_path, **inputs)
+
+
+REFUSED = {
+    "a constant of 8 bits": (
+        [node("Cast", "w", "y", to=TensorProto.FLOAT8E4M3FN), node("Neg", "x", "z")], {"x": ramp(2)},
+        {"y": TensorProto.FLOAT8E4M3FN, "z": FLOAT}, {"w": ramp(2)}, "'y' holds float8e4m3fn",
+    ),
+    "integer weights without windows": (
+        [node("ConvInteger", "x w", "y", kernel_shape=[1])], {"x": ramp(4, 3, 1, dtype="i1")}, {"y": TensorProto.INT32},
+        {"w": np.ones(1, "u1")},
+        r"'ConvInteger_node' \(ConvInteger\): its inputs have 3 and 1 axes",
+    ),
+    "a window larger than an image": (
+        [node("Conv", "x w", "y", kernel_shape=[7])], {"x": ramp(1, 1, 4)}, {"y": FLOAT}, {"w": ramp(1, 1, 7)},
+        r"'Conv_node' \(Conv\): a result has \[1, 1, -2\] elements along its axes",
+    ),
+    "a flag that is neither": (
+        [node("Mod", "x x", "y", fmod=7)], {"x": ramp(3)}, {"y": FLOAT}, {}, r"\(Mod\): its attribute fmod is 7: make it 0 or 1",
+    ),
+    "axes that there are not": (
+        [node("GatherND", "x i", "y", batch_dims=-(2**31))], {"x": ramp(2, 2)}, {"y": FLOAT}, {"i": np.zeros((2, 1), "int64")},
+        r"\(GatherND\): batch_dims is -2147483648",
+    ),
+    "many times nothing": (
+        [node("Expand", "x s", "y")], {"x": ramp(1, 1, 1)}, {"y": FLOAT}, {"s": np.array([2**62, 0, 2**62])}, "Expand_node|'y'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_odd_model_is_refused_by_its_node(case):
+    nodes, inputs, outputs, weights, message = REFUSED[case]
+    with pytest.raises((ModelError, UnsupportedModelError), match=message):
+        load_model(graph(nodes, inputs, outputs, weights))
