@@ -13,6 +13,7 @@ import typer
 
 from flexcomp.errors import BudgetError, FlexcompError, InputError
 from flexcomp.files import require_writable
+from flexcomp.printable import printable
 from flexcomp.runtime import parse_budget
 
 if TYPE_CHECKING:
@@ -97,10 +98,10 @@ def _exit(words: str, code: int) -> typer.Exit:
 def _words(error: Exception | str) -> str:
     """One line; the system's errors without their numbers."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+        return printable(f"{os.fsdecode(error.filename)}: {error.strerror}")
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return " ".join(str(error).split())
+    return printable(" ".join(str(error).split()))
 
 
 def _is_text(name: str) -> bool:

@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from flexcomp import plan
 from flexcomp.device import CompileTarget, DeviceProfile
 from flexcomp.network import Network, Planning, layer_offers, used
+from flexcomp.printable import printable
 from flexcomp.program import (
     CODE_NBYTES,
     CUDA,
@@ -139,7 +140,7 @@ class Prepared:
     ) -> Program:
         network: Network = self.planning.network
         return Program(
-            model=self.name,
+            model=printable(self.name),
             target=str(self.target),
             features=() if self.target.gpu else self.target.features,
             threads=self.threads,

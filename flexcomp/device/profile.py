@@ -12,6 +12,7 @@ from types import MappingProxyType
 from flexcomp import plan
 from flexcomp.errors import InputError
 from flexcomp.files import replacing
+from flexcomp.json_text import parse
 from flexcomp.plan import SLICE_S, Storage
 from flexcomp.program import COPIED_NBYTES, CountArg, FirstArg, Layer, ValueArg, Weights
 
@@ -215,7 +216,7 @@ def kernel_key(layer: Layer) -> str:
 def load_profile(path: str | Path) -> DeviceProfile:
     """Read a profile written by `flexcomp profile`. Raises InputError, with the reason, for anything else."""
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = parse(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the device profile {path}: {error.strerror}") from None
     except ValueError as error:

@@ -10,6 +10,7 @@ from flexcomp.errors import ModelError
 
 PROTOBUF_LIMIT = 2**31  # bytes: larger models cannot be serialised, which ONNX's tools do
 _MOST_AXES = 64  # of any tensor
+_AXES = ("axis", "axes", "batch_axis", "batch_dims", "time_axis")  # attributes
 _REASON = re.compile(r"\(op_type:(\w+)(?:, node name: (.*?))?\): ")
 _FOREIGN = re.compile(r"\[(Shape|Type)InferenceError\]|Inference error\(s\):")
 
@@ -56,12 +57,14 @@ def require_consistent(model: onnx.ModelProto) -> None:
 
 
 def _require_axes(graph: onnx.GraphProto) -> None:
-    """Raise ModelError for counts of axes that ONNX's inference uses without a look: it reads other memory."""
+    """Raise ModelError for axes that no tensor has: ONNX's inference takes them without a look, and reads other memory."""
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.name == "batch_dims" and not 0 <= attribute.i <= _MOST_AXES:
+            least = 0 if attribute.name == "batch_dims" else -_MOST_AXES
+            if attribute.name in _AXES and not all(least <= axis <= _MOST_AXES for axis in (attribute.i, *attribute.ints)):
                 place = node.name or next((name for name in node.output if name), "")
-                raise ModelError(f"node {place!r} ({node.op_type}): batch_dims is {attribute.i}; there are not as many axes")
+                given = list(attribute.ints) or attribute.i
+                raise ModelError(f"node {place!r} ({node.op_type}): its {attribute.name} is {given}, and no tensor has that axis")
 
 
 def _placed(error: Exception) -> str | None:

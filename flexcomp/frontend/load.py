@@ -22,6 +22,7 @@ from flexcomp.frontend.relax_model import detach_weights
 from flexcomp.frontend.tensor_shapes import require_shapes
 from flexcomp.passes.ir import bindings, operator
 from flexcomp.passes.weights import weight_vars
+from flexcomp.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +70,8 @@ def load_model(
 def title_of(model: object) -> str:
     """What to call a model that is not read yet."""
     if isinstance(model, onnx.ModelProto):
-        return model.graph.name or "model"
-    return Path(model).name if isinstance(model, str | os.PathLike) else "model"
+        return printable(model.graph.name or "model")
+    return printable(Path(model).name) if isinstance(model, str | os.PathLike) else "model"
 
 
 def _say_what_is_slow(mod: tvm.IRModule) -> None:

@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 
 from flexcomp.errors import TuningError
+from flexcomp.json_text import parse as parse_json
 
 FORMAT = 1
 
@@ -56,8 +57,8 @@ _TEXTS = ("layer", "target", "kernel", "device", "flexcomp", "date")
 def parse(line: str) -> Record:
     """Read one line. Raises ValueError that says what is wrong with it."""
     try:
-        facts = json.loads(line)
-    except json.JSONDecodeError as error:
+        facts = parse_json(line)
+    except ValueError as error:
         raise ValueError(f"it is no JSON: {error}") from None
     if not isinstance(facts, dict):
         raise ValueError("it is no JSON object")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flexcomp.errors import ArtifactError
+from flexcomp.json_text import parse, real, whole
 from flexcomp.plan import PAGE
 
 from .program import Layer, Program, Rung, ValueArg
@@ -60,12 +61,12 @@ def read(program: Program) -> Choices | None:
     if KEY not in program.metadata:
         return None
     try:
-        facts = json.loads(program.metadata[KEY])
+        facts = parse(program.metadata[KEY])
         rows = [
-            tuple(Offer(str(name), float(us) * 1e-6, int(scratch), int(weights)) for name, us, scratch, weights in row)
+            tuple(Offer(str(name), real(us) * 1e-6, whole(scratch), whole(weights)) for name, us, scratch, weights in row)
             for row in facts["offers"]
         ]
-        layers = [int(index) for index in facts["layers"]]
+        layers = [whole(index) for index in facts["layers"]]
         if len(layers) != len(program.layers) or not all(-1 <= index < len(rows) for index in layers):
             raise ValueError("layers and offers do not match")
         return Choices(str(facts["by"]), tuple(rows[index] if index >= 0 else () for index in layers))

@@ -14,6 +14,8 @@ import json
 from collections.abc import Sequence
 
 from flexcomp.errors import ArtifactError
+from flexcomp.json_text import parse, whole
+from flexcomp.printable import printable
 
 from .program import Program
 
@@ -34,8 +36,8 @@ def read(program: Program) -> tuple[str | None, ...]:
     if KEY not in program.metadata:
         return (None,) * len(program.layers)
     try:
-        facts = json.loads(program.metadata[KEY])
-        names, layers = [str(name) for name in facts["names"]], [int(index) for index in facts["layers"]]
+        facts = parse(program.metadata[KEY])
+        names, layers = [printable(str(name)) for name in facts["names"]], [whole(index) for index in facts["layers"]]
         if len(layers) != len(program.layers) or not all(-1 <= index < len(names) for index in layers):
             raise ValueError("layers and nodes do not match")
         return tuple(names[index] if index >= 0 else None for index in layers)
@@ -45,4 +47,4 @@ def read(program: Program) -> tuple[str | None, ...]:
 
 def titled(layer: str, node: str | None) -> str:
     """What a layer is called in a sentence: conv2d.13 (node /features/conv1/Conv)."""
-    return f"{layer} (node {node})" if node else layer
+    return f"{layer} (node {printable(node)})" if node else layer

@@ -7,6 +7,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 
 from flexcomp import plan
+from flexcomp.json_text import parse, real
 
 from .program import Program, Rung
 
@@ -58,10 +59,12 @@ def to_metadata(prediction: Prediction) -> dict[str, str]:
 def from_program(program: Program) -> Prediction | None:
     """What `to_metadata` left in a program; None where there is nothing, or nothing that fits the program."""
     try:
-        fields = json.loads(program.metadata.get(_KEY, "null"))
-        layers = tuple(LayerTime(float(seconds), float(more)) for seconds, more in fields["layers"])
-        storage, prepare_s = plan.Storage(**fields["storage"]), float(fields.get("prepare_s", 0.0))
-    except (ValueError, TypeError, KeyError):
+        fields = parse(program.metadata.get(_KEY, "null"))
+        layers = tuple(LayerTime(real(seconds), real(more)) for seconds, more in fields["layers"])
+        storage, prepare_s = plan.Storage(**fields["storage"]), real(fields.get("prepare_s", 0.0))
+        for rate in asdict(storage).values():
+            real(rate)
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
     finite = all(0 <= time.seconds < math.inf and 0 <= time.slice_s < math.inf for time in layers) and 0 <= prepare_s < math.inf
     return Prediction(layers, storage, prepare_s) if finite and len(layers) == len(program.layers) else None

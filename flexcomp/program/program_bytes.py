@@ -35,7 +35,7 @@ Program, format 9. Everything is little-endian and unpadded; counts and indices 
     bound    = low:i64 high:i64                       element i lies in [low, high) of bound i modulo their number
     rung     = budget:u64 arena:u64 working:u64 predicted_s:f64 pinned:u64 streamed:u64 steps:u32 loads:u32 cold:u32
                nbytes:u64 crc:u32                 of its plan: how much each list holds, its bytes, and their CRC-32
-               pinned, streamed: bytes of weights that stay between inferences, and that each of them reads, for people
+               pinned, streamed: bytes of weights that stay between inferences, and that each of them reads, as its plan has it
     plan     = value_at:i64[len(values)] steps:list<step> loads:list<load> cold:list<cold>
     step     = layer:u32 first:u32 count:u32 need:u32 weights_at:i64 scratch_at:i64
     load     = source:u64 nbytes:u64 target:u64 after:u32 flags:u32 space:u32 prepared:list<prepared>      one or none
@@ -81,6 +81,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flexcomp.errors import ArtifactError
+from flexcomp.printable import printable
 
 from .digest import Checksum, WeightsDigest
 from .program import (
@@ -335,7 +336,7 @@ class _Reader:
         return TensorType(self.items(lambda: self.get("q")[0]), _DTYPE_NAMES[code, bits])
 
     def program(self, plans: bytes) -> tuple[Program, WeightsDigest]:
-        model, target = self.text(), self.text()
+        model, target = printable(self.text()), self.text()
         features = self.items(self.text)
         (threads,) = self.get("I")
         metadata = dict(self.items(lambda: (self.text(), self.text())))
@@ -349,13 +350,18 @@ class _Reader:
         states = self.items(self.state)
         layers = self.items(self.layer)
         of_plans = _Reader(plans, 0)
-        rungs = self.items(lambda: self.rung(len(values), of_plans))
+        said: list[tuple[int, int]] = []  # of each rung's weights
+        rungs = self.items(lambda: self.rung(len(values), of_plans, said))
         if left := self.left + of_plans.left:
             raise ArtifactError(f"the program is malformed: {left} bytes too many")
         program = Program(
             model, target, features, threads, values, inputs, outputs, layers, rungs, data_nbytes, metadata, states,
             *spaces,
         )  # fmt: skip
+        for rung, nbytes in zip(rungs, said, strict=True):
+            if _weights_nbytes(program, rung) != nbytes:
+                words = f"the plan for {rung.budget} bytes has other weights than it is said to"
+                raise ArtifactError(f"the program is malformed: {words}")
         return program, WeightsDigest(header_nbytes, header_crc, data_nbytes, checksums)
 
     def state(self) -> State:
@@ -364,6 +370,7 @@ class _Reader:
 
     def layer(self) -> Layer:
         name, op, kernel, implementation, description = (self.text() for _ in range(5))
+        name, op, implementation, description = map(printable, (name, op, implementation, description))
         flops, weights_at = self.get("QQ")
         args = self.items(self.arg)
         args, weights, scratch_nbytes = _laid_out(args, weights_at, self.items(self.preparation))
@@ -387,8 +394,9 @@ class _Reader:
             return (WeightArg if tag == _WEIGHT else ScratchArg)(0, self.type())
         return {_FIRST: FirstArg, _COUNT: CountArg}[tag]()
 
-    def rung(self, values: int, plans: _Reader) -> Rung:
-        budget, arena, working, predicted_s, _, _, *counts, nbytes, crc = self.get("QQQdQQIIIQI")
+    def rung(self, values: int, plans: _Reader, said: list[tuple[int, int]]) -> Rung:
+        budget, arena, working, predicted_s, pinned, streamed, *counts, nbytes, crc = self.get("QQQdQQIIIQI")
+        said.append((pinned, streamed))
         if not 0 <= predicted_s < math.inf:
             raise ArtifactError(f"the plan for {budget} bytes is predicted to take {predicted_s} s")
         if nbytes > plans.left:

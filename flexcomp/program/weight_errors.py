@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flexcomp.errors import ArtifactError
+from flexcomp.json_text import parse, real, whole
 
 from .program import Program
 
@@ -69,14 +70,14 @@ def read(program: Program) -> WeightErrors | None:
     if KEY not in program.metadata:
         return None
     try:
-        facts = json.loads(program.metadata[KEY])
+        facts = parse(program.metadata[KEY])
         layers = [None if one is None else _errors(one) for one in facts["layers"]]
         if len(layers) != len(program.layers):
             raise ValueError("layers and errors do not match")
-        nbytes, float32_nbytes = map(int, facts["bytes"])
-        narrowings = tuple(Narrowing(str(n), str(t), int(b), _number(e), bool(d)) for n, t, b, e, d in facts["narrowings"])
-        tried = tuple((int(size), _number(error)) for size, error in facts["tried"])
-        error, most = float(facts["error"]), float(facts["max_error"])
+        nbytes, float32_nbytes = map(whole, facts["bytes"])
+        narrowings = tuple(Narrowing(str(n), str(t), whole(b), _number(e), bool(d)) for n, t, b, e, d in facts["narrowings"])
+        tried = tuple((whole(size), _number(error)) for size, error in facts["tried"])
+        error, most = real(facts["error"]), real(facts["max_error"])
         return WeightErrors(error, most, nbytes, float32_nbytes, narrowings, tried, tuple(layers))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArtifactError(f"the record of the weights' errors is malformed: {error}") from None
@@ -87,7 +88,7 @@ def _errors(facts: dict) -> dict[str, float | None]:
 
 
 def _number(error: object) -> float | None:
-    return None if error is None else float(error)
+    return None if error is None else real(error)
 
 
 def _finite(error: float | None) -> float | None:

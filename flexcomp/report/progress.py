@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from flexcomp.printable import printable
+
 # Kernels differ a hundredfold: what is left is told by all that was done of a stage, not by the last seconds.
 _REMEMBERED_S = 3600.0
 
@@ -30,7 +32,7 @@ class BuildProgress:
     def __init__(
         self, title: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._title, self._clock = title, clock
+        self._title, self._clock = printable(title), clock
         self._console = console or Console(stderr=True)
         self._stage = ""
         self._stage_start = 0.0
@@ -46,7 +48,7 @@ class BuildProgress:
             speed_estimate_period=_REMEMBERED_S,
             disable=not self._console.is_terminal,
         )
-        self._task = self._bars.add_task(title, total=None)
+        self._task = self._bars.add_task(self._title, total=None)
 
     def __enter__(self) -> BuildProgress:
         self._bars.start()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 
 from flexcomp.errors import BudgetError
+from flexcomp.json_text import parse, whole
 from flexcomp.units import Units, enough, human_bytes
 
 _UNITS = {
@@ -102,8 +103,8 @@ def too_small(asked: int, smallest: int, minimum: str, units: Units) -> str:
 def set_by(minimum: str, units: Units, *, with_needs: bool = True) -> str:
     """", set by layer …", of what `note_minimum` wrote, with or without what that needs; empty where nothing is known."""
     try:
-        facts = json.loads(minimum)
-        parts = [f"{human_bytes(int(nbytes), units)} of {what}" for what, nbytes in facts["needs"].items() if nbytes]
+        facts = parse(minimum)
+        parts = [f"{human_bytes(whole(nbytes), units)} of {what}" for what, nbytes in facts["needs"].items() if nbytes]
         return f", set by layer {facts['layer']}" + (f": {', '.join(parts)}" if with_needs else "")
     except (ValueError, TypeError, KeyError, AttributeError):
         return ""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from flexcomp.errors import ArtifactError
+from flexcomp.json_text import parse, whole
 
 Span = tuple[int, int]
 
@@ -57,11 +57,11 @@ class DeviceRates:
 def parse_trace(text: str) -> Trace:
     """The trace that the runtime gives as JSON. Raises ArtifactError for anything else."""
     try:
-        fields = json.loads(text)
-        steps, loads = (tuple((int(begin), int(end)) for begin, end in fields[name]) for name in ("steps", "loads"))
-        prepares = tuple((int(begin), int(end)) for begin, end in fields.get("prepares", ()))  # new among them
+        fields = parse(text)
+        steps, loads = (tuple((whole(begin), whole(end)) for begin, end in fields[name]) for name in ("steps", "loads"))
+        prepares = tuple((whole(begin), whole(end)) for begin, end in fields.get("prepares", ()))  # new among them
         prepares = prepares if any(end for _, end in prepares) else ()
-        return Trace(int(fields["rung"]), int(fields["begin_ns"]), int(fields["end_ns"]), steps, loads, prepares=prepares)
+        return Trace(whole(fields["rung"]), whole(fields["begin_ns"]), whole(fields["end_ns"]), steps, loads, prepares=prepares)
     except (ValueError, TypeError, KeyError) as error:
         raise ArtifactError(f"this is not a trace of the runtime: {error!r}") from None
 

@@ -142,10 +142,29 @@ void Print(const std::string& text) {
     throw std::runtime_error(std::string("cannot print the report: ") + std::strerror(errno));
 }
 
+// A message may hold names from a library, which a terminal must not obey: control characters are escapes.
+std::string Printable(const std::string& text) {
+  std::string result;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const unsigned char next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
+    const bool wide = byte == 0xc2 && next >= 0x80 && next < 0xa0;  // U+0080 to U+009F
+    if (byte >= 0x20 && byte != 0x7f && !wide) {
+      result += text[i];
+      continue;
+    }
+    char escape[8];
+    std::snprintf(escape, sizeof escape, "\\x%02x", wide ? next : byte);
+    result += escape;
+    i += wide;
+  }
+  return result;
+}
+
 // One line on stderr, whatever the message.
 int Fail(std::string message, int code) {
   if (const size_t end = message.find('\n'); end != std::string::npos) message.resize(end);
-  std::fprintf(stderr, "error: %s\n", message.c_str());
+  std::fprintf(stderr, "error: %s\n", Printable(message).c_str());
   return code;
 }
 

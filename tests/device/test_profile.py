@@ -48,7 +48,7 @@ TARGET = "llvm -mcpu=x86-64-v4"  # the same plans on every machine
     [
         (lambda d: d.update(format="other"), "measure the device again"),
         (lambda d: d.update(flops_per_s=0), "flops_per_s = 0"),
-        (lambda d: d.update(storage_bytes_per_s=float("nan")), "storage_bytes_per_s = nan"),
+        (lambda d: d.update(storage_bytes_per_s=float("nan")), "NaN is no number"),
         (lambda d: d.update(memory_bytes_per_s="fast"), "memory_bytes_per_s = 'fast'"),
         (lambda d: d.update(colour=1), "'colour' that is not known"),
         (lambda d: d.pop("flops_per_s"), "lacks a field.*flops_per_s"),
@@ -75,6 +75,10 @@ def test_what_is_no_profile_is_refused(tmp_path):
     (tmp_path / "text").write_text("hello")
     with pytest.raises(InputError, match="is not JSON"):
         load_profile(tmp_path / "text")
+    for text, reason in (("[" * 10**5, "lie too deep"), ('{"flops_per_s": 1e999}', "1e999 is too large")):
+        (tmp_path / "text").write_text(text)
+        with pytest.raises(InputError, match=reason):
+            load_profile(tmp_path / "text")
 
 
 @pytest.fixture(scope="module")

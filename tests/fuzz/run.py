@@ -29,7 +29,7 @@ ARTIFACTS, PROPERTIES, MODELS = 0.2, 0.1, 0.35
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=120, help="for all of it, without compiling")
-    parser.add_argument("--only", choices=[*FUZZERS, "artifacts", "properties", "models"], help="give one of them all the seconds")
+    parser.add_argument("--only", choices=[*FUZZERS, "artifacts", "properties", "models"], help="give one of them all seconds")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="drawn and printed by default")
     args = parser.parse_args()
     shares = {name: share for name, (share, _) in FUZZERS.items()}

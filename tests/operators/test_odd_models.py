@@ -39,6 +39,13 @@ RIGHT = {
         [node("Split", "x s", "y z", axis=-1)], {"x": ramp(2, 3)}, {"y": FLOAT, "z": FLOAT}, {"s": np.array([0, 3])},
     ),
     "the sign of what has none": ([node("Sign", "x", "y")], {"x": np.array([0, 1, 255], "u1")}, {"y": UINT8}, {}),
+    "no updates": (
+        [node("ScatterND", "x i u", "y")], {"x": ramp(2, 3), "i": np.zeros((0, 1), "int64"), "u": ramp(0, 3)}, {"y": FLOAT}, {},
+    ),
+    "places that are fractions": (
+        [node("OneHot", "x d v", "y")], {"x": np.array([0.3, 1.9, -0.5, 2.0], "f4")}, {"y": FLOAT},
+        {"d": np.array(2, "f4"), "v": np.array([5.0, 7.0], "f4")},
+    ),
     "windows of which none fits": (
         [node("MaxPool", "x", "y", ceil_mode=1, kernel_shape=[3, 3], strides=[2, 2])], {"x": ramp(2, 2, 1, 1)}, {"y": FLOAT}, {},
     ),
@@ -70,7 +77,19 @@ REFUSED = {
     ),
     "axes that there are not": (
         [node("GatherND", "x i", "y", batch_dims=-(2**31))], {"x": ramp(2, 2)}, {"y": FLOAT}, {"i": np.zeros((2, 1), "int64")},
-        r"\(GatherND\): batch_dims is -2147483648",
+        r"\(GatherND\): its batch_dims is -2147483648",
+    ),
+    "a word that is none": (
+        [node("MaxPool", "x", "y", kernel_shape=[2], auto_pad="other")], {"x": ramp(1, 1, 4)}, {"y": FLOAT}, {},
+        r"\(MaxPool\): its auto_pad is 'other'",
+    ),
+    "scores of other boxes": (
+        [node("NonMaxSuppression", "x w m", "y")], {"x": ramp(3, 2, 4)}, {"y": TensorProto.INT64},
+        {"w": ramp(3, 1, 4), "m": np.array([2])}, r"its boxes \[3, 2, 4\] do not fit its scores \[3, 1, 4\]",
+    ),
+    "an axis beyond all": (
+        [node("LayerNormalization", "x s", "y", axis=2**63 - 1)], {"x": ramp(2, 2)}, {"y": FLOAT}, {"s": ramp(2)},
+        r"\(LayerNormalization\): its axis is 9223372036854775807",
     ),
     "many times nothing": (
         [node("Expand", "x s", "y")], {"x": ramp(1, 1, 1)}, {"y": FLOAT}, {"s": np.array([2**62, 0, 2**62])}, "Expand_node|'y'",

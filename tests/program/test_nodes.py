@@ -25,7 +25,8 @@ def test_the_record_is_read_as_it_was_written():
     assert nodes.read(two_layers()) == (None, None)  # libraries of before, and Relax modules
 
 
-@pytest.mark.parametrize("text", ["[]", '{"names": ["a"], "layers": [0]}', '{"names": ["a"], "layers": [0, 1]}', "{"])
+@pytest.mark.parametrize("text", ["[]", '{"names": ["a"], "layers": [0]}', '{"names": ["a"], "layers": [0, 1]}', "{", "[" * 10**5,
+                                  '{"names": ["a"], "layers": [0.0, 0]}', '{"names": ["a"], "layers": [true, 0]}'])  # fmt: skip
 def test_a_record_that_does_not_fit_is_refused(text):
     with pytest.raises(ArtifactError, match="ONNX nodes is malformed"):
         nodes.read(replace(two_layers(), metadata={nodes.KEY: text}))

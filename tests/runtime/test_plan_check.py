@@ -10,6 +10,8 @@ import tiny as builder
 import tvm_ffi
 
 from flexcomp import runtime_ext
+from flexcomp.errors import ArtifactError
+from flexcomp.program import program_bytes
 from flexcomp.program.program import (
     PAGE,
     Layer,
@@ -460,3 +462,22 @@ def test_programs_that_name_other_symbols_are_refused(tiny, opened, name):
     with pytest.raises(RuntimeError, match=r"that takes what layer (mul|mv0) gives it") as caught:
         opened(program)
     assert caught.value.__tvm_ffi_error__.kind == "ArtifactError"
+
+
+@pytest.mark.parametrize(("pinned", "streamed", "says"), [(64, 0, "to keep"), (0, 64, "to read")])
+def test_a_head_that_says_other_bytes_than_its_plan_is_refused(tiny, create, monkeypatch, pinned, streamed, says):
+    so = program_bytes._weights_nbytes
+
+    def said(program, rung):
+        is_first = rung.budget == program.rungs[0].budget
+        kept, read = so(program, rung)
+        return kept + pinned * is_first, read + streamed * is_first
+
+    monkeypatch.setattr(program_bytes, "_weights_nbytes", said)
+    blob = encode_program(tiny.program, tiny.digest)
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match=f"it is said {says}") as caught:
+        create(blob)
+    assert caught.value.__tvm_ffi_error__.kind == "ArtifactError"
+    with pytest.raises(ArtifactError, match="has other weights than it is said to"):
+        program_bytes.decode_program(blob)

@@ -9,8 +9,10 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from flexcomp.frontend.operators.node import Node, dtype_of, shape_of
+from flexcomp.frontend.operators.parameters import DECIDING
 
-_READS_SHAPES = ("Shape", "Size", "ConstantOfShape")
+_READS_SHAPES = ("Shape", "Size", "Resize")
+_SCATTERS = ("Scatter", "ScatterElements", "ScatterND")
 
 
 def without_elements(node: Node, result: relax.Expr) -> relax.Expr:
@@ -21,7 +23,10 @@ def without_elements(node: Node, result: relax.Expr) -> relax.Expr:
         return result
     if is_empty(result):
         return result if isinstance(result, GenericConst) else relax.const(np.zeros(shape_of(result), dtype_of(result)))
-    if node.inputs and is_empty(node.data) and node.kind not in _READS_SHAPES:
+    empty = [i for i, given in enumerate(node.inputs) if is_empty(given) and i not in DECIDING.get(node.kind, ())]
+    if empty and node.kind in _SCATTERS:
+        return node.data
+    if empty and node.kind not in _READS_SHAPES:
         raise node.refuse(f"it makes {list(shape_of(result))} of a tensor without elements: compute it outside of the network")
     return result
 

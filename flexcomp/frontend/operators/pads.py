@@ -9,11 +9,14 @@ from tvm.relax import op
 from flexcomp.frontend.operators.node import Converter, Node, is_float, shape_of
 
 _MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+_AUTOMATIC = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
 def resolve_auto_pad(node: Node) -> None:
     """Replace `auto_pad` by explicit `pads`: the importer pads by a separate operation, or wrongly."""
     mode, attrs = node.text("auto_pad", "NOTSET"), node.attrs
+    if mode not in _AUTOMATIC:
+        raise node.refuse(f"its auto_pad is {mode!r}: make it one of {', '.join(_AUTOMATIC)}")
     if node.kind not in ("Conv", "MaxPool", "AveragePool", "LpPool") or mode == "NOTSET":
         return
     size = node.shape[2:]

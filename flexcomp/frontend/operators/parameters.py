@@ -9,7 +9,7 @@ from flexcomp.frontend.operators.node import Node
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 # Operator → the inputs that decide shapes.
-_DECIDING: dict[str, tuple[int, ...]] = {
+DECIDING: dict[str, tuple[int, ...]] = {
     "AffineGrid": (1,),
     "CenterCropPad": (1,),
     "Col2Im": (1, 2),
@@ -46,7 +46,7 @@ def require_flags(node: Node) -> None:
 
 def require_parameters(node: Node) -> None:
     """Raise UnsupportedModelError for an input that decides the shape of a result and is computed from the network's inputs."""
-    for i in _DECIDING.get(node.kind, ()):
+    for i in DECIDING.get(node.kind, ()):
         given = node.input(i)
         if given is not None and node.value(i) is None:
             formal = onnx.defs.get_schema(node.kind, node.opset).inputs[i].name

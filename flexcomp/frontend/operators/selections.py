@@ -7,15 +7,14 @@ from onnx import helper
 from tvm import relax
 from tvm.relax import op
 
-from flexcomp.frontend.operators.node import Converter, Node, is_float
+from flexcomp.frontend.operators.node import Converter, Node
 
 
 def _one_hot(node: Node) -> relax.Expr:
     """Indices outside of [-depth, depth) choose nothing."""
     indices, values, rank = node.data, node.inputs[2], node.data.ty.ndim
     depth, axis = int(node.value(1).item()), node.attrs.get("axis", -1) % (rank + 1)
-    # A depth that the index type cannot hold must not wrap around; fractions choose nothing.
-    wide = "float64" if is_float(indices) else "int64"
+    wide = "int64"  # a depth that the index type cannot hold must not wrap around; fractions are cut off
     chosen = node.emit(op.astype(indices, wide))
     from_end = node.emit(op.add(chosen, relax.const(depth, wide)))
     chosen = node.emit(op.where(op.less(chosen, relax.const(0, wide)), from_end, chosen))

@@ -29,6 +29,8 @@ def _non_max_suppression(node: Node) -> relax.Expr:
         if known is None and node.input(i + 2) is not None:
             raise node.refuse(f"its {name} is computed: make it a constant of the model")
         settings.append(default if known is None else known.item())
+    if len(shape_of(scores)) != 3 or shape_of(boxes) != (shape_of(scores)[0], shape_of(scores)[2], 4):
+        raise node.refuse(f"its boxes {list(shape_of(boxes))} do not fit its scores {list(shape_of(scores))}")
     images, classes, count = shape_of(scores)
     most = min(max(int(settings[0]), 0), count)
     rows = node.declared[0] if node.declared and node.declared[0] is not None else images * classes * most

@@ -348,11 +348,29 @@ class PlanCheck {
   std::pmr::vector<Use> uses_;
 };
 
+// Bytes that a load leaves in the arena for the next inference.
+uint64_t Stays(const Load& load, const Program& program) {
+  if (load.kept || (load.pinned && !load.prepared)) return load.nbytes;
+  return load.pinned ? load.prepared->count * program.layers[load.prepared->layer].weights->block_nbytes : 0;
+}
+
+// What the head says, people and servers read; a plan is known to be right.
+void CheckHead(const RungHead& head, const Rung& rung, const Program& program) {
+  uint64_t pinned = 0, streamed = 0;
+  for (const Load& load : rung.loads) {
+    pinned += Stays(load, program);
+    if (!load.pinned && !load.kept) streamed += load.nbytes;
+  }
+  Require(head.pinned == pinned, rung, "it is said to keep ", head.pinned, " bytes of weights and keeps ", pinned);
+  Require(head.streamed == streamed, rung, "it is said to read ", head.streamed, " bytes in an inference and reads ", streamed);
+}
+
 }  // namespace
 
-void CheckPlan(const Rung& rung, const Program& program) {
+void CheckPlan(const RungHead& head, const Rung& rung, const Program& program) {
   std::pmr::memory_resource* const memory = std::pmr::get_default_resource();
   PlanCheck(rung, program, memory).Check();
+  CheckHead(head, rung, program);
   if (rung.cold.empty()) return;
   Rung first = RoomForFirst(program);
   PlanFirst(rung, program, first);
@@ -363,7 +381,7 @@ void CheckPlans(const Program& program) {
   for (const RungHead& head : program.rungs) {
     Rung rung;
     ReadPlan(head, program, rung);
-    CheckPlan(rung, program);
+    CheckPlan(head, rung, program);
   }
 }
 
@@ -387,6 +405,7 @@ void PlanChecker::Check(size_t rung) {
   };
   const Rung& plan = program_.Decode(rung);
   check(plan);
+  CheckHead(program_.rungs[rung], plan, program_);
   if (!plan.cold.empty()) {
     PlanFirst(plan, program_, first_);
     check(first_);

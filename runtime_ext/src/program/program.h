@@ -251,8 +251,8 @@ void PlanFirst(const Rung& rung, const Program& program, Rung& first) noexcept;
 Rung RoomForFirst(const Program& program);
 
 // Looks at what lies in the arena when, in the first inference, too; the indices of the program and the bounds of the arena are
-// known to be right. Throws ArtifactError.
-void CheckPlan(const Rung& rung, const Program& program);
+// known to be right. And whether the head says of it what is so. Throws ArtifactError.
+void CheckPlan(const RungHead& head, const Rung& rung, const Program& program);
 // Decodes, validates and looks at all plans, and keeps none. Throws ArtifactError.
 void CheckPlans(const Program& program);
 
