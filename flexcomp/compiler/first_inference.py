@@ -60,12 +60,13 @@ def cold_steps(planning: Planning, form: Form, planned: plan.Plan) -> tuple[Cold
 def _candidates(planning: Planning, form: Form, planned: plan.Plan) -> Iterator[_Candidate]:
     network, costs = planning.network, planning.costs
     alternatives = range(len(network.base.layers), len(network.base.layers) + len(network.alternatives))
+    shared = {number for _, number in planned.again}  # by steps that take the weights prepared
     for number, segment in enumerate(planned.segments):
         step = planned.steps[segment.step]
         index = form.layers[step.layer]
         layer = network.layers[index]
         whole = segment.count == 1 and layer.weights is not None and step.count == layer.weights.blocks
-        if not (segment.pinned and whole and index in alternatives and layer.weights.preparation):
+        if not (segment.pinned and whole and index in alternatives and layer.weights.preparation and number not in shared):
             continue
         own = network.base_of(index)
         place = _place(layer, network.layers[own], segment.address, form.piece)

@@ -123,8 +123,11 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
     loads: list[Load] = []
     complete = [0]  # loads, by segments
     made = 0  # pieces that are prepared
-    for segment in planned.segments:
-        for index in range(segment.step, segment.step + segment.count):
+    again: dict[int, list[int]] = {}  # steps, by the segment that brought their weights for others
+    for index, number in planned.again:
+        again.setdefault(number, []).append(index)
+    for number, segment in enumerate(planned.segments):
+        for index in (*range(segment.step, segment.step + segment.count), *again.get(number, ())):
             step = planned.steps[index]
             weights = problem.layers[step.layer].weights
             if weights is not None:

@@ -16,7 +16,7 @@ from .in_place import lives_of_places, shared_places
 from .lowered import operand_bytes
 from .variants import Choice, Network
 
-# Bytes between the weights of two layers in the file of prepared weights that plans are made for.
+# Bytes between different weights in the file of prepared weights that plans are made for.
 _APART = 2**36
 
 
@@ -29,6 +29,7 @@ class Costs:
     storage: plan.Storage
     prepare_s: float = 0.0  # that a core takes for a byte of prepared weights
     fresh_s: float = 0.0  # and for a byte of memory, to make it exist
+    made_as: tuple[int, ...] = ()  # per layer the first whose weights are prepared alike; itself where none are before it
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def costs_of(network: Network, profile: DeviceProfile, threads: int) -> Costs:
     storage = replace(profile.storage, crowded=profile.crowded(threads))
     fetched = (fetch_seconds(layer, storage) for layer in network.layers)
     seconds = (time + fetch for time, fetch in zip(layer_seconds(network, profile, threads), fetched, strict=True))
-    return Costs(tuple(seconds), slices, storage, profile.prepare_s, profile.fresh_s)
+    return Costs(tuple(seconds), slices, storage, profile.prepare_s, profile.fresh_s, network.made_as)
 
 
 def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> list[float]:
@@ -138,7 +139,7 @@ def planned_layer(layer: Layer, index: int, costs: Costs) -> plan.Layer:
     if weights and weights.preparation:
         packed = replace(
             packed,
-            offset=_APART * (index + 1),
+            offset=_APART * (costs.made_as[index] + 1),
             read=weights.stored_nbytes / weights.nbytes,
             prepare_s=costs.prepare_s,
             stored=preparing.stored_of(layer),

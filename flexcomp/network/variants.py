@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 
 from tvm import tirx
+from tvm_ffi import structural_equal
 
 from flexcomp.passes.attributes import with_scratch
 from flexcomp.program import Array, Layer, Value, Weights, nodes
@@ -123,6 +124,25 @@ class Network:
             if band.instead_of is not None:
                 result.setdefault(first + band.instead_of, []).append(index)
         return result
+
+    @property
+    def made_as(self) -> tuple[int, ...]:
+        """Per layer the first one whose weights an equal kernel prepares of the same stored bytes; itself if there is none."""
+        first: dict[tuple, list[int]] = {}
+        result = []
+        for index, layer in enumerate(self.layers):
+            weights = layer.weights
+            if weights is None or weights.preparation is None:
+                result.append(index)
+                continue
+            made, blocks = weights.preparation, (weights.blocks, weights.block_nbytes, layer.panel.type)
+            alike = first.setdefault((weights.offset, made.stored, made.channels, *blocks), [])
+            kernel = self.kernels[made.kernel]
+            same = (one for one in alike if structural_equal(self.kernels[self.layers[one].weights.preparation.kernel], kernel))
+            result.append(next(same, index))
+            if result[-1] == index:
+                alike.append(index)
+        return tuple(result)
 
     def kernels_of(self, layers: Iterable[Layer]) -> dict[str, tirx.PrimFunc | BandKernel]:
         """The kernels that layers call, and those that prepare their weights, by symbol."""

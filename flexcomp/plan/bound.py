@@ -16,15 +16,18 @@ from .problem import Layer, Problem, Storage
 
 @lru_cache(maxsize=256)
 def _amounts(problem: Problem) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Per layer the bytes of live tensors, the seconds, and bytes that are read in the time in which its weights are loaded."""
+    """Per layer the bytes of live tensors, the seconds, and bytes that are read in the time in which its weights are loaded.
+
+    Of weights that several layers have each has a part: whichever of them are behind a cut, these are read once at most.
+    """
     seconds = np.array([layer.seconds for layer in problem.layers])
-    nbytes = [cost * layer.weights.nbytes if layer.weights else 0 for layer, cost in _priced(problem)]
+    nbytes = [cost * layer.weights.nbytes / readers if layer.weights else 0 for layer, cost, readers in _priced(problem)]
     nbytes = np.array(nbytes, dtype=float)
     return live_bytes(problem), seconds, nbytes
 
 
-def _priced(problem: Problem) -> Iterator[tuple[Layer, float]]:
-    return zip(problem.layers, problem.load_costs, strict=True)
+def _priced(problem: Problem) -> Iterator[tuple[Layer, float, int]]:
+    return zip(problem.layers, problem.load_costs, problem.readers, strict=True)
 
 
 def latency_bound(problem: Problem, budget: int) -> float:
@@ -56,9 +59,9 @@ def on_demand_bound(problem: Problem) -> float:
 @lru_cache(maxsize=256)
 def _unpinned(problem: Problem) -> tuple[float, float, float]:
     storage = problem.storage.in_cache  # all loads may be
-    weights = [cost * layer.weights.nbytes for layer, cost in _priced(problem) if layer.weights]
-    reading, computing = sum(weights) / storage.bandwidth, sum(layer.seconds for layer in problem.layers)
-    asking = len(weights) * storage.overhead_s
+    weights = [(cost * layer.weights.nbytes / readers, 1 / readers) for layer, cost, readers in _priced(problem) if layer.weights]
+    reading, computing = sum(part for part, _ in weights) / storage.bandwidth, sum(layer.seconds for layer in problem.layers)
+    asking = sum(loads for _, loads in weights) * storage.overhead_s
     in_turn = asking + reading / storage.together + computing
     bounds = storage.least_seconds(reading, computing), storage.least_seconds(reading + asking, computing), in_turn
     return tuple(bound * (1 - 1e-9) for bound in bounds)

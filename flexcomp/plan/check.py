@@ -3,10 +3,12 @@
 What is live when, in steps: a tensor from the first step of the layer that writes it to the last step
 of its last layer; scratch during its step; a segment from the moment its load may start (as soon as
 `after` steps are computed, so during step `after` already) to the end of its last step; a pinned segment
-always; a segment that is loaded ahead from then on to the end of the inference, and from the start of
+always; where later layers have the same weights, steps of theirs may use it again, and it ends with the last of them;
+a segment that is loaded ahead from then on to the end of the inference, and from the start of
 the next to the end of its last step. Between two inferences, at the time behind the last step, the outputs are
 still to be read. Two things that are live at the same time must not share a byte. What stays from one inference to the next,
-state, pinned segments and kept stored weights, lies behind the border of the working range, all else before it.
+state, pinned segments and kept stored weights, lies behind the border of the working range, all else before it. Stored
+weights that two segments are prepared from are kept once, if both are made of the same pages.
 
 Several values may be declared to be one tensor. Then each must be over before the next one begins; or the layer that writes
 the next one reads the one before for the last time, and is known to read every element just before it writes it.
@@ -69,6 +71,8 @@ def _shape(problem: Problem, plan: Plan) -> list[str]:
                 reasons.append(f"load {index} is for step {step}, which does not exist")
         if segment.count < 1:
             reasons.append(f"load {index} is for {segment.count} steps")
+    if any(not (0 <= step < len(plan.steps) and 0 <= load < len(plan.segments)) for step, load in plan.again):
+        reasons.append("a step or a load that does not exist is used again")
     for index, need in enumerate(plan.need):
         if not 0 <= need <= len(plan.segments):
             reasons.append(f"step {index} needs {need} loads of {len(plan.segments)}")
@@ -90,6 +94,7 @@ def _segments(problem: Problem, plan: Plan) -> list[str]:
     """One segment per step with weights, aligned, covering the step's bytes, complete before the step."""
     reasons = []
     load_of: dict[int, int] = {}
+    ends = _ends(plan)
     ahead_ends = False
     for index, segment in enumerate(plan.segments):
         wanted = []
@@ -124,10 +129,15 @@ def _segments(problem: Problem, plan: Plan) -> list[str]:
         if segment.nbytes >= spanned + 2 * PAGE:
             reasons.append(f"load {index}: {segment.nbytes} B for {spanned} B of weights")
         if segment.ahead:
-            reasons += _ahead(plan, index, ahead_ends)
+            reasons += _ahead(plan, index, ahead_ends, ends[index])
         elif not 0 <= segment.after <= segment.step:
             reasons.append(f"load {index} starts after {segment.after} steps, but step {segment.step} waits for it")
         ahead_ends |= not (segment.ahead or segment.pinned)
+    for number, load in plan.again:
+        reasons += _again(problem, plan, number, load)
+        if number in load_of:
+            reasons.append(f"step {number} is loaded by load {load_of[number]}, and uses load {load} again")
+        load_of[number] = load
     for index, step in enumerate(plan.steps):
         if problem.layers[step.layer].weights is None:
             continue
@@ -135,6 +145,33 @@ def _segments(problem: Problem, plan: Plan) -> list[str]:
             reasons.append(f"step {index} has weights that are never loaded")
         elif load_of[index] >= plan.need[index]:
             reasons.append(f"step {index} needs {plan.need[index]} loads, but its weights are load {load_of[index]}")
+    return reasons
+
+
+def _ends(plan: Plan) -> list[int]:
+    """Per load the step behind the last that uses it."""
+    again = [0] * len(plan.segments)
+    for number, load in plan.again:
+        again[load] = max(again[load], number + 1)
+    return [max(segment.step + segment.count, end) for segment, end in zip(plan.segments, again, strict=True)]
+
+
+def _again(problem: Problem, plan: Plan, number: int, load: int) -> list[str]:
+    """What is wrong with a step that uses what a load brought for the same weights of another layer."""
+    segment, step = plan.segments[load], plan.steps[number]
+    weights = problem.layers[step.layer].weights
+    if weights is None:
+        return [f"step {number} uses load {load} again, but has no weights"]
+    reasons = []
+    if problem.layers[plan.steps[segment.step].layer].weights != weights and weights.prepare_s:
+        reasons.append(f"step {number} uses load {load} again, which prepares other weights")
+    begin = weights.offset + step.first * weights.block_nbytes
+    end = begin + step.count * weights.block_nbytes
+    if not (segment.source <= begin and end <= segment.source + segment.nbytes):
+        covered = f"[{segment.source}, {segment.source + segment.nbytes})"
+        reasons.append(f"load {load} covers {covered}, but step {number}, which uses it again, needs [{begin}, {end})")
+    if number < segment.step:
+        reasons.append(f"step {number} uses load {load} again, which is for step {segment.step}")
     return reasons
 
 
@@ -153,15 +190,15 @@ def _kept(problem: Problem, plan: Plan, index: int) -> list[str]:
     return reasons
 
 
-def _ahead(plan: Plan, index: int, late: bool) -> list[str]:
-    """What is wrong with a load that starts in the inference before; `late`: behind one that does not."""
+def _ahead(plan: Plan, index: int, late: bool, end: int) -> list[str]:
+    """What is wrong with a load that starts in the inference before, used up to `end`; `late`: behind one that does not."""
     segment = plan.segments[index]
     reasons = []
     if segment.pinned:
         reasons.append(f"load {index} is pinned and loaded ahead")
     if late:
         reasons.append(f"load {index} is loaded ahead, but not the load before it")
-    if not segment.step + segment.count <= segment.after <= len(plan.steps):
+    if not end <= segment.after <= len(plan.steps):
         reasons.append(f"load {index} starts after {segment.after} steps of the inference before, which use its place")
     return reasons
 
@@ -223,13 +260,15 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
             add(f"scratch of step {index}", index, index + 1, address, scratch)
         elif address != -1:
             reasons.append(f"step {index} has no scratch, but a place for it at {address}")
-    for index, segment in enumerate(plan.segments):
+    kept: set[tuple[int, int, int]] = set()
+    for index, (segment, end) in enumerate(zip(plan.segments, _ends(plan), strict=True)):
         name, between = f"load {index} (for step {segment.step})", len(plan.steps) + 1
         weights = problem.layers[plan.steps[segment.step].layer].weights
         if segment.kept_at >= 0 and weights and weights.stored:
-            stored = plan.kept(problem, segment)[1]
-            add(f"what load {index} is prepared from", 0, between, segment.kept_at, stored, stays=True)
-        end = segment.step + segment.count
+            source, stored = plan.kept(problem, segment)
+            if (segment.kept_at, source, stored) not in kept:
+                add(f"what load {index} is prepared from", 0, between, segment.kept_at, stored, stays=True)
+            kept.add((segment.kept_at, source, stored))
         if segment.pinned or segment.ahead:
             add(name, 0, between if segment.pinned else end, segment.address, segment.nbytes, stays=segment.pinned)
             if segment.ahead and not segment.pinned:

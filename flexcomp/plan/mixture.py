@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,13 +34,15 @@ class Mixture:
         self._seconds, self._nbytes, self._needs = np.zeros(shape), np.zeros(shape), np.full(shape, np.inf)
         costs = [problem.storage.load_cost(layer.weights) for layers in options for layer in layers if layer.weights]
         self._dearest = max(1.0, *costs) if costs else 1.0
+        readers = Counter(weights for layers in options for weights in {layer.weights for layer in layers})  # at most
         for row, layers in enumerate(options):
             for column, layer in enumerate(layers):
                 need = -(-(self._live[row] + layer.scratch + finest_segment(layer)) // PAGE) * PAGE
                 self._needs[row, column] = need if column else 0
                 self._seconds[row, column] = layer.seconds
                 weights = layer.weights
-                self._nbytes[row, column] = problem.storage.load_cost(weights) * weights.nbytes if weights else 0
+                nbytes = problem.storage.load_cost(weights) * weights.nbytes if weights else 0
+                self._nbytes[row, column] = nbytes / readers[weights] if weights else 0
 
     def best(self, budget: int, limit: int | None = None) -> list[int]:
         """Per layer the index of one of its options, for the smallest latency bound under `budget` bytes.

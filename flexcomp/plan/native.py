@@ -53,7 +53,7 @@ class _Choice(ctypes.Structure):
 class Result(ctypes.Structure):
     """Of a plan: seconds, bytes to load, and of memory, steps before pinned neighbours were merged; and how many rows it has."""
 
-    _fields_ = (("latency", c_double), *((name, c_int64) for name in ("nbytes", "arena", "effort", "steps", "segments")))
+    _fields_ = (("latency", c_double), *((name, c_int64) for name in ("nbytes", "arena", "effort", "steps", "segments", "again")))
 
 
 class _Waits(ctypes.Structure):
@@ -83,7 +83,7 @@ def _library() -> ctypes.CDLL:
         ("Free", None, c_void_p),
         ("AddLayout", c_int32, c_void_p, c_void_p, c_void_p, c_int64),
         ("Try", c_int32, c_void_p, c_int64, POINTER(_Choice), c_double, POINTER(Result)),
-        ("Plan", None, c_void_p, c_void_p, c_void_p, c_void_p),
+        ("Plan", None, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         ("Latency", c_int32, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_double), POINTER(_Waits)),
         ("Cuts", None, c_int64, c_void_p, c_void_p, c_void_p, POINTER(_CutRates), c_void_p),
         ("Mix", c_int32, c_int64, c_int64, *[c_void_p] * 4, POINTER(_CutRates), POINTER(_Descent), c_int64, c_void_p, c_void_p),
@@ -135,13 +135,15 @@ class NativeProblem:
         assert code != _STUCK, "a plan of the search waits for itself"
         return None if code == _UNPLACEABLE else result
 
-    def plan(self, layout: int, *choice: int) -> tuple[Result, tuple[Step, ...], tuple[Segment, ...], tuple[int, ...]]:
-        """As `attempt`, with the steps, segments and needs of a plan that can be made."""
+    def plan(
+        self, layout: int, *choice: int
+    ) -> tuple[Result, tuple[Step, ...], tuple[Segment, ...], tuple[int, ...], tuple[tuple[int, int], ...]]:
+        """As `attempt`, with the steps, segments, needs and repeated uses of a plan that can be made."""
         result = self.attempt(layout, inf, *choice)
         assert result is not None
         steps, need = array("q", bytes(24 * result.steps)), array("q", bytes(8 * result.steps))
-        segments = array("q", bytes(72 * result.segments))
-        _library().FlexcompPlannerPlan(self._handle, _address(steps), _address(segments), _address(need))
+        segments, again = array("q", bytes(72 * result.segments)), array("q", bytes(16 * result.again))
+        _library().FlexcompPlannerPlan(self._handle, *map(_address, (steps, segments, need, again)))
         return (
             result,
             tuple(Step(*row) for row in _rows(steps, 3)),
@@ -150,6 +152,7 @@ class NativeProblem:
                 for step, source, nbytes, address, after, pinned, count, ahead, kept_at in _rows(segments, 9)
             ),
             tuple(need),
+            tuple(_rows(again, 2)),
         )
 
     def latency(self, plan: Plan) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -230,6 +231,17 @@ class Problem:
         return tuple(self.storage.load_cost(layer.weights) if layer.weights else 1.0 for layer in self.layers)
 
     @cached_property
+    def readers(self) -> tuple[int, ...]:
+        """Per layer how many layers have its weights: the same bytes, in the same blocks; 1 without weights."""
+        count = Counter(layer.weights for layer in self.layers)
+        return tuple(count[layer.weights] if layer.weights else 1 for layer in self.layers)
+
+    @cached_property
+    def shares(self) -> bool:
+        """Whether some layers have the same weights."""
+        return any(count > 1 for count in self.readers)
+
+    @cached_property
     def keeps(self) -> bool:
         """Whether some layer's weights can be prepared from fewer stored bytes, which may stay in the arena."""
         return any(layer.weights and layer.weights.stored and layer.weights.read < 1 for layer in self.layers)
@@ -266,7 +278,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Segment:
-    """The load of the weights of one step, or of a few in a row: file and arena range, outward-aligned to pages."""
+    """The load of the weights of one step, or of a few in a row: file and arena range, outward-aligned to pages.
+
+    Later steps may use it again (`Plan.again`).
+    """
 
     step: int  # the first that it is for
     source: int  # bytes in the data section; multiple of 4096
@@ -303,6 +318,8 @@ class Plan:
     scratch_at: tuple[int, ...]  # one address per step; -1 without scratch
     segments: tuple[Segment, ...]  # in load order
     need: tuple[int, ...]  # per step: loads (from the start of `segments`) that must be complete
+    # (step, load) of steps whose weights an earlier load has brought for another layer that has the same; steps ascend
+    again: tuple[tuple[int, int], ...] = ()
     # how the strategy came to it: where it may begin for another budget, if it says so
     origin: object = field(default=None, compare=False, repr=False)
 
@@ -316,6 +333,14 @@ class Plan:
         """Bytes loaded from the file for every inference but the first, which also loads those that stay."""
         return sum(segment.nbytes for segment in self.segments if not segment.pinned and segment.kept_at < 0)
 
+    @property
+    def ends(self) -> list[int]:
+        """Per load the step behind the last that uses it."""
+        ends = [segment.step + segment.count for segment in self.segments]
+        for step, load in self.again:
+            ends[load] = max(ends[load], step + 1)
+        return ends
+
     def kept(self, problem: Problem, segment: Segment) -> tuple[int, int]:
         """(source, nbytes) of the pages of the data section that a segment with a `kept_at` is prepared from."""
         steps = self.steps[segment.step : segment.step + segment.count]
@@ -326,10 +351,12 @@ class Plan:
     def staying(self, problem: Problem) -> Iterator[tuple[int, int]]:
         """(address, nbytes) of what stays in the arena between inferences, in whole pages."""
         yield from ((at, tensor.nbytes) for at, tensor in zip(self.tensor_at, problem.tensors, strict=True) if tensor.stays)
+        stored: set[int] = set()  # what is kept of weights that several layers have is kept once
         for segment in self.segments:
             if segment.pinned:
                 yield segment.address, segment.nbytes
-            elif segment.kept_at >= 0:
+            elif segment.kept_at >= 0 and segment.kept_at not in stored:
+                stored.add(segment.kept_at)
                 yield segment.kept_at, self.kept(problem, segment)[1]
 
     def worked_nbytes(self, problem: Problem) -> int:

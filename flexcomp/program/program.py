@@ -360,7 +360,8 @@ class Program:
 
     def pinned_nbytes(self, rung: Rung) -> int:
         """Bytes of weights that stay in the arena between inferences."""
-        return sum(map(self.stays_nbytes, rung.loads))
+        kept = {(load.target, load.source): load for load in rung.loads if load.kept}  # once, whoever prepares it
+        return sum(map(self.stays_nbytes, (*kept.values(), *(load for load in rung.loads if not load.kept))))
 
     def streamed_nbytes(self, rung: Rung) -> int:
         """Bytes of weights that every inference reads."""

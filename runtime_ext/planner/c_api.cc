@@ -21,7 +21,7 @@ enum : int32_t { kFine, kUnplaceable, kStuck, kOutOfMemory };
 struct Result {
   double latency;
   int64_t nbytes, arena, effort;  // bytes read in the steady state, bytes of memory, steps
-  int64_t steps, segments;        // rows
+  int64_t steps, segments, again;  // rows
 };
 
 // A problem with the layouts that it is planned in, and the plan that was made last.
@@ -64,7 +64,10 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerNew(int64_t layers, const double* times,
       const int64_t* row = weights + 8 * layer;
       const Weights own{row[0], row[1], row[2]};
       const Stored stored{row[3], row[4], row[5], row[6], row[7]};
-      made->problem.layers.push_back({time[0], time[1], time[2], time[3], own, stored, FinestSegment(own)});
+      size_t twin = 0;
+      while (twin < made->problem.layers.size() && !(own.blocks && made->problem.layers[twin].weights == own)) ++twin;
+      made->problem.shares |= static_cast<int64_t>(twin) < layer;
+      made->problem.layers.push_back({time[0], time[1], time[2], time[3], own, stored, FinestSegment(own), twin});
     }
     *search = made.release();
     return kFine;
@@ -89,23 +92,26 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerTry(Search* search, int64_t layout, cons
     const Made how = search->making.Make(layout, search->layouts[layout], *choice, limit, &made);
     if (how == Made::kUnplaceable) return kUnplaceable;
     if (how == Made::kHopeless) {
-      *result = {made.least, made.nbytes, 0, made.effort, 0, 0};
+      *result = {made.least, made.nbytes, 0, made.effort, 0, 0, 0};
       return kFine;
     }
     double latency = 0;
     Waits waits;
     if (!Simulate(search->problem, made.plan, &latency, &waits)) return kStuck;
     *result = {latency, made.nbytes, made.arena, made.effort,
-               static_cast<int64_t>(made.plan.steps.size()), static_cast<int64_t>(made.plan.segments.size())};
+               static_cast<int64_t>(made.plan.steps.size()), static_cast<int64_t>(made.plan.segments.size()),
+               static_cast<int64_t>(made.plan.again.size())};
     return kFine;
   });
 }
 
 // The rows of the plan that was made last.
-FLEXCOMP_PLANNER void FlexcompPlannerPlan(const Search* search, int64_t* steps, int64_t* segments, int64_t* need) {
+FLEXCOMP_PLANNER void FlexcompPlannerPlan(const Search* search, int64_t* steps, int64_t* segments, int64_t* need,
+                                           int64_t* again) {
   Copy(search->candidate.plan.steps, steps);
   Copy(search->candidate.plan.segments, segments);
   Copy(search->candidate.plan.need, need);
+  Copy(search->candidate.plan.again, again);
 }
 
 // The latency of any plan, of rows of steps and of segments.

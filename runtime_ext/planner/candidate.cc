@@ -1,6 +1,7 @@
 #include "candidate.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "pieces.h"
@@ -21,6 +22,11 @@ Stays StaysOf(const Problem& problem, const std::vector<Step>& steps, const std:
   std::vector<Piece> pieces;
   PiecesOf(problem, steps, &pieces);
   std::vector<int64_t> stored(steps.size()), more(steps.size());
+  for (size_t step = 0; step < steps.size(); ++step) task.owner.push_back(step);
+  if (problem.shares) {
+    const std::vector<size_t> alike = FirstAlike(pieces, std::vector<char>(steps.size()));
+    for (size_t at = 0; at < pieces.size(); ++at) task.owner[pieces[at].step] = static_cast<size_t>(pieces[alike[at]].step);
+  }
   for (const Piece& piece : pieces) {
     const int64_t count = piece.pages();
     const auto pages = static_cast<double>(count);
@@ -46,17 +52,22 @@ Stays StaysOf(const Problem& problem, const std::vector<Step>& steps, const std:
   bool any = false;
   for (size_t step = 0; step < steps.size(); ++step) {
     rest -= stays.pinned[step] ? task.pages[step] : 0;
-    const bool may = stays.pinned[step] && stored[step];
+    const bool may = stays.pinned[task.owner[step]] && stored[step];
     task.pages[step] = may ? more[step] : 0;
     task.costs[step] = may ? task.kept[step] : 0.0;
     task.kept[step] = 0.0;
     any |= may;
   }
-  if (!any) return stays;
-  task.capacity = rest;
-  const std::vector<char> prepared = ChoosePins(choice.pins, task);
+  std::vector<char> prepared(steps.size());
+  if (any) {
+    task.capacity = rest;
+    prepared = ChoosePins(choice.pins, task);
+  }
+  const std::vector<char> owners = stays.pinned;
   for (size_t step = 0; step < steps.size(); ++step) {
-    if (!stays.pinned[step] || !stored[step] || prepared[step]) continue;
+    const size_t owner = task.owner[step];
+    stays.pinned[step] = owners[owner];
+    if (!owners[owner] || !stored[step] || prepared[owner]) continue;
     stays.pinned[step] = 0;
     stays.kept[step] = stored[step];
   }
@@ -87,16 +98,23 @@ void Assemble(const Problem& problem, const Layout& layout, const std::vector<Pi
               const std::vector<char>& pinned, const std::vector<int64_t>& kept_at, Candidate* candidate) {
   Plan& plan = candidate->plan;
   plan.segments.clear();
+  plan.again.clear();
   plan.need.assign(plan.steps.size(), 0);
+  std::vector<int64_t> loads;  // by piece
   int64_t top = layout.top();
   for (size_t index = 0; index < pieces.size(); ++index) {
     const Piece& piece = pieces[index];
     const Place& place = places[index];
     const int64_t address = place.first * kPage;
-    plan.segments.push_back({piece.step, piece.source, piece.nbytes, address, place.after, pinned[piece.step],
-                             piece.end - piece.step, place.ahead, kept_at[piece.step]});
+    loads.push_back(place.again < 0 ? static_cast<int64_t>(plan.segments.size()) : loads[place.again]);
+    if (place.again < 0) {
+      plan.segments.push_back({piece.step, piece.source, piece.nbytes, address, place.after, pinned[piece.step],
+                               piece.end - piece.step, place.ahead, kept_at[piece.step]});
+    }
     for (int64_t step = piece.step; step < piece.end; ++step) {
-      if (problem.layers[plan.steps[step].layer].weighted()) plan.need[step] = static_cast<int64_t>(index) + 1;
+      if (!problem.layers[plan.steps[step].layer].weighted()) continue;
+      plan.need[step] = loads.back() + 1;
+      if (place.again >= 0) plan.again.push_back({step, loads.back()});
     }
     top = std::max(top, address + piece.nbytes);
   }
@@ -143,6 +161,14 @@ const Making::Sliced& Making::SlicedFor(int64_t number, const Layout& layout, co
     const int64_t wanted = std::min(room[layer], most) / choice.in_flight;
     sliced.limits[layer] = std::min(room[layer], std::max(problem_.layers[layer].finest, wanted));
   }
+  if (problem_.shares) {  // what is cut alike can be shared
+    std::vector<int64_t>& limits = sliced.limits;
+    for (size_t layer = 0; layer < layers; ++layer) {
+      int64_t& least = limits[problem_.layers[layer].twin];
+      least = std::min(least, limits[layer]);
+    }
+    for (size_t layer = 0; layer < layers; ++layer) limits[layer] = limits[problem_.layers[layer].twin];
+  }
   sliced.fits = SliceToRoom(problem_, sliced.limits, &sliced.steps);
   if (sliced.fits) {
     sliced.effort = static_cast<int64_t>(sliced.steps.size());
@@ -172,15 +198,25 @@ Made Making::Make(int64_t number, const Layout& layout, const Choice& choice, do
     for (size_t step = 0; step < apart.size(); ++step) apart[step] |= kept[step] > 0;
     Join(steps, sliced.limits, choice.joined, apart, &pieces);
   }
+  // What several steps have stays once.
+  std::vector<size_t> alike(pieces.size());
+  std::iota(alike.begin(), alike.end(), size_t{0});
+  if (problem_.shares) alike = FirstAlike(pieces, pinned);
   int64_t top = choice.arena;
-  for (const Piece& piece : pieces) {
-    top -= pinned[piece.step] ? piece.pages() : kept[piece.step];
-    if (!pinned[piece.step]) streamed.push_back(piece);
+  std::vector<Piece> once;  // of what is streamed, at least
+  std::vector<size_t> streamed_at;
+  for (size_t at = 0; at < pieces.size(); ++at) {
+    const Piece& piece = pieces[at];
+    if (alike[at] == at) top -= pinned[piece.step] ? piece.pages() : kept[piece.step];
+    if (pinned[piece.step]) continue;
+    streamed.push_back(piece);
+    streamed_at.push_back(at);
+    if (alike[at] == at) once.push_back(piece);
   }
 
-  candidate->least = LeastSeconds(problem_, steps, streamed, kept);
+  candidate->least = LeastSeconds(problem_, steps, once, kept);
   candidate->nbytes = 0;
-  for (const Piece& piece : streamed) candidate->nbytes += kept[piece.step] ? 0 : piece.nbytes;
+  for (const Piece& piece : once) candidate->nbytes += kept[piece.step] ? 0 : piece.nbytes;
   if (candidate->least > limit) return Made::kHopeless;
 
   // 5: the others
@@ -189,23 +225,33 @@ Made Making::Make(int64_t number, const Layout& layout, const Choice& choice, do
     layout.FreePages(step < steps.size() ? steps[step].layer : layers - 1, top, &free_[step]);
   }
   std::vector<Place> found, places;
-  if (!Preloading(&free_, &moved_, streamed, choice.chooser, choice.within).Run(&found)) return Made::kUnplaceable;
+  if (!Preloading(&free_, &moved_, streamed, choice.chooser, choice.within, problem_.shares).Run(&found)) return Made::kUnplaceable;
   auto next = found.begin();
   std::vector<int64_t> kept_at(steps.size(), -1);
   candidate->arena = 0;
-  for (const Piece& piece : pieces) {
+  for (size_t at = 0; at < pieces.size(); ++at) {
+    const Piece& piece = pieces[at];
+    const bool first = alike[at] == at;
     if (pinned[piece.step]) {
-      places.push_back({0, top});
-      top += piece.pages();
+      places.push_back({0, first ? top : 0, false, first ? -1 : static_cast<int64_t>(alike[at])});
+      top += first ? piece.pages() : 0;
       continue;
     }
     places.push_back(*next++);
+    Place& place = places.back();
+    if (place.again >= 0) place.again = static_cast<int64_t>(streamed_at[place.again]);
     if (!kept[piece.step]) continue;
+    if (!first) {
+      kept_at[piece.step] = kept_at[pieces[alike[at]].step];
+      continue;
+    }
     kept_at[piece.step] = top * kPage;
     top += kept[piece.step];
     candidate->arena = top * kPage;  // so far
   }
   Assemble(problem_, layout, pieces, places, pinned, kept_at, candidate);
+  candidate->nbytes = 0;
+  for (const Segment& segment : candidate->plan.segments) candidate->nbytes += segment.pinned || segment.kept() ? 0 : segment.nbytes;
   return Made::kPlan;
 }
 

@@ -1,6 +1,8 @@
 #include "pieces.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "slicing.h"
 
@@ -15,6 +17,16 @@ void PiecesOf(const Problem& problem, const std::vector<Step>& steps, std::vecto
     const int64_t step = static_cast<int64_t>(index);
     pieces->push_back({step, step + 1, range.source, range.nbytes});
   }
+}
+
+std::vector<size_t> FirstAlike(const std::vector<Piece>& pieces, const std::vector<char>& apart) {
+  std::map<std::tuple<bool, int64_t, int64_t>, size_t> first;
+  std::vector<size_t> alike;
+  for (const Piece& piece : pieces) {
+    const std::tuple key{apart[piece.step] != 0, piece.source, piece.nbytes};
+    alike.push_back(first.emplace(key, alike.size()).first->second);
+  }
+  return alike;
 }
 
 void Join(const std::vector<Step>& steps, const std::vector<int64_t>& limit, int64_t most, const std::vector<char>& apart,

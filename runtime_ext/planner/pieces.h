@@ -17,6 +17,9 @@ struct Piece {
 // One for every step that has weights.
 void PiecesOf(const Problem& problem, const std::vector<Step>& steps, std::vector<Piece>* pieces);
 
+// Per piece the position of the first that brings the same pages: of those of steps that are flagged in `apart`, or of the others.
+std::vector<size_t> FirstAlike(const std::vector<Piece>& pieces, const std::vector<char>& apart);
+
 // Neighbours in one, while that is at most `most` bytes and fits in limit[layer] of all layers of its steps; but not those
 // of the steps that are flagged in `apart`.
 void Join(const std::vector<Step>& steps, const std::vector<int64_t>& limit, int64_t most, const std::vector<char>& apart,

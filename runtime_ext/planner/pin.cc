@@ -9,11 +9,12 @@ namespace {
 constexpr int kHalvings = 18;  // of the interval of rates
 
 // Flags those of `order` that still fit, one after the other.
-void Fill(const std::vector<int64_t>& pages, const std::vector<size_t>& order, int64_t capacity, std::vector<char>* pinned) {
+void Fill(const PinTask& task, const std::vector<size_t>& order, int64_t capacity, std::vector<char>* pinned) {
   for (size_t step : order) {
-    if (!(*pinned)[step] && 0 < pages[step] && pages[step] <= capacity) {
-      (*pinned)[step] = 1;
-      capacity -= pages[step];
+    char& stays = (*pinned)[task.owner[step]];
+    if (!stays && 0 < task.pages[step] && task.pages[step] <= capacity) {
+      stays = 1;
+      capacity -= task.pages[step];
     }
   }
 }
@@ -35,9 +36,11 @@ void Late(const PinTask& task, double rate, std::vector<char>* late) {
   const std::vector<double>& costs = task.costs;
   double earned = 0.0;
   for (int turn = 0; turn < 2; ++turn) {
+    std::fill(late->begin(), late->end(), 0);
     for (size_t step = 0; step < costs.size(); ++step) {
-      (*late)[step] = costs[step] > std::max(earned, 0.0);
-      earned -= (*late)[step] ? task.kept[step] : costs[step];
+      char& pinned = (*late)[task.owner[step]];
+      pinned |= costs[step] > std::max(earned, 0.0);
+      earned -= pinned ? task.kept[step] : costs[step];
       earned += rate * task.seconds[step];
       const double limit = static_cast<double>(task.room[step]);
       if (earned > limit) earned = limit;
@@ -55,7 +58,7 @@ std::vector<char> Evenly(const PinTask& task) {
   Late(task, high, &best);
   if (PagesOf(task.pages, best) > task.capacity) {
     std::fill(best.begin(), best.end(), 0);
-    Fill(task.pages, InOrder(count), task.capacity, &best);
+    Fill(task, InOrder(count), task.capacity, &best);
     return best;
   }
   for (int halving = 0; halving < kHalvings; ++halving) {
@@ -68,20 +71,36 @@ std::vector<char> Evenly(const PinTask& task) {
       low = rate;
     }
   }
-  Fill(task.pages, InOrder(count), task.capacity - PagesOf(task.pages, best), &best);
+  Fill(task, InOrder(count), task.capacity - PagesOf(task.pages, best), &best);
   return best;
 }
 
 }  // namespace
 
-std::vector<char> ChoosePins(Pins pins, const PinTask& task) {
+std::vector<char> ChoosePins(Pins pins, PinTask task) {
+  const size_t count = task.pages.size();
   if (pins == Pins::kEvenly) return Evenly(task);
-  std::vector<size_t> order = InOrder(task.pages.size());
+  std::vector<size_t> order = InOrder(count);
+  std::vector<char> pinned(count);
   if (pins == Pins::kSmall) {
     std::stable_sort(order.begin(), order.end(), [&](size_t one, size_t other) { return task.pages[one] < task.pages[other]; });
+  } else if (pins == Pins::kShared) {
+    std::vector<int64_t> readers(count);
+    for (size_t owner : task.owner) ++readers[owner];
+    std::erase_if(order, [&](size_t step) { return readers[step] < 2; });
+    std::stable_sort(order.begin(), order.end(), [&](size_t one, size_t other) { return readers[one] > readers[other]; });
   }
-  std::vector<char> pinned(task.pages.size());
-  Fill(task.pages, order, task.capacity, &pinned);
+  Fill(task, order, task.capacity, &pinned);
+  if (pins != Pins::kShared) return pinned;
+  // Of the rest as much as makes loads even.
+  task.capacity -= PagesOf(task.pages, pinned);
+  for (size_t step = 0; step < count; ++step) {
+    if (!pinned[task.owner[step]]) continue;
+    task.pages[step] = 0;
+    task.costs[step] = task.kept[step];
+  }
+  const std::vector<char> evenly = Evenly(task);
+  for (size_t step = 0; step < count; ++step) pinned[step] |= evenly[step];
   return pinned;
 }
 

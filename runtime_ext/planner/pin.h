@@ -7,7 +7,7 @@
 
 namespace flexcomp::planner {
 
-enum class Pins : int64_t { kEvenly, kInOrder, kSmall };  // in the order of PINS
+enum class Pins : int64_t { kEvenly, kInOrder, kSmall, kShared };  // in the order of PINS
 
 struct PinTask {
   std::vector<int64_t> pages;   // of each step's segment
@@ -17,9 +17,10 @@ struct PinTask {
   double bandwidth = 0;         // pages per second
   std::vector<double> costs;    // pages that could be read in the time that each step's load takes
   std::vector<double> kept;     // the same of what the loader still does for each step that is pinned
+  std::vector<size_t> owner;    // of steps with the same weights the first, of others the step itself
 };
 
-// One flag per step.
-std::vector<char> ChoosePins(Pins pins, const PinTask& task);
+// One flag per step, for owners only: what stays for one step stays for all that have the same weights.
+std::vector<char> ChoosePins(Pins pins, PinTask task);
 
 }  // namespace flexcomp::planner

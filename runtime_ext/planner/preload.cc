@@ -1,6 +1,8 @@
 #include "preload.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace flexcomp::planner {
 
@@ -33,32 +35,60 @@ int64_t Window::EarliestPlace(const std::vector<PageSet>& free, const Piece& pie
 }
 
 bool Preloading::Run(std::vector<Place>* places) {
-  if (!PlaceAll(places)) return false;
+  std::vector<Place> own;
+  if (!PlaceAll(&own)) return false;
   size_t early = 0;
-  while (early < places->size() && (*places)[early].after == 0) ++early;
-  std::vector<Place> moved = *places;
+  while (early < own.size() && own[early].after == 0) ++early;
+  std::vector<Place> moved = own;
   moved_ = free_;
   if (MoveAhead(&moved_, early, &moved)) {
-    places->swap(moved);
+    own.swap(moved);
   } else {
-    Prolong(early, places);
+    Prolong(early, &own);
   }
+  places->clear();
+  auto next = own.begin();
+  for (int64_t again : again_) places->push_back(again < 0 ? *next++ : Place{0, 0, false, again});
   return true;
 }
 
 bool Preloading::PlaceAll(std::vector<Place>* places) {
-  places->clear();
+  const std::vector<Piece> given = std::exchange(pieces_, {});
+  std::map<std::pair<int64_t, int64_t>, std::pair<size_t, size_t>> brought;  // by source and bytes: the piece, of `given` and of pieces_
   int64_t earliest = 0;
-  for (const Piece& piece : pieces_) {
+  for (const Piece& piece : given) {
+    const auto held = hold_ ? brought.find({piece.source, piece.nbytes}) : brought.end();
+    if (held != brought.end()) {
+      Piece& holder = pieces_[held->second.second];
+      const Place& place = (*places)[held->second.second];
+      if (IsFree(holder.end, piece.end, place, piece.pages())) {
+        Occupy(holder.end, piece.end, place, piece.pages());
+        holder.end = piece.end;
+        again_.push_back(static_cast<int64_t>(held->second.first));
+        continue;
+      }
+    }
     int64_t after = window_.EarliestPlace(free_, piece, earliest, within_);
     if (after < 0 && within_ > 0) after = window_.EarliestPlace(free_, piece, earliest, 0);
     if (after < 0) return false;
     earliest = after;
-    const int64_t first = Choose(piece.pages());
-    for (int64_t step = after; step < piece.end; ++step) free_[step].Remove(first, first + piece.pages());
-    places->push_back({after, first});
+    places->push_back({after, Choose(piece.pages())});
+    Occupy(after, piece.end, places->back(), piece.pages());
+    if (hold_) brought[{piece.source, piece.nbytes}] = {again_.size(), pieces_.size()};
+    pieces_.push_back(piece);
+    again_.push_back(-1);
   }
   return true;
+}
+
+bool Preloading::IsFree(int64_t start, int64_t end, const Place& place, int64_t count) const {
+  for (int64_t step = start; step < end; ++step)
+    if (!free_[step].Contains(place.first, place.first + count)) return false;
+  return true;
+}
+
+void Preloading::Occupy(int64_t start, int64_t end, const Place& place, int64_t count) {
+  for (int64_t step = start; step < end; ++step) free_[step].Remove(place.first, place.first + count);
 }
 
 // The first `early` pieces placed anew, each as early as possible; false if they no longer fit.

@@ -13,6 +13,7 @@ enum class Chooser : int64_t { kRing, kLowest, kHighest };  // in the order of C
 struct Place {
   int64_t after, first;  // steps; page
   bool ahead = false;
+  int64_t again = -1;  // the piece that was loaded there, whose load serves this one, too; -1: it has a load of its own
 };
 
 // The pages that are free at all of some steps, in ranges of at least a piece's size: ranges that are too short never grow,
@@ -37,26 +38,32 @@ class Window {
 class Preloading {
  public:
   // `free` holds the free pages of every step, and at its end those between two inferences; places are taken out of it.
-  // The first `within` pages are preferred; 0: none are. `moved` is room for a copy of `free`.
+  // The first `within` pages are preferred; 0: none are. `moved` is room for a copy of `free`. With `hold` a piece whose pages an
+  // earlier one has brought uses these again, where nothing has taken their place since.
   Preloading(std::vector<PageSet>* free, std::vector<PageSet>* moved, const std::vector<Piece>& pieces, Chooser chooser,
-             int64_t within)
-      : free_(*free), moved_(*moved), pieces_(pieces), chooser_(chooser), within_(within) {}
+             int64_t within, bool hold)
+      : free_(*free), moved_(*moved), pieces_(pieces), chooser_(chooser), within_(within), hold_(hold) {}
 
   // A place for every piece; false if one has none.
   bool Run(std::vector<Place>* places);
 
  private:
+  // Of pieces with loads of their own, which are left in pieces_, with the ends of the last pieces that use them.
   bool PlaceAll(std::vector<Place>* places);
   bool MoveAhead(std::vector<PageSet>* free, size_t early, std::vector<Place>* places);
   void Prolong(size_t early, std::vector<Place>* places) const;
   // The first page of a place for `count` pages in window_.
   int64_t Choose(int64_t count);
+  bool IsFree(int64_t start, int64_t end, const Place& place, int64_t count) const;
+  void Occupy(int64_t start, int64_t end, const Place& place, int64_t count);
 
   std::vector<PageSet>& free_;
   std::vector<PageSet>& moved_;
-  const std::vector<Piece>& pieces_;
+  std::vector<Piece> pieces_;
   const Chooser chooser_;
   const int64_t within_;
+  const bool hold_;
+  std::vector<int64_t> again_;  // per piece that Run was given: as Place::again
   int64_t head_ = 0;  // of the ring
   Window window_;
 };

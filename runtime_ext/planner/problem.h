@@ -24,6 +24,8 @@ struct Storage {
 
 struct Weights {
   int64_t offset, blocks, block_nbytes;  // no blocks: a layer without weights
+
+  bool operator==(const Weights&) const = default;
 };
 
 // What weights are prepared from.
@@ -39,6 +41,7 @@ struct Layer {
   Weights weights;
   Stored stored;
   int64_t finest;  // bytes of the largest segment when the layer is cut block by block; 0 without weights
+  size_t twin;     // the first layer that has the same weights
 
   bool weighted() const { return weights.blocks > 0; }
   int64_t blocks() const { return weighted() ? weights.blocks : 1; }
@@ -52,6 +55,7 @@ struct Step {
 struct Problem {
   std::vector<Layer> layers;
   Storage storage;
+  bool shares = false;  // whether some layers have the same weights
 
   // Of a piece or segment whose first step, of these, is `first`: it has one price.
   double LoadCost(const std::vector<Step>& steps, int64_t first) const { return layers[steps[first].layer].load_cost; }
@@ -63,10 +67,16 @@ struct Segment {
   bool kept() const { return kept_at >= 0; }
 };
 
+// A step whose weights an earlier load has brought for another layer that has the same.
+struct Again {
+  int64_t step, load;
+};
+
 struct Plan {
   std::vector<Step> steps;
   std::vector<Segment> segments;
   std::vector<int64_t> need;  // per step
+  std::vector<Again> again;   // steps ascend
 };
 
 }  // namespace flexcomp::planner

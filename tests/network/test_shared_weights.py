@@ -119,6 +119,31 @@ def test_outputs_are_right_in_every_budget(network, tmp_path):
                     np.testing.assert_allclose(found[port.name], expected, atol=2e-5 * np.abs(expected).max())
 
 
+def test_it_is_kept_once(network):
+    """With everything resident, and wherever there is room for it besides what the smallest plan needs."""
+    made, artifact = network
+    program, rungs = artifact.program, artifact.program.rungs
+    places: dict[object, set[int]] = {}
+    for step in rungs[-1].steps:
+        if step.weights_at >= 0:
+            places.setdefault(program.layers[step.layer].weights, set()).add(step.weights_at)
+    assert all(len(at) == 1 for at in places.values())
+    assert len(rungs[-1].loads) < len(rungs[-1].steps)
+    if len({weights.nbytes for weights in places}) == 1:  # in one form
+        most = 1.05 * distinct_nbytes(made) + 4 * 4096
+        assert program.pinned_nbytes(rungs[-1]) <= most
+        assert all(not program.streamed_nbytes(rung) for rung in rungs if rung.budget >= rungs[0].budget + most)
+
+
+def test_it_is_read_once_while_its_readers_follow_each_other():
+    """Where nothing may stay, and there is room for it, a weight is still loaded once for readers in a row."""
+    made = chain()
+    artifact = flexcomp.build(made, threads=1, probe=False, kernels="smallest", strategy="without_pinning")
+    rung = artifact.program.rungs[-1]
+    assert artifact.program.streamed_nbytes(rung) <= 1.05 * MATRIX.nbytes + 4096
+    assert not artifact.program.pinned_nbytes(rung)
+
+
 def test_weights_that_differ_in_a_bit_are_two():
     other = MATRIX.copy()
     other[7, 9] = -other[7, 9]

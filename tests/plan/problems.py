@@ -11,12 +11,19 @@ from flexcomp.plan import ALIGN, PAGE, Content, Layer, Plan, Problem, Segment, S
 
 @st.composite
 def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
-    """A graph of up to `most_layers` layers: chains, skip connections, several inputs and outputs, sliceable or not."""
+    """A graph of up to `most_layers` layers: chains, skip connections, several inputs and outputs, sliceable or not.
+
+    Some have layers with the same weights.
+    """
     count = draw(st.integers(1, most_layers))
+    sharing = draw(st.booleans())
     layers, tensors, offset = [], [], 0
     for index in range(count):
         weights = None
-        if draw(st.booleans()):
+        before = [layer.weights for layer in layers if layer.weights]
+        if sharing and before and draw(st.booleans()):
+            weights = draw(st.sampled_from(before))
+        elif draw(st.booleans()):
             blocks = draw(st.integers(1, 9))
             prepare_s = draw(st.sampled_from([0.0, 0.0, 1e-10, 1e-8]))
             apart = 2 * PAGE if prepare_s else 0
@@ -138,6 +145,11 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
         return all(write(content.name, place[contents.index(content)], content.nbytes) for content in last)
 
     segment_of = {step: segment for segment in plan.segments for step in range(segment.step, segment.step + segment.count)}
+    if any(not (0 <= load < len(plan.segments) and 0 <= step < len(plan.steps)) for step, load in plan.again):
+        return False
+    segment_of |= {step: plan.segments[load] for step, load in plan.again}
+    if any(problem.layers[plan.steps[step].layer].weights is None for step, _ in plan.again):
+        return False
     for segment in plan.segments:
         layers = {step.layer for step in plan.steps[segment.step : segment.step + segment.count]}
         weights = problem.layers[min(layers, default=0)].weights
@@ -155,10 +167,10 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
             return (segment.pinned and again) or write(("load", segment.step), segment.address, segment.nbytes)
 
         def keep(segment: Segment) -> bool:
-            return write(("stored", segment.step), segment.kept_at, plan.kept(problem, segment)[1])
+            return write(("stored", *plan.kept(problem, segment)), segment.kept_at, plan.kept(problem, segment)[1])
 
         def kept(segment: Segment) -> bool:
-            return holds(("stored", segment.step), segment.kept_at, plan.kept(problem, segment)[1])
+            return holds(("stored", *plan.kept(problem, segment)), segment.kept_at, plan.kept(problem, segment)[1])
 
         if eager and inference == 0 and not all(keep(segment) for segment in plan.segments if segment.kept_at >= 0):
             return False

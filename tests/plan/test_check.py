@@ -114,7 +114,7 @@ def mutate(problem: Problem, good: Plan, data: st.DataObject) -> Plan:
     broken = good
     for _ in range(data.draw(st.integers(1, 3))):
         kinds = ["arena", "working", "scratch", "need"]
-        kinds += ["tensor"] * bool(problem.tensors) + ["segment"] * 4 * bool(good.segments)
+        kinds += ["tensor"] * bool(problem.tensors) + ["segment"] * 4 * bool(good.segments) + ["again"] * 3 * bool(good.again)
         kind = data.draw(st.sampled_from(kinds))
         page = PAGE * data.draw(st.integers(0, max(1, good.arena // PAGE)))
         if kind in ("arena", "working"):
@@ -125,6 +125,10 @@ def mutate(problem: Problem, good: Plan, data: st.DataObject) -> Plan:
             where = [i for i, at in enumerate(good.scratch_at) if at >= 0]
             if where:
                 broken = replace(broken, scratch_at=changed(broken.scratch_at, page, data, where))
+        elif kind == "again":
+            pair = data.draw(st.integers(0, len(good.steps) - 1)), data.draw(st.integers(0, len(good.segments) - 1))
+            at = data.draw(st.integers(0, len(broken.again)))
+            broken = replace(broken, again=(*broken.again[:at], *[pair] * data.draw(st.integers(0, 1)), *broken.again[at + 1 :]))
         elif kind == "need":
             broken = replace(broken, need=changed(broken.need, data.draw(st.integers(0, len(good.segments))), data))
         else:

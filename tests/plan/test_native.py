@@ -80,7 +80,7 @@ def test_candidates_are_the_same(data: st.DataObject, problem: Problem, factor: 
         assert limited == python.attempt(point, limit)
         # What is not made takes longer than the limit, and no longer than it is said to.
         assert limited == tried or (limit < limited.latency <= tried.latency + 1e-9 and not limited.arena)
-        assert limited.nbytes == tried.nbytes
+        assert limited.nbytes == tried.nbytes or (problem.shares and limited.nbytes < tried.nbytes)
 
 
 @settings(max_examples=150)

@@ -18,6 +18,7 @@ class Place:
     after: int  # computed steps
     first: int  # page of the arena
     ahead: bool = False  # `after` counts the steps of the inference before
+    again: int = -1  # the piece that was loaded there, whose load serves this one, too; -1: it has a load of its own
 
 
 def assemble(
@@ -39,6 +40,8 @@ def assemble(
     """
     segments = []
     need = [0] * len(steps)
+    again: list[tuple[int, int]] = []
+    loads: list[int] = []  # by piece
     top = max((at + tensor.nbytes for at, tensor in zip(tensor_at, problem.tensors, strict=True)), default=0)
     for step, at in zip(steps, scratch_at, strict=True):
         top = max(top, at + problem.layers[step.layer].scratch)
@@ -46,15 +49,18 @@ def assemble(
         address = place.first * PAGE
         stays = piece.step in pinned
         count = piece.end - piece.step
-        segments.append(
-            Segment(
-                piece.step, piece.source, piece.nbytes, address, place.after, stays, count, place.ahead,
-                kept[piece.step][0] * PAGE if piece.step in kept else -1,
-            )
-        )  # fmt: skip
+        loads.append(loads[place.again] if place.again >= 0 else len(segments))
+        if place.again < 0:
+            segments.append(
+                Segment(
+                    piece.step, piece.source, piece.nbytes, address, place.after, stays, count, place.ahead,
+                    kept[piece.step][0] * PAGE if piece.step in kept else -1,
+                )
+            )  # fmt: skip
         for step in range(piece.step, piece.end):
             if problem.layers[steps[step].layer].weights is not None:
-                need[step] = len(segments)
+                need[step] = loads[-1] + 1
+                again += [(step, loads[-1])] if place.again >= 0 else []
         top = max(top, address + piece.nbytes, sum(kept.get(piece.step, ())) * PAGE)
     return Plan(
         strategy,
@@ -66,4 +72,5 @@ def assemble(
         tuple(scratch_at),
         tuple(segments),
         tuple(need),
+        tuple(again),
     )

@@ -38,6 +38,12 @@ def pieces_of(problem: Problem, steps: Sequence[Step]) -> list[Piece]:
     return pieces
 
 
+def first_alike(pieces: Sequence[Piece], apart: Collection[int] = ()) -> list[int]:
+    """Per piece the position of the first that brings the same pages: of those of the steps in `apart`, or of the others."""
+    first: dict[tuple[bool, int, int], int] = {}
+    return [first.setdefault((piece.step in apart, piece.source, piece.nbytes), at) for at, piece in enumerate(pieces)]
+
+
 def join(pieces: Sequence[Piece], limit: Sequence[int], most: int, apart: Collection[int] = ()) -> list[Piece]:
     """Neighbouring pieces in one, while that is at most `most` bytes and fits in `limit[step]` of all its steps.
 

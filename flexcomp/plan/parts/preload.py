@@ -86,6 +86,12 @@ def occupy(free: list[int], start: int, end: int, first: int, count: int) -> Non
         free[time] &= keep
 
 
+def is_free(free: Sequence[int], start: int, end: int, first: int, count: int) -> bool:
+    """Whether pages [first, first + count) are free in all steps [start, end)."""
+    pageset = span(first, count)
+    return all(free[time] & pageset == pageset for time in range(start, end))
+
+
 def release(free: list[int], start: int, end: int, first: int, count: int) -> None:
     """The opposite of `occupy`."""
     pageset = span(first, count)
@@ -93,15 +99,28 @@ def release(free: list[int], start: int, end: int, first: int, count: int) -> No
         free[time] |= pageset
 
 
-def preload(free: list[int], pieces: Sequence[Piece], choose: Chooser, within: int = -1) -> list[Place]:
-    """A place for every piece, within a set of pages if there is one at the time when it is needed.
+def preload(
+    free: list[int], pieces: Sequence[Piece], choose: Chooser, within: int = -1, hold: bool = False
+) -> tuple[list[Place], list[int]]:
+    """A place for every piece, within a set of pages if there is one at the time when it is needed; and per piece when it ends.
 
-    Takes the places out of `free`, the free pages per step. Raises Unplaceable with the step that has
-    no place even without preloading.
+    Takes the places out of `free`, the free pages per step. With `hold` a piece whose pages an earlier one has brought uses
+    these again, where nothing has taken their place since: that one ends later then. No step is left without a place by that, as
+    those behind this piece find what is free when it is over. Raises Unplaceable with the step that has no place even without
+    preloading.
     """
-    result = []
+    result: list[Place] = []
+    ends = [piece.end for piece in pieces]
+    brought: dict[tuple[int, int], int] = {}
     earliest = 0
-    for piece in pieces:
+    for at, piece in enumerate(pieces):
+        held = brought.get((piece.source, piece.nbytes), -1) if hold else -1
+        if held >= 0 and is_free(free, ends[held], piece.end, result[held].first, piece.pages):
+            occupy(free, ends[held], piece.end, result[held].first, piece.pages)
+            ends[held] = piece.end
+            result.append(Place(0, 0, again=held))
+            continue
+        brought[piece.source, piece.nbytes] = at
         found = earliest_place(free, piece.step, piece.end, earliest, piece.pages, within)
         if found is None and within != -1:
             found = earliest_place(free, piece.step, piece.end, earliest, piece.pages)
@@ -111,4 +130,4 @@ def preload(free: list[int], pieces: Sequence[Piece], choose: Chooser, within: i
         first = choose(possible, piece.pages)
         occupy(free, earliest, piece.end, first, piece.pages)
         result.append(Place(earliest, first))
-    return result
+    return result, ends

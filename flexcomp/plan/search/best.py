@@ -29,7 +29,7 @@ from ..errors import Unplaceable
 from ..parts.assemble import Place, assemble
 from ..parts.layout import Layout, compact_layout, settling_layout, smallest_layout
 from ..parts.pages import pages
-from ..parts.pieces import pieces_of
+from ..parts.pieces import first_alike, pieces_of
 from ..parts.ranges import in_two_ranges
 from ..problem import PAGE, Plan, Problem, Step
 from ..published.flexnn import flexnn
@@ -153,10 +153,11 @@ def resident_plan(problem: Problem) -> Plan:
     steps = tuple(Step(index, 0, layer.blocks) for index, layer in enumerate(problem.layers))
     first = pages(max((at + nbytes for intervals in layout.occupied for at, nbytes in intervals), default=0))
     pieces = pieces_of(problem, steps)
+    alike = first_alike(pieces) if problem.shares else range(len(pieces))
     places = []
-    for piece in pieces:
-        places.append(Place(0, first))
-        first += piece.pages
+    for at, piece in enumerate(pieces):
+        places.append(Place(0, first) if alike[at] == at else Place(0, 0, again=alike[at]))
+        first += piece.pages if alike[at] == at else 0
     plan = assemble(problem, "best", 0, steps, layout.tensor_at, layout.scratch_at, pieces, places, range(len(steps)))
     return replace(in_two_ranges(problem, plan), budget=plan.arena)
 
@@ -204,6 +205,7 @@ def _search(
     seen: dict[Choice, tuple[Cost, Point]] = {}
     made: dict[Point, Cost] = {}  # different choices may come to the same
     candidates = candidates_of(problem, budget, layouts)
+    ways_to_pin = PINS if problem.shares else PINS[:-1]
     enough = GOOD_ENOUGH * latency_bound(problem, budget)
     step_effort = 1 + arena / LARGE_ARENA
     spent = 0.0
@@ -235,7 +237,7 @@ def _search(
             point = winner(point._replace(joined=joined) for joined in JOINED)
             point = winner(point._replace(in_flight=count) for count in IN_FLIGHT)
             point = winner(point._replace(chooser=name) for name in CHOOSERS)
-            point = winner(point._replace(pins=name) for name in PINS)
+            point = winner(point._replace(pins=name) for name in ways_to_pin)
             if problem.keeps:
                 point = winner(point._replace(stored=stored) for stored in (True, False))
             point = winner(point._replace(within=window) for window in windows)
@@ -278,7 +280,7 @@ def _search(
     searched = spent
     low, high = 0.0, best.share
     for _ in range(pin_more):
-        choices = [best._replace(share=(low + high) / 2, pins=name) for name in PINS]
+        choices = [best._replace(share=(low + high) / 2, pins=name) for name in ways_to_pin]
         spent = min(spent, effort)  # whatever it costs
         fitting = [choice for choice in choices if winner([choice]) == choice and seen[choice][0][0] <= allowed]
         if fitting:

@@ -12,15 +12,15 @@ from ..loops import in_python
 from ..parts.assemble import Place, assemble
 from ..parts.layout import Layout
 from ..parts.pages import span
-from ..parts.pieces import Piece, join, pieces_of
+from ..parts.pieces import Piece, first_alike, join, pieces_of
 from ..parts.preload import Ring, choose_highest, choose_lowest, preload
 from ..parts.slicing import finest_segment, slice_to_room
-from ..problem import PAGE, Plan, Problem, Step, Storage
+from ..problem import PAGE, Plan, Problem, Step, Storage, Weights
 from ..simulate import native_problem, simulate
 from .ahead import begin_ahead
-from .pin import pin_evenly, pin_in_order, pin_small
+from .pin import most_read, pin_evenly, pin_in_order, pin_small
 
-PINS = ("evenly", "in order", "small")  # C++ has the numbers of both
+PINS = ("evenly", "in order", "small", "shared")  # C++ has the numbers of both; the last is evenly if nothing is
 CHOOSERS = {"ring": Ring, "lowest": lambda: choose_lowest, "highest": lambda: choose_highest}
 _NUMBER_OF_CHOOSER = {name: number for number, name in enumerate(CHOOSERS)}
 
@@ -84,10 +84,10 @@ class Native:
 
     def plan(self, point: Point) -> Plan:
         """As Candidates says."""
-        made, steps, segments, need = self.loops.plan(self.numbers[point.layout], *self._numbers(point))
+        made, steps, segments, need, again = self.loops.plan(self.numbers[point.layout], *self._numbers(point))
         layout = self.layouts[point.layout]
         scratch_at = tuple(layout.scratch_at[step.layer] for step in steps)
-        return Plan("best", self.budget, made.arena, made.arena, steps, layout.tensor_at, scratch_at, segments, need)
+        return Plan("best", self.budget, made.arena, made.arena, steps, layout.tensor_at, scratch_at, segments, need, again)
 
     def _numbers(self, point: Point) -> tuple[int, ...]:
         """In the order of C++."""
@@ -117,6 +117,8 @@ class Readable:
         """As Candidates says."""
         sliced = self._sliced(point)
         streamed = [piece for piece in sliced.pieces if piece.step not in sliced.pinned]
+        if self.problem.shares:  # at least once
+            streamed = [piece for at, piece in zip(first_alike(streamed), streamed, strict=True) if streamed[at] is piece]
         least = least_seconds(self.problem, sliced.steps, streamed, sliced.kept)
         if least > limit:
             read = sum(piece.nbytes for piece in streamed if piece.step not in sliced.kept)
@@ -136,8 +138,13 @@ class Readable:
         problem, layout, arena = self.problem, self.layouts[point.layout], self.budget // PAGE
         steps, pinned, kept, pieces = sliced.steps, sliced.pinned, sliced.kept, sliced.pieces
 
-        # what stays lies at the top of the arena, in step order
-        stays = {piece.step: kept.get(piece.step, piece.pages) for piece in pieces if piece.step in kept or piece.step in pinned}
+        # what stays lies at the top of the arena, in step order; once
+        alike = first_alike(pieces, pinned) if problem.shares else range(len(pieces))
+        stays = {
+            piece.step: kept.get(piece.step, piece.pages)
+            for at, piece in enumerate(pieces)
+            if alike[at] == at and (piece.step in kept or piece.step in pinned)
+        }
         top = first = arena - sum(stays.values())
         stays_at = {}
         for step, count in stays.items():
@@ -145,14 +152,31 @@ class Readable:
             first += count
         of_layer = layout.free_pages(top * PAGE)
         free = [*(of_layer[step.layer] for step in steps), of_layer[-1]]
-        streamed = [piece for piece in pieces if piece.step not in pinned]
+        streamed = [at for at, piece in enumerate(pieces) if piece.step not in pinned]
+        places = [Place(0, 0, again=at) for at in alike]
+        for at, place in zip(streamed, self._streamed(free, [pieces[at] for at in streamed], point), strict=True):
+            places[at] = place if place.again < 0 else replace(place, again=streamed[place.again])
+        for at, piece in enumerate(pieces):
+            if piece.step in pinned and alike[at] == at:
+                places[at] = Place(0, stays_at[piece.step])
+        scratch_at = [layout.scratch_at[step.layer] for step in steps]
+        kept_at = {
+            piece.step: (stays_at[pieces[alike[at]].step], kept[piece.step])
+            for at, piece in enumerate(pieces)
+            if piece.step in kept
+        }
+        return assemble(problem, "best", self.budget, steps, layout.tensor_at, scratch_at, pieces, places, pinned, kept_at)
+
+    def _streamed(self, free: list[int], pieces: list[Piece], point: Point) -> list[Place]:
+        """Places of what does not stay."""
         chooser = CHOOSERS[point.chooser]()
         within = span(0, point.within) if point.within else -1
-        found = iter(begin_ahead(free, streamed, preload(free, streamed, chooser, within), chooser, within))
-        places = [Place(0, stays_at[piece.step]) if piece.step in pinned else next(found) for piece in pieces]
-        scratch_at = [layout.scratch_at[step.layer] for step in steps]
-        kept_at = {step: (stays_at[step], count) for step, count in kept.items()}
-        return assemble(problem, "best", self.budget, steps, layout.tensor_at, scratch_at, pieces, places, pinned, kept_at)
+        places, ends = preload(free, pieces, chooser, within, hold=self.problem.shares)
+        own = [at for at, place in enumerate(places) if place.again < 0]
+        lasting = [replace(pieces[at], end=ends[at]) for at in own]
+        for at, place in zip(own, begin_ahead(free, lasting, [places[at] for at in own], chooser, within), strict=True):
+            places[at] = place
+        return places
 
     def _sliced(self, point: Point) -> _Sliced:
         """The slices, the pins and the loads of a point."""
@@ -163,6 +187,12 @@ class Readable:
             min(gap, max(finest_segment(layer), min(gap, most) // point.in_flight))
             for layer, gap in zip(problem.layers, room, strict=True)
         ]
+        if problem.shares:  # what is cut alike can be shared
+            least: dict[Weights, int] = {}
+            for layer, limit in zip(problem.layers, limits, strict=True):
+                if layer.weights:
+                    least[layer.weights] = min(limit, least.get(layer.weights, limit))
+            limits = [least.get(layer.weights, limit) for layer, limit in zip(problem.layers, limits, strict=True)]
         steps = slice_to_room(problem, limits)
         effort = len(steps)
         steps, pinned, kept = merge_pinned(steps, *self._stays(steps, room, point))
@@ -178,9 +208,11 @@ class Readable:
         `room` in bytes per layer.
         """
         problem, capacity = self.problem, self.budget // PAGE - point.core
-        counts = [0] * len(steps)
-        for piece in pieces_of(problem, steps):
+        counts, owner = [0] * len(steps), list(range(len(steps)))
+        pieces = pieces_of(problem, steps)
+        for at, piece in zip(first_alike(pieces) if problem.shares else range(len(pieces)), pieces, strict=True):
             counts[piece.step] = piece.pages
+            owner[piece.step] = pieces[at].step
         stored: dict[int, int] = {}
         for index, step in enumerate(steps) if point.stored else ():
             weights = problem.layers[step.layer].weights
@@ -199,13 +231,16 @@ class Readable:
             for index, (count, step) in enumerate(zip(counts, steps, strict=True))
         ]
         least = [stored.get(index, count) for index, count in enumerate(counts)]
-        chosen = self._chosen(steps, room, point.pins, least, capacity, costs, kept)
+        chosen = self._chosen(steps, room, point.pins, least, capacity, costs, kept, owner)
         stays = {step for step in chosen if step in stored}
-        more = [counts[step] - least[step] if step in stays else 0 for step in range(len(steps))]
+        more = [counts[step] - least[step] if owner[step] in stays else 0 for step in range(len(steps))]
         rest = capacity - sum(least[step] for step in chosen)
-        costs = [cost if step in stays else 0.0 for step, cost in enumerate(kept)]
-        stays -= self._chosen(steps, room, point.pins, more, rest, costs, [0.0] * len(steps)) if stays else set()
-        return chosen - stays, {step: stored[step] for step in sorted(stays)}
+        costs = [cost if owner[step] in stays else 0.0 for step, cost in enumerate(kept)]
+        stays -= self._chosen(steps, room, point.pins, more, rest, costs, [0.0] * len(steps), owner) if stays else set()
+        return (
+            {step for step in range(len(steps)) if owner[step] in chosen - stays},
+            {step: stored[step] for step in range(len(steps)) if owner[step] in stays},
+        )
 
     def _chosen(
         self,
@@ -216,16 +251,22 @@ class Readable:
         capacity: int,
         costs: list[float],
         kept: list[float],
+        owner: list[int],
     ) -> set[int]:
-        """Steps that so many pages of theirs are found room for, in `capacity` pages; costs as for `pin_evenly`."""
+        """Steps that so many pages of theirs are found room for, in `capacity` pages; as for `pin_evenly`."""
         problem = self.problem
         if pins == "in order":
-            return pin_in_order(counts, capacity)
+            return pin_in_order(counts, capacity, owner)
         if pins == "small":
-            return pin_small(counts, capacity)
+            return pin_small(counts, capacity, owner)
+        first = most_read(counts, capacity, owner) if pins == "shared" else set()
+        if first:
+            capacity -= sum(counts[step] for step in first)
+            costs = [still if owner[step] in first else cost for step, (cost, still) in enumerate(zip(costs, kept, strict=True))]
+            counts = [0 if owner[step] in first else count for step, count in enumerate(counts)]
         seconds = [problem.layers[step.layer].seconds * step.count / problem.layers[step.layer].blocks for step in steps]
         limit = [room[step.layer] // PAGE for step in steps]
-        return pin_evenly(counts, seconds, limit, capacity, problem.storage.bandwidth / PAGE, costs, kept)
+        return first | pin_evenly(counts, seconds, limit, capacity, problem.storage.bandwidth / PAGE, costs, kept, owner)
 
 
 def least_seconds(problem: Problem, steps: Sequence[Step], streamed: Sequence[Piece], kept: Collection[int]) -> float:

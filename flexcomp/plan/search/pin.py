@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import add
 
 
-def pin_in_order(nbytes: Sequence[int], capacity: int) -> set[int]:
+def pin_in_order(nbytes: Sequence[int], capacity: int, owner: Sequence[int]) -> set[int]:
     """The first steps, as many as fit in `capacity`: nothing can be preloaded before an inference starts.
 
-    `capacity` and the sizes have one unit, bytes or pages.
+    `capacity` and the sizes have one unit, bytes or pages. Of steps with the same weights `owner` is the first, of others the
+    step itself: what stays for one of them stays for all, and is counted once. The result, as of all functions here, are owners.
     """
-    pinned = set()
-    for step, size in enumerate(nbytes):
-        if 0 < size <= capacity:
-            pinned.add(step)
-            capacity -= size
-    return pinned
+    return _fill(nbytes, range(len(nbytes)), capacity, owner)
 
 
-def pin_small(nbytes: Sequence[int], capacity: int) -> set[int]:
+def pin_small(nbytes: Sequence[int], capacity: int, owner: Sequence[int]) -> set[int]:
     """The smallest segments, as many as fit in `capacity`: what is left takes the fewest loads."""
-    order = sorted(range(len(nbytes)), key=lambda step: (nbytes[step], step))
-    rank = pin_in_order([nbytes[step] for step in order], capacity)
-    return {order[position] for position in rank}
+    return _fill(nbytes, sorted(range(len(nbytes)), key=lambda step: (nbytes[step], step)), capacity, owner)
+
+
+def most_read(nbytes: Sequence[int], capacity: int, owner: Sequence[int]) -> set[int]:
+    """What several steps read, those with the most readers first, as far as it fits in `capacity`."""
+    readers = Counter(owner)
+    order = sorted((step for step in readers if readers[step] > 1), key=lambda step: (-readers[step], step))
+    return _fill(nbytes, order, capacity, owner)
+
+
+def _fill(nbytes: Sequence[int], order: Iterable[int], capacity: int, owner: Sequence[int]) -> set[int]:
+    pinned: set[int] = set()
+    for step in order:
+        if owner[step] not in pinned and 0 < nbytes[step] <= capacity:
+            pinned.add(owner[step])
+            capacity -= nbytes[step]
+    return pinned
 
 
 def pin_evenly(
@@ -35,6 +46,7 @@ def pin_evenly(
     bandwidth: float,
     costs: Sequence[float],
     kept: Sequence[float],
+    owner: Sequence[int],
 ) -> set[int]:
     """Steps such that what is still streamed arrives at an even rate.
 
@@ -50,22 +62,27 @@ def pin_evenly(
         return set()
     computing = reduce(add, seconds)  # not by `sum`, which rounds otherwise from Python 3.12 on
     low, high = 0.0, 64 * max(bandwidth, sum(nbytes) / max(computing, 1e-9))
-    best = _late(costs, kept, seconds, room, high)
+    best = _late(costs, kept, seconds, room, high, owner)
     if sum(nbytes[step] for step in best) > capacity:
-        return pin_in_order(nbytes, capacity)
+        return pin_in_order(nbytes, capacity, owner)
     for _ in range(18):
         rate = (low + high) / 2
-        pinned = _late(costs, kept, seconds, room, rate)
+        pinned = _late(costs, kept, seconds, room, rate, owner)
         if sum(nbytes[step] for step in pinned) <= capacity:
             best, high = pinned, rate
         else:
             low = rate
     rest = capacity - sum(nbytes[step] for step in best)
-    return best | pin_in_order([0 if step in best else size for step, size in enumerate(nbytes)], rest)
+    return best | pin_in_order([0 if owner[step] in best else size for step, size in enumerate(nbytes)], rest, owner)
 
 
 def _late(
-    costs: Sequence[float], kept: Sequence[float], seconds: Sequence[float], room: Sequence[int], rate: float
+    costs: Sequence[float],
+    kept: Sequence[float],
+    seconds: Sequence[float],
+    room: Sequence[int],
+    rate: float,
+    owner: Sequence[int],
 ) -> set[int]:
     """The steps whose segments cost more than a loader of `rate` bytes per second has earned.
 
@@ -75,8 +92,8 @@ def _late(
     for _ in range(2):
         late = set()
         for step, (cost, still, duration, limit) in enumerate(zip(costs, kept, seconds, room, strict=True)):
-            if cost > max(earned, 0.0):
-                late.add(step)
+            if owner[step] in late or cost > max(earned, 0.0):
+                late.add(owner[step])
                 earned -= still
             else:
                 earned -= cost

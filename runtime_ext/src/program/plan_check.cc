@@ -5,10 +5,12 @@
 //                  last step of the layer that uses it last; an output to the end of the time between inferences, and so what
 //                  a layer takes that exchanges, for it may have to be called again
 //   scratch        its step
-//   load           from the step after which it may start to the last step that uses its weights; pinned: always
+//   load           from the step after which it may start to the last step that uses its weights, of whichever layer that has
+//                  them; pinned: always
 //   read ahead     from the start to the last step that uses it, and again from where it may start to the end
 //   what is read   of loads that prepare weights: from the step after which it may start to the first step that uses what is
-//                  prepared. They may share its place with each other: the loader sees to that. What is kept: always.
+//                  prepared. They may share its place with each other: the loader sees to that. What is kept: always, and
+//                  once for loads that read the same.
 //
 // What is live at the same time must not share a byte, but for a result that is written over the operand it replaces.
 #include <algorithm>
@@ -278,22 +280,40 @@ class PlanCheck {
     const uint64_t in_step = at - static_cast<uint64_t>(step.weights_at);
     if (load.prepared) {
       const int64_t blocks = int64_t{load.prepared->first} - step.first;
-      return load.prepared->layer == step.layer && static_cast<int64_t>(in_step) - static_cast<int64_t>(at - load.prepared->at) ==
+      return MakeTheSame(load.prepared->layer, step.layer) && static_cast<int64_t>(in_step) - static_cast<int64_t>(at - load.prepared->at) ==
                                                        blocks * static_cast<int64_t>(weights.block_nbytes);
     }
     const uint64_t begin = weights.offset + step.first * weights.block_nbytes + in_step;
     return begin >= load.source && begin - load.source == at - load.target;
   }
 
+  // Whether two layers, both with weights that are prepared, have the same: made by one kernel of the same bytes.
+  bool MakeTheSame(uint32_t layer, uint32_t other) const {
+    if (layer == other) return true;
+    const Layer &one = program_.layers[layer], &two = program_.layers[other];
+    const Preparation &made = *one.weights->preparation, &of = *two.weights->preparation;
+    return one.weights->offset == two.weights->offset && one.weights->blocks == two.weights->blocks &&
+           one.weights->block_nbytes == two.weights->block_nbytes && made.kernel == of.kernel && made.channels == of.channels &&
+           Alike(made.stored, of.stored) && Alike(PanelOf(one)->type, PanelOf(two)->type);
+  }
+
+  static bool Alike(const TensorType& one, const TensorType& two) {
+    return one.shape == two.shape && one.nbytes == two.nbytes && one.dtype.code == two.dtype.code &&
+           one.dtype.bits == two.dtype.bits && one.dtype.lanes == two.dtype.lanes;
+  }
+
   // What is read to be prepared. Loads that read to the same place share it: there it is in use whenever one of them may read.
   // `first` are the ends of the steps that use first what the loads bring.
   void AddRead(const std::pmr::vector<uint32_t>& first) {
     std::pmr::map<uint64_t, std::pmr::vector<Use>> places(memory_);  // by their start
+    std::pmr::map<uint64_t, const Load*> kept(memory_);  // by their start
     for (uint32_t j = 0; j < rung_.loads.size(); ++j) {
       const Load& load = rung_.loads[j];
       if (!load.prepared) continue;
       if (load.kept) {
-        Add(0, steps_ + 1, load.target, load.nbytes);
+        const auto [found, added] = kept.emplace(load.target, &load);
+        if (added || found->second->source != load.source || found->second->nbytes != load.nbytes)
+          Add(0, steps_ + 1, load.target, load.nbytes);
         continue;
       }
       std::pmr::vector<Use>& uses = places[load.target];
@@ -391,7 +411,7 @@ PlanChecker::PlanChecker(const Program& program)
   constexpr size_t kNode = 128;
   const Most most = MostOf(program);
   const size_t args = MostArgs(program, [](const Arg&) { return true; });
-  room_nbytes_ = kNode * (8 * (size_t{most.steps} + most.loads) + 2 * program.values.size() + 3 * program.states.size() +
+  room_nbytes_ = kNode * (9 * (size_t{most.steps} + most.loads) + 2 * program.values.size() + 3 * program.states.size() +
                           3 * args * (size_t{most.steps} + most.cold));
   room_.reset(new std::byte[room_nbytes_]);  // not initialised: what no check uses is no memory
 }
