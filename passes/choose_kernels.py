@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tvm
 from tvm import relax
@@ -13,11 +13,15 @@ from ..schedules.registry import Candidate
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
 from ..schedules.tiles.tile import VectorUnit
 from .attributes import KERNEL, SECONDS, WEIGHTS
+from .ir import bindings
 from .layers import is_layer, read
 from .module_pass import module_pass
 
 # Seconds of a layer's kernels, by name, as far as they were measured.
 Measured = Callable[[ConvSpec | MatmulSpec], Mapping[str, float]]
+
+# Layers with the same weights agree on fewer forms of them for so much of their work together.
+_AGREEING = 1.03
 
 # A corner that lies nearer to the line from the smallest to the fastest is not worth another copy of the weights.
 _LEAST_BEND = 0.05
@@ -76,6 +80,43 @@ STRATEGIES: dict[str, Callable[[Sequence[Candidate]], Candidate]] = {
 }
 
 
+def agreed(picks: Sequence[Candidate], offers: Sequence[Sequence[Candidate]]) -> list[Candidate]:
+    """Kernels for layers that have the same weights, in as few forms as cost little: each form is stored, loaded and kept.
+
+    From the `picks`, one for each layer, one form after the other is given up, each time the one that costs least, while all of
+    them take hardly more work; no layer takes more scratch.
+    """
+    most = _AGREEING * sum(pick.work for pick in picks)
+    picks = list(picks)
+    while len(used := dict.fromkeys(map(_form, picks))) > 1:
+        fewer = [made for gone in used if (made := _without(gone, used, picks, offers))]
+        best = min(fewer, key=lambda made: sum(one.work for one in made), default=picks)
+        if best is picks or sum(one.work for one in best) > most:
+            break
+        picks = best
+    return picks
+
+
+def _without(
+    gone: tuple, used: Collection[tuple], picks: Sequence[Candidate], offers: Sequence[Sequence[Candidate]]
+) -> list[Candidate]:
+    """The picks with other kernels, of the other forms in use, in place of those of a form; none if some layer has none."""
+    left = [form for form in used if form != gone]
+    made = list(picks)
+    for index, pick in enumerate(picks):
+        if _form(pick) == gone:
+            fitting = [one for one in offers[index] if _form(one) in left and one.scratch_nbytes <= pick.scratch_nbytes]
+            if not fitting:
+                return []
+            made[index] = min(fitting, key=lambda one: one.work)
+    return made
+
+
+def _form(candidate: Candidate) -> tuple:
+    """What tells the forms of one weight apart."""
+    return candidate.panel, candidate.weight_transform, candidate.block_transform
+
+
 @module_pass(opt_level=0)
 class ChooseKernels:
     """Mark every layer function with the kernel that computes it.
@@ -85,8 +126,8 @@ class ChooseKernels:
     The kernel families offer candidates for the layer's spec. Strategy "smallest" takes the one with the least scratch
     and weights, "fastest" the one with the least predicted work, whatever memory it needs, "balanced" one between them
     that saves much work for few more weights; "im2col_gemm" and "winograd" take that family where it can compute the
-    layer. Where the fastest by prediction was `measured`, "fastest" is what the measured times speak for, of all that
-    the tuner may have tried (schedules/decide.py).
+    layer. Layers with the same weights agree on their forms (`agreed`). Where the fastest by prediction was `measured`,
+    "fastest" is what the measured times speak for, of all that the tuner may have tried (schedules/decide.py).
     """
 
     def __init__(self, unit: VectorUnit, strategy: str = "smallest", measured: Measured | None = None) -> None:
@@ -95,11 +136,29 @@ class ChooseKernels:
         self.measured = measured or (lambda spec: {})
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        return annotate(mod, self._choose)
+        together = self._agreed(mod)
+        return annotate(mod, lambda func: self._choose(func, together))
 
-    def _choose(self, func: relax.Function) -> dict:
+    def _agreed(self, mod: tvm.IRModule) -> dict[ConvSpec | MatmulSpec, str]:
+        """By spec the kernels of layers that have the same weights, where none was measured."""
+        layers: dict[tuple, dict[ConvSpec | MatmulSpec, None]] = {}  # specs, by what of the weights the layers take
+        for binding in bindings(mod["main"]):
+            call = binding.value
+            if isinstance(call, relax.Call) and isinstance(call.op, tvm.ir.GlobalVar) and is_layer(func := mod[call.op]):
+                read = tuple(call.args[int(i)] for i in func.attrs[WEIGHTS])
+                if read and not self.measured(spec := layer_spec(func)):
+                    layers.setdefault(read, {})[spec] = None
+        result: dict[ConvSpec | MatmulSpec, str] = {}
+        for specs in layers.values():
+            if len(specs) > 1:
+                offers = [candidates(spec, self.unit) for spec in specs]
+                picks = agreed([STRATEGIES[self.strategy](offered) for offered in offers], offers)
+                result |= {spec: str(pick) for spec, pick in zip(specs, picks, strict=True)}
+        return result
+
+    def _choose(self, func: relax.Function, together: Mapping[ConvSpec | MatmulSpec, str]) -> dict:
         spec = layer_spec(func)
-        name = default_kernel(spec, self.unit, self.strategy)
+        name = together.get(spec) or default_kernel(spec, self.unit, self.strategy)
         seconds = self.measured(spec)
         if self.strategy == "fastest" and name in seconds:
             name = decide({n: s for n, s in seconds.items() if named(spec, self.unit, n) is not None}, name)

@@ -66,8 +66,8 @@ def transformers(
 
 
 def fuse(weight_type: WeightType = lambda names, weight: "float32") -> list[Pass]:
-    """Anchors and their epilogues are functions, whose weights have an element type."""
-    return [FuseLayers(weight_type), PlaceParts()]
+    """Anchors and their epilogues are functions, whose weights have an element type; equal weights are one variable."""
+    return [FuseLayers(weight_type), PlaceParts(), ShareWeights()]
 
 
 def choose(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexcomp.passes.choose_kernels import STRATEGIES, hull
+from flexcomp.passes.choose_kernels import STRATEGIES, agreed, hull
 from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
@@ -41,3 +41,25 @@ def test_at_every_price_of_a_byte_a_corner_of_the_hull_costs_least(price, shape)
 def test_every_strategy_takes_the_only_candidate(strategy):
     only = candidates(conv(14, 256), UNIT)[:1]
     assert STRATEGIES[strategy](only) is only[0]
+
+
+def forms(picks) -> set:
+    return {(pick.panel, pick.weight_transform, pick.block_transform) for pick in picks}
+
+
+@pytest.mark.parametrize("strategy", ["smallest", "balanced", "fastest"])
+@pytest.mark.parametrize("channels", [64, 128])
+def test_layers_with_the_same_weights_take_them_in_few_forms(strategy, channels):
+    offers = [candidates(conv(side, channels), UNIT) for side in (40, 20, 10, 5, 3)]
+    alone = [STRATEGIES[strategy](offered) for offered in offers]
+    together = agreed(alone, offers)
+    assert len(forms(together)) <= len(forms(alone)) - (strategy == "fastest")
+    assert sum(pick.work for pick in together) <= 1.03 * sum(pick.work for pick in alone)
+    for pick, own, offered in zip(together, alone, offers, strict=True):
+        assert pick in offered and pick.scratch_nbytes <= own.scratch_nbytes
+
+
+def test_layers_that_agree_keep_their_kernels():
+    offers = [candidates(conv(28, 128), UNIT)] * 2
+    picks = [STRATEGIES["fastest"](offered) for offered in offers]
+    assert agreed(picks, offers) == picks
