@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from ..schedules.decide import decide
-from ..schedules.machines import candidates, named
+from ..schedules.machines import candidates, every_candidate, named
 from ..schedules.registry import Candidate
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
 from ..schedules.tiles.tile import VectorUnit
@@ -20,8 +20,8 @@ from .module_pass import module_pass
 # Seconds of a layer's kernels, by name, as far as they were measured.
 Measured = Callable[[ConvSpec | MatmulSpec], Mapping[str, float]]
 
-# Layers with the same weights agree on fewer forms of them for so much of their work together.
-_AGREEING = 1.03
+# Layers with the same weights agree on fewer forms of them for so much of their work together; on fewer that are stored for more.
+_AGREEING, _STORED = 1.03, 1.15
 
 # A corner that lies nearer to the line from the smallest to the fastest is not worth another copy of the weights.
 _LEAST_BEND = 0.05
@@ -80,13 +80,15 @@ STRATEGIES: dict[str, Callable[[Sequence[Candidate]], Candidate]] = {
 }
 
 
-def agreed(picks: Sequence[Candidate], offers: Sequence[Sequence[Candidate]]) -> list[Candidate]:
+def agreed(
+    picks: Sequence[Candidate], offers: Sequence[Sequence[Candidate]], more: float = _AGREEING
+) -> list[Candidate]:
     """Kernels for layers that have the same weights, in as few forms as cost little: each form is stored, loaded and kept.
 
     From the `picks`, one for each layer, one form after the other is given up, each time the one that costs least, while all of
-    them take hardly more work; no layer takes more scratch.
+    them take no more than `more` times the work; no layer takes more scratch.
     """
-    most = _AGREEING * sum(pick.work for pick in picks)
+    most = more * sum(pick.work for pick in picks)
     picks = list(picks)
     while len(used := dict.fromkeys(map(_form, picks))) > 1:
         fewer = [made for gone in used if (made := _without(gone, used, picks, offers))]
@@ -151,8 +153,10 @@ class ChooseKernels:
         result: dict[ConvSpec | MatmulSpec, str] = {}
         for specs in layers.values():
             if len(specs) > 1:
-                offers = [candidates(spec, self.unit) for spec in specs]
-                picks = agreed([STRATEGIES[self.strategy](offered) for offered in offers], offers)
+                picks = [STRATEGIES[self.strategy](candidates(spec, self.unit)) for spec in specs]
+                if len(set(map(_form, picks))) > 1:
+                    more = _STORED if self.strategy == "smallest" else _AGREEING
+                    picks = agreed(picks, [every_candidate(spec, self.unit) for spec in specs], more)
                 result |= {spec: str(pick) for spec, pick in zip(specs, picks, strict=True)}
         return result
 

@@ -6,7 +6,7 @@ one number, as threads (`cuda/fallback.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tvm import tirx
 
@@ -46,6 +46,11 @@ def candidates(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> tuple[Candidate
     if isinstance(unit, Gpu):
         return gpu_registry.candidates(spec, unit.architecture)
     return registry.candidates(spec, unit)
+
+
+def every_candidate(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> Sequence[Candidate]:
+    """Those on offer, and all others that have a name."""
+    return candidates(spec, unit) if isinstance(unit, Gpu) else space.space(spec, unit)
 
 
 def named(spec: ConvSpec | MatmulSpec, unit: VectorUnit, name: str) -> Candidate | None:

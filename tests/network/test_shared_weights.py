@@ -1,12 +1,18 @@
 """One weight that several layers read is stored, loaded and kept once."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import tvm_ffi
 from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
+from flexcomp import runtime_ext
+from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
+from flexcomp.program.weights_file import write_weights
 
 READERS, WIDTH = 5, 128
 RNG = np.random.default_rng(0)
@@ -67,7 +73,7 @@ def loop(inner: bool) -> onnx.ModelProto:
 
 def heads() -> onnx.ModelProto:
     """A head over the levels of a pyramid, with batch norm behind its convolution."""
-    sizes, nodes = (12, 6, 3), []
+    sizes, nodes = (14, 13, 3), []
     for s in sizes:
         nodes += [node("Conv", [f"x{s}", "w", "b"], [f"c{s}"], pads=[1] * 4)]
         nodes += [node("BatchNormalization", [f"c{s}", "g", "d", "m", "v"], [f"n{s}"]), node("Relu", [f"n{s}"], [f"y{s}"])]
@@ -133,6 +139,28 @@ def test_it_is_kept_once(network):
         most = 1.05 * distinct_nbytes(made) + 4 * 4096
         assert program.pinned_nbytes(rungs[-1]) <= most
         assert all(not program.streamed_nbytes(rung) for rung in rungs if rung.budget >= rungs[0].budget + most)
+
+
+def test_the_runtime_refuses_what_other_layers_do_not_have(network, tmp_path):
+    """A step may use what a load brought for another layer only if the weights are the same: same bytes, prepared alike."""
+    program = network[1].program
+    digest = write_weights(tmp_path / "n.weights", network[1].weights, data_nbytes=program.weights_nbytes)
+    runtime_ext.register()
+    create = tvm_ffi.get_global_func(PROGRAM_KIND + ".create")
+    create(encode_program(program, digest))
+    readers: dict[object, list[int]] = {}  # layers with the same weights, of those with everything resident
+    for step in program.rungs[-1].steps:
+        if program.layers[step.layer].weights:
+            readers.setdefault(program.layers[step.layer].weights, []).append(step.layer)
+    for weights, layers in readers.items():
+        changes = [{"offset": weights.offset + 64 if weights.offset < 64 else weights.offset - 64}]
+        changes += [{"preparation": replace(weights.preparation, kernel="other")}] if weights.preparation else []
+        for change in changes if len(layers) > 1 else ():
+            other = replace(program.layers[layers[-1]], weights=replace(weights, **change))
+            broken = (*program.layers[: layers[-1]], other, *program.layers[layers[-1] + 1 :])
+            with pytest.raises(RuntimeError, match=r"brings its weights|reads less than|lie outside the file"):
+                create(encode_program(replace(program, layers=broken), digest))
+    assert any(len(layers) > 1 for layers in readers.values())
 
 
 def test_it_is_read_once_while_its_readers_follow_each_other():
