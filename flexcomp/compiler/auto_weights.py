@@ -81,6 +81,11 @@ def choose(
         trial = Trial(artifact, Path(folder), inputs)
         require_telling(trial.wanted, "random inputs" if given is None else "the calibration inputs")
         assert len(trial.kept) == len(nodes), f"{len(nodes)} layers were asked about, {len(trial.kept)} have weights"
+        # Layers with the same weights have one type.
+        found_at: dict[tuple[int, ...], int] = {}
+        which = [found_at.setdefault(tuple(at for *_, at in panels), len(found_at)) for panels in trial.kept]
+        own = [which.index(number) for number in range(len(found_at))]
+        trial.kept = [trial.kept[index] for index in own]
         rounded: dict[str, list[list[Array]]] = {}
         fits: dict[str, list[bool]] = {}
         narrow, nowhere = [dtype for dtype in _NARROW if dtype in offered], [False] * len(nodes)
@@ -88,27 +93,28 @@ def choose(
             types = WeightTypes(dtype, evaluate, values_only=True)
             by_name = {name: array for name, array, _ in lower(types).weights}
             rounded[dtype] = [[by_name[name] for name, _, _ in panels] for panels in trial.kept]
-            fits[dtype] = types.fits
+            fits[dtype] = [types.fits[index] for index in own]
         errors: list[dict[str, float]] = []
-        for index in range(len(nodes)):
-            report("calibrate", index, len(nodes) + 1)
-            found = {"float32": 0.0}
+        for index in range(len(own)):
+            report("calibrate", index, len(own) + 1)
+            moved = {"float32": 0.0}
             for dtype in narrow:
                 # bfloat16 is for what float16 does not have.
                 if fits[dtype][index] and not (dtype == "bfloat16" and fits.get("float16", nowhere)[index]):
                     trial.put(index, rounded[dtype][index])
-                    found[dtype] = trial.error()
+                    moved[dtype] = trial.error()
             trial.put_back(index)
-            errors.append(found)
-        warn_of_silent_layers(trial, nodes, rounded, errors)
-        report("calibrate", len(nodes), len(nodes) + 1)
+            errors.append(moved)
+        warn_of_silent_layers(trial, [nodes[index] for index in own], rounded, errors)
+        report("calibrate", len(own), len(own) + 1)
         names = [node or layer.name for node, layer in zip(nodes, asked_about(artifact.program.layers), strict=True)]
-        search = _Search(trial, rounded, errors, names)
-        allowed, lossless = max_error, wide.natural()
+        search = _Search(trial, rounded, errors, [names[index] for index in own])
+        natural = wide.natural()
+        allowed, lossless = max_error, [natural[index] for index in own]
         for _ in range(_ROUNDS):
             # What loses nothing in as few bits is better than what was measured.
             types = [min(pair, key=_nbytes_of) for pair in zip(lossless, search.run(allowed), strict=True)]
-            error = trial.error_of(compiled(lower(TypesInOrder(types, evaluate))))
+            error = trial.error_of(compiled(lower(TypesInOrder([types[number] for number in which], evaluate))))
             if error <= max_error:
                 break
             allowed *= _LESS * max_error / error
@@ -119,8 +125,9 @@ def choose(
                 max_error, error,
             )  # fmt: skip
             types, error = lossless, 0.0
-        report("calibrate", len(nodes) + 1, len(nodes) + 1)
-    return Chosen(tuple(types), tuple(errors), search.record(types, error, max_error))
+        report("calibrate", len(own) + 1, len(own) + 1)
+        found = search.record(types, error, max_error)
+    return Chosen(tuple(types[number] for number in which), tuple(errors[number] for number in which), found)
 
 
 class _Search:

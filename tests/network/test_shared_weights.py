@@ -172,6 +172,12 @@ def test_it_is_read_once_while_its_readers_follow_each_other():
     assert not artifact.program.pinned_nbytes(rung)
 
 
+def test_its_readers_have_one_type():
+    """Whatever error is allowed: a type that one reader might have alone would be a second form."""
+    artifact = flexcomp.build(chain(), threads=1, probe=False, kernels="smallest", weights="auto", max_error=0.02)
+    assert len({layer.weights for layer in artifact.program.layers}) == 1
+
+
 def test_weights_that_differ_in_a_bit_are_two():
     other = MATRIX.copy()
     other[7, 9] = -other[7, 9]
