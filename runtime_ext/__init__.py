@@ -18,6 +18,7 @@ __all__ = [
     "headers",
     "include_folders",
     "joined",
+    "json_reader",
     "link_options",
     "planner",
     "program_units",
@@ -50,6 +51,11 @@ def register() -> None:
 def planner() -> Path:
     """The library of the planner's inner loops, for this process: devices have no planner."""
     return _native("libflexcomp_planner.so")
+
+
+def json_reader() -> Path:
+    """The library that reads numbers of JSON, for this process: a server's."""
+    return _native("libflexcomp_json.so")
 
 
 def tvm_ffi_library() -> Path:

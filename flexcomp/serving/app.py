@@ -28,7 +28,6 @@ from .models import VERSION, unknown
 from .protocol import described
 
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository(unload_dependents)")
-CONNECTIONS = 512  # open at once
 _MOST_NBYTES = 1 << 16  # of a request that is no inference
 
 
@@ -36,7 +35,7 @@ def make_app(service: Service, token: str | None = None) -> ASGIApp:
     """The application for a server; without a token it answers requests of this machine only."""
     app = make_routes(service)
     app.openapi = lambda: openapi(with_token=token is not None)  # type: ignore[method-assign]
-    return Crowd(Guard(_Shortcut(app, service), token), service.connections, CONNECTIONS)
+    return Crowd(Guard(_Shortcut(app, service), token), lambda: service.crowded())
 
 
 def make_routes(service: Service) -> FastAPI:
@@ -90,7 +89,7 @@ def _failed(service: Service, path: str, error: Exception) -> Response:
     refusal = refusal_of(error) or Refusal(FAULT, "the server failed; its log says why")
     if refusal.status == FAULT:
         service.log.warning("failed", path=path[:200], error=str(error))
-    return error_answer(refusal)
+    return error_answer(Refusal(refusal.status, service.models.without_folders(str(refusal)), headers=refusal.headers))
 
 
 def _errors(app: FastAPI, service: Service) -> None:

@@ -1,267 +1,417 @@
-"""One connection: uvicorn's protocol on httptools, with bounds for whatever of a client's is no body.
+"""One connection of HTTP/1.1, with bounds for whatever of a client's is no body.
 
-httptools keeps a head for as long as it goes on, takes trailers for headers, and uvicorn keeps requests that are sent before the
-one in progress is answered. Here a head, or what stands between two chunks, has so many bytes and no more; trailers are left
-out; and of requests in advance none is begun: the connection is closed behind the answer, and clients ask again.
-
-A body whose length is known goes from the system to where the application wants it, past the parser: httptools and uvicorn
-would copy it three times.
+A head is parsed, by httptools, when it is complete: until then it is bytes, which count (`connections.py`). A body whose length
+is known goes from the system to where the application wants it. The parser sees chunks only; between two of them there are so
+many bytes and no more, and trailers are left out. Of requests that are sent before the one in progress is answered none is begun:
+the connection is closed after the answer, and clients ask again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
-import anyio
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from starlette.types import ASGIApp, Scope
 
 from .answers import BAD, TOO_LONG_A_HEAD
+from .connections import Connections, Wait
+from .exchange import Exchange, answer_head
+from .logs import Log
 
 MOST_BESIDE_NBYTES = 1 << 16  # in a row, of what is no body: request line and headers, trailers, the frames of chunks
+MOST_HEADERS = 128  # of a request: each takes more memory than its bytes
 SENT = "flexcomp.sent"  # in the state of a request's scope: `Connection.sent`
 INTO = "flexcomp.into"  # in the same: `Connection.read_into`
-MOST_HEADERS = 128  # of a request: each takes more memory than its bytes
+_END = b"\r\n\r\n"  # of a head
 _VERSIONS = ("1.0", "1.1")
 _READ_NBYTES = 1 << 18  # at a time
 _HEAD_NBYTES = 1 << 13  # the same while a head is awaited: what comes with it of a body is copied
+_HELD_NBYTES = 1 << 16  # of a body that nobody receives; no more of it is read then
 _SAID_AFTER_S = 0.25  # of a body that comes where it is wanted: the application is not woken for each part of it
-_BUFFER = "flexcomp_buffer"  # in a server's configuration: what all its connections read into, one after the other
 
 
-class _Ended(Exception):
+class _Refused(Exception):
     """Raised through the parser: what comes behind is not looked at."""
 
 
-class Connection(HttpToolsProtocol):
-    """Uvicorn's. A head has to be complete within the time for which an idle connection is kept."""
+class Server:
+    """What all connections of a server share."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        if not hasattr(self.config, _BUFFER):
-            setattr(self.config, _BUFFER, memoryview(bytearray(_READ_NBYTES)))
-        self._buffer: memoryview = getattr(self.config, _BUFFER)
-        self._beside_nbytes = 0  # since the last byte of a body
-        self._unread_nbytes = -1  # of a body, where its length is known
-        self._left_nbytes = 0  # of these, what goes past the parser
-        self._into: memoryview | None = None  # where to; None: it is not wanted
-        self._in_head = True
-        self._in_body = False
+    def __init__(self, app: ASGIApp, connections: Connections, log: Log) -> None:
+        self.app = app
+        self.connections = connections
+        self.log = log
+        self.buffer = bytearray(_READ_NBYTES)  # what they read into, one after the other
+        self.view = memoryview(self.buffer)
+
+    def connect(self) -> Connection:
+        """A new one: the factory of an event loop's server."""
+        return Connection(self)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Reads requests, one after the other, and writes what is answered."""
+
+    def __init__(self, server: Server) -> None:
+        self.wait: Wait | None = None
+        self.head_nbytes = 0  # of the request whose head is coming or which is in progress, as `Connections` counts them
+        self._server = server
+        self._transport: Any = None
+        self._exchange: Exchange | None = None  # in progress
+        self._head: bytearray | None = None  # as far as it came
+        self._left_nbytes = 0  # of a body whose length is known
+        self._into: memoryview | None = None  # where these are wanted
+        self._chunks: httptools.HttpRequestParser | None = None  # of a body without a length
+        self._beside_nbytes = 0  # of these, since the last byte of the body
         self._saying: asyncio.TimerHandle | None = None  # will tell the application of what came
+        self._paused = False  # nothing is read
+        self._full: asyncio.Future | None = None  # done when the system has taken all that was written
         self._last = False  # no request is taken any more
 
+    # ------------------------------------------------------------------------------------ as the event loop sees it
+
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # so that `flow` says whether the system has taken all
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self._transport = transport
+        transport.set_write_buffer_limits(0)  # so that `_full` says whether the system has taken all
+        self._server.connections.came(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._last = True
+        self._server.connections.went(self)
+        self._hush()
+        if self._exchange is not None:
+            self._exchange.lost()
+        self._exchange = self._into = self._chunks = self._head = None
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        self._full = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        if self._full is not None:
+            self._full.set_result(None)
+            self._full = None
+            if self.wait is Wait.TAKEN:
+                self._go_on()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the system puts what comes."""
         if self._into is not None:
             return self._into
-        return self._buffer if self._in_body else self._buffer[:_HEAD_NBYTES]
+        in_body = self._left_nbytes or self._chunks is not None
+        return self._server.view if in_body else self._server.view[:_HEAD_NBYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """So much came."""
-        if taken := min(nbytes, self._left_nbytes):
-            self._left_nbytes -= taken
-            self._unread_nbytes -= taken
-            if self._into is not None:
-                self._into = self._into[taken:]
-                self.cycle.placed_nbytes += taken
-                if self._saying is None:
-                    self._saying = self.loop.call_later(_SAID_AFTER_S, self._say)
-            if not self._left_nbytes:
-                self._into = None
-                self.parser = httptools.HttpRequestParser(self)  # which has seen nothing of this body
-                self.on_message_complete()
-        if nbytes > taken:
-            in_body = self._in_body
-            self.data_received(self._buffer[taken:nbytes])
-            if self._in_body and not in_body and self._unread_nbytes > 0:
-                self.flow.pause_reading()  # until the application says where the rest is wanted
+        if self._into is not None:
+            self._place(nbytes)
+            return
+        begin = 0
+        if self._left_nbytes:
+            begin = self._take_body(0, nbytes)
+        elif self._chunks is not None:
+            self._take_chunks(self._server.view[:nbytes])
+            return
+        if begin < nbytes and not self._last:
+            if self._exchange is not None:
+                self._close_after_the_answer()
+            else:
+                self._take_head(begin, nbytes)
 
-    def read_into(self, cycle: RequestResponseCycle, where: memoryview | None) -> None:
+    # ---------------------------------------------------------------------------------------------------- requests
+
+    def _take_head(self, begin: int, end: int) -> None:
+        """Of the buffer, these bytes: a head, or a part of it, and perhaps what follows."""
+        buffer = self._server.buffer
+        if self._head is None:
+            while begin < end and buffer[begin] in b"\r\n":  # which may stand before a request
+                begin += 1
+            if begin == end:
+                return
+            if not buffer[begin : begin + 1].isalpha():  # no method of any: not worth waiting for more
+                self._refuse(BAD, "Invalid HTTP request received.")
+                return
+            at = buffer.find(_END, begin, end)
+            if at >= 0:
+                self._server.connections.hold_head(self, at + len(_END) - begin)
+                self._begin(self._server.view[begin : at + len(_END)], at + len(_END), end)
+                return
+            self._server.connections.waits(self, Wait.HEAD)
+            self._head = bytearray()
+        known = len(self._head)
+        self._head += self._server.view[begin:end]
+        at = self._head.find(_END, max(0, known - len(_END) + 1))
+        nbytes = len(self._head) if at < 0 else at + len(_END)
+        self._server.connections.hold_head(self, nbytes - known)
+        if self._last:  # closed, for the sake of others
+            return
+        if nbytes > MOST_BESIDE_NBYTES:
+            self._refuse(TOO_LONG_A_HEAD, f"More than {MOST_BESIDE_NBYTES} bytes of headers.")
+        elif at >= 0:
+            head, self._head = self._head, None
+            self._begin(memoryview(head)[:nbytes], begin + nbytes - known, end)
+
+    def _begin(self, head: memoryview, begin: int, end: int) -> None:
+        """The request with this head; of what follows, these bytes of the buffer are there."""
+        if self._last:
+            return
+        self._url, self._headers, self._is_complete = b"", [], False
+        parser = httptools.HttpRequestParser(self)
+        keep_alive = True
+        try:
+            try:
+                parser.feed_data(head)
+            except httptools.HttpParserUpgrade:  # to nothing that is known here
+                keep_alive, self._is_complete = False, True
+            version = parser.get_http_version()
+            scope = self._scope(parser.get_method().decode("ascii"), version)
+            lengths = [int(value) for name, value in self._headers if name == b"content-length"]
+            if version not in _VERSIONS:
+                raise ValueError("another version of HTTP")
+        except (httptools.HttpParserError, ValueError):
+            if not self._last:
+                self._refuse(BAD, "Invalid HTTP request received.")
+            return
+        expects = any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers)
+        keep_alive = keep_alive and version != "1.0" and parser.should_keep_alive() and not self._server.connections.ending
+        exchange = Exchange(self, scope["method"], keep_alive, expects and begin == end, self._server.log)
+        scope["state"] = {SENT: self.sent, INTO: partial(self.read_into, exchange)}
+        self._exchange = exchange
+        self._server.connections.works(self)
+        if self._is_complete:
+            exchange.came(b"", False)
+        elif lengths:
+            self._left_nbytes = lengths[0]
+        else:
+            self._chunks, self._beside_nbytes = parser, 0
+        self._start(exchange, scope)
+        if begin < end and self._left_nbytes:
+            begin = self._take_body(begin, end)
+        elif begin < end and self._chunks is not None:
+            self._take_chunks(self._server.view[begin:end])
+            begin = end
+        if begin < end and not self._last:
+            self._close_after_the_answer()
+        elif self._left_nbytes:
+            self._pause_reading()  # until the application says where the rest is wanted
+
+    def _scope(self, method: str, version: str) -> Scope:
+        url = httptools.parse_url(self._url)
+        path = (url.path or b"").decode("ascii")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "server": self._transport.get_extra_info("sockname")[:2],
+            "client": self._transport.get_extra_info("peername")[:2],
+            "scheme": "http",
+            "root_path": "",
+            "method": method,
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": url.path or b"",
+            "query_string": url.query or b"",
+            "headers": self._headers,
+        }
+
+    def _start(self, exchange: Exchange, scope: Scope) -> None:
+        tasks = self._server.connections.tasks
+        task = asyncio.get_running_loop().create_task(exchange.run(self._server.app, scope))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    # ------------------------------------------------------------------------------------------------------ bodies
+
+    def _take_body(self, begin: int, end: int) -> int:
+        """Of a body with a length, these bytes of the buffer; where they end."""
+        taken = min(end - begin, self._left_nbytes)
+        self._left_nbytes -= taken
+        self._came(self._server.view[begin : begin + taken], self._left_nbytes > 0)
+        return begin + taken
+
+    def _place(self, nbytes: int) -> None:
+        """So much came to where it was wanted."""
+        self._left_nbytes -= nbytes
+        self._exchange.placed(nbytes)
+        if self._left_nbytes:
+            self._into = self._into[nbytes:]
+            if self._saying is None:
+                self._saying = asyncio.get_running_loop().call_later(_SAID_AFTER_S, self._say)
+        else:
+            self._into = None
+            self._came(b"", False)
+
+    def read_into(self, exchange: Exchange, where: memoryview | None) -> None:
         """Put the rest of a request's body there, if it is so long, and all else was received; None: it is not wanted."""
-        if cycle is not self.cycle:
+        if exchange is not self._exchange:
             return
         if where is None:
             self._into = None
-        elif cycle.more_body and not cycle.body and len(where) == self._unread_nbytes:
-            self._into, self._left_nbytes = where, len(where)
+        elif self._left_nbytes and not exchange.held_nbytes and len(where) == self._left_nbytes:
+            self._into = where
 
-    def _say(self) -> None:
-        self._saying = None
-        self.cycle.message_event.set()
-
-    def data_received(self, data: memoryview) -> None:
-        """Take what came, no more of it at a time than may be no body."""
-        if self._last:
+    def _came(self, data: memoryview | bytes, more: bool) -> None:
+        """Some of a body; the last, unless there is `more`."""
+        if not more:
+            self._hush()
+        if self._exchange is None:  # which is answered
+            if not more:
+                self._go_on()
             return
+        self._exchange.came(data, more)
+        if more and self._exchange.held_nbytes > _HELD_NBYTES:
+            self._pause_reading()
+
+    def _take_chunks(self, data: memoryview) -> None:
+        """As the parser finds them, no more bytes at a time than may be no body."""
         try:
             for begin in range(0, len(data), MOST_BESIDE_NBYTES):
-                self._feed(data[begin : begin + MOST_BESIDE_NBYTES])
-        except httptools.HttpParserUpgrade:
-            self._close_behind_the_answer()
-        except httptools.HttpParserError:
+                part = data[begin : begin + MOST_BESIDE_NBYTES]
+                self._beside_nbytes += len(part)
+                if self._chunks is None:  # what follows the last of them
+                    self._close_after_the_answer()
+                    return
+                self._chunks.feed_data(part)
+                if self._beside_nbytes > MOST_BESIDE_NBYTES:
+                    self._refuse(BAD, f"More than {MOST_BESIDE_NBYTES} bytes between two chunks.")
+                    return
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             if not self._last:
                 self._refuse(BAD, "Invalid HTTP request received.")
 
-    def _feed(self, data: memoryview) -> None:
-        self._beside_nbytes += len(data)
-        self.parser.feed_data(data)
-        if self._beside_nbytes > MOST_BESIDE_NBYTES:
-            self._refuse(TOO_LONG_A_HEAD if self._in_head else BAD, f"More than {MOST_BESIDE_NBYTES} bytes of headers.")
-            raise httptools.HttpParserError
+    def _say(self) -> None:
+        self._saying = None
+        if self._exchange is not None:
+            self._exchange.say()
+
+    def _hush(self) -> None:
+        if self._saying is not None:
+            self._saying.cancel()
+            self._saying = None
+
+    # ---------------------------------------------------------------------------------- as the parser calls it
 
     def on_message_begin(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._close_behind_the_answer()
-            raise _Ended
-        self._in_head = True
-        super().on_message_begin()
-        self._unread_nbytes = -1
-        self.scope["state"][SENT] = self.sent
+        if self._is_complete:  # another request
+            self._close_after_the_answer()
+            raise _Refused
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:
+        if self._chunks is not None:  # a trailer
             return
-        if len(self.headers) == MOST_HEADERS:
+        if len(self._headers) == MOST_HEADERS:
             self._refuse(TOO_LONG_A_HEAD, f"More than {MOST_HEADERS} headers.")
-            raise _Ended
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        if self.parser.get_http_version() not in _VERSIONS:
-            raise ValueError("another version of HTTP")  # the parser's caller answers 400
-        self._in_head, self._in_body = False, True
-        self._beside_nbytes = 0
-        self._unset_keepalive_if_required()
-        super().on_headers_complete()
-        self.cycle.receive = partial(_received, self.cycle)
-        self.cycle.transport = Together(self.transport, self.cycle)
-        self.cycle.placed_nbytes = 0
-        self.scope["state"][INTO] = partial(self.read_into, self.cycle)
-        lengths = [value for name, value in self.headers if name == b"content-length"]
-        if len(lengths) == 1:
-            self._unread_nbytes = int(lengths[0])
-        if self.parser.should_upgrade():  # to nothing that is known here
-            self.cycle.keep_alive = False
+            raise _Refused
+        self._headers.append((name.lower(), value))
 
     def on_body(self, body: bytes) -> None:
         self._beside_nbytes = max(0, self._beside_nbytes - len(body))
-        self._unread_nbytes -= len(body)
-        super().on_body(body)
+        self._came(body, True)
 
     def on_chunk_complete(self) -> None:
         self._beside_nbytes = 0
 
     def on_message_complete(self) -> None:
-        self._in_body = False
-        if self._saying is not None:
-            self._saying.cancel()
-            self._saying = None
-        self._beside_nbytes = 0
-        super().on_message_complete()
+        self._is_complete = True
+        if self._chunks is not None:
+            self._chunks, self._beside_nbytes = None, 0
+            self._came(b"", False)
 
-    def on_response_complete(self) -> None:
-        self.cycle.transport.flush()
-        del self.cycle.receive, self.cycle.transport.cycle  # or it would keep itself
-        super().on_response_complete()
+    # ----------------------------------------------------------------------------------------------------- answers
+
+    def write(self, parts: list[bytes]) -> None:
+        """Send these."""
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
+
+    async def drained(self) -> None:
+        """Until the system has all that was written, or the client has lost the connection."""
+        if self._full is not None:
+            await asyncio.shield(self._full)
 
     async def sent(self, within_s: float) -> None:
-        """Wait until the system has all that was answered; a client that does not let it loses the connection."""
-        if self.flow.write_paused:
-            with anyio.move_on_after(within_s) as sending:
-                await self.flow.drain()
-            if sending.cancelled_caught:
-                self.transport.abort()
+        """The same; a client that does not take it within that time loses the connection."""
+        if self._full is None:
+            return
+        try:
+            await asyncio.wait_for(self.drained(), within_s)
+        except asyncio.TimeoutError:
+            self.abort()
 
-    def timeout_keep_alive_handler(self) -> None:
-        """No head came in time, or nobody reads what was answered: what is not sent by then never will be."""
-        self.transport.abort() if self.flow.write_paused else super().timeout_keep_alive_handler()
+    def answered(self) -> None:
+        """The exchange in progress is complete: the next may begin, when all of this one has come and gone."""
+        keep_alive = self._exchange.keep_alive
+        self._exchange = self._into = None
+        self._hush()
+        self._server.connections.release_head(self)
+        self._last = self._last or not keep_alive
+        self._go_on()
 
-    def _close_behind_the_answer(self) -> None:
+    def _go_on(self) -> None:
+        """Wait for what has to come, or go, next."""
+        connections = self._server.connections
+        if self._full is not None:
+            connections.waits(self, Wait.TAKEN)
+            if not self._last:
+                self._pause_reading()
+        elif self._last:
+            connections.waits(self, Wait.TAKEN)
+        else:
+            connections.waits(self, Wait.HEAD if self._left_nbytes or self._chunks is not None else Wait.REQUEST)
+            self.resume_reading()
+        if self._last:
+            self._transport.close()
+
+    def _close_after_the_answer(self) -> None:
         self._last = True
-        self.cycle.keep_alive = False
+        if self._exchange is not None:
+            self._exchange.keep_alive = False
+        else:
+            self._go_on()
 
     def _refuse(self, status: int, words: str) -> None:
-        """An answer of the connection's own, and the end; behind the answer to a request that is complete."""
-        self._last = True
-        cycle = self.cycle
-        if cycle is not None and not cycle.response_complete and not cycle.more_body:
-            cycle.keep_alive = False
+        """An answer of the connection's own, and the end; after the answer to a request that is complete."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None and exchange.is_received:
+            self._exchange = exchange
+            self._close_after_the_answer()
             return
-        if cycle is None or cycle.response_complete or not cycle.response_started:
-            head = [
-                STATUS_LINE[status],
-                b"content-type: text/plain; charset=utf-8\r\n",
-                b"content-length: %d\r\n" % len(words),
-                b"connection: close\r\n\r\n",
-            ]
-            self.transport.write(b"".join([*head, words.encode()]))
-        self.transport.close()
+        self._last = True
+        if exchange is None or not exchange.is_started:
+            text = json.dumps({"error": words}).encode()
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(text))]
+            self.write([answer_head(status, headers, False), text])
+        if exchange is not None:
+            exchange.lost()
+        self._go_on()
 
-
-class Together:
-    """A transport that sends the head of an answer with what is written next: two packets would wake the client twice."""
-
-    def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
-        self._transport = transport
-        self.cycle = cycle
-        self._head: bytes | None = None  # which was not sent yet
-        self._began = False
-
-    def write(self, data: bytes) -> None:
-        if self.cycle.response_started and not self._began:
-            self._began, self._head = True, data
-        elif self._head is None:
-            self._transport.write(data)
+    def end(self) -> None:
+        """The server ends: close it now, or after the answer."""
+        if self._exchange is None and self._full is None:
+            self.abort()
         else:
-            head, self._head = self._head, None
-            self._transport.writelines([head, data])
+            self._close_after_the_answer()
 
-    def flush(self) -> None:
-        """Send a head that nothing followed."""
-        if self._head is not None:
-            self._transport.write(self._head)
-            self._head = None
+    def abort(self) -> None:
+        """Close it at once."""
+        self._last = True
+        self._transport.abort()
 
-    def close(self) -> None:
-        self.flush()
-        self._transport.close()
+    def _pause_reading(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
 
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-
-async def _received(cycle: RequestResponseCycle) -> dict[str, Any]:
-    """As the cycle's own `receive`, but what has arrived of a body is handed on itself, not a copy of it.
-
-    `placed` are the bytes that came meanwhile to where they were wanted (`Connection.read_into`).
-    """
-    if cycle.waiting_for_100_continue and not cycle.transport.is_closing():
-        cycle.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        cycle.waiting_for_100_continue = False
-    if not cycle.disconnected and not cycle.response_complete:
-        cycle.flow.resume_reading()
-        await cycle.message_event.wait()
-        cycle.message_event.clear()
-    if cycle.disconnected or cycle.response_complete:
-        return {"type": "http.disconnect"}
-    body, cycle.body = cycle.body, bytearray()
-    placed, cycle.placed_nbytes = cycle.placed_nbytes, 0
-    return {"type": "http.request", "body": body, "more_body": cycle.more_body, "placed": placed}
-
-
-class Arrivals(asyncio.BufferedProtocol):
-    """A connection as the event loop sees it, which asks one that is an `asyncio.Protocol` for no buffer."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        connection = Connection(*args, **options)
-        self.connection_lost, self.eof_received = connection.connection_lost, connection.eof_received
-        self.pause_writing, self.resume_writing = connection.pause_writing, connection.resume_writing
-        self.get_buffer, self.buffer_updated = connection.get_buffer, connection.buffer_updated
-        self.connection_made = connection.connection_made
+    def resume_reading(self) -> None:
+        """Go on reading, where that was paused."""
+        if self._paused and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()

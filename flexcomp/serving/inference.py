@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from flexcomp.runtime import Pool
 from . import protocol
 from .answers import BAD, ENDING, UNKNOWN, Refusal, ending, refusal_of
 from .connection import SENT
+from .json_numbers import Text
 from .limits import Room, Share, read_body
 from .logs import Log
 from .metrics import Metrics
@@ -46,11 +48,7 @@ class Service:
     reader: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "flexcomp-json"))  # of long JSON
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)  # which is read and written one by one
     ending: bool = False  # set once: nothing more is begun
-    count_connections: Callable[[], int] | None = None  # the server's, when it runs
-
-    def connections(self) -> int:
-        """Open ones, those included that ask nothing."""
-        return self.count_connections() if self.count_connections else 0
+    crowded: Callable[[], bool] = lambda: False  # there are more connections than there may be: the server's, when it runs
 
 
 @dataclass
@@ -136,8 +134,7 @@ async def _answered(
         raise ending()
     within = [seconds for seconds in (header_s, asked.timeout_s) if seconds is not None]
     outputs = await _computed(service, receive, model, asked.inputs, min(within, default=None), account)
-    numbers = sum(outputs[wanted.name].size for wanted in asked.outputs if not wanted.binary)
-    return await _unhurried(service, 8 * numbers, lambda: protocol.write_response(model.name, asked, outputs))
+    return await _written(service, model, asked, outputs)
 
 
 async def _asked(
@@ -147,13 +144,7 @@ async def _asked(
     body = await read_body(scope, receive, share, min(model.most_nbytes, service.room.nbytes), service.within_s)
     account.read_nbytes = len(body)
     json_nbytes = protocol.json_nbytes(headers.get(protocol.HEADER), len(body))
-    taken_nbytes = protocol.parsed_nbytes(body, json_nbytes) if json_nbytes > _QUICK_NBYTES else 0
-    asked = await _unhurried(
-        service,
-        json_nbytes,
-        lambda: protocol.read_request(body, json_nbytes, model.inputs, model.outputs),
-        lambda: share.hold(len(body) + taken_nbytes, "a body of JSON, while it is read; one of binary tensors takes less,"),
-    )
+    asked = await _parsed(service, body, json_nbytes, model, share)
     account.id = asked.id and asked.id[:80]
     arrays_nbytes = sum(array.nbytes for array in asked.inputs.values())
     inputs_nbytes = arrays_nbytes if json_nbytes == len(body) else max(arrays_nbytes, len(body))  # arrays lie in the body
@@ -199,16 +190,28 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _unhurried(
-    service: Service, nbytes: int, work: Callable[[], _T], prepare: Callable[[], None] | None = None
-) -> _T:
-    """What `work` returns; where there is much of it, from a thread that does one such thing at a time, behind `prepare`."""
-    if nbytes <= _QUICK_NBYTES:
-        return work()
+async def _parsed(service: Service, body: Text, json_nbytes: int, model: Model, share: Share) -> protocol.Request:
+    """The request in a body that begins with so much JSON."""
+    read = partial(protocol.read_request, body, json_nbytes, model.inputs, model.outputs)
+    if json_nbytes <= _QUICK_NBYTES:
+        return read()
     async with service.reading:
-        if prepare is not None:
-            prepare()
-        return await asyncio.get_running_loop().run_in_executor(service.reader, work)
+        nbytes = await _in_thread(service, partial(protocol.reading_nbytes, memoryview(body)[:json_nbytes], model.inputs))
+        share.hold(len(body) + nbytes, "a body of JSON, while it is read; one of binary tensors takes less,")
+        return await _in_thread(service, read)
+
+
+async def _written(service: Service, model: Model, asked: protocol.Request, outputs: dict) -> tuple[bytes, int | None]:
+    """The answer (`protocol.write_response`)."""
+    write = partial(protocol.write_response, model.name, asked, outputs)
+    if 8 * sum(outputs[wanted.name].size for wanted in asked.outputs if not wanted.binary) <= _QUICK_NBYTES:
+        return write()
+    async with service.reading:
+        return await _in_thread(service, write)
+
+
+def _in_thread(service: Service, work: Callable[[], _T]) -> Awaitable[_T]:
+    return asyncio.get_running_loop().run_in_executor(service.reader, work)
 
 
 async def _send(send: Send, text: bytes, json_nbytes: int | None) -> None:

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from flexcomp.units import human_bytes
 
 from .answers import BAD, BUSY, ENDING, LATE_BODY, TOO_LARGE, UNSUPPORTED, Refusal, error_answer
+from .auth import OPEN_PATHS
 from .connection import INTO
 
 _AGAIN_S = 1.0
@@ -22,17 +23,16 @@ _UNHURRIED_S, _LEAST_RATE = 5.0, 1 << 16  # a body may come more slowly for so l
 
 
 class Crowd:
-    """Lets requests through to `app` while there are not too many `connections`, of which each may cost memory and a file."""
+    """Lets requests through to `app` unless the server is `crowded`: then those about its health only."""
 
-    def __init__(self, app: ASGIApp, connections: Callable[[], int], most: int) -> None:
+    def __init__(self, app: ASGIApp, crowded: Callable[[], bool]) -> None:
         self._app = app
-        self._connections = connections
-        self._most = most
+        self._crowded = crowded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._connections() > self._most:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and self._crowded():
             refusal = Refusal(
-                ENDING, f"{self._most} connections are open", retry_after_s=_AGAIN_S, headers={"Connection": "close"}
+                ENDING, "too many connections are open", retry_after_s=_AGAIN_S, headers={"Connection": "close"}
             )
             await error_answer(refusal)(scope, receive, send)
             return

@@ -39,10 +39,10 @@ class Log:
 
 
 def log_to_stderr(form: str) -> Log:
-    """Send what the server and uvicorn say to stderr, in one of FORMATS."""
+    """Send what the server and its event loop say to stderr, in one of FORMATS."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if form == "json" else _Text())
-    for name, level in ((_LOG, logging.INFO), ("uvicorn.error", logging.WARNING)):
+    for name, level in ((_LOG, logging.INFO), ("asyncio", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.setLevel(level)
@@ -67,10 +67,15 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_word(value)}" for name, value in getattr(record, _FIELDS, {}).items())
         text = f"{record.levelname.lower()}: {record.getMessage()}{fields}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        return f"{text}\n{_plain(self.formatException(record.exc_info))}" if record.exc_info else text
 
 
 def _word(value: Any) -> str:
     """A value that cannot be taken for two, or for a line of its own."""
     text = str(value)
     return text if text.isprintable() and " " not in text and text else json.dumps(text)
+
+
+def _plain(text: str) -> str:
+    """Lines without what a terminal would obey: names may have any characters."""
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class Models:
         self._loaded: dict[str, Model] = {}
         self._files: dict[str, tuple] = {}  # which they were when they were loaded
         self._reasons: dict[str, str] = {}  # why a model is not there
+        self._folders: set[str] = set()  # of files that errors may name
 
     def __contains__(self, name: str) -> bool:
         return name in self._loaded
@@ -73,6 +75,12 @@ class Models:
         if (reason := self._broken(name)) is not None:
             raise Refusal(UNKNOWN, f"the model {_shown(name)} cannot run: {reason}")
 
+    def without_folders(self, text: str) -> str:
+        """As clients may read it: files have names, and it is not said where they lie."""
+        for folder in sorted(self._folders, key=len, reverse=True):
+            text = text.replace(folder, "")
+        return text
+
     def all_ready(self) -> bool:
         """Whether all that are loaded can run: what the protocol calls a server that is ready. One without models is."""
         return all(self._broken(name) is None for name in self.names)
@@ -84,7 +92,7 @@ class Models:
             entry = {"name": name, "version": VERSION, "state": "READY", "reason": ""}
             reason = self._broken(name) if name in self._loaded else self._reason(name)
             if reason is not None:
-                entry |= {"state": "UNAVAILABLE", "reason": reason}
+                entry |= {"state": "UNAVAILABLE", "reason": self.without_folders(reason)}
             listed.append(entry)
         return listed
 
@@ -94,6 +102,7 @@ class Models:
             path = self._libraries().get(name)
             if path is None:
                 raise unknown(name)
+            self._folders |= _folders(path) | _folders(_weights_of(path))
             try:
                 files = _files(path)
                 if name in self._loaded:
@@ -179,6 +188,12 @@ def _weights_of(path: Path) -> Path:
     """The weights of a library: beside it, or where it is a link and they are not there, beside what that leads to."""
     beside = path.with_suffix(".weights")
     return beside if beside.exists() or not path.is_symlink() else path.resolve().with_suffix(".weights")
+
+
+def _folders(path: Path) -> set[str]:
+    """The beginnings of all paths by which an error may name a file: as it is given, in full, and where links lead."""
+    paths = path, path.absolute(), Path(os.path.realpath(path))
+    return {f"{one.parent}/".replace("//", "/") for one in paths} - {"./"}
 
 
 def _shown(name: str) -> str:

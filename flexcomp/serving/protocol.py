@@ -17,6 +17,9 @@ import numpy as np
 from flexcomp.errors import InputError
 from flexcomp.runtime import TensorInfo
 
+from . import json_numbers
+from .json_numbers import Numbers, Text
+
 HEADER = "Inference-Header-Content-Length"  # bytes of JSON in front of binary tensors
 _DATATYPES = {
     "bool": "BOOL",
@@ -27,12 +30,7 @@ _BINARY_ONLY = ("FP16", "BF16")  # JSON has no numbers of 16 bits, says the prot
 _NUMBER_NBYTES = 32  # of text that a number may take in JSON, with what stands around it
 _SPARE_NBYTES = 1 << 16  # of text for names and parameters
 
-# What reading JSON takes beside the text, at most: bytes for each of these characters, and for each byte as text that is decoded,
-# of which other alphabets take more. A value stands before a comma, and in two lists more on its way to an array.
-_READ_NBYTES = {",": 64, "[": 96, "{": 200, '"': 40}
-_DECODED_NBYTES, _DECODED_WIDE_NBYTES = 2, 10
 _WRITTEN_NBYTES = 96  # that writing a number takes: itself, its text, and that once more
-_BLOCK_NBYTES = 1 << 16  # of text that is looked at at once
 
 
 @dataclass(frozen=True)
@@ -80,15 +78,9 @@ def carried_nbytes(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) 
     return _SPARE_NBYTES + binary + answered_nbytes(outputs)
 
 
-def parsed_nbytes(body: bytes | bytearray | memoryview, length: int) -> int:
-    """What reading its first `length` bytes, JSON, takes at most beside them; no other way to know is as quick."""
-    text = np.frombuffer(body, "u1", length)
-    taken, wide = 0, False
-    for begin in range(0, length, _BLOCK_NBYTES):
-        block = text[begin : begin + _BLOCK_NBYTES]
-        taken += sum(nbytes * int(np.count_nonzero(block == ord(sign))) for sign, nbytes in _READ_NBYTES.items())
-        wide = wide or block.max() > 127
-    return taken + length * (_DECODED_WIDE_NBYTES if wide else _DECODED_NBYTES)
+def reading_nbytes(text: Text, inputs: Sequence[TensorInfo]) -> int:
+    """What `read_request` takes besides the body, of which this is the JSON, at most."""
+    return json_numbers.reading_nbytes(text) + sum(port.array_dtype.itemsize * math.prod(port.shape) for port in inputs)
 
 
 def json_nbytes(header: str | None, nbytes: int) -> int:
@@ -100,14 +92,12 @@ def json_nbytes(header: str | None, nbytes: int) -> int:
     return int(header)
 
 
-def read_request(
-    body: bytes | bytearray | memoryview, length: int, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
-) -> Request:
+def read_request(body: Text, length: int, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> Request:
     """The request in `body`, whose first `length` bytes are JSON.
 
     Raises InputError, which says what is wrong and what is expected.
     """
-    asked = _object(_parsed(bytes(body[:length])), "the request")
+    asked = _object(json_numbers.parsed(memoryview(body)[:length]), "the request")
     parameters = _object(asked.get("parameters", {}), "parameters")
     given = _by_name(asked.get("inputs"), "inputs")
     expected = {port.name: port for port in inputs}
@@ -162,16 +152,6 @@ class _Blobs:
         return taken
 
 
-def _parsed(text: bytes) -> Any:
-    def refuse(word: str) -> Any:
-        raise InputError(f"the request is not JSON: there is no number {word}")
-
-    try:
-        return json.loads(text, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the request is not JSON: {error}") from None
-
-
 def _object(value: Any, what: str) -> dict:
     if not isinstance(value, dict):
         raise InputError(f"{what} must be a JSON object")
@@ -195,7 +175,7 @@ def _by_name(value: Any, what: str) -> dict[str, dict]:
 
 def _array(given: dict, port: TensorInfo, blobs: _Blobs) -> np.ndarray:
     expected = f'input "{port.name}" must be {_DATATYPES[port.dtype]}{list(port.shape)}'
-    if given.get("datatype") != _DATATYPES[port.dtype] or given.get("shape") != list(port.shape):
+    if given.get("datatype") != _DATATYPES[port.dtype] or not _is_shape(given.get("shape"), port.shape):
         raise InputError(f"{expected}, not {_short(given.get('datatype'))}{_short(given.get('shape'))}")
     parameters = _object(given.get("parameters", {}), f'parameters of input "{port.name}"')
     if "shared_memory_region" in parameters:
@@ -206,7 +186,7 @@ def _array(given: dict, port: TensorInfo, blobs: _Blobs) -> np.ndarray:
     if "data" in given:
         raise InputError(f'input "{port.name}" has both data and binary_data_size')
     wanted = port.array_dtype.itemsize * math.prod(port.shape)
-    if nbytes != wanted or isinstance(nbytes, bool):
+    if nbytes != wanted or type(nbytes) is not int:
         raise InputError(f"{expected}, of {wanted} bytes, not {_short(nbytes)}")
     array = np.frombuffer(blobs.take(wanted, port.name), "u1" if port.dtype == "bool" else port.array_dtype)
     if port.dtype == "bool":
@@ -216,31 +196,22 @@ def _array(given: dict, port: TensorInfo, blobs: _Blobs) -> np.ndarray:
     return array.reshape(port.shape)
 
 
+def _is_shape(given: Any, shape: tuple[int, ...]) -> bool:
+    """Whether these are its extents, and not numbers that are equal to them, such as true and 1.0."""
+    return isinstance(given, list) and given == list(shape) and all(type(extent) is int for extent in given)
+
+
 def _from_numbers(data: Any, port: TensorInfo, expected: str) -> np.ndarray:
     if _DATATYPES[port.dtype] in _BINARY_ONLY:
         raise InputError(f'input "{port.name}" is {_DATATYPES[port.dtype]}, which JSON has no numbers for: send binary data')
-    numbers = list(_flat(data, port, expected)) if isinstance(data, list) else None
-    if numbers is None or len(numbers) != math.prod(port.shape):
+    if isinstance(data, list):
+        data = Numbers.of(data)
+    if not isinstance(data, Numbers):
         raise InputError(f"{expected}, as a list of {math.prod(port.shape)} numbers")
-    dtype = port.array_dtype
-    kinds = (bool,) if dtype.kind == "b" else (int,) if dtype.kind in "iu" else (int, float)
-    if not all(type(number) in kinds for number in numbers):
-        raise InputError(f"{expected}: its data are not all {' or '.join(kind.__name__ for kind in kinds)}")
     try:
-        with np.errstate(over="raise"):
-            return np.array(numbers, dtype).reshape(port.shape)
-    except (OverflowError, FloatingPointError):
-        raise InputError(f"{expected}: it has numbers beyond that type") from None
-
-
-def _flat(data: list, port: TensorInfo, expected: str) -> Iterator[Any]:
-    """Of a list of numbers, or one that is nested as the shape says."""
-    level = [data]
-    for size in port.shape if data and isinstance(data[0], list) else (math.prod(port.shape),):
-        if not all(isinstance(part, list) and len(part) == size for part in level):
-            raise InputError(f"{expected}: its data are not nested like that")
-        level = [entry for part in level for entry in part]
-    yield from level
+        return data.read(port.shape, port.array_dtype)
+    except InputError as error:
+        raise InputError(f"{expected}: {error}") from None
 
 
 def _numbers(array: np.ndarray, name: str) -> list:
@@ -286,7 +257,7 @@ def _timeout(parameters: dict) -> float | None:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
+    text = json.dumps(value, default=lambda numbers: "…")
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import signal
 import socket
-from collections.abc import Iterator
-from types import FrameType
 
-import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
 from flexcomp.errors import InputError
 
 from .auth import is_loopback
-from .connection import Arrivals
+from .connection import Server
+from .connections import Connections, affordable
 from .inference import Service
 
-_BACKLOG = 256
-_IDLE_S = 30  # for which a connection is kept for the next request
+_BACKLOG = 1024  # connections that the system holds: one that comes when these are full is tried again after a second
 
 
 def bind(host: str, port: int, with_token: bool) -> socket.socket:
@@ -44,36 +41,25 @@ def bind(host: str, port: int, with_token: bool) -> socket.socket:
 
 def serve(app: ASGIApp, service: Service, listening: socket.socket, grace_s: float) -> None:
     """Answer requests until SIGTERM, and for `grace_s` seconds more at most those that had come by then."""
-    config = uvicorn.Config(
-        app,
-        http=Arrivals,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=_IDLE_S,
-        timeout_graceful_shutdown=max(1, round(grace_s)),
-    )
-    uvloop.run(_Server(config, service).serve(sockets=[listening]))
+    uvloop.run(_serve(app, service, listening, grace_s))
 
 
-class _Server(uvicorn.Server):
-    """Uvicorn's, which tells the service that it ends, and returns from SIGTERM instead of raising it again."""
+async def _serve(app: ASGIApp, service: Service, listening: socket.socket, grace_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    connections = Connections(affordable(_BACKLOG), taken_s=service.within_s)
+    service.crowded = lambda: connections.crowded
+    told = asyncio.Event()
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
-        super().__init__(config)
-        self._service = service
-        service.count_connections = lambda: len(self.server_state.connections)
+    def end() -> None:
+        service.ending = True
+        told.set()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        before = signal.signal(signal.SIGTERM, self.handle_exit)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
-
-    def handle_exit(self, number: int, frame: FrameType | None) -> None:
-        self.should_exit = self._service.ending = True
+    loop.add_signal_handler(signal.SIGTERM, end)
+    server = await loop.create_server(Server(app, connections, service.log).connect, sock=listening, backlog=_BACKLOG)
+    try:
+        await told.wait()
+        server.close()
+        listening.close()  # or the system would go on taking connections
+        await connections.end(grace_s)
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)

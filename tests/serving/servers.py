@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -20,8 +20,14 @@ HOST = "127.0.0.1"
 class Server:
     """A server that listens, until its `with` ends."""
 
-    def __init__(self, *args: str | Path, token: str | None = None, env: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "flexcomp", "serve", *map(str, args), "--port", "0", "--log", "json"]
+    def __init__(
+        self,
+        *args: str | Path,
+        token: str | None = None,
+        env: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "flexcomp"),
+    ) -> None:
+        command = [sys.executable, *program, "serve", *map(str, args), "--port", "0", "--log", "json"]
         environment = {**os.environ, "FLEXCOMP_PROBE": "0", **(env or {})}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         self.said: list[dict] = []

@@ -9,15 +9,18 @@ import threading
 import time
 import zlib
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
-import uvicorn
 import uvloop
 from servers import answer_on, status_of
 
-from flexcomp.serving.connection import INTO, MOST_BESIDE_NBYTES, MOST_HEADERS, SENT, Arrivals, Together
+from flexcomp.serving.connection import INTO, MOST_BESIDE_NBYTES, MOST_HEADERS, SENT, Server
+from flexcomp.serving.connections import Connections
+from flexcomp.serving.exchange import Exchange
 from flexcomp.serving.limits import Room, read_body
+from flexcomp.serving.logs import Log
 
 _IDLE_S = 1
 _LARGE = 64 << 20
@@ -74,15 +77,19 @@ def application():
 @pytest.fixture(scope="module")
 def address(application):
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        application, http=Arrivals, ws="none", lifespan="off", log_config=None, timeout_keep_alive=_IDLE_S
-    )
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None
-    thread = threading.Thread(target=lambda: uvloop.run(server.serve(sockets=[listening])))
+    ends = threading.Event()
+
+    async def serve() -> None:
+        connections = Connections(idle_s=_IDLE_S, head_s=_IDLE_S, taken_s=_IDLE_S)
+        await asyncio.get_running_loop().create_server(Server(application, connections, Log()).connect, sock=listening)
+        while not ends.is_set():
+            await asyncio.sleep(0.01)
+        await connections.end(10)
+
+    thread = threading.Thread(target=lambda: uvloop.run(serve()))
     thread.start()
     yield listening.getsockname()
-    server.should_exit = True
+    ends.set()
     thread.join(30)
 
 
@@ -196,15 +203,22 @@ def test_nothing_else_is_spoken(connection):
 
 
 def test_a_head_goes_with_what_follows_it():
-    calls = []
-    transport = SimpleNamespace(write=lambda data: calls.append([data]), writelines=calls.append)
-    cycle = SimpleNamespace(response_started=False)
-    together = Together(transport, cycle)
-    together.write(b"continue")
-    cycle.response_started = True
-    for part in (b"head", b"body", b"more"):
-        together.write(part)
-    assert calls == [[b"continue"], [b"head", b"body"], [b"more"]]
+    writes = []
+    carrier = SimpleNamespace(
+        write=writes.append, resume_reading=lambda: None, answered=lambda: None, drained=partial(asyncio.sleep, 0)
+    )
+
+    async def application(scope, receive, send) -> None:
+        assert (await receive())["body"] == b"abc"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"8")]})
+        await send({"type": "http.response.body", "body": b"body", "more_body": True})
+        await send({"type": "http.response.body", "body": b"more"})
+
+    exchange = Exchange(carrier, "GET", keep_alive=True, expects=True, log=Log())
+    exchange.came(b"abc", more=False)
+    asyncio.run(exchange.run(application, {}))
+    (asked,), (head, body), (more,) = writes
+    assert asked.startswith(b"HTTP/1.1 100 ") and head.startswith(b"HTTP/1.1 200 ") and (body, more) == (b"body", b"more")
 
 
 def test_a_head_without_a_body_is_sent(connection):

@@ -47,15 +47,20 @@ def test_requests_are_counted_timed_and_logged(first, asked):
 
 
 def test_lines_for_people_cannot_be_forged(capsys):
-    loggers = [logging.getLogger(name) for name in ("flexcomp.serving", "uvicorn.error")]
+    loggers = [logging.getLogger(name) for name in ("flexcomp.serving", "asyncio")]
     try:
         log_to_stderr("text").warning("load refused", model="a\nerror: forged", error="")
         log_to_stderr("json").warning("load refused", model="a\nb")
         log_to_stderr("text").request(model="a")
+        try:
+            raise ValueError("\x1b[2Ja\x7f")
+        except ValueError:
+            log_to_stderr("text").exception("failed", model="\x1b[2J\x7f")
     finally:
         for logger in loggers:
             logger.handlers.clear()
             logger.propagate = True
-    text, line = capsys.readouterr().err.splitlines()
+    text, line, failed, *_, raised = capsys.readouterr().err.splitlines()
+    assert failed == 'error: failed model="\\u001b[2J\\u007f"' and raised == "ValueError: \\x1b[2Ja\\x7f"
     assert text == 'warning: load refused model="a\\nerror: forged" error=""'
     assert json.loads(line)["model"] == "a\nb"

@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as hnp
 from flexcomp.errors import InputError
 from flexcomp.runtime import TensorInfo
 from flexcomp.serving import protocol
-from flexcomp.serving.protocol import described, json_nbytes, most_nbytes, parsed_nbytes, write_response
+from flexcomp.serving.json_numbers import Numbers, parsed, reading_nbytes
+from flexcomp.serving.protocol import described, json_nbytes, most_nbytes, write_response
 
 X = TensorInfo("x", (2, 3), "float32")
 N = TensorInfo("n", (), "int64")
@@ -97,6 +98,19 @@ def test_outputs_may_be_chosen_each_with_its_form():
         (body(entry(X, data=[True] * 6), entry(N, data=[7])), None, "its data are not all int or float"),
         (body(entry(X, data=[1e39] * 6), entry(N, data=[7])), None, "numbers beyond that type"),
         (b'{"inputs": [{"name": "x", "data": [NaN]}]}', None, "there is no number NaN"),
+        (both(parameters={"a": 0}).replace(b'"a": 0', b'"a": 1e999'), None, "there is no number 1e999"),
+        (body(entry(X, data=[0] * 6)).replace(b"[0,", b"[1e999,"), None, 'inputs must be "x", "n"'),
+        (both().replace(b"2.5", b"1e999"), None, "numbers beyond that type"),
+        (both().replace(b"2.5", b"02.5"), None, "its data are not JSON"),
+        (both().replace(b"2.5", b"2."), None, "its data are not JSON"),
+        (both().replace(b"2.5", b".5"), None, "its data are not JSON"),
+        (both().replace(b"2.5", b"+2"), None, "its data are not JSON"),
+        (both().replace(b"2.5", b"2,"), None, "its data are not JSON"),
+        (both().replace(b"2.5", b"2 5"), None, "its data are not JSON"),
+        (both().replace(b"2.5", b"null"), None, "its data are not all int or float"),
+        (body({**entry(X, data=VALUES), "shape": [2.0, 3]}, entry(N, data=[7])), None, r'not "FP32"\[2.0, 3\]'),
+        (body({**entry(X, data=VALUES), "shape": [2, True]}, entry(N, data=[7])), None, "must be FP32"),
+        (body(entry(X, parameters={"binary_data_size": 24.0}), entry(N, data=[7])), None, "of 24 bytes, not 24.0"),
         (body(entry(X, data=VALUES), entry(N, data=[2**63])), None, "numbers beyond that type"),
         (body(entry(X, data=VALUES), entry(N, data=[1.5])), None, "its data are not all int"),
         (body(entry(X), entry(N, data=[7])), None, "as a list of 6 numbers"),
@@ -153,6 +167,63 @@ def test_every_tensor_comes_back_as_it_was(data, binary, binary_output):
     np.testing.assert_array_equal(back.reshape(array.shape), array)
 
 
+NUMBERS = st.integers() | st.integers(-300, 300) | st.floats(allow_nan=False, allow_infinity=False) | st.booleans()
+TEXTS = NUMBERS.map(json.dumps) | st.sampled_from(
+    ["-0", "-0.0", "1e400", "-1e400", "1e-400", "-1e-400", "1e39", "1e-46", "0e999999999999999999999", "1E+2", "0.1e1",
+     "1e-99999999999999999999", "0." + "0" * 400 + "1e500", "1" + "0" * 400 + "e-500", "1" + "0" * 400, "255", "256", "-128",
+     "-129", str(2**64 - 1), str(2**64)]
+)  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(TEXTS, st.sampled_from(DTYPES))
+def test_numbers_are_what_another_reader_finds(text, dtype):
+    """Python's own, and NumPy's conversion."""
+    value, kind = json.loads(text), np.dtype(dtype).kind
+    allowed = {"b": bool, "i": int, "u": int, "f": (int, float)}[kind]
+    expected = None
+    if isinstance(value, allowed) and isinstance(value, bool) == (kind == "b"):
+        with suppress(OverflowError, FloatingPointError), np.errstate(over="raise"):
+            expected = np.array([value], dtype)
+    if expected is not None and kind == "f" and not np.isfinite(expected).all():
+        expected = None
+    if expected is None:
+        with pytest.raises(InputError, match=r"beyond that type|are not all"):
+            Numbers(memoryview(f"[{text}]".encode())).read((1,), np.dtype(dtype))
+    else:
+        found = Numbers(memoryview(f"[ {text}\n]".encode())).read((1,), np.dtype(dtype))
+        np.testing.assert_array_equal(found, expected, strict=True)  # but for -0, which Python takes for an integer
+
+
+def test_data_is_found_however_its_key_is_written_and_nothing_else_is_taken_for_it():
+    for change in (
+        lambda text: text.replace(b'"data"', b'"d\\u0061ta"'),
+        lambda text: text.replace(b'"data": ', b'"data"\n:\t'),
+        lambda text: text.replace(b'"inputs"', b'"data": [1, 2], "id": "\\"data\\": [3]", "inputs"'),
+        lambda text: text.replace(b'"data": [[', b'"data": [9], "data": [ ['),
+        lambda text: text.replace(b'"shape"', b'"data": "data", "shape"'),
+    ):
+        request = read_request(change(both()), None, (X, N), OUT)
+        np.testing.assert_array_equal(request.inputs["x"], np.array(VALUES, "f4"))
+
+
+def test_an_image_takes_its_own_size_besides_the_text():
+    import tracemalloc
+
+    port = TensorInfo("x", (3, 200, 200), "float32")
+    image = np.random.default_rng(1).standard_normal(port.shape).astype("f4")
+    text = bytearray(body(entry(port, data=image.tolist())))
+    counted = protocol.reading_nbytes(text, (port,))
+    tracemalloc.start()
+    try:
+        request = read_request(text, None, (port,), OUT)
+        taken = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(request.inputs["x"], image)
+    assert taken <= counted + 4096 and counted < image.nbytes + 4096
+
+
 @settings(max_examples=300)
 @given(st.binary(max_size=200) | st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(),
@@ -182,9 +253,10 @@ def test_reading_json_takes_no_more_than_is_counted(text):
     data = text.encode()
     tracemalloc.start()
     try:
-        json.loads(data)
+        with suppress(InputError):
+            parsed(data)
         taken = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    counted = parsed_nbytes(bytearray(data), len(data))
+    counted = reading_nbytes(data)
     assert taken <= counted + 4096 and (counted <= 8 * taken or text.startswith(("[true", '["",')))
