@@ -44,10 +44,10 @@ def beside(output: str | os.PathLike[str]) -> Iterator[Path]:
     made: list[Path] = []
     try:
         for parent in reversed([parent for parent in output.parents if not parent.exists()]):
-            _note(parent)
+            note_folder(parent)
             parent.mkdir(exist_ok=True)
             made.append(parent)
-        _note(folder)
+        note_folder(folder)
         folder.mkdir(mode=0o700)
         yield folder
     except BaseException as error:
@@ -126,7 +126,7 @@ def _try_folder(output: Path, folder: Path) -> None:
         if not folder.is_dir():
             raise NotADirectoryError(f"cannot write {output}: {folder} is not a folder")
         trial = folder / f"{_PREFIX}{secrets.token_hex(8)}"
-        _note(trial)
+        note_folder(trial)
         trial.mkdir(mode=0o700)
         trial.rmdir()
     except OSError as error:
@@ -154,7 +154,8 @@ def _unwritable(output: Path, error: OSError, why: str = "") -> OSError:
     return type(error)(f"cannot write {output}: {why}{error.strerror}")
 
 
-def _note(path: Path) -> None:
+def note_folder(path: Path) -> None:
+    """As `keep_journal` says, of a folder that is removed with the process."""
     if _journal is not None:
         with open(_journal, "ab", buffering=0) as file:
             file.write(os.fsencode(os.path.abspath(path)) + b"\0")

@@ -16,10 +16,9 @@ from pathlib import Path
 from tvm.support import cc
 
 from flexcomp import runtime_ext
-from flexcomp.cache import cache_root
+from flexcomp.cache import kept_file, trusted_folder
 from flexcomp.device import CompileTarget
 from flexcomp.errors import TargetError
-from flexcomp.files import beside
 
 _GOLD = "-fuse-ld=gold"
 _SAME_MACHINE = {"arm64": "aarch64", "amd64": "x86_64"}  # other names of an architecture
@@ -51,15 +50,8 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
         return Linker(_for_target(cc.create_shared, target), runtime_ext.runtime_object(), options)
     compiler = cross_compiler(machine, compiler)
     folder = runtime_cache(compiler)
-    runtime, stub = folder / "flexcomp_runtime.o", folder / "libtvm_ffi.so"
-    if not stub.exists():
-        with beside(stub) as scratch:
-            try:
-                runtime_ext.build_runtime_object(compiler, scratch / runtime.name).replace(runtime)
-            except RuntimeError as error:  # the command, and all that it printed
-                lines = [line for line in str(error).splitlines() if "error" in line] or str(error).splitlines()
-                raise TargetError(f"cannot compile the runtime with {compiler}: {lines[0].strip()}") from error
-            _name_only_library(compiler, scratch / stub.name).replace(stub)
+    runtime = kept_file(folder, "flexcomp_runtime.o", lambda scratch: _runtime(compiler, scratch / "flexcomp_runtime.o"))
+    kept_file(folder, "libtvm_ffi.so", lambda scratch: _name_only_library(compiler, scratch / "libtvm_ffi.so"))
     # The stand-in for libtvm_ffi defines nothing, so the linker would think that it is not needed.
     return Linker(_for_target(compiler, target), runtime, ("-Wl,--no-as-needed", *runtime_ext.link_options(folder)))
 
@@ -127,7 +119,15 @@ def cache_for(what: str, compiler: str, sources: Iterable[Path]) -> Path:
     identity = hashlib.sha256(f"{compiler}\n{version}".encode())
     for source in sources:
         identity.update(source.read_bytes())
-    return cache_root() / f"{what}-{identity.hexdigest()[:16]}"
+    return trusted_folder(f"{what}-{identity.hexdigest()[:16]}")
+
+
+def _runtime(compiler: str, path: Path) -> Path:
+    try:
+        return runtime_ext.build_runtime_object(compiler, path)
+    except RuntimeError as error:  # the command, and all that it printed
+        lines = [line for line in str(error).splitlines() if "error" in line] or str(error).splitlines()
+        raise TargetError(f"cannot compile the runtime with {compiler}: {lines[0].strip()}") from error
 
 
 def _name_only_library(compiler: str, path: Path) -> Path:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flexcomp.arguments import checked_path
-from flexcomp.cache import cache_root
+from flexcomp.cache import trusted_folder
 from flexcomp.device import CompileTarget, DeviceProfile, load_profile, rates_profile, resolve_target
 from flexcomp.errors import InputError
 from flexcomp.profiling import cannot_measure, measure_storage
@@ -98,13 +98,12 @@ def _remembered(folder: Path, target: CompileTarget) -> Path:
     """Of this machine, this file system and this target."""
     system = os.statvfs(folder)
     key = (_WHAT, platform.node(), os.stat(folder).st_dev, system.f_fsid, system.f_blocks, str(target))
-    return cache_root() / "storage" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
+    return trusted_folder("storage") / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.json"
 
 
 def _remember(path: Path, profile: DeviceProfile) -> None:
     """Where that cannot be written, the next build measures again."""
     with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         profile.save(path)
         others = sorted(path.parent.glob("*.json"), key=lambda other: other.stat().st_mtime, reverse=True)
         for other in others[MOST_FILES:]:

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flexcomp import runtime_ext
-from flexcomp.cache import cache_root
+from flexcomp.cache import kept_file, trusted_folder
 from flexcomp.compiler import cache_for, cross_compiler
 from flexcomp.errors import TargetError
-from flexcomp.files import beside
 
 LIBRARY = "libtvm_ffi.so"
 RUNNER = "flexcomp-run"
@@ -45,11 +44,8 @@ def library_for(distribution: str, library: str, machine: str) -> Path:
     if machine not in _WHEELS:
         raise TargetError(f"no {library} for {machine}: there is one for {', '.join(_WHEELS)}")
     version = importlib.metadata.version(distribution)
-    path = cache_root() / f"{distribution}-{version}-{machine}" / library
-    if not path.exists():
-        with beside(path) as scratch:
-            _fetch(f"{distribution}=={version}", library, machine, scratch).replace(path)
-    return path
+    folder = trusted_folder(f"{distribution}-{version}-{machine}")
+    return kept_file(folder, library, lambda scratch: _fetch(f"{distribution}=={version}", library, machine, scratch))
 
 
 def program_for(name: str, program: str, compiler: str, libraries: Sequence[Path], options: Sequence[str] = ()) -> Path:
@@ -60,11 +56,8 @@ def program_for(name: str, program: str, compiler: str, libraries: Sequence[Path
     units = runtime_ext.program_units(name)
     headers = runtime_ext.headers()
     options = [*options, *os.environ.get("FLEXCOMP_CXXFLAGS", "").split()]  # for builds with sanitizers
-    path = cache_for(name, " ".join([compiler, *options]), [*units, *headers, *libraries]) / program
-    if not path.exists():
-        with beside(path) as scratch:
-            _compile(compiler, name, units, libraries, options, scratch / program).replace(path)
-    return path
+    folder = cache_for(name, " ".join([compiler, *options]), [*units, *headers, *libraries])
+    return kept_file(folder, program, lambda scratch: _compile(compiler, name, units, libraries, options, scratch / program))
 
 
 def _fetch(requirement: str, library: str, machine: str, folder: Path) -> Path:
