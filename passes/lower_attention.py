@@ -13,7 +13,7 @@ from .ir import bindings, operator, shape, uses
 from .layers import scalar
 from .module_pass import module_pass
 from .rebuild import MainRewriter, permuted_axes
-from .views import View, access_of, readable, view_of
+from .views import View, access_of, view_of
 
 _FUNCTION = "flexcomp.attention"
 
@@ -79,25 +79,28 @@ class _Lowerer(MainRewriter):
     def _call(self, call: relax.Call, joined: bool) -> ir.Expr:
         _, *operands, lengths, settings = call.args
         scale, is_causal = settings.value.split()
-        q, k, v = (self._view(operand, scaled=i < 2) for i, operand in enumerate(operands))
+        (q, of_q), (k, of_k), (v, of_v) = (self._operand(operand, scaled=i < 2) for i, operand in enumerate(operands))
         (batch, heads, queries, depth), (_, shared, keys, value_depth) = q.shape, v.shape
         y = Access.dense(batch, heads, queries, value_depth)
         if joined:
             y = Access((batch, queries, heads, value_depth), 0, y.batch, value_depth, heads * value_depth)
         spec = AttentionSpec(
             batch, heads, queries, keys, depth, value_depth,
-            *(access_of(view, view.shape[:2]) for view in (q, k, v)), y,
+            of_q, of_k, of_v, y,
             scale=float(scale) * q.scale * k.scale, mask="causal" if int(is_causal) else None, has_lengths=True,
             group=heads // shared,
         )  # fmt: skip
         if spec not in self.kernels:
             name = f"cached_attention_{len(self.kernels)}"
             self.kernels[spec] = self.builder.add_func(kernel_of(spec, self.unit, name), name)
-        args = [q.source, k.source, v.source, self.substitute(lengths)]
+        args = [*(self.substitute(view.source) for view in (q, k, v)), self.substitute(lengths)]
         return relax.call_tir(self.kernels[spec], args, relax.TensorType(y.buffer, "float32"))
 
-    def _view(self, operand: relax.Var, scaled: bool) -> View:
+    def _operand(self, operand: relax.Var, scaled: bool) -> tuple[View, Access]:
+        """Where queries, keys or values lie, in the tensor that they are a view of if they can be read there."""
         view = view_of(operand, self.bound, scalar)
-        if not readable(view, view.shape[:2]) or (view.scale != 1.0 and not scaled):
+        found = access_of(view, view.shape[:2]) if scaled or view.scale == 1.0 else None
+        if found is None or found[1] != 1:
             view = View.whole(operand)
-        return View(self.substitute(view.source), view.offset, view.shape, view.strides, view.scale)
+            found = access_of(view, view.shape[:2])
+        return view, found[0]

@@ -1,8 +1,9 @@
-"""Strided views: where the elements of a tensor lie in the buffer that it was cut, reshaped and permuted from."""
+"""Strided views: where the elements of a tensor lie in the buffer that it was cut, reshaped, permuted and repeated from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tvm import ir, relax
@@ -11,34 +12,110 @@ from ..schedules.operators.attention import Access
 from .ir import dtype, operator, shape, static_tensor
 from .rebuild import permuted_axes
 
+# An axis of a view, as digits of its index, the most significant first: each (extent, stride), none of extent 1.
+Axis = tuple[tuple[int, int], ...]
+
 
 @dataclass(frozen=True)
 class View:
-    """Element (i, j, …) is element offset + i·strides[0] + j·strides[1] + … of `source`, times `scale`."""
+    """Element (i, j, …) is element offset + place of i along axes[0] + place of j along axes[1] + … of `source`, times `scale`.
+
+    An axis may have several strides: that of heads behind batches, where both lie among rows, has two.
+    """
 
     source: ir.Expr  # a tensor in memory
     offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    axes: tuple[Axis, ...]
     scale: float = 1.0
 
     @classmethod
     def whole(cls, source: ir.Expr) -> View:
         """A tensor as it lies in memory."""
-        return cls(source, 0, shape(source), dense_strides(shape(source)))
+        return cls.dense(source, shape(source))
+
+    @classmethod
+    def dense(cls, source: ir.Expr, extents: Sequence[int]) -> View:
+        """The elements of a tensor, in their order, in a shape."""
+        axes, step = [], 1
+        for extent in reversed(extents):
+            axes.append(_axis([(extent, step)]))
+            step *= extent
+        return cls(source, 0, tuple(reversed(axes)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(_extent(axis) for axis in self.axes)
+
+    def permuted(self, order: Sequence[int]) -> View:
+        return replace(self, axes=tuple(self.axes[axis] for axis in order))
+
+    def reshaped(self, extents: Sequence[int]) -> View | None:
+        """The same elements in another shape; None if an axis would end within two digits of another."""
+        left = [digit for axis in self.axes for digit in axis][::-1]
+        axes = []
+        for wanted in extents:
+            digits: list[tuple[int, int]] = []
+            while wanted > 1:
+                extent, stride = left.pop()
+                taken = math.gcd(extent, wanted)
+                if taken != extent and taken != wanted:
+                    return None
+                digits.append((taken, stride * (extent // taken)))
+                if taken < extent:
+                    left.append((extent // taken, stride))
+                wanted //= taken
+            axes.append(_axis(digits))
+        return replace(self, axes=tuple(axes))
+
+    def repeated(self, extents: Sequence[int]) -> View | None:
+        """Broadcast to a shape; None if it does not broadcast."""
+        if len(extents) < len(self.axes):
+            return None
+        axes = ((),) * (len(extents) - len(self.axes)) + self.axes
+        if any(_extent(axis) not in (1, extent) for axis, extent in zip(axes, extents, strict=True)):
+            return None
+        return replace(
+            self, axes=tuple(axis if axis else _axis([(extent, 0)]) for axis, extent in zip(axes, extents, strict=True))
+        )
+
+    def sliced(self, axis: int, begin: int, end: int) -> View | None:
+        """Places [begin, end) of an axis; None if that has several strides and not all are taken."""
+        digits = self.axes[axis]
+        if end - begin == _extent(digits):
+            return self
+        if len(digits) != 1:
+            return None
+        ((_, stride),) = digits
+        axes = (*self.axes[:axis], _axis([(end - begin, stride)]), *self.axes[axis + 1 :])
+        return replace(self, offset=self.offset + begin * stride, axes=axes)
+
+    def at(self, axis: int, place: int) -> View:
+        """One place of an axis, which goes."""
+        offset = self.offset
+        for extent, stride in reversed(self.axes[axis]):
+            offset += place % extent * stride
+            place //= extent
+        return replace(self, offset=offset, axes=(*self.axes[:axis], *self.axes[axis + 1 :]))
 
 
-def dense_strides(extents: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a row-major tensor, in elements."""
-    strides, step = [], 1
-    for extent in reversed(extents):
-        strides.append(step)
-        step *= extent
-    return tuple(reversed(strides))
+def _axis(digits: Sequence[tuple[int, int]]) -> Axis:
+    """Digits without those that say nothing, and with neighbours as one where one stride leads through both."""
+    result: list[tuple[int, int]] = []
+    for extent, stride in digits:
+        if extent == 1:
+            continue
+        if result and result[-1][1] == extent * stride:
+            extent *= result.pop()[0]
+        result.append((extent, stride))
+    return tuple(result)
+
+
+def _extent(axis: Axis) -> int:
+    return math.prod(extent for extent, _ in axis)
 
 
 def view_of(expr: ir.Expr, values: Mapping[relax.Var, ir.Expr], scalar) -> View:
-    """`expr` as a view of the earliest tensor from which only reshapes, permutations, slices and factors lead to it.
+    """`expr` as a view of the earliest tensor from which only reshapes, permutations, slices, repetitions and factors lead to it.
 
     Taking one place of an axis is a slice, too.
     `values` holds what variables are bound to, `scalar(expr)` is the value of a scalar constant or None.
@@ -50,37 +127,53 @@ def view_of(expr: ir.Expr, values: Mapping[relax.Var, ir.Expr], scalar) -> View:
 
 def _through(call: relax.Call, values, scalar) -> View | None:
     name = operator(call)
-    if name not in ("reshape", "permute_dims", "strided_slice", "take", "multiply", "divide"):
-        return None
-    if not static_tensor(call) or not static_tensor(call.args[0]) or dtype(call.args[0]) != "float32":
-        return None
     if name in ("multiply", "divide"):
-        factor = scalar(call.args[1])
-        if factor is None or shape(call) != shape(call.args[0]) or (name == "divide" and not factor):
-            return None
-        inner = view_of(call.args[0], values, scalar)
-        return replace(inner, scale=inner.scale * (factor if name == "multiply" else 1.0 / factor))
-    inner = view_of(call.args[0], values, scalar)
+        return _scaled(call, values, scalar)
+    if name not in ("reshape", "permute_dims", "broadcast_to", "strided_slice", "take"):
+        return None
+    data = call.args[0]
+    if not static_tensor(call) or not static_tensor(data) or dtype(data) != "float32" or 0 in shape(data):
+        return None
+    inner = view_of(data, values, scalar)
     if name == "reshape":
-        strides = reshaped_strides(inner.shape, inner.strides, shape(call))
-        return None if strides is None else replace(inner, shape=shape(call), strides=strides)
+        return inner.reshaped(shape(call))
     if name == "permute_dims":
-        axes = permuted_axes(call)
-        extents, strides = (tuple(of[axis] for axis in axes) for of in (inner.shape, inner.strides))
-        return replace(inner, shape=extents, strides=strides)
+        return inner.permuted(permuted_axes(call))
+    if name == "broadcast_to":
+        return inner.repeated(shape(call))
     return _taken(call, inner, scalar) if name == "take" else _sliced(call, inner)
 
 
+def _scaled(call: relax.Call, values, scalar) -> View | None:
+    """A tensor times a number, or divided by one."""
+    found = factor_of(call, scalar)
+    if found is None:
+        return None
+    data, factor = found
+    if not static_tensor(data) or dtype(data) != "float32" or shape(call) != shape(data) or 0 in shape(data):
+        return None
+    inner = view_of(data, values, scalar)
+    return replace(inner, scale=inner.scale * factor)
+
+
+def factor_of(call: ir.Expr, scalar) -> tuple[ir.Expr, float] | None:
+    """Of a product or quotient of a tensor and a number, none of which is 0, the tensor and what it is multiplied by."""
+    name = operator(call)
+    if name not in ("multiply", "divide"):
+        return None
+    for data, number in (call.args, reversed(call.args)) if name == "multiply" else (call.args,):
+        factor = scalar(number)
+        if factor and scalar(data) is None:
+            return data, factor if name == "multiply" else 1.0 / factor
+    return None
+
+
 def _taken(call: relax.Call, inner: View, scalar) -> View | None:
-    """One place of an axis, which goes."""
     index, axis = scalar(call.args[1]), call.attrs.axis
-    if index is None or axis is None or len(shape(call)) != len(inner.shape) - 1:
+    if index is None or axis is None or len(shape(call)) != len(inner.axes) - 1:
         return None
-    axis, place = int(axis) % len(inner.shape), int(index)
-    if not 0 <= place < inner.shape[axis]:
-        return None
-    offset = inner.offset + place * inner.strides[axis]
-    return replace(inner, offset=offset, shape=shape(call), strides=inner.strides[:axis] + inner.strides[axis + 1 :])
+    axis, place = int(axis) % len(inner.axes), int(index)
+    return inner.at(axis, place) if 0 <= place < inner.shape[axis] else None
 
 
 def _sliced(call: relax.Call, inner: View) -> View | None:
@@ -88,70 +181,50 @@ def _sliced(call: relax.Call, inner: View) -> View | None:
     steps = _numbers(call.args[4]) if len(call.args) > 4 else [1] * len(axes)
     if any(step != 1 for step in steps):
         return None
-    offset = inner.offset
+    view: View | None = inner
     for axis, begin in zip(axes, begins, strict=True):
-        extent = inner.shape[axis]
-        offset += max(0, min(begin + extent if begin < 0 else begin, extent)) * inner.strides[axis]
-    return replace(inner, offset=offset, shape=shape(call))
+        if view is None:
+            return None
+        extent, axis = inner.shape[axis], axis % len(inner.axes)
+        begin = max(0, min(begin + extent if begin < 0 else begin, extent))
+        view = view.sliced(axis, begin, begin + shape(call)[axis])
+    return view
 
 
 def _numbers(expr: ir.Expr) -> list[int]:
     return [int(value) for value in (expr.fields if isinstance(expr, relax.Tuple) else expr.values)]
 
 
-def reshaped_strides(old: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The strides of a strided tensor in another shape; None if its elements would have to move."""
-    long = [axis for axis, extent in enumerate(old) if extent != 1]
-    old, strides = tuple(old[axis] for axis in long), tuple(strides[axis] for axis in long)
-    result: list[int] = []
-    position = 0
-    i = 0
-    while i < len(new):
-        if new[i] == 1:
-            result.append(0)
-            i += 1
-            continue
-        if position == len(old):
-            return None
-        # The smallest groups of old and of new axes with as many elements.
-        first, last = position, position + 1
-        start, stop = i, i + 1
-        have, want = old[first], new[i]
-        while have != want:
-            if have < want:
-                if last == len(old):
-                    return None
-                have *= old[last]
-                last += 1
-            else:
-                if stop == len(new):
-                    return None
-                want *= new[stop]
-                stop += 1
-        if any(strides[axis] != old[axis + 1] * strides[axis + 1] for axis in range(first, last - 1)):
-            return None
-        step = strides[last - 1]
-        group: list[int] = []
-        for extent in reversed(new[start:stop]):
-            group.append(step)
-            step *= extent
-        result += reversed(group)
-        position, i = last, stop
-    return tuple(result)
+def access_of(view: View, lead: tuple[int, int]) -> tuple[Access, int] | None:
+    """A view [… rows, depth] by batch and head, which `lead` has the extents of, and how many heads have one in common.
+
+    None if neighbours in depth are no neighbours in memory, or batch, heads and rows have no strides.
+    """
+    found = view.reshaped((*lead, *view.shape[-2:]))
+    if found is None or found.axes[3] not in ((), ((view.shape[-1], 1),)):
+        return None
+    batch, heads, rows, _ = found.axes
+    group = 1
+    if len(heads) == 2 and heads[1][1] == 0:
+        heads, group = heads[:1], heads[1][0]
+    if any(len(axis) > 1 for axis in (batch, heads, rows)):
+        return None
+    strides = [axis[0][1] if axis else 0 for axis in (batch, heads, rows)]
+    return Access(shape(view.source), view.offset, *strides), group
 
 
-def readable(view: View, lead: tuple[int, int]) -> bool:
-    """Whether neighbours in depth are neighbours in memory, and batch and heads have strides."""
-    dense = view.strides[-1] == 1 or view.shape[-1] == 1
-    return dense and _strides(view, lead) is not None
-
-
-def _strides(view: View, lead: tuple[int, int]) -> tuple[int, ...] | None:
-    return reshaped_strides(view.shape, view.strides, (*lead, *view.shape[-2:]))
-
-
-def access_of(view: View, lead: tuple[int, int]) -> Access:
-    """A view [… rows, depth] by batch and head, which `lead` has the extents of."""
-    strides = _strides(view, lead)
-    assert strides is not None, "dense tensors have strides in any shape"
-    return Access(shape(view.source), view.offset, *strides[:3])
+def place_of(view: View, buffer: tuple[int, ...], extents: tuple[int, int, int, int]) -> Access | None:
+    """Where batch, heads, rows and depth of a tensor lie in `buffer`, which `view`, reshaped and permuted, is copied to."""
+    digits, step = [], 1
+    for extent, stride in [digit for axis in reversed(view.axes) for digit in reversed(axis)]:
+        digits.append((stride, extent, step))
+        step *= extent
+    # Those of the tensor itself, in its own order, have falling strides.
+    back = View(view.source, 0, tuple(((extent, place),) for _, extent, place in sorted(digits, reverse=True)))
+    found = back.reshaped(extents)
+    if found is None or found.axes[3] not in ((), ((extents[3], 1),)) or any(len(axis) > 1 for axis in found.axes):
+        return None
+    batch, heads, rows, depth = extents
+    usual = Access(buffer, 0, heads * rows * depth, depth, heads * depth)  # heads joined
+    strides = [(axis[0][1] if axis else one) for axis, one in zip(found.axes, (usual.batch, usual.head, usual.row), strict=False)]
+    return Access(buffer, 0, *strides)

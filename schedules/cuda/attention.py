@@ -163,6 +163,8 @@ class _Block:
         spec = self.spec
         query = tirx.min(self.first + self.own, spec.queries - 1)
         hidden = tirx.const(float("-inf"), "float32")
+        if spec.cap is not None:
+            score = vector_math.tanh(score) * tirx.const(spec.cap, "float32")
         if spec.mask == "causal":
             score = tirx.Select(key <= query + (self.valid - spec.queries), score, hidden)
         elif spec.mask is not None:
@@ -196,4 +198,7 @@ class _Block:
             for i in range(self.columns):
                 column = self.member + i * _TEAM
                 with only_if(True if (i + 1) * _TEAM <= spec.value_depth else column < spec.value_depth):
-                    T.buffer_store(self.y, self.sums[i] * inverse, [place + column])
+                    value = self.sums[i] * inverse
+                    if spec.nan_is_zero:
+                        value = tirx.Select(vector_math.is_number(self.total[0] * inverse), value, zero)
+                    T.buffer_store(self.y, value, [place + column])

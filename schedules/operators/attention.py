@@ -5,7 +5,8 @@ For a block of queries of one head, with R = queries rounded up to whole vectors
 1. Qᵀ[depth][R], scaled, goes into scratch.
 2. Pᵀ[keys][R] = K Qᵀ, a register tile of keys × queries: vectors run over queries, so that K is read as scalars in
    place, however far its rows lie apart. The mask is applied, and the largest score of every query found, in registers.
-3. Pᵀ = exp(Pᵀ - largest), with its sum. One query is one lane: nothing is added up across lanes.
+3. Pᵀ = exp(Pᵀ - largest), with its sum. One query is one lane: nothing is added up across lanes. Where all scores of a
+   query are -inf, or one is NaN, so is the sum, and with it the result; or Pᵀ becomes 0, if that is wanted.
 4. y = P V / sum, a register tile of queries × depth, V read in place.
 
 Where the mask is causal, keys after the block's last query are left out. Where it is known only at run time how many keys
@@ -85,6 +86,8 @@ class AttentionSpec:
     fill: float = 0.0  # what scores become that "where" hides
     has_lengths: bool = False  # int64[batch] says how many keys are valid; a query that sees none gets 0
     group: int = 1  # heads of queries that have one head of keys and values in common
+    cap: float | None = None  # scores are cap · tanh(scale · Q Kᵀ), before they are masked
+    nan_is_zero: bool = False  # of a query whose probabilities are NaN, as where all scores are -inf, they are 0
 
     def __post_init__(self) -> None:
         if self.mask not in MASKS:
@@ -95,6 +98,8 @@ class AttentionSpec:
             raise ValueError("a mask that is given says which keys are valid")
         if self.heads % self.group:
             raise ValueError(f"{self.heads} heads are no groups of {self.group}")
+        if self.nan_is_zero and self.has_lengths:
+            raise ValueError("queries that see no valid key get 0 as it is")
         if self.mask == "causal" and self.keys < self.queries and not self.has_lengths:
             raise ValueError(f"with a causal mask {self.queries} queries need as many keys, not {self.keys}")
 
@@ -258,6 +263,8 @@ class _Block:
 
     def _masked(self, score, key, start: int, lanes: int) -> ir.Expr:
         spec = self.spec
+        if spec.cap is not None:
+            score = vector_math.tanh(score) * spread(tirx.const(spec.cap, "float32"), lanes)
         if spec.mask is None and not spec.has_lengths:
             return score
         fill = spread(tirx.const(spec.fill if spec.mask_shape else float("-inf"), "float32"), lanes)
@@ -302,7 +309,25 @@ class _Block:
             one, total = spread(tirx.const(1.0, "float32"), lanes), sums.get(0, start, lanes)
             value = tirx.Select(total == zero(lanes), zero(lanes), one / total) if self.spec.has_lengths else one / total
             T.buffer_store(inverse, value, [vector(start, lanes)])
+        if self.spec.nan_is_zero:
+            self._clear_nan(keys, inverse)
         return inverse
+
+    def _clear_nan(self, keys, inverse: tirx.Buffer) -> None:
+        """Where `inverse` is NaN, 0 instead, and for every key of that query."""
+        total = T.alloc_buffer((1,), "float32", scope="global")
+        T.buffer_store(total, tirx.const(0.0, "float32"), [0])
+        for lane_ in range(self.lanes):
+            T.buffer_store(total, total[0] + inverse[lane_], [0])
+        with T.If(tirx.Not(vector_math.is_number(total[0]))), T.Then():
+            with T.serial(keys) as key:
+                for start, lanes in self.pieces:
+                    place = vector(self.scores + key * self.lanes + start, lanes)
+                    known = vector_math.is_number(inverse[vector(start, lanes)])
+                    T.buffer_store(self.work, tirx.Select(known, self.work[place], zero(lanes)), [place])
+            for start, lanes in self.pieces:
+                value = inverse[vector(start, lanes)]
+                T.buffer_store(inverse, tirx.Select(vector_math.is_number(value), value, zero(lanes)), [vector(start, lanes)])
 
     def _mix(self, keys, inverse: tirx.Buffer) -> None:
         spec = self.spec

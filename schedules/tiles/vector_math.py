@@ -99,8 +99,8 @@ def polynomial(x: ir.Expr, coefficients: Sequence[float]) -> ir.Expr:
 _BITS = {"float16": ("int16", 0x7C00), "float32": ("int32", 0x7F800000), "float64": ("int64", 0x7FF << 52)}
 
 
-def _keep_nan(x: ir.Expr, result: ir.Expr, instead: ir.Expr | None = None) -> ir.Expr:
-    """`x`, or what stands `instead`, where it is NaN, else `result`.
+def is_number(x: ir.Expr) -> ir.Expr:
+    """Whether `x` is not NaN.
 
     Compares bits: TVM simplifies `x == x` to true, and does not vectorise isnan.
     """
@@ -108,7 +108,12 @@ def _keep_nan(x: ir.Expr, result: ir.Expr, instead: ir.Expr | None = None) -> ir
     integer = _dtype(integer, x)
     sign = -1 << (8 * tvm_ffi.dtype(str(x.ty.dtype.with_lanes(1))).itemsize - 1)
     magnitude = tirx.bitwise_and(tirx.reinterpret(integer, x), tirx.const(~sign, integer))
-    return tirx.Select(magnitude <= tirx.const(infinity, integer), result, x if instead is None else instead)
+    return magnitude <= tirx.const(infinity, integer)
+
+
+def _keep_nan(x: ir.Expr, result: ir.Expr, instead: ir.Expr | None = None) -> ir.Expr:
+    """`x`, or what stands `instead`, where it is NaN, else `result`."""
+    return tirx.Select(is_number(x), result, x if instead is None else instead)
 
 
 def _clamp(x: ir.Expr, low: float, high: float) -> ir.Expr:

@@ -38,9 +38,12 @@ def seen(access: Access, buffer: np.ndarray, *extents: int) -> np.ndarray:
 def expected(spec: AttentionSpec, q, k, v, mask=None) -> np.ndarray:
     s = spec
     q = seen(s.q, q, s.batch, s.heads, s.queries, s.depth).astype("f8")
-    k = seen(s.k, k, s.batch, s.heads, s.keys, s.depth).astype("f8")
-    v = seen(s.v, v, s.batch, s.heads, s.keys, s.value_depth).astype("f8")
+    k = seen(s.k, k, s.batch, s.heads // s.group, s.keys, s.depth).astype("f8")
+    v = seen(s.v, v, s.batch, s.heads // s.group, s.keys, s.value_depth).astype("f8")
+    k, v = k.repeat(s.group, 1), v.repeat(s.group, 1)
     scores = q @ k.transpose(0, 1, 3, 2) * s.scale
+    if s.cap is not None:
+        scores = s.cap * np.tanh(scores)
     if s.mask == "causal":
         scores = np.where(np.tril(np.ones((s.queries, s.keys), bool), s.keys - s.queries), scores, -np.inf)
     elif mask is not None:
@@ -119,6 +122,48 @@ def test_heads_are_read_and_written_in_place(unit):
     y = Access((batch, tokens, width), 0, tokens * width, depth, width)
     spec = AttentionSpec(batch, heads, tokens, tokens, depth, depth, *parts, y, scale=0.5, mask="causal")
     found, wanted = run(spec, unit)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_scores_are_capped_before_they_are_masked(unit):
+    spec = dense(1, 2, 19, 19, 8, 8, scale=0.4, cap=1.5, mask="add", mask_shape=(1, 2, 19, 19))
+    found, wanted = run(spec, unit)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("nan_is_zero", [False, True])
+@pytest.mark.parametrize("mask", ["add", "where", "causal"])
+@pytest.mark.parametrize("unit", UNITS)
+def test_queries_that_see_nothing(unit, mask, nan_is_zero):
+    """Of all scores -inf, or one NaN, or one infinite, the softmax is NaN; where that is 0, so is the result, unless V is NaN."""
+    tokens, depth = 70, 8
+    shape = None if mask == "causal" else (1, 1, tokens, tokens)
+    spec = dense(1, 2, tokens, tokens, depth, depth, mask=mask, mask_shape=shape, fill=-np.inf, nan_is_zero=nan_is_zero)
+    rng = np.random.default_rng(0)
+    q, k, v = (tensor_of(rng, access) for access in (spec.q, spec.k, spec.v))
+    q[0, 0, 3], q[0, 1, 66, 0] = np.nan, np.inf
+    v[0, 1, 0, 2] = np.nan
+    given = []
+    if mask != "causal":
+        given = [np.full(shape, 1.0 if mask == "where" else 0.0, "f4")]
+        given[0][0, 0, :, [7, 69]] = 0.0 if mask == "where" else -np.inf
+    with np.errstate(invalid="ignore"):
+        scores = q[0] @ k[0].transpose(0, 2, 1)
+        if mask == "causal":
+            scores[:, *np.triu_indices(tokens, 1)] = -np.inf
+        elif mask == "add":
+            scores += given[0][0, 0].T
+        else:
+            scores = np.where(given[0][0, 0].T != 0, scores, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        weights = np.where(np.isnan(weights), 0, weights) if nan_is_zero else weights
+        wanted = weights @ v[0]
+    assert np.isnan(scores).any() and np.isnan(wanted).any()
+    kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
+    (scratch,) = attention.scratch(spec, unit)
+    found = call_with_scratch(kernel, [q, k, v, *given], np.full(spec.y.buffer, -1, "f4"), scratch)[0]
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 

@@ -1,0 +1,288 @@
+"""Reading attention: from the product that ends it back to queries and keys, with what is done to scores between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tvm import ir, relax
+
+from ..schedules.operators.attention import Access
+from .ir import bindings, dtype, operator, shape, static_tensor, uses
+from .layers import scalar
+from .rebuild import permuted_axes
+from .views import View, access_of, factor_of, place_of, view_of
+from .weights import weight_vars
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What is done to scores before the softmax."""
+
+    kind: str  # "add" or "where"
+    # Each with its shape as [batch or 1, heads or 1, queries or 1, keys]; the first chooses or is added, others are added besides.
+    tensors: tuple[tuple[relax.Var, tuple[int, ...]], ...]
+    fill: float = 0.0
+    hides: bool = False  # where the tensor is true, not where it is false
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Queries, keys or values: where they lie."""
+
+    source: relax.Var
+    access: Access
+    depth: int
+    scale: float = 1.0
+    group: int = 1  # heads that have one in common
+    transposed: bool = False  # the source is to be copied, its last two axes swapped
+
+
+@dataclass(frozen=True)
+class Match:
+    """Attention in `main`."""
+
+    q: Operand
+    k: Operand
+    v: Operand
+    lead: tuple[int, int]  # batch and heads
+    queries: int
+    keys: int
+    y: Access
+    scale: float = 1.0
+    cap: float | None = None
+    mask: Mask | None = None
+    nan_is_zero: bool = False
+
+
+@dataclass(frozen=True)
+class _Applied:
+    """A mask as the network applies it."""
+
+    kind: str
+    tensor: relax.Var
+    of: tuple[int, ...]  # the shape of the masked scores
+    fill: float = 0.0
+    hides: bool = False
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """The argument of a softmax: a product, its scale, its cap and its masks, the last one first."""
+
+    product: relax.Call
+    scale: float
+    cap: float | None
+    masks: tuple[_Applied, ...]
+
+
+@dataclass
+class Matcher:
+    main: relax.Function
+    values: dict[relax.Var, ir.Expr] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.values = {binding.var: binding.value for binding in bindings(self.main)}
+        self.readers = uses(self.main)
+        self.from_weights = weight_vars(self.main)
+
+    def matches(self) -> dict[relax.Var, Match]:
+        """Attention by the variable that ends it."""
+        found = {}
+        for var, value in self.values.items():
+            if operator(value) == "matmul" and (match := self._match(value)) is not None:
+                end, y = self._end(var, match)
+                found[end] = replace(match, y=y)
+        return found
+
+    def _end(self, var: relax.Var, match: Match) -> tuple[relax.Var, Access]:
+        """The last permutation of the result that the kernel can write, and where; the result itself if none follows."""
+        extents = (*match.lead, match.queries, match.y.buffer[-1])
+        end, place = var, match.y
+        view, at = View.whole(var), var
+        while True:
+            readers = self.readers.get(at, [])
+            # What is returned counts as its own reader.
+            follower = self.values.get(readers[0]) if len(readers) == 1 and readers[0] != at else None
+            if operator(follower) == "permute_dims":
+                at, view = readers[0], view.permuted(permuted_axes(follower))
+                found = place_of(view, shape(at), extents)
+                if found is not None:
+                    end, place = at, found
+            elif operator(follower) == "reshape" and (reshaped := view.reshaped(shape(follower))) is not None:
+                at, view = readers[0], reshaped
+            else:
+                return end, place
+
+    def _only(self, var: ir.Expr, readers: int = 1) -> ir.Expr | None:
+        """What `var` is bound to, if it is float32 and nothing else reads it."""
+        alone = isinstance(var, relax.Var) and len(self.readers.get(var, [])) == readers
+        return self.values.get(var) if alone and static_tensor(var) and dtype(var) == "float32" else None
+
+    def _unviewed(self, var: ir.Expr, readers: int = 1) -> ir.Expr | None:
+        """What `var` is bound to, before reshapes that keep its matrices."""
+        value = self._only(var, readers)
+        while operator(value) == "reshape" and shape(value)[-2:] == shape(value.args[0])[-2:]:
+            value = self._only(value.args[0])
+        return value
+
+    def _match(self, mix: relax.Call) -> Match | None:
+        probabilities, v = mix.args
+        softmax = self._unviewed(probabilities)
+        nan_is_zero = operator(softmax) == "where"
+        if nan_is_zero:
+            softmax = self._guarded(softmax)
+        if operator(softmax) != "softmax" or not _is_float(v):
+            return None
+        full = shape(softmax)
+        if int(softmax.attrs.axis) % len(full) != len(full) - 1 or len(full) < 2:
+            return None
+        scores = self._scores(softmax.args[0])
+        if scores is None:
+            return None
+        q, k = scores.product.args
+        if not _is_float(q) or not _is_float(k) or (q in self.from_weights and k in self.from_weights):
+            return None
+        leads = list(self._leads(full, scores.product, mix))
+        for may_copy in (False, True):
+            for lead in leads:
+                match = self._with_lead(lead, scores, mix, may_copy)
+                if match is not None:
+                    return replace(match, nan_is_zero=nan_is_zero)
+        return None
+
+    def _guarded(self, where: relax.Call) -> ir.Expr | None:
+        """The softmax in where(isnan(softmax), 0, softmax)."""
+        condition, instead, result = where.args
+        asked = self.values.get(condition) if len(self.readers.get(condition, [])) == 1 else None
+        if operator(asked) != "isnan" or asked.args[0] is None or scalar(instead) != 0.0:
+            return None
+        return self._unviewed(result, readers=2) if asked.args[0].same_as(result) else None
+
+    def _leads(self, full: tuple[int, ...], product: relax.Call, mix: relax.Call) -> Iterator[tuple[int, int]]:
+        """Batch and heads in the order in which they are tried: as the softmax has them, or as any two factors in a row."""
+        if len(full) <= 4:
+            yield ((1,) * (4 - len(full)) + full[:-2])
+        finest = max((full, shape(product), shape(mix), *map(self._finest, (*product.args, mix.args[1]))), key=len)[:-2]
+        if math.prod(finest) == math.prod(full[:-2]):
+            for at in range(len(finest) + 1):
+                yield math.prod(finest[:at]), math.prod(finest[at:])
+
+    def _finest(self, var: relax.Var) -> tuple[int, ...]:
+        """A tensor's shape, with axes of several strides as several."""
+        view = view_of(var, self.values, scalar)
+        return (*(extent for axis in view.axes[:-2] for extent, _ in axis), *view.shape[-2:])
+
+    def _with_lead(self, lead: tuple[int, int], scores: _Scores, mix: relax.Call, may_copy: bool) -> Match | None:
+        of_scores, of_mix = shape(scores.product)[:-2], shape(mix)[:-2]
+        q = self._operand(scores.product.args[0], lead, of_scores, may_copy)
+        k = self._operand(scores.product.args[1], lead, of_scores, may_copy, is_key=True)
+        v = self._operand(mix.args[1], lead, of_mix, may_copy, is_scaled=False)
+        masks = [self._mask_shape(mask.tensor, mask.of, lead) for mask in scores.masks]
+        if None in (q, k, v, *masks) or q.group != 1 or k.group != v.group:
+            return None
+        mask = None
+        if masks:
+            first, *_ = scores.masks
+            # Sums are added up from the scores on.
+            tensors = tuple((mask.tensor, extents) for mask, extents in zip(scores.masks, masks, strict=True))[::-1]
+            mask = Mask(first.kind, tensors, first.fill, first.hides)
+        queries, keys = shape(scores.product)[-2:]
+        y = Access.dense(*lead, queries, v.depth)
+        return Match(q, k, v, lead, queries, keys, y, scores.scale, scores.cap, mask)
+
+    def _operand(
+        self, var: relax.Var, lead: tuple[int, int], wanted: tuple[int, ...], may_copy: bool, *, is_key=False, is_scaled=True
+    ) -> Operand | None:
+        """Queries, keys or values in the tensor that they are a view of, if they can be read there; the product has keys transposed."""
+        swapped = (*range(len(shape(var)) - 2), len(shape(var)) - 1, len(shape(var)) - 2)
+        view = view_of(var, self.values, scalar)
+        if is_key:
+            view = view.permuted(swapped)
+        if is_scaled or view.scale == 1.0:
+            found = self._access(view, lead, wanted)
+            if found is not None and (not may_copy or found[1] == 1):
+                return Operand(view.source, found[0], view.shape[-1], view.scale, found[1])
+        if not may_copy:
+            return None
+        extents = tuple(shape(var)[axis] for axis in swapped) if is_key else shape(var)
+        view = View.dense(var, extents)
+        found = self._access(view, lead, wanted)
+        return found and Operand(var, replace(found[0], buffer=extents), view.shape[-1], transposed=is_key)
+
+    def _access(self, view: View, lead: tuple[int, int], wanted: tuple[int, ...]) -> tuple[Access, int] | None:
+        if math.prod(view.shape[:-2]) != math.prod(lead):
+            repeated = view.repeated((*wanted, *view.shape[-2:]))
+            return repeated and access_of(repeated, lead)
+        return access_of(view, lead)
+
+    def _scores(self, var: ir.Expr) -> _Scores | None:
+        value, scale, cap, masks = self._unviewed(var), 1.0, None, []
+        while value is not None:
+            name = operator(value)
+            if name == "matmul":
+                return _Scores(value, scale, cap, tuple(masks))
+            if (found := factor_of(value, scalar)) is not None:
+                inner, factor = found
+                scale *= factor
+            elif name == "tanh" and cap is None:
+                inner, cap, scale = value.args[0], scale, 1.0
+            else:
+                # A factor met before the mask was applied after it.
+                found = self._masked(value) if scale == 1.0 and cap is None else None
+                if found is None:
+                    return None
+                inner, mask = found
+                masks.append(mask)
+                # Masks that are added are one; their sum is no larger than the scores, which it takes the place of.
+                if len(masks) > 1 and {mask.kind for mask in masks} != {"add"}:
+                    return None
+            value = self._unviewed(inner)
+        return None
+
+    def _masked(self, call: relax.Call) -> tuple[ir.Expr, _Applied] | None:
+        """What a mask is applied to, and the mask."""
+        name, args = operator(call), getattr(call, "args", ())
+        if name == "add":
+            for inner, tensor in (args, reversed(args)):
+                if self._reaches_product(inner) and _is_tensor(tensor) and dtype(tensor) == "float32":
+                    return inner, _Applied("add", tensor, shape(call))
+        elif name == "where" and _is_tensor(args[0]):
+            for inner, fill, hides in ((args[1], args[2], False), (args[2], args[1], True)):
+                if (value := scalar(fill)) is not None and self._reaches_product(inner):
+                    return inner, _Applied("where", args[0], shape(call), value, hides)
+        return None
+
+    def _reaches_product(self, var: ir.Expr) -> bool:
+        value = self._unviewed(var)
+        if operator(value) in ("add", "where"):
+            return any(map(self._reaches_product, value.args))
+        if operator(value) == "tanh":
+            return self._reaches_product(value.args[0])
+        if (found := factor_of(value, scalar)) is not None:
+            return self._reaches_product(found[0])
+        return operator(value) == "matmul"
+
+    def _mask_shape(self, tensor: relax.Var, full: tuple[int, ...], lead: tuple[int, int]) -> tuple[int, ...] | None:
+        """A mask's shape as [batch or 1, heads or 1, queries or 1, keys]; None if it has another form."""
+        extents = (1,) * (len(full) - len(shape(tensor))) + shape(tensor)
+        if len(extents) != len(full) or extents[-1] != full[-1] or extents[-2] not in (1, full[-2]):
+            return None
+        rest, of = extents[:-2], full[:-2]
+        if rest == of:
+            return (*lead, *extents[-2:])
+        for at in range(len(of) + 1):
+            if math.prod(of[:at]) == lead[0]:
+                parts = [(rest[:at], of[:at]), (rest[at:], of[at:])]
+                if all(part == whole or math.prod(part) == 1 for part, whole in parts):
+                    return (*(math.prod(part) for part, _ in parts), *extents[-2:])
+        return None
+
+
+def _is_tensor(expr: ir.Expr) -> bool:
+    return isinstance(expr, relax.Var) and static_tensor(expr)
+
+
+def _is_float(expr: ir.Expr) -> bool:
+    return _is_tensor(expr) and dtype(expr) == "float32" and len(shape(expr)) >= 2
