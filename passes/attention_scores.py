@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from tvm import ir, relax
 
 from ..schedules.operators.attention import Access
@@ -13,15 +14,15 @@ from .ir import bindings, dtype, operator, shape, static_tensor, uses
 from .layers import scalar
 from .rebuild import permuted_axes
 from .views import View, access_of, factor_of, place_of, view_of
-from .weights import weight_vars
+from .weights import function_of, weight_vars
 
 
 @dataclass(frozen=True)
 class Mask:
     """What is done to scores before the softmax."""
 
-    kind: str  # "add" or "where"
-    # Each with its shape as [batch or 1, heads or 1, queries or 1, keys]; the first chooses or is added, others are added besides.
+    kind: str  # of AttentionSpec's masks
+    # With their shapes as [batch or 1, heads or 1, queries or 1, keys]; all but the first are added besides.
     tensors: tuple[tuple[relax.Var, tuple[int, ...]], ...]
     fill: float = 0.0
     hides: bool = False  # where the tensor is true, not where it is false
@@ -79,13 +80,17 @@ class _Scores:
 
 @dataclass
 class Matcher:
+    """Finds attention in `main`; `evaluate` gives the result of a function of its weights."""
+
     main: relax.Function
+    evaluate: Callable[[relax.Function], Sequence[np.ndarray]]
     values: dict[relax.Var, ir.Expr] = field(init=False)
 
     def __post_init__(self) -> None:
         self.values = {binding.var: binding.value for binding in bindings(self.main)}
         self.readers = uses(self.main)
         self.from_weights = weight_vars(self.main)
+        self.known: dict[relax.Var, np.ndarray] = {}
 
     def matches(self) -> dict[relax.Var, Match]:
         """Attention by the variable that ends it."""
@@ -193,9 +198,16 @@ class Matcher:
         return Match(q, k, v, lead, queries, keys, y, scores.scale, scores.cap, mask)
 
     def _operand(
-        self, var: relax.Var, lead: tuple[int, int], wanted: tuple[int, ...], may_copy: bool, *, is_key=False, is_scaled=True
+        self,
+        var: relax.Var,
+        lead: tuple[int, int],
+        wanted: tuple[int, ...],
+        may_copy: bool,
+        *,
+        is_key=False,
+        is_scaled=True,
     ) -> Operand | None:
-        """Queries, keys or values in the tensor that they are a view of, if they can be read there; the product has keys transposed."""
+        """Queries, keys or values, of which the product has keys transposed, in the tensor that they are a view of if possible."""
         swapped = (*range(len(shape(var)) - 2), len(shape(var)) - 1, len(shape(var)) - 2)
         view = view_of(var, self.values, scalar)
         if is_key:
@@ -234,17 +246,43 @@ class Matcher:
                 if found is None:
                     return None
                 inner, mask = found
-                masks.append(mask)
+                masks.append(replace(mask, tensor=self._smallest(mask.tensor)))
                 # Masks that are added are one; their sum is no larger than the scores, which it takes the place of.
                 if len(masks) > 1 and {mask.kind for mask in masks} != {"add"}:
                     return None
             value = self._unviewed(inner)
         return None
 
+    def _smallest(self, mask: relax.Var) -> relax.Var:
+        """What a mask is repeated from, by broadcasting or by asking for what is always true as well."""
+        while True:
+            value = self.values.get(mask)
+            inner = None
+            if operator(value) == "broadcast_to":
+                (inner, _) = value.args
+            elif operator(value) == "logical_and":
+                inner = next(
+                    (a for a, b in (value.args, value.args[::-1]) if _is_tensor(a) and self._is_all_true(b)), None
+                )
+            if inner is None or not _is_tensor(inner):
+                return mask
+            mask = inner
+
+    def _is_all_true(self, var: ir.Expr) -> bool:
+        return var in self.from_weights and bool(self.value(var).all())
+
+    def value(self, var: relax.Var) -> np.ndarray:
+        """The value of a variable that depends on weights only."""
+        if var not in self.known:
+            self.known[var] = self.evaluate(function_of(self.main, var))[0]
+        return self.known[var]
+
     def _masked(self, call: relax.Call) -> tuple[ir.Expr, _Applied] | None:
         """What a mask is applied to, and the mask."""
         name, args = operator(call), getattr(call, "args", ())
         if name == "add":
+            if (blended := self._blended(call)) is not None:
+                return blended
             for inner, tensor in (args, reversed(args)):
                 if self._reaches_product(inner) and _is_tensor(tensor) and dtype(tensor) == "float32":
                     return inner, _Applied("add", tensor, shape(call))
@@ -254,12 +292,48 @@ class Matcher:
                     return inner, _Applied("where", args[0], shape(call), value, hides)
         return None
 
+    def _blended(self, call: relax.Call) -> tuple[ir.Expr, _Applied] | None:
+        """scores · m + (1 - m) · fill, where m is 0 or 1."""
+        for product, rest in (call.args, reversed(call.args)):
+            value = self._only(product)
+            if operator(value) != "multiply" or not _is_tensor(rest):
+                continue
+            for inner, mask in (value.args, reversed(value.args)):
+                if (
+                    _is_tensor(mask)
+                    and self._reaches_product(inner)
+                    and (choice := self._choice(mask, rest)) is not None
+                ):
+                    return inner, _Applied("blend", choice[0], shape(call), choice[1])
+        return None
+
+    def _choice(self, mask: relax.Var, rest: relax.Var) -> tuple[relax.Var, float] | None:
+        """What says where `mask` is 1, and the number that `rest` is where it is 0, if it is 0 elsewhere."""
+        if {mask, rest} <= self.from_weights:
+            chosen, others = self.value(mask), self.value(rest)
+            if chosen.shape != others.shape or not np.isin(chosen, (0, 1)).all() or (others[chosen == 1] != 0).any():
+                return None
+            fills = np.unique(others[chosen == 0])
+            return (mask, float(fills[0])) if len(fills) == 1 and np.isfinite(fills[0]) else None
+        seen, (hidden, fill) = self.values.get(mask), factor_of(self.values.get(rest), scalar) or (None, 0.0)
+        hidden = self.values.get(hidden)
+        if operator(seen) != "astype" or operator(hidden) != "astype" or dtype(seen.args[0]) != "bool":
+            return None
+        inverse = self.values.get(hidden.args[0])
+        return (
+            (seen.args[0], fill)
+            if operator(inverse) == "logical_not" and inverse.args[0].same_as(seen.args[0])
+            else None
+        )
+
     def _reaches_product(self, var: ir.Expr) -> bool:
         value = self._unviewed(var)
         if operator(value) in ("add", "where"):
             return any(map(self._reaches_product, value.args))
         if operator(value) == "tanh":
             return self._reaches_product(value.args[0])
+        if operator(value) == "multiply" and scalar(value.args[0]) is None and scalar(value.args[1]) is None:
+            return False
         if (found := factor_of(value, scalar)) is not None:
             return self._reaches_product(found[0])
         return operator(value) == "matmul"

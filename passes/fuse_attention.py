@@ -19,7 +19,6 @@ from .attributes import kernel_attributes
 from .ir import dtype, shape
 from .module_pass import module_pass
 from .rebuild import MainRewriter
-from .weights import function_of
 
 # What hides a score for certain: none comes near it from the other side.
 _HIDDEN = -1e30
@@ -52,8 +51,8 @@ class FuseAttention:
 class _Fuser(MainRewriter):
     def __init__(self, mod: tvm.IRModule, unit: VectorUnit, evaluate: Evaluate) -> None:
         super().__init__(mod)
-        self.unit, self.evaluate = unit, evaluate
-        self.matcher = Matcher(self.main)
+        self.unit = unit
+        self.matcher = Matcher(self.main, evaluate)
         self.matches = self.matcher.matches()
         self.kernels: dict[AttentionSpec, ir.GlobalVar] = {}
         self.causal: dict[tuple, bool] = {}
@@ -107,11 +106,11 @@ class _Fuser(MainRewriter):
         """Whether the mask is known, and hides of every query just the keys that come later."""
         (tensor, extents), *others = mask.tensors
         known = tensor in self.matcher.from_weights and not others
-        if not known or keys < queries or (mask.kind == "where" and mask.fill > _HIDDEN):
+        if not known or keys < queries or (mask.kind != "add" and mask.fill > _HIDDEN):
             return False
         key = (tensor, extents, mask.kind, mask.hides, queries, keys)
         if key not in self.causal:
-            found = self.evaluate(function_of(self.main, tensor))[0].reshape(extents)
+            found = self.matcher.value(tensor).reshape(extents)
             if mask.kind == "add":
                 visible, certain = found == 0, bool(((found == 0) | (found <= _HIDDEN)).all())
             else:

@@ -224,7 +224,7 @@ def place_of(view: View, buffer: tuple[int, ...], extents: tuple[int, int, int, 
     found = back.reshaped(extents)
     if found is None or found.axes[3] not in ((), ((extents[3], 1),)) or any(len(axis) > 1 for axis in found.axes):
         return None
-    batch, heads, rows, depth = extents
-    usual = Access(buffer, 0, heads * rows * depth, depth, heads * depth)  # heads joined
-    strides = [(axis[0][1] if axis else one) for axis, one in zip(found.axes, (usual.batch, usual.head, usual.row), strict=False)]
+    _, heads, rows, depth = extents
+    joined = (heads * rows * depth, depth, heads * depth)  # the usual strides, for axes of one element
+    strides = [axis[0][1] if axis else one for axis, one in zip(found.axes[:3], joined, strict=True)]
     return Access(buffer, 0, *strides)

@@ -172,8 +172,13 @@ class _Block:
             place = (self.batch if batch > 1 else 0) * heads + (self.head if heads > 1 else 0)
             place = (place * keys + tirx.min(key, keys - 1)) * queries + (query if queries > 1 else 0)
             value = self.mask[place]
-            chosen = tirx.Select(value != tirx.const(0.0, "float32"), score, tirx.const(spec.fill, "float32"))
-            score = score + value if spec.mask == "add" else chosen
+            zero, fill = tirx.const(0.0, "float32"), tirx.const(spec.fill, "float32")
+            if spec.mask == "add":
+                score = score + value
+            elif spec.mask == "blend":
+                score = score * value + tirx.Select(value != zero, zero, fill)
+            else:
+                score = tirx.Select(value != zero, score, fill)
         are_all = spec.keys % self.keys == 0 and not spec.has_lengths
         return score if are_all else tirx.Select(key < self.valid, score, hidden)
 

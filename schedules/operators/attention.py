@@ -41,7 +41,7 @@ _SLOTS = 4
 # What a score costs besides its products, in operations of theirs: masking, the exponential, loads and stores.
 _SOFTMAX_FLOPS = 60.0
 _LINE = 16  # floats of a cache line
-MASKS = (None, "causal", "add", "where")
+MASKS = (None, "causal", "add", "where", "blend")
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,10 @@ class AttentionSpec:
     scale: float = 1.0
     # One of MASKS; causal: query i sees the keys up to i + keys - queries, of keys those that are valid.
     mask: str | None = None
-    # float32 [batch or 1, heads or 1, keys, queries or 1], transposed; added, or choosing scores where it is not 0
+    # float32 [batch or 1, heads or 1, keys, queries or 1], transposed: "add" adds it, "where" takes scores where it is not 0,
+    # and "blend", where it is 0 or 1, multiplies by it and adds what is hidden: an infinite score is NaN there, and not hidden.
     mask_shape: tuple[int, int, int, int] | None = None
-    fill: float = 0.0  # what scores become that "where" hides
+    fill: float = 0.0  # what hidden scores become
     has_lengths: bool = False  # int64[batch] says how many keys are valid; a query that sees none gets 0
     group: int = 1  # heads of queries that have one head of keys and values in common
     cap: float | None = None  # scores are cap · tanh(scale · Q Kᵀ), before they are masked
@@ -92,7 +93,7 @@ class AttentionSpec:
     def __post_init__(self) -> None:
         if self.mask not in MASKS:
             raise ValueError(f"mask {self.mask!r} is none of {MASKS}")
-        if (self.mask in ("add", "where")) != (self.mask_shape is not None):
+        if (self.mask in ("add", "where", "blend")) != (self.mask_shape is not None):
             raise ValueError("masks that are added or choose have a shape, others none")
         if self.has_lengths and self.mask_shape is not None:
             raise ValueError("a mask that is given says which keys are valid")
@@ -287,6 +288,8 @@ class _Block:
             value = self.mask[vector(place + self.start + start, lanes)]
         if spec.mask == "add":
             return score + value
+        if spec.mask == "blend":
+            return score * value + tirx.Select(value != zero(lanes), zero(lanes), fill)
         return tirx.Select(value != zero(lanes), score, fill)
 
     def _clamped_mask(self, place, start: int, lanes: int) -> ir.Expr:

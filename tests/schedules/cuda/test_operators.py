@@ -34,6 +34,11 @@ ATTENTIONS = {
     "causal": attentions.dense(1, 2, 77, 82, 16, 5, scale=0.3, mask="causal"),
     "added": attentions.dense(2, 2, 7, 64, 33, 16, scale=0.3, mask="add", mask_shape=(2, 1, 64, 7)),
     "chosen": attentions.dense(1, 3, 40, 40, 8, 70, scale=0.3, mask="where", mask_shape=(1, 3, 40, 1), fill=-3.0),
+    "blended": attentions.dense(1, 2, 20, 33, 8, 8, scale=0.3, mask="blend", mask_shape=(1, 1, 33, 20), fill=-3.0),
+    "capped": attentions.dense(1, 2, 20, 33, 8, 8, scale=0.3, cap=1.5),
+    "hidden": attentions.dense(
+        1, 3, 40, 2, 8, 8, mask="where", mask_shape=(1, 3, 2, 40), fill=float("-inf"), nan_is_zero=True
+    ),
     "deep": attentions.dense(1, 1, 20, 40, 128, 128, scale=0.1),
     "in_place": _thirds(),
     "short": attentions.dense(1, 2, 16, 16, 8, 8, scale=0.3, mask="causal"),  # all keys are one part

@@ -48,9 +48,12 @@ def expected(spec: AttentionSpec, q, k, v, mask=None) -> np.ndarray:
         scores = np.where(np.tril(np.ones((s.queries, s.keys), bool), s.keys - s.queries), scores, -np.inf)
     elif mask is not None:
         mask = mask.transpose(0, 1, 3, 2)
+        # Of finite scores "blend" makes the same as "where".
         scores = scores + mask if s.mask == "add" else np.where(mask != 0, scores, s.fill)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ v
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+    return (np.nan_to_num(weights, nan=0.0) if s.nan_is_zero else weights) @ v
 
 
 def run(spec: AttentionSpec, unit: VectorUnit, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -60,7 +63,7 @@ def run(spec: AttentionSpec, unit: VectorUnit, seed: int = 0) -> tuple[np.ndarra
     masks = []
     if spec.mask == "add":
         masks = [rng.standard_normal(spec.mask_shape).astype("f4")]
-    elif spec.mask == "where":
+    elif spec.mask in ("where", "blend"):
         masks = [(rng.random(spec.mask_shape) < 0.7).astype("f4")]
     kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
     y = np.full(spec.y.buffer, np.nan, "f4")
@@ -93,7 +96,7 @@ def dense(batch, heads, queries, keys, depth, value_depth, **kwargs) -> Attentio
 def test_random_shapes(batch, heads, queries, more_keys, depth, value_depth, unit, mask, broadcast):
     keys = queries + more_keys
     shape = None
-    if mask in ("add", "where"):
+    if mask in ("add", "where", "blend"):
         full = (batch, heads, queries)
         b, h, q = (1 if one else extent for one, extent in zip(broadcast, full, strict=True))
         shape = (b, h, keys, q)
@@ -151,7 +154,7 @@ def test_queries_that_see_nothing(unit, mask, nan_is_zero):
     with np.errstate(invalid="ignore"):
         scores = q[0] @ k[0].transpose(0, 2, 1)
         if mask == "causal":
-            scores[:, *np.triu_indices(tokens, 1)] = -np.inf
+            scores = np.where(np.tri(tokens, dtype=bool), scores, -np.inf)
         elif mask == "add":
             scores += given[0][0, 0].T
         else:

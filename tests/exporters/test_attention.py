@@ -1,0 +1,63 @@
+"""Attention of every exporter is one kernel, right, and needs no more memory than its plainest form."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto
+
+import flexcomp
+from benchmarks.networks.graph import Graph
+from flexcomp import plan
+from flexcomp.compiler.builder import prepare
+
+from .attention import ATTENTION, WIDTH, Structure
+
+TOKENS = 512
+FEW = 21
+
+
+def network(structure: Structure, tokens: int) -> onnx.ModelProto:
+    g = Graph("attention", seed=3)
+    output = structure(g, tokens)
+    batch = g.inputs[0].type.tensor_type.shape.dim[0].dim_value
+    return g.model(output, (batch, tokens, WIDTH))
+
+
+@cache
+def planned(structure: Structure, tokens: int) -> tuple[list[str], int]:
+    """Names of the layers, and the smallest budget of all forms."""
+    planning = prepare(network(structure, tokens), "llvm -mcpu=x86-64-v3", threads=1, kernels="smallest", cache=False).planning
+    return [layer.name for layer in planning.network.layers], min(max(plan.layer_bounds(f.problem)) for f in planning.forms)
+
+
+@pytest.mark.parametrize("case", ATTENTION, ids=" ".join)
+def test_it_is_one_kernel_and_needs_no_more_than_the_plain_form(case):
+    structure, best = ATTENTION[case]
+    layers, nbytes = planned(structure, TOKENS)
+    _, least = planned(best, TOKENS)
+    assert sum(name.startswith("attention") for name in layers) == 1
+    assert not any(name.startswith("softmax") for name in layers)
+    assert nbytes <= 1.1 * least, layers
+
+
+@pytest.mark.parametrize("case", ATTENTION, ids=" ".join)
+def test_it_agrees_with_onnx_runtime(case, tmp_path):
+    model = network(ATTENTION[case][0], FEW)
+    random = np.random.default_rng(0)
+    given = {}
+    for one in model.graph.input:
+        extents = [d.dim_value for d in one.type.tensor_type.shape.dim]
+        given[one.name] = random.standard_normal(extents).astype("f4")
+        if one.type.tensor_type.elem_type == TensorProto.BOOL:
+            given[one.name] = given[one.name] < 1.0
+            given[one.name][0] = False  # a batch that sees nothing at all
+    flexcomp.build(model, threads=1, probe=False).export_library(tmp_path / "network.so")
+    with flexcomp.load(tmp_path / "network.so") as session:
+        (found,) = session.run(given).values()
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
