@@ -207,7 +207,7 @@ class Matcher:
         is_key=False,
         is_scaled=True,
     ) -> Operand | None:
-        """Queries, keys or values, of which the product has keys transposed, in the tensor that they are a view of if possible."""
+        """Queries, keys or values, of which the product has keys transposed, where they can be read."""
         swapped = (*range(len(shape(var)) - 2), len(shape(var)) - 1, len(shape(var)) - 2)
         view = view_of(var, self.values, scalar)
         if is_key:

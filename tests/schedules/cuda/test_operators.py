@@ -116,7 +116,7 @@ def attention_arguments(spec: AttentionSpec, seed: int) -> list[np.ndarray]:
     tensors = [attentions.tensor_of(rng, access) for access in (spec.q, spec.k, spec.v)]
     if spec.mask == "add":
         tensors.append(rng.standard_normal(spec.mask_shape).astype("f4"))
-    elif spec.mask == "where":
+    elif spec.mask in ("where", "blend"):
         tensors.append((rng.random(spec.mask_shape) < 0.7).astype("f4"))
     return [*tensors, np.full(spec.y.buffer, np.nan, "f4")]
 
@@ -130,7 +130,7 @@ def test_attention_agrees_with_numpy(emulator, name):
         found = emulator.run(name, arguments, seed=seed)[-1]
         seen = attentions.seen(spec.y, found, spec.batch, spec.heads, spec.queries, spec.value_depth)
         np.testing.assert_allclose(seen, wanted, rtol=1e-4, atol=1e-5)
-    assert emulator.barriers(name) == (2 if name == "short" else 3)
+    assert emulator.barriers(name) == (2 if name in ("short", "hidden") else 3)
     assert barriers.needless(emulator, name, lambda seed: attention_arguments(spec, seed)) == []
 
 
