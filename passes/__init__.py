@@ -16,6 +16,7 @@ from .lower_recurrence import LowerRecurrence
 from .nhwc import ToNHWC
 from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
+from .recognise_norms import RecogniseNorms
 from .share_weights import ShareWeights
 from .slice_embeddings import SliceEmbeddings
 from .slice_layers import SliceLayers
@@ -39,6 +40,7 @@ __all__ = [
     "PlaceParts",
     "PretransformWeights",
     "ShareWeights",
+    "RecogniseNorms",
     "SliceEmbeddings",
     "SliceLayers",
     "ToNHWC",

@@ -156,6 +156,16 @@ def _layer_norm(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
     return op.add(emit(result), bias) if call.attrs.center else result
 
 
+def _gelu_tanh(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
+    """x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))): layers take these operators up, but not theirs together."""
+    data, emit = call.args[0], rewriter.emit
+    number = lambda value: relax.const(value, dtype(data))  # noqa: E731
+    cube = emit(op.multiply(emit(op.multiply(data, data)), data))
+    inner = emit(op.add(data, emit(op.multiply(cube, number(0.044715)))))
+    root = emit(op.tanh(emit(op.multiply(inner, number(math.sqrt(2 / math.pi))))))
+    return op.multiply(emit(op.multiply(data, number(0.5))), emit(op.add(root, number(1.0))))
+
+
 def _dropout(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
     return relax.Tuple([call.args[0], call.args[0]])  # the mask is never read
 
@@ -208,6 +218,7 @@ _RULES: dict[str, Rule] = {
     "adaptive_avg_pool2d": _adaptive_average,
     "conv2d": _convolution,
     "dropout": _dropout,
+    "gelu_tanh": _gelu_tanh,
     "layer_norm": _layer_norm,
     "builtin.stop_lift_params": _argument,
 }

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import tvm
-from tvm import relax, tirx
+from tvm import ir, relax, tirx
 
 from ..schedules import machines
 from ..schedules.operators import concat, narrow, pool, rowwise, scan, scatter, sort
@@ -129,17 +129,29 @@ def _softmax(call: relax.Call):
     return RowSpec(operator(call), shape(data)), rowwise.kernel, [data]
 
 
-def _layer_norm(call: relax.Call):
-    data, *affine = call.args
+def _norm(call: relax.Call):
+    """layer_norm and rms_norm."""
+    kind, data, attrs = operator(call), call.args[0], call.attrs
     rank = len(shape(data)) if static_tensor(data) else 0
-    axes = sorted(int(axis) % rank for axis in call.attrs.axes) if rank else []
-    if not all(map(_float, call.args)) or axes != list(range(rank - len(axes), rank)):
+    axes = sorted(int(axis) % rank for axis in attrs.axes) if rank else []
+    if not _float(data) or 0 in shape(data) or axes != list(range(rank - len(axes), rank)):
         return None
-    used = [bool(call.attrs.center), bool(call.attrs.scale)]
-    if used != [True, True]:
+    if kind == "layer_norm" and not (attrs.center and attrs.scale):
         return None
-    spec = RowSpec("layer_norm", shape(data), len(axes), float(call.attrs.epsilon), has_scale=True, has_bias=True)
-    return spec, rowwise.kernel, [data, *affine]
+    affine = [None if _is_all(arg, value) else arg for arg, value in zip(call.args[1:], (1.0, 0.0), strict=False)]
+    given = [arg for arg in affine if arg is not None]
+    if not all(map(_float, given)):
+        return None
+    scale, bias = (*affine, None)[:2]
+    spec = RowSpec(
+        kind, shape(data), len(axes), float(attrs.epsilon), has_scale=scale is not None, has_bias=bias is not None
+    )
+    return spec, rowwise.kernel, [data, *given]
+
+
+def _is_all(expr: relax.Expr, value: float) -> bool:
+    """Whether a tensor is a constant of one number."""
+    return isinstance(expr, ir.GenericConst) and bool((expr.value.numpy() == value).all())
 
 
 def _concat(call: relax.Call):
@@ -225,7 +237,8 @@ _RULES: dict[str, Rule] = {
     "mean": _mean,
     "softmax": _softmax,
     "log_softmax": _softmax,
-    "layer_norm": _layer_norm,
+    "layer_norm": _norm,
+    "rms_norm": _norm,
     "concat": _concat,
     "sort": _sort,
     "argsort": _sort,

@@ -23,6 +23,7 @@ from flexcomp.passes import (
     LowerRecurrence,
     PlaceParts,
     PretransformWeights,
+    RecogniseNorms,
     ShareWeights,
     SliceEmbeddings,
     SliceLayers,
@@ -42,8 +43,11 @@ tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
 
 def simplify() -> list[Pass]:
     """Floats of 32 bits or more, integers of quantised tensors among them; one dataflow block in A-normal form; batch norms
-    folded; convolutions of images, in NHWC."""
-    return [Widen(), Canonicalise(), KeepIntegers(), FoldBatchNorm(), ToTwoDimensions(), ToNHWC(), Canonicalise()]
+    folded; convolutions of images, in NHWC; norms of rows are operators."""
+    return [
+        Widen(), Canonicalise(), KeepIntegers(), FoldBatchNorm(), ToTwoDimensions(), ToNHWC(), Canonicalise(),
+        RecogniseNorms(),
+    ]  # fmt: skip
 
 
 def transformers(

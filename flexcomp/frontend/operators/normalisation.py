@@ -9,6 +9,7 @@ from tvm import relax
 from tvm.relax import op
 
 from flexcomp.frontend.operators.node import Converter, Node, shape_of
+from flexcomp.passes.ir import operator
 
 
 def _lrn(node: Node) -> relax.Expr | None:
@@ -55,6 +56,47 @@ def _layer_normalization(node: Node) -> relax.Expr | relax.Tuple:
     return relax.Tuple([result, mean, inverse][: node.outputs])
 
 
+def _instance_normalization(node: Node) -> relax.Expr | None:
+    """Of groups of an image's channels, which is how exporters write a group norm, by statistics of the channels.
+
+    So the image stays one, in the layout that convolutions want. Statistics of a group are those of its channels and of how far
+    their means lie from its own.
+    """
+    image = _image_of(node)
+    if image is None:
+        return None
+    (batch, channels, *spatial), groups = shape_of(image), node.shape[1]
+    emit, inside = node.emit, list(range(2, 2 + len(spatial)))
+    by_channel, by_group = (batch, channels, *[1] * len(spatial)), (batch, groups, channels // groups)
+
+    def of_channels(x: relax.Expr) -> relax.Expr:
+        """What groups have, [batch, groups, 1], for every channel."""
+        return emit(op.reshape(emit(op.broadcast_to(x, by_group)), by_channel))
+
+    means = emit(op.reshape(emit(op.mean(image, inside)), by_group))
+    variances = emit(op.reshape(emit(op.variance(image, inside)), by_group))
+    mean = emit(op.mean(means, [2], keepdims=True))
+    apart = emit(op.subtract(means, mean))
+    variance = emit(op.mean(emit(op.add(variances, emit(op.multiply(apart, apart)))), [2], keepdims=True))
+    root = emit(op.sqrt(emit(op.add(variance, relax.const(node.attrs.get("epsilon", 1e-5), node.dtype)))))
+    result = emit(op.divide(emit(op.subtract(image, of_channels(mean))), of_channels(root)))
+    for i, name, neutral in ((1, op.multiply, 1), (2, op.add, 0)):
+        value = node.value(i)
+        if value is None or (value != neutral).any():
+            result = emit(name(result, of_channels(emit(op.reshape(node.inputs[i], (1, groups, 1))))))
+    return op.reshape(result, node.shape)
+
+
+def _image_of(node: Node) -> relax.Expr | None:
+    """The float32 tensor of which the channels are groups in the node's first input."""
+    made = node.bb.lookup_binding(node.data) if isinstance(node.data, relax.Var) else None
+    if not isinstance(made, relax.Call) or operator(made) != "reshape" or len(node.shape) != 3 or node.dtype != "float32":
+        return None
+    extents = shape_of(made.args[0])
+    fits = len(extents) > 3 and extents[0] == node.shape[0] and extents[1] % node.shape[1] == 0 and 0 not in extents
+    return made.args[0] if fits else None
+
+
 def _mean_square(node: Node, data: relax.Expr, axes: list[int]) -> relax.Expr:
     return node.emit(op.mean(node.emit(op.multiply(data, data)), axes, keepdims=True))
 
@@ -93,6 +135,7 @@ def _lp_normalization(node: Node) -> relax.Expr:
 
 
 CONVERTERS: dict[str, Converter] = {
+    "InstanceNormalization": _instance_normalization,
     "LRN": _lrn,
     "LayerNormalization": _layer_normalization,
     "LpNormalization": _lp_normalization,
