@@ -17,6 +17,7 @@ from .nhwc import ToNHWC
 from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
 from .recognise_norms import RecogniseNorms
+from .reduce_broadcasts import ReduceBroadcasts
 from .share_weights import ShareWeights
 from .slice_embeddings import SliceEmbeddings
 from .slice_layers import SliceLayers
@@ -41,6 +42,7 @@ __all__ = [
     "PretransformWeights",
     "ShareWeights",
     "RecogniseNorms",
+    "ReduceBroadcasts",
     "SliceEmbeddings",
     "SliceLayers",
     "ToNHWC",

@@ -24,6 +24,7 @@ from flexcomp.passes import (
     PlaceParts,
     PretransformWeights,
     RecogniseNorms,
+    ReduceBroadcasts,
     ShareWeights,
     SliceEmbeddings,
     SliceLayers,
@@ -56,13 +57,14 @@ def transformers(
     weight_type: WeightType = lambda names, weight: "float32",
     measured: Measured | None = None,
 ) -> list[Pass]:
-    """Indices are checked; attention, large embeddings and recurrences are calls of kernels.
+    """Indices are checked; attention, large embeddings and recurrences are calls of kernels; sums take what broadcasting makes.
 
     `evaluate` gives the result of a function of the weights; recurrences have the kernels that `measured` times speak for.
     """
     return [
         CheckIndices(evaluate),
         FuseAttention(unit, evaluate),
+        ReduceBroadcasts(),
         LowerAttention(unit),
         SliceEmbeddings(unit, weight_type),
         LowerRecurrence(unit, weight_type, measured or (lambda spec: {})),

@@ -280,6 +280,30 @@ def sliced(g: Graph, tokens: int) -> str:
     return joined(g, mixed(g, g.op("Add", scores, g.weight(hidden)), v), 1, tokens)
 
 
+# -- additive attention --------------------------------------------------------------------------------
+
+
+def additive(g: Graph, tokens: int) -> str:
+    """Bahdanau's, as torch writes it: the score of a pair is a product of tanh(q + k) with one column."""
+    q, k = (g.linear(x_of(g, tokens, name=name), WIDTH) for name in ("x", "others"))
+    pairs = g.op("Add", g.op("Unsqueeze", q, g.integers(2)), g.op("Unsqueeze", k, g.integers(1)), channels=WIDTH)
+    scores = g.op("Squeeze", g.linear(g.op("Tanh", pairs, channels=WIDTH), 1), g.integers(3))
+    return g.op("MatMul", g.op("Softmax", scores, axis=-1), "others")
+
+
+def additive_sum(g: Graph, tokens: int) -> str:
+    """Keras' AdditiveAttention: a sum."""
+    q, k = (g.linear(x_of(g, tokens, name=name), WIDTH) for name in ("x", "others"))
+    pairs = g.op("Add", g.reshape(q, 1, tokens, 1, WIDTH), g.reshape(k, 1, 1, tokens, WIDTH))
+    scores = g.op("ReduceSum", g.op("Mul", g.op("Tanh", pairs), g.normal((WIDTH,), 0.2)), g.integers(-1), keepdims=0)
+    return g.op("MatMul", g.op("Softmax", scores, axis=-1), "others")
+
+
+ADDITIVE: dict[tuple[str, str], Structure] = {
+    ("torch", "additive attention"): additive,
+    ("tf2onnx", "Keras' AdditiveAttention"): additive_sum,
+}
+
 # Exporter and structure → how to make it, and the plain form that takes the same inputs.
 ATTENTION: dict[tuple[str, str], tuple[Structure, Structure]] = {
     ("torch, TorchScript", "scaled_dot_product_attention"): (sdpa(), plain(batch=2)),

@@ -15,7 +15,7 @@ from benchmarks.networks.graph import Graph
 from flexcomp import plan
 from flexcomp.compiler.builder import prepare
 
-from .attention import ATTENTION, WIDTH, Structure
+from .attention import ADDITIVE, ATTENTION, WIDTH, Structure
 
 TOKENS = 512
 FEW = 21
@@ -45,9 +45,15 @@ def test_it_is_one_kernel_and_needs_no_more_than_the_plain_form(case):
     assert nbytes <= 1.1 * least, layers
 
 
-@pytest.mark.parametrize("case", ATTENTION, ids=" ".join)
+@pytest.mark.parametrize("case", ADDITIVE, ids=" ".join)
+def test_additive_attention_needs_its_scores_and_no_tensor_of_pairs_by_width(case):
+    _, nbytes = planned(ADDITIVE[case], TOKENS)
+    assert nbytes < 4 * (3 * TOKENS * TOKENS + 4 * TOKENS * WIDTH)
+
+
+@pytest.mark.parametrize("case", [*ATTENTION, *ADDITIVE], ids=" ".join)
 def test_it_agrees_with_onnx_runtime(case, tmp_path):
-    model = network(ATTENTION[case][0], FEW)
+    model = network(ADDITIVE.get(case) or ATTENTION[case][0], FEW)
     random = np.random.default_rng(0)
     given = {}
     for one in model.graph.input:
