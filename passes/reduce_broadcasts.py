@@ -25,7 +25,7 @@ class ReduceBroadcasts:
     t = tanh(add(q, k))                  float32[queries, keys, width], of q [queries, 1, width] and k [1, keys, width]
     y = matmul(t, w)                →    y = sum(multiply(t, w), axis=-1)        w: float32[width, 1]
 
-    A sum is fused with the elementwise operators before it, and t is never in memory: so additive attention takes as much of it as
+    A sum is fused with the elementwise operators before it, and t is never in memory: so additive attention takes as much as
     its scores do.
     """
 
