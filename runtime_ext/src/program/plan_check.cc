@@ -117,6 +117,8 @@ class PlanCheck {
     AddLoads();
     CheckOverlaps();
   }
+  // Of a plan that was checked: bytes that loads keep which others before them keep already.
+  uint64_t kept_again() const { return kept_again_; }
 
  private:
   const Layer& LayerOf(uint32_t step) const { return program_.layers[rung_.steps[step].layer]; }
@@ -312,8 +314,11 @@ class PlanCheck {
       if (!load.prepared) continue;
       if (load.kept) {
         const auto [found, added] = kept.emplace(load.target, &load);
-        if (added || found->second->source != load.source || found->second->nbytes != load.nbytes)
+        if (added || found->second->source != load.source || found->second->nbytes != load.nbytes) {
           Add(0, steps_ + 1, load.target, load.nbytes);
+        } else {
+          kept_again_ += load.nbytes;
+        }
         continue;
       }
       std::pmr::vector<Use>& uses = places[load.target];
@@ -366,6 +371,7 @@ class PlanCheck {
   std::pmr::vector<Run> runs_;
   std::pmr::vector<Life> lives_;  // by value
   std::pmr::vector<Use> uses_;
+  uint64_t kept_again_ = 0;
 };
 
 // Bytes that a load leaves in the arena for the next inference.
@@ -375,8 +381,8 @@ uint64_t Stays(const Load& load, const Program& program) {
 }
 
 // What the head says, people and servers read; a plan is known to be right.
-void CheckHead(const RungHead& head, const Rung& rung, const Program& program) {
-  uint64_t pinned = 0, streamed = 0;
+void CheckHead(const RungHead& head, const Rung& rung, const Program& program, uint64_t kept_again) {
+  uint64_t pinned = 0 - kept_again, streamed = 0;
   for (const Load& load : rung.loads) {
     pinned += Stays(load, program);
     if (!load.pinned && !load.kept) streamed += load.nbytes;
@@ -389,8 +395,9 @@ void CheckHead(const RungHead& head, const Rung& rung, const Program& program) {
 
 void CheckPlan(const RungHead& head, const Rung& rung, const Program& program) {
   std::pmr::memory_resource* const memory = std::pmr::get_default_resource();
-  PlanCheck(rung, program, memory).Check();
-  CheckHead(head, rung, program);
+  PlanCheck check(rung, program, memory);
+  check.Check();
+  CheckHead(head, rung, program, check.kept_again());
   if (rung.cold.empty()) return;
   Rung first = RoomForFirst(program);
   PlanFirst(rung, program, first);
@@ -421,11 +428,12 @@ void PlanChecker::Check(size_t rung) {
   if (checked_[rung]) return;
   const auto check = [this](const Rung& plan) {
     std::pmr::monotonic_buffer_resource memory(room_.get(), room_nbytes_);
-    PlanCheck(plan, program_, &memory).Check();
+    PlanCheck check(plan, program_, &memory);
+    check.Check();
+    return check.kept_again();
   };
   const Rung& plan = program_.Decode(rung);
-  check(plan);
-  CheckHead(program_.rungs[rung], plan, program_);
+  CheckHead(program_.rungs[rung], plan, program_, check(plan));
   if (!plan.cold.empty()) {
     PlanFirst(plan, program_, first_);
     check(first_);
