@@ -29,6 +29,7 @@ from flexcomp.frontend.fold import fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
 from flexcomp.frontend.inference import PROTOBUF_LIMIT, require_consistent
 from flexcomp.frontend.large_weights import LEAST_NBYTES, copy_without_large, names_read, set_aside
+from flexcomp.frontend.noise import silence_noise
 from flexcomp.frontend.order import sort_nodes
 from flexcomp.frontend.precision import widen
 from flexcomp.frontend.quantised import compute_on_integers, define_quantised
@@ -194,6 +195,8 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     fold_constants(model, source.allowance)
     while write_out(model, source.allowance) or write_sequences(model):
         model = expand_functions(model, source.allowance)
+        fold_constants(model, source.allowance)
+    if silence_noise(model):
         fold_constants(model, source.allowance)
     require_known_course(model.graph)
     require_known_sequences(model)
