@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from .conv import DirectEmitter
+from .conv import DirectEmitter, as_row
 from .tiles.emit import maybe_serial, vector
 from .tiles.spec import ConvSpec
 from .tiles.taps import Reach, Taps
@@ -29,7 +29,7 @@ _TOGETHER, _TOGETHER_AT_BORDER = 32, 8
 
 def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
     """A PrimFunc (x, epilogue tensors…, panel, first, count, y); shapes as for the direct convolution."""
-    return ChannelEmitter(spec, spec, tile, vector_width, threads).prim_func()
+    return ChannelEmitter(spec, as_row(spec), tile, vector_width, threads).prim_func()
 
 
 class ChannelEmitter(DirectEmitter):

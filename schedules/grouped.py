@@ -15,6 +15,7 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from .conv import as_row
 from .depthwise import ChannelEmitter
 from .tiles.emit import vector
 from .tiles.spec import ConvSpec
@@ -30,7 +31,7 @@ def eligible(spec: ConvSpec, unit: VectorUnit) -> bool:
 
 def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
     """A PrimFunc (x, epilogue tensors…, panel, first, count, y); shapes as for the direct convolution."""
-    return _Emitter(spec, spec, tile, vector_width, threads).prim_func()
+    return _Emitter(spec, as_row(spec), tile, vector_width, threads).prim_func()
 
 
 class _Emitter(ChannelEmitter):
