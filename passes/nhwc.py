@@ -42,6 +42,6 @@ class _ToNHWC(BothLayouts):
             return self.in_main_layout(value)
         last = self.emit(converted, var.name)
         extents = shape(var)
-        assert shape(last) == tuple(extents[axis] for axis in to_last(len(extents))), f"{operator(value)}: another shape"
+        assert shape(last) == tuple(extents[axis] for axis in to_last(len(extents))), f"{operator(value)}: {shape(last)}"
         self.last[var] = last
         return None

@@ -1,13 +1,14 @@
-"""The channels-last form of a transposed convolution: a convolution that computes a patch of the result for every pixel.
+"""The channels-last form of a transposed convolution: convolutions that compute a patch of the result for every pixel.
 
 With a stride of s the result's pixels fall into s × s phases. A phase is a convolution of the input with every s-th of the
-kernel's taps, all phases read the same pixels, and one convolution computes them as channels: (y, x, phase, channel). A
-permutation puts them in place, and what lies outside the result is cut off. The products are the same, and none more but
-for kernels with holes, where the holes are weights of zero.
+kernel's taps, and phases that read the same pixels are computed by one convolution, as channels: (y, x, phase, channel). A
+permutation puts them in place, and what lies outside the result is cut off. The products are the same, and none more: a phase
+with fewer taps than another is a convolution of its own, for a weight of 0 would make an infinite pixel a NaN.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -28,12 +29,8 @@ class Axis:
     result: int
     kernel: int
     stride: int
+    dilation: int
     start: int  # pixels of the whole result that are cut off in front
-
-    @property
-    def taps(self) -> int:
-        """Of a phase; the last may be zeros."""
-        return math.ceil(self.kernel / self.stride)
 
     @property
     def first(self) -> int:
@@ -45,10 +42,44 @@ class Axis:
         return (self.start + self.result - 1) // self.stride + 1 - self.first
 
     @property
-    def padding(self) -> tuple[int, int]:
+    def apart(self) -> int:
+        """The dilation of the convolutions."""
+        return self.dilation // math.gcd(self.dilation, self.stride)
+
+    def phases(self) -> list[Phases]:
+        """All of them in order, those together that read the same pixels."""
+        step = self.stride // math.gcd(self.dilation, self.stride)  # from one tap of a phase to the next
+        runs: list[Phases] = []
+        for phase in range(self.stride):
+            taps = [tap for tap in range(self.kernel) if tap * self.dilation % self.stride == phase]
+            assert taps == list(range(taps[0], self.kernel, step)) if taps else True
+            before = (taps[0] * self.dilation - phase) // self.stride if taps else 0
+            if runs and (len(taps), before) == (runs[-1].taps, runs[-1].before):
+                runs[-1] = Phases(runs[-1].read + [taps[::-1]], before)
+            else:
+                runs.append(Phases([taps[::-1]], before))
+        return runs
+
+    def padding(self, phases: Phases) -> tuple[int, int]:
         """Of the convolution; where it is negative, pixels are left out."""
-        before = self.taps - 1 - self.first
-        return before, self.patches - self.size - before + self.taps - 1
+        before = phases.before + (phases.taps - 1) * self.apart - self.first
+        return before, self.first + self.patches - phases.before - self.size
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Phases that follow each other."""
+
+    read: list[list[int]]  # for each phase its taps, in the order of the pixels
+    before: int  # how many pixels before its own a patch reads first, the last tap counted
+
+    @property
+    def count(self) -> int:
+        return len(self.read)
+
+    @property
+    def taps(self) -> int:
+        return len(self.read[0])
 
 
 def conv2d_transpose(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
@@ -58,31 +89,39 @@ def conv2d_transpose(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
     plain = (attrs.data_layout, attrs.kernel_layout) == ("NCHW", "IOHW") and attrs.out_layout in ("", "NCHW")
     if not plain:
         return None
-    weight = without_holes(rewriter, rewriter.substitute(weight), attrs.dilation)
+    weight = rewriter.substitute(weight)
     batch, _, height, width = shape(data)
     _, per_group, *kernel = shape(weight)
     groups = int(attrs.groups)
     top, left, bottom, right = (int(p) for p in attrs.padding)
-    axes = [
-        Axis(size, (size - 1) * int(stride) + taps + int(more) - before - after, taps, int(stride), before)
-        for size, taps, stride, more, before, after in zip(
-            (height, width), kernel, attrs.strides, attrs.output_padding, (top, left), (bottom, right), strict=True
-        )
-    ]
+    axes = []
+    for i, (size, taps) in enumerate(zip((height, width), kernel, strict=True)):
+        stride, apart, more = (int(given[i]) for given in (attrs.strides, attrs.dilation, attrs.output_padding))
+        before, after = ((top, bottom), (left, right))[i]
+        extent = (size - 1) * stride + (taps - 1) * apart + 1 + more - before - after
+        axes.append(Axis(size, extent, taps, stride, apart, before))
     rows, columns = axes
-    phases = rows.stride * columns.stride
-    flat = _phases(rewriter, weight, groups, axes)
-    image = _without_border(rewriter, rewriter.channels_last(data), axes)
-    (above, below), (before, after) = ([max(p, 0) for p in axis.padding] for axis in axes)
-    found = emit(
-        op.nn.conv2d(
-            image, flat, padding=(above, before, below, after), groups=groups,
-            data_layout="NHWC", kernel_layout="OHWI", out_dtype=attrs.out_dtype,
-        )
-    )  # fmt: skip
-    if phases > 1:
+    image = rewriter.channels_last(data)
+
+    def computed(above: Phases, beside: Phases) -> ir.Expr:
+        """The patches of some phases: (batch, y, x, (group, phase, phase, channel))."""
+        channels = groups * above.count * beside.count * per_group
+        if not above.taps or not beside.taps:
+            return emit(op.zeros((batch, rows.patches, columns.patches, channels), dtype(data)))
+        padding = [rows.padding(above), columns.padding(beside)]
+        (over, under), (before, after) = ([max(p, 0) for p in one] for one in padding)
+        return emit(
+            op.nn.conv2d(
+                _without_border(rewriter, image, padding), _weights(rewriter, weight, groups, above, beside),
+                padding=(over, before, under, after), dilation=(rows.apart, columns.apart), groups=groups,
+                data_layout="NHWC", kernel_layout="OHWI", out_dtype=attrs.out_dtype,
+            )
+        )  # fmt: skip
+
+    found = _joined(rewriter, computed, rows, columns, (batch, groups, per_group))
+    if rows.stride * columns.stride > 1:
         cut = (batch, rows.patches, columns.patches, groups, rows.stride, columns.stride, per_group)
-        placed = emit(rewriter.permute(emit(op.reshape(found, cut)), [0, 1, 4, 2, 5, 3, 6]))
+        placed = emit(rewriter.permute(emit(rewriter.reshape(found, cut)), [0, 1, 4, 2, 5, 3, 6]))
         whole = (batch, rows.patches * rows.stride, columns.patches * columns.stride, groups * per_group)
         found = emit(rewriter.reshape(placed, whole))
     start = [axis.start - axis.first * axis.stride for axis in axes]
@@ -92,47 +131,51 @@ def conv2d_transpose(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
     return op.strided_slice(found, [1, 2], start, end)
 
 
-def without_holes(rewriter: MainRewriter, weight: ir.Expr, dilation) -> ir.Expr:
-    """IOHW or IODHW weights with zeros between the taps of a dilated kernel."""
-    emit = rewriter.emit
-    for axis, apart in enumerate(map(int, dilation), start=2):
-        before = list(shape(weight))
-        if apart == 1 or before[axis] == 1:
-            continue
-        split = (*before[: axis + 1], 1, *before[axis + 1 :])
-        holes = (*before[: axis + 1], apart - 1, *before[axis + 1 :])
-        spread = emit(op.concat([emit(op.reshape(weight, split)), emit(op.zeros(holes, dtype(weight)))], axis + 1))
-        joined = (*before[:axis], before[axis] * apart, *before[axis + 1 :])
-        taps = relax.const(np.arange((before[axis] - 1) * apart + 1))
-        weight = emit(op.take(emit(op.reshape(spread, joined)), taps, axis))
-    return weight
+def _joined(rewriter: BothLayouts, computed, rows: Axis, columns: Axis, extents: tuple[int, int, int]) -> ir.Expr:
+    """All phases as channels, from what computes some of them."""
+    emit, (batch, groups, per_group) = rewriter.emit, extents
+    above, beside = rows.phases(), columns.phases()
+    parts = [[computed(a, b) for b in beside] for a in above]
+    flat = list(itertools.chain(*parts))
+    if len(flat) == 1 or (groups == 1 and (len(beside) == 1 or all(a.count == 1 for a in above))):  # in the order of the channels
+        return joined(emit, flat, 3)
+    image = (batch, rows.patches, columns.patches, groups)
+    lines = []
+    for a, line in zip(above, parts, strict=True):
+        cut = [(*image, a.count, b.count, per_group) for b in beside]
+        lines.append(joined(emit, [emit(rewriter.reshape(*pair)) for pair in zip(line, cut, strict=True)], 5))
+    return joined(emit, lines, 4)
 
 
-def _phases(rewriter: BothLayouts, weight: ir.Expr, groups: int, axes: list[Axis]) -> ir.Expr:
-    """IOHW weights as OHWI ones of all phases, for a convolution that reads its taps forwards."""
+def joined(emit, parts: list[ir.Expr], axis: int) -> ir.Expr:
+    """Tensors along an axis."""
+    return parts[0] if len(parts) == 1 else emit(op.concat(parts, axis=axis))
+
+
+def taken(rewriter: MainRewriter, weight: ir.Expr, phases: Phases, axis: int) -> ir.Expr:
+    """The taps of phases along an axis, phase by phase."""
+    taps = list(itertools.chain(*phases.read))
+    if taps == list(range(shape(weight)[axis])):
+        return weight
+    return rewriter.emit(op.take(weight, relax.const(np.array(taps)), axis))
+
+
+def _weights(rewriter: BothLayouts, weight: ir.Expr, groups: int, above: Phases, beside: Phases) -> ir.Expr:
+    """IOHW weights as OHWI ones of some phases, for a convolution that reads its taps forwards."""
     emit = rewriter.emit
-    channels, per_group, *kernel = shape(weight)
-    missing = [axis.taps * axis.stride - size for axis, size in zip(axes, kernel, strict=True)]
-    for axis, count in enumerate(missing, start=2):
-        if count:
-            extents = list(shape(weight))
-            extents[axis] = count
-            weight = emit(op.concat([weight, emit(op.zeros(tuple(extents), dtype(weight)))], axis))
-    (down, step_down), (across, step_across) = ((axis.taps, axis.stride) for axis in axes)
+    channels, per_group, *_ = shape(weight)
     within = channels // groups
-    cut = emit(op.reshape(weight, (groups, within, per_group, down, step_down, across, step_across)))
-    for axis, taps in ((3, down), (5, across)):
-        if taps > 1:
-            cut = emit(op.take(cut, relax.const(np.arange(taps)[::-1].copy()), axis))
-    ordered = emit(op.permute_dims(cut, (0, 4, 6, 2, 3, 5, 1)))
-    return emit(op.reshape(ordered, (groups * step_down * step_across * per_group, down, across, within)))
+    chosen = taken(rewriter, taken(rewriter, weight, above, 2), beside, 3)
+    cut = emit(op.reshape(chosen, (groups, within, per_group, above.count, above.taps, beside.count, beside.taps)))
+    ordered = emit(op.permute_dims(cut, (0, 3, 5, 2, 4, 6, 1)))
+    return emit(op.reshape(ordered, (groups * above.count * beside.count * per_group, above.taps, beside.taps, within)))
 
 
-def _without_border(rewriter: BothLayouts, image: ir.Expr, axes: list[Axis]) -> ir.Expr:
+def _without_border(rewriter: BothLayouts, image: ir.Expr, padding: list[tuple[int, int]]) -> ir.Expr:
     """An NHWC image without the pixels that no part of the result depends on."""
-    cuts = [[max(-p, 0) for p in axis.padding] for axis in axes]
+    cuts = [[max(-p, 0) for p in one] for one in padding]
     if not any(map(any, cuts)):
         return image
     start = [before for before, _ in cuts]
-    end = [axis.size - after for axis, (_, after) in zip(axes, cuts, strict=True)]
+    end = [size - after for size, (_, after) in zip(shape(image)[1:3], cuts, strict=True)]
     return rewriter.emit(op.strided_slice(image, [1, 2], start, end))

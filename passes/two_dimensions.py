@@ -11,7 +11,7 @@ from tvm.relax import op
 from .ir import dtype, operator, shape, static_tensor
 from .module_pass import module_pass
 from .rebuild import MainRewriter
-from .transposed import Axis, without_holes
+from .transposed import Axis, Phases, joined, taken
 
 
 @module_pass(opt_level=0)
@@ -122,46 +122,47 @@ def _conv3d_transpose(rewriter: _Rewriter, call: relax.Call, result: tuple[int, 
         return None
     data, weight = call.args
     apart, *dilation = (int(d) for d in attrs.dilation)
-    weight = without_holes(rewriter, weight, (apart, 1, 1))
     batch, channels, size, height, width = shape(data)
     _, per_group, planes, *kernel = shape(weight)
     _, out_channels, depth, out_height, out_width = result
     front, top, left, _, bottom, right = (int(p) for p in attrs.padding)
     step, *strides = (int(s) for s in attrs.strides)
     groups = int(attrs.groups)
-    axis = Axis(size, depth, planes, step, front)
+    axis = Axis(size, depth, planes, step, apart, front)
+    within, image = channels // groups, (batch, axis.patches, groups)
 
-    # For every patch of planes of the result those of the input that it is made of, the last first.
-    before, after = axis.padding
-    if max(before, after) > 0:
-        data = emit(op.nn.pad(data, (0, 0, 0, 0, max(before, 0), max(after, 0), 0, 0, 0, 0)))
-    own = (batch, groups, 1, channels // groups, axis.patches, height, width)
+    def computed(phases: Phases) -> ir.Expr:
+        """The patches of some phases: (batch, patch, group, phase, channel, y, x)."""
+        if not phases.taps:
+            return emit(op.zeros((*image, phases.count, per_group, out_height, out_width), dtype(data)))
+        before, after = axis.padding(phases)
+        padded = data
+        if max(before, after) > 0:
+            padded = emit(op.nn.pad(data, (0, 0, 0, 0, max(before, 0), max(after, 0), 0, 0, 0, 0)))
 
-    def met(tap: int) -> ir.Expr:
-        first = axis.taps - 1 - tap + max(-before, 0)
-        if shape(data)[2] == axis.patches:
-            return data
-        return emit(op.strided_slice(data, [2], [first], [first + axis.patches]))
+        def met(tap: int) -> ir.Expr:
+            first = tap * axis.apart + max(-before, 0)
+            if shape(padded)[2] == axis.patches:
+                return padded
+            return emit(op.strided_slice(padded, [2], [first], [first + axis.patches]))
 
-    parts = [emit(rewriter.reshape(met(tap), own)) for tap in range(axis.taps)]
-    joined = emit(op.concat(parts, axis=2)) if axis.taps > 1 else parts[0]
-    images = emit(rewriter.permute(joined, [0, 4, 1, 2, 3, 5, 6]))
-    images = emit(rewriter.reshape(images, (batch * axis.patches, axis.taps * channels, height, width)))
+        own = (batch, groups, 1, within, axis.patches, height, width)
+        parts = [emit(rewriter.reshape(met(tap), own)) for tap in range(phases.taps)]
+        images = emit(rewriter.permute(joined(emit, parts, 2), [0, 4, 1, 2, 3, 5, 6]))
+        images = emit(rewriter.reshape(images, (batch * axis.patches, phases.taps * channels, height, width)))
+        cut = (groups, within, per_group, phases.count, phases.taps, *kernel)
+        flat = emit(rewriter.reshape(taken(rewriter, weight, phases, 2), cut))
+        flat = emit(rewriter.permute(flat, [0, 4, 1, 3, 2, 5, 6]))
+        flat = emit(rewriter.reshape(flat, (phases.taps * channels, phases.count * per_group, *kernel)))
+        found = emit(
+            op.nn.conv2d_transpose(
+                images, flat, strides=strides, padding=(top, left, bottom, right), dilation=dilation, groups=groups,
+                output_padding=[int(more) for more in attrs.output_padding][1:], out_dtype=attrs.out_dtype,
+            )
+        )  # fmt: skip
+        return emit(rewriter.reshape(found, (*image, phases.count, per_group, out_height, out_width)))
 
-    missing = axis.taps * step - planes
-    if missing:
-        zeros = emit(op.zeros((channels, per_group, missing, *kernel), dtype(weight)))
-        weight = emit(op.concat([weight, zeros], axis=2))
-    cut = emit(rewriter.reshape(weight, (groups, channels // groups, per_group, axis.taps, step, *kernel)))
-    flat = emit(rewriter.permute(cut, [0, 3, 1, 4, 2, 5, 6]))
-    flat = emit(rewriter.reshape(flat, (axis.taps * channels, step * per_group, *kernel)))
-    found = emit(
-        op.nn.conv2d_transpose(
-            images, flat, strides=strides, padding=(top, left, bottom, right), dilation=dilation, groups=groups,
-            output_padding=[int(more) for more in attrs.output_padding][1:], out_dtype=attrs.out_dtype,
-        )
-    )  # fmt: skip
-    found = emit(rewriter.reshape(found, (batch, axis.patches, groups, step, per_group, out_height, out_width)))
+    found = joined(emit, [computed(phases) for phases in axis.phases()], 3)
     placed = emit(rewriter.permute(found, [0, 2, 4, 1, 3, 5, 6]))
     whole = emit(rewriter.reshape(placed, (batch, out_channels, axis.patches * step, out_height, out_width)))
     start = axis.start - axis.first * step

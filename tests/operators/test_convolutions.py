@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 
 import flexcomp
+from flexcomp.passes.transposed import Axis
 
 from .agreement import run
 from .networks import model, node
@@ -31,6 +32,12 @@ def check(network: onnx.ModelProto, x: np.ndarray, folder: Path, layers: int = 1
     assert not any("conv" in layer.op for layer in program.layers if layer.op != "conv2d")
 
 
+def parts(kernel, strides, dilations=None) -> int:
+    """How many convolutions a transposed one becomes: phases with as many taps, at the same pixels, are one."""
+    axes = zip(kernel, strides, dilations or [1] * len(kernel), strict=True)
+    return math.prod(sum(phases.taps > 0 for phases in Axis(9, 9, k, s, d, 0).phases()) for k, s, d in axes)
+
+
 def conv(x: np.ndarray, *kernel: int, out: int = 6, op: str = "Conv", after: tuple = (), **attributes) -> onnx.ModelProto:
     groups, channels = attributes.get("group", 1), x.shape[1]
     weights = (out, channels // groups, *kernel) if op == "Conv" else (channels, out // groups, *kernel)
@@ -46,7 +53,8 @@ def conv(x: np.ndarray, *kernel: int, out: int = 6, op: str = "Conv", after: tup
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
 def test_one_axis(op, attributes, tmp_path):
     x = normal(2, 4, 19)
-    check(conv(x, 3, out=8, op=op, **attributes), x, tmp_path)
+    layers = parts([3], attributes.get("strides", [1])) if op == "ConvTranspose" else 1
+    check(conv(x, 3, out=8, op=op, **attributes), x, tmp_path, layers)
 
 
 @pytest.mark.parametrize(
@@ -79,18 +87,20 @@ def test_transposed(kernel, strides, pads, tmp_path):
     x = normal(1, 4, 5, 4)
     more = [s - 1 for s in strides]
     network = conv(x, *kernel, op="ConvTranspose", strides=strides, pads=pads, output_padding=more)
-    check(network, x, tmp_path)
+    check(network, x, tmp_path, parts(kernel, strides))
 
 
-def test_transposed_kernels_with_holes(tmp_path):
+@pytest.mark.parametrize(("strides", "dilations"), [((2, 1), (3, 2)), ((3, 2), (2, 2)), ((4, 6), (6, 4))])
+def test_transposed_kernels_with_holes(strides, dilations, tmp_path):
     x = normal(1, 4, 5, 4)
-    check(conv(x, 3, 2, op="ConvTranspose", strides=[2, 1], dilations=[3, 2], pads=[1, 0, 2, 1]), x, tmp_path)
+    network = conv(x, 3, 2, op="ConvTranspose", strides=strides, dilations=dilations, pads=[1, 0, 2, 1])
+    check(network, x, tmp_path, parts((3, 2), strides, dilations))
 
 
 def test_transposed_with_pads_beyond_the_kernel(tmp_path):
     """Pixels of the input that reach nothing."""
     x = normal(1, 4, 9, 8)
-    check(conv(x, 3, 3, op="ConvTranspose", strides=[2, 1], pads=[5, 4, 6, 3]), x, tmp_path)
+    check(conv(x, 3, 3, op="ConvTranspose", strides=[2, 1], pads=[5, 4, 6, 3]), x, tmp_path, 2)
 
 
 @pytest.mark.parametrize(
@@ -113,12 +123,42 @@ def test_transposed_in_three_axes(planes, attributes, tmp_path):
     if planes == 1 and attributes.get("pads", [0])[0] > 1:
         attributes = attributes | {"pads": [0, *attributes["pads"][1:3], 0, *attributes["pads"][4:]]}
     x = normal(2, 4, 6, 5, 4)
-    check(conv(x, planes, 2, 3, op="ConvTranspose", **attributes), x, tmp_path)
+    layers = parts((planes, 2, 3), attributes.get("strides", [1] * 3), attributes.get("dilations"))
+    check(conv(x, planes, 2, 3, op="ConvTranspose", **attributes), x, tmp_path, layers)
 
 
-def test_transposed_in_groups(tmp_path):
+@pytest.mark.parametrize(("channels", "groups"), [(6, 3), (32, 8), (48, 48), (6, 6)])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_pointwise_in_groups(channels, groups, batch, tmp_path):
+    """Their pixels are one long row."""
+    x = normal(batch, channels, 5, 4)
+    check(conv(x, 1, 1, out=channels, group=groups), x, tmp_path)
+
+
+@pytest.mark.parametrize(("kernel", "strides"), [((4, 4), (2, 2)), ((3, 3), (2, 2)), ((5, 2), (4, 3))])
+def test_transposed_in_groups(kernel, strides, tmp_path):
     x = normal(2, 6, 5, 4)
-    check(conv(x, 4, 4, op="ConvTranspose", group=3, strides=[2, 2], pads=[1, 1, 1, 1]), x, tmp_path)
+    network = conv(x, *kernel, op="ConvTranspose", group=3, strides=strides, pads=[1, 1, 1, 1])
+    check(network, x, tmp_path, parts(kernel, strides))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "attributes"),
+    [((3, 3), {"strides": [2, 2]}), ((2, 5), {"strides": [3, 4], "dilations": [2, 3]}), ((3, 2, 2), {"strides": [2, 1, 3]})],
+)
+def test_what_is_no_number_reaches_only_what_it_is_a_part_of(kernel, attributes, tmp_path):
+    """Transposed convolutions have no products with zeros of their own: those with infinity are no numbers."""
+    x = normal(1, 4, *[5] * len(kernel))
+    x[0, 1, 2, 3], x[0, 2, 4, 1], x[0, 3, 0, 0] = np.inf, np.nan, -np.inf
+    network = conv(x, *kernel, op="ConvTranspose", **attributes)
+    network.graph.node.pop()
+    network.graph.node[0].output[0] = "y"
+    flexcomp.build(network, threads=1, kernels="smallest").export_library(tmp_path / "network.so")
+    with flexcomp.load(tmp_path / "network.so") as session:
+        found = session(x)
+    (want,) = onnxruntime.InferenceSession(network.SerializeToString()).run(None, {"x": x})
+    assert np.isnan(want).any() and np.isfinite(want).any() and np.isinf(want).any()
+    np.testing.assert_allclose(found, want, rtol=0, atol=3e-6 * abs(want[np.isfinite(want)]).max())
 
 
 @pytest.mark.parametrize(
