@@ -113,12 +113,6 @@ def test_a_narrow_type_is_refused_with_node_and_type(kind, number):
         simplify_onnx(OnnxModel(model, {}, ""), {})
 
 
-def test_a_sequence_is_refused_with_its_node():
-    model = network(node("SplitToSequence", "x", out="parts"), node("SequenceAt", "parts", "at"), weights={"at": 0})
-    with pytest.raises(UnsupportedModelError, match=r"node 'splittosequence' .* is no tensor but of kind sequence"):
-        simplify_onnx(OnnxModel(model, {}, ""), {})
-
-
 def test_batch_normalization_in_training_uses_the_batchs_statistics(tmp_path):
     outputs = ["y", "mean", "variance"]
     normalise = helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], outputs, training_mode=1)

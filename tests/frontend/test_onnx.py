@@ -262,8 +262,8 @@ def test_nothing_is_printed(capfd):
 
 
 def test_unknown_operator_of_the_importer():
-    proto = model([node("DFT", "x", "y")], {"x": (1, 8, 1)}, ["y"])
-    with pytest.raises(UnsupportedModelError, match=r"cannot be compiled: DFT \(node 'DFT_y'\)"):
+    proto = model([node("Multinomial", "x", "y")], {"x": (1, 8)}, ["y"])
+    with pytest.raises(UnsupportedModelError, match=r"cannot be compiled: Multinomial \(node 'Multinomial_y'\)"):
         load_model(proto)
 
 
