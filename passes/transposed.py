@@ -2,8 +2,11 @@
 
 With a stride of s the result's pixels fall into s × s phases. A phase is a convolution of the input with every s-th of the
 kernel's taps, and phases that read the same pixels are computed by one convolution, as channels: (y, x, phase, channel). A
-permutation puts them in place, and what lies outside the result is cut off. The products are the same, and none more: a phase
-with fewer taps than another is a convolution of its own, for a weight of 0 would make an infinite pixel a NaN.
+permutation puts them in place, and what lies outside the result is cut off.
+
+A phase with fewer taps than another is a convolution of its own. So there are no products with zeros, which cost time and make an
+infinite pixel a NaN. Where all phases together are faster, they are one convolution, and taps that a phase lacks are weights of
+zero: where few channels would fill a part of each vector, in groups, and as 3 × 3 taps, for which there are Winograd's kernels.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from tvm.relax import op
 from .both_layouts import BothLayouts
 from .ir import dtype, shape
 from .rebuild import MainRewriter
+
+NO_TAP = -1
+_VECTOR = 16  # channels
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,12 @@ class Axis:
         """The dilation of the convolutions."""
         return self.dilation // math.gcd(self.dilation, self.stride)
 
-    def phases(self) -> list[Phases]:
-        """All of them in order, those together that read the same pixels."""
+    def phases(self, together: bool = False) -> list[Phases]:
+        """All of them in order, those together that read the same pixels, or all if that is possible."""
+        most = math.ceil(self.kernel / self.stride)
+        if together and self.dilation == 1 and self.kernel % self.stride:
+            taps = [range(phase, most * self.stride, self.stride) for phase in range(self.stride)]
+            return [Phases([[tap if tap < self.kernel else NO_TAP for tap in reversed(own)] for own in taps], 0)]
         step = self.stride // math.gcd(self.dilation, self.stride)  # from one tap of a phase to the next
         runs: list[Phases] = []
         for phase in range(self.stride):
@@ -134,7 +144,8 @@ def conv2d_transpose(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
 def _joined(rewriter: BothLayouts, computed, rows: Axis, columns: Axis, extents: tuple[int, int, int]) -> ir.Expr:
     """All phases as channels, from what computes some of them."""
     emit, (batch, groups, per_group) = rewriter.emit, extents
-    above, beside = rows.phases(), columns.phases()
+    together = are_together(groups, per_group, [rows, columns])
+    above, beside = rows.phases(together), columns.phases(together)
     parts = [[computed(a, b) for b in beside] for a in above]
     flat = list(itertools.chain(*parts))
     if len(flat) == 1 or (groups == 1 and (len(beside) == 1 or all(a.count == 1 for a in above))):  # in the order of the channels
@@ -147,6 +158,11 @@ def _joined(rewriter: BothLayouts, computed, rows: Axis, columns: Axis, extents:
     return joined(emit, lines, 4)
 
 
+def are_together(groups: int, channels: int, axes: list[Axis]) -> bool:
+    """Whether all phases are faster as one convolution."""
+    return groups > 1 or channels < _VECTOR or max(math.ceil(axis.kernel / axis.stride) for axis in axes) == 3
+
+
 def joined(emit, parts: list[ir.Expr], axis: int) -> ir.Expr:
     """Tensors along an axis."""
     return parts[0] if len(parts) == 1 else emit(op.concat(parts, axis=axis))
@@ -155,8 +171,13 @@ def joined(emit, parts: list[ir.Expr], axis: int) -> ir.Expr:
 def taken(rewriter: MainRewriter, weight: ir.Expr, phases: Phases, axis: int) -> ir.Expr:
     """The taps of phases along an axis, phase by phase."""
     taps = list(itertools.chain(*phases.read))
-    if taps == list(range(shape(weight)[axis])):
+    extents = list(shape(weight))
+    if taps == list(range(extents[axis])):
         return weight
+    if NO_TAP in taps:
+        taps = [extents[axis] if tap == NO_TAP else tap for tap in taps]
+        extents[axis] = 1
+        weight = rewriter.emit(op.concat([weight, rewriter.emit(op.zeros(tuple(extents), dtype(weight)))], axis))
     return rewriter.emit(op.take(weight, relax.const(np.array(taps)), axis))
 
 

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 import flexcomp
-from flexcomp.passes.transposed import Axis
+from flexcomp.passes.transposed import Axis, are_together
 
 from .agreement import run
 from .networks import model, node
@@ -32,10 +32,15 @@ def check(network: onnx.ModelProto, x: np.ndarray, folder: Path, layers: int = 1
     assert not any("conv" in layer.op for layer in program.layers if layer.op != "conv2d")
 
 
-def parts(kernel, strides, dilations=None) -> int:
+def parts(kernel, strides, dilations=None, groups: int = 1, channels: int = 6) -> int:
     """How many convolutions a transposed one becomes: phases with as many taps, at the same pixels, are one."""
-    axes = zip(kernel, strides, dilations or [1] * len(kernel), strict=True)
-    return math.prod(sum(phases.taps > 0 for phases in Axis(9, 9, k, s, d, 0).phases()) for k, s, d in axes)
+    axes = [Axis(9, 9, *axis, 0) for axis in zip(kernel, strides, dilations or [1] * len(kernel), strict=True)]
+    if len(axes) == 3:
+        planes = axes[0].phases(are_together(groups, channels, axes[:1]))
+        flat = kernel[1:], strides[1:], (dilations or [1] * 3)[1:], groups
+        return sum(parts(*flat, channels * phases.count) for phases in planes if phases.taps)
+    together = are_together(groups, channels, axes)
+    return math.prod(sum(phases.taps > 0 for phases in axis.phases(together)) for axis in axes)
 
 
 def conv(x: np.ndarray, *kernel: int, out: int = 6, op: str = "Conv", after: tuple = (), **attributes) -> onnx.ModelProto:
@@ -53,8 +58,7 @@ def conv(x: np.ndarray, *kernel: int, out: int = 6, op: str = "Conv", after: tup
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
 def test_one_axis(op, attributes, tmp_path):
     x = normal(2, 4, 19)
-    layers = parts([3], attributes.get("strides", [1])) if op == "ConvTranspose" else 1
-    check(conv(x, 3, out=8, op=op, **attributes), x, tmp_path, layers)
+    check(conv(x, 3, out=8, op=op, **attributes), x, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +86,13 @@ def test_a_kernel_of_one_plane(tmp_path):
 @pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (4, 4), (5, 2)])
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2), (3, 1), (4, 5)])
 @pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 0, 1), (0, 1, 1, 1)])
-def test_transposed(kernel, strides, pads, tmp_path):
+@pytest.mark.parametrize("out", [6, 16])
+def test_transposed(kernel, strides, pads, out, tmp_path):
     """All alignments of a kernel to its phases: taps that are missing, patches that are cut off, rows that nothing reaches."""
     x = normal(1, 4, 5, 4)
     more = [s - 1 for s in strides]
-    network = conv(x, *kernel, op="ConvTranspose", strides=strides, pads=pads, output_padding=more)
-    check(network, x, tmp_path, parts(kernel, strides))
+    network = conv(x, *kernel, out=out, op="ConvTranspose", strides=strides, pads=pads, output_padding=more)
+    check(network, x, tmp_path, parts(kernel, strides, channels=out))
 
 
 @pytest.mark.parametrize(("strides", "dilations"), [((2, 1), (3, 2)), ((3, 2), (2, 2)), ((4, 6), (6, 4))])
@@ -100,7 +105,8 @@ def test_transposed_kernels_with_holes(strides, dilations, tmp_path):
 def test_transposed_with_pads_beyond_the_kernel(tmp_path):
     """Pixels of the input that reach nothing."""
     x = normal(1, 4, 9, 8)
-    check(conv(x, 3, 3, op="ConvTranspose", strides=[2, 1], pads=[5, 4, 6, 3]), x, tmp_path, 2)
+    check(conv(x, 3, 3, op="ConvTranspose", strides=[2, 1], pads=[5, 4, 6, 3]), x, tmp_path)
+    check(conv(x, 3, 2, out=16, op="ConvTranspose", strides=[2, 1], pads=[5, 4, 6, 3]), x, tmp_path, 2)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +129,7 @@ def test_transposed_in_three_axes(planes, attributes, tmp_path):
     if planes == 1 and attributes.get("pads", [0])[0] > 1:
         attributes = attributes | {"pads": [0, *attributes["pads"][1:3], 0, *attributes["pads"][4:]]}
     x = normal(2, 4, 6, 5, 4)
-    layers = parts((planes, 2, 3), attributes.get("strides", [1] * 3), attributes.get("dilations"))
+    layers = parts((planes, 2, 3), attributes.get("strides", [1] * 3), attributes.get("dilations"), attributes.get("group", 1))
     check(conv(x, planes, 2, 3, op="ConvTranspose", **attributes), x, tmp_path, layers)
 
 
@@ -139,7 +145,7 @@ def test_pointwise_in_groups(channels, groups, batch, tmp_path):
 def test_transposed_in_groups(kernel, strides, tmp_path):
     x = normal(2, 6, 5, 4)
     network = conv(x, *kernel, op="ConvTranspose", group=3, strides=strides, pads=[1, 1, 1, 1])
-    check(network, x, tmp_path, parts(kernel, strides))
+    check(network, x, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -147,10 +153,10 @@ def test_transposed_in_groups(kernel, strides, tmp_path):
     [((3, 3), {"strides": [2, 2]}), ((2, 5), {"strides": [3, 4], "dilations": [2, 3]}), ((3, 2, 2), {"strides": [2, 1, 3]})],
 )
 def test_what_is_no_number_reaches_only_what_it_is_a_part_of(kernel, attributes, tmp_path):
-    """Transposed convolutions have no products with zeros of their own: those with infinity are no numbers."""
+    """Of phases with fewer taps than others: a product of a zero with infinity is no number."""
     x = normal(1, 4, *[5] * len(kernel))
     x[0, 1, 2, 3], x[0, 2, 4, 1], x[0, 3, 0, 0] = np.inf, np.nan, -np.inf
-    network = conv(x, *kernel, op="ConvTranspose", **attributes)
+    network = conv(x, *kernel, out=16, op="ConvTranspose", **attributes)
     network.graph.node.pop()
     network.graph.node[0].output[0] = "y"
     flexcomp.build(network, threads=1, kernels="smallest").export_library(tmp_path / "network.so")

@@ -343,6 +343,7 @@ CUT = ["strided_slice", "permute_dims"]
     [
         (2, 2, ["permute_dims", "conv2d", "reshape", "permute_dims", "reshape", "permute_dims"]),
         (3, 2, ["permute_dims", *["conv2d"] * 4, "concat", "reshape", "permute_dims", "reshape", *CUT]),
+        (5, 2, ["permute_dims", "conv2d", "reshape", "permute_dims", "reshape", *CUT]),
         (3, 1, ["permute_dims", "conv2d", "permute_dims"]),
     ],
 )
@@ -350,7 +351,7 @@ def test_transposed_convolution(apply, size, stride, expected):
     def body(emit, x, w):
         return emit(op.nn.conv2d_transpose(x, w, strides=stride))
 
-    check(apply, body, expected, {"w": (4, 5, size, size)})
+    check(apply, body, expected, {"w": (4, 16, size, size)})
 
 
 def test_module_without_images_stays(apply):
