@@ -17,28 +17,33 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from ..tiles.vector_math import let, unless_nan
+from .reach import Reach
 
 _MANTISSA = {"float16": 11, "float32": 24, "float64": 53}  # bits, the implied one included
 
 
 def clamp_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with every index that depends on a value clamped to its axis."""
-    depends = _Dependence(func)
+    """`func` with every index clamped to its axis that depends on a value, or can leave it."""
+    depends, reach = _Dependence(func), Reach(func)
 
-    def clamped(buffer: tirx.Buffer, indices) -> list[ir.Expr] | None:
-        if not any(depends.on_values(index) for index in indices):
+    def clamped(access: ir.TensorLoad | tirx.BufferStore, buffer: tirx.Buffer) -> list[ir.Expr] | None:
+        wild = [
+            depends.on_values(index) or not reach.is_inside(access, index, int(extent))
+            for index, extent in zip(access.indices, buffer.shape, strict=True)
+        ]
+        if not any(wild):
             return None
         return [
-            _clamp(index, extent) if depends.on_values(index) else index
-            for index, extent in zip(indices, buffer.shape, strict=True)
+            _clamp(index, extent) if is_wild else index
+            for index, extent, is_wild in zip(access.indices, buffer.shape, wild, strict=True)
         ]
 
     def load(node: ir.TensorLoad) -> ir.Expr:
-        indices = clamped(node.source, node.indices)
+        indices = clamped(node, node.source)
         return node if indices is None else tirx.BufferLoad(node.source, indices)
 
     def store(node: tirx.BufferStore) -> tirx.Stmt:
-        indices = clamped(node.buffer, node.indices)
+        indices = clamped(node, node.buffer)
         return node if indices is None else tirx.BufferStore(node.buffer, node.value, indices)
 
     return tvm_ffi.structural_map(func, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
