@@ -193,7 +193,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     model = expand_functions(widen(model), source.allowance)
     count_selected(model)
     fold_constants(model, source.allowance)
-    while write_out(model, source.allowance) or write_sequences(model):
+    while write_out(model, source.allowance) or write_sequences(model, source.allowance):
         model = expand_functions(model, source.allowance)
         fold_constants(model, source.allowance)
     if silence_noise(model):

@@ -16,29 +16,29 @@ import onnx
 from onnx import helper
 
 from flexcomp.errors import ModelError, UnsupportedModelError
+from flexcomp.frontend.allowance import Allowance
 from flexcomp.frontend.domains import DEFAULT
 from flexcomp.frontend.large_weights import names_read
 from flexcomp.frontend.quantised.writer import Writer
 
-_MOST_PARTS = 4096
 _INPUTS_SINCE = 13  # opset from which on axes of Unsqueeze and Squeeze, and the lengths of Split, are inputs
 
 
-def write_sequences(model: onnx.ModelProto) -> bool:
+def write_sequences(model: onnx.ModelProto, allowance: Allowance) -> bool:
     """Write out the sequences of the outermost graph whose length is known; whether there were any. Changes `model`.
 
-    Raises ModelError for a position outside of a sequence, UnsupportedModelError for too long a sequence.
+    Raises ModelError for a position outside of a sequence, UnsupportedModelError for more than is left of the allowance.
     """
     if not any(_is_of_sequences(node) for node in model.graph.node):
         return False
-    return _Writer(model).rewrite()
+    return _Writer(model, allowance).rewrite()
 
 
 def require_known_sequences(model: onnx.ModelProto) -> None:
     """Raise UnsupportedModelError for an operator on sequences that is left because something about it is not known."""
     if not any(_is_of_sequences(node) for node in model.graph.node):
         return
-    writer = _Writer(onnx.ModelProto.FromString(model.SerializeToString()))
+    writer = _Writer(onnx.ModelProto.FromString(model.SerializeToString()), Allowance())
     writer.rewrite()
     for node in writer.unknown[:1]:
         raise UnsupportedModelError(
@@ -55,8 +55,10 @@ _UNKNOWN = {
 
 
 class _Writer(Writer):
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, allowance: Allowance) -> None:
         super().__init__(model)
+        self.allowance = allowance
+        self.made = {name for node in self.graph.node for name in node.output}
         self.sequences: dict[str, list[str]] = {}  # by name the tensors in it
         self.unknown: list[onnx.NodeProto] = []
         self.changed = False
@@ -145,7 +147,10 @@ class _Writer(Writer):
             raise ModelError(f"node {self.name!r} ({node.op_type}): its sequence is empty")
         axis = attributes["axis"]
         if attributes.get("new_axis", 0):
-            held = [self._one_axis("Unsqueeze", name, axis) for name in held]
+            self.allowance.take(node, f"{len(held)} parts", len(held), 0)
+            opened = [f"{self.name}/part_{i}" for i in range(len(held))]
+            self._along("Unsqueeze", held, opened, axis)
+            held = opened
         self.nodes.append(helper.make_node("Concat", held, node.output, self.name, axis=axis))
         return True
 
@@ -164,28 +169,32 @@ class _Writer(Writer):
             lengths = np.array([each] * (extent // each) + [extent % each] * bool(extent % each), "int64")
         if lengths.ndim != 1 or lengths.sum() != extent or (lengths < 0).any():
             raise ModelError(f"node {self.name!r} ({node.op_type}): parts of {lengths.tolist()} are none of an axis of {extent}")
-        if len(lengths) > _MOST_PARTS:
-            raise UnsupportedModelError(
-                f"node {self.name!r} ({node.op_type}): a sequence of {len(lengths)} is longer than the {_MOST_PARTS} that can be "
-                "written out; export the network for shorter sequences"
-            )
         names = [f"{self.name}/part_{i}" for i in range(len(lengths))]
+        squeezed = not given and not attributes.get("keepdims", 1)
+        results = [f"{name}/squeezed" for name in names] if squeezed else names
+        self.sequences[node.output[0]] = results
+        if self.made.issuperset(results):  # in an earlier round, of a sequence that something else reads
+            return True
+        self.allowance.take(node, f"{len(names)} parts", len(names), 0)
         if len(names) == 1:
             self.nodes.append(helper.make_node("Identity", [node.input[0]], names, names[0]))
-        elif names and self.opset < _INPUTS_SINCE:
+        elif self.opset < _INPUTS_SINCE:
             self.nodes.append(helper.make_node("Split", [node.input[0]], names, self.name, axis=axis, split=lengths.tolist()))
-        elif names:
+        else:
             parts = self.constant(lengths.astype("int64"))
             self.nodes.append(helper.make_node("Split", [node.input[0], parts], names, self.name, axis=axis))
-        if not given and not attributes.get("keepdims", 1):
-            names = [self._one_axis("Squeeze", name, axis) for name in names]
-        self.sequences[node.output[0]] = names
+        if squeezed:
+            self._along("Squeeze", names, results, axis)
         return True
 
-    def _one_axis(self, kind: str, name: str, axis: int) -> str:
+    def _along(self, kind: str, names: list[str], results: list[str], axis: int) -> None:
+        """Squeeze or Unsqueeze tensors."""
         if self.opset < _INPUTS_SINCE:
-            return self.emit(kind, [name], axes=[axis])
-        return self.emit(kind, [name, self.constant(np.int64([axis]))])
+            more, attributes = [], {"axes": [axis]}
+        else:
+            more, attributes = [self.constant(np.int64([axis]))], {}
+        for name, out in zip(names, results, strict=True):
+            self.nodes.append(helper.make_node(kind, [name, *more], [out], out, **attributes))
 
     def _position(self, node: onnx.NodeProto, i: int, default: int | None, count: int) -> int | None:
         """The place, of `count`, that input `i` says; `default` where it is left out, None if it is not known."""

@@ -123,6 +123,28 @@ def test_a_map_over_the_parts():
     compare(network(nodes))
 
 
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_a_sequence_that_a_loop_reads_as_well(keepdims):
+    """It is written out before the loop is."""
+    index, condition = (helper.make_tensor_value_info(n, k, ()) for n, k in (("k", 7), ("c", 9)))
+    total = helper.make_tensor_value_info("total", FLOAT, None)
+    body = helper.make_graph(
+        [node("Identity", "c", "going"), node("SequenceAt", "s k", "part"), node("Add", "total part", "more")],
+        "body", [index, condition, total],
+        [helper.make_tensor_value_info("going", 9, ()), helper.make_tensor_value_info("more", FLOAT, None)],
+    )  # fmt: skip
+    nodes = [
+        node("SplitToSequence", "x", "s", axis=1, keepdims=keepdims), *at("s", 2, "first"), node("SequenceLength", "s", "n"),
+        node("Sub", "n i0", "times"), node("Loop", "times yes first", "y", body=body),
+    ]  # fmt: skip
+    compare(network(nodes, weights={"yes": np.array(True)}))
+
+
+def test_a_sequence_that_is_too_long_is_refused_by_name():
+    with pytest.raises(UnsupportedModelError, match=r"node 'SplitToSequence_s' \(SplitToSequence\): 9000 parts are more than"):
+        load_model(network([node("SplitToSequence", "x", "s"), *at("s", 0, "y")], {"x": (9000, 1)}))
+
+
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
