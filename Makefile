@@ -3,7 +3,7 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 RESULTS := benchmarks/results
 # What a whole comparison shows is committed, what a part of one shows is not.
-SHOWN = $(if $(ARGS),$(RESULTS),docs)
+SHOWN = $(if $(ARGS),$(RESULTS),docs/measurements)
 
 # How long `make fuzz` takes, without compiling.
 FUZZ_SECONDS := 120

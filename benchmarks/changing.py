@@ -1,6 +1,6 @@
 """What a pool does when conditions change, as a picture.
 
-    python -m benchmarks.changing a.so b.so c.so -o docs/pool.png [--budget 200MB] [--seconds 30]
+    python -m benchmarks.changing a.so b.so c.so -o docs/measurements/pool.png [--budget 200MB] [--seconds 30]
 
 The first models are asked for at even times that keep a lane busy for `--load` of it. After a third of the time the budget
 drops by half, after a half the last model is added, after two thirds the first one is asked for three times as often. Shown

@@ -3,7 +3,7 @@
     python -m benchmarks.compare                                      # all networks, one and two threads
     python -m benchmarks.compare resnet50 gpt2 --threads 1 --rounds 3
     python -m benchmarks.compare vgg19 --picture vgg19.png            # also flexcomp over its budgets
-    python -m benchmarks.compare --draw docs/comparison.json --picture again.png    # measures nothing
+    python -m benchmarks.compare --draw docs/measurements/comparison.json --picture again.png    # measures nothing
 
 Every engine has an environment of its own in `.cache/peers`, made at its first use, and every measurement a process of
 its own; engines take turns. All compute in float32 with the same number of threads on the same inputs, and outputs are

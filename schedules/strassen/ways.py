@@ -59,7 +59,7 @@ _BAND_NBYTES = 400 * 1024  # of V: it stays in the second-level cache together w
 _CACHED_NBYTES = 512 * 1024  # of weights, which stay in the second-level cache
 _LEAST_CHANNELS = {1: 64, 2: 256}  # by levels; below, moving register tiles costs what the eighth product does
 # By levels. With 16 registers tiles have six rows, and a band of two levels, which is one tile, reads 49/16 of the weights
-# for 24 pixels: 0.99 to 1.52 times what one level takes, on nine layers and one Zen 3 core (docs/kernels.md).
+# for 24 pixels: 0.99 to 1.52 times what one level takes, on nine layers and one Zen 3 core (docs/measurements/kernels.md).
 _LEAST_REGISTERS = {1: 0, 2: 32}
 _LEAST_ROWS = 12  # of a register tile, if vectors are as wide: fewer use a weight too seldom
 _VECTORS = (2, 1)  # of a register tile at most: one, where tall tiles read large weights fewer times

@@ -106,10 +106,10 @@ def test_a_saved_summary_gives_the_same_picture(tmp_path):
 
 
 def test_the_committed_picture_is_that_of_its_figures(tmp_path):
-    facts = json.loads(Path("docs/comparison.json").read_text())
+    facts = json.loads(Path("docs/measurements/comparison.json").read_text())
     assert facts["note"] and all(len(result["curve"]) > 1 for result in facts["results"])
     draw(facts["results"], tmp_path / "again.png")
-    with Image.open(tmp_path / "again.png") as drawn, Image.open("docs/comparison.png") as committed:
+    with Image.open(tmp_path / "again.png") as drawn, Image.open("docs/measurements/comparison.png") as committed:
         assert drawn.size == committed.size
 
 
