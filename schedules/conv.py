@@ -80,6 +80,7 @@ class DirectEmitter:
     """Loops over tasks, rows and tiles; `_tile` is what a tile does."""
 
     def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int) -> None:
+        assert not spec.pointwise or spec.batch == spec.height == 1, "a pointwise convolution is seen as one row"
         self.declared, self.spec, self.tile = declared, spec, tile
         self.panel = panel_of(spec, tile.channels)
         self.pieces = pieces(tile.channels, vector_width)

@@ -70,6 +70,15 @@ def test_random_shapes_and_slices(kind, dtype):
     check_in_slices(drawn if dtype == "float32" else drawn[::3], dtype)
 
 
+def test_every_row_of_a_pointwise_convolution_is_computed():
+    """In groups and by channel, too, of several images: all pixels are one row then."""
+    drawn = [
+        ConvSpec(batch, 3, 5, channels, channels, groups=groups)
+        for batch in (1, 2) for channels, groups in ((6, 1), (6, 3), (16, 8), (6, 6), (33, 33))
+    ]  # fmt: skip
+    check_in_slices(drawn, "float32")
+
+
 # Image, kernel, padding left and right, stride and dilation of a row: more taps than pixels, and fewer pixels than a tile.
 LONG = [(40, 33, 16, 16, 1, 1), (9, 64, 60, 7, 1, 1), (70, 70, 0, 90, 3, 1), (50, 35, 40, 40, 1, 2), (3, 5, 9, 9, 1, 3)]
 
