@@ -333,14 +333,6 @@ class Plan:
         """Bytes loaded from the file for every inference but the first, which also loads those that stay."""
         return sum(segment.nbytes for segment in self.segments if not segment.pinned and segment.kept_at < 0)
 
-    @property
-    def ends(self) -> list[int]:
-        """Per load the step behind the last that uses it."""
-        ends = [segment.step + segment.count for segment in self.segments]
-        for step, load in self.again:
-            ends[load] = max(ends[load], step + 1)
-        return ends
-
     def kept(self, problem: Problem, segment: Segment) -> tuple[int, int]:
         """(source, nbytes) of the pages of the data section that a segment with a `kept_at` is prepared from."""
         steps = self.steps[segment.step : segment.step + segment.count]

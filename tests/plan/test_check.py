@@ -362,3 +362,50 @@ def test_a_sum_may_be_written_over_what_it_reads_last() -> None:
 )
 def test_every_fault_of_an_alias_is_named(content: Content, reason: str) -> None:
     assert aliases(content) == [reason]
+
+
+def shared_by_hand() -> tuple[Problem, Plan]:
+    """Layers a and c have the same weights, b others; c uses what was loaded for a. Pages: x 0, y 1, segments 2, 3."""
+    same = Weights(0, 2, 2048)
+    layers = (Layer("a", 0, same, 1.0), Layer("b", 0, Weights(PAGE, 1, PAGE), 1.0), Layer("c", 0, same, 1.0))
+    tensors = (Tensor("x", PAGE, 0, 3), Tensor("y", PAGE, 0, 3))
+    segments = (Segment(0, 0, PAGE, 2 * PAGE, 0, False), Segment(1, PAGE, PAGE, 3 * PAGE, 0, False))
+    steps = (Step(0, 0, 2), Step(1, 0, 1), Step(2, 0, 2))
+    places = (0, PAGE), (-1, -1, -1)
+    plan = Plan("by hand", 4 * PAGE, 4 * PAGE, 4 * PAGE, steps, *places, segments, (1, 2, 1), ((2, 0),))
+    return Problem(layers, tensors, Storage(1e9, 0.0)), plan
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda p: segment(p, 1, address=2 * PAGE, after=1),
+            "load 0 (for step 0) and load 1 (for step 1) overlap in bytes and in steps 1 to 1",
+        ),
+        (lambda p: replace(p, again=()), "step 2 has weights that are never loaded"),
+        (lambda p: replace(p, again=((2, 1),)), "load 1 covers [4096, 8192), but step 2, which uses it again, needs [0, 4096)"),
+        (lambda p: replace(p, again=((1, 0), (2, 0))), "step 1 is loaded by load 1, and uses load 0 again"),
+        (lambda p: replace(p, again=((2, 2),)), "a step or a load that does not exist is used again"),
+        (lambda p: replace(p, need=(1, 2, 0)), "step 2 needs 0 loads, but its weights are load 0"),
+        (
+            lambda p: segment(p, 0, ahead=True, after=2),
+            "load 0 starts after 2 steps of the inference before, which use its place",
+        ),
+    ],
+)
+def test_weights_that_are_used_again_must_be_there(change, reason: str) -> None:
+    problem, planned = shared_by_hand()
+    assert check(problem, planned) == [] and run_tagged(problem, planned, eager=True)
+    assert any(found.startswith(reason) for found in check(problem, change(planned)))
+
+
+def test_weights_that_are_prepared_otherwise_are_others() -> None:
+    problem, planned = shared_by_hand()
+    same = replace(problem.layers[0].weights, prepare_s=1e-9)
+    layers = (replace(problem.layers[0], weights=same), problem.layers[1], replace(problem.layers[2], weights=same))
+    assert check(replace(problem, layers=layers), planned) == []
+    other = replace(layers[2], weights=replace(same, block_nbytes=PAGE, blocks=1))
+    one_block = replace(planned, steps=(*planned.steps[:2], Step(2, 0, 1)))
+    reasons = check(replace(problem, layers=(*layers[:2], other)), one_block)
+    assert reasons == ["step 2 uses load 0 again, which prepares other weights"]
