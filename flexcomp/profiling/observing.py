@@ -251,10 +251,12 @@ def _between(amounts: Sequence[tuple[int, int, float]]) -> Callable[[int, int], 
 
 def _tensors(program: Program, source: int, nbytes: int) -> int:
     """Weights, whole or in part, that a load brings."""
-    return sum(
-        layer.weights is not None
+    found = {
+        (layer.weights.offset, layer.weights.nbytes)  # once, whoever reads them
+        for layer in program.layers
+        if layer.weights is not None
         and layer.weights.preparation is None  # the layer whose weights are stored there is counted
         and layer.weights.offset < source + nbytes
         and source < layer.weights.offset + layer.weights.nbytes
-        for layer in program.layers
-    )
+    }
+    return len(found)
