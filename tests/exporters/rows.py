@@ -30,7 +30,7 @@ def gelu_erf(g: Graph, x: str) -> str:
 
 
 def gelu_halved(g: Graph, x: str) -> str:
-    """paddle2onnx and tf2onnx: half of x first."""
+    """paddle2onnx: half of x first."""
     error = g.op("Add", g.op("Erf", g.op("Mul", x, g.number(math.sqrt(0.5)))), g.number(1.0))
     return g.op("Mul", g.op("Mul", x, g.number(0.5)), error)
 
@@ -121,10 +121,10 @@ def instance_norm(g: Graph, x: str) -> str:
 # Exporters and structure → how to make it.
 ACTIVATIONS: dict[tuple[str, str], Function] = {
     ("torch, TorchScript", "GELU"): gelu_erf,
-    ("torch, TorchScript", "GELU by tanh"): gelu_tanh,
+    ("torch, TorchScript; tf2onnx", "GELU by tanh"): gelu_tanh,
     ("torch, dynamo", "GELU"): gelu("none"),
     ("torch, dynamo", "GELU by tanh"): gelu("tanh"),
-    ("tf2onnx, paddle2onnx", "GELU"): gelu_halved,
+    ("paddle2onnx", "GELU"): gelu_halved,
     ("all", "quick GELU"): gelu_quick,
     ("all", "SiLU"): silu,
     ("torch", "HardSwish"): hard_swish,

@@ -1,0 +1,46 @@
+"""docs/exporters.md, made of the networks that the tests build: `python -m tests.exporters.table`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .attention import ADDITIVE, ATTENTION
+from .rows import ACTIVATIONS, IMAGES, NORMS
+
+PAGE = Path(__file__).parents[2] / "docs" / "exporters.md"
+HEAD = """# Exporters
+
+How each exporter writes attention, norms and activations, and how they are computed. `tests/exporters` has a small network for
+every row: it is built, compared with ONNX Runtime, and its layers and smallest budget are checked. The forms are those of torch 2.13
+(`dynamo=False`, which optimum's exports use too, and `dynamo=True`) with transformers 5, tf2onnx 1.17 with Keras 3, and paddle2onnx 2.1.
+Made by `python -m tests.exporters.table`; not edited by hand.
+"""
+# Operators of com.microsoft that ONNX Runtime's transformer optimiser writes.
+OPTIMISED = (
+    "Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "Gelu", "GroupQueryAttention", "MultiHeadAttention",
+    "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
+)  # fmt: skip
+_OTHERS = {
+    ("torch", "two masks, one chosen by bools and one added (MPT, DeBERTa)"): "not fused: the kernel reads one mask; add them both",
+    ("torch", "a product of broadcasts with a matrix (relation networks)"): "not fused: only a product with one column is a sum",
+    ("tf2onnx", "GELU with the error function"): "refused by name: Erfc is no operator of ONNX; take the approximation by tanh",
+    ("all", "rotary embeddings"): "elementwise kernels before the attention kernel, which reads their result in place",
+    ("ONNX Runtime's optimiser", f"com.microsoft: {', '.join(OPTIMISED)}"): "refused by name: export without the optimiser",
+    ("ONNX Runtime's optimiser", "SimplifiedLayerNormalization in ONNX's domain"): "refused by name: export without the optimiser",
+}
+
+
+def table() -> str:
+    """The page."""
+    rows = [(*case, "one attention kernel") for case in ATTENTION]
+    rows += [(*case, "one kernel for scores, no tensor of pairs by width") for case in ADDITIVE]
+    rows += [(*case, "one kernel for rows") for case in NORMS]
+    rows += [(*case, "statistics, then one elementwise kernel; no copy in another layout") for case in IMAGES]
+    rows += [(*case, "part of the layer before it") for case in ACTIVATIONS]
+    rows += [(*case, text) for case, text in _OTHERS.items()]
+    lines = ["| exporter | structure | computed by |", "| --- | --- | --- |", *(f"| {' | '.join(row)} |" for row in rows)]
+    return HEAD + "\n" + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(table())
