@@ -342,7 +342,7 @@ def _separate_weights(
     """A module of kernel calls, of one with packed weights, and these."""
     mod = pipeline.run(mod, pipeline.separate_weights(), "separate_weights")
     transform = [gv for gv in mod.get_global_vars() if gv.name_hint == "main_transform_params"]
-    transformed = evaluate_later(mod[transform[0]], weights) if transform else list(weights)
+    transformed = evaluate_later(mod[transform[0]], weights, mod) if transform else list(weights)
     kept = {gv: func for gv, func in mod.functions_items() if gv not in transform}
     with target.tvm_target:
         return pipeline.run(tvm.IRModule(kept), pipeline.operators(unit), "operators"), transformed

@@ -15,6 +15,7 @@ import numpy as np
 import tvm
 from tvm import ir, relax, tirx
 
+from flexcomp.errors import UnsupportedModelError
 from flexcomp.passes.ir import bindings, operator, shape
 from flexcomp.program import Array, Deferred
 
@@ -32,16 +33,18 @@ def evaluate(func: relax.Function, weights: Sequence[np.ndarray]) -> list[np.nda
     return [_Making(side).whole(result) for result in side.results]
 
 
-def evaluate_later(func: relax.Function, weights: Sequence[np.ndarray]) -> list[Array]:
-    """As `evaluate`, but what is large is made when it is asked for."""
-    side = _WeightSide(func, weights)
+def evaluate_later(
+    func: relax.Function, weights: Sequence[np.ndarray], kernels: tvm.IRModule | None = None
+) -> list[Array]:
+    """As `evaluate`, but what is large is made when it is asked for; `kernels` are those that the function may call."""
+    side = _WeightSide(func, weights, kernels)
     return [side.later(result) for result in side.results]
 
 
 class _WeightSide:
     """A function of weights: the values that are known, and by which operator each of the others is made."""
 
-    def __init__(self, func: relax.Function, weights: Sequence[np.ndarray]) -> None:
+    def __init__(self, func: relax.Function, weights: Sequence[np.ndarray], kernels: tvm.IRModule | None = None) -> None:
         self.known: dict[relax.Var, object] = {}
         self.operators: dict[relax.Var, ir.Expr] = {}
         if len(func.params) == 1 and isinstance(func.params[0].ty, relax.TupleType):
@@ -53,7 +56,9 @@ class _WeightSide:
             var, value = binding.var, binding.value
             self.operators[var] = value
             depth[var] = 1 + max((depth.get(read, 0) for read in _variables(value)), default=0)
-            if isinstance(value, relax.Call) and operator(value) not in BY_ROWS.keys() | WHOLE.keys():
+            if operator(value) == "call_tir":
+                self.known[var] = _called(value, _Making(self).whole(value.args[1]), kernels)
+            elif isinstance(value, relax.Call) and operator(value) not in BY_ROWS.keys() | WHOLE.keys():
                 self.known[var] = _compiled(value, [_Making(self).whole(arg) for arg in value.args])
             elif isinstance(value, relax.TupleGetItem) or depth[var] > _DEEPEST:  # parts of tuples are there
                 self.known[var] = _Making(self).whole(var)
@@ -167,6 +172,23 @@ def _variables(expr: ir.Expr) -> Iterator[relax.Var]:
             yield from _variables(part)
 
 
+def _called(call: relax.Call, args: list, kernels: tvm.IRModule | None):
+    """A kernel's results. Raises UnsupportedModelError where it is not known."""
+    if kernels is None:
+        raise UnsupportedModelError(
+            f"operator {call.args[0].name_hint} of weights alone decides how the network is compiled: make its result a constant"
+        )
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"p{i}", arg.ty) for i, arg in enumerate(call.args[1].fields)]
+    kernel = builder.add_func(kernels[call.args[0]], "kernel")
+    made = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else call.ty
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(relax.call_tir(kernel, params, made))
+        builder.emit_func_output(result)
+    return _run(builder.get(), args)
+
+
 def _compiled(call: relax.Call, args: list):
     """One operator through TVM's own legalisation and virtual machine."""
     given: list[np.ndarray] = []
@@ -187,7 +209,11 @@ def _compiled(call: relax.Call, args: list):
         with builder.dataflow():
             result = builder.emit_output(relax.Call(call.op, operands, call.attrs, call.ty_args))
         builder.emit_func_output(result)
-    executable = tvm.compile(builder.get(), target=tvm.target.Target("llvm"))
+    return _run(builder.get(), given)
+
+
+def _run(mod: tvm.IRModule, given: Sequence[np.ndarray]):
+    executable = tvm.compile(mod, target=tvm.target.Target("llvm"))
     machine = relax.VirtualMachine(executable, tvm.cpu())
-    output = machine["main"](*(tvm.runtime.tensor(array) for array in given))
+    output = machine["main"](*(tvm.runtime.tensor(np.asarray(array, order="C")) for array in given))
     return output.numpy() if hasattr(output, "numpy") else [part.numpy() for part in output]

@@ -53,6 +53,8 @@ class _Recogniser(Counting):
         if not _is_plain(node) or not {data, updates} <= self.types.keys():
             return None
         shape = self.types[data][1]
+        if not shape:
+            return None
         axis = next((a.i for a in node.attribute if a.name == "axis"), 0) % len(shape)
         count = self.count(indices)
         if count is None or any(n != m for i, (n, m) in enumerate(zip(count.shape, shape, strict=True)) if i != axis):

@@ -54,6 +54,16 @@ def require_own_domain(graph: onnx.GraphProto) -> None:
     _refuse(node for node in all_nodes(graph) if node.domain not in DEFAULT)
 
 
+def require_fixed(graph: onnx.GraphProto) -> None:
+    """Raise UnsupportedModelError that names the operators whose results are drawn anew, where they are read.
+
+    Before tools that fold constants see them: one without inputs would be drawn once, when the network is built.
+    """
+    read = {name for node in all_nodes(graph) for name in node.input} | {output.name for output in graph.output}
+    drawn = (node for node in all_nodes(graph) if node.domain in DEFAULT and node.op_type in RANDOM)
+    _refuse(node for node in drawn if not read.isdisjoint(node.output))
+
+
 def require_converters(graph: onnx.GraphProto) -> None:
     """Raise UnsupportedModelError that names the operators which cannot be compiled, each with its first node."""
     _refuse(node for node in all_nodes(graph) if not is_converted(node))

@@ -35,7 +35,7 @@ _ANY_SIZE = ("ConstantOfShape", "Expand", "Range", "Tile")  # few constants in, 
 
 # The reference implementation has no errors of its own: what it raises on what it does not do.
 _REFERENCE_ERRORS = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
+    ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, OSError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
 

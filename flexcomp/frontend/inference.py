@@ -10,6 +10,12 @@ from flexcomp.errors import ModelError
 
 PROTOBUF_LIMIT = 2**31  # bytes: larger models cannot be serialised, which ONNX's tools do
 _MOST_AXES = 64  # of any tensor
+# Attributes that say yes or no.
+_FLAGS = (
+    "align_corners", "antialias", "ceil_mode", "center_point_box", "count_include_pad", "detect_negative", "detect_positive",
+    "exclude_outside", "exclusive", "fmod", "is_causal", "keepdims", "largest", "layout", "linear_before_reset",
+    "noop_with_empty_axes", "reverse", "saturate", "select_last_index", "sorted", "storage_order", "transA", "transB", "upper",
+)  # fmt: skip
 _AXES = ("axis", "axes", "batch_axis", "batch_dims", "time_axis")  # attributes
 _REASON = re.compile(r"\(op_type:(\w+)(?:, node name: (.*?))?\): ")
 _FOREIGN = re.compile(r"\[(Shape|Type)InferenceError\]|Inference error\(s\):")
@@ -31,7 +37,7 @@ def require_consistent(model: onnx.ModelProto) -> None:
 
     Declared shapes of results are not asked: exporters leave old ones in a file.
     """
-    _require_axes(model.graph)
+    _require_attributes(model.graph)
     if model.ByteSize() >= PROTOBUF_LIMIT:
         return
     asked = onnx.ModelProto.FromString(model.SerializeToString())
@@ -56,15 +62,20 @@ def require_consistent(model: onnx.ModelProto) -> None:
             raise ModelError(f"{where}: a result has {extents} elements along its axes: its input is too small")
 
 
-def _require_axes(graph: onnx.GraphProto) -> None:
-    """Raise ModelError for axes that no tensor has: ONNX's inference takes them without a look, and reads other memory."""
+def _require_attributes(graph: onnx.GraphProto) -> None:
+    """Raise ModelError for flags that are neither 0 nor 1, and for axes that no tensor has.
+
+    ONNX's inference takes these axes without a look, and reads other memory.
+    """
     for node in graph.node:
-        for attribute in node.attribute:
-            least = 0 if attribute.name == "batch_dims" else -_MOST_AXES
-            if attribute.name in _AXES and not all(least <= axis <= _MOST_AXES for axis in (attribute.i, *attribute.ints)):
-                place = node.name or next((name for name in node.output if name), "")
-                given = list(attribute.ints) or attribute.i
-                raise ModelError(f"node {place!r} ({node.op_type}): its {attribute.name} is {given}, and no tensor has that axis")
+        for attribute in node.attribute if node.domain in ("", "ai.onnx") else ():
+            name, given = attribute.name, list(attribute.ints) or [attribute.i]
+            place = f"node {node.name or next((out for out in node.output if out), '')!r} ({node.op_type})"
+            if name in _FLAGS and given[0] not in (0, 1):
+                raise ModelError(f"{place}: its attribute {name} is {given[0]}: make it 0 or 1")
+            least = 0 if name == "batch_dims" else -_MOST_AXES
+            if name in _AXES and not all(least <= axis <= _MOST_AXES for axis in given):
+                raise ModelError(f"{place}: its {name} is {attribute.i or given}, and no tensor has that axis")
 
 
 def _placed(error: Exception) -> str | None:

@@ -27,8 +27,8 @@ from flexcomp.frontend.onnx_model import OnnxModel, graph_inputs
 from flexcomp.frontend.operators import CONVERTERS, Node
 from flexcomp.frontend.operators.indexing import check_indices
 from flexcomp.frontend.operators.nothing import without_elements
-from flexcomp.frontend.operators.pads import resolve_auto_pad
-from flexcomp.frontend.operators.parameters import require_flags, require_parameters
+from flexcomp.frontend.operators.pads import require_windows, resolve_auto_pad
+from flexcomp.frontend.operators.parameters import require_axis, require_parameters
 from flexcomp.frontend.tensor_shapes import require_static
 
 # The importer has no errors of its own: these are what its converters raise on what they cannot do.
@@ -120,9 +120,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             self.declared.get(custom["name"], ()),
         )  # fmt: skip
         self.place = f"node {node.name!r} ({op_name})"
-        require_flags(node)
+        require_axis(node)
         require_parameters(node)
         resolve_auto_pad(node)
+        require_windows(node)
         check_indices(node)
         own = CONVERTERS.get(op_name)
         result = own(node) if own else None

@@ -22,7 +22,7 @@ from flexcomp.frontend.allowance import Allowance
 from flexcomp.frontend.cache_patterns import recognise_cache_writes
 from flexcomp.frontend.control_flow import write_out
 from flexcomp.frontend.course import require_known_course
-from flexcomp.frontend.domains import DEFAULT, require_own_domain
+from flexcomp.frontend.domains import DEFAULT, require_fixed, require_own_domain
 from flexcomp.frontend.element_types import require_known_types
 from flexcomp.frontend.external_data import constants_as_weights, external_tensors, hold, locations, read_external
 from flexcomp.frontend.fold import fold_constants
@@ -201,6 +201,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     require_known_course(model.graph)
     require_known_sequences(model)
     require_own_domain(model.graph)
+    require_fixed(model.graph)
     require_known_types(model)
     model = _slim(model)
     compute_on_integers(model)

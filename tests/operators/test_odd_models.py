@@ -39,8 +39,17 @@ RIGHT = {
         [node("Split", "x s", "y z", axis=-1)], {"x": ramp(2, 3)}, {"y": FLOAT, "z": FLOAT}, {"s": np.array([0, 3])},
     ),
     "the sign of what has none": ([node("Sign", "x", "y")], {"x": np.array([0, 1, 255], "u1")}, {"y": UINT8}, {}),
+    "a division by a constant of 0": ([node("Div", "x z", "y")], {"x": ramp(5)}, {"y": FLOAT}, {"z": np.float32(0)}),
+    "windows smaller than their strides": (
+        [node("ConvTranspose", "x w", "y", auto_pad="SAME_UPPER", strides=[2, 2])], {"x": ramp(1, 1, 1, 3)}, {"y": FLOAT},
+        {"w": ramp(1, 4, 1, 3)},
+    ),
     "no updates": (
         [node("ScatterND", "x i u", "y")], {"x": ramp(2, 3), "i": np.zeros((0, 1), "int64"), "u": ramp(0, 3)}, {"y": FLOAT}, {},
+    ),
+    "a kernel of constants": (
+        [node("Relu", "w", "r"), node("MaxPool", "r", "y i", kernel_shape=[3], auto_pad="SAME_UPPER"), node("Abs", "x", "z")],
+        {"x": ramp(2)}, {"y": FLOAT, "i": TensorProto.INT64, "z": FLOAT}, {"w": ramp(1, 3, 8000)},
     ),
     "places that are fractions": (
         [node("OneHot", "x d v", "y")], {"x": np.array([0.3, 1.9, -0.5, 2.0], "f4")}, {"y": FLOAT},
@@ -86,6 +95,33 @@ REFUSED = {
     "scores of other boxes": (
         [node("NonMaxSuppression", "x w m", "y")], {"x": ramp(3, 2, 4)}, {"y": TensorProto.INT64},
         {"w": ramp(3, 1, 4), "m": np.array([2])}, r"its boxes \[3, 2, 4\] do not fit its scores \[3, 1, 4\]",
+    ),
+    "a window larger than what is pooled": (
+        [node("MaxPool", "x", "y", kernel_shape=[3, 1], strides=[2, 1])], {"x": ramp(5, 1, 2, 1)}, {"y": FLOAT}, {},
+        r"\(MaxPool\): its window of 3 is larger than its padded input of 2, on axis 2",
+    ),
+    "numbers that are drawn": (
+        [node("RandomNormal", "", "r", shape=[3]), node("Add", "x r", "y")], {"x": ramp(3)}, {"y": FLOAT}, {},
+        "RandomNormal .node 'RandomNormal_node'",
+    ),
+    "an update of a number": (
+        [node("ScatterElements", "x i u", "y")], {"x": np.float32(3), "i": np.int64(0), "u": np.float32(4)}, {"y": FLOAT}, {},
+        r"\(ScatterElements\): its input is a number",
+    ),
+    "more than there are": (
+        [node("TopK", "x k", "y i")], {"x": ramp(2, 1)}, {"y": FLOAT}, {"k": np.array([2])},
+        r"\(TopK\): (its k is 2|Axis has less than)",
+    ),
+    "a scale of nothing": (
+        [node("QuantizeLinear", "x s", "y")], {"x": ramp(2, 2)}, {"y": UINT8}, {"s": np.float32(0)},
+        r"\(QuantizeLinear\): its scale is 0",
+    ),
+    "a division by an attribute": (
+        [node("Celu", "x", "y", alpha=0.0)], {"x": ramp(2)}, {"y": FLOAT}, {}, r"\(Celu\): its alpha is 0",
+    ),
+    "an axis that the input has not": (
+        [node("LayerNormalization", "x s", "y", axis=5)], {"x": ramp(2, 2)}, {"y": FLOAT}, {"s": ramp(2)},
+        r"\(LayerNormalization\): its axis is 5, and its input has 2 axes",
     ),
     "an axis beyond all": (
         [node("LayerNormalization", "x s", "y", axis=2**63 - 1)], {"x": ramp(2, 2)}, {"y": FLOAT}, {"s": ramp(2)},

@@ -44,6 +44,7 @@ def _margins(node: Node, strides: list[int], dilations: list[int]) -> tuple[list
     axes, mode = len(size), node.text("auto_pad", "NOTSET")
     more = [int(n) for n in attrs.get("output_padding", [0] * axes)]
     wanted = attrs.get("output_shape")
+    is_given = wanted is not None
     if wanted is None and mode in ("SAME_UPPER", "SAME_LOWER"):
         wanted = [n * s for n, s in zip(size, strides, strict=True)]
     if wanted is None:
@@ -52,7 +53,7 @@ def _margins(node: Node, strides: list[int], dilations: list[int]) -> tuple[list
     start, end = [], []
     for i, target in enumerate(list(wanted)[-axes:]):
         total = strides[i] * (size[i] - 1) + more[i] + (kernel[i] - 1) * dilations[i] + 1 - int(target)
-        more[i] += max(-total, 0)
+        more[i] += max(-total, 0) if is_given else 0  # "same" only cuts
         total = max(total, 0)
         small, large = total // 2, total - total // 2
         start.append(small if mode == "SAME_UPPER" else large)

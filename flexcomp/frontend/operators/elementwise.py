@@ -185,6 +185,8 @@ def _selu(node: Node) -> relax.Expr:
 
 def _celu(node: Node) -> relax.Expr:
     alpha = node.attrs.get("alpha", 1.0)
+    if alpha == 0:
+        raise node.refuse("its alpha is 0, by which it divides: make it another number")
     return _exponential_unit(node, alpha, node.emit(op.divide(node.data, relax.const(alpha, node.dtype))))
 
 

@@ -31,6 +31,8 @@ def check_indices(node: Node) -> None:
     given = node.input(at)
     if given is None or not _is_tensor(given) or not _is_tensor(node.data):
         return
+    if not node.shape:
+        raise node.refuse("its input is a number, and has no axis for indices: give it one")
     node.inputs[at] = safe_indices(node, given, bounds_of(node))
 
 

@@ -9,6 +9,7 @@ from tvm.relax import op
 from flexcomp.frontend.operators.node import Converter, Node, is_float, shape_of
 
 _MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+_WINDOWED = ("Conv", "MaxPool", "AveragePool", "LpPool")
 _AUTOMATIC = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
@@ -17,7 +18,7 @@ def resolve_auto_pad(node: Node) -> None:
     mode, attrs = node.text("auto_pad", "NOTSET"), node.attrs
     if mode not in _AUTOMATIC:
         raise node.refuse(f"its auto_pad is {mode!r}: make it one of {', '.join(_AUTOMATIC)}")
-    if node.kind not in ("Conv", "MaxPool", "AveragePool", "LpPool") or mode == "NOTSET":
+    if node.kind not in _WINDOWED or mode == "NOTSET":
         return
     size = node.shape[2:]
     kernel = attrs.get("kernel_shape") or shape_of(node.inputs[1])[2:]
@@ -32,6 +33,21 @@ def resolve_auto_pad(node: Node) -> None:
     small, large = [t // 2 for t in total], [t - t // 2 for t in total]
     attrs["pads"] = tuple(large + small if mode == "SAME_LOWER" else small + large)
     del attrs["auto_pad"]
+
+
+def require_windows(node: Node) -> None:
+    """Raise UnsupportedModelError for windows that are larger than the padded input: ONNX does not say what they give."""
+    if node.kind not in _WINDOWED or node.attrs.get("ceil_mode", 0):
+        return
+    size = node.shape[2:]
+    kernel = node.attrs.get("kernel_shape") or shape_of(node.inputs[1])[2:]
+    pads, dilations = node.attrs.get("pads", [0] * (2 * len(size))), node.attrs.get("dilations", [1] * len(size))
+    if not len(size) == len(kernel) == len(dilations) == len(pads) // 2:
+        raise node.refuse(f"its attributes are of other axes than the {len(size)} of its input: correct them")
+    for i, (extent, length, dilation) in enumerate(zip(size, kernel, dilations, strict=True)):
+        window, padded = (length - 1) * dilation + 1, extent + pads[i] + pads[len(size) + i]
+        if window > padded:
+            raise node.refuse(f"its window of {window} is larger than its padded input of {padded}, on axis {i + 2}: correct it")
 
 
 def _pad(node: Node) -> relax.Expr:

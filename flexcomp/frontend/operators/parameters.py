@@ -1,4 +1,4 @@
-"""Attributes that have two values, and inputs whose values decide shapes, which must be known when the network is built."""
+"""Inputs and attributes that decide shapes: they must be known, and be of the input."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ DECIDING: dict[str, tuple[int, ...]] = {
     "Upsample": (1,),
     **{f"Reduce{kind}": (1,) for kind in _REDUCTIONS},
 }
-# Attributes that say yes or no.
-_FLAGS = (
-    "align_corners", "antialias", "ceil_mode", "center_point_box", "count_include_pad", "detect_negative", "detect_positive",
-    "exclude_outside", "exclusive", "fmod", "is_causal", "keepdims", "largest", "layout", "linear_before_reset",
-    "noop_with_empty_axes", "reverse", "saturate", "select_last_index", "sorted", "storage_order", "transA", "transB", "upper",
+# Operators whose axis may be one more than there are, or is not asked for.
+_BEHIND = (
+    "DequantizeLinear", "Flatten", "Hardmax", "LogSoftmax", "OneHot", "QuantizeLinear", "Softmax", "ConcatFromSequence",
 )  # fmt: skip
 
 
-def require_flags(node: Node) -> None:
-    """Raise UnsupportedModelError for an attribute that is neither 0 nor 1 and has to be."""
-    for name in _FLAGS:
-        if node.attrs.get(name, 0) not in (0, 1):
-            raise node.refuse(f"its attribute {name} is {node.attrs[name]}: make it 0 or 1")
+def require_axis(node: Node) -> None:
+    """Raise UnsupportedModelError for an axis that the first input does not have."""
+    given = node.attrs.get("axis")
+    if not isinstance(given, int) or not node.inputs or node.data is None or not isinstance(node.data.ty, relax.TensorType):
+        return
+    rank = len(node.shape)
+    if not -rank - 1 <= given <= rank or (node.kind not in _BEHIND and not -max(rank, 1) <= given < max(rank, 1)):
+        raise node.refuse(f"its axis is {given}, and its input has {rank} axes: correct it")
 
 
 def require_parameters(node: Node) -> None:

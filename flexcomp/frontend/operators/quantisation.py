@@ -24,6 +24,8 @@ def _quantise(node: Node) -> relax.Expr:
     kind = _result_type(node)
     if kind not in _RANGES:
         raise node.refuse(f"it makes {kind}, and {', '.join(_RANGES)} can be compiled; quantise to one of them")
+    if _is_known(node, 1, 0):
+        raise node.refuse("its scale is 0, by which it divides: make it another number")
     data = node.data if node.dtype == "float32" else node.emit(op.astype(node.data, "float32"))
     if not _is_known(node, 1, 1):
         data = node.emit(op.divide(data, _along(node, 1)))

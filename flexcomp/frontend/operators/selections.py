@@ -33,4 +33,11 @@ def _eye_like(node: Node) -> relax.Expr:
     return relax.const(np.eye(*node.shape, k=node.attrs.get("k", 0)), kind)
 
 
-CONVERTERS: dict[str, Converter] = {"EyeLike": _eye_like, "OneHot": _one_hot}
+def _top_k(node: Node) -> None:
+    wanted = int(node.value(1).item()) if node.opset >= 10 else int(node.attrs["k"])
+    extent = node.shape[int(node.attrs.get("axis", -1))]
+    if not 0 <= wanted <= extent:
+        raise node.refuse(f"its k is {wanted}, and the axis has {extent} elements: make it smaller")
+
+
+CONVERTERS: dict[str, Converter] = {"EyeLike": _eye_like, "OneHot": _one_hot, "TopK": _top_k}

@@ -102,8 +102,10 @@ def _keep(seed: int, verdict: Verdict) -> None:
     print(f"models: graph {verdict.index} of seed {seed}: {verdict.outcome}: {verdict.reason}", flush=True)
     pid = os.fork()
     if not pid:  # where drawing it ends the process, that is this one
-        (FOUND / f"{seed}-{verdict.index}.onnx").write_bytes(subject(seed, verdict.index, KEPT).model.SerializeToString())
-        os._exit(0)
+        try:
+            (FOUND / f"{seed}-{verdict.index}.onnx").write_bytes(subject(seed, verdict.index, KEPT).model.SerializeToString())
+        finally:
+            os._exit(0)
     os.waitpid(pid, 0)
 
 
