@@ -10,6 +10,7 @@ from .fuse_generic import FuseGeneric
 from .fuse_layers import FuseLayers
 from .keep_constant_outputs import KeepConstantOutputs
 from .keep_integers import KeepIntegers
+from .keep_spreading import KeepSpreading
 from .lower_attention import LowerAttention
 from .lower_operators import LowerOperators
 from .lower_recurrence import LowerRecurrence
@@ -19,6 +20,7 @@ from .pretransform_weights import PretransformWeights
 from .recognise_norms import RecogniseNorms
 from .reduce_broadcasts import ReduceBroadcasts
 from .share_weights import ShareWeights
+from .sink_broadcasts import SinkBroadcasts
 from .slice_embeddings import SliceEmbeddings
 from .slice_layers import SliceLayers
 from .two_dimensions import ToTwoDimensions
@@ -35,6 +37,7 @@ __all__ = [
     "FuseLayers",
     "KeepConstantOutputs",
     "KeepIntegers",
+    "KeepSpreading",
     "LowerAttention",
     "LowerOperators",
     "LowerRecurrence",
@@ -43,6 +46,7 @@ __all__ = [
     "RecogniseNorms",
     "ReduceBroadcasts",
     "ShareWeights",
+    "SinkBroadcasts",
     "SliceEmbeddings",
     "SliceLayers",
     "ToNHWC",

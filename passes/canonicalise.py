@@ -10,7 +10,7 @@ import tvm
 from tvm import ir, relax, tirx
 from tvm.relax import op
 
-from .ir import dtype, operator, shape, static_tensor
+from .ir import BROADCASTING, dtype, operator, shape, static_tensor
 from .module_pass import module_pass
 from .rebuild import MainRewriter, permuted_axes
 
@@ -176,7 +176,7 @@ def _argument(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
 
 def _with_plain_scalars(value: ir.Expr) -> ir.Expr:
     """Broadcast constants of one element at rank 0, where the other operand gives the result its shape."""
-    if not isinstance(value, relax.Call) or operator(value) not in _BROADCASTING:
+    if not isinstance(value, relax.Call) or operator(value) not in BROADCASTING:
         return value
     ranks = [len(shape(arg)) if static_tensor(arg) else None for arg in value.args]
     args = list(value.args)
@@ -196,11 +196,6 @@ def _normalised(call: relax.Call) -> ir.Expr:
 def _result_shape(call: relax.Call) -> tuple[int, ...]:
     return shape(_normalised(call))
 
-
-_BROADCASTING = frozenset({
-    "add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "floor_divide", "mod", "floor_mod",
-    "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "where",
-})  # fmt: skip
 
 _RULES: dict[str, Rule] = {
     "reshape": _reshape,

@@ -7,6 +7,18 @@ from collections.abc import Iterator
 import tvm
 from tvm import ir, relax, tirx
 
+# Operators of two or more tensors, element by element, which broadcast them.
+BROADCASTING = frozenset({
+    "add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "floor_divide", "mod", "floor_mod",
+    "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "where",
+})  # fmt: skip
+LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor"})  # likewise
+# Operators of one tensor, element by element.
+UNARY = frozenset({
+    "abs", "astype", "ceil", "clip", "cos", "erf", "exp", "floor", "isinf", "isnan", "log", "logical_not", "negative", "relu",
+    "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "square", "tanh",
+})  # fmt: skip
+
 
 def bindings(func: relax.Function) -> Iterator[relax.VarBinding]:
     """The bindings of a straight-line function, in order."""

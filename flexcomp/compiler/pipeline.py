@@ -18,6 +18,7 @@ from flexcomp.passes import (
     FuseLayers,
     KeepConstantOutputs,
     KeepIntegers,
+    KeepSpreading,
     LowerAttention,
     LowerOperators,
     LowerRecurrence,
@@ -26,6 +27,7 @@ from flexcomp.passes import (
     RecogniseNorms,
     ReduceBroadcasts,
     ShareWeights,
+    SinkBroadcasts,
     SliceEmbeddings,
     SliceLayers,
     ToNHWC,
@@ -43,10 +45,10 @@ tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
 
 
 def simplify() -> list[Pass]:
-    """Floats of 32 bits or more, integers of quantised tensors among them; one dataflow block in A-normal form; batch norms
-    folded; convolutions of images, in NHWC; norms of rows are operators."""
+    """Floats of 32 bits or more, integers of quantised tensors among them; one dataflow block in A-normal form; constants as
+    small as they are read; batch norms folded; convolutions of images, in NHWC; norms of rows are operators."""
     return [
-        Widen(), Canonicalise(), KeepIntegers(), FoldBatchNorm(), ToTwoDimensions(), ToNHWC(), Canonicalise(),
+        Widen(), Canonicalise(), SinkBroadcasts(), KeepIntegers(), FoldBatchNorm(), ToTwoDimensions(), ToNHWC(), Canonicalise(),
         RecogniseNorms(),
     ]  # fmt: skip
 
@@ -92,8 +94,8 @@ def layers(unit: VectorUnit, kernels: str = "smallest", measured: Measured | Non
 
 
 def separate_weights() -> list[Pass]:
-    """`main` takes transformed weights; `main_transform_params` makes them of the raw ones."""
-    return [KeepConstantOutputs(), relax.transform.LiftTransformParams()]
+    """`main` takes transformed weights; `main_transform_params` makes them of the raw ones, but for those that stay operators."""
+    return [KeepSpreading(), KeepConstantOutputs(), relax.transform.LiftTransformParams()]
 
 
 def operators(unit: VectorUnit) -> list[Pass]:

@@ -25,7 +25,7 @@ from flexcomp.frontend.course import require_known_course
 from flexcomp.frontend.domains import DEFAULT, require_fixed, require_own_domain
 from flexcomp.frontend.element_types import require_known_types
 from flexcomp.frontend.external_data import constants_as_weights, external_tensors, hold, locations, read_external
-from flexcomp.frontend.fold import fold_constants
+from flexcomp.frontend.fold import LARGEST, fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
 from flexcomp.frontend.inference import PROTOBUF_LIMIT, require_consistent
 from flexcomp.frontend.large_weights import LEAST_NBYTES, copy_without_large, names_read, set_aside
@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_ELEMENTS = 2**31  # from which on kernels cannot count them
 _OLDEST_SLIMMED = 7  # opset
+_MOST_FOLDED_NBYTES = 8 * LARGEST  # of a result: larger ones are folded where they need not be written into the model
 # Foreign code with no errors of its own: what malformed input makes it raise.
 _SLIMMING_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError,
@@ -310,7 +311,7 @@ def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
     # onnxslim's own inference of shapes answers None for older opsets.
     old = any(o.version < _OLDEST_SLIMMED for o in model.opset_import if o.domain in DEFAULT)
     try:
-        return onnxslim.slim(_inferred(model) if old else model, no_shape_infer=old)
+        return onnxslim.slim(_inferred(model) if old else model, no_shape_infer=old, size_threshold=_MOST_FOLDED_NBYTES)
     except _SLIMMING_ERRORS as error:
         logger.warning(
             "the model is imported as it is, and shapes that it computes may be refused: onnxslim cannot simplify it: %s",

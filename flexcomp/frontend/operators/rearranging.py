@@ -64,16 +64,6 @@ def _columns_to_image(node: Node) -> relax.Expr:
     return node.bb.emit_te(scattered, data, primfunc_name_hint="col2im")
 
 
-def _tile(node: Node) -> relax.Expr | None:
-    """Copies of axes of one element are a broadcast, which what reads them may leave out."""
-    counts = node.value(1)
-    if node.opset < 6 or counts is None or len(counts) != len(node.shape):
-        return None
-    if any(count != 1 and extent != 1 for count, extent in zip(counts, node.shape, strict=True)):
-        return None
-    return op.broadcast_to(node.data, [int(count) * extent for count, extent in zip(counts, node.shape, strict=True)])
-
-
 def _determinant(node: Node) -> relax.Expr:
     """By Laplace's expansion, for the small matrices of coordinate transforms."""
     *_, rows, columns = node.shape
@@ -104,5 +94,4 @@ CONVERTERS: dict[str, Converter] = {
     "Col2Im": _columns_to_image,
     "CumProd": _running_product,
     "Det": _determinant,
-    "Tile": _tile,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import numpy_helper
 from tvm import relax
 from tvm.relax import op
 
@@ -37,4 +38,32 @@ def _split(node: Node) -> relax.Expr:
     return op.split(node.data, ends, axis) if ends else node.data
 
 
-CONVERTERS: dict[str, Converter] = {"Expand": _expand, "Split": _split, "Unsqueeze": _unsqueeze}
+def _tile(node: Node) -> relax.Expr | None:
+    """Copies of an axis of one element are a broadcast."""
+    repeats = node.value(1)
+    if node.opset < 6 or repeats is None or len(repeats) != len(node.shape) or 0 in repeats:
+        return None
+    copies = [int(count) for count in repeats]
+    if any(count != 1 and extent != 1 for count, extent in zip(copies, node.shape, strict=True)):
+        return op.tile(node.data, copies)
+    shape = tuple(count * extent for count, extent in zip(copies, node.shape, strict=True))
+    return node.data if shape == node.shape else op.broadcast_to(node.data, shape)
+
+
+def _constant_of_shape(node: Node) -> relax.Expr | None:
+    """A broadcast of one number; of a shape with one axis the importer makes an array."""
+    shape = node.value(0)
+    if shape is None or not len(shape):
+        return None
+    value = node.attrs.get("value")
+    number = np.zeros(1, "float32") if value is None else numpy_helper.to_array(value)
+    return op.broadcast_to(relax.const(number.reshape(()), str(number.dtype)), tuple(int(extent) for extent in shape))
+
+
+CONVERTERS: dict[str, Converter] = {
+    "ConstantOfShape": _constant_of_shape,
+    "Expand": _expand,
+    "Split": _split,
+    "Tile": _tile,
+    "Unsqueeze": _unsqueeze,
+}
