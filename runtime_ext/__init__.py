@@ -24,6 +24,7 @@ __all__ = [
     "program_units",
     "register",
     "runner",
+    "runtime_library",
     "runtime_object",
     "sources",
     "tvm_ffi_library",
@@ -45,7 +46,12 @@ def register() -> None:
     """Make the module kind of programs known to this process, as an exported model does when it is loaded."""
     import tvm_ffi
 
-    tvm_ffi.load_module(str(_native("libflexcomp_runtime.so")))
+    tvm_ffi.load_module(str(runtime_library()))
+
+
+def runtime_library() -> Path:
+    """The library of the runtime and of pools, for this process."""
+    return _native("libflexcomp_runtime.so")
 
 
 def planner() -> Path:

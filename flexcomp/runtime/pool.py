@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 import tvm_ffi
@@ -22,7 +22,7 @@ from flexcomp.errors import BudgetError, ExecutionError, InputError
 from .budget import Budget, parse_budget
 from .library import function, load_program, translated
 from .pool_plan import PooledModel, PoolPlan, PoolStep
-from .pool_requests import Collector, PoolFuture, accepted
+from .pool_requests import Collector, ModelGoneError, PoolFuture, accepted
 from .ports import TensorInfo, checked_inputs, named_outputs, ports_of
 from .session import check_options, plain
 from .sharing import SHARING
@@ -30,6 +30,7 @@ from .sharing import SHARING
 if TYPE_CHECKING:
     from .watch import Watch
 
+_Asked = TypeVar("_Asked")
 LATE = ("refuse", "run")
 _CREATE = "flexcomp.pool.1.create"  # of the runtime; the number is that of its JSON
 _STEP = 1.25  # between the budgets that a watch tries
@@ -37,8 +38,9 @@ _STEP = 1.25  # between the budgets that a watch tries
 
 @dataclass(frozen=True)
 class _Member:
-    """What the pool knows of a model here."""
+    """A model of the runtime, whose number no other has."""
 
+    number: int
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
 
@@ -72,18 +74,21 @@ class Pool:
             "queue": checked_number(queue, "queue", least=1),
         }
         runtime_ext.register()
+        self.closed = False
+        self._process = os.getpid()
+        self._units = parse_budget(budget).units  # in which it is asked, and answers
+        self._members: dict[str, _Member] = {}  # what the runtime said of its models: it may have others by now
         with translated():
             self._pool = tvm_ffi.get_global_func(_CREATE)(json.dumps(options))
-        self._submit = function(self._pool, "submit")
-        self._members: dict[str, _Member] = {}
-        self._units = parse_budget(budget).units  # in which it is asked, and answers
-        self._process = os.getpid()
+        self._submit, self._run = function(self._pool, "submit"), function(self._pool, "run")
         self._collector = Collector(self._pool)
         # Also before the interpreter ends, when threads can no longer come back to it.
         self._closing = weakref.finalize(self, _end, self._pool, self._collector, self._process)
+        self._collector.start()
 
     def __repr__(self) -> str:
-        return f"<Pool of {', '.join(self._members) or 'no models'}{', closed' if self.closed else ''}>"
+        names = "another process" if os.getpid() != self._process else ", ".join(self.models) or "no models"
+        return f"<Pool of {names}{', closed' if self.closed else ''}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise InputError("a pool cannot be pickled or copied: another process makes one of its own")
@@ -123,21 +128,17 @@ class Pool:
         path = checked_path(path, "the library").resolve()
         program, library = load_program(path)
         found = path.with_suffix(".weights") if weights is None else checked_path(weights, "weights").resolve()
-        info = json.loads(program.get_function("summary")())
-        member = _Member(ports_of(info["inputs"]), ports_of(info["outputs"]))
         session = json.dumps(options, default=plain)
         self._require_this_process()
         with translated():
             function(self._pool, "add")(name, json.dumps(model), program, library, str(found), session)
-        self._members[name] = member
 
     def remove(self, name: str) -> None:
         """Close a model: its requests that wait fail, that which runs ends."""
-        self._require_this_process()
-        self._member(name)
-        self._members.pop(name, None)  # first: behind it another may be added under this name
+        self._described(name)
         with translated():
             function(self._pool, "remove")(name)
+        self._members.pop(name, None)
 
     def run(
         self, name: str, inputs: Mapping[str, Any], *, deadline_ms: float | None = None, late: str = "refuse"
@@ -148,10 +149,15 @@ class Pool:
         it passes before the request begins; `late="run"` runs it all the same. Raises RefusedError, InputError,
         StorageError, ExecutionError.
         """
-        member, results = self._member_and_results(name)
-        submit = self._submission(name, member, inputs, results, deadline_ms, late, {"collected": False})
-        self._collector.finish(submit()["id"])
-        return named_outputs(member.outputs, results)
+        options = _request(deadline_ms, late)
+
+        def ask(member: _Member) -> dict[str, np.ndarray]:
+            tensors, results = _tensors(member, inputs)
+            with translated():
+                accepted(self._run(member.number, options, *tensors))
+            return named_outputs(member.outputs, results)
+
+        return self._of_member(name, ask)
 
     def submit(
         self,
@@ -167,10 +173,19 @@ class Pool:
         Inputs are read when the request runs: they must not change before it is done. With `here` it runs in this call, and the
         future is done, if the pool has one lane, in which nothing runs or waits, and the inference was seen to take 2 ms at most.
         """
-        member, results = self._member_and_results(name)
         self._require_this_process()
-        submit = self._submission(name, member, inputs, results, deadline_ms, late, {"collected": True, "here": bool(here)})
-        return self._collector.begin(submit, member.outputs, results)
+        options = _request(deadline_ms, late, collected=True, here=bool(here))
+
+        def ask(member: _Member) -> PoolFuture:
+            tensors, results = _tensors(member, inputs)
+
+            def submit(ticket: int) -> int | str:
+                with translated():
+                    return self._submit(ticket, member.number, options, *tensors)
+
+            return self._collector.begin(submit, member.outputs, results)
+
+        return self._of_member(name, ask)
 
     def set_budget(self, budget: int | str | Budget) -> PoolPlan:
         """Share another budget. When this returns, no more is held; inferences that had to give memory back begin anew.
@@ -200,11 +215,6 @@ class Pool:
         return Watch(self, source_of(source), interval_s, patience_s, None if most is None else pool_bytes(most))
 
     @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return not self._closing.alive
-
-    @property
     def ladder(self) -> tuple[PoolStep, ...]:
         """Budgets for these models, a quarter apart; none without models."""
         plan = self._plan()
@@ -217,15 +227,16 @@ class Pool:
     @property
     def models(self) -> tuple[str, ...]:
         """The names of the models."""
-        return tuple(self._members)
+        with translated():
+            return tuple(json.loads(function(self._pool, "names")()))
 
     def inputs(self, name: str) -> tuple[TensorInfo, ...]:
         """What the model takes."""
-        return self._member(name).inputs
+        return self._described(name).inputs
 
     def outputs(self, name: str) -> tuple[TensorInfo, ...]:
         """What it gives."""
-        return self._member(name).outputs
+        return self._described(name).outputs
 
     @property
     def budget(self) -> int:
@@ -264,7 +275,9 @@ class Pool:
 
     def close(self) -> None:
         """Give memory, threads and files back; what waits fails. Closing twice is harmless, and so it is in a forked process."""
-        self._closing()
+        self.closed = True  # first: whoever is told that it is closed may look
+        _end(self._pool, self._collector, self._process)  # again if this was interrupted
+        self._closing.detach()
 
     def __enter__(self) -> Pool:
         return self
@@ -272,11 +285,31 @@ class Pool:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def _described(self, name: str) -> _Member:
+        said = None
+        if isinstance(name, str) and name.isprintable():
+            self._require_this_process()
+            with translated():
+                said = json.loads(function(self._pool, "describe")(name))
+        if said is None:
+            raise InputError(f"there is no model {name!r} in the pool: there is {', '.join(self.models) or 'none'}")
+        return _Member(said["number"], ports_of(said["inputs"]), ports_of(said["outputs"]))
+
     def _member(self, name: str) -> _Member:
+        """As it was described when it was asked for the first time."""
         try:
             return self._members[name]
         except (KeyError, TypeError):
-            raise InputError(f"there is no model {name!r} in the pool: there is {', '.join(self._members) or 'none'}") from None
+            member = self._members[name] = self._described(name)
+            return member
+
+    def _of_member(self, name: str, ask: Callable[[_Member], _Asked]) -> _Asked:
+        """What `ask` gives for the model that has this name now."""
+        while True:
+            try:
+                return ask(self._member(name))
+            except ModelGoneError:
+                self._members.pop(name, None)
 
     def _plan(self) -> dict[str, Any]:
         with translated():
@@ -286,33 +319,19 @@ class Pool:
         if os.getpid() != self._process:  # a lock may be held there for ever
             raise ExecutionError("the pool was made before this process was forked: make one here")
 
-    def _member_and_results(self, name: str) -> tuple[_Member, list[np.ndarray]]:
-        member = self._member(name)
-        return member, [np.empty(port.shape, port.array_dtype) for port in member.outputs]
 
-    def _submission(
-        self,
-        name: str,
-        member: _Member,
-        inputs: Mapping[str, Any],
-        results: list[np.ndarray],
-        deadline_ms: float | None,
-        late: str,
-        more: Mapping[str, bool],
-    ) -> Callable[[], dict[str, Any]]:
-        """What submits a request, and gives its number and whether it is done: all that callers hand in is looked at before."""
-        options: dict[str, Any] = {"late": checked_name(late, LATE, "late") == "run", **more}
-        if deadline_ms is not None:
-            options["deadline_ms"] = _positive(deadline_ms, "deadline_ms")
-        tensors = [tvm_ffi.from_dlpack(array) for array in (*checked_inputs(member.inputs, inputs, ()), *results)]
-        text = json.dumps(options)
+def _request(deadline_ms: float | None, late: str, **more: bool) -> str:
+    """Options of a request, as the runtime takes them."""
+    options: dict[str, Any] = {"late": checked_name(late, LATE, "late") == "run", **more}
+    if deadline_ms is not None:
+        options["deadline_ms"] = _positive(deadline_ms, "deadline_ms")
+    return json.dumps(options)
 
-        def submit() -> dict[str, Any]:
-            with translated():
-                answer = self._submit(name, text, *tensors)
-            return accepted(json.loads(answer))
 
-        return submit
+def _tensors(member: _Member, inputs: Mapping[str, Any]) -> tuple[list[tvm_ffi.Tensor], list[np.ndarray]]:
+    """All tensors of a request, and arrays for its outputs, which are the last of them."""
+    results = [np.empty(port.shape, port.array_dtype) for port in member.outputs]
+    return [tvm_ffi.from_dlpack(array) for array in (*checked_inputs(member.inputs, inputs, ()), *results)], results
 
 
 def pool_bytes(budget: int | float | str | Budget) -> int:

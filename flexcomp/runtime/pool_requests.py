@@ -1,4 +1,8 @@
-"""Requests of a pool whose answers are waited for elsewhere, as futures."""
+"""Requests of a pool whose answers are waited for elsewhere, as futures.
+
+A signal's handler may raise between any two instructions here, and memory may end in any of them. So nothing is locked: the
+runtime keeps a request until it is forgotten, and tells of one that is done until then; whoever is interrupted forgets it.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +18,35 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from flexcomp.errors import RefusedError
+from flexcomp.errors import ExecutionError, RefusedError
 
 from .library import function, translated
 from .ports import TensorInfo, named_outputs
 
 _log = logging.getLogger(__name__)
+_GONE, _DONE = 0, 2  # what the runtime answers to a request, as in runtime_ext/pool/pool_module.cc
+
+
+class ModelGoneError(Exception):
+    """There is no model of this number in the pool any more."""
 
 
 class PoolFuture(Future):
     """The outputs of a request, by name; `await` works, too. `cancel` takes it out of the queue if it has not begun."""
 
-    def __init__(self, cancel: Callable[[], bool]) -> None:
+    def __init__(self, take_out: Callable[[], bool]) -> None:
         super().__init__()
-        self._take_out = cancel
+        self._take_out = take_out
         self.wait_ms: float | None = None  # in the queue, of a request that was run
 
     def cancel(self) -> bool:
         """Whether the request is not run."""
-        if not self.cancelled() and self._take_out() and super().cancel():
-            self.set_running_or_notify_cancel()  # for whoever waits for several futures
-        return self.cancelled()
+        return (not self.done() and self._take_out() and super().cancel()) or self.cancelled()
+
+    def note_cancelled(self) -> None:
+        """Tell whoever waits for several futures. By the collector, once."""
+        super().cancel()  # where it was only taken out so far
+        self.set_running_or_notify_cancel()
 
     def __await__(self) -> Generator[Any, None, dict[str, np.ndarray]]:
         return asyncio.wrap_future(self).__await__()
@@ -53,72 +65,87 @@ class Collector:
     """Gives futures their outputs, in a thread that ends when the pool is closed. It does not keep the pool itself."""
 
     def __init__(self, pool: tvm_ffi.Module) -> None:
-        self._wait, self._cancel, self._collect = (function(pool, name) for name in ("wait", "cancel", "collect"))
+        names = ("ticket", "wait", "cancel", "forget", "collect")
+        self._ticket, self._wait, self._cancel, self._forget, self._collect = (function(pool, name) for name in names)
         self._begun: dict[int, _Begun] = {}
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._main, name="flexcomp-pool", daemon=True)
+
+    def start(self) -> None:
+        """Begin to collect. Raises ExecutionError where the system refuses a thread."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise ExecutionError(f"the system refuses a thread: {error}") from None
 
     def begin(
-        self, submit: Callable[[], dict[str, Any]], outputs: tuple[TensorInfo, ...], results: list[np.ndarray]
+        self, submit: Callable[[int], int | str], outputs: tuple[TensorInfo, ...], results: list[np.ndarray]
     ) -> PoolFuture:
-        """The future of the request that `submit` makes."""
-        with self._lock:
-            if self._thread is None:
-                thread = threading.Thread(target=self._main, name="flexcomp-pool", daemon=True)
-                thread.start()
-                self._thread = thread
-            submitted = submit()  # not before the lock is taken: it could be done at once
-            number = submitted["id"]
-            begun = _Begun(PoolFuture(lambda: self._take_out(number)), outputs, results)
-            if not submitted["done"]:
-                self._begun[number] = begun
-        if submitted["done"]:  # nobody else collects it
-            begun.future.set_running_or_notify_cancel()
-            self._give(number, begun)
+        """The future of the request that `submit` makes of a ticket. Raises RefusedError, ModelGoneError."""
+        ticket = self._ticket()
+        begun = _Begun(PoolFuture(lambda: self._take_out(ticket)), outputs, results)
+        try:
+            self._begun[ticket] = begun  # first: the request could be done at once
+            if accepted(submit(ticket)) == _DONE:  # nobody else collects it
+                self._deliver(ticket)
+        except BaseException:
+            self._drop(ticket)
+            raise
         return begun.future
-
-    def finish(self, number: int) -> dict[str, Any]:
-        """What the runtime says of a request when it is done. Raises what it raised."""
-        with translated():
-            answer = self._wait(number)
-        return accepted(json.loads(answer))
 
     def join(self) -> None:
         """Wait for the thread, once the pool is closed."""
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _take_out(self, number: int) -> bool:
+    def _take_out(self, ticket: int) -> bool:
         with translated():
-            taken = bool(self._cancel(number))
-        if taken:
-            with self._lock:
-                self._begun.pop(number, None)
-        return taken
+            return bool(self._cancel(ticket))
+
+    def _drop(self, ticket: int) -> None:
+        self._begun.pop(ticket, None)
+        self._forget(ticket)
 
     def _main(self) -> None:
-        while number := self._collect():
-            with self._lock:
-                begun = self._begun.pop(number)
-            if not begun.future.set_running_or_notify_cancel():
-                continue
+        while True:
             try:
-                self._give(number, begun)
-            except BaseException:  # of a callback: nobody else's future is to suffer
+                if not (ticket := self._collect()):
+                    return
+                self._deliver(ticket)
+            except BaseException:  # of a callback, or no memory: nobody else's future is to suffer
                 _log.exception("a callback of a request failed")
 
-    def _give(self, number: int, begun: _Begun) -> None:
+    def _deliver(self, ticket: int) -> None:
+        begun = self._begun.get(ticket)
         try:
-            begun.future.wait_ms = self.finish(number)["wait_ms"]
-            outputs = named_outputs(begun.outputs, begun.results)
+            if begun is not None:
+                self._give(ticket, begun)
+        except BaseException as error:
+            if not begun.future.done():  # not even its error could be told
+                begun.future.set_exception(error)
+            raise
+        finally:
+            self._drop(ticket)
+
+    def _give(self, ticket: int, begun: _Begun) -> None:
+        future = begun.future
+        try:
+            with translated():
+                future.wait_ms = accepted(self._wait(ticket))
+            outputs = None if future.wait_ms is None else named_outputs(begun.outputs, begun.results)
         except Exception as error:
-            begun.future.set_exception(error)
+            future.set_exception(error)
+            return
+        if outputs is None:
+            future.note_cancelled()
         else:
-            begun.future.set_result(outputs)
+            future.set_result(outputs)
 
 
-def accepted(answer: dict[str, Any]) -> dict[str, Any]:
-    """What the runtime answers, unless it refuses the request. Raises RefusedError."""
-    if refused := answer.get("refused"):
+def accepted(answer: float | str | None) -> float | None:
+    """What the runtime answers, unless it refuses the request. Raises RefusedError, ModelGoneError."""
+    if isinstance(answer, str):
+        refused = json.loads(answer)
         raise RefusedError(refused["message"], refused["reason"], refused["retry_after_s"])
+    if answer == _GONE and isinstance(answer, int):
+        raise ModelGoneError
     return answer

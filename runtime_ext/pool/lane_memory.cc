@@ -33,25 +33,29 @@ LaneMemory::LaneMemory() {
 
 LaneMemory::~LaneMemory() { ::munmap(mapped_, mapped_nbytes_); }
 
-void LaneMemory::Resize(uint64_t asked) {
+void LaneMemory::Grow(uint64_t asked) {
   const uint64_t nbytes = RoundedUp(asked, SystemPage());
+  if (nbytes <= nbytes_) return;
   if (nbytes > reserved_) RaiseError("BudgetError", "a lane of ", asked, " bytes is more than this machine has memory");
-  if (nbytes < nbytes_) {
-    // Of a huge page that is given back in part, a control group would go on counting all.
-    const uint64_t whole = nbytes / kHugePage * kHugePage;
-    ::madvise(base_ + whole, nbytes_ - whole, MADV_DONTNEED);
-    // Also so that no huge page reaches behind what may be used. Where the system cannot note one more range, the memory goes
-    // back all the same.
-    if (::mmap(base_ + nbytes, nbytes_ - nbytes, PROT_NONE, kReserved | MAP_FIXED, -1, 0) == MAP_FAILED)
-      ::madvise(base_ + nbytes, nbytes_ - nbytes, MADV_DONTNEED);
-  } else if (nbytes > nbytes_) {
-    if (::mprotect(base_, nbytes, PROT_READ | PROT_WRITE) != 0)
-      RaiseError("BudgetError", "cannot map a lane of ", asked, " bytes: ", ErrnoText(errno));
-    ::madvise(base_, nbytes, MADV_DONTFORK);  // as of an arena
+  if (::mprotect(base_, nbytes, PROT_READ | PROT_WRITE) != 0)
+    RaiseError("BudgetError", "cannot map a lane of ", asked, " bytes: ", ErrnoText(errno));
+  ::madvise(base_, nbytes, MADV_DONTFORK);  // as of an arena
 #ifdef MADV_HUGEPAGE
-    ::madvise(base_, nbytes, MADV_HUGEPAGE);
+  ::madvise(base_, nbytes, MADV_HUGEPAGE);
 #endif
-  }
+  nbytes_ = nbytes;
+}
+
+void LaneMemory::Shrink(uint64_t asked) noexcept {
+  const uint64_t nbytes = RoundedUp(asked, SystemPage());
+  if (nbytes >= nbytes_) return;
+  // Of a huge page that is given back in part, a control group would go on counting all.
+  const uint64_t whole = nbytes / kHugePage * kHugePage;
+  ::madvise(base_ + whole, nbytes_ - whole, MADV_DONTNEED);
+  // Also so that no huge page reaches beyond what may be used. Where the system cannot note one more range, the memory goes
+  // back all the same.
+  if (::mmap(base_ + nbytes, nbytes_ - nbytes, PROT_NONE, kReserved | MAP_FIXED, -1, 0) == MAP_FAILED)
+    ::madvise(base_ + nbytes, nbytes_ - nbytes, MADV_DONTNEED);
   nbytes_ = nbytes;
 }
 

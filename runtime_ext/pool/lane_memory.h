@@ -19,9 +19,10 @@ class LaneMemory {
   uint64_t reserved() const noexcept { return reserved_; }  // bytes, the most that it may have
   uint64_t nbytes() const noexcept { return nbytes_; }      // that may be used: whole pages of the system
 
-  // From now on so many bytes may be used; nobody uses any now. What was in those behind goes back. Throws BudgetError if the
-  // system refuses more.
-  void Resize(uint64_t nbytes);
+  // From now on so many bytes may be used, unless there are more. Throws BudgetError if the system refuses more.
+  void Grow(uint64_t nbytes);
+  // From now on so many bytes may be used, unless there are fewer; nobody uses any now. What was in those after them goes back.
+  void Shrink(uint64_t nbytes) noexcept;
 
   // Bytes of its first `nbytes` that are in memory; it may be resized meanwhile.
   uint64_t Resident(uint64_t nbytes) const;

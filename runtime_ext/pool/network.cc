@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/resident.h"
 
 namespace flexcomp {
@@ -47,13 +48,14 @@ ShareRung RungOf(const json::Object& rung) {
 }  // namespace
 
 Network::Network(const ffi::Module& program, std::string library, std::string weights, const json::Object& options)
-    : program_(program), library_(std::move(library)), weights_(std::move(weights)), options_(json::Stringify(options)) {
+    : program_(program), library_(std::move(library)), weights_(std::move(weights)), options_(JsonText(options)) {
   const auto info = json::Parse(Find(program_, "summary")().cast<ffi::String>()).cast<json::Object>();
   for (const json::Value& rung : FieldOf<json::Array>(info, "ladder")) ladder_.push_back(RungOf(rung.cast<json::Object>()));
   if (ladder_.empty()) Raise("ArtifactError", "the library has no ladder: build it again");
   smallest_budget_ = FieldOf<int64_t>(FieldOf<json::Array>(info, "ladder")[0].cast<json::Object>(), "budget_bytes");
   state_nbytes_ = Pages(BytesOf(info, "state_bytes"));
-  ports_ = FieldOf<json::Array>(info, "inputs").size() + FieldOf<json::Array>(info, "outputs").size();
+  inputs_ = FieldOf<json::Array>(info, "inputs");
+  outputs_ = FieldOf<json::Array>(info, "outputs");
 }
 
 void Network::Open(const LanePlace& place) {
@@ -66,14 +68,16 @@ void Network::Open(const LanePlace& place) {
   if (place.threads > 0) options.Set("threads", int64_t{place.threads});
   if (!place.compute_cpus.empty()) options.Set("compute_cpus", ffi::String(place.compute_cpus));
   if (!place.loader_cpus.empty()) options.Set("loader_cpu", ffi::String(place.loader_cpus));
-  session_ = Find(program_, "open")(ffi::String(weights_), json::Stringify(options)).cast<ffi::Module>();
-  run_ = Find(*session_, "run");
-  park_ = Find(*session_, "park");
-  read_ahead_ = Find(*session_, "read_ahead");
-  leave_lane_ = Find(*session_, "leave_lane");
-  stop_ = Find(*session_, "stop");
-  stats_ = Find(*session_, "stats");
-  resident_ = Find(*session_, "resident_arena");
+  const auto session = Find(program_, "open")(ffi::String(weights_), JsonText(options)).cast<ffi::Module>();
+  const ffi::Function close = Find(session, "close");
+  run_ = Find(session, "run");
+  park_ = Find(session, "park");
+  read_ahead_ = Find(session, "read_ahead");
+  leave_lane_ = Find(session, "leave_lane");
+  stop_ = Find(session, "stop");
+  stats_ = Find(session, "stats");
+  resident_ = Find(session, "resident_arena");
+  close_ = close;
 }
 
 bool Network::Serves(const Network& other) const noexcept {
@@ -83,12 +87,7 @@ bool Network::Serves(const Network& other) const noexcept {
 Network::~Network() { Close(); }
 
 void Network::Close() noexcept {
-  if (!session_) return;
-  try {
-    Find(*session_, "close")();  // whoever else holds the module cannot keep its memory
-  } catch (const ffi::Error&) {
-  }
-  session_.reset();
+  if (is_open()) Caught([&] { close_(); });  // whoever else holds the session cannot keep its memory
 }
 
 void Network::Run(const std::vector<ffi::Any>& tensors) const {
@@ -97,12 +96,12 @@ void Network::Run(const std::vector<ffi::Any>& tensors) const {
   run_.CallPacked(views.data(), static_cast<int32_t>(views.size()), &nothing);
 }
 
-Network::Reading Network::LastReading() const try {
+Network::Reading Network::LastReading() const noexcept try {
   const json::Object stats = Stats();
   return {stats["stall_ms"].cast<double>() * 1e-3, stats["read_ms"].cast<double>() * 1e-3,
           static_cast<double>(stats["bytes_read"].cast<int64_t>())};
-} catch (const ffi::Error&) {
-  return {};  // a library of another version, which says it in another way
+} catch (const std::exception&) {
+  return {};  // a library of another version, which says it in another way, or no memory for it
 }
 
 json::Object Network::Stats() const { return json::Parse(stats_().cast<ffi::String>()).cast<json::Object>(); }

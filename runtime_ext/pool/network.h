@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/translated.h"
 #include "pool/estimates.h"
 #include "pool/lane_memory.h"
 #include "pool/shares.h"
@@ -34,29 +35,40 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  // Throws what opening a session does, and ArtifactError for a library whose runtime is too old for a lane.
+  // Throws what opening a session does, and ArtifactError for a library whose runtime is too old for a lane; then it is not open.
   void Open(const LanePlace& place);
-  bool is_open() const noexcept { return session_.has_value(); }
+  bool is_open() const noexcept { return close_ != nullptr; }
 
   // Whether `other`, of the same files, with the same options, needs no session of its own.
   bool Serves(const Network& other) const noexcept;
   const std::vector<ShareRung>& ladder() const noexcept { return ladder_; }
   uint64_t state_nbytes() const noexcept { return state_nbytes_; }
-  size_t ports() const noexcept { return ports_; }  // tensors that an inference takes and gives
+  size_t ports() const noexcept { return inputs_.size() + outputs_.size(); }  // tensors that an inference takes and gives
+  const tvm::ffi::json::Array& inputs() const noexcept { return inputs_; }    // as the library describes them
+  const tvm::ffi::json::Array& outputs() const noexcept { return outputs_; }
 
-  // All as of a Session (session.h).
-  void Park(size_t rung) const { park_(static_cast<int64_t>(rung)); }
+  // All as of a Session (session.h); what gives memory back does not throw its error.
+  std::optional<tvm::ffi::Error> Park(size_t rung) const noexcept {
+    return Caught([&] { park_(static_cast<int64_t>(rung)); });
+  }
+  std::optional<tvm::ffi::Error> LeaveLane() const noexcept {
+    return Caught([&] { leave_lane_(); });
+  }
+  bool Stop() const noexcept {  // whether it was told
+    return !Caught([&] { stop_(); });
+  }
   void ReadAhead(bool reading) const { read_ahead_(reading); }
-  void LeaveLane() const { leave_lane_(); }
-  void Stop() const { stop_(); }
   void Run(const std::vector<tvm::ffi::Any>& tensors) const;
   tvm::ffi::json::Object Stats() const;
   // What the last inference read, as far as the library says it.
   struct Reading {
     double stall_s = 0, read_s = 0, nbytes = 0;
   };
-  Reading LastReading() const;
+  Reading LastReading() const noexcept;
   uint64_t ResidentNbytes() const { return static_cast<uint64_t>(resident_().cast<int64_t>()); }
+
+  // That loading what it keeps may take, where that is not there.
+  double LoadingSeconds() const noexcept { return cold ? static_cast<double>(ladder_[target].kept) / storage_rate : 0; }
 
   // Gives all memory back; what is called afterwards throws.
   void Close() noexcept;
@@ -68,7 +80,7 @@ class Network {
   uint64_t claimed = 0;  // bytes that it keeps, or may keep by the end of the inference in progress
   bool cold = true;      // what it keeps has to be read
   bool stopping = false; // told to stop, and not parked since
-  std::string broken;    // why it was closed; empty: it is open
+  std::optional<tvm::ffi::Error> broken;  // why it was closed
   LatencyEstimate latency;
   double storage_rate = 500e6;  // bytes per second, as inferences that had to read what is kept show
   double noted_at = 0;   // when an inference last ended
@@ -79,9 +91,8 @@ class Network {
   std::vector<ShareRung> ladder_;
   int64_t smallest_budget_ = 0;
   uint64_t state_nbytes_ = 0;
-  size_t ports_ = 0;
-  std::optional<tvm::ffi::Module> session_;
-  tvm::ffi::Function run_, park_, read_ahead_, leave_lane_, stop_, stats_, resident_;
+  tvm::ffi::json::Array inputs_, outputs_;
+  tvm::ffi::Function run_, park_, read_ahead_, leave_lane_, stop_, stats_, resident_, close_;  // of a session that is open
 };
 
 }  // namespace flexcomp

@@ -84,14 +84,6 @@ void Pool::RequireOpen() const {
   if (closed_) Raise("ExecutionError", "the pool is closed");
 }
 
-Pool::Model& Pool::ModelOf(const std::string& name) {
-  for (auto& [number, model] : models_)
-    if (model.name == name && !model.leaving) return model;
-  std::string names;
-  for (const auto& [number, model] : models_) names += (names.empty() ? "" : ", ") + model.name;
-  RaiseError("InputError", "there is no model ", name, " in the pool: there is ", names.empty() ? "none" : names);
-}
-
 LanePlace Pool::PlaceOf(uint32_t lane) const {
   LanePlace place{lanes_[lane]->memory};
   place.threads = options_.threads;
@@ -109,136 +101,62 @@ LanePlace Pool::PlaceOf(uint32_t lane) const {
 uint32_t Pool::ChooseLane() const {
   const double now = Now();
   std::vector<std::pair<double, size_t>> load(lanes_.size());
-  for (const auto& [number, model] : models_)
-    load[model.network->lane].first += RateOf(model, now) * model.network->latency.Likely(model.network->ladder()[model.network->target].seconds);
-  for (const auto& network : networks_) ++load[network->lane].second;
+  for (const auto& [number, model] : roster_.models()) {
+    const Network& network = *model->network;
+    load[network.lane].first += model->RateAt(now) * network.latency.Likely(network.ladder()[network.target].seconds);
+  }
+  for (const auto& network : roster_.networks()) ++load[network->lane].second;
   for (size_t i = 0; i < lanes_.size(); ++i) load[i].second += lanes_[i]->opening;
   return static_cast<uint32_t>(std::ranges::min_element(load) - load.begin());
 }
 
-double Pool::RateOf(const Model& model, double now) const {
-  return model.options.rate ? *model.options.rate : model.rate.Likely(now);
-}
-
-double Pool::LoadingOf(const Network& network) noexcept {
-  return network.cold ? static_cast<double>(network.ladder()[network.target].kept) / network.storage_rate : 0;
-}
-
-RequestQueue::SecondsOf Pool::SecondsInOrder() const {
-  return [this, loaded = std::vector<const Network*>()](uint32_t model) mutable {
-    const Network& network = *models_.at(model).network;
-    const bool first = std::ranges::find(loaded, &network) == loaded.end();
-    if (first) loaded.push_back(&network);
-    return (first ? LoadingOf(network) : 0) + network.latency.Safe(network.ladder()[network.target].seconds);
-  };
-}
-
-// ------------------------------------------------------------------------------------------------- memory
-
-uint64_t Pool::Claimed() const noexcept {
-  uint64_t sum = 0;
-  for (const auto& lane : lanes_) sum += lane->memory.nbytes();
-  for (const auto& network : networks_) sum += network->claimed;
-  return sum;
-}
-
-uint64_t Pool::LaneTarget(uint32_t lane) const noexcept {
-  uint64_t most = 0;
-  for (const auto& network : networks_)
-    if (network->lane == lane && network->broken.empty()) most = std::max(most, network->ladder()[network->target].working);
-  return most;
-}
-
-void Pool::Settle() {
-  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) SettleLane(lane);
-  wake_.notify_all();
-}
-
-void Pool::SettleLane(uint32_t number) {
-  Lane& lane = *lanes_[number];
-  for (const auto& network : networks_)
-    if (network->lane == number && network.get() != lane.running && network->rung != network->target) ParkNow(*network);
-  const uint64_t most = LaneTarget(number);
-  if (lane.running != nullptr || lane.memory.nbytes() <= most) return;
-  Leave(lane);
-  lane.memory.Resize(most);
-}
-
-void Pool::Break(Network& network, const tvm::ffi::Error& error) {
-  network.Close();
-  network.claimed = 0;
-  network.broken = error.message() + ": remove the model from the pool and add it again";
-  shared_at_ = 0;  // the others may have its share soon
-}
-
-void Pool::Leave(Lane& lane) {
-  Network* const last = std::exchange(lane.last, nullptr);
-  if (last == nullptr || !last->broken.empty()) return;
-  try {
-    last->LeaveLane();
-  } catch (const tvm::ffi::Error& error) {
-    Break(*last, error);  // it may still read into the lane
-  }
-}
-
-void Pool::ParkNow(Network& network) {
-  try {
-    if (network.broken.empty()) network.Park(network.target);
-  } catch (const tvm::ffi::Error& error) {
-    Break(network, error);  // it must not hold more than its share, and cannot use that
-  }
-  network.stopping = false;
-  network.rung = network.target;
-  network.claimed = std::min(network.claimed, network.state_nbytes());
-  network.cold = true;
-}
-
 // ------------------------------------------------------------------------------------------------- changes
 
-void Pool::Add(const std::string& name, const ModelOptions& options, const Program& program, const std::string& library,
-               const std::string& weights, const tvm::ffi::json::Object& session_options) {
+uint32_t Pool::Add(const std::string& name, const ModelOptions& options, const Program& program, const std::string& library,
+                   const std::string& weights, const tvm::ffi::json::Object& session_options) {
   Check(name, options);
   RequireThisProcess();
-  auto opened = std::make_shared<Network>(program, library, weights, session_options);
-  const auto find = [&]() -> Network* {
-    RequireOpen();
-    for (const auto& [number, model] : models_)
-      if (model.name == name && !model.leaving) RaiseError("InputError", "there is a model ", name, " in the pool already: remove it first");
-    for (const auto& one : networks_)
-      if (one->Serves(*opened)) return one.get();
-    return nullptr;
-  };
-  // Opening may take long, and others change meanwhile: where the same network has come by then, this one is closed again.
+  const auto opened = std::make_shared<Network>(program, library, weights, session_options);
+  const auto model = std::make_shared<Model>(name, options, Now());
   std::unique_lock changes(changes_, std::defer_lock);
   Lock lock(mutex_);
+  const uint32_t number = next_model_++;
+  const auto joined = [&] {
+    RequireOpen();
+    if (roster_.FindNumber(name)) RaiseError("InputError", "there is a model ", name, " in the pool already: remove it first");
+    const auto& networks = roster_.networks();
+    const auto serving = std::ranges::find_if(networks, [&](const auto& one) { return one->Serves(*opened); });
+    model->network = serving == networks.end() ? opened : *serving;
+    Roster roster = roster_;
+    roster.Insert(number, model);
+    return roster;
+  };
+  // Opening may take long, and others change meanwhile: where the same network has come by then, this one is closed again.
   Opening opening{lock};
-  Network* network = find();
+  Roster roster = joined();
   while (!changes.owns_lock()) {
-    if (network == nullptr && !opened->is_open()) {
+    const bool opens = model->network == opened && !opened->is_open();
+    if (opens) {
       opened->lane = ChooseLane();
-      SharesWith(Model{name, options, opened.get(), RateEstimate(Now())}, opened);  // or all that opening takes would be for nothing
+      roster.Share(budget_, options_.by_swapnet);  // or all that opening takes would be for nothing
       opening.Count(lanes_[opened->lane]->opening);
-      lock.unlock();
-      opened->Open(PlaceOf(opened->lane));
-    } else {
-      lock.unlock();
     }
+    lock.unlock();
+    if (opens) opened->Open(PlaceOf(opened->lane));
     changes.lock();
     lock.lock();
-    network = find();
-    if (network == nullptr && !opened->is_open()) changes.unlock();  // it was there, and has been removed
+    roster = joined();
+    if (model->network == opened && !opened->is_open()) changes.unlock();  // it was there, and has been removed
   }
-  const bool fresh = network == nullptr;
-  const Model model{name, options, fresh ? opened.get() : network, RateEstimate(Now())};
-  const std::vector<uint32_t> targets = SharesWith(model, fresh ? opened : nullptr);
-  if (fresh) {
-    opened->Park(targets.back());
+  const Roster::Targets targets = roster.Share(budget_, options_.by_swapnet);
+  if (model->network == opened) {
+    if (const auto error = opened->Park(targets.back())) throw *error;
     opened->rung = targets.back();
-    networks_.push_back(opened);
   }
-  models_.emplace(next_model_++, model);
+  roster_.Swap(roster);
   Use(targets);
   Settle();
+  return number;
 }
 
 void Pool::Remove(const std::string& name) {
@@ -246,25 +164,23 @@ void Pool::Remove(const std::string& name) {
   const std::lock_guard changes(changes_);
   Lock lock(mutex_);
   RequireOpen();
-  Model& model = ModelOf(name);
-  Network* const network = model.network;
-  Lane& lane = *lanes_[network->lane];
-  const auto number = std::ranges::find(models_, &model, [](auto& entry) { return &entry.second; })->first;
-  model.leaving = true;
-  const auto fail = [&] { FailWaiting(network->lane, "InputError", "the model " + name + " was removed from the pool", number); };
-  fail();
-  done_.wait(lock, [&] { return model.running == 0; });
-  fail();  // what was stopped waits again
-  models_.erase(number);
-  if (std::ranges::none_of(models_, [&](const auto& entry) { return entry.second.network == network; })) {
-    if (lane.last == network) lane.last = nullptr;
-    const auto found = std::ranges::find(networks_, network, &std::shared_ptr<Network>::get);
-    const std::shared_ptr<Network> closing = std::move(*found);
-    networks_.erase(found);
-    closing->Close();
+  const uint32_t number = roster_.NumberOf(name);
+  const std::shared_ptr<Model> model = roster_.Find(number);
+  Roster roster = roster_;
+  roster.Erase(number);
+  model->leaving = true;
+  FailWaiting(model.get(), Request::End::kRemoved);
+  done_.wait(lock, [&] { return model->running == 0; });
+  FailWaiting(model.get(), Request::End::kRemoved);  // what was stopped waits again
+  roster_.Swap(roster);
+  Network& network = *model->network;
+  if (std::ranges::find(roster_.networks(), model->network) == roster_.networks().end()) {
+    Lane& lane = *lanes_[network.lane];
+    if (lane.last == &network) lane.last = nullptr;
+    network.Close();
+    network.claimed = 0;
   }
-  uint64_t least = 0;
-  if (const auto targets = networks_.empty() ? std::nullopt : FindShares(budget_, Now(), least)) Use(*targets);  // or what they had
+  ShareAnew(true);
   Settle();
 }
 
@@ -273,25 +189,24 @@ void Pool::SetBudget(uint64_t budget) {
   const std::lock_guard changes(changes_);
   Lock lock(mutex_);
   RequireOpen();
-  Use(SharesOf(budget));
+  Use(roster_.Share(budget, options_.by_swapnet));
   budget_ = budget;
   Settle();
   for (const auto& lane : lanes_) {
     Network* const running = lane->running;
-    if (Claimed() <= budget_ || running == nullptr || !running->broken.empty()) continue;
+    if (Claimed() <= budget_ || running == nullptr || running->broken) continue;
     if (running->claimed <= running->ladder()[running->target].kept && lane->memory.nbytes() <= LaneTarget(running->lane)) continue;
-    running->Stop();
-    running->stopping = true;
+    if (running->Stop()) running->stopping = true;  // or it ends by itself
   }
   done_.wait(lock, [&] { return closed_ || Claimed() <= budget_; });
 }
 
-void Pool::Close() {
+void Pool::Close() noexcept {
   if (!process_.IsThisProcess()) return;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
-    for (uint32_t lane = 0; lane < lanes_.size(); ++lane) FailWaiting(lane, "ExecutionError", "the pool was closed", {});
+    FailWaiting(nullptr, Request::End::kClosed);
     wake_.notify_all();
     done_.notify_all();
   }
@@ -303,12 +218,13 @@ void Pool::Close() {
   done_.wait(lock, [&] { return std::ranges::all_of(lanes_, [](const auto& lane) { return lane->running == nullptr; }); });
   ended_ = true;
   collect_.notify_all();
-  models_.clear();
-  for (const auto& network : networks_) network->Close();
-  networks_.clear();
+  for (const auto& network : roster_.networks()) {
+    network->Close();
+    network->claimed = 0;
+  }
   for (const auto& lane : lanes_) {
     lane->last = nullptr;
-    lane->memory.Resize(0);
+    lane->memory.Shrink(0);
   }
 }
 

@@ -5,16 +5,18 @@
 // gives back what it keeps at once, and one that runs does so at the end of its inference. What has been given back is claimed
 // anew by the next inference: only then does memory come back, and only if it fits beside what all others hold. So the
 // pool never holds more than its budget, whatever the order in which models change.
+//
+// Each call either does all that it says or throws and has changed nothing: it first makes whatever can fail, a roster (model.h), a
+// request (requests.h), room in a queue, and then only what is noexcept. Whatever lanes do between calls is noexcept, too: an
+// inference that fails is the error of its request.
 #pragma once
 
-#include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/extra/module.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,11 +24,9 @@
 #include <thread>
 #include <vector>
 
-#include "pool/estimates.h"
 #include "pool/lane_memory.h"
-#include "pool/network.h"
-#include "pool/request_queue.h"
-#include "pool/shares.h"
+#include "pool/model.h"
+#include "pool/requests.h"
 #include "process_mark.h"
 #include "threads/cpu_set.h"
 
@@ -38,32 +38,6 @@ struct PoolOptions {
   int threads = 0;          // of each lane; 0: as many as its cores
   uint64_t most_waiting = 64;  // requests of a model
   bool by_swapnet = false;     // shares by SwapNet's rule, instead of the best
-};
-
-struct ModelOptions {
-  double urgency = 1;               // what a second of waiting for it costs
-  std::optional<double> rate;       // requests in a second; none: learnt
-  std::optional<double> deadline_s; // of requests that give none
-  uint64_t keep = UINT64_MAX;       // bytes, the most that it keeps between inferences
-};
-
-struct RequestOptions {
-  std::optional<double> deadline_s;  // from now; none: the model's
-  bool late = false;                 // run it even if that passes
-  bool collected = false;            // `Collect` says when it is done
-  bool here = false;                 // run it in the call that submits it, if that is quick and nothing else waits or runs
-};
-
-// Why a request was not admitted, or not begun.
-struct Refusal {
-  std::string reason;  // "queue" or "deadline"
-  std::string message;
-  double retry_after_s = 0;
-};
-
-struct Completion {
-  double wait_s = 0, run_s = 0;
-  size_t rung = 0;
 };
 
 class Pool {
@@ -83,61 +57,58 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Opens the library that `program` was loaded from, once it is known that there is room for it. Models of the same library,
-  // weights and options, which keep no state, are one network under several names. Throws BudgetError, with the smallest that is enough, where the budget is too small for one model more,
-  // and what opening a session does; then nothing has changed.
-  void Add(const std::string& name, const ModelOptions& options, const Program& program, const std::string& library,
-           const std::string& weights, const tvm::ffi::json::Object& session_options);
+  // Opens the library that `program` was loaded from, once it is known that there is room for it; gives its number, which no other
+  // model will have. Models of the same library, weights and options, which keep no state, are one network under several names.
+  // Throws BudgetError, with the smallest that is enough, where the budget is too small for one model more, and what opening a
+  // session does.
+  uint32_t Add(const std::string& name, const ModelOptions& options, const Program& program, const std::string& library,
+               const std::string& weights, const tvm::ffi::json::Object& session_options);
   // Its requests that wait fail; that which runs ends.
   void Remove(const std::string& name);
   // When this returns, no more is held. Inferences that have to give back memory begin anew. Throws BudgetError where it is too
-  // small for the models; then nothing has changed.
+  // small for the models.
   void SetBudget(uint64_t budget);
 
+  // A number for a request; it is no request yet.
+  uint64_t Ticket() noexcept { return next_request_++; }
+  enum class Admission {
+    kGone,     // there is no model of this number any more
+    kRefused,
+    kWaits,
+    kDone,     // it was run here; `Collect` does not say so
+  };
   struct Submitted {
-    uint64_t id = 0;  // 0: refused
-    bool done = false;  // it was run here; `Collect` does not say so
+    Admission admission;
     Refusal refusal{};
   };
-  // Of tensors in the order of the network's inputs and outputs, which are read and written until the request is done.
-  Submitted Submit(const std::string& name, const RequestOptions& options, std::vector<tvm::ffi::Any> tensors);
-  // Waits until it is done, and forgets it. Throws what running it threw. `refusal`: it was dropped as its deadline had passed.
-  Completion Wait(uint64_t id, std::optional<Refusal>& refusal);
-  // Takes a request out that has not begun, and forgets it; whoever waits for it is told. False: it has, or is done.
-  bool Cancel(uint64_t id);
-  // Why the model cannot run any more; empty: it can.
-  std::string Broken(const std::string& name);
-  // Waits for the next request that is done, of those to be collected; 0: the pool is closed.
+  // Makes request number `ticket`, of tensors in the order of the network's inputs and outputs, which are read and written until it
+  // is done. It is there until it is forgotten.
+  Submitted Submit(uint64_t ticket, uint32_t model, const RequestOptions& options, std::vector<tvm::ffi::Any> tensors);
+  // Waits until it is done. Throws what running it threw.
+  Answer Wait(uint64_t ticket);
+  // Whether it will not be run, as it had not begun.
+  bool Cancel(uint64_t ticket);
+  // No one will ask for it: it does not begin any more.
+  void Forget(uint64_t ticket) noexcept;
+  // Waits for a request that is done, of those to be collected, which one thread does, and which it has to forget before it is told
+  // of another; 0: the pool is closed.
   uint64_t Collect();
 
+  // A request from its beginning to its end; a refusal is an answer, none: there is no model of this number any more.
+  std::optional<Answer> Run(uint32_t model, const RequestOptions& options, std::vector<tvm::ffi::Any> tensors);
+
+  // Why the model cannot run any more; empty: it can.
+  std::string Broken(const std::string& name);
+  tvm::ffi::json::Array Names();
+  // {"number", "inputs", "outputs"} of a model; null: there is none of this name.
+  tvm::ffi::json::Value Describe(const std::string& name);
   tvm::ffi::json::Object Plan();
   // `at_once`: all of one moment, for which requests wait while memory is looked through.
   tvm::ffi::json::Object Stats(bool at_once = true);
   // Everything that waits fails; what runs ends.
-  void Close();
+  void Close() noexcept;
 
  private:
-  struct Model {
-    std::string name;
-    ModelOptions options;
-    Network* network;
-    RateEstimate rate;  // of requests, also of those that are refused
-    bool leaving = false;  // about to be removed: takes no requests
-    uint64_t requests = 0, completed = 0, failed = 0, refused = 0, missed = 0, dropped = 0, cancelled = 0, restarts = 0, waiting = 0, running = 0;
-    double wait_s = 0, run_s = 0;  // of the last one
-    double total_run_s = 0, total_stall_s = 0;
-  };
-  struct Request {
-    Queued queued;
-    std::optional<double> deadline;  // also of those that may be late
-    bool late = false, collected = false;
-    std::vector<tvm::ffi::Any> tensors;
-    bool running = false, done = false, waited = false;
-    bool here = false;  // runs in the call that submitted it
-    std::optional<tvm::ffi::Error> error{};
-    std::optional<Refusal> refusal{};
-    Completion completion{};
-  };
   struct Lane {
     LaneMemory memory;
     RequestQueue queue;
@@ -150,45 +121,45 @@ class Pool {
   using Lock = std::unique_lock<std::mutex>;
 
   void RequireOpen() const;
-  Model& ModelOf(const std::string& name);
-  double RateOf(const Model& model, double now) const;
-  // Of an inference; with loading what is kept, where that is not there.
-  static double LoadingOf(const Network& network) noexcept;
-
-  // Shares for the models there are; `without` deadlines, or such that they are met.
-  std::vector<ShareModel> ShareModels(double now, bool meet_deadlines, std::vector<std::vector<uint32_t>>& kept) const;
-  double DeadlineOf(const Network& network) const;  // the shortest of its models'; infinite: none
-  // A target for each network. Throws BudgetError.
-  std::vector<uint32_t> SharesOf(uint64_t budget) const;
-  // With one model more, of an existing network or of `fresh`, which is the last then. Nothing is changed. Throws BudgetError.
-  std::vector<uint32_t> SharesWith(const Model& model, std::shared_ptr<Network> fresh);
-  void Use(const std::vector<uint32_t>& targets);
-  std::optional<std::vector<uint32_t>> FindShares(uint64_t budget, double now, uint64_t& least) const;
-  void ShareAnew();  // where rates have changed so much that it pays
-  uint64_t Claimed() const noexcept;
-  uint64_t LaneTarget(uint32_t lane) const noexcept;
-  // Idle networks use their targets, idle lanes shrink.
-  void Settle();
-  void SettleLane(uint32_t lane);
-  void ParkNow(Network& network);
-  void Break(Network& network, const tvm::ffi::Error& error);
-  void Leave(Lane& lane);  // whoever reads ahead in it
-
+  void RequireThisProcess() const;
   LanePlace PlaceOf(uint32_t lane) const;
   uint32_t ChooseLane() const;
-  void Main(uint32_t lane);
-  bool Dispatchable(uint32_t lane);
-  void DropLate(Lane& lane);
-  double NextDeadline() const noexcept;
-  bool RunsHere(uint32_t lane);
-  void RunFirst(uint32_t lane, Lock& lock);
-  std::optional<tvm::ffi::Error> RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took,
-                                        Network::Reading& reading);
+
+  // ---- memory (pool_memory.cc)
+  uint64_t Claimed() const noexcept;
+  uint64_t LaneTarget(uint32_t lane) const noexcept;
+  void Use(const Roster::Targets& targets) noexcept;
+  void ShareAnew(bool at_once) noexcept;  // where that pays; at once: whether it does or not
+  // Idle networks use their targets, idle lanes shrink.
+  void Settle() noexcept;
+  void SettleLane(uint32_t lane) noexcept;
+  // It gives back what it keeps and uses its target; the error: it could not, and uses the rung that it used, or is broken.
+  std::optional<tvm::ffi::Error> ParkNow(Network& network) noexcept;
+  void Break(Network& network, const tvm::ffi::Error& error) noexcept;
+  void Leave(Lane& lane) noexcept;  // whoever reads ahead in it
+
+  // ---- requests (pool_requests.cc)
+  Lane& LaneOf(const Request& request) noexcept { return *lanes_[request.model->network->lane]; }
+  // What is in its queue, as long as nobody takes it out.
+  const Request& FirstOf(const Lane& lane) const noexcept { return *requests_.At(lane.queue.first().id); }
   RequestQueue::SecondsOf SecondsInOrder() const;
+  bool RunsHere(uint32_t lane) noexcept;
+  void End(Request& request, Request::End end) noexcept;
+  void EndWaiting(Request& request, Request::End end) noexcept;  // that is in no queue any more
+  void FailWaiting(const Model* model, Request::End end) noexcept;  // nullptr: of all
+  void DropLate(Lane& lane) noexcept;
+  double NextDeadline() const noexcept;
+
+  // ---- turns (pool_turns.cc)
+  void Main(uint32_t lane) noexcept;
+  bool Dispatchable(uint32_t lane) noexcept;
+  // Gives the request, which may be the last to hold its tensors: they are not let go of under the lock.
+  std::shared_ptr<Request> RunFirst(uint32_t lane, Lock& lock) noexcept;
+  std::optional<tvm::ffi::Error> RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took,
+                                        Network::Reading& reading) noexcept;
+  void NoteRun(Request& request, Network& network, bool cold, const Network::Reading& reading) noexcept;
+
   static tvm::ffi::json::Object SaidOf(const Model& model, double now);
-  void RequireThisProcess() const;
-  void Complete(Request& request);
-  void FailWaiting(uint32_t lane, const std::string& kind, const std::string& message, std::optional<uint32_t> model);
 
   ProcessMark process_;
   const PoolOptions options_;
@@ -198,12 +169,10 @@ class Pool {
   bool closed_ = false;
   bool ended_ = false;  // and nothing runs any more
   uint64_t budget_;
-  std::vector<std::shared_ptr<Network>> networks_;  // whoever looks at their memory keeps them meanwhile
-  std::map<uint32_t, Model> models_;  // by number
-  uint32_t next_model_ = 0;
-  std::map<uint64_t, Request> requests_;
-  uint64_t next_request_ = 1;
-  std::deque<uint64_t> collected_;
+  Roster roster_;
+  uint32_t next_model_ = 1;
+  Requests requests_;
+  std::atomic<uint64_t> next_request_ = 1;
   uint64_t reshared_ = 0;
   double shared_at_ = 0;            // when rates were last looked at
   CpuSet cores_;  // of all lanes

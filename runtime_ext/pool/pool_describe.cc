@@ -7,6 +7,7 @@
 namespace flexcomp {
 namespace {
 
+namespace ffi = tvm::ffi;
 namespace json = tvm::ffi::json;
 
 int64_t Int(uint64_t value) { return static_cast<int64_t>(value); }
@@ -24,6 +25,37 @@ uint64_t AddSession(const Network& network, json::Object& said) try {
 
 }  // namespace
 
+std::string Pool::Broken(const std::string& name) {
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  RequireOpen();
+  const auto& broken = roster_.Find(roster_.NumberOf(name))->network->broken;
+  return broken ? broken->message() : "";
+}
+
+// Also of a closed pool.
+json::Array Pool::Names() {
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  json::Array names;
+  for (const auto& [number, model] : roster_.models())
+    if (!model->leaving) names.push_back(ffi::String(model->name));
+  return names;
+}
+
+json::Value Pool::Describe(const std::string& name) {
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  const auto number = roster_.FindNumber(name);
+  if (!number) return nullptr;
+  const Network& network = *roster_.Find(*number)->network;
+  json::Object said;
+  said.Set("number", Int(*number));
+  said.Set("inputs", network.inputs());
+  said.Set("outputs", network.outputs());
+  return said;
+}
+
 json::Object Pool::Plan() {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
@@ -35,15 +67,16 @@ json::Object Pool::Plan() {
     needed += LaneTarget(lane);
     lanes.push_back(Int(LaneTarget(lane)));
   }
-  for (const auto& network : networks_) needed += network->broken.empty() ? network->ladder()[network->target].kept : 0;
-  for (const auto& [number, model] : models_) {
+  for (const auto& network : roster_.networks()) needed += !network->broken ? network->ladder()[network->target].kept : 0;
+  for (const auto& [number, entry] : roster_.models()) {
+    const Model& model = *entry;
     const Network& network = *model.network;
     const ShareRung& rung = network.ladder()[network.target];
     json::Object one;
     one.Set("name", model.name);
     one.Set("lane", int64_t{network.lane});
     one.Set("urgency", model.options.urgency);
-    one.Set("rate", RateOf(model, now));
+    one.Set("rate", model.RateAt(now));
     one.Set("deadline_ms", OrNull(model.options.deadline_s ? std::optional(*model.options.deadline_s * 1e3) : std::nullopt));
     one.Set("rung", Int(network.target));
     one.Set("rungs", Int(network.ladder().size()));
@@ -55,14 +88,14 @@ json::Object Pool::Plan() {
   }
   uint64_t least = 0, most = 0;
   std::vector<uint64_t> widest(lanes_.size(), 0);
-  for (const auto& network : networks_) {
-    if (!network->broken.empty()) continue;
+  for (const auto& network : roster_.networks()) {
+    if (!!network->broken) continue;
     most += std::ranges::max_element(network->ladder(), {}, &ShareRung::kept)->kept;
     const uint64_t working = std::ranges::max_element(network->ladder(), {}, &ShareRung::working)->working;
     widest[network->lane] = std::max(widest[network->lane], working);
   }
   for (const uint64_t working : widest) most += working;
-  if (!networks_.empty()) FindShares(0, now, least);
+  if (!roster_.networks().empty()) roster_.FindShares(0, options_.by_swapnet, now, least);
   json::Object plan;
   plan.Set("budget_bytes", Int(budget_));
   plan.Set("bytes", Int(needed));
@@ -96,10 +129,8 @@ json::Object Pool::Stats(bool at_once) {
     lanes.emplace_back(&lane->memory, one);
     lane_nbytes.push_back(lane->memory.nbytes());
   }
-  for (const auto& [number, model] : models_) {
-    const auto network = *std::ranges::find(networks_, model.network, &std::shared_ptr<Network>::get);
-    models.push_back({model.name, network, !network->broken.empty(), SaidOf(model, now)});
-  }
+  for (const auto& [number, model] : roster_.models())
+    models.push_back({model->name, model->network, model->network->broken.has_value(), SaidOf(*model, now)});
   stats.Set("budget_bytes", Int(budget_));
   stats.Set("claimed_bytes", Int(Claimed()));
   stats.Set("reshared", Int(reshared_));
@@ -145,7 +176,7 @@ json::Object Pool::SaidOf(const Model& model, double now) {
   said.Set("rung", Int(network.rung));
   said.Set("working_bytes", Int(network.ladder()[network.rung].working));
   said.Set("kept_bytes", Int(network.claimed));
-  said.Set("broken", network.broken.empty() ? json::Value(nullptr) : json::Value(network.broken));
+  said.Set("broken", network.broken ? json::Value(network.broken->message()) : json::Value(nullptr));
   return said;
 }
 

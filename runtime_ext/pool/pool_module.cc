@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/translated.h"
 #include "pool/pool.h"
 #include "pool/shares_json.h"
@@ -100,15 +101,7 @@ RequestOptions RequestOptionsOf(const ffi::String& text) {
   return made;
 }
 
-ffi::String Text(const json::Object& object) { return json::Stringify(object); }
-
-void SetRefusal(json::Object& object, const Refusal& refusal) {
-  json::Object refused;
-  refused.Set("reason", refusal.reason);
-  refused.Set("message", refusal.message);
-  refused.Set("retry_after_s", refusal.retry_after_s);
-  object.Set("refused", refused);
-}
+ffi::String Text(const json::Object& object) { return JsonText(object); }
 
 class PoolModule final : public TranslatedModule {
  public:
@@ -126,7 +119,7 @@ class PoolModule final : public TranslatedModule {
         ffi::String error;
         const auto given = json::Parse(session, &error).try_cast<json::Object>();
         if (!error.empty() || !given) Raise("InputError", "session options must be a JSON object");
-        pool_.Add(model, ModelOptionsOf(options), program, library, weights, *given);
+        return static_cast<int64_t>(pool_.Add(model, ModelOptionsOf(options), program, library, weights, *given));
       });
     if (name == "remove") return ffi::Function::FromTyped([self, this](const ffi::String& model) { pool_.Remove(model); });
     if (name == "set_budget")
@@ -134,11 +127,17 @@ class PoolModule final : public TranslatedModule {
         if (budget < 0) RaiseError("BudgetError", "a budget of ", budget, " bytes was asked for");
         pool_.SetBudget(static_cast<uint64_t>(budget));
       });
+    if (name == "ticket") return ffi::Function::FromTyped([self, this] { return static_cast<int64_t>(pool_.Ticket()); });
     if (name == "submit")
       return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any* result) { *result = Submit(args); });
-    if (name == "wait") return ffi::Function::FromTyped([self, this](int64_t id) { return Wait(id); });
-    if (name == "cancel") return ffi::Function::FromTyped([self, this](int64_t id) { return pool_.Cancel(static_cast<uint64_t>(id)); });
+    if (name == "run") return ffi::Function::FromPacked([self, this](ffi::PackedArgs args, ffi::Any* result) { *result = Run(args); });
+    if (name == "wait") return ffi::Function::FromTyped([self, this](int64_t ticket) { return Said(pool_.Wait(Number(ticket))); });
+    if (name == "cancel") return ffi::Function::FromTyped([self, this](int64_t ticket) { return pool_.Cancel(Number(ticket)); });
+    if (name == "forget") return ffi::Function::FromTyped([self, this](int64_t ticket) { pool_.Forget(Number(ticket)); });
     if (name == "collect") return ffi::Function::FromTyped([self, this] { return static_cast<int64_t>(pool_.Collect()); });
+    if (name == "names") return ffi::Function::FromTyped([self, this] { return JsonText(pool_.Names()); });
+    if (name == "describe")
+      return ffi::Function::FromTyped([self, this](const ffi::String& model) { return JsonText(pool_.Describe(model)); });
     if (name == "plan") return ffi::Function::FromTyped([self, this] { return Text(pool_.Plan()); });
     if (name == "stats") return ffi::Function::FromTyped([self, this] { return Text(pool_.Stats()); });
     if (name == "stats_in_passing") return ffi::Function::FromTyped([self, this] { return Text(pool_.Stats(false)); });
@@ -147,41 +146,71 @@ class PoolModule final : public TranslatedModule {
     return std::nullopt;
   }
 
-  // submit(name, options, tensors...): {"id", "done"} or {"refused": {"reason", "message", "retry_after_s"}}.
-  ffi::String Submit(ffi::PackedArgs args) {
-    if (args.size() < 2) Raise("InputError", "submit takes a model's name, options and tensors");
-    const auto model = args[0].try_cast<ffi::String>(), options = args[1].try_cast<ffi::String>();
-    if (!model || !options) Raise("InputError", "submit takes a model's name and options as text");
-    std::vector<ffi::Any> tensors;
-    for (int i = 2; i < args.size(); ++i) {
-      const auto tensor = args[i].try_cast<ffi::Tensor>();
-      if (!tensor) RaiseError("InputError", "argument ", i, " is not a tensor");
-      tensors.emplace_back(*tensor);
-    }
-    const Pool::Submitted submitted = pool_.Submit(*model, RequestOptionsOf(*options), std::move(tensors));
-    json::Object answer;
-    if (submitted.id != 0) {
-      answer.Set("id", static_cast<int64_t>(submitted.id));
-      answer.Set("done", submitted.done);
-    } else {
-      SetRefusal(answer, submitted.refusal);
-    }
-    return Text(answer);
+  static uint64_t Number(int64_t given) noexcept { return static_cast<uint64_t>(given); }
+
+  // Answers are numbers wherever they can be: making one cannot fail, after which nobody would know what has happened.
+  static constexpr int64_t kGone = 0, kWaits = 1, kDone = 2;
+
+  // The milliseconds that it waited, or JSON of a refusal; None: it was cancelled.
+  static ffi::Any Said(const Answer& answer) {
+    if (answer.cancelled) return nullptr;
+    if (answer.refusal) return Said(*answer.refusal);
+    return answer.completion.wait_s * 1e3;
   }
 
-  // {"wait_ms", "latency_ms", "rung"} or {"refused": ...}.
-  ffi::String Wait(int64_t id) {
-    std::optional<Refusal> refusal;
-    const Completion done = pool_.Wait(static_cast<uint64_t>(id), refusal);
-    json::Object answer;
-    if (refusal) {
-      SetRefusal(answer, *refusal);
-    } else {
-      answer.Set("wait_ms", done.wait_s * 1e3);
-      answer.Set("latency_ms", done.run_s * 1e3);
-      answer.Set("rung", static_cast<int64_t>(done.rung));
+  static ffi::Any Said(const Refusal& refusal) {
+    json::Object refused;
+    refused.Set("reason", refusal.reason);
+    refused.Set("message", refusal.message);
+    refused.Set("retry_after_s", refusal.retry_after_s);
+    return Text(refused);
+  }
+
+  // Of (number of a model, options, tensors...), from argument `first` on.
+  struct Asked {
+    Asked(ffi::PackedArgs args, int first) {
+      if (args.size() < first + 2) Raise("InputError", "a request takes a model's number, options and tensors");
+      const auto number = args[first].try_cast<int64_t>();
+      const auto text = args[first + 1].try_cast<ffi::String>();
+      if (!number || *number < 0 || *number > UINT32_MAX || !text) Raise("InputError", "a request takes a model's number, and options as text");
+      model = static_cast<uint32_t>(*number);
+      options = RequestOptionsOf(*text);
+      for (int i = first + 2; i < args.size(); ++i) {
+        const auto tensor = args[i].try_cast<ffi::Tensor>();
+        if (!tensor) RaiseError("InputError", "argument ", i, " is not a tensor");
+        tensors.emplace_back(*tensor);
+      }
     }
-    return Text(answer);
+
+    uint32_t model = 0;
+    RequestOptions options;
+    std::vector<ffi::Any> tensors;
+  };
+
+  // submit(ticket, model, options, tensors...): kWaits, kDone, kGone, or JSON of a refusal.
+  ffi::Any Submit(ffi::PackedArgs args) {
+    Asked asked(args, 1);
+    const auto ticket = args[0].try_cast<int64_t>();
+    if (!ticket || *ticket <= 0) Raise("InputError", "submit takes a ticket");
+    const Pool::Submitted submitted = pool_.Submit(Number(*ticket), asked.model, asked.options, std::move(asked.tensors));
+    switch (submitted.admission) {
+      case Pool::Admission::kGone:
+        return kGone;
+      case Pool::Admission::kRefused:
+        return Said(submitted.refusal);
+      case Pool::Admission::kWaits:
+        return kWaits;
+      case Pool::Admission::kDone:
+        return kDone;
+    }
+    return kGone;
+  }
+
+  // run(model, options, tensors...): as wait does, or as submit does where there is no such model.
+  ffi::Any Run(ffi::PackedArgs args) {
+    Asked asked(args, 0);
+    const auto answer = pool_.Run(asked.model, asked.options, std::move(asked.tensors));
+    return answer ? Said(*answer) : ffi::Any(kGone);
   }
 
   Pool::Owner owner_;

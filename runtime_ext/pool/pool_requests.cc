@@ -1,4 +1,4 @@
-// Requests of a pool: how they come in, take their turns, and end.
+// Requests of a pool: how they come in, and end.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -30,39 +30,54 @@ std::string Milliseconds(double seconds) {
 
 }  // namespace
 
-Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& options, std::vector<tvm::ffi::Any> tensors) {
+RequestQueue::SecondsOf Pool::SecondsInOrder() const {
+  return [this, loaded = std::vector<const Network*>()](uint32_t number) mutable {
+    const Network& network = *roster_.models().at(number)->network;
+    const bool first = std::ranges::find(loaded, &network) == loaded.end();
+    if (first) loaded.push_back(&network);
+    return (first ? network.LoadingSeconds() : 0) + network.latency.Safe(network.ladder()[network.target].seconds);
+  };
+}
+
+Pool::Submitted Pool::Submit(uint64_t ticket, uint32_t number, const RequestOptions& options, std::vector<tvm::ffi::Any> tensors) {
   if (options.deadline_s && !(std::isfinite(*options.deadline_s) && *options.deadline_s > 0))
     RaiseError("InputError", "a deadline of ", *options.deadline_s * 1e3, " ms was given: it must be above 0");
   RequireThisProcess();
   Lock lock(mutex_);
   RequireOpen();
   const double now = Now();
-  Model& model = ModelOf(name);
-  Network& network = *model.network;
+  const std::shared_ptr<Model> model = roster_.Find(number);
+  if (!model) return {Admission::kGone};
+  const std::string& name = model->name;
+  const Network& network = *model->network;
   if (tensors.size() != network.ports())
     RaiseError("InputError", name, " takes ", network.ports(), " tensors, for its inputs and outputs, not ", tensors.size());
   Lane& lane = *lanes_[network.lane];
-  ++model.requests;
-  model.rate.Note(now);
   const double free = std::max(now, lane.free);
-  const auto refuse = [&](const char* reason, const std::string& message, double retry) {
-    ++model.refused;
-    return Submitted{.refusal = {reason, message, std::max(retry, 0.0)}};
+  const auto count = [&]() noexcept {
+    ++model->requests;
+    model->rate.Note(now);
   };
-  if (model.waiting >= options_.most_waiting)
-    return refuse("queue", std::to_string(model.waiting) + " requests of " + name + " wait already, as many as may",
+  const auto refuse = [&](const char* reason, const std::string& message, double retry) {
+    Submitted refused{Admission::kRefused, {reason, message, std::max(retry, 0.0)}};
+    count();
+    ++model->refused;
+    return refused;
+  };
+  if (model->waiting >= options_.most_waiting)
+    return refuse("queue", std::to_string(model->waiting) + " requests of " + name + " wait already, as many as may",
                   free - now + lane.queue.Seconds(SecondsInOrder()) / 2);
 
   Request request;
-  request.deadline = options.deadline_s ? options.deadline_s : model.options.deadline_s;
+  request.model = model;
+  request.deadline = options.deadline_s ? options.deadline_s : model->options.deadline_s;
   if (request.deadline) *request.deadline += now;
   request.late = options.late;
   request.collected = options.collected;
   request.tensors = std::move(tensors);
-  const double likely = LoadingOf(network) + network.latency.Likely(network.ladder()[network.target].seconds);
-  const auto number = std::ranges::find(models_, &model, [](auto& entry) { return &entry.second; })->first;
-  request.queued = {next_request_, number, now, request.deadline.value_or(RequestQueue::Due(now, likely, model.options.urgency)),
-                    options.late ? std::nullopt : request.deadline, model.options.urgency};
+  const double likely = network.LoadingSeconds() + network.latency.Likely(network.ladder()[network.target].seconds);
+  const double due = request.deadline.value_or(RequestQueue::Due(now, likely, model->options.urgency));
+  request.queued = {ticket, number, now, due, options.late ? std::nullopt : request.deadline, model->options.urgency};
   RequestQueue::Outlook outlook = lane.queue.Look(request.queued, free, SecondsInOrder());
   // One that may be late makes room instead.
   while (!request.queued.deadline && outlook.spoiled != nullptr) {
@@ -80,90 +95,92 @@ Pool::Submitted Pool::Submit(const std::string& name, const RequestOptions& opti
                                        : "a request of " + name + " " + ends + ", behind its deadline of " + Milliseconds(*request.deadline - now),
                   outlook.spoiled != nullptr ? likely : outlook.ends - *request.deadline);
   }
-  const uint64_t id = next_request_++;
-  if (request.queued.deadline && *request.queued.deadline < NextDeadline()) collect_.notify_one();
-  lane.queue.Push(request.queued);
-  Request& submitted = requests_.emplace(id, std::move(request)).first->second;
-  ++model.waiting;
+  lane.queue.MakeRoom();
+  const std::shared_ptr<Request> submitted = requests_.Insert(ticket, std::move(request));
+  count();
+  ++model->waiting;
+  if (submitted->queued.deadline && *submitted->queued.deadline < NextDeadline()) collect_.notify_one();
+  lane.queue.Push(submitted->queued);
   if (options.here && RunsHere(network.lane)) {
-    submitted.here = true;
-    RunFirst(network.lane, lock);
-    return {.id = id, .done = submitted.done};
+    submitted->here = true;
+    const std::shared_ptr<Request> run = RunFirst(network.lane, lock);
+    const Admission admission = run->done() ? Admission::kDone : Admission::kWaits;
+    lock.unlock();
+    return {admission};
   }
   wake_.notify_all();
-  return {.id = id};
+  return {Admission::kWaits};
 }
 
 // One lane has all cores, so that any thread may run what is in it. A plan may be of a faster storage than this: what has not been
 // seen to be quick could hold up whoever submits it.
-bool Pool::RunsHere(uint32_t number) {
+bool Pool::RunsHere(uint32_t number) noexcept {
   Lane& lane = *lanes_[number];
   if (lanes_.size() > 1 || lane.queue.size() != 1 || !Dispatchable(number)) return false;
-  const Network& network = *models_.at(lane.queue.first().model).network;
-  return !network.cold && network.broken.empty() && network.latency.noted() &&
+  const Network& network = *FirstOf(lane).model->network;
+  return !network.cold && !network.broken && network.latency.noted() &&
          network.latency.Likely(network.ladder()[network.rung].seconds) <= kQuick;
 }
 
-Completion Pool::Wait(uint64_t id, std::optional<Refusal>& refusal) {
-  RequireThisProcess();
-  Request request;
-  {
-    Lock lock(mutex_);
-    const auto found = requests_.find(id);
-    if (found == requests_.end() || found->second.waited) RaiseError("InputError", "there is no request ", id, ", or somebody waits for it");
-    found->second.waited = true;
-    while (!found->second.done) {
-      const Request& waiting = found->second;
-      if (waiting.running || !waiting.queued.deadline) {
-        done_.wait(lock);
-        continue;
-      }
-      done_.wait_until(lock, Behind(*waiting.queued.deadline));
-      // It is dropped when that has passed, also behind an inference that takes long.
-      if (!waiting.done && !waiting.running) DropLate(*lanes_[models_.at(waiting.queued.model).network->lane]);
-    }
-    request = std::move(found->second);
-    requests_.erase(found);
-  }
-  // Its tensors go here, where nobody waits for it.
-  request.tensors.clear();
-  refusal = std::move(request.refusal);
-  if (request.error) throw *request.error;
-  return request.completion;
+std::optional<Answer> Pool::Run(uint32_t model, const RequestOptions& options, std::vector<tvm::ffi::Any> tensors) {
+  const uint64_t ticket = Ticket();
+  Submitted submitted = Submit(ticket, model, options, std::move(tensors));
+  if (submitted.admission == Admission::kGone) return std::nullopt;
+  if (submitted.admission == Admission::kRefused) return Answer{.refusal = std::move(submitted.refusal)};
+  struct Forgetting {
+    Pool& pool;
+    uint64_t ticket;
+    ~Forgetting() { pool.Forget(ticket); }
+  } forgetting{*this, ticket};
+  return Wait(ticket);
 }
 
-bool Pool::Cancel(uint64_t id) {
+Answer Pool::Wait(uint64_t ticket) {
   RequireThisProcess();
-  Request cancelled;
-  const std::lock_guard lock(mutex_);
-  const auto found = requests_.find(id);
-  if (found == requests_.end() || found->second.running || found->second.done) return false;
-  const auto model = models_.find(found->second.queued.model);
-  lanes_[model->second.network->lane]->queue.Remove(id);
-  --model->second.waiting;
-  ++model->second.cancelled;
-  wake_.notify_all();
-  if (found->second.waited) {
-    found->second.error.emplace("ExecutionError", "the request was cancelled", "");
-    Complete(found->second);
-    return true;
+  Lock lock(mutex_);
+  const std::shared_ptr<Request> request = requests_.Find(ticket);
+  if (!request) RaiseError("InputError", "there is no request ", ticket);
+  while (!request->done()) {
+    if (request->running || !request->queued.deadline) {
+      done_.wait(lock);
+      continue;
+    }
+    done_.wait_until(lock, Behind(*request->queued.deadline));
+    // It is dropped when that has passed, also behind an inference that takes long.
+    if (!request->done() && !request->running) DropLate(LaneOf(*request));
   }
-  cancelled = std::move(found->second);
-  requests_.erase(found);
+  lock.unlock();  // nothing of it changes any more; and its tensors may go here
+  return AnswerOf(*request);
+}
+
+bool Pool::Cancel(uint64_t ticket) {
+  RequireThisProcess();
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<Request> request = requests_.Find(ticket);
+  if (!request || request->running || request->done()) return false;
+  LaneOf(*request).queue.Remove(ticket);
+  ++request->model->cancelled;
+  EndWaiting(*request, Request::End::kCancelled);
+  wake_.notify_all();
   return true;
 }
 
-std::string Pool::Broken(const std::string& name) {
-  RequireThisProcess();
+void Pool::Forget(uint64_t ticket) noexcept {
+  if (!process_.IsThisProcess()) return;
+  std::shared_ptr<Request> forgotten;  // goes when the lock is open: its tensors may be others' to free
   const std::lock_guard lock(mutex_);
-  RequireOpen();
-  return ModelOf(name).network->broken;
+  forgotten = requests_.Forget(ticket);
+  if (!forgotten || forgotten->running || forgotten->done()) return;
+  LaneOf(*forgotten).queue.Remove(ticket);
+  ++forgotten->model->cancelled;
+  EndWaiting(*forgotten, Request::End::kCancelled);
+  wake_.notify_all();
 }
 
 uint64_t Pool::Collect() {
   RequireThisProcess();
   Lock lock(mutex_);
-  while (!ended_ && collected_.empty()) {
+  while (!ended_ && requests_.first_done() == 0) {
     const double next = NextDeadline();
     if (next == INFINITY) {
       collect_.wait(lock);
@@ -172,166 +189,45 @@ uint64_t Pool::Collect() {
       for (const auto& lane : lanes_) DropLate(*lane);
     }
   }
-  if (collected_.empty()) return 0;
-  const uint64_t id = collected_.front();
-  collected_.pop_front();
-  return id;
+  return requests_.first_done();
 }
 
-void Pool::Complete(Request& request) {
-  request.running = false;
-  request.done = true;
-  if (request.collected && !request.here) {
-    collected_.push_back(request.queued.id);
-    collect_.notify_one();
-  }
+void Pool::End(Request& request, Request::End end) noexcept {
+  if (requests_.End(request, end)) collect_.notify_one();
   done_.notify_all();
 }
 
-void Pool::FailWaiting(uint32_t lane, const std::string& kind, const std::string& message, std::optional<uint32_t> model) {
-  const std::vector<Queued> waiting = lanes_[lane]->queue.requests();
-  for (const Queued& queued : waiting) {
-    if (model && queued.model != *model) continue;
-    lanes_[lane]->queue.Remove(queued.id);
-    --models_.at(queued.model).waiting;
-    ++models_.at(queued.model).failed;
-    Request& request = requests_.at(queued.id);
-    request.error.emplace(kind, message, "");
-    Complete(request);
-  }
+void Pool::EndWaiting(Request& request, Request::End end) noexcept {
+  --request.model->waiting;
+  End(request, end);
 }
 
-// ------------------------------------------------------------------------------------------------- turns
-
-void Pool::Main(uint32_t number) {
-  Lock lock(mutex_);
-  for (;;) {
-    wake_.wait(lock, [&] { return closed_ || Dispatchable(number); });
-    if (closed_) return;
-    RunFirst(number, lock);
-  }
+void Pool::FailWaiting(const Model* model, Request::End end) noexcept {
+  for (const auto& lane : lanes_)
+    lane->queue.TakeOut([&](const Queued& queued) noexcept {
+      Request& request = *requests_.At(queued.id);
+      if (model != nullptr && request.model.get() != model) return false;
+      ++request.model->failed;
+      EndWaiting(request, end);
+      return true;
+    });
 }
 
-void Pool::DropLate(Lane& lane) {
-  for (const Queued& late : lane.queue.DropLate(Now())) {
-    Model& model = models_.at(late.model);
-    --model.waiting;
-    ++model.missed;
-    ++model.dropped;
-    Request& request = requests_.at(late.id);
-    request.refusal = {"deadline", "the deadline of a request of " + model.name + " passed while it waited", 0};
-    Complete(request);
-  }
+void Pool::DropLate(Lane& lane) noexcept {
+  lane.queue.TakeOut([&, now = Now()](const Queued& queued) noexcept {
+    if (!queued.deadline || *queued.deadline >= now) return false;
+    Request& request = *requests_.At(queued.id);
+    ++request.model->missed;
+    ++request.model->dropped;
+    EndWaiting(request, Request::End::kLate);
+    return true;
+  });
 }
 
 double Pool::NextDeadline() const noexcept {
   double next = INFINITY;
   for (const auto& lane : lanes_) next = std::min(next, lane->queue.NextDeadline());
   return next;
-}
-
-bool Pool::Dispatchable(uint32_t number) {
-  Lane& lane = *lanes_[number];
-  DropLate(lane);
-  if (lane.queue.empty() || lane.running != nullptr) return false;
-  const Network& network = *models_.at(lane.queue.first().model).network;
-  if (!network.broken.empty()) return true;  // which its requests are told
-  const ShareRung& rung = network.ladder()[network.rung];
-  const uint64_t more = rung.working > lane.memory.nbytes() ? rung.working - lane.memory.nbytes() : 0;
-  return Claimed() - network.claimed + rung.kept + more <= budget_;
-}
-
-std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took,
-                                            Network::Reading& reading) {
-  const bool alone = std::ranges::none_of(networks_, [&](const auto& other) { return other->lane == network.lane && other.get() != &network; });
-  const bool reads = network.cold || network.rung + 1 < network.ladder().size();  // otherwise all stays
-  const bool again = lane.queue.empty() ? alone : models_.at(lane.queue.first().model).network == &network;
-  std::optional<tvm::ffi::Error> error;
-  try {
-    if (!network.broken.empty()) Raise("ExecutionError", network.broken);
-    if (lane.last != &network) Leave(lane);
-    lane.memory.Resize(std::max(lane.memory.nbytes(), network.ladder()[network.rung].working));
-    lock.unlock();
-    network.ReadAhead(again);
-    const double started = Now();
-    network.Run(request.tensors);
-    took = Now() - started;
-    if (reads) reading = network.LastReading();
-  } catch (const tvm::ffi::Error& raised) {
-    error = raised;
-  } catch (const std::exception& raised) {
-    error.emplace("ExecutionError", raised.what(), "");
-  }
-  if (!lock.owns_lock()) lock.lock();
-  return error;
-}
-
-void Pool::RunFirst(uint32_t number, Lock& lock) {
-  Lane& lane = *lanes_[number];
-  Request& request = requests_.at(lane.queue.first().id);
-  Model& model = models_.at(request.queued.model);
-  Network& network = *model.network;
-  const size_t rung = network.rung;
-  const bool cold = network.cold;
-  const double begin = Now();
-  lane.queue.Remove(request.queued.id);
-  lane.running = &network;
-  lane.free = begin + LoadingOf(network) + network.latency.Safe(network.ladder()[rung].seconds);
-  if (network.broken.empty()) network.claimed = network.ladder()[rung].kept;
-  request.running = true;
-  --model.waiting;
-  ++model.running;
-  double took = 0;
-  Network::Reading reading;
-  std::optional<tvm::ffi::Error> error = RunNow(lane, network, request, lock, took, reading);
-
-  const bool stopped = error && error->kind() == "Stopped";
-  --model.running;
-  lane.running = nullptr;
-  lane.last = &network;
-  lane.free = 0;
-  if (stopped) {
-    request.running = false;
-    ++model.restarts;
-    if (closed_) {
-      request.error.emplace("ExecutionError", "the pool was closed", "");
-      Complete(request);
-    } else {
-      request.here = false;  // its turn comes when there is memory for it
-      lane.queue.Push(request.queued);
-      ++model.waiting;
-    }
-  } else {
-    request.completion = {begin - request.queued.arrived, took, rung};
-    model.wait_s = request.completion.wait_s;
-    model.run_s = took;
-    network.noted_at = Now();
-    if (error) {
-      ++model.failed;
-      request.error = std::move(error);
-      network.cold = true;
-    } else {
-      ++model.completed;
-      model.total_run_s += took;
-      model.total_stall_s += reading.stall_s;
-      if (!cold)
-        network.latency.Note(network.ladder()[rung].seconds, took);
-      else if (reading.read_s > 1e-3 && reading.nbytes > 1e6)
-        network.storage_rate += (reading.nbytes / reading.read_s - network.storage_rate) / 2;
-      if (request.deadline && Now() > *request.deadline) ++model.missed;
-      network.cold = false;
-    }
-    Complete(request);
-  }
-  if (network.stopping) ParkNow(network);
-  SettleLane(number);
-  try {
-    ShareAnew();
-  } catch (const std::exception&) {
-    // The shares in use are right, too.
-  }
-  wake_.notify_all();
-  done_.notify_all();
 }
 
 }  // namespace flexcomp

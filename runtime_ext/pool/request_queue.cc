@@ -13,20 +13,16 @@ bool Before(const Queued& a, const Queued& b) noexcept {
 
 }  // namespace
 
-void RequestQueue::Push(const Queued& request) {
+void RequestQueue::MakeRoom() {
+  if (requests_.capacity() < requests_.size() + 2) requests_.reserve(2 * requests_.size() + 2);
+}
+
+void RequestQueue::Push(const Queued& request) noexcept {
   requests_.insert(std::ranges::upper_bound(requests_, request, Before), request);
 }
 
-bool RequestQueue::Remove(uint64_t id) {
+bool RequestQueue::Remove(uint64_t id) noexcept {
   return std::erase_if(requests_, [id](const Queued& request) { return request.id == id; }) > 0;
-}
-
-std::vector<Queued> RequestQueue::DropLate(double now) {
-  const auto late = [now](const Queued& request) { return request.deadline && *request.deadline < now; };
-  std::vector<Queued> dropped;
-  std::ranges::copy_if(requests_, std::back_inserter(dropped), late);
-  std::erase_if(requests_, late);
-  return dropped;
 }
 
 double RequestQueue::NextDeadline() const noexcept {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace flexcomp {
@@ -33,15 +34,21 @@ class RequestQueue {
     return now + std::min(kPatience * seconds / urgency, kMostPatience);
   }
 
-  void Push(const Queued& request);
-  bool Remove(uint64_t id);
+  // So that two more may be pushed: one that comes, and the one of the lane that runs, if it comes back.
+  void MakeRoom();
+  void Push(const Queued& request) noexcept;  // there is room
+  bool Remove(uint64_t id) noexcept;
   bool empty() const noexcept { return requests_.empty(); }
   size_t size() const noexcept { return requests_.size(); }
   const Queued& first() const noexcept { return requests_.front(); }
   const std::vector<Queued>& requests() const noexcept { return requests_; }  // in their order
 
-  // Takes out what can no longer begin before its deadline.
-  std::vector<Queued> DropLate(double now);
+  // Takes out those for which `taken`, which is noexcept, says so.
+  template <typename Taken>
+  void TakeOut(const Taken& taken) noexcept {
+    static_assert(std::is_nothrow_invocable_r_v<bool, const Taken&, const Queued&>);
+    std::erase_if(requests_, taken);
+  }
   // The first deadline of any; infinite: there is none.
   double NextDeadline() const noexcept;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "pool/shares.h"
 
 namespace flexcomp {
@@ -69,7 +70,7 @@ std::string SharesOf(const std::string& request) {
   answer.Set("cost", shares.cost);
   answer.Set("points", static_cast<int64_t>(shares.points));
   answer.Set("rungs", rungs);
-  return std::string(json::Stringify(answer));
+  return std::string(JsonText(answer));
 }
 
 }  // namespace flexcomp

@@ -65,7 +65,7 @@ class Client {
     options.rate = NumberOf(arguments.rate);
     if (const auto deadline = NumberOf(arguments.deadline_ms)) options.deadline_s = *deadline * 1e-3;
     const auto ports = [&](const char* key) { return ParsePorts(library.info[key].cast<json::Array>()); };
-    pool.Add(name_, options, library.program, library.path, library.weights, SessionOptions(arguments));
+    number_ = pool.Add(name_, options, library.program, library.path, library.weights, SessionOptions(arguments));
     const Inputs inputs(ports("inputs"), {}, arguments.seed);
     inputs_ = TensorsOf(ports("inputs"));
     outputs_ = TensorsOf(ports("outputs"));
@@ -112,18 +112,13 @@ class Client {
   void Ask(bool timed) {
     std::vector<ffi::Any> tensors = inputs_;
     tensors.insert(tensors.end(), outputs_.begin(), outputs_.end());
-    const Pool::Submitted submitted = pool_.Submit(name_, {}, std::move(tensors));
-    std::optional<Refusal> refusal;
-    Completion done;
-    if (submitted.id == 0)
-      refusal = submitted.refusal;
-    else
-      done = pool_.Wait(submitted.id, refusal);
+    const std::optional<Answer> answer = pool_.Run(number_, {}, std::move(tensors));
     if (!timed) return;
-    if (refusal) {
+    if (!answer || answer->refusal) {
       ++refused_;
       return;
     }
+    const Completion& done = answer->completion;
     wait_ms_.push_back(done.wait_s * 1e3);
     latency_ms_.push_back(done.run_s * 1e3);
     whole_.push_back((done.wait_s + done.run_s) * 1e3);
@@ -132,6 +127,7 @@ class Client {
   Pool& pool_;
   const Arguments& arguments_;
   std::string name_;
+  uint32_t number_ = 0;
   std::vector<ffi::Any> inputs_, outputs_;
   std::optional<Outputs> written_;
   json::Array wait_ms_, latency_ms_;

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/json_text.h"
 
 namespace flexcomp {
 namespace {
@@ -117,7 +118,7 @@ void SetCores(json::Object& object, const CoreChoice& choice) {
   object.Set("loader_cpus", Cpus(choice.loader));
 }
 
-std::string Text(const json::Value& value) { return std::string(json::Stringify(value)); }
+std::string Text(const json::Value& value) { return std::string(JsonText(value)); }
 
 // Readers of one option each; a wrong type is the user's fault.
 template <typename T>

@@ -15,6 +15,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/unique_fd.h"
 #include "describe.h"
 #include "threads/cpu_features.h"
@@ -93,7 +94,7 @@ std::string DescribeMachine(const Program& program) {
   json::Array missing;
   for (const std::string& feature : MissingCpuFeatures(program.features)) missing.push_back(tvm::ffi::String(feature));
   object.Set("missing_features", missing);
-  return std::string(json::Stringify(object));
+  return std::string(JsonText(object));
 }
 
 std::string RunRepeatedly(Session& session, const Repetition& repetition) {

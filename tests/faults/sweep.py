@@ -1,6 +1,7 @@
-"""Lets each system call and each allocation of a session fail once: right answers, or one clear error and then right answers.
+"""Lets each system call and allocation of a session and of a pool fail once: right answers, or one clear error and then those.
 
-`python tests/faults/sweep.py` tries all of them, on disk, in memory and through the page cache; `--sample N` tries N of each.
+`python tests/faults/sweep.py` tries all of them, on disk, in memory and through the page cache, and of
+pools; `--sample N` tries N of each.
 """
 
 from __future__ import annotations
@@ -21,15 +22,19 @@ from pathlib import Path
 
 import numpy as np
 
+from flexcomp import runtime_ext
+
 HERE = Path(__file__).resolve().parent
 _PART = 20  # calls that one process of the driver lets fail
 GOOD = ("right", "error")  # verdicts; "unfired" says that there were fewer calls this time
 MEMORY = Path("/dev/shm")
-STORAGE = {  # where the weights lie, and how they are read
-    "disk": (None, {"direct": True}),
-    "memory": (MEMORY, {"direct": True}),
-    "buffered": (None, {"direct": False}),
-    "verified": (None, {"direct": True, "verify": True}),
+KINDS = {  # what is played, where the weights lie, and how they are read
+    "disk": ("session", None, {"direct": True}),
+    "memory": ("session", MEMORY, {"direct": True}),
+    "buffered": ("session", None, {"direct": False}),
+    "verified": ("session", None, {"direct": True, "verify": True}),
+    "pool": ("pool-1", None, {"direct": True}),
+    "two lanes": ("pool-2", None, {"direct": True}),
 }
 
 
@@ -65,56 +70,63 @@ class Harness:
         x.astype("f4").tofile(self._x)
         network.reference(x).tofile(self._y)
 
-    def calls(self, storage: str) -> int:
+    def calls(self, kind: str) -> int:
         """How many calls there are that can fail."""
-        return int(self._play(storage, [0])[0])
+        return int(self._play(kind, [0])[0])
 
-    def faults(self, storage: str, numbers: Sequence[int]) -> list[Fault]:
+    def faults(self, kind: str, numbers: Sequence[int]) -> list[Fault]:
         """Let these calls fail, each in every way it can."""
-        fields = [line.split("\t") for line in self._play(storage, numbers)]
+        fields = [line.split("\t") for line in self._play(kind, numbers)]
         return [Fault(int(n), int(variant), *rest) for n, variant, *rest in fields]
 
-    def _play(self, storage: str, numbers: Sequence[int]) -> list[str]:
-        folder, options = STORAGE[storage]
-        options = {**options, "library_path": str(self._network.library), "threads": 2, "trace": True}
+    def _play(self, kind: str, numbers: Sequence[int]) -> list[str]:
+        scenario, folder, options = KINDS[kind]
         budgets = [rung.budget for rung in self._network.program.rungs]
-        options["budget_bytes"] = budgets[1]
+        if scenario == "session":
+            own = {"library_path": str(self._network.library), "threads": 2, "trace": True, "budget_bytes": budgets[1]}
+            options = {**options, **own}
         with tempfile.TemporaryDirectory(dir=folder) as weights_folder:
             weights = Path(weights_folder) / "weights"
             weights.write_bytes(self._network.weights.read_bytes())
-            files = [self._driver, self._network.library, weights, self._x, self._y]
+            files = [self._driver, scenario, self._network.library, weights, self._x, self._y]
             done = subprocess.run(
                 [*files, json.dumps(options), *map(str, budgets)], input="\n".join(map(str, numbers)),
-                capture_output=True, text=True, check=False, env={**os.environ, "LD_PRELOAD": str(self._interposer)},
+                capture_output=True, text=True, check=False,
+                env={**os.environ, "LD_PRELOAD": str(self._interposer), "FLEXCOMP_RUNTIME": str(runtime_ext.runtime_library())},
             )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"the driver ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout.splitlines()
 
 
-def sweep(harness: Harness, storage: str, sample: int | None = None, seed: int = 0, jobs: int = 2) -> Iterator[Fault]:
-    """All faults on one kind of storage, or a random sample of the calls."""
-    numbers = list(range(1, harness.calls(storage) + 1))
+def sweep(harness: Harness, kind: str, sample: int | None = None, seed: int = 0, jobs: int = 2) -> Iterator[Fault]:
+    """All faults of one kind, or a random sample of the calls."""
+    numbers = list(range(1, harness.calls(kind) + 1))
     if sample is not None:
         numbers = sorted(random.Random(seed).sample(numbers, min(sample, len(numbers))))
     parts = [numbers[at : at + _PART] for at in range(0, len(numbers), _PART)]
     with ThreadPoolExecutor(jobs) as pool:
-        for faults in pool.map(lambda part: harness.faults(storage, part), parts):
+        for faults in pool.map(lambda part: harness.faults(kind, part), parts):
             yield from faults
 
 
-def storages() -> list[str]:
-    """The kinds that this machine has."""
-    return [name for name, (folder, _) in STORAGE.items() if folder is None or os.access(folder, os.W_OK)]
+def kinds() -> list[str]:
+    """Those that this machine has storage and cores for."""
+    cores = len(os.sched_getaffinity(0))
+    return [
+        name
+        for name, (scenario, folder, _) in KINDS.items()
+        if (folder is None or os.access(folder, os.W_OK)) and (scenario != "pool-2" or cores > 1)
+    ]
 
 
 def main() -> int:
     """Sweep, print what came of it by call, and list what is not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sample", type=int, help="so many calls of each kind of storage (default: all)")
+    parser.add_argument("--sample", type=int, help="so many calls of each kind (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--storage", choices=STORAGE, action="append", help="default: all that this machine has")
+    parser.add_argument("--kind", choices=KINDS, action="append", help="default: all that this machine has")
     arguments = parser.parse_args()
     sys.path.insert(0, str(HERE.parent / "runtime"))
     import tiny
@@ -123,15 +135,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         network = tiny.export(Path(folder) / "tiny.so", "faults_")
         harness = Harness(network, np.random.default_rng(1).standard_normal(tiny.N).astype("f4"), Path(folder))
-        for storage in arguments.storage or storages():
+        for kind in arguments.kind or kinds():
             faults = []
-            for fault in sweep(harness, storage, arguments.sample, arguments.seed, arguments.jobs):
+            for fault in sweep(harness, kind, arguments.sample, arguments.seed, arguments.jobs):
                 faults.append(fault)
                 if fault.verdict not in (*GOOD, "unfired"):
-                    print(f"{storage}: NOT AS IT SHOULD BE: {fault}", flush=True)
+                    print(f"{kind}: NOT AS IT SHOULD BE: {fault}", flush=True)
                     bad += 1
             totals = Counter(fault.verdict for fault in faults)
-            print(f"{storage}: {len(faults)} faults: " + ", ".join(f"{count} {name}" for name, count in totals.items()))
+            print(f"{kind}: {len(faults)} faults: " + ", ".join(f"{count} {name}" for name, count in totals.items()))
             by_call = Counter((fault.call, fault.verdict) for fault in faults if fault.call)
             for call in sorted({call for call, _ in by_call}):
                 print(f"  {call}: " + ", ".join(f"{by_call[call, v]} {v}" for v in totals if by_call[call, v]))

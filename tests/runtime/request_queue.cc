@@ -55,6 +55,7 @@ int main() {
     };
     for (uint64_t id = 1, count = random() % 8; id <= count; ++id) {
       requests.push_back(draw(id));
+      queue.MakeRoom();
       queue.Push(requests.back());
     }
     const auto order = [](const Queued& request) { return std::pair(request.due, -request.urgency); };
@@ -80,7 +81,12 @@ int main() {
 
     const double now = uniform(0, 2);
     const size_t all = queue.size();
-    const auto dropped = queue.DropLate(now);
+    std::vector<Queued> dropped;
+    queue.TakeOut([&](const Queued& request) noexcept {
+      if (!request.deadline || *request.deadline >= now) return false;
+      dropped.push_back(request);
+      return true;
+    });
     Require(dropped.size() + queue.size() == all, "a request is lost");
     for (const Queued& request : dropped) Require(request.deadline && *request.deadline < now, "a request is dropped that is not late");
     for (const Queued& request : queue.requests()) Require(!request.deadline || *request.deadline >= now, "a late request stays");

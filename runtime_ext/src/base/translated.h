@@ -6,6 +6,7 @@
 #include <tvm/ffi/reflection/registry.h>
 
 #include <new>
+#include <optional>
 #include <system_error>
 
 #include "base/error.h"
@@ -40,6 +41,23 @@ auto Translated(const Function& function) {
   } catch (const std::system_error& error) {
     RaiseError("ExecutionError", "the system refuses a thread: ", error.code().message());
   }
+}
+
+// The error of ours that `function` ends with, or that there is no memory to say which.
+template <typename Function>
+std::optional<tvm::ffi::Error> Caught(const Function& function) noexcept {
+  try {
+    try {
+      Translated(function);
+    } catch (const tvm::ffi::Error& error) {
+      return error;
+    } catch (const std::exception& error) {
+      return tvm::ffi::Error("ExecutionError", error.what(), "");
+    }
+  } catch (...) {
+    return KeptOutOfMemory();
+  }
+  return std::nullopt;
 }
 
 // A module that throws nothing but errors of ours, whichever way it is called.

@@ -1,11 +1,10 @@
-// Which rung each model of a pool should be on, and when that changes.
+#include "pool/model.h"
+
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "base/error.h"
 #include "pool/clock.h"
-#include "pool/pool.h"
 
 namespace flexcomp {
 namespace {
@@ -40,21 +39,50 @@ Shares ShareSoon(std::vector<ShareModel>& models, std::vector<std::vector<uint32
 
 }  // namespace
 
-double Pool::DeadlineOf(const Network& network) const {
+std::shared_ptr<Model> Roster::Find(uint32_t number) const noexcept {
+  const auto found = models_.find(number);
+  return found == models_.end() || found->second->leaving ? nullptr : found->second;
+}
+
+std::optional<uint32_t> Roster::FindNumber(const std::string& name) const noexcept {
+  for (const auto& [number, model] : models_)
+    if (model->name == name && !model->leaving) return number;
+  return std::nullopt;
+}
+
+uint32_t Roster::NumberOf(const std::string& name) const {
+  if (const auto number = FindNumber(name)) return *number;
+  std::string names;
+  for (const auto& [number, model] : models_) names += (names.empty() ? "" : ", ") + model->name;
+  RaiseError("InputError", "there is no model ", name, " in the pool: there is ", names.empty() ? "none" : names);
+}
+
+void Roster::Insert(uint32_t number, std::shared_ptr<Model> model) {
+  if (std::ranges::find(networks_, model->network) == networks_.end()) networks_.push_back(model->network);
+  models_.emplace(number, std::move(model));
+}
+
+void Roster::Erase(uint32_t number) {
+  const std::shared_ptr<Network> network = models_.at(number)->network;
+  models_.erase(number);
+  if (std::ranges::none_of(models_, [&](const auto& entry) { return entry.second->network == network; })) std::erase(networks_, network);
+}
+
+double Roster::DeadlineOf(const Network& network) const noexcept {
   double deadline = INFINITY;
   for (const auto& [number, model] : models_)
-    if (model.network == &network) deadline = std::min(deadline, model.options.deadline_s.value_or(INFINITY));
+    if (model->network.get() == &network) deadline = std::min(deadline, model->options.deadline_s.value_or(INFINITY));
   return deadline;
 }
 
-std::vector<ShareModel> Pool::ShareModels(double now, bool meet_deadlines, std::vector<std::vector<uint32_t>>& kept) const {
+std::vector<ShareModel> Roster::ShareModels(double now, bool meet_deadlines, std::vector<Targets>& kept) const {
   std::vector<ShareModel> models;
   kept.clear();
   for (const auto& network : networks_) {
     ShareModel shared;
     shared.weight = 0;
     shared.lane = network->lane;
-    if (!network->broken.empty()) {  // holds nothing, and will not
+    if (network->broken) {  // holds nothing, and will not
       shared.rungs.push_back({});
       kept.push_back({0});
       models.push_back(std::move(shared));
@@ -63,9 +91,9 @@ std::vector<ShareModel> Pool::ShareModels(double now, bool meet_deadlines, std::
     uint64_t keep = UINT64_MAX;
     const double deadline = DeadlineOf(*network);
     for (const auto& [number, model] : models_) {
-      if (model.network != network.get()) continue;
-      shared.weight += RateOf(model, now) * model.options.urgency;
-      keep = std::min(keep, model.options.keep);
+      if (model->network != network) continue;
+      shared.weight += model->RateAt(now) * model->options.urgency;
+      keep = std::min(keep, model->options.keep);
     }
     std::vector<uint32_t> rungs = Allowed(network->ladder(), keep);
     const auto late = [&](uint32_t rung) { return network->latency.Safe(network->ladder()[rung].seconds) > deadline; };
@@ -88,11 +116,11 @@ std::vector<ShareModel> Pool::ShareModels(double now, bool meet_deadlines, std::
   return models;
 }
 
-std::optional<std::vector<uint32_t>> Pool::FindShares(uint64_t budget, double now, uint64_t& least) const {
-  std::vector<std::vector<uint32_t>> kept;
+std::optional<Roster::Targets> Roster::FindShares(uint64_t budget, bool by_swapnet, double now, uint64_t& least) const {
+  std::vector<Targets> kept;
   for (const bool meet_deadlines : {true, false}) {
     std::vector<ShareModel> models = ShareModels(now, meet_deadlines, kept);
-    Shares shares = options_.by_swapnet ? ShareBySwapNet(models, budget) : ShareSoon(models, kept, budget);
+    Shares shares = by_swapnet ? ShareBySwapNet(models, budget) : ShareSoon(models, kept, budget);
     least = shares.least;
     if (shares.rungs.empty()) continue;
     for (size_t i = 0; i < kept.size(); ++i) shares.rungs[i] = kept[i][shares.rungs[i]];
@@ -101,68 +129,36 @@ std::optional<std::vector<uint32_t>> Pool::FindShares(uint64_t budget, double no
   return std::nullopt;
 }
 
-std::vector<uint32_t> Pool::SharesOf(uint64_t budget) const {
+Roster::Targets Roster::Share(uint64_t budget, bool by_swapnet) const {
   if (networks_.empty()) return {};
   uint64_t least = 0;
-  auto rungs = FindShares(budget, Now(), least);
-  if (!rungs)
+  auto targets = FindShares(budget, by_swapnet, Now(), least);
+  if (!targets)
     RaiseError("BudgetError", "a budget of ", budget, " bytes is too small for ", networks_.size(),
                networks_.size() > 1 ? " models: the smallest that is enough for them is " : " model: the smallest that is enough is ",
                least, " bytes");
-  return *std::move(rungs);
+  return *std::move(targets);
 }
 
-std::vector<uint32_t> Pool::SharesWith(const Model& model, std::shared_ptr<Network> fresh) {
-  const bool is_fresh = fresh != nullptr;
-  if (is_fresh) networks_.push_back(std::move(fresh));
-  const auto added = models_.emplace(next_model_, model).first;
-  const auto take_back = [&] {
-    models_.erase(added);
-    if (is_fresh) networks_.pop_back();
-  };
-  try {
-    std::vector<uint32_t> targets = SharesOf(budget_);
-    take_back();
-    return targets;
-  } catch (...) {
-    take_back();
-    throw;
-  }
-}
-
-void Pool::Use(const std::vector<uint32_t>& targets) {
-  for (size_t i = 0; i < networks_.size(); ++i) networks_[i]->target = targets[i];
-  ++reshared_;
-  shared_at_ = Now();
-}
-
-void Pool::ShareAnew() {
-  constexpr double kEvery = 1, kHorizon = 10, kLeastGain = 0.02;
-  const double now = Now();
-  if (now - shared_at_ < kEvery || networks_.empty()) return;
-  shared_at_ = now;
-  uint64_t least = 0;
-  const auto rungs = FindShares(budget_, now, least);
-  if (!rungs) return;
+bool Roster::Pays(const Targets& found, double now) const {
+  constexpr double kHorizon = 10, kLeastGain = 0.02;
   double before = 0, after = 0, moving = 0;
   int late_before = 0, late_after = 0;
-  std::vector<std::vector<uint32_t>> kept;
+  std::vector<Targets> kept;
   const std::vector<ShareModel> models = ShareModels(now, false, kept);
   for (size_t i = 0; i < networks_.size(); ++i) {
     const Network& network = *networks_[i];
-    if (!network.broken.empty()) continue;
-    const ShareRung &used = network.ladder()[network.target], &found = network.ladder()[(*rungs)[i]];
+    if (network.broken) continue;
+    const ShareRung &used = network.ladder()[network.target], &better = network.ladder()[found[i]];
     const double cost = models[i].weight * network.latency.ratio(), deadline = DeadlineOf(network);
     before += cost * used.seconds;
-    after += cost * found.seconds;
+    after += cost * better.seconds;
     late_before += network.latency.Safe(used.seconds) > deadline;
-    late_after += network.latency.Safe(found.seconds) > deadline;
-    if ((*rungs)[i] != network.target) moving += static_cast<double>(found.kept) / network.storage_rate;
+    late_after += network.latency.Safe(better.seconds) > deadline;
+    if (found[i] != network.target) moving += static_cast<double>(better.kept) / network.storage_rate;
   }
-  const bool pays = before - after >= kLeastGain * before && (before - after) * kHorizon >= moving;
-  if (late_after > late_before || (late_after == late_before && !pays)) return;
-  Use(*rungs);
-  Settle();
+  if (late_after != late_before) return late_after < late_before;
+  return before - after >= kLeastGain * before && (before - after) * kHorizon >= moving;
 }
 
 }  // namespace flexcomp

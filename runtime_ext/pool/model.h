@@ -1,0 +1,76 @@
+// The models of a pool, and how they share its budget.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "pool/estimates.h"
+#include "pool/network.h"
+#include "pool/shares.h"
+
+namespace flexcomp {
+
+struct ModelOptions {
+  double urgency = 1;               // what a second of waiting for it costs
+  std::optional<double> rate;       // requests in a second; none: learnt
+  std::optional<double> deadline_s; // of requests that give none
+  uint64_t keep = UINT64_MAX;       // bytes, the most that it keeps between inferences
+};
+
+struct Model {
+  Model(std::string name, const ModelOptions& options, double now) : name(std::move(name)), options(options), rate(now) {}
+
+  double RateAt(double now) const noexcept { return options.rate ? *options.rate : rate.Likely(now); }
+
+  const std::string name;
+  const ModelOptions options;
+  std::shared_ptr<Network> network;
+  RateEstimate rate;     // of requests, also of those that are refused
+  bool leaving = false;  // about to be removed: takes no requests
+  uint64_t requests = 0, completed = 0, failed = 0, refused = 0, missed = 0, dropped = 0, cancelled = 0, restarts = 0, waiting = 0, running = 0;
+  double wait_s = 0, run_s = 0;  // of the last one
+  double total_run_s = 0, total_stall_s = 0;
+};
+
+// Which models there are, and of which networks. Whoever changes a pool changes a copy, which takes the place of the roster when
+// nothing can fail any more.
+class Roster {
+ public:
+  using Networks = std::vector<std::shared_ptr<Network>>;
+  using Models = std::map<uint32_t, std::shared_ptr<Model>>;  // by number, in the order in which they came
+  using Targets = std::vector<uint32_t>;                      // a rung for each network
+
+  const Networks& networks() const noexcept { return networks_; }
+  const Models& models() const noexcept { return models_; }
+  // nullptr: there is none, or it is about to be removed.
+  std::shared_ptr<Model> Find(uint32_t number) const noexcept;
+  // The number of the model; throws InputError where there is none of this name.
+  uint32_t NumberOf(const std::string& name) const;
+  std::optional<uint32_t> FindNumber(const std::string& name) const noexcept;
+
+  void Insert(uint32_t number, std::shared_ptr<Model> model);  // its network is the last one if that is new
+  void Erase(uint32_t number);                                 // and its network, if it is of no other model
+  void Swap(Roster& other) noexcept { networks_.swap(other.networks_), models_.swap(other.models_); }
+
+  // Throws BudgetError where `budget` is too small.
+  Targets Share(uint64_t budget, bool by_swapnet) const;
+  // None: `budget` is less than `least`, which is enough.
+  std::optional<Targets> FindShares(uint64_t budget, bool by_swapnet, double now, uint64_t& least) const;
+  // Whether `found` is so much better than the targets in use that changing pays.
+  bool Pays(const Targets& found, double now) const;
+
+ private:
+  double DeadlineOf(const Network& network) const noexcept;  // the shortest of its models'; infinite: none
+  // `kept`: the rungs that each of them chooses from. With those only that meet deadlines, where some do.
+  std::vector<ShareModel> ShareModels(double now, bool meet_deadlines, std::vector<Targets>& kept) const;
+
+  Networks networks_;  // whoever looks at their memory keeps them meanwhile
+  Models models_;
+};
+
+}  // namespace flexcomp

@@ -1,0 +1,95 @@
+// What the models of a pool hold, and how that changes.
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/translated.h"
+#include "pool/clock.h"
+#include "pool/pool.h"
+
+namespace flexcomp {
+
+uint64_t Pool::Claimed() const noexcept {
+  uint64_t sum = 0;
+  for (const auto& lane : lanes_) sum += lane->memory.nbytes();
+  for (const auto& network : roster_.networks()) sum += network->claimed;
+  return sum;
+}
+
+uint64_t Pool::LaneTarget(uint32_t lane) const noexcept {
+  uint64_t most = 0;
+  for (const auto& network : roster_.networks())
+    if (network->lane == lane && !network->broken) most = std::max(most, network->ladder()[network->target].working);
+  return most;
+}
+
+void Pool::Use(const Roster::Targets& targets) noexcept {
+  for (size_t i = 0; i < targets.size(); ++i) roster_.networks()[i]->target = targets[i];
+  ++reshared_;
+  shared_at_ = Now();
+}
+
+void Pool::ShareAnew(bool at_once) noexcept {
+  constexpr double kEvery = 1;
+  const double now = Now();
+  if ((!at_once && now - shared_at_ < kEvery) || roster_.networks().empty()) return;
+  shared_at_ = now;
+  try {
+    uint64_t least = 0;
+    const auto targets = roster_.FindShares(budget_, options_.by_swapnet, now, least);
+    if (!targets || (!at_once && !roster_.Pays(*targets, now))) return;
+    Use(*targets);
+  } catch (const std::exception&) {
+    return;  // the shares in use are right, too
+  }
+  Settle();
+}
+
+void Pool::Settle() noexcept {
+  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) SettleLane(lane);
+  wake_.notify_all();
+}
+
+void Pool::SettleLane(uint32_t number) noexcept {
+  Lane& lane = *lanes_[number];
+  for (const auto& network : roster_.networks())
+    if (network->lane == number && network.get() != lane.running && network->rung != network->target) ParkNow(*network);
+  const uint64_t most = LaneTarget(number);
+  if (lane.running != nullptr || lane.memory.nbytes() <= most) return;
+  Leave(lane);
+  lane.memory.Shrink(most);
+}
+
+void Pool::Break(Network& network, const tvm::ffi::Error& error) noexcept {
+  network.Close();
+  network.claimed = 0;
+  network.broken = KeptOutOfMemory();
+  try {
+    network.broken.emplace("ExecutionError", error.message() + ": remove the model from the pool and add it again", "");
+  } catch (const std::bad_alloc&) {
+    network.broken = error;
+  }
+  shared_at_ = 0;  // the others may have its share soon
+}
+
+void Pool::Leave(Lane& lane) noexcept {
+  Network* const last = std::exchange(lane.last, nullptr);
+  if (last == nullptr || last->broken) return;
+  if (const auto error = last->LeaveLane()) Break(*last, *error);  // it may still read into the lane
+}
+
+std::optional<tvm::ffi::Error> Pool::ParkNow(Network& network) noexcept {
+  std::optional<tvm::ffi::Error> error;
+  if (!network.broken) error = network.Park(network.target);
+  if (!error) {
+    network.rung = network.target;
+  } else if (const auto worse = network.Park(network.rung)) {
+    Break(network, *worse);  // it must not hold more than its share
+  }
+  network.stopping = false;
+  network.claimed = std::min(network.claimed, network.state_nbytes());
+  network.cold = true;
+  return error;
+}
+
+}  // namespace flexcomp

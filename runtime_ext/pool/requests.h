@@ -1,0 +1,90 @@
+// The requests of a pool, from the call that makes one to the call that forgets it.
+//
+// All that a request needs is allocated before it is in a queue: nothing that happens to it afterwards can fail for want of memory.
+// What its end means in words is said by whoever asks.
+#pragma once
+
+#include <tvm/ffi/any.h>
+#include <tvm/ffi/error.h>
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pool/model.h"
+#include "pool/request_queue.h"
+
+namespace flexcomp {
+
+struct RequestOptions {
+  std::optional<double> deadline_s;  // from now; none: the model's
+  bool late = false;                 // run it even if that passes
+  bool collected = false;            // `Collect` says when it is done
+  bool here = false;                 // run it in the call that submits it, if that is quick and nothing else waits or runs
+};
+
+// Why a request was not admitted, or not begun.
+struct Refusal {
+  std::string reason;  // "queue" or "deadline"
+  std::string message;
+  double retry_after_s = 0;
+};
+
+struct Completion {
+  double wait_s = 0, run_s = 0;
+  size_t rung = 0;
+};
+
+struct Request {
+  enum class End { kNone, kRan, kFailed, kLate, kCancelled, kRemoved, kClosed };
+
+  Queued queued;
+  std::shared_ptr<Model> model;
+  std::optional<double> deadline;  // also of those that may be late
+  bool late = false, collected = false;
+  std::vector<tvm::ffi::Any> tensors;
+  bool running = false, here = false;  // here: it runs in the call that submitted it
+  bool forgotten = false;
+  End end = End::kNone;
+  std::optional<tvm::ffi::Error> error{};  // why it failed
+  Completion completion{};
+  std::list<uint64_t> note{};  // its number, where it is to be collected and has not been said
+
+  bool done() const noexcept { return end != End::kNone; }
+};
+
+// Of a request that is done.
+struct Answer {
+  bool cancelled = false;
+  std::optional<Refusal> refusal{};
+  Completion completion{};
+};
+
+// Throws what running it threw, or why it was not run. What has been run stays as it is: it can be asked again.
+Answer AnswerOf(const Request& request);
+
+// By number. The pool's mutex guards them.
+class Requests {
+ public:
+  // Throws InputError where there is one of this number already; then, as with any other error, nothing has changed.
+  std::shared_ptr<Request> Insert(uint64_t id, Request&& request);
+  std::shared_ptr<Request> Find(uint64_t id) const noexcept;  // nullptr: there is none
+  // Those in a queue are there.
+  const std::shared_ptr<Request>& At(uint64_t id) const noexcept { return requests_.find(id)->second; }
+  // Whether it is to be said to whoever collects.
+  bool End(Request& request, Request::End end) noexcept;
+  // No one will ask for it. It goes, with its tensors, when the caller lets go of it; nullptr: there is none.
+  std::shared_ptr<Request> Forget(uint64_t id) noexcept;
+  // Of those that are done and to be collected the one that was first; 0: there is none. It stays the first until it is forgotten.
+  uint64_t first_done() const noexcept { return done_.empty() ? 0 : done_.front(); }
+
+ private:
+  std::map<uint64_t, std::shared_ptr<Request>> requests_;
+  std::list<uint64_t> done_;
+};
+
+}  // namespace flexcomp
