@@ -8,6 +8,8 @@ import sys
 from datetime import datetime, timezone
 from typing import Any
 
+from flexcomp.printable import printable
+
 FORMATS = ("text", "json")
 _LOG = "flexcomp.serving"
 _FIELDS = "fields"  # attribute of a record
@@ -67,7 +69,7 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_word(value)}" for name, value in getattr(record, _FIELDS, {}).items())
         text = f"{record.levelname.lower()}: {record.getMessage()}{fields}"
-        return f"{text}\n{_plain(self.formatException(record.exc_info))}" if record.exc_info else text
+        return f"{text}\n{_lines(self.formatException(record.exc_info))}" if record.exc_info else text
 
 
 def _word(value: Any) -> str:
@@ -76,6 +78,5 @@ def _word(value: Any) -> str:
     return text if text.isprintable() and " " not in text and text else json.dumps(text)
 
 
-def _plain(text: str) -> str:
-    """Lines without what a terminal would obey: names may have any characters."""
-    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
+def _lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
