@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 import tvm_ffi
 
 from flexcomp import runtime_ext
+from flexcomp.cache import kept_file
 
 SRC = Path(runtime_ext.__file__).parent / "src"
 _FFI = Path(tvm_ffi.__file__).parent
+_KEPT = Path(__file__).parents[2] / ".cache" / "tests"  # until `make clean`
 # What the loader is made of.
 LOADER = ("storage/loader.cc", "storage/loader_prepare.cc", "storage/fresh_pages.cc", "threads/cpu_set.cc")
 # What reads programs.
@@ -32,21 +38,47 @@ def compile(
 
     `made` are those that are there as `objects`.
     """
-    program = folder / Path(source).stem
-    together = program.with_suffix(".together.cc")  # half the time goes on headers that all of them include
-    together.write_text("".join(f'#include "{_place(part, source, sources)}"\n' for part in (source, *parts) if part not in made))
-    command = [*_command(options, sources), together, *made.values()]
-    command += [f"-L{_FFI / 'lib'}", f"-Wl,-rpath,{_FFI / 'lib'}", "-ltvm_ffi", "-ldl", "-o", program]
-    subprocess.run(command, check=True)
-    return program
+    # Half the time goes on headers that all of them include.
+    together = "".join(f'#include "{_place(part, source, sources)}"\n' for part in (source, *parts) if part not in made)
+    command = [*_command(options, sources), "-x", "c++", "-", "-x", "none", *made.values()]
+    command += [f"-L{_FFI / 'lib'}", f"-Wl,-rpath,{_FFI / 'lib'}", "-ltvm_ffi", "-ldl"]
+    return _made(folder / Path(source).stem, command, together, sources, made.values())
 
 
 def objects(folder: Path, source: str, parts: Sequence[str] = (), options: Sequence[str] = ()) -> dict[str, Path]:
     """`source` and files of the runtime, compiled one by one."""
-    made = {part: folder / f"{Path(part).stem}.o" for part in (source, *parts)}
-    for part, path in made.items():
-        subprocess.run([*_command(options, SRC), "-c", _place(part, source, SRC), "-o", path], check=True)
-    return made
+    return {
+        part: _made(folder / f"{Path(part).stem}.o", [*_command(options, SRC), "-c", "-x", "c++", "-"],
+                    f'#include "{_place(part, source, SRC)}"\n', SRC)
+        for part in (source, *parts)
+    }  # fmt: skip
+
+
+def _made(output: Path, command: Sequence[str | Path], text: str, sources: Path, made: Iterable[Path] = ()) -> Path:
+    """What a compiler makes of `text`: by one of pytest's workers, for all of them and for later runs of the same sources."""
+    made = [*made]
+    said = [text, *(str(part) for part in command if part not in made), _compiler()]
+    digest = hashlib.sha256(repr([one.replace(str(sources), "") for one in said]).encode())  # a copy may lie anywhere
+    own = Path(__file__).parent.glob("*.[ch]*")
+    for path in (*sorted(sources.rglob("*.h")), *sorted(sources.rglob("*.cc")), *sorted(own), *made):
+        digest.update(path.read_bytes())
+    folder = _KEPT / digest.hexdigest()[:32]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def make(scratch: Path) -> Path:
+        subprocess.run([*command, "-o", scratch / output.name], input=text, text=True, check=True)
+        return scratch / output.name
+
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept = kept_file(folder, output.name, make)
+    shutil.copy(kept, output)
+    return output
+
+
+@cache
+def _compiler() -> str:
+    return subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
 
 
 def _command(options: Sequence[str], sources: Path) -> list[str]:
