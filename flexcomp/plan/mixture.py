@@ -43,6 +43,7 @@ class Mixture:
                 weights = layer.weights
                 nbytes = problem.storage.load_cost(weights) * weights.nbytes if weights else 0
                 self._nbytes[row, column] = nbytes / readers[weights] if weights else 0
+        self._options = options if any(count > 1 for weights, count in readers.items() if weights) else None
 
     def best(self, budget: int, limit: int | None = None) -> list[int]:
         """Per layer the index of one of its options, for the smallest latency bound under `budget` bytes.
@@ -59,10 +60,26 @@ class Mixture:
             return []
         cuts = Cuts(self._live, budget, self._storage, self._dearest)
         allowed = self._needs <= (budget if limit is None else limit)
+        picks = self._descend(cuts, allowed)
+        if self._options is None:
+            return picks
+        # Readers of one weight that take different kernels share nothing, which the descent does not see.
+        return min(picks, [0] * len(picks), key=lambda each: self._exact_bound(cuts, each))
+
+    def _descend(self, cuts: Cuts, allowed: np.ndarray) -> list[int]:
         if in_python():
             return _Descent(cuts, self._seconds, self._nbytes, allowed).run()
         limits = {"rounds": _ROUNDS, "starts": _STARTS, "singles": _SINGLES, "least": _NEGLIGIBLE, "better": _BETTER}
         return mix_kernels(self._seconds, self._nbytes, allowed, cuts.held, cuts.rates, _SOFTNESS, **limits)
+
+    def _exact_bound(self, cuts: Cuts, picks: Sequence[int]) -> float:
+        """The latency bound of the picked layers, by the readers that their weights really have."""
+        rows = np.arange(len(picks))
+        layers = [options[pick] for options, pick in zip(self._options, picks, strict=True)]
+        most = Counter(weights for options in self._options for weights in {layer.weights for layer in options})
+        readers = Counter(layer.weights for layer in layers)
+        parts = np.array([most[layer.weights] / readers[layer.weights] for layer in layers])
+        return float(cuts.values(self._seconds[rows, picks], self._nbytes[rows, picks] * parts).max())
 
 
 class _Descent:

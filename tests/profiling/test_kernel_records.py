@@ -66,7 +66,7 @@ def broken(**changes) -> str:
         (broken(seconds=None), "lacks seconds"),
         (broken(mood="good"), "unknown entries: mood"),
         (broken(seconds=-1), "seconds"),
-        (broken(seconds=float("nan")), "seconds"),
+        (broken(seconds=float("nan")), "NaN is no number"),
         (broken(seconds="1"), "seconds"),
         (broken(threads=0), "threads"),
         (broken(threads=True), "threads"),

@@ -49,10 +49,11 @@ void FileSource::Settle(const std::string& path) {
   const auto nanoseconds = [](const timespec& time) { return time.tv_sec * kSecond + time.tv_nsec; };
   timespec time;
   ::clock_getres(CLOCK_REALTIME_COARSE, &time);
-  const int64_t tick = version_.changed_ns == 0 ? kCoarsest : nanoseconds(time);
+  const int64_t lag = nanoseconds(time);  // of that clock, at most
+  const int64_t tick = version_.changed_ns == 0 ? kCoarsest : lag;
   ::clock_gettime(CLOCK_REALTIME_COARSE, &time);
   const int64_t age = nanoseconds(time) - (version_.changed_s * kSecond + version_.changed_ns);
-  if (age < 0 || age >= tick) return;  // in the future: a change would bring another time
+  if (age < -lag || age >= tick) return;  // in the future: a change would bring another time
   std::this_thread::sleep_for(std::chrono::nanoseconds(tick - age));
   if (Check() != 0) RaiseError("ArtifactError", "the weights file ", path, " is being written to");
 }
