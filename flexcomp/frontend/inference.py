@@ -48,7 +48,7 @@ def require_consistent(model: onnx.ModelProto) -> None:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
     try:
-        found = onnx.shape_inference.infer_shapes(asked, check_type=True, strict_mode=True, data_prop=True)
+        found = _strictly_inferred(asked)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         place = _placed(error)
         if place is not None:
@@ -60,6 +60,19 @@ def require_consistent(model: onnx.ModelProto) -> None:
             maker = next((n for n in found.graph.node if name in n.output), None)
             where = f"node {maker.name!r} ({maker.op_type})" if maker is not None else f"tensor {name!r}"
             raise ModelError(f"{where}: a result has {extents} elements along its axes: its input is too small")
+
+
+def _strictly_inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with all types and shapes. Raises an error of ONNX's where its definitions do not allow them.
+
+    Element types that an operator got in a later opset are allowed, as bfloat16 is for Conv in opset 17.
+    """
+    try:
+        return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        if "has unsupported type" not in str(error):
+            raise
+        return onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=True, data_prop=True)
 
 
 def _require_attributes(graph: onnx.GraphProto) -> None:

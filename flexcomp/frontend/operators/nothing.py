@@ -12,6 +12,7 @@ from flexcomp.frontend.operators.node import Node, dtype_of, shape_of
 from flexcomp.frontend.operators.parameters import DECIDING
 
 _READS_SHAPES = ("Shape", "Size", "Resize")
+_READS_TYPES = {"CastLike": (1,)}  # inputs of which only the type counts
 _SCATTERS = ("Scatter", "ScatterElements", "ScatterND")
 
 
@@ -23,7 +24,8 @@ def without_elements(node: Node, result: relax.Expr) -> relax.Expr:
         return result
     if is_empty(result):
         return result if isinstance(result, GenericConst) else relax.const(np.zeros(shape_of(result), dtype_of(result)))
-    empty = [i for i, given in enumerate(node.inputs) if is_empty(given) and i not in DECIDING.get(node.kind, ())]
+    unread = (*DECIDING.get(node.kind, ()), *_READS_TYPES.get(node.kind, ()))
+    empty = [i for i, given in enumerate(node.inputs) if is_empty(given) and i not in unread]
     if empty and node.kind in _SCATTERS:
         return node.data
     if empty and node.kind not in _READS_SHAPES:
