@@ -26,6 +26,7 @@ void Pool::Main(uint32_t number) noexcept {
     wake_.wait(lock, [&] { return closed_ || Dispatchable(number); });
     if (closed_) return;
     std::shared_ptr<Request> request = RunFirst(number, lock);
+    if (!request->forgotten) continue;  // The caller that forgets the request frees its tensors.
     lock.unlock();
     request.reset();
     lock.lock();

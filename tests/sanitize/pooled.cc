@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <random>
 #include <stdexcept>
@@ -103,7 +104,8 @@ class Pooled {
     ffi::json::Object session;
     session.Set("threads", int64_t{1});
     session.Set("read_bandwidth", 400e6);
-    pool_->Add(NameOf(number), options, *program_, kernels_, number % 2 == 0 ? weights_ : weights_ + ".other", session);
+    const std::string weights = number % 2 == 0 ? weights_ : weights_ + ".other";
+    numbers_[static_cast<size_t>(number)] = pool_->Add(NameOf(number), options, *program_, kernels_, weights, session);
   }
 
   ffi::Tensor TensorOf(const std::vector<float>& values) const {
@@ -117,13 +119,14 @@ class Pooled {
     flexcomp::RequestOptions options;
     if (random() % 3 == 0) options.deadline_s = 0.05;
     options.late = random() % 2 == 0;
-    const auto submitted = pool_->Submit(NameOf(static_cast<int>(random() % kNames)), options, {x, y});
-    if (submitted.id == 0) return;
-    if (random() % 8 == 0 && pool_->Cancel(submitted.id)) return;
-    std::optional<flexcomp::Refusal> refusal;
-    pool_->Wait(submitted.id, refusal);
+    const uint64_t ticket = pool_->Ticket();
+    const auto forget = [this](const uint64_t* each) { pool_->Forget(*each); };
+    const std::unique_ptr<const uint64_t, decltype(forget)> request(&ticket, forget);
+    if (pool_->Submit(ticket, numbers_[random() % kNames], options, {x, y}).admission != flexcomp::Pool::Admission::kWaits) return;
+    if (random() % 8 == 0 && pool_->Cancel(ticket)) return;
+    const flexcomp::Answer answer = pool_->Wait(ticket);
     const auto* out = static_cast<const float*>(y.data_ptr());
-    for (size_t i = 0; !refusal && i < y_.size(); ++i)
+    for (size_t i = 0; !answer.refusal && i < y_.size(); ++i)
       if (!(std::abs(out[i] - y_[i]) <= 1e-5f + 1e-4f * std::abs(y_[i]))) throw std::runtime_error("a wrong output");
   }
 
@@ -148,6 +151,7 @@ class Pooled {
   const uint64_t seed_;
   std::optional<ffi::Module> program_;
   std::optional<flexcomp::Pool> pool_;
+  std::array<std::atomic<uint32_t>, kNames> numbers_{};  // of the models, by name
   std::array<std::atomic<uint64_t>, 5> counts_{};
   std::atomic<bool> failed_{false};
 };
