@@ -1,4 +1,4 @@
-"""GPUs that code is made for: what tiles are cut to.
+"""The target GPUs, whose sizes decide the tiles.
 
 Sources: CUDA C++ Programming Guide, "Compute Capabilities"; multiprocessors are those of the boards that presets name; tensor
 cores: NVIDIA's white papers of the architectures, dense.
@@ -23,17 +23,17 @@ class Architecture:
     lanes: int  # multiply-adds of float32 that a multiprocessor does in a cycle
     multiprocessors: int  # of a usual board: grids are cut so that all have something to do
     tensor_lanes: int = 0  # multiply-adds of tf32 that its tensor cores do in a cycle
-    integrated: bool = False  # its memory is that of the CPU beside it
+    integrated: bool = False  # shares the memory of the CPU
     tf32: bool = False  # products are asked for of operands that are rounded to tf32
 
     @property
     def fetches(self) -> bool:
-        """Whether it copies to shared memory while threads compute (cp.async)."""
+        """Whether copies to shared memory run while threads compute (cp.async)."""
         return int(self.name.removeprefix("sm_")) >= 80
 
     @property
     def block_shared_nbytes(self) -> int:
-        """What a block may have without asking for more at launch: 48 KiB everywhere."""
+        """Shared memory of a block without a request for more at launch: 48 KiB everywhere."""
         return 48 * _KIB
 
     def blocks(self, threads: int, registers: int, shared_nbytes: int) -> int:
@@ -45,7 +45,7 @@ class Architecture:
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.name: architecture
     for architecture in (
-        Architecture("sm_72", 65_536, 96 * _KIB, 2048, 64, 6, integrated=True),  # nvcc knows it up to CUDA 12
+        Architecture("sm_72", 65_536, 96 * _KIB, 2048, 64, 6, integrated=True),  # nvcc supports this one up to CUDA 12
         Architecture("sm_75", 65_536, 64 * _KIB, 1024, 64, 40),
         Architecture("sm_80", 65_536, 164 * _KIB, 2048, 64, 108, 512),
         Architecture("sm_86", 65_536, 100 * _KIB, 1536, 128, 82, 128),

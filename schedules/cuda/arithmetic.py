@@ -1,7 +1,7 @@
-"""Arithmetic that gives on a GPU what it gives on a CPU.
+"""Arithmetic with the same results on a GPU as on a CPU.
 
-CUDA's max and min of floats forget a NaN that TVM's keep in their second operand, and what TVM takes for exp, tanh, pow and
-others under CUDA are the fast approximations of few digits.
+CUDA's max and min of floats forget a NaN that TVM's keep in their second operand, and TVM computes exp, tanh, pow and
+others under CUDA by fast approximations of few digits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FUNCTIONS = {
     )
 } | {"tirx.pow": "powf", "tirx.fabs": "fabsf", "tirx.fmod": "fmodf"}  # fmt: skip
 
-# What generated code calls.
+# Functions that generated code calls.
 PREAMBLE = """\
 static __device__ __forceinline__ float larger(float a, float b) { return a > b ? a : b; }
 static __device__ __forceinline__ float smaller(float a, float b) { return a < b ? a : b; }
@@ -29,8 +29,8 @@ static __device__ __forceinline__ int kept(int value) { asm volatile("" : "+r"(v
 def exact(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel with maxima and minima of floats as comparisons, and with accurate functions.
 
-    Of float32 they are the functions of `PREAMBLE`: as expressions they would name their operands twice, and so nested ones
-    would grow exponentially.
+    For float32 these are the functions of `PREAMBLE`: expressions would name their operands twice, and nested ones would
+    grow exponentially.
     """
     return tvm_ffi.structural_map(kernel, [((tirx.Max, tirx.Min), _compared), (ir.Call, _accurate)])
 

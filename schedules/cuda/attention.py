@@ -1,12 +1,12 @@
-"""Attention without a tensor of queries × keys and without scratch: Q, K and V are read where they lie.
+"""Attention without a tensor of queries × keys and without scratch: Q, K and V are read in place.
 
 A block of threads has some queries of one head, and passes over the keys in parts that lie in shared memory:
 
 1. Scores of its queries and the part's keys; four threads have a query.
-2. The largest score so far may grow: what was added up is scaled down to it, and the part's exponentials are added.
+2. The largest score so far may grow: the sums so far are scaled down to the new one, and the part's exponentials are added.
 3. y grows by exponentials times values, in registers, and is divided by the sum at the end.
 
-As in Milakov & Gimelshein, "Online normalizer calculation for softmax" (2018), section 3. Where the mask is causal, parts behind
+As in Milakov & Gimelshein, "Online normalizer calculation for softmax" (2018), section 3. Where the mask is causal, parts after
 the block's last query are left out.
 """
 
@@ -68,7 +68,7 @@ def _floats(spec: AttentionSpec, queries: int, keys: int) -> int:
 
 
 class _Block:
-    """What the threads of a block do."""
+    """The code of a block's threads."""
 
     def __init__(self, spec: AttentionSpec, queries: int, keys: int, buffers, batch, head, first, thread) -> None:
         self.spec, self.queries, self.keys = spec, queries, keys
@@ -79,7 +79,7 @@ class _Block:
             length = tirx.min(buffers["lengths"][batch], tirx.const(spec.keys, "int64"))
             self.valid = T.bind(tirx.Cast("int32", tirx.max(length, tirx.const(0, "int64"))))
         self.own, self.member = T.bind(thread // _TEAM), T.bind(thread % _TEAM)
-        # Rows one float longer than they are: threads that read one column of several rows meet in no bank.
+        # Rows padded by one float: threads that read one column of several rows meet in no bank.
         self.stride = spec.depth + 1
         self.shared_q, self.shared_k = shared(queries * self.stride), shared(keys * self.stride)
         self.shared_v, self.weights = shared(keys * spec.value_depth), shared(queries * (keys + 1))
@@ -143,7 +143,7 @@ class _Block:
             T.buffer_store(scores, self._masked(scores[j], start + self.member + j * _TEAM), [j])
             T.buffer_store(best, tirx.max(best[0], scores[j]), [0])
         T.buffer_store(best, across_warp(best[0], tirx.max, _TEAM), [0])
-        # Of what is hidden altogether nothing is added: the difference of two infinities would be no number.
+        # Fully hidden parts add nothing: the difference of two infinities would be NaN.
         infinity = tirx.const(float("-inf"), "float32")
         base = T.bind(tirx.Select(tirx.EQ(best[0], infinity), tirx.const(0.0, "float32"), best[0]))
         T.buffer_store(factor, vector_math.exp_nonpositive(self.largest[0] - base), [0])

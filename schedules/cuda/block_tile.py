@@ -68,7 +68,7 @@ TILES = {
     BlockTile(32, 64, 32, shares=4): 0.9,
     BlockTile(32, 32, 32, shares=4): 0.87,
 }
-# Multiply-adds that a multiprocessor with enough of them does in a cycle, as far as it issues the instructions of their loops.
+# Multiply-adds that a multiprocessor with enough of them does in a cycle, as limited by issuing the loops' instructions.
 TENSOR_TILES = {
     BlockTile(128, 128, 16, tf32=True): 790,
     BlockTile(128, 64, 16, tf32=True): 615,
@@ -82,7 +82,7 @@ _ENOUGH_COLUMNS, _ONE_BY_ONE = 64, 0.96
 
 
 def rates(architecture: Architecture) -> dict[BlockTile, float]:
-    """Tiles for a GPU, and how fast they are, next to what it does of float32."""
+    """Tiles for a GPU, and their rates compared with float32 multiply-adds without tensor cores."""
     if not architecture.tf32:
         return TILES
     return {tile: min(issued, architecture.tensor_lanes) / architecture.lanes for tile, issued in TENSOR_TILES.items()}

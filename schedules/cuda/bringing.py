@@ -1,4 +1,4 @@
-"""How vectors of an operand come to shared memory: through a thread's registers, or by copies that it begins and waits for."""
+"""How vectors of an operand come to shared memory: through a thread's registers, or by asynchronous copies."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .instructions import fetch, kept_pointer
 
 @dataclass(frozen=True)
 class Source:
-    """Numbers in a GPU's memory, counted in units of `lanes`, as many as are brought at once: so they are seen to be aligned."""
+    """Numbers in a GPU's memory, in units of one copy, `lanes` numbers, so that copies are known to be aligned."""
 
     buffer: tirx.Buffer
     begin: ir.Expr  # where unit 0 lies, in units
     lanes: int
-    pointer: ir.Expr | None = None  # of unit 0, if it is kept
+    pointer: ir.Expr | None = None  # of unit 0, if kept
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Way(Protocol):
     sizes: tuple[int, ...]  # numbers that may be brought at once
 
     def source(self, buffer: tirx.Buffer, begin, lanes: int) -> Source:
-        """What `bring` takes for all that lies behind unit `begin` of a buffer."""
+        """The source for `bring`: a buffer from unit `begin` on."""
 
     def bring(self, i: int, lane: int, source: Source, far, beyond: int, inside: ir.Expr | bool, room: Room) -> None:
-        """Ask for unit `far + beyond` of a source as numbers of vector i from `lane` on; zeros if it is not `inside`."""
+        """Ask for unit `far + beyond` of a source as numbers of vector i from `lane` on; zeros if not `inside`."""
 
     def keep(self, i: int, room: Room) -> None:
-        """Write vector i to its place, if it is not on its way there."""
+        """Write vector i to its place, unless a copy is on its way there."""
 
 
 class Loaded:
@@ -90,7 +90,7 @@ def at_once(way: Way, *extents: int) -> int:
 
 @contextmanager
 def or_zeros(target: tirx.Buffer, at: int, lanes: int, inside: ir.Expr | bool) -> Iterator[None]:
-    """What is done where `inside` holds; elsewhere target[at : at + lanes] becomes zero."""
+    """The statements where `inside` holds; elsewhere target[at : at + lanes] becomes zero."""
     if inside is True:
         yield
         return

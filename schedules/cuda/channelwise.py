@@ -1,6 +1,6 @@
 """Convolutions in groups of few channels, depthwise ones among them: a thread computes LANES channels of a pixel.
 
-There is too little to multiply for tiles: what is read is used as often as the kernel has taps, and caches see to that.
+There is too little to multiply for tiles: each input is used once per tap of the kernel, and caches serve these reads.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def kernel(spec: ConvSpec) -> tirx.PrimFunc:
 
 
 def _add(spec: ConvSpec, x: tirx.Buffer, weights: ThreadPanel, sums: tirx.Buffer, place, tap, channel, lane) -> None:
-    """Add the products of a tap for LANES channels; `place` is where the pixel that it meets begins."""
+    """Add the products of a tap for LANES channels; `place` is where the tap's pixel begins."""
     with maybe_serial(0, spec.group_in) as within:
         loaded, inputs = weights.ahead(1), registers(LANES)
         weights.load(loaded, 0, tap * spec.group_in + within, lane)

@@ -4,7 +4,7 @@
     columns   output channels: one block of the panel, so that a step computes blocks [first, first + count)
     products  kernel row, kernel column, input channel
 
-What a tile multiplies is read from the image where it lies; pixels outside of it are zeros in registers.
+A tile reads its pixels from the image in place; pixels outside of the image are zeros in registers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def kernel(spec: ConvSpec, tile: BlockTile, architecture: Architecture) -> tirx.
             )
 
     function = layer_function(spec, panel, emit, in_place=spec.tensors > 0)
-    # Without registers for what is loaded two such blocks are held, by threads with 128 registers each.
+    # Without registers for loads a multiprocessor holds two such blocks, by threads with 128 registers each.
     is_light = architecture.fetches and not panel.narrow and spec.kernel != (1, 1) and spec.group_in % tile.depth == 0
     return function.with_attr(RESIDENT, 2 * tile.threads) if is_light and tile.threads == _LARGEST else function
 

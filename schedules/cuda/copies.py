@@ -1,6 +1,6 @@
-"""What is copied as it is, a few bytes by each thread: tensors that are joined, rows of caches.
+"""Plain copies, a few bytes by each thread: joined tensors, rows of caches.
 
-Bytes are counted in units, as large as all that is copied has whole ones of: 128 bits, words, or elements.
+Bytes are counted in units, the largest that divide all copied runs: 128 bits, words, or elements.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORD = 4  # bytes
 
 @dataclass(frozen=True)
 class Unit:
-    """What a thread copies at once."""
+    """The bytes that a thread copies at once."""
 
     dtype: str
     lanes: int
@@ -42,7 +42,7 @@ class Unit:
         return cls("int8" if dtype == "bool" else dtype, 1, 1)
 
     def view(self, buffer: tirx.Buffer) -> tirx.Buffer:
-        """A tensor as an array of what units consist of."""
+        """A tensor as an array of the units' elements."""
         units = math.prod(map(int, buffer.shape)) // self.elements
         return T.decl_buffer((units * self.lanes,), self.dtype, data=buffer.data)
 
@@ -81,7 +81,7 @@ def concat(spec: ConcatSpec) -> tirx.PrimFunc:
 
 
 def scatter_rows(spec: ScatterSpec, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> tirx.PrimFunc:
-    """The PrimFunc (past, update, write indices int64[batch], present), as on CPUs: a thread looks where its unit comes from."""
+    """The PrimFunc (past, update, write indices int64[batch], present), as on CPUs: a thread looks up the source of its unit."""
     unit = Unit.of(spec.dtype, [spec.inner])
     inner = spec.inner // unit.elements
     total = spec.tasks * spec.past * inner

@@ -45,7 +45,7 @@ def registers(extent: int, dtype: str = "float32") -> tirx.Buffer:
 
 
 def kept(value) -> ir.Expr:
-    """A number of a thread's own in a register: the compilers would compute it again, wherever it is used in a loop.
+    """A number of a thread's own in a register: the compilers would compute the number again at each use in a loop.
 
     Only nvcc is asked by the function that is called; TVM does not look into registers.
     """
@@ -55,17 +55,17 @@ def kept(value) -> ir.Expr:
 
 
 def keep_rolled() -> None:
-    """The loop that follows stays one: nvcc unrolls short ones, and then spills what all of its rounds want to load."""
+    """The loop that follows stays rolled: nvcc unrolls short loops, and then spills the loads of all rounds."""
     T.evaluate(tirx.call_extern("void", ROLLED))
 
 
 def barrier() -> None:
-    """Wait for all threads of the block, and for what they wrote to shared arrays."""
+    """Wait for all threads of the block, and for their writes to shared arrays."""
     T.evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
 
 
 def warp_barrier() -> None:
-    """Wait for all threads of the warp, and for what they wrote to shared arrays: shuffles do not promise that."""
+    """Wait for all threads of the warp, and for their writes to shared arrays: shuffles do not promise that."""
     T.evaluate(tirx.call_extern("void", "__syncwarp"))  # TVM's own barrier of warps comes to nothing
 
 
@@ -81,7 +81,7 @@ def fill(target: tirx.Buffer, extent: int, value: float = 0.0) -> None:
 
 @contextmanager
 def only_if(condition: ir.Expr | bool) -> Iterator[None]:
-    """What threads do for which the condition holds: all of them if it is True."""
+    """The statements of threads for which the condition holds; of all threads if the condition is True."""
     if condition is True:
         yield
         return
@@ -103,13 +103,13 @@ def both(*conditions: ir.Expr | bool) -> ir.Expr | bool:
 def shuffled(value: ir.Expr, distance: int) -> ir.Expr:
     """The value of the thread of the warp whose index differs in the bits of `distance`; all threads of the warp come here.
 
-    Not pure: what is pure TVM puts where it is used, also where only some threads come.
+    Not pure: TVM moves pure calls to their uses, even where only some threads come.
     """
     return tirx.call_extern("float32", "__shfl_xor_sync", tirx.const(_ALL_LANES, "uint32"), value, distance, WARP)
 
 
 def across_warp(value: ir.Expr, combine: Callable[[ir.Expr, ir.Expr], ir.Expr], lanes: int = WARP) -> ir.Expr:
-    """What `combine` makes of the values of `lanes` neighbouring threads, the same in each of them."""
+    """The values of `lanes` neighbouring threads, reduced by `combine`; each thread gets the result."""
     kept = registers(1)
     T.buffer_store(kept, value, [0])
     distance = lanes // 2
@@ -128,9 +128,9 @@ def across_block(
     *,
     in_use: bool = False,
 ) -> ir.Expr:
-    """What `combine` makes of the values of all threads of a block, the same in each.
+    """The values of all threads of a block, reduced by `combine`; each thread gets the result.
 
-    `room` has a float for each warp, which threads may still read if it is `in_use`.
+    `room` has a float for each warp; with `in_use`, threads may still be reading `room`.
     """
     value = across_warp(value, combine)
     warps = threads // WARP

@@ -7,7 +7,7 @@ Rules are tried in order, as `schedules/generic` does for CPUs:
     blocks    blocks of any form, such as an arg-max: a thread for every iteration of the loops that TVM proves independent
     as it is  statements in their order; of a parallel loop every iteration is a thread, and anything else is one thread
 
-What comes last is slow, and right.
+The last rule is slow, and right.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .threads import THREADS, launched
 def schedule(func: tirx.PrimFunc, architecture: Architecture) -> Scheduled:
     """Device functions of a function (inputs…, outputs…) of static shapes, with a parameter for each scratch at the end.
 
-    Raises UnsupportedKernelError where it calls functions of TVM's runtime.
+    Raises UnsupportedKernelError for calls of functions of TVM's runtime.
     """
     packed = packed_calls(func)
     if packed:
@@ -137,7 +137,7 @@ def _is_declaration(stmt: tirx.Stmt) -> bool:
 
 
 def _is_of_a_thread(stmt: tirx.Stmt) -> bool:
-    """Whether the statements behind one need the same thread: it allocates, or looks into memory."""
+    """Whether the statements after this one need the same thread: this one allocates, or reads memory."""
     return isinstance(stmt, tirx.stmt.AllocBuffer) or (isinstance(stmt, tirx.stmt.Bind) and bool(loads(stmt.value)))
 
 

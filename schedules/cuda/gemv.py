@@ -1,8 +1,8 @@
-"""Dense layers of very few rows: every weight is used once or a few times, so that they take as long as reading them does.
+"""Dense layers of very few rows: every weight is used once or a few times, so a layer takes as long as reading its weights.
 
 A block of threads computes a block of the panel. Neighbouring threads read neighbouring vectors of channels, of several
-products at a time, so that all reads of a warp are one run of memory; each adds up every so many-th product, and what they have
-is added up across warps at last.
+products at a time, so that all reads of a warp are one run of memory; each adds up every so many-th product, and the sums
+are added up across warps at last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .results import Results
 COLUMNS = 16
 MOST_ROWS = 4  # from which on the tiles of `product.py` read less
 _THREADS = 256
-_AHEAD = 4  # vectors of weights that a thread asks for before it uses the first
+_AHEAD = 4  # vectors of weights that a thread asks for before using the first
 
 
 def eligible(spec: ConvSpec) -> bool:

@@ -1,11 +1,11 @@
 """The left operand of a convolution: the pixels that some rows of the result see through the kernel.
 
-Where a product's number lies is the sum of two places: that of the first one which the row's pixel sees, and how far the product
+Where a product's number lies is the sum of two places: that of the first input of the row's pixel, and how far the product
 is from there, which is the same for all pixels. The second ones lie in a table in shared memory, which a block makes once: in the
 loop over products, dividing by extents of the kernel took as long as a third of the multiplications.
 
-    entry     (how far, taps it needs): of a step where that is one tap's, else of a vector, or of a product
-    outside   a bit for every row and column of the kernel, of a pixel: whether it misses the image
+    entry     (how far, taps needed): of a step that belongs to one tap, else of a vector, or of a product
+    outside   a bit for every row and column of the kernel, of a pixel: whether that row or column misses the image
 
 A product that needs no tap that is outside is there; others are zeros in registers.
 """
@@ -31,7 +31,7 @@ _READ = 4
 
 
 class Image:
-    """What the threads of a block load, a vector of products for each of their rows."""
+    """The loads of a block's threads: a vector of products for each row."""
 
     is_short = False
 
@@ -109,7 +109,7 @@ class Image:
         return tap // spec.kernel[1], tap % spec.kernel[1], product % spec.group_in
 
     def _entry(self, product) -> tuple[ir.Expr, ir.Expr]:
-        """How far a product is from a pixel's first, in units of what is loaded at once, and the taps it needs."""
+        """How far a product is from a pixel's first, in units of one load, and the taps needed."""
         spec = self.spec
         down, across, channel = self._tap(product)
         far = (down * (spec.dilation[0] * spec.width) + across * spec.dilation[1]) * (spec.in_channels // self.lanes)
@@ -132,10 +132,10 @@ def one_by_one(spec: ConvSpec) -> bool:
 
 
 class _Pixel:
-    """A pixel of the result: where the first of those that it sees lies in the image, and what it misses.
+    """A pixel of the result: where its first input pixel lies in the image, and the taps that miss the image.
 
-    Pixels behind the last one are the last one again, whose results are not stored. Places are counted in units of what is loaded
-    at once, so that it is seen to be aligned.
+    Pixels after the last one are the last one again, and their results are not stored. Places are counted in units of one
+    load, so that loads are known to be aligned.
     """
 
     def __init__(self, spec: ConvSpec, pixel: ir.Expr, group, own, lanes: int, *, has_bits: bool) -> None:

@@ -1,6 +1,6 @@
 """Instructions that generated CUDA C asks for by name, since nvcc would not choose them: functions around PTX.
 
-`PREAMBLES` has their texts; a translation unit begins with those that it uses. The emulator of the tests has functions of the
+`PREAMBLES` has their texts; a translation unit begins with the ones in use. The emulator of the tests has functions of the
 same names.
 """
 
@@ -14,9 +14,9 @@ from tvm.script.ir_builder import tirx as T
 _BYTE, _FETCH, _POINTER, _TENSOR = "signed_byte", "fetch_", "kept_pointer", "tf32_"
 COMMIT, WAIT = "fetch_commit", "fetch_wait"
 
-# By a word that all sources have that need them.
+# By a word that occurs in all sources that need the text.
 PREAMBLES = {
-    # A conversion to float32 takes any byte of a register that it finds so; of shifts nvcc makes two instructions more.
+    # A conversion to float32 takes any byte of a register when written so; for shifts nvcc emits two more instructions.
     _BYTE: """\
 static __device__ __forceinline__ int signed_byte(unsigned word, int number) {
   int byte;
@@ -74,9 +74,9 @@ def signed_byte(word: ir.Expr, number: int) -> ir.Expr:
 
 
 def fetch(target: tirx.Buffer, at, pointer: ir.Expr, far, beyond: int, lanes: int, inside) -> None:
-    """Begin to copy `lanes` numbers to target[at : at + lanes], in shared memory; zeros if they are not `inside`.
+    """Begin to copy `lanes` numbers to target[at : at + lanes], in shared memory; zeros if not `inside`.
 
-    They lie `far + beyond` times `lanes` numbers behind a pointer; the second part takes no instruction. sm_80 and newer
+    The source is `far + beyond` times `lanes` numbers after the pointer; `beyond` takes no instruction. sm_80 and newer
     (PTX ISA, "Asynchronous copy operations").
     """
     outside = tirx.const(0, "int32") if inside is True else tirx.Cast("int32", tirx.Not(inside))
@@ -84,12 +84,12 @@ def fetch(target: tirx.Buffer, at, pointer: ir.Expr, far, beyond: int, lanes: in
 
 
 def commit() -> None:
-    """What the thread has begun to copy since the last time is a group."""
+    """Make a group of the copies that the thread has begun since the last call."""
     T.evaluate(tirx.call_extern("void", COMMIT))
 
 
 def wait() -> None:
-    """Wait for all groups of the thread; for those of others it has to meet these at a barrier behind that."""
+    """Wait for all groups of the thread; a barrier after this waits for those of other threads."""
     T.evaluate(tirx.call_extern("void", WAIT))
 
 
@@ -99,7 +99,7 @@ def tf32_rounded(number: ir.Expr) -> ir.Expr:
 
 
 def tf32_multiply(sums: tirx.Buffer, at, left: Sequence[ir.Expr], right: Sequence[ir.Expr]) -> None:
-    """Add what a warp's product gives to sums[at], sums[at + 1], sums[at + 8] and sums[at + 9] of each of its threads.
+    """Add a warp's product to sums[at], sums[at + 1], sums[at + 8] and sums[at + 9] of each of its threads.
 
     Thread 4g + t shows numbers (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) of the left operand, 16 × 8, and (t, g), (t + 4, g)
     of the right one, 8 × 8, and has sums (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1) (PTX ISA, "Matrix fragments for

@@ -74,7 +74,7 @@ class _Rows:
         self.lanes = lanes = at_once(self.way, self.products)  # a vector does not leave a row
         self.sources = []
         for row in product.rows_loaded():
-            # What lies behind the last row is not stored, so that it may be anything.
+            # Rows after the last one are not stored, and may hold anything.
             row = first_row + row if rows % product.tile.rows == 0 else tirx.min(first_row + row, rows - 1)
             self.sources.append(self.way.source(matrix, begin // lanes + row * (self.products // lanes), lanes))
 

@@ -1,4 +1,4 @@
-"""What threads read of packed weights: vectors of channels, narrow ones widened in registers."""
+"""How threads read packed weights: as vectors of channels, narrow ones widened in registers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ThreadPanel:
         return LANES * self.panel.itemsize // 4
 
     def ahead(self, vectors: int) -> tirx.Buffer:
-        """Registers for so many vectors of LANES weights, as they are in the panel."""
+        """Registers for so many vectors of LANES weights, in the panel's type."""
         return registers(vectors * self.words, self._dtype)
 
     def load(self, target: tirx.Buffer, i: int, tap, lane) -> None:
@@ -54,7 +54,7 @@ class ThreadPanel:
         return self._head(0, lane)
 
     def finish(self, lane, total: ir.Expr) -> ir.Expr:
-        """Sums of products with the channel's scale, if it has one, and its bias."""
+        """Sums of products with the channel's scale, if any, and its bias."""
         if self.panel.scaled:
             total = total * self._head(self.panel.head - 1, lane)
         return total + self.bias(lane)

@@ -1,11 +1,11 @@
-"""A tile of a matrix product, by the threads of a block: what convolutions, dense layers and products of activations share.
+"""A tile of a matrix product, by the threads of a block: shared by convolutions, dense layers and matmuls.
 
     rows × columns of the result, `depth` products of each at a time
 
-1. A step's operands, rows × depth and depth × columns, lie in shared memory as they were loaded: a thread reads what it
-   multiplies as vectors of 128 bits, of the left one four products at a time, without conflicts of banks.
-2. There are two such places. While the threads compute on one, what the next step needs is on its way to the other, or where a
-   GPU cannot copy there by itself, into their registers, from which it is written. One barrier ends the step.
+1. A step's operands, rows × depth and depth × columns, lie in shared memory as they were loaded. A thread reads its factors
+   as vectors of 128 bits, of the left operand four products at a time, without bank conflicts.
+2. There are two such places. While the threads compute on one, the operands of the next step are copied to the other. Where a
+   GPU cannot copy there by itself, threads load them into registers and write them. One barrier ends the step.
 3. A thread has 8 × 8 results, in rows that lie an eighth of the tile apart. In small tiles, which would have few threads, the
    products of a step are shared out: several threads have the same results, of parts of the products, added up in the end.
 
@@ -39,7 +39,7 @@ class Operand(Protocol):
     is_short: bool  # whether all numbers have ten bits of mantissa at most
 
     def keep(self, i: int, room: Room) -> None:
-        """Write vector i to its place, if it is not on its way there."""
+        """Write vector i to its place, unless a copy is on its way there."""
 
 
 class Product:
@@ -51,7 +51,7 @@ class Product:
         self.tile, self.thread, self.products, self.fetches = tile, thread, products, architecture.fetches
         self.sums = registers(tile.sums)
         self._room = shared(tile.shared_nbytes // 4)
-        self._right = 2 * tile.rows * tile.left_stride  # behind the left operand's two places
+        self._right = 2 * tile.rows * tile.left_stride  # after the left operand's two places
         sharing = tile.threads // tile.shares
         self._share, thread = (T.bind(thread // sharing), T.bind(thread % sharing)) if tile.shares > 1 else (0, thread)
         self._place(thread, tile.depth // tile.shares * self._share)
@@ -98,8 +98,8 @@ class Product:
         fill(self.sums, self.tile.sums)
         self._load(left, right, 0, 0)
         self._keep(left, right, 0)
-        # A round of two steps knows where they read and write, which takes no instructions then. Where they have many products
-        # for what they load they need not, and loops stay short.
+        # In a round of two steps the places are constants, which take no instructions. Steps with many products for each
+        # load need no such rounds, and loops stay short.
         each = 2 if tile.shares > 1 or left.lanes < LANES else 1
         rounds, rest = divmod(steps - 1, each)
         if rounds:
@@ -115,7 +115,7 @@ class Product:
             self._add_up()
 
     def _step(self, left: Operand, right: Operand, following, place) -> None:
-        """Multiply what lies in one place, while what begins with product `following` comes to the other."""
+        """Multiply the operands in one place, while those from product `following` on come to the other."""
         other = 1 - place if isinstance(place, int) else (place + 1) % 2
         self._load(left, right, following, other)
         self._multiply(place)
@@ -152,7 +152,7 @@ class Product:
         return self.tile.sums // self.tile.shares // LANES
 
     def _add_up(self) -> None:
-        """What threads with the same results have, added up by way of the operands' places: each gets a part of them."""
+        """Add up the sums of threads with the same results, in the operands' places: each thread gets a part of the results."""
         tile = self.tile
         floats = tile.rows * tile.columns
         barrier()
@@ -172,7 +172,7 @@ class Product:
                     T.buffer_store(self.sums, self.sums[i * LANES + lane] + other[lane], [i * LANES + lane])
 
     def _load(self, left: Operand, right: Operand, first, to) -> None:
-        """Ask for what the step that begins with product `first` needs, for one of the two places."""
+        """Ask for the operands of the step that begins with product `first`, for one of the two places."""
         across = self.tile.depth // LANES
         for i, row in enumerate(self.rows_loaded()):
             left.load(i, first, self.thread % across * LANES, row, self._left_room(i, to))
@@ -183,7 +183,7 @@ class Product:
             commit()
 
     def _keep(self, left: Operand, right: Operand, to) -> None:
-        """See that what was asked for is there, for all threads."""
+        """Make the requested operands visible to all threads."""
         for i in range(len(self.rows_loaded())):
             left.keep(i, self._left_room(i, to))
         for i in range(self.columns_loaded):
@@ -194,7 +194,7 @@ class Product:
         barrier()
 
     def _arrived(self, left: Operand, right: Operand, to) -> None:
-        """What a thread does to numbers that it brought, before others read them."""
+        """Called on the numbers that a thread copied, before other threads read them."""
 
     def _left_room(self, i: int, to) -> Room:
         tile = self.tile

@@ -17,7 +17,7 @@ from .block_tile import BlockTile, choose, rates, work
 from .emit import LANES
 from .image import one_by_one
 
-# What a product costs that loads its operands for itself, next to one of a tile.
+# Cost of a product that loads its own operands, compared with one of a tile.
 _ALONE = 4.0
 
 

@@ -1,4 +1,4 @@
-"""Sums of products through the epilogue, to where they belong."""
+"""Sums of products go through the epilogue and are stored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Results:
         self.pixels = math.prod(spec.out_shape[:-1])
 
     def store(self, pixel, lane, total: Callable[[int], ir.Expr], lanes: int = LANES) -> None:
-        """Store what becomes of the sums `total(0)`, …, `total(lanes - 1)` of a pixel and the block's channels from `lane` on."""
+        """Store the results of the sums `total(0)`, …, `total(lanes - 1)` of a pixel and the block's channels from `lane` on."""
         spec, panel = self.spec, self.weights.panel
         with only_if(pixel < self.pixels):
             place = T.bind(pixel * spec.y_stride + (spec.y_start + self.channel) + lane)
@@ -60,7 +60,7 @@ def through_epilogue(
     total: Callable[[int], ir.Expr],
     channel: Callable[[int, int], ir.Expr] | None = None,
 ) -> None:
-    """y[place : place + lanes] = what the epilogue makes of `total(0)`, …, at once.
+    """y[place : place + lanes] = the epilogue of `total(0)`, …, at once.
 
     Tensors are read at the same place just before; `channel(number, i)` is element i of a channel vector.
     """

@@ -1,6 +1,6 @@
 """Functions of rows, as `operators/rowwise.py` has them: a block of threads, or a warp, for every row.
 
-A thread has every so many-th element; what all of them make of theirs goes through shuffles, and from warp to warp through
+A thread has every so many-th element. Partial results of threads are combined by shuffles, and those of warps through
 shared memory.
 """
 
@@ -45,7 +45,7 @@ def kernel(spec: RowSpec) -> tirx.PrimFunc:
 
 
 class _Row:
-    """What the threads of a block do for one row."""
+    """The code of a block's threads for one row."""
 
     def __init__(self, spec: RowSpec, threads: int, row, thread, source, target, scale, bias) -> None:
         self.spec, self.threads, self.thread = spec, threads, thread
@@ -74,7 +74,7 @@ class _Row:
                 body(column)
 
     def _reduce(self, value: Callable[[ir.Expr], ir.Expr], combine: Callable, start: float) -> ir.Expr:
-        """What `combine` makes of `value(column)` for all columns of the row, kept in registers."""
+        """`value(column)` of all columns of the row, reduced by `combine`, in registers."""
         kept = registers(1)
         T.buffer_store(kept, tirx.const(start, "float32"), [0])
         self._for_each(lambda column: T.buffer_store(kept, combine(kept[0], value(column)), [0]))
@@ -108,7 +108,7 @@ class _Row:
 
         def exponential(column) -> ir.Expr:
             value = self._exponential(column, largest)
-            self._store(column, value)  # a thread reads again only what it wrote
+            self._store(column, value)  # a thread reads again only its own writes
             return value
 
         inverse = T.bind(tirx.const(1.0, "float32") / self._sum(exponential))
@@ -116,7 +116,7 @@ class _Row:
 
     def _log_softmax(self) -> None:
         largest = self._reduce(self._load, tirx.max, float("-inf"))
-        # Two subtractions: their sum would round a small logarithm away beside a large maximum.
+        # Two subtractions: their sum would round a small logarithm away next to a large maximum.
         logarithm = T.bind(vector_math.log(self._sum(lambda column: self._exponential(column, largest))))
         self._normalise(lambda x: x - largest - logarithm)
 

@@ -14,8 +14,7 @@ from ..nests.stages import Axis, Stage, substitute
 from .architecture import WARP, Architecture
 from .threads import THREADS, at_point, for_each, launched
 
-# Results above which a thread reduces each by itself, for every thread that a multiprocessor holds; terms below which it does
-# anyway.
+# Below so many terms a thread reduces a result by itself, however few results there are.
 _FEW_TERMS = 4 * WARP
 _IDENTITY = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 
@@ -62,7 +61,7 @@ def _reduced(nest: Nest) -> tirx.Stmt:
 
 
 def _by_blocks_of_threads(nest: Nest, terms: int) -> tirx.Stmt:
-    """A block for every result: its threads reduce every so many-th term, and halve what they have in shared memory."""
+    """A block for every result: its threads reduce every so many-th term, and then their sums by halves in shared memory."""
     reduction, kept = nest.reduction, _accumulator(nest)
     threads = min(THREADS, 1 << (terms // 2).bit_length())
     room = tirx.decl_buffer((threads,), "float32", name="room", scope="shared")
@@ -89,7 +88,7 @@ def _by_blocks_of_threads(nest: Nest, terms: int) -> tirx.Stmt:
             halve = tirx.IfThenElse(thread < distance, tirx.BufferStore(room, both, [thread]), None)
             statements += [_barrier(), halve]
             distance //= 2
-        # The first thread reads what it wrote itself.
+        # The first thread reads its own result.
         total = {reduction.accumulator: tirx.BufferLoad(room, [0])}
         stored = _stored(nest, substitute(nest.value, total))
         return at_point(nest.axes, block, sequence([*statements, tirx.IfThenElse(thread == 0, stored, None)]))

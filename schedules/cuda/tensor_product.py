@@ -2,11 +2,11 @@
 
     rows of a warp × 32 columns, eight products at a time
 
-A warp's product is one of 16 × 8 and 8 × 8 numbers, which threads read one by one, into the registers that it wants: moving them
+A warp's product is one of 16 × 8 and 8 × 8 numbers, which threads read one by one, into the required registers: moving numbers
 there from vectors took as many instructions as all else. Rows of the operands lie so far apart that no two threads of a warp read
 from one bank (`BlockTile`). A thread has sums of two neighbouring columns.
 
-Where many warps read the same numbers each thread rounds those that it brought to shared memory; else those that it reads. Narrow
+Where many warps read the same numbers, threads round after copying to shared memory; else after reading. Narrow
 weights are as short as tf32 already.
 """
 
@@ -27,7 +27,7 @@ _ROWS, _PRODUCTS = 16, 8  # of a warp's product
 _HALF = 8, 4  # rows and products that a thread's numbers are apart
 _COLUMNS = 32  # of a warp
 _ACROSS = 4  # products for these
-_MANY = 4  # warps that read the same number of the left operand: two more instructions are needed to round it for all of them
+_MANY = 4  # warps that read the same number of the left operand: rounding for all of these takes two more instructions
 
 
 def product_of(tile: BlockTile, thread, products: int, architecture: Architecture) -> Product:
@@ -53,7 +53,7 @@ class TensorProduct(Product):
 
     @property
     def _is_rounded(self) -> bool:
-        """Whether operands are rounded before they are read."""
+        """Whether operands are rounded in shared memory, before the reads."""
         return self.tile.shares == 1 and self.tile.columns // _COLUMNS >= _MANY
 
     def compute(self, left: Operand, right: Operand) -> None:

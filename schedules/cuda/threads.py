@@ -51,7 +51,7 @@ def at_point(axes: Sequence[Axis], point: ir.Expr, body: tirx.Stmt) -> tirx.Stmt
 
 
 def private(body: tirx.Stmt) -> tirx.Stmt:
-    """`body` with the buffers that it allocates in a thread's own memory, and its loops without threads and vectors."""
+    """`body` with its buffers allocated in a thread's own memory, and its loops without threads and vectors."""
     moved: dict[ir.Var, ir.Var] = {}
 
     def note(node: tirx.stmt.AllocBuffer) -> None:

@@ -10,7 +10,7 @@ from .architecture import Architecture
 
 @dataclass(frozen=True)
 class Gpu(VectorUnit):
-    """What passes know of a GPU. Families that are for CPUs only compute one number at a time: a thread has no vectors."""
+    """A GPU as passes know it. Families that are for CPUs only compute one number at a time: a thread has no vectors."""
 
     architecture: Architecture | None = None
 
