@@ -1,6 +1,6 @@
 """The planner: where every byte lies and when it is loaded, for one budget or a ladder of them.
 
-Knows no TVM and no files. `problem.py` is what goes in and comes out.
+Knows no TVM and no files. `problem.py` defines input and output.
 """
 
 from .bound import latency_bound

@@ -1,4 +1,4 @@
-"""How fast could any plan be? A lower bound on the latency under a budget, to judge plans by."""
+"""A lower bound on the latency under a budget, to judge plans by."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .problem import Layer, Problem, Storage
 
 @lru_cache(maxsize=256)
 def _amounts(problem: Problem) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Per layer the bytes of live tensors, the seconds, and bytes that are read in the time in which its weights are loaded.
+    """Per layer the bytes of live tensors, the seconds, and the bytes that could be read in the loading time of its weights.
 
-    Of weights that several layers have each has a part: whichever of them are behind a cut, these are read once at most.
+    Layers with the same weights get an equal part each: the layers after a cut read shared weights once at most.
     """
     seconds = np.array([layer.seconds for layer in problem.layers])
     nbytes = [cost * layer.weights.nbytes / readers if layer.weights else 0 for layer, cost, readers in _priced(problem)]
@@ -31,9 +31,9 @@ def _priced(problem: Problem) -> Iterator[tuple[Layer, float, int]]:
 
 
 def latency_bound(problem: Problem, budget: int) -> float:
-    """Seconds below which no plan for `budget` bytes gets, in the steady state, on the predicted times.
+    """A lower bound in seconds for plans within `budget` bytes, in the steady state, on the predicted times.
 
-    It is the largest of the cuts of `Cuts`; it knows nothing of pages, overheads and fragmentation.
+    The bound is the largest of the cuts of `Cuts`, and ignores pages, overheads and fragmentation.
     """
     if not problem.layers:
         return 0.0
@@ -42,17 +42,17 @@ def latency_bound(problem: Problem, budget: int) -> float:
 
 
 def unpinned_bound(problem: Problem) -> float:
-    """Seconds below which no plan gets that keeps no weights and loads nothing ahead, whatever its budget, but for rounding."""
+    """A lower bound in seconds for plans of any budget that keep no weights and load nothing ahead, less rounding."""
     return _unpinned(problem)[0]
 
 
 def piecewise_bound(problem: Problem) -> float:
-    """The same of plans with a load, or several, for each layer."""
+    """The same for plans with one load or more for each layer."""
     return _unpinned(problem)[1]
 
 
 def on_demand_bound(problem: Problem) -> float:
-    """The same of those where nothing is loaded while a step is computed."""
+    """The same for plans that load nothing while a step is computed."""
     return _unpinned(problem)[2]
 
 
@@ -71,15 +71,15 @@ class Cuts:
     """Lower bounds on the latency of an inference, of layers that may have other kernels, for one budget.
 
     When the last step of layer i - 1 ends, the weights in the arena, pinned or preloaded, are at most the budget less
-    the tensors live in it. Of the weights of the layers [i, j) behind it, the rest must be read after that, and the
-    remaining layers are computed before or after that. Inferences follow each other, so the layers may be those of
-    two inferences, all of them once at the most: in the steady state an inference takes as long as the time from a
-    moment of it to the same moment of the next.
+    the live tensors. Of the weights of the next layers [i, j), the rest must be read after that, and the
+    remaining layers are computed before or after that. Inferences follow each other, so the layers may belong to
+    two inferences, each layer once at most: in the steady state an inference takes as long as the time from one
+    of its moments to the same moment of the next.
 
-    Where computing that waits helps to load, it does not do so while it computes the layers behind the cut.
+    Where waiting computing helps to load, computing does not help during the layers after the cut.
 
-    Where no layers are behind the cut, all of them are computed. What does not fit is loaded beside that, and slows it down,
-    be it in a cache, or takes longer than that while computing waits.
+    A cut with no layers after it computes all layers. Weights that do not fit are loaded meanwhile, and slow computing down
+    even in a cache, or take longer than that while computing waits.
     """
 
     def __init__(self, live: Sequence[int], budget: int, storage: Storage, dearest: float = 1.0) -> None:
@@ -92,17 +92,17 @@ class Cuts:
         self.helped = 1 - 1 / storage.together  # the part of a wait for loads that is saved by helping with them
         self.budget *= dearest
         self.held = dearest * np.maximum(0.0, budget - np.roll(np.array(live, dtype=float), 1))
-        # by a byte that is loaded beside computing, or in a wait
+        # by a byte that is loaded during computing, or in a wait
         beside = storage.disturbance / (1 + storage.disturbance * storage.bandwidth)
         self.delay = min(beside, 1 / (storage.bandwidth * storage.together)) / dearest
 
     @property
     def rates(self) -> dict[str, float]:
-        """What C++ is told besides what is held."""
+        """The arguments of C++ in addition to `held`."""
         return {"bandwidth": self.bandwidth, "helped": self.helped, "delay": self.delay, "budget": self.budget}
 
     def values(self, seconds: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
-        """float64[layers, layers + 1], in seconds: [i, k] is the bound of the cut before layer i with k layers behind it."""
+        """float64[layers, layers + 1], in seconds: [i, k] is the bound of the cut before layer i with k layers after."""
         upto = _upto(seconds), _upto(nbytes)
         if not in_python():
             return cut_values(*upto, self.held, **self.rates)
@@ -113,7 +113,7 @@ class Cuts:
         return values
 
     def prices(self, weights: np.ndarray, seconds: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What a second and a byte more of each layer add to the cuts' weighted sum (`weights` add up to one)."""
+        """The growth of the cuts' weighted sum per second and per byte of each layer (`weights` add up to one)."""
         read = self._read(nbytes)
         weights_of_waits = weights * (1 - self.helped * (read > self._behind(seconds)))
         delay = self.delay * in_turn(weights[:, 0]) if in_turn(nbytes) > self.budget else 0.0
@@ -121,16 +121,16 @@ class Cuts:
         return 1.0 - self._covered(weights_of_waits), per_byte
 
     def _read(self, nbytes: np.ndarray) -> np.ndarray:
-        """Seconds in which one core reads what must be read behind every cut."""
+        """Seconds in which one core reads the bytes that must be read after every cut."""
         return np.maximum(0.0, self._behind(nbytes) - self.held[:, None]) / self.bandwidth
 
     def _behind(self, amounts: np.ndarray) -> np.ndarray:
-        """Sums over the layers behind every cut."""
+        """Sums over the layers after every cut."""
         upto = _upto(amounts)
         return sliding_window_view(upto, self.count + 1)[: self.count] - upto[: self.count, None]
 
     def _covered(self, weights: np.ndarray) -> np.ndarray:
-        """Per layer the weights of the cuts that it is behind."""
+        """Per layer the sum of `weights` over the cuts before the layer."""
         ends = np.add.outer(np.arange(self.count), np.arange(self.count + 1))
         change = np.bincount(ends.ravel(), weights=-weights.ravel(), minlength=2 * self.count + 1)
         change[: self.count] += np.cumsum(weights, axis=1)[:, -1]
@@ -144,5 +144,5 @@ def in_turn(amounts: np.ndarray) -> float:
 
 
 def _upto(amounts: np.ndarray) -> np.ndarray:
-    """Sums over the first so many of the layers of two inferences."""
+    """Sums over the first layers of two inferences, for each number of layers."""
     return np.concatenate([[0.0], np.cumsum(np.concatenate([amounts, amounts]))])

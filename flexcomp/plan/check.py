@@ -1,17 +1,20 @@
-"""Is a plan right? Asked after every planning, in production; shares nothing with the planners.
+"""Checks plans, after every planning in production. Shares nothing with the planners.
 
-What is live when, in steps: a tensor from the first step of the layer that writes it to the last step
-of its last layer; scratch during its step; a segment from the moment its load may start (as soon as
-`after` steps are computed, so during step `after` already) to the end of its last step; a pinned segment
-always; where later layers have the same weights, steps of theirs may use it again, and it ends with the last of them;
-a segment that is loaded ahead from then on to the end of the inference, and from the start of
-the next to the end of its last step. Between two inferences, at the time behind the last step, the outputs are
-still to be read. Two things that are live at the same time must not share a byte. What stays from one inference to the next,
-state, pinned segments and kept stored weights, lies behind the border of the working range, all else before it. Stored
-weights that two segments are prepared from are kept once, if both are made of the same pages.
+Lifetimes, in steps:
+
+- a tensor: from the first step of the layer that writes the tensor to the last step of its last layer;
+- scratch: during its step;
+- a segment: from the moment its load may start (as soon as `after` steps are computed, so during step `after` already) to
+  the end of its last step. Steps of later layers with the same weights may use the segment again and prolong its life;
+- a pinned segment: always;
+- a segment loaded ahead: from its load to the end of the inference, and from the start of the next to the end of its last step.
+
+Between two inferences, at the time after the last step, the outputs are still to be read. Two objects that are live at the
+same time must not share a byte. State, pinned segments and kept stored weights stay from one inference to the next and lie
+above the border of the working range, all else below. Two segments prepared from the same stored pages keep these once.
 
 Several values may be declared to be one tensor. Then each must be over before the next one begins; or the layer that writes
-the next one reads the one before for the last time, and is known to read every element just before it writes it.
+the next one reads the previous one for the last time, and is known to read every element just before overwriting.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ import numpy as np
 from .errors import PlanError
 from .problem import ALIGN, PAGE, Content, Plan, Problem
 
-_TOGETHER = 256  # things that are compared with all others at once
+_TOGETHER = 256  # objects that are compared with all others at once
 
 
 def check(problem: Problem, plan: Plan) -> list[str]:
-    """The reasons why `plan` is not a plan of `problem`; empty if it is right."""
+    """The reasons why `plan` is not a plan of `problem`; empty if the plan is right."""
     reasons = _shape(problem, plan)
     if reasons:  # the rest would index out of range
         return reasons
@@ -33,7 +36,7 @@ def check(problem: Problem, plan: Plan) -> list[str]:
 
 
 def verify(problem: Problem, plan: Plan) -> Plan:
-    """`plan` itself if it is right; otherwise PlanError with the first reasons."""
+    """`plan` itself if right; otherwise PlanError with the first reasons."""
     reasons = check(problem, plan)
     if reasons:
         more = f" (and {len(reasons) - 5} more)" if len(reasons) > 5 else ""
@@ -149,7 +152,7 @@ def _segments(problem: Problem, plan: Plan) -> list[str]:
 
 
 def _ends(plan: Plan) -> list[int]:
-    """Per load the step behind the last that uses it."""
+    """Per load the number of the last step that uses its weights, plus one."""
     again = [0] * len(plan.segments)
     for number, load in plan.again:
         again[load] = max(again[load], number + 1)
@@ -157,7 +160,7 @@ def _ends(plan: Plan) -> list[int]:
 
 
 def _again(problem: Problem, plan: Plan, number: int, load: int) -> list[str]:
-    """What is wrong with a step that uses what a load brought for the same weights of another layer."""
+    """Errors of a step that uses a load for another layer with the same weights."""
     segment, step = plan.segments[load], plan.steps[number]
     weights = problem.layers[step.layer].weights
     if weights is None:
@@ -176,7 +179,7 @@ def _again(problem: Problem, plan: Plan, number: int, load: int) -> list[str]:
 
 
 def _kept(problem: Problem, plan: Plan, index: int) -> list[str]:
-    """What is wrong with a load of weights that stay as they are stored."""
+    """Errors of a load whose stored weights stay."""
     segment = plan.segments[index]
     layers = {plan.steps[number].layer for number in range(segment.step, segment.step + segment.count)}
     weights = problem.layers[min(layers)].weights
@@ -191,7 +194,7 @@ def _kept(problem: Problem, plan: Plan, index: int) -> list[str]:
 
 
 def _ahead(plan: Plan, index: int, late: bool, end: int) -> list[str]:
-    """What is wrong with a load that starts in the inference before, used up to `end`; `late`: behind one that does not."""
+    """Errors of a load that starts in the previous inference, used up to `end`; `late`: an earlier load does not."""
     segment = plan.segments[index]
     reasons = []
     if segment.pinned:
@@ -204,10 +207,10 @@ def _ahead(plan: Plan, index: int, late: bool, end: int) -> list[str]:
 
 
 def _waits(plan: Plan) -> list[str]:
-    """Let the two counters run: each only ever helps the other, so if they get stuck once, they always do.
+    """Let the two counters run: each only ever helps the other, so counters that get stuck once always do.
 
-    In the first inference what is loaded ahead later may start at once. In a later one it waits for steps
-    of the inference before, none of which waits for it.
+    Loads that later start ahead may start at once in the first inference. In a later one such a load waits for steps
+    of the previous inference, and none of these steps waits for the load.
     """
     loaded = computed = 0
     while True:
@@ -224,7 +227,7 @@ def _waits(plan: Plan) -> list[str]:
 
 
 def _overlaps(problem: Problem, plan: Plan) -> list[str]:
-    """Every pair of things, explicitly; also that each is aligned and inside the arena."""
+    """Every pair of objects, explicitly; also that each is aligned and inside the arena."""
     first_step: dict[int, int] = {}
     last_step: dict[int, int] = {}
     for index, step in enumerate(plan.steps):
@@ -291,7 +294,7 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
 
 
 def _aliases(problem: Problem) -> list[str]:
-    """Every content lies in its tensor, is written before it is read, and is not written over before it is over."""
+    """Every content lies in its tensor, is written before reading, and is not overwritten before the end of its life."""
     reasons = []
     count = len(problem.layers)
     together: dict[int, list[tuple[int, int, int]]] = {}  # by tensor: life and index of its contents
@@ -320,6 +323,6 @@ def _aliases(problem: Problem) -> list[str]:
 
 
 def _may_replace(old: Content, index: int, new: Content, layer: int) -> bool:
-    """Whether a layer may write one content over another that it reads for the last time."""
+    """Whether a layer may write one content over another that the layer reads for the last time."""
     begins = new.written[:1] == (layer,) and not new.given
     return begins and index in new.over and not old.kept and layer not in old.written and old.nbytes == new.nbytes

@@ -10,16 +10,16 @@ class PlanError(Exception):
 
 
 class InfeasibleError(PlanError):
-    """The budget is too small; says what the smallest feasible budget is and what sets it."""
+    """The budget is too small; names the smallest feasible budget and its cause."""
 
     def __init__(self, strategy: str, asked: int, minimum: Minimum, reason: str = ""):
         self.strategy = strategy
         self.asked = asked  # bytes
         self.minimum = minimum  # of the best strategy; another strategy may need more
-        self.reason = reason  # what this strategy could not place, if that is not the minimum itself
+        self.reason = reason  # the object this strategy could not place, if the budget is not below the minimum
         why = f": {reason}" if reason else ""
         super().__init__(f"budget of {asked:,} B is too small for strategy {strategy!r}{why}; {minimum}")
 
 
 class Unplaceable(PlanError):
-    """A strategy found no place for something; `plan` turns it into an InfeasibleError."""
+    """A strategy found no place for something; `plan` raises an InfeasibleError instead."""

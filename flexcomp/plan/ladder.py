@@ -21,7 +21,7 @@ from .strategies import unchecked
 
 ABOUT = 1.005  # problems whose plans differ by no more than this in latency are equally good
 FINALISTS = 2  # problems that are planned with all effort, at most
-CLOSE = 1.02  # what the sketch of one of them may lack
+CLOSE = 1.02  # latency of a finalist's sketch, as a multiple of the fastest sketch, at most
 
 Tailor = Callable[[int], Iterable[tuple[int, Problem]]]
 
@@ -36,18 +36,18 @@ def ladder(
 ) -> tuple[Plan, ...]:
     """Checked plans in ascending order of budget, in bytes.
 
-    Without `budgets`: as many as it takes, from the minimum to everything resident, so that no plan for a budget
+    Without `budgets`: enough rungs, from the minimum to everything resident, that no plan for a budget
     between two rungs would be faster than the smaller one by much more than `spacing.PAYS`. `extra` budgets are planned
-    exactly as asked. A larger budget is never predicted to be slower, but for 0.1 % of the fastest so far if it loads
-    less: where the search finds neither, the plan of the rung below is used. Raises InfeasibleError if a budget
-    that was asked for is too small.
+    exactly as requested. A larger budget is never predicted to be slower, but for 0.1 % of the fastest so far if its plan loads
+    less: where the search finds neither, the plan of the rung below is used. Raises InfeasibleError if a requested budget
+    is too small.
     """
     return tuple(choice.plan for choice in ladder_of([problem], budgets, extra, strategy))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The plan of a rung, and which of several problems it solves."""
+    """The plan of a rung, and which of several problems the plan solves."""
 
     index: int
     problem: Problem
@@ -68,18 +68,17 @@ def ladder_of(
 ) -> tuple[Choice, ...]:
     """As `ladder`, where a rung may solve any of several problems: one network with other kernels.
 
-    The first problem sets the smallest budget; it should be the one with the smallest kernels. For every
-    budget problems are tried in the order of their lower bounds, until no bound is below the best plan; of those about
-    as good as that one, the plan is taken that is fastest if computing is faster than predicted. Or,
-    with `last_that_fits`, the last problem that can be planned is taken whatever its latency. A budget that was
-    not asked for is left out if the strategy finds no plan. `between`, one pair per problem, are the
-    smallest and the largest budget, in bytes, for which a problem is tried; `tailor` gives further problems for a budget,
-    with the indices that choices name them by. Without `budgets`, those of a grid are planned for, multiples of `unit` bytes, in
-    which memory is given, and those between them near what was found there; then those that are worth a rung with all effort,
-    with the kernels that were best.
+    The first problem sets the smallest budget and should have the smallest kernels. For every budget problems are tried in
+    the order of their lower bounds, until no bound is below the best plan. Among plans about as good as the best, the
+    fastest is taken for computing that is faster than predicted. Or, with `last_that_fits`, the last problem that can be
+    planned is taken at any latency. A budget that was not requested is left out if the strategy finds no plan. `between`,
+    one pair per problem, are the smallest and the largest budget, in bytes, for which a problem is tried; `tailor` gives
+    further problems for a budget, with the indices that name them in choices. Without `budgets`, the budgets of a grid are
+    planned, multiples of `unit` bytes, the granularity of memory. Budgets between them follow, searched near the plans of
+    their neighbours, and finally the budgets worth a rung, with all effort and their best kernels.
 
-    Budgets are planned for on all cores, by threads, as C++ leaves Python to others: `tailor` is called by several at once.
-    What is found does not depend on their number.
+    Threads on all cores plan budgets, as the C++ loops release Python: several threads call `tailor` at once.
+    The plans do not depend on the number of threads.
     """
     between = between or [(0, inf)] * len(problems)
     pick = _last if last_that_fits else _fastest
@@ -87,7 +86,7 @@ def ladder_of(
     asked = extra | set(budgets or ())
     largest = max({*ends, *asked})
     found: dict[int, Choice] = {}
-    thorough: set[int] = set()  # budgets that were planned for with all effort
+    thorough: set[int] = set()  # budgets planned with all effort
     wanted = {budget: _Wanted() for budget in sorted({*asked, *(first_budgets(*ends, unit) if ends else ())})}
 
     def choose(budget: int, how: _Wanted) -> Choice | None:
@@ -113,29 +112,29 @@ def ladder_of(
                         found[budget] = min(choice, found.get(budget, choice), key=lambda one: one.latency)
             finally:
                 for one in chosen:
-                    one.cancel()  # those that have not begun, after an error
+                    one.cancel()  # after an error: tasks that have not begun
             thorough |= {budget for budget, how in wanted.items() if not how.quick}
             wanted = _wanted(found, thorough, {*ends, *asked}, unit) if budgets is None and not last_that_fits else {}
     report(total, total)
     rungs = [found[budget] for budget in sorted(found)] if last_that_fits else _in_order(found, {*ends, *asked}, unit)
-    for one in rungs:  # the others are of no use to anyone
+    for one in rungs:  # other plans are not used
         verify(one.problem, one.plan)
     return tuple(rungs)
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """How a budget is planned for."""
+    """How to plan a budget."""
 
-    near: Sequence[Choice] = ()  # plans where to begin; problems that were tailored for them are offered, too
+    near: Sequence[Choice] = ()  # plans where to begin; their tailored problems are candidates, too
     quick: bool = False  # not with all effort
-    only: Choice | None = None  # of all problems that of this choice
+    only: Choice | None = None  # only the problem of this choice
 
 
 def _wanted(
     found: Mapping[int, Choice], thorough: Collection[int], asked: Collection[int], unit: int
 ) -> dict[int, _Wanted]:
-    """Budgets that are to be planned for next; none once those are with all effort that are worth it."""
+    """Budgets to plan next; none once all budgets worth a rung are planned with all effort."""
     further = further_budgets({budget: choice.latency for budget, choice in found.items()}, unit)
     if further:
         return {budget: _Wanted(_neighbours(found, budget), quick=True) for budget in further}
@@ -145,19 +144,19 @@ def _wanted(
         for budget in rungs
         if budget not in thorough
     }
-    # What was seen quickly between rungs far apart may be worth one if it is looked at again.
+    # A budget sketched between rungs far apart may be worth a rung with all effort.
     unsure = [budget for budget in far_between(rungs, found) if budget not in thorough]
     return wanted or {budget: _Wanted([found[budget], *_neighbours(found, budget)]) for budget in unsure}
 
 
 def _neighbours(found: Mapping[int, Choice], budget: int) -> list[Choice]:
-    """Those for the next smaller and the next larger budget, where there are any."""
+    """The choices for the next smaller and the next larger budget, if any."""
     smaller, larger = [other for other in found if other < budget], [other for other in found if other > budget]
     return [found[other] for other in (*sorted(smaller)[-1:], *sorted(larger)[:1])]
 
 
 def _in_order(found: Mapping[int, Choice], asked: Collection[int], unit: int) -> list[Choice]:
-    """By budget, each at least as good as the smaller ones, without those that are not worth it."""
+    """Choices by budget, each at least as good as the smaller ones, without budgets not worth a rung."""
     result: list[Choice] = []
     fastest = inf
     for budget in sorted(found):
@@ -171,7 +170,7 @@ def _in_order(found: Mapping[int, Choice], asked: Collection[int], unit: int) ->
 
 
 def _cost(choice: Choice, fastest: float) -> tuple[float, int]:
-    """Of those nearly as fast as the fastest that which loads least: what is predicted is not all that loads cost."""
+    """Among choices nearly as fast as the fastest, fewer loads win: loads cost more than predicted."""
     near = choice.latency <= NO_SLOWER * fastest
     return (fastest if near else choice.latency, choice.plan.streamed_nbytes if near else 0)
 
@@ -181,7 +180,7 @@ def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, how: _W
     failure: InfeasibleError | None = None
 
     def plans(candidates: Sequence[int], quick: bool) -> list[Choice]:
-        """Of those whose bounds are below the fastest plan."""
+        """Plans of candidates whose bounds are below the fastest plan."""
         nonlocal failure
         made: list[Choice] = []
         for index in candidates:

@@ -1,6 +1,6 @@
-"""Which code runs the planner's inner loops: C++ (`runtime_ext/planner`), or the Python that says what they do.
+"""Which code runs the planner's inner loops: C++ (`runtime_ext/planner`), or the Python that specifies the loops.
 
-Both give the same plans, bit for bit; tests/plan/test_native.py compares them. The Python is for reading and for that.
+Both give the same plans, bit for bit; tests/plan/test_native.py compares them. The Python is for reading and for this test.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def in_python() -> bool:
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Run the inner loops of everything that is planned meanwhile in Python: some forty times slower."""
+    """Run the inner loops in Python meanwhile: some forty times slower."""
     token = _IN_PYTHON.set(True)
     try:
         yield

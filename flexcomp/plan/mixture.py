@@ -1,4 +1,4 @@
-"""Which kernel for which layer, when each has several, is best for a budget: judged by the bound on latency."""
+"""Chooses a kernel per layer for a budget, by the bound on latency."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .problem import PAGE, Layer, Problem
 # The maximum of the cuts is softened to (sum of value ** p) ** (1 / p): squarings that make p, and the part of the largest
 # value below which others do not count.
 _SOFTNESS = ((3, 0.1), (5, 0.5), (7, 0.85), (9, 0.96), (10, 0.98))
-_ROUNDS = 60  # with one of them, at most
-_STARTS = 1  # from the best of: each option everywhere, or the last before it
+_ROUNDS = 60  # per softness, at most
+_STARTS = 1  # descents; each starts from one of the best: option n everywhere, or the last one before n
 _NEGLIGIBLE = 1e-9  # seconds
 _BETTER = 1e-9  # part of a cost
 _SINGLES = 12  # layers that are tried alone, where no larger step helps
@@ -28,7 +28,7 @@ class Mixture:
     """The choices between kernels for the layers of a network."""
 
     def __init__(self, problem: Problem, options: Sequence[Sequence[Layer]]) -> None:
-        """`problem` has the tensors, and the storage; of every layer the first of its `options` is its own."""
+        """`problem` has the tensors and the storage; the first of the `options` of a layer is the layer in `problem`."""
         self._storage, self._live = problem.storage, live_bytes(problem)
         shape = len(options), max((len(layers) for layers in options), default=1)
         self._seconds, self._nbytes, self._needs = np.zeros(shape), np.zeros(shape), np.full(shape, np.inf)
@@ -48,12 +48,11 @@ class Mixture:
     def best(self, budget: int, limit: int | None = None) -> list[int]:
         """Per layer the index of one of its options, for the smallest latency bound under `budget` bytes.
 
-        An option is taken only if what the layer needs at once is at most `limit` bytes (the budget, if it is not given),
-        or if it is the first.
+        An option other than the first is taken only if the layer needs at most `limit` bytes at once (by default the budget).
 
         The bound is the largest of many cuts (`Cuts`). Within a cut a layer costs the time to load it, outside the time
         to compute it: prices of bytes and of seconds that differ from layer to layer. A softened maximum weighs the
-        cuts; layers change to the option that is cheapest at these prices, those first that gain most, as many at once
+        cuts; layers change to the cheapest option at these prices, largest gains first, as many layers at once
         as lower the softened bound. The maximum becomes harder from round to round.
         """
         if not self._live:
@@ -63,7 +62,7 @@ class Mixture:
         picks = self._descend(cuts, allowed)
         if self._options is None:
             return picks
-        # Readers of one weight that take different kernels share nothing, which the descent does not see.
+        # Layers that read the same weights with different kernels share nothing; the descent ignores that.
         return min(picks, [0] * len(picks), key=lambda each: self._exact_bound(cuts, each))
 
     def _descend(self, cuts: Cuts, allowed: np.ndarray) -> list[int]:
@@ -118,7 +117,7 @@ class _Descent:
         """Picks whose softened cost is less; None if none was found."""
 
         def cost(picks: np.ndarray) -> tuple[float, np.ndarray]:
-            """The softened maximum of the cuts, and the parts that they have in it."""
+            """The softened maximum of the cuts, and their parts in the maximum."""
             values = self._values(picks)
             top = values.max()
             if not top:

@@ -1,4 +1,4 @@
-"""The planner's inner loops in C++ (`runtime_ext/planner`), called through ctypes; `loops.py` says when they are."""
+"""The planner's inner loops in C++ (`runtime_ext/planner`), called through ctypes; `loops.py` decides when."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Occupied = Sequence[Sequence[tuple[int, int]]]  # per layer (address, nbytes), 
 
 
 class _Layout(Protocol):
-    """Of parts.layout.Layout, which needs the loops itself."""
+    """The part of parts.layout.Layout used here; that module imports the loops."""
 
     occupied: _Occupied
     top: int
@@ -51,7 +51,7 @@ class _Choice(ctypes.Structure):
 
 
 class Result(ctypes.Structure):
-    """Of a plan: seconds, bytes to load, and of memory, steps before pinned neighbours were merged; and how many rows it has."""
+    """Of a plan: seconds, bytes to load, bytes of memory, steps before pinned neighbours were merged, and numbers of rows."""
 
     _fields_ = (("latency", c_double), *((name, c_int64) for name in ("nbytes", "arena", "effort", "steps", "segments", "again")))
 
@@ -103,7 +103,7 @@ _STORED_ROW = attrgetter(*(field.name for field in fields(Stored)))
 
 
 class NativeProblem:
-    """A problem in C++, and layouts to plan it in."""
+    """A problem in C++, and layouts to plan in."""
 
     def __init__(self, problem: Problem, same_s: float, most_laps: int) -> None:
         """`same_s` and `most_laps` are the simulator's."""
@@ -112,13 +112,13 @@ class NativeProblem:
         rows = ((layer.seconds, layer.slice_s, cost, _prepare_s(problem, layer)) for layer, cost in layers)
         times = array("d", chain.from_iterable(rows))
         weights = array("q", chain.from_iterable(_weights_row(layer) for layer in problem.layers))
-        self._layouts: dict[int, tuple[int, object]] = {}  # by their identity: numbers, and themselves so that it stays theirs
+        self._layouts: dict[int, tuple[int, object]] = {}  # by id: number and layout, which must live as long as its id is used
         self._handle = c_void_p()
         _call("New", len(problem.layers), _address(times), _address(weights), byref(storage), byref(self._handle))
         weakref.finalize(self, _library().FlexcompPlannerFree, self._handle)
 
     def number_of(self, layout: _Layout) -> int:
-        """The number by which the loops know a layout, from the first time on."""
+        """The number of a layout in the loops."""
         if id(layout) not in self._layouts:
             ends, intervals = _intervals(layout.occupied)
             _call("AddLayout", self._handle, _address(ends), _address(intervals), layout.top)
@@ -128,7 +128,7 @@ class NativeProblem:
     def attempt(self, layout: int, limit: float, *choice: int) -> Result | None:
         """Make the plan of a point of the search, by the fields of `_Choice`; None if something finds no place.
 
-        What would take more than `limit` seconds is not made: its latency is what it takes at least, and it needs no memory.
+        If a lower bound exceeds `limit` seconds, no plan is made: the bound is the latency, and the arena is 0.
         """
         result = Result()
         code = _call("Try", self._handle, layout, byref(_Choice(*choice)), limit, byref(result))
@@ -237,7 +237,7 @@ def _call(name: str, *arguments: object) -> int | None:
 
 
 def _intervals(occupied: _Occupied) -> tuple[array, array]:
-    """Where each layer's rows of (address, nbytes) begin and the last ends, and the rows."""
+    """Where each layer's rows of (address, nbytes) begin and the last row ends, and the rows."""
     ends = array("q", accumulate(map(len, occupied), initial=0))
     return ends, array("q", chain.from_iterable(chain.from_iterable(occupied)))
 

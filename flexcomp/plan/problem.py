@@ -1,4 +1,4 @@
-"""What a planner is given and what it returns. No TVM, no files: sizes, lifetimes and times."""
+"""Input and output of the planners. No TVM, no files: sizes, lifetimes and times."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import cached_property
 
 import numpy as np
 
-PAGE = 4096  # bytes; unit of loads: file ranges and arena targets of segments are multiples of it
+PAGE = 4096  # bytes; unit of loads: file ranges and arena targets of segments are multiples of PAGE
 SLICE_S = 3e-6  # seconds of one more call and one more barrier, where nothing better is known
-IN_CACHE = 0.2  # of its disturbance, what a load has that stays in the CPU's caches: where it comes from is memory, too
-ALIGN = 64  # bytes; every tensor and scratch address is a multiple of it
+IN_CACHE = 0.2  # part of the disturbance that a load in the CPU's caches still causes: its source is memory, too
+ALIGN = 64  # bytes; every tensor and scratch address is a multiple of ALIGN
 
 
 def _require(condition: bool, message: str) -> None:
@@ -26,9 +26,9 @@ class Tensor:
 
     name: str
     nbytes: int  # multiple of 64
-    start: int  # first layer that needs its place (the layer that writes it; 0 for inputs)
+    start: int  # first layer that needs its place (the layer that writes the tensor; 0 for inputs)
     end: int  # first layer that no longer needs it (number of layers for outputs)
-    stays: bool = False  # what is in it is there for the next inference: live in all layers and between, in whole pages
+    stays: bool = False  # keeps its contents for the next inference: live in all layers and between, in whole pages
 
     def __post_init__(self) -> None:
         multiple = self.nbytes >= 0 and self.nbytes % ALIGN == 0
@@ -39,17 +39,17 @@ class Tensor:
 
     @property
     def align(self) -> int:
-        """Bytes; its address is a multiple of it."""
+        """Bytes; alignment of the address."""
         return PAGE if self.stays else ALIGN
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What weights are prepared from: blocks in the file, each of as many output channels as the last axis of a panel has."""
+    """The source of prepared weights: blocks in the file. Each has as many output channels as the last axis of a panel."""
 
     offset: int  # bytes in the file's data section; multiple of 64
     block_nbytes: int
-    channels: int  # of the layer, or of a group of it
+    channels: int  # of the layer, or of one group
     width: int  # channels of a stored block
     prepared: int  # of a prepared one
 
@@ -79,8 +79,8 @@ class Weights:
     offset: int  # bytes in the file's data section; multiple of 64
     blocks: int
     block_nbytes: int
-    # Where they are prepared when they are loaded, from fewer bytes mostly: those that are read for each of theirs, the
-    # seconds of one core, and what of. Their range is one of a file of prepared weights that there is not, far from all others.
+    # For weights that are prepared when loaded, mostly from fewer bytes: bytes read and seconds of one core, per prepared
+    # byte, and the source. Their range belongs to an imaginary file of prepared weights, far from all other ranges.
     read: float = 1.0
     prepare_s: float = 0.0
     stored: Stored | None = None
@@ -117,7 +117,7 @@ class Layer:
 
     @property
     def blocks(self) -> int:
-        """Blocks that the steps of the layer share out; 1 without weights."""
+        """Blocks divided among the steps of the layer; 1 without weights."""
         return self.weights.blocks if self.weights else 1
 
 
@@ -128,12 +128,12 @@ class Storage:
     bandwidth: float  # bytes per second, sequential
     overhead_s: float  # seconds per load, independent of its size
     wake_s: float = 0.0  # seconds until a step that waited for a load, or a load that waited for a step, begins
-    disturbance: float = 0.0  # beside loads of B bytes per second computing takes 1 + disturbance * B times as long
-    cache: int = 0  # bytes; loads that come round within this size stay in the CPU's caches: there, IN_CACHE of it
-    together: float = 1.0  # how many times the bandwidth there is while computing waits for loads, and its core copies too
-    latency_s: float = 0.0  # seconds until an idle device begins what it is asked for; what waits in its queue begins at once
-    cached: float = 1.0  # how many times the bandwidth there is for loads that stay in the caches
-    # Where every core computes, and one of them prepares weights besides: both take longer by this part of their time.
+    disturbance: float = 0.0  # during loads of B bytes per second computing takes 1 + disturbance * B times as long
+    cache: int = 0  # bytes; loads that come round within this size stay in the CPU's caches and disturb by IN_CACHE of that
+    together: float = 1.0  # multiple of the bandwidth while computing waits for loads, and its core copies too
+    latency_s: float = 0.0  # seconds until an idle device begins a request; a queued request begins at once
+    cached: float = 1.0  # multiple of the bandwidth for loads that stay in the caches
+    # Where every core computes and one of them also prepares weights, both take longer by this part of their time.
     crowded: float = 0.0
 
     def __post_init__(self) -> None:
@@ -149,15 +149,15 @@ class Storage:
         return self.latency_s + self.overhead_s
 
     def load_cost(self, weights: Weights) -> float:
-        """Seconds that a byte of weights takes to be loaded, as a part of those that a byte takes to be read.
+        """Seconds to load a byte of weights, relative to the seconds to read a byte.
 
-        While one load is prepared the next is read, if that is not a copy by the same core.
+        While one load is prepared the next is read, unless reading is a copy by the same core.
         """
         preparing = self.prepare_s(weights) * self.bandwidth
         return weights.read + preparing if self.together > 1 else max(weights.read, preparing)
 
     def prepare_s(self, weights: Weights) -> float:
-        """Seconds that preparing a byte of weights takes."""
+        """Seconds to prepare a byte of weights."""
         return weights.prepare_s * (1 + self.crowded)
 
     def seconds(self, nbytes: int) -> float:
@@ -169,14 +169,14 @@ class Storage:
         return self.overhead_s + weights.nbytes * self.load_cost(weights) / self.bandwidth
 
     def least_seconds(self, reading: float, computing: float) -> float:
-        """Time in which so many seconds of reading by one core can be done, and so many of computing beside that."""
+        """Time for `reading` seconds of reading by one core and, in parallel, `computing` seconds of computing."""
         return max(computing, min(reading, (reading + (self.together - 1) * computing) / self.together))
 
     def rates_at(self, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(bandwidth, disturbance) of loads that come round in so many bytes (`reuse_distances`).
+        """(bandwidth, disturbance) of loads with these reuse distances in bytes (`reuse_distances`).
 
-        Caches help in full up to their size and no longer at half as much again: what comes round in more is gone
-        by the time it would be needed.
+        Caches help in full up to their size, and no longer at one and a half times their size: by then the bytes
+        have been evicted.
         """
         if not self.cache:
             return np.full(len(distances), self.bandwidth), np.full(len(distances), self.disturbance)
@@ -186,33 +186,33 @@ class Storage:
 
     @property
     def in_cache(self) -> Storage:
-        """The same where all loads stay in the caches."""
+        """The same storage when all loads stay in the caches."""
         (bandwidth,), (disturbance,) = self.rates_at(np.zeros(1))
         return replace(self, bandwidth=float(bandwidth), disturbance=float(disturbance), cache=0)
 
 
 @dataclass(frozen=True)
 class Content:
-    """A value that a tensor holds; those in one tensor are aliases of each other. Layers ascend."""
+    """A value that a tensor holds; contents of one tensor are aliases of each other. Layers ascend."""
 
     name: str
     nbytes: int
-    tensor: int  # index into Problem.tensors: whose place it takes
-    written: tuple[int, ...]  # layers that write it, or a part of it
-    read: tuple[int, ...]  # layers that read it
+    tensor: int  # index into Problem.tensors: whose place the content takes
+    written: tuple[int, ...]  # layers that write the content or a part
+    read: tuple[int, ...]  # layers that read the content
     given: bool = False  # there from the start: an input
     kept: bool = False  # needed at the end: an output
-    over: tuple[int, ...] = ()  # contents that the layer that writes it reads last where it writes: it may be in their place
+    over: tuple[int, ...] = ()  # contents whose place this one may take: the writing layer reads each element just before overwriting
 
     def life(self, layers: int) -> tuple[int, int]:
-        """The layers, of so many, from the first that needs its place to behind the last, half-open."""
+        """The layers that need its place, of `layers` in all, half-open."""
         touched = (*self.written, *self.read, *((0,) * self.given))
         return min(touched, default=0), layers if self.kept else max(touched, default=0) + 1
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A network to be planned: layers in the order of their computing, and what lives between them."""
+    """A network to be planned: layers in the order of computing, and the tensors between them."""
 
     layers: tuple[Layer, ...]
     tensors: tuple[Tensor, ...]
@@ -232,7 +232,7 @@ class Problem:
 
     @cached_property
     def readers(self) -> tuple[int, ...]:
-        """Per layer how many layers have its weights: the same bytes, in the same blocks; 1 without weights."""
+        """Per layer the number of layers with its weights: the same bytes, in the same blocks; 1 without weights."""
         count = Counter(layer.weights for layer in self.layers)
         return tuple(count[layer.weights] if layer.weights else 1 for layer in self.layers)
 
@@ -247,11 +247,11 @@ class Problem:
         return any(layer.weights and layer.weights.stored and layer.weights.read < 1 for layer in self.layers)
 
     def load_cost_of(self, steps: Sequence[Step], first: int) -> float:
-        """That of a segment or a piece whose first step, of these, is `first`: it has one price."""
+        """The load cost of a segment or a piece whose first step is `steps[first]`: all its bytes have one price."""
         return self.load_costs[steps[first].layer]
 
     def __hash__(self) -> int:
-        """By little of it: what is remembered of problems is looked up often, and problems are large."""
+        """A cheap hash of a few fields: caches look problems up often, and problems are large."""
         return self._hash
 
     @cached_property
@@ -269,7 +269,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Step:
-    """A layer, or blocks [first, first + count) of it. A layer without weights is one step of one block."""
+    """Blocks [first, first + count) of a layer, or all. A layer without weights is one step of one block."""
 
     layer: int
     first: int
@@ -283,16 +283,16 @@ class Segment:
     Later steps may use it again (`Plan.again`).
     """
 
-    step: int  # the first that it is for
+    step: int  # the first step served
     source: int  # bytes in the data section; multiple of 4096
     nbytes: int  # multiple of 4096
     address: int  # arena address; multiple of 4096
     after: int  # steps of the inference that must be computed before the load may start
     pinned: bool
-    count: int = 1  # steps in a row that it is for
-    ahead: bool = False  # `after` counts the steps of the inference before; the first one loads it at its start
-    # Arena address of the stored weights it is prepared from in every inference, a multiple of 4096: they stay in the arena
-    # and are read in the first one only. -1: it is read each time, or pinned.
+    count: int = 1  # steps served, in a row
+    ahead: bool = False  # `after` counts the steps of the previous inference; the first inference loads at its start
+    # Arena address, a multiple of 4096, of the stored weights from which every inference prepares the segment. Stored weights
+    # stay in the arena and are read in the first inference only. -1: read each time, or pinned.
     kept_at: int = -1
 
 
@@ -312,25 +312,25 @@ class Plan:
     strategy: str
     budget: int  # bytes
     arena: int  # bytes used; multiple of 4096; ≤ budget
-    working: int  # of them, what inferences work in; what stays lies behind; multiple of 4096
+    working: int  # bytes of the arena that inferences work in, below all that stays; multiple of 4096
     steps: tuple[Step, ...]
     tensor_at: tuple[int, ...]  # one address per tensor of the problem
     scratch_at: tuple[int, ...]  # one address per step; -1 without scratch
     segments: tuple[Segment, ...]  # in load order
     need: tuple[int, ...]  # per step: loads (from the start of `segments`) that must be complete
-    # (step, load) of steps whose weights an earlier load has brought for another layer that has the same; steps ascend
+    # (step, load) of steps whose weights an earlier load has brought for another layer with the same weights; steps ascend
     again: tuple[tuple[int, int], ...] = ()
-    # how the strategy came to it: where it may begin for another budget, if it says so
+    # the search point that led to this plan, if the strategy records one: a start for another budget
     origin: object = field(default=None, compare=False, repr=False)
 
     @property
     def pinned_nbytes(self) -> int:
-        """Bytes of weights that stay in the arena between inferences, as they are used."""
+        """Bytes of ready-to-use weights that stay in the arena between inferences."""
         return sum(segment.nbytes for segment in self.segments if segment.pinned)
 
     @property
     def streamed_nbytes(self) -> int:
-        """Bytes loaded from the file for every inference but the first, which also loads those that stay."""
+        """Bytes loaded from the file for every inference but the first, which also loads the weights that stay."""
         return sum(segment.nbytes for segment in self.segments if not segment.pinned and segment.kept_at < 0)
 
     def kept(self, problem: Problem, segment: Segment) -> tuple[int, int]:
@@ -341,9 +341,9 @@ class Plan:
         return weights.stored.pages_of(steps[0].first, sum(step.count for step in steps))
 
     def staying(self, problem: Problem) -> Iterator[tuple[int, int]]:
-        """(address, nbytes) of what stays in the arena between inferences, in whole pages."""
+        """(address, nbytes) of all that stays in the arena between inferences, in whole pages."""
         yield from ((at, tensor.nbytes) for at, tensor in zip(self.tensor_at, problem.tensors, strict=True) if tensor.stays)
-        stored: set[int] = set()  # what is kept of weights that several layers have is kept once
+        stored: set[int] = set()  # stored weights of several layers are kept once
         for segment in self.segments:
             if segment.pinned:
                 yield segment.address, segment.nbytes
@@ -352,7 +352,7 @@ class Plan:
                 yield segment.kept_at, self.kept(problem, segment)[1]
 
     def worked_nbytes(self, problem: Problem) -> int:
-        """Where the last of what does not stay ends."""
+        """The end of everything that does not stay."""
         tensors = (at + one.nbytes for at, one in zip(self.tensor_at, problem.tensors, strict=True) if not one.stays)
         scratch = (at + problem.layers[step.layer].scratch for step, at in zip(self.steps, self.scratch_at, strict=True))
         loaded = (segment.address + segment.nbytes for segment in self.segments if not segment.pinned)
@@ -370,7 +370,7 @@ class Minimum:
     """The smallest arena, and the layer that needs most at once, in bytes."""
 
     nbytes: int
-    bound: int  # what that layer needs at once; more than this is lost to fragmentation
+    bound: int  # need of that layer at once; the rest of `nbytes` is lost to fragmentation
     layer: str
     activations: int
     weights: int  # of one block, the finest slice, in whole pages
@@ -378,7 +378,7 @@ class Minimum:
 
     @property
     def needs(self) -> dict[str, int]:
-        """What that layer needs, in bytes by name."""
+        """The needs of that layer, in bytes by name."""
         lost = self.nbytes - self.bound
         parts = {"activations": self.activations, "weights": self.weights, "scratch": self.scratch}
         return parts | ({"gaps between them": lost} if lost >= PAGE else {})

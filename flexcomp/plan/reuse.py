@@ -1,4 +1,4 @@
-"""How soon loads write again where they wrote before: what comes round within a cache's size is still in it."""
+"""Reuse distances of places in the arena: a place written again within a cache's size of loads is still in the cache."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .problem import PAGE
 def reuse_distances(loads: Sequence[tuple[int, int]]) -> np.ndarray:
     """float64[loads]: bytes loaded since a byte of a load's place was last written, in the mean over its pages.
 
-    `loads` are (arena address, nbytes) in whole pages, in their order, which is the same in every inference. Loads that go
-    round in a part of the arena have its size as their distance; where a place is written once, it is all that is loaded.
+    `loads` are (arena address, nbytes) in whole pages, in order, the same in every inference. Loads that go round in a part
+    of the arena have the size of that part as their distance. A place written once has the bytes of all loads.
     """
-    # By page: bytes loaded before it was written, less its address, so that a load leaves one number in all of its pages.
+    # By page: bytes loaded before the write, less the page's address, so that a load leaves one number in all of its pages.
     written = np.zeros(max((at + nbytes for at, nbytes in loads), default=0) // PAGE)
     numbers, total = [], 0
     for at, nbytes in loads:

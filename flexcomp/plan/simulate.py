@@ -3,14 +3,14 @@
 Two workers, two counters (docs/runtime.md: loads run in one fixed order, steps in another): step i waits until
 `need[i]` loads are complete, load j until `after[j]` steps are computed. A load takes the storage's
 overhead plus bytes over bandwidth (the delay model of SwapNet, section 6.1, without its assembly
-terms: a load is ready when it has been read), and less while computing waits for it and its core copies too. A device that
-is idle begins after its latency; loads are asked for as soon as the steps are computed that they wait for, so that of
-several in a row only the first waits for that. A slice takes its share of the layer's time, and longer while a load
-runs, for both use the memory. Loads that soon write again where they wrote before, so that it is still in the CPU's caches,
-are faster and slow computing down less. Whoever has waited begins a little later, when it has woken up.
+terms: a load is ready when it has been read), and less while computing waits and its core copies too. An idle device begins
+after its latency. A load is requested as soon as the steps before it are computed, so in a run of several loads
+only the first pays the latency. A slice takes its share of the layer's time, and longer while a load runs, for both use
+the memory. Loads that soon write the same place again find it in the CPU's caches: such loads are faster and slow
+computing down less. A worker that has waited begins a little later, after waking up.
 
-Inferences follow each other without a pause. Where loads begin in the inference before, several are played,
-until each is as long as the one before it.
+Inferences follow each other without a pause. Where loads begin in the previous inference, several inferences are simulated,
+until two successive ones take equally long.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .native import NativeProblem
 from .problem import Plan, Problem, Segment, Storage
 from .reuse import reuse_distances
 
-BRISK = 0.85  # of a layer's predicted time: where nothing was measured, kernels have been that much faster
-MOST_LAPS = 8  # inferences played to reach the steady state
+BRISK = 0.85  # of a layer's predicted time: without measurements, kernels have been that much faster
+MOST_LAPS = 8  # inferences simulated to reach the steady state
 SAME_S = 1e-9  # seconds
-_HELPED = 1.8  # times as fast as one core two of them prepare weights and make pages exist
+_HELPED = 1.8  # speed-up of two cores over one in preparing weights and making pages exist
 
 _OF_THREAD = local()
 
@@ -43,12 +43,12 @@ class Timeline:
     latency: float  # to the end of the last step
     compute: float  # sum of the steps' own times
     stall: float  # time during which computing waits for loads
-    disturbed: float  # time that steps take longer because loads run beside them
+    disturbed: float  # time that steps take longer because of concurrent loads
     loading: float  # sum of the loads' own times
-    nbytes: int  # loaded for it
-    bound: float  # max(compute, nbytes / bandwidth), or what helping makes of it: no plan of these steps and loads is faster
+    nbytes: int  # loaded for this inference
+    bound: float  # max(compute, nbytes / bandwidth), or less with helping: no plan of these steps and loads is faster
     steps: tuple[tuple[float, float], ...]  # (start, end) of each step
-    # (start, end) of each load: before 0 if it began ahead, empty for pinned ones in the steady state
+    # (start, end) of each load: below 0 for a start ahead, empty for pinned weights in the steady state
     loads: tuple[tuple[float, float], ...]
 
     def __str__(self) -> str:
@@ -70,9 +70,9 @@ def step_seconds(problem: Problem, plan: Plan) -> list[float]:
 
 
 def simulate(problem: Problem, plan: Plan, *, cold: bool = False, fresh_s: Sequence[float] = ()) -> Timeline:
-    """The timeline of an inference in the steady state, or (`cold`) of the first, which reads what is pinned.
+    """The timeline of an inference in the steady state, or (`cold`) of the first, which reads pinned weights.
 
-    `fresh_s` are the seconds that making memory exist adds to what a core does for each load of the first inference.
+    `fresh_s` are the core seconds that making memory exist adds to each load of the first inference.
     Raises PlanError if the waits can never end.
     """
     work = _work_of(problem, plan, cold, fresh_s)
@@ -100,14 +100,14 @@ def simulate(problem: Problem, plan: Plan, *, cold: bool = False, fresh_s: Seque
 
 
 def latency_of(problem: Problem) -> Callable[[Plan], float]:
-    """What `simulate` gives for the latency of plans in the steady state, and nothing else: in C++ outside of `readable`."""
+    """Only the latency that `simulate` gives in the steady state: in C++ outside of `readable`."""
     if in_python():
         return lambda plan: simulate(problem, plan).latency
     return native_problem(problem).latency
 
 
 def native_problem(problem: Problem) -> NativeProblem:
-    """The problem in C++, this thread's own: it remembers what it has made."""
+    """The problem in C++, this thread's own: C++ caches intermediate results in it."""
     if not hasattr(_OF_THREAD, "problem"):
         _OF_THREAD.problem = lru_cache(maxsize=16)(partial(NativeProblem, same_s=SAME_S, most_laps=MOST_LAPS))
     return _OF_THREAD.problem(problem)
@@ -115,13 +115,13 @@ def native_problem(problem: Problem) -> NativeProblem:
 
 @lru_cache(maxsize=256)
 def brisk(problem: Problem) -> Problem:
-    """The same with faster kernels. A plan should be good for both, as predictions are no better than that."""
+    """The same with faster kernels. A plan should suit both, as predictions are no better than that."""
     return replace(problem, layers=tuple(replace(layer, seconds=BRISK * layer.seconds) for layer in problem.layers))
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What is played: the times of steps and loads. Behind the loads of an inference follow those of the next that it begins."""
+    """Times of steps and loads to simulate. After the loads of an inference follow the loads of the next one that begin in it."""
 
     plan: Plan
     seconds: list[float]  # of each step, undisturbed
@@ -129,18 +129,18 @@ class _Work:
     durations: list[float]  # of each load
     paces: list[float]  # seconds that a second of computing takes while the load runs
     reading: float  # seconds that the bytes of all loads take
-    together: list[float]  # how many times as fast each load is while computing waits for it
+    together: list[float]  # speed-up of each load while computing waits for it
     storage: Storage
     disturbing: bool  # whether any pace is not 1
-    cold: bool  # whether what stays is read
+    cold: bool  # whether weights that stay are read
 
     def served(self, free: float, asked: float, number: int) -> float:
-        """When a load begins that is asked for at one time of a loader that is free at another."""
+        """The time at which a load begins that is requested at `asked` of a loader that is free at `free`."""
         wake = self.storage.wake_s if asked > free else 0.0
         return max(free, asked + wake + self.latency_s(number))
 
     def latency_s(self, number: int) -> float:
-        """That of the storage, of which a load of stored weights that are kept asks nothing."""
+        """The storage's latency, or 0 for a load from kept stored weights, which does not read the storage."""
         return 0.0 if self.segments[number].kept_at >= 0 and not self.cold else self.storage.latency_s
 
 
@@ -179,11 +179,11 @@ def _work_of(problem: Problem, plan: Plan, cold: bool, fresh_s: Sequence[float])
 
 
 def _loading(problem: Problem, plan: Plan, cold: bool) -> tuple[list[float], list[float]]:
-    """Seconds of every load, and what a second of computing takes beside it; in the first inference, if `cold`."""
+    """Seconds of every load, and the duration of a second of computing during the load; in the first inference, if `cold`."""
     storage, segments = problem.storage, plan.segments
     costs = np.array([problem.load_cost_of(plan.steps, segment.step) for segment in segments])
     nbytes = np.array([segment.nbytes for segment in segments])
-    distances = np.full(len(segments), 2.0 * storage.cache)  # of pinned ones: they come once
+    distances = np.full(len(segments), 2.0 * storage.cache)  # pinned segments are loaded once
     if storage.cache:
         streamed = [number for number, segment in enumerate(segments) if not segment.pinned]
         distances[streamed] = reuse_distances([(segments[number].address, segments[number].nbytes) for number in streamed])
@@ -199,9 +199,9 @@ def _loading(problem: Problem, plan: Plan, cold: bool) -> tuple[list[float], lis
 def _made_fresh(
     problem: Problem, plan: Plan, durations: Sequence[float], fresh_s: Sequence[float]
 ) -> tuple[list[float], list[float]]:
-    """Seconds of the loads of the first inference in memory that does not exist yet, and how much faster help makes them.
+    """Seconds of the first inference's loads into memory that does not exist yet, and their speed-up by help.
 
-    A core prepares and makes pages exist while the device reads, unless the core is what reads; whoever waits takes a part of it.
+    A core prepares and makes pages exist while the device reads, unless the core itself reads; a waiting thread takes a part.
     """
     storage = problem.storage
     made = [fresh + _prepare_seconds(problem, plan, one) for fresh, one in zip(fresh_s, plan.segments, strict=True)]
@@ -213,7 +213,7 @@ def _made_fresh(
 
 
 class _Lap:
-    """One inference as it is played; times from its start."""
+    """One simulated inference; times from its start."""
 
     def __init__(self, work: _Work, before: _Lap | None) -> None:
         self.work, self.before = work, before
@@ -225,7 +225,7 @@ class _Lap:
         self.over = 0  # loads that ended before the step that runs
 
     def wait(self, need: int) -> bool:
-        """Run the first `need` loads, while computing waits; False if one waits for a step that has not been computed."""
+        """Run the first `need` loads, while computing waits; False if a load waits for a step that has not been computed."""
         if self.loads and need >= len(self.loads):
             self._help()
         while len(self.loads) < need:
@@ -235,7 +235,7 @@ class _Lap:
         return True
 
     def _help(self) -> None:
-        """Make the last load shorter by what is read by the thread that has waited for it since the last step."""
+        """Shorten the last load by the part that the thread reads that has waited since the last step."""
         start, end = self.loads[-1]
         together = self.work.together[len(self.loads) - 1]
         copying = min(end - max(start, self.end), end - start - self.work.storage.overhead_s)
@@ -244,7 +244,7 @@ class _Lap:
             self.loads[-1] = start, self.loaded_at
 
     def load(self) -> bool:
-        """Run the next load; False if there is none, or if it waits for a step that has not been computed."""
+        """Run the next load; False if there is none, or if the load waits for a step that has not been computed."""
         number, work, before = len(self.loads), self.work, self.before
         if number == len(work.segments):
             return False
@@ -265,13 +265,13 @@ class _Lap:
         return True
 
     def compute(self, seconds: float, need: int) -> None:
-        """Run the next step, behind the first `need` loads."""
+        """Run the next step, after the first `need` loads."""
         start = _begin(self.end, self.loads[need - 1][1], self.work.storage.wake_s) if need else self.end
         self.end = self._disturbed(start, start + seconds) if self.work.disturbing else start + seconds
         self.steps.append((start, self.end))
 
     def _disturbed(self, start: float, end: float) -> float:
-        """When a step ends that would end at `end` if no load ran meanwhile."""
+        """The end of a step that would end at `end` without concurrent loads."""
         while self.over < len(self.loads) or self.load():
             begin, finish = self.loads[self.over]
             begin = max(begin, start)
@@ -288,7 +288,7 @@ class _Lap:
 
 
 def _play(work: _Work, before: _Lap | None) -> _Lap:
-    """The inference behind `before`, or the first."""
+    """The inference after `before`, or the first."""
     lap = _Lap(work, before)
     for index, need in enumerate([*work.plan.need, lap.own]):
         if not lap.wait(need):
@@ -300,5 +300,5 @@ def _play(work: _Work, before: _Lap | None) -> _Lap:
 
 
 def _begin(free: float, awaited: float, wake: float) -> float:
-    """When a worker begins that is free at one time and waits for another: sleepers need time to wake up."""
+    """The time at which a worker begins that is free at `free` and waits until `awaited`: waking up takes time."""
     return free if awaited <= free else awaited + wake

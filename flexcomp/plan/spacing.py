@@ -1,8 +1,8 @@
-"""Which budgets deserve a rung of their own: as many that none in between runs much slower than it could.
+"""Which budgets deserve a rung: enough that no budget in between runs much slower than possible.
 
-Plans are made for a few budgets, then between neighbours whose latencies or budgets are far apart, until they are close
-or their budgets are a page apart, or what else memory is given in. What lies between two rungs is no faster than the larger
-one; so those can be left out again without which the next larger one is still close to the smaller.
+Plans are made for a few budgets, then between neighbours whose latencies or budgets are far apart, until neighbours are close
+or one unit of memory apart, by default a page. A budget between two rungs is no faster than the larger rung. So a rung is left
+out again if the next larger one is still close to the next smaller one without it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from itertools import accumulate, pairwise
 
 from .problem import PAGE
 
-NEARLY = 1.02  # times the least latency: budgets beyond the smallest one with that are for those who ask for them
+NEARLY = 1.02  # times the least latency: larger budgets than the smallest one with that are used only on request
 PAYS = 1.025  # latencies that are no further apart are close
-_FAR = 1.04  # budgets that are no further apart are close: further apart, one between them may be luckier than both
+_FAR = 1.04  # budgets no further apart are close: further apart, the search may be luckier between them
 _APART = 1.2  # neighbours of the budgets to begin with differ by no more than this factor
 _AT_ONCE = 4  # budgets that are tried between two others before the next look, at most
 
@@ -41,7 +41,7 @@ def first_budgets(smallest: int, largest: int, unit: int = PAGE) -> list[int]:
 
 
 def further_budgets(latencies: Mapping[int, float], unit: int = PAGE) -> list[int]:
-    """Budgets to plan for next, of those that have been, with their latencies in seconds; none if all are close."""
+    """Budgets to plan for next, given planned budgets with their latencies in seconds; none if all are close."""
     budgets = sorted(latencies)
     best = accumulate((latencies[budget] for budget in budgets), min)  # the plan of a smaller budget serves a larger one
     found: list[int] = []
@@ -58,7 +58,7 @@ def further_budgets(latencies: Mapping[int, float], unit: int = PAGE) -> list[in
 
 
 def far_between(rungs: Collection[int], seen: Iterable[int]) -> list[int]:
-    """Those of the budgets seen that lie between two rungs, in ascending order, twice as far apart as budgets may be unseen."""
+    """Budgets seen between two rungs, in ascending order, whose rungs are twice as far apart as neighbours may be."""
     pairs = [(smaller, larger) for smaller, larger in pairwise(sorted(rungs)) if larger > _FAR**2 * smaller]
     return sorted(budget for budget in seen if any(smaller < budget < larger for smaller, larger in pairs))
 
@@ -66,7 +66,7 @@ def far_between(rungs: Collection[int], seen: Iterable[int]) -> list[int]:
 def worthwhile(latencies: Mapping[int, float], asked: Collection[int], unit: int = PAGE) -> list[int]:
     """The budgets, in ascending order, whose rungs are worth their bytes.
 
-    Both ends and those that were asked for always are, and the smallest one that is nearly as fast as the largest.
+    Both ends, requested budgets, and the smallest budget nearly as fast as the largest always are.
     `latencies` never increase with the budget.
     """
     budgets = sorted(latencies)

@@ -16,7 +16,7 @@ from .published.swapnet import swapnet
 from .search.ablation import without_pinning, without_preloading, without_static_planning
 from .search.best import best, sketch
 
-# A strategy takes a problem and a budget in bytes; it raises Unplaceable if it finds no plan.
+# A strategy takes a problem and a budget in bytes, and raises Unplaceable without a plan.
 STRATEGIES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType(
     {
         "best": best,
@@ -28,7 +28,7 @@ STRATEGIES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType(
         "without_static_planning": without_static_planning,
     }
 )
-# Those that can begin at plans for similar budgets: with all effort, and the first that they find.
+# Strategies that can begin at plans for similar budgets: with all effort, and the first plan they find.
 SEARCHES: Mapping[str, Callable[[Problem, int, Sequence[Plan]], Plan]] = MappingProxyType({"best": best})
 SKETCHES: Mapping[str, Callable[[Problem, int, Sequence[Plan]], Plan]] = MappingProxyType({"best": sketch})
 
@@ -36,18 +36,18 @@ SKETCHES: Mapping[str, Callable[[Problem, int, Sequence[Plan]], Plan]] = Mapping
 def plan(
     problem: Problem, budget: int, strategy: str = "best", *, quick: bool = False, near: Sequence[Plan] = ()
 ) -> Plan:
-    """A checked plan for `budget` bytes, as `unchecked` finds it."""
+    """A checked plan for `budget` bytes, found by `unchecked`."""
     return verify(problem, unchecked(problem, budget, strategy, quick=quick, near=near))
 
 
 def unchecked(
     problem: Problem, budget: int, strategy: str = "best", *, quick: bool = False, near: Sequence[Plan] = ()
 ) -> Plan:
-    """A plan for `budget` bytes that nobody has checked; if `quick`, a sketch where the strategy would search for long.
+    """An unchecked plan for `budget` bytes; if `quick`, a sketch where the strategy would search for long.
 
-    With `near`, plans for similar budgets, maybe with other kernels, such a strategy looks near them, too.
+    Such a strategy also searches near the plans `near`, for similar budgets, maybe with other kernels.
 
-    Raises InfeasibleError, with the smallest feasible budget and what sets it, if the strategy finds
+    Raises InfeasibleError, with the smallest feasible budget and its cause, if the strategy finds
     no plan, and PlanError for an unknown strategy.
     """
     if strategy not in STRATEGIES:

@@ -3,11 +3,11 @@
 A candidate is made in five acts, each a file of its own:
 
 1. tensors and scratch are placed for good (layout.py), so that every layer keeps a gap for its weights;
-2. the arena is split: a core with the layout, in which weights are streamed, and the top for what is pinned;
+2. the arena is split: a core with the layout, in which weights are streamed, and the top for pinned weights;
 3. layers are cut into slices that fit the gaps of the core a given number of times (slicing.py);
 4. segments are chosen to stay at the top (pin.py), small ones in a row are joined into one load (pieces.py);
-5. the others are placed as early as possible in whatever is free at the time, core or top (preload.py),
-   the first of them in what is free at the end of the inference before (ahead.py).
+5. the others are placed as early as possible in pages that are free at the time, core or top (preload.py),
+   the first of them in pages that are free at the end of the previous inference (ahead.py).
 
 Without joining, act 5 cannot fail: during its own step a segment always finds the gap that act 3 measured. So
 a plan exists for every budget from the smallest layout on. The search is a coordinate descent over the
@@ -38,12 +38,12 @@ from ..published.swapnet import swapnet
 from ..simulate import brisk, latency_of
 from .candidate import CHOOSERS, PINS, Point, Tried, candidates_of
 
-Cost = tuple[float, int, int]  # what is minimised, see _cost
+Cost = tuple[float, int, int]  # the objective, see _cost
 IMPOSSIBLE: Cost = (inf, 0, 0)
 
 # of the arena beyond the layout's minimum: first grid, the likeliest and the cheapest to try first
 CORE_SHARES = (0.3, 0.15, 0.6, 0.06, 1.0, 0.8, 0.0)
-USUAL_SHARES = (1.0, 0.3)  # where sketches begin besides where plans nearby were found, as those may be of other kernels
+USUAL_SHARES = (1.0, 0.3)  # further starts of sketches besides the origins of nearby plans, which may have other kernels
 IN_FLIGHT = (1, 2, 3, 4, 6, 8, 12)  # segments that fit into a layer's gap at once
 GRID_IN_FLIGHT = (2, 4, 10)
 JOINED = (0, 5, 12, 30)
@@ -54,7 +54,7 @@ LARGE_ARENA = 2**15  # pages at which planning a step takes twice as long
 GOOD_ENOUGH = 1.001  # stop at this multiple of the lower bound
 NO_SLOWER = 1.001  # fewer bytes to load are worth this
 PIN_MORE = 4  # halvings of the core, in search of fewer bytes
-BRISK_EFFORT = EFFORT // 4  # of which the search for a steady plan may use what the first has left
+BRISK_EFFORT = EFFORT // 4  # the search for a steady plan gets this less the effort of the first search
 
 
 class Choice(NamedTuple):
@@ -64,18 +64,18 @@ class Choice(NamedTuple):
     share: float  # of the arena beyond the layout's minimum that belongs to the core, not to pinned segments
     in_flight: int = 2
     pins: str = "evenly"  # one of PINS
-    joined: int = 12  # bytes up to which segments are joined, in what the storage reads in the time a load costs anyhow
+    joined: int = 12  # bytes up to which segments are joined, in bytes that the storage reads in the fixed time of a load
     chooser: str = "ring"
-    within: int = 0  # pages in which loads go round, where there is room for them at their time; 0: the arena
+    within: int = 0  # pages in which loads go round, if there is room at the time; 0: the arena
     stored: bool = False  # as Point.stored
 
 
 def best(problem: Problem, budget: int, near: Sequence[Plan] = ()) -> Plan:
-    """The plan of smallest predicted latency for a budget in bytes; of those within 0.1 %, the one that loads least.
+    """The plan of smallest predicted latency for a budget in bytes; of plans within 0.1 %, the one that loads least.
 
-    It is never slower than the plan of another named strategy, to the microsecond. Of plans that are equally fast those
-    come first that stay so if computing is faster than predicted: then loads that would have been in time are late.
-    The search begins at plans `near`, too, for similar budgets, be they of other kernels. Raises Unplaceable below the minimum.
+    The plan is never slower than the plan of another named strategy, to the microsecond. Among equally fast plans, plans
+    that stay fast with faster computing than predicted come first: loads that would have been in time are then late.
+    The search also begins at plans `near`, for similar budgets, maybe with other kernels. Raises Unplaceable below the minimum.
     """
     arena = budget // PAGE * PAGE
     layouts = _layouts(problem, arena)
@@ -103,10 +103,10 @@ def search_without_pinning(problem: Problem, budget: int) -> Plan:
 
 
 def sketch(problem: Problem, budget: int, near: Sequence[Plan] = ()) -> Plan:
-    """What the search for the best plan finds first, which is hardly slower, nor slower than the other named strategies.
+    """The first plan that the search for the best finds: hardly slower, and not slower than the other named strategies.
 
-    Or what it finds from where it found plans `near`, for similar budgets, be they of other kernels. Raises Unplaceable below the
-    minimum.
+    The search also begins at the origins of plans `near`, for similar budgets, maybe with other kernels. Raises Unplaceable
+    below the minimum.
     """
     layouts = _layouts(problem, budget)
     resident = resident_plan(problem)
@@ -125,7 +125,7 @@ def sketch(problem: Problem, budget: int, near: Sequence[Plan] = ()) -> Plan:
 
 
 def _starts(plans: Iterable[Plan], budget: int, layouts: Sequence[Layout]) -> list[Choice]:
-    """Where the search found plans, and there the shares that make the cores as large as they were."""
+    """The origins of plans, as recorded and with the shares that give cores of the same size."""
     starts = []
     for plan in plans:
         if isinstance(plan.origin, Choice):
@@ -137,7 +137,7 @@ def _starts(plans: Iterable[Plan], budget: int, layouts: Sequence[Layout]) -> li
 
 
 def _rivals(problem: Problem, budget: int, latency: float) -> list[Plan]:
-    """The plans of the other named strategies, of those that find one; without those that are slower than `latency` by far."""
+    """Plans of the other named strategies, if found, without strategies whose bound is well above `latency`."""
     plans: list[Plan] = []
     for strategy, bound in ((flexnn, piecewise_bound), (swapnet, unpinned_bound), (on_demand, on_demand_bound)):
         if bound(problem) <= NO_SLOWER * latency + 1e-6:  # a cost is to the microsecond
@@ -163,18 +163,18 @@ def resident_plan(problem: Problem) -> Plan:
 
 
 def _cost(tried: Tried) -> Cost:
-    """What is minimised: latency in the steady state (to the microsecond), bytes to load, bytes of memory."""
+    """The objective: latency in the steady state (to the microsecond), bytes to load, bytes of memory."""
     return round(tried.latency, 6), tried.nbytes, tried.arena
 
 
 def _costs(problem: Problem, plans: Iterable[Plan]) -> list[Cost]:
-    """The same of plans that may be of other strategies."""
+    """The costs of plans of any strategy."""
     latency = latency_of(problem)
     return [(round(latency(plan), 6), plan.streamed_nbytes, plan.arena) for plan in plans]
 
 
 def _layouts(problem: Problem, arena: int) -> list[Layout]:
-    """Those that fit, the smallest first. Raises Unplaceable if none does."""
+    """The layouts that fit, the smallest first. Raises Unplaceable if none does."""
     every = smallest_layout(problem), settling_layout(problem), compact_layout(problem)
     fitting = [layout for layout in every if layout.nbytes <= arena // PAGE * PAGE]
     if not fitting:
@@ -192,10 +192,10 @@ def _search(
     starts: Sequence[Choice] = (),
     gridded: bool = True,
 ) -> tuple[Plan, float]:
-    """Coarse grid, then one coordinate after the other from the best few points; and the effort that it took.
+    """Coarse grid, then one coordinate after the other from the best few points. Returns the plan and the effort.
 
-    Then from the best of `starts`; if not `gridded`, only from there. With `pin_more`, the core is halved so many times in
-    search of a plan that is as fast and loads less.
+    Then a descent from the best of `starts`; if not `gridded`, only this descent. With `pin_more`, the core is halved so many
+    times in search of a plan that is as fast and loads less.
     """
     arena = budget // PAGE
     cache = problem.storage.cache // PAGE
@@ -203,16 +203,16 @@ def _search(
     if len(core_shares) > 1:
         core_shares = [*_in_cache(layouts, arena, cache), *core_shares]
     seen: dict[Choice, tuple[Cost, Point]] = {}
-    made: dict[Point, Cost] = {}  # different choices may come to the same
+    made: dict[Point, Cost] = {}  # different choices may give the same point
     candidates = candidates_of(problem, budget, layouts)
     ways_to_pin = PINS if problem.shares else PINS[:-1]
     enough = GOOD_ENOUGH * latency_bound(problem, budget)
     step_effort = 1 + arena / LARGE_ARENA
     spent = 0.0
-    limit = inf  # seconds; what takes longer is of no interest
+    limit = inf  # seconds; slower candidates are of no interest
 
     def winner(choices: Iterable[Choice]) -> Choice:
-        """The best of `choices`; of those so far, once one is good enough or no effort is left."""
+        """The best of `choices`; stops early once one is good enough or no effort is left."""
         nonlocal spent, limit
         compared: list[Choice] = []
         for choice in choices:
@@ -258,7 +258,7 @@ def _search(
     ) if gridded else winner(starts)
     if seen[first][0] == IMPOSSIBLE:  # joined segments find no place
         first = winner([first._replace(joined=0)])
-    # Whatever it costs: where two slices in flight are thousands of steps, one may be better.
+    # At any effort: where two slices in flight mean thousands of steps, one may be better.
     if seen[first][0][0] > enough:
         first = winner([first._replace(in_flight=1), first])
     grid = [
@@ -272,16 +272,16 @@ def _search(
             if spent <= effort:
                 descend(start)
     if gridded and starts:
-        spent = min(spent, effort)  # whatever it costs
+        spent = min(spent, effort)  # even with no effort left
         descend(winner(starts))
     best = min(seen, key=lambda choice: seen[choice][0])
     allowed = max(enough, NO_SLOWER * seen[best][0][0])
-    # What is loaded disturbs computing, for it takes memory bandwidth: as little of it as costs no time.
+    # Loads take memory bandwidth and so disturb computing: load as little as possible without losing time.
     searched = spent
     low, high = 0.0, best.share
     for _ in range(pin_more):
         choices = [best._replace(share=(low + high) / 2, pins=name) for name in ways_to_pin]
-        spent = min(spent, effort)  # whatever it costs
+        spent = min(spent, effort)  # even with no effort left
         fitting = [choice for choice in choices if winner([choice]) == choice and seen[choice][0][0] <= allowed]
         if fitting:
             high = fitting[0].share
@@ -299,7 +299,7 @@ def _in_cache(layouts: Sequence[Layout], arena: int, cache: int) -> list[float]:
 
 
 def _point(arena: int, layout: Layout, choice: Choice) -> Point:
-    """What a choice comes to in an arena of that many pages."""
+    """The point of a choice in an arena of `arena` pages."""
     minimum = layout.nbytes // PAGE
     core = minimum + int((arena - minimum) * choice.share)
     return Point(

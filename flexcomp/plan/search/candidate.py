@@ -1,4 +1,4 @@
-"""One point of the search becomes a plan: acts 2 to 5 of `best.py`, and what the simulator says of it."""
+"""One point of the search becomes a plan: acts 2 to 5 of `best.py`, and the simulated latency."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _NUMBER_OF_CHOOSER = {name: number for number, name in enumerate(CHOOSERS)}
 
 
 class Point(NamedTuple):
-    """What a candidate is made of. Different choices of the search may come to the same."""
+    """The parameters of a candidate. Different choices of the search may give the same point."""
 
     layout: int  # index into the layouts
     core: int  # pages of the arena that belong to the layout, not to pinned segments
     in_flight: int
     pins: str  # one of PINS
-    joined: int  # bytes up to which segments are joined, in what the storage reads in the time a load costs anyhow; 0: none
+    joined: int  # bytes up to which segments are joined, in bytes that the storage reads in the fixed time of a load; 0: none
     chooser: str  # one of CHOOSERS
     within: int  # pages that are preferred; 0: none
-    stored: bool = False  # what is prepared from fewer bytes stays as those, if it stays and there is no room for all prepared
+    stored: bool = False  # where prepared weights find no room to stay, their stored weights stay, if fewer bytes
 
 
 class Tried(NamedTuple):
-    """What a candidate came to; one that is not made, since it would take too long, has no arena."""
+    """The result of a candidate; a candidate that is not made, since the plan would be too slow, has no arena."""
 
     latency: float  # seconds, in the steady state
     nbytes: int  # to load for every inference but the first
@@ -53,16 +53,16 @@ def joined_nbytes(storage: Storage, joined: int) -> int:
 
 
 class Candidates(Protocol):
-    """The candidates of a problem, for one budget and in some layouts, which fit."""
+    """The candidates of a problem, for one budget and layouts that fit."""
 
     def attempt(self, point: Point, limit: float = inf) -> Tried | None:
         """None if something finds no place, which happens only where segments are joined.
 
-        What takes more than `limit` seconds at least, wherever segments are placed, is not made: so long it takes.
+        If a lower bound for any placement of the segments exceeds `limit` seconds, no plan is made and the bound is the latency.
         """
 
     def plan(self, point: Point) -> Plan:
-        """The plan of a point that is one."""
+        """The plan of a point for which `attempt` finds places."""
 
 
 def candidates_of(problem: Problem, budget: int, layouts: Sequence[Layout]) -> Candidates:
@@ -98,7 +98,7 @@ class Native:
 
 @dataclass(frozen=True)
 class _Sliced:
-    """What acts 2 to 4 make of a point."""
+    """The result of acts 2 to 4."""
 
     steps: tuple[Step, ...]
     pinned: set[int]  # steps
@@ -138,7 +138,7 @@ class Readable:
         problem, layout, arena = self.problem, self.layouts[point.layout], self.budget // PAGE
         steps, pinned, kept, pieces = sliced.steps, sliced.pinned, sliced.kept, sliced.pieces
 
-        # what stays lies at the top of the arena, in step order; once
+        # weights that stay lie at the top of the arena, in step order; once each
         alike = first_alike(pieces, pinned) if problem.shares else range(len(pieces))
         stays = {
             piece.step: kept.get(piece.step, piece.pages)
@@ -168,7 +168,7 @@ class Readable:
         return assemble(problem, "best", self.budget, steps, layout.tensor_at, scratch_at, pieces, places, pinned, kept_at)
 
     def _streamed(self, free: list[int], pieces: list[Piece], point: Point) -> list[Place]:
-        """Places of what does not stay."""
+        """Places of streamed pieces."""
         chooser = CHOOSERS[point.chooser]()
         within = span(0, point.within) if point.within else -1
         places, ends = preload(free, pieces, chooser, within, hold=self.problem.shares)
@@ -187,7 +187,7 @@ class Readable:
             min(gap, max(finest_segment(layer), min(gap, most) // point.in_flight))
             for layer, gap in zip(problem.layers, room, strict=True)
         ]
-        if problem.shares:  # what is cut alike can be shared
+        if problem.shares:  # equal slices can be shared
             least: dict[Weights, int] = {}
             for layer, limit in zip(problem.layers, limits, strict=True):
                 if layer.weights:
@@ -203,7 +203,7 @@ class Readable:
         return _Sliced(steps, pinned, kept, pieces, effort)
 
     def _stays(self, steps: tuple[Step, ...], room: list[int], point: Point) -> tuple[set[int], dict[int, int]]:
-        """The steps whose segments stay, in what the core leaves of the arena, and the pages of those whose stored weights do.
+        """The steps whose segments stay, outside the core of the arena, and the pages of stored weights that stay, by step.
 
         `room` in bytes per layer.
         """
@@ -253,7 +253,7 @@ class Readable:
         kept: list[float],
         owner: list[int],
     ) -> set[int]:
-        """Steps that so many pages of theirs are found room for, in `capacity` pages; as for `pin_evenly`."""
+        """Steps whose `counts` pages fit in `capacity` pages together; the arguments are as for `pin_evenly`."""
         problem = self.problem
         if pins == "in order":
             return pin_in_order(counts, capacity, owner)
@@ -270,9 +270,9 @@ class Readable:
 
 
 def least_seconds(problem: Problem, steps: Sequence[Step], streamed: Sequence[Piece], kept: Collection[int]) -> float:
-    """Seconds below which no plan of these steps gets that streams these pieces, wherever they are placed.
+    """A lower bound in seconds for plans of these steps that stream these pieces, whatever the placement.
 
-    Those of the steps in `kept` are only prepared.
+    The pieces of steps in `kept` are only prepared.
     """
     storage = problem.storage.in_cache  # all loads may be
     reading = computing = 0.0
@@ -290,7 +290,7 @@ def least_seconds(problem: Problem, steps: Sequence[Step], streamed: Sequence[Pi
 def merge_pinned(
     steps: tuple[Step, ...], pinned: set[int], kept: dict[int, int]
 ) -> tuple[tuple[Step, ...], set[int], dict[int, int]]:
-    """Neighbouring pinned slices of one layer become one step: they need no cutting."""
+    """Neighbouring pinned slices of one layer become one step: pinned layers need no cutting."""
     merged: list[Step] = []
     still: set[int] = set()
     stored: dict[int, int] = {}
