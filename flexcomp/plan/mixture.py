@@ -18,7 +18,7 @@ from .problem import PAGE, Layer, Problem
 # value below which others do not count.
 _SOFTNESS = ((3, 0.1), (5, 0.5), (7, 0.85), (9, 0.96), (10, 0.98))
 _ROUNDS = 60  # per softness, at most
-_STARTS = 1  # descents; each starts from one of the best: option n everywhere, or the last one before n
+_STARTS = 1  # descents, from the best starts: option n everywhere, or the last allowed option before n
 _NEGLIGIBLE = 1e-9  # seconds
 _BETTER = 1e-9  # part of a cost
 _SINGLES = 12  # layers that are tried alone, where no larger step helps

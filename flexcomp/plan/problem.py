@@ -202,7 +202,7 @@ class Content:
     read: tuple[int, ...]  # layers that read the content
     given: bool = False  # there from the start: an input
     kept: bool = False  # needed at the end: an output
-    over: tuple[int, ...] = ()  # contents whose place this one may take: the writing layer reads each element just before overwriting
+    over: tuple[int, ...] = ()  # contents that this one may overwrite: the writing layer reads each element just before
 
     def life(self, layers: int) -> tuple[int, int]:
         """The layers that need its place, of `layers` in all, half-open."""

@@ -18,7 +18,7 @@ class Place:
     after: int  # computed steps
     first: int  # page of the arena
     ahead: bool = False  # `after` counts the steps of the inference before
-    again: int = -1  # the piece that was loaded there, whose load serves this one, too; -1: it has a load of its own
+    again: int = -1  # an earlier piece whose load serves this one, too; -1: a load of its own
 
 
 def assemble(
@@ -35,8 +35,8 @@ def assemble(
 ) -> Plan:
     """The plan with these places, one per piece; addresses in bytes, `scratch_at` per step.
 
-    Loads run in the order of the pieces, which is that of the steps. `pinned` are steps whose pieces stay, `kept` those that
-    stay as they are stored, with the pages of that, (first, count). What stays may lie anywhere: `ranges.py` comes behind.
+    Loads run in the order of the pieces, which is the order of the steps. `pinned` are steps whose pieces stay, `kept` steps
+    whose stored weights stay, with their pages (first, count). Both may lie anywhere: `ranges.py` moves them later.
     """
     segments = []
     need = [0] * len(steps)

@@ -1,9 +1,9 @@
 """Where tensors and scratch lie, such that every layer keeps a place for at least its finest segment.
 
 The joint formulation: tensors, scratch and one segment per layer (without preloading, cut as finely as
-the layer allows) are placed together as tensor usage records. That gives the smallest arenas, and it
-makes planning safe: whatever is preloaded later, a step finds a place for its weights in the end,
-because tensors and scratch stay where they are and earlier segments are over.
+the layer allows) are placed together as tensor usage records. That gives the smallest arenas, and
+makes planning safe: a step always finds a place for its weights in the end, whichever weights were
+preloaded, because tensors and scratch do not move and earlier segments are over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Layout:
     tensor_at: tuple[int, ...]  # one per tensor
     scratch_at: tuple[int, ...]  # one per layer, the same in all its steps; -1 without scratch
     occupied: tuple[tuple[tuple[int, int], ...], ...]  # per layer: (address, nbytes) of tensors and scratch, by address
-    top: int  # where the last of them ends
+    top: int  # end of the last tensor or scratch
     nbytes: int  # arena that also holds the finest segment of every layer; multiple of PAGE
 
     def free_pages(self, arena: int) -> list[int]:
@@ -100,14 +100,14 @@ def smallest_layout(problem: Problem) -> Layout:
 
 @lru_cache(maxsize=256)
 def compact_layout(problem: Problem) -> Layout:
-    """Tensors and scratch as low as they go, without regard to weights: more contiguous space above."""
+    """Tensors and scratch as low as possible, without regard to weights: more contiguous space above."""
     records = joint_records(problem)[: len(problem.tensors) + len(problem.layers)]
     return _of_offsets(problem, tight(records, PAGE).offsets)
 
 
 @lru_cache(maxsize=256)
 def settling_layout(problem: Problem) -> Layout:
-    """Tensors in order of their writing, each as low as it goes: late layers, which are small, stay low."""
+    """Tensors in order of their writing, each as low as possible: late layers, which are small, stay low."""
     records = joint_records(problem)[: len(problem.tensors) + len(problem.layers)]
     order = sorted(
         range(len(records)),

@@ -1,4 +1,4 @@
-"""The smallest budget for which a plan exists, and what sets it."""
+"""The smallest budget for which a plan exists, and the layer that sets that budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .slicing import finest_segment, live_bytes
 def layer_bounds(problem: Problem) -> list[int]:
     """Per layer: live tensors, scratch and finest segment, in bytes rounded up to pages.
 
-    No arena is smaller than the largest of them.
+    No arena is smaller than the largest of these sums.
     """
     return [
         -(-(live + layer.scratch + finest_segment(layer)) // PAGE) * PAGE
@@ -19,7 +19,7 @@ def layer_bounds(problem: Problem) -> list[int]:
 
 
 def minimum_budget(problem: Problem) -> Minimum:
-    """The smallest budget for which strategy "best" finds a plan; it finds one for every larger budget."""
+    """The smallest budget for which strategy "best" finds a plan; every larger budget has one, too."""
     bounds = layer_bounds(problem)
     if not bounds:
         return Minimum(0, 0, "(none)", 0, 0, 0)

@@ -1,4 +1,4 @@
-"""What is read in one go: the weights of a step, or of several small steps in a row.
+"""Pieces: units of loading, the weights of a step or of several small steps in a row.
 
 Every load costs the storage's overhead, whatever its size. Steps that follow each other and whose weights
 follow each other in the file can share a load, if there is room for the weights of all of them.
@@ -15,7 +15,7 @@ from .slicing import file_range
 
 @dataclass(frozen=True)
 class Piece:
-    """A segment that has no place yet: it is for steps [step, end)."""
+    """A segment without a place yet, for steps [step, end)."""
 
     step: int
     end: int
@@ -39,15 +39,15 @@ def pieces_of(problem: Problem, steps: Sequence[Step]) -> list[Piece]:
 
 
 def first_alike(pieces: Sequence[Piece], apart: Collection[int] = ()) -> list[int]:
-    """Per piece the position of the first that brings the same pages: of those of the steps in `apart`, or of the others."""
+    """Per piece the position of the first piece with the same pages; the steps in `apart` are compared only with each other."""
     first: dict[tuple[bool, int, int], int] = {}
     return [first.setdefault((piece.step in apart, piece.source, piece.nbytes), at) for at, piece in enumerate(pieces)]
 
 
 def join(pieces: Sequence[Piece], limit: Sequence[int], most: int, apart: Collection[int] = ()) -> list[Piece]:
-    """Neighbouring pieces in one, while that is at most `most` bytes and fits in `limit[step]` of all its steps.
+    """Neighbouring pieces in one, while the result has at most `most` bytes and fits in `limit[step]` of all its steps.
 
-    `limit` is in bytes per step. The pieces of the steps in `apart` are left as they are.
+    `limit` is in bytes per step. The pieces of the steps in `apart` are not joined.
     """
     joined: list[Piece] = []
     for piece in pieces:

@@ -1,8 +1,8 @@
 """Weights planned after everything else: in use order, each segment as early as a place is free.
 
 FlexNN's PRELOADWEIGHTS (Algorithm 1): among all places, take one that is free from the earliest step
-on until the segment's step has ended. Loads run in order, so a segment never starts before the one in
-front of it. Which of the equally early places is taken is the chooser's business.
+on until the segment's step has ended. Loads run in order, so a segment never starts before its
+predecessor. The chooser picks one of the equally early places.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def choose_highest(possible: int, count: int) -> int:
 
 
 class Ring:
-    """Next fit: behind the previous segment, or from the bottom again. Segments leave as they came."""
+    """Next fit: above the previous segment, or from the bottom again. Segments leave in the order of their loads."""
 
     def __init__(self) -> None:
         self.head = 0
@@ -56,11 +56,11 @@ def earliest_place(
 
 
 def backwards(free: Sequence[int], window: int, start: int, earliest: int, count: int) -> tuple[int, int] | None:
-    """The same, for what must also lie in `window`, whatever `free` holds from `start` on."""
+    """The same for a place that must also lie in `window`, regardless of `free` from `start` on."""
     found = starts(window, count)
     if not found:
         return None
-    # gallop backwards; `window` is what is free from `after` on
+    # gallop backwards; `window` has the pages that are free from `after` on
     after, stride = start, 1
     while after > earliest:
         tried = max(earliest, after - stride)
@@ -102,12 +102,11 @@ def release(free: list[int], start: int, end: int, first: int, count: int) -> No
 def preload(
     free: list[int], pieces: Sequence[Piece], choose: Chooser, within: int = -1, hold: bool = False
 ) -> tuple[list[Place], list[int]]:
-    """A place for every piece, within a set of pages if there is one at the time when it is needed; and per piece when it ends.
+    """A place for every piece, within a set of pages if one is free there when the piece is needed; and per piece its end.
 
-    Takes the places out of `free`, the free pages per step. With `hold` a piece whose pages an earlier one has brought uses
-    these again, where nothing has taken their place since: that one ends later then. No step is left without a place by that, as
-    those behind this piece find what is free when it is over. Raises Unplaceable with the step that has no place even without
-    preloading.
+    Takes the places out of `free`, the free pages per step. With `hold` a piece reuses the pages of an earlier piece with the
+    same weights, where nothing has taken their place since: the earlier piece then ends later. No later piece loses its place
+    by that: the hold ends with this piece. Raises Unplaceable with the step that has no place even without preloading.
     """
     result: list[Place] = []
     ends = [piece.end for piece in pieces]

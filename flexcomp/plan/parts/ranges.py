@@ -1,10 +1,10 @@
-"""An arena in two ranges: below a border what inferences work in, above it what stays from one to the next.
+"""An arena in two ranges: inferences work below a border, and data that stays from one to the next lies above.
 
     x0 | pinned | x1 | kept | x2   →   x0 x1 x2 | pinned kept
                                        working    stays
 
-What stays has its bytes to itself for good. So it can be taken out and all else moved down, by the same distance wherever two
-things meet, and nothing meets that did not meet before. What stays, and so every distance, is whole pages: alignment stays, and
+Data that stays shares its bytes with nothing. So this data can be taken out and all else moved down. Overlapping objects move by
+the same distance, and no others come to overlap. Data that stays, and so every distance, is whole pages: alignment stays, and
 so do the loads that come round in a cache (`reuse.py`). Models that never run at the same time can share the memory of the first
 range, each with a second one of its own.
 """
@@ -20,17 +20,17 @@ from .pages import pages
 
 
 def in_two_ranges(problem: Problem, plan: Plan) -> Plan:
-    """The plan with what stays behind all else, in the order of addresses; its arena is no larger than it was."""
+    """The plan with the data that stays above all else, in the order of addresses; the arena does not grow."""
     stays = sorted(plan.staying(problem))
     starts = [address for address, _ in stays]
-    before = [0, *accumulate(nbytes for _, nbytes in stays)]  # bytes that stay, below each of them and in all
+    before = [0, *accumulate(nbytes for _, nbytes in stays)]  # bytes that stay, below each range and in all
 
     def down(address: int) -> int:
         number = bisect_left(starts, address)
         if number == 0:
             return address
         start, nbytes = stays[number - 1]
-        return address - before[number - 1] - min(nbytes, address - start)  # less where it has no bytes
+        return address - before[number - 1] - min(nbytes, address - start)  # less for an empty object inside a range
 
     moved = replace(
         plan,

@@ -49,7 +49,7 @@ def slice_count(weights: Weights, limit: int) -> int:
 
 
 def live_bytes(problem: Problem) -> list[int]:
-    """Per layer: the sum of the sizes of the tensors live in it, in bytes."""
+    """Per layer: the bytes of all live tensors."""
     change = [0] * (len(problem.layers) + 1)
     for tensor in problem.tensors:
         change[tensor.start] += tensor.nbytes

@@ -1,16 +1,16 @@
-"""Exact search: does everything fit into a capacity, and what is the smallest one?
+"""Exact search: whether all records fit into a capacity, and the smallest capacity.
 
 A depth-first search over canonical placements (Moffitt, "MiniMalloc: A Lightweight Memory Allocator for
-Hardware-Accelerated Machine Learning", 2023): every record lies as low as those below it allow, and records are
+Hardware-Accelerated Machine Learning", 2023): every record lies as low as the records below allow, and records are
 placed in the order of their offsets, ties by a static rank. A branch is cut where
 
 - in some section of time the lowest offset still possible and the sizes still to come exceed the capacity;
 - a record that was passed over cannot be lifted, or lifting it by its smallest neighbour exceeds the capacity;
 - another record would fit entirely below the one to be placed;
-- the one to be placed has no neighbour left: then it is not to blame for the failure.
+- the record to be placed has no neighbour left: then this record is not to blame for the failure.
 
-Parts of time that no unplaced record connects are searched on their own. The rank is what makes or breaks the
-search, so it restarts often: four rankings take turns, and each puts first the records of those sections in which
+Parts of time that no unplaced record connects are searched on their own. The rank makes or breaks the
+search, so the search restarts often: four rankings take turns, and each puts first the records of sections in which
 its earlier runs failed (the idea of weighted degrees, Boussemart et al., 2004). Limits are in nodes, not seconds:
 the same records always give the same placement.
 """
@@ -31,8 +31,8 @@ from .strip_packing import strip_packing
 
 FIRST_RUN = 300  # nodes of the first runs, if that is enough for a placement
 GROWTH = 1.2  # of a run's nodes, each time all rankings had their turn
-DECAY = 0.5  # of what earlier runs say about a section, with each run
-_NEVER = 1 << 60  # offset of a placed record in the table of what is still possible
+DECAY = 0.5  # of the failures of earlier runs in a section, with each run
+_NEVER = 1 << 60  # offset of a placed record in the table of possible offsets
 
 
 class _OutOfNodes(Exception):
@@ -41,7 +41,7 @@ class _OutOfNodes(Exception):
 
 @dataclass(frozen=True)
 class Found:
-    """What the search for the smallest capacity came to."""
+    """The result of the search for the smallest capacity."""
 
     placement: Placement
     optimal: bool  # no smaller one exists
@@ -57,7 +57,7 @@ def smallest(records: Sequence[Record], nodes: int) -> Found:
 
 
 def improved(records: Sequence[Record], best: Placement, granule: int, nodes: int) -> Found:
-    """The placement of the fewest granules of `granule` bytes that at most `nodes` nodes find; `best` if it has no more.
+    """The placement of the fewest granules of `granule` bytes found in at most `nodes` nodes; `best` if none has fewer.
 
     Halves the interval between the lower bound and the best placement, from the bound on.
     """
@@ -251,7 +251,7 @@ class _Search:
         return True
 
     def _fits(self, lowest: np.ndarray, start: int, end: int, floor: int) -> bool:
-        """Whether no section needs more than the capacity; notes those that do."""
+        """Whether no section needs more than the capacity; counts the failures of sections."""
         members = self.members[self.first[start] : self.first[end]]
         least = np.minimum.reduceat(lowest[members], self.first[start:end] - self.first[start])
         total = self.total[start:end]

@@ -1,8 +1,8 @@
 """Shared objects: every record gets one of a set of buffers, alone at any time; the sum of their sizes is to be small.
 
 Pisarchyk & Lee (2020), section 4: greedy by size (4.3, Algorithm 2), greedy by size improved (4.4), greedy by breadth
-(4.2, Algorithm 1), the lower bound (4.1); greedy in order and min-cost flow are of Lee et al. (2019). For what must
-be accessed as a whole, as GPU textures must.
+(4.2, Algorithm 1), the lower bound (4.1); greedy in order and min-cost flow are of Lee et al. (2019). For buffers
+that are accessed as a whole, such as GPU textures.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def objects_by_size_improved(records: Sequence[Record]) -> Assignment:
     objects = [-1] * len(records)
 
     def idle(index: int, chosen: int) -> int | None:
-        """Times between this use of the object and the nearest other; None if they meet."""
+        """Times between this use of the object and the nearest other; None if two uses meet."""
         record, gap = records[index], None
         for other in (records[i] for i in users[chosen]):
             if record.meets(other):
@@ -131,10 +131,10 @@ def _stages(records: Sequence[Record]) -> list[list[int]]:
 
 
 def min_cost_flow(records: Sequence[Record]) -> Assignment:
-    """Min-cost flow of Lee et al. (2019), as the assignment problem that it is.
+    """Min-cost flow of Lee et al. (2019), as an assignment problem.
 
-    Every record either opens an object, at the cost of its size, or follows another in its object, at the cost of the
-    bytes by which it is larger than that one.
+    Every record either opens an object, at the cost of its size, or follows another record in its object, at the cost
+    of the additional bytes.
     """
     from scipy.optimize import linear_sum_assignment  # slow to import
 
@@ -148,7 +148,7 @@ def min_cost_flow(records: Sequence[Record]) -> Assignment:
     opens = np.where(np.eye(len(live), dtype=bool), nbytes, impossible)
     rows, columns = linear_sum_assignment(np.hstack([follow, opens]))
     objects, sizes = [-1] * len(records), []
-    for row, column in zip(rows, columns, strict=True):  # in order of start: whom a record follows has its object
+    for row, column in zip(rows, columns, strict=True):  # in order of start: a predecessor already has its object
         if column < len(live):
             objects[live[row]] = objects[live[column]]
             sizes[objects[live[row]]] = max(sizes[objects[live[row]]], int(nbytes[row]))

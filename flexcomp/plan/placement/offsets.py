@@ -1,9 +1,9 @@
-"""Offset calculation: tensor usage records → one offset each, so that the whole is small.
+"""Offset calculation: tensor usage records → one offset each, for a small total.
 
 Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), section 5:
 greedy by size (5.2, Algorithm 3), greedy by breadth (5.3), and the lower bound (5.1). Both greedy
-methods put a record into the smallest gap that holds it between the records that are placed already
-and live at the same time; they differ in the order. Greedy in order is the prior work they compare with
+methods put a record into the smallest sufficient gap between the records that are placed already
+and live at the same time, and differ in the order. Greedy in order is the paper's prior work
 (Lee et al., "On-Device Neural Net Inference with Mobile GPUs", 2019).
 """
 
@@ -33,7 +33,7 @@ def lower_bound(records: Sequence[Record]) -> int:
 
 
 def place_in_order(records: Sequence[Record], order: Sequence[int]) -> Placement:
-    """Place the records in `order`, each into the smallest gap that holds it (Algorithm 3, lines 6 to 23)."""
+    """Place the records in `order`, each into the smallest sufficient gap (Algorithm 3, lines 6 to 23)."""
     return placing(records, conflicts(records))(order)
 
 
@@ -103,7 +103,7 @@ def search(records: Sequence[Record], rounds: int, granule: int = ALIGN) -> Plac
     """The best of both greedy orders and of at most `rounds` changes to the better order.
 
     A change moves a record that ends at the top of the arena, or one below it, to an earlier turn:
-    what is placed late finds only the gaps that others left. Stops at the lower bound, rounded up to
+    late records find only the gaps that others left. Stops at the lower bound, rounded up to
     `granule` bytes. Deterministic.
     """
     neighbours = conflicts(records)

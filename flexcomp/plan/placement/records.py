@@ -1,4 +1,4 @@
-"""Tensor usage records and what holds for every way of placing them.
+"""Tensor usage records and facts that hold for every placement.
 
 Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), section 3.
 Times here are half-open, the paper's inclusive.
@@ -20,7 +20,7 @@ class Record:
     start: int
     end: int
     nbytes: int
-    align: int = ALIGN  # bytes; the offset is a multiple of it
+    align: int = ALIGN  # bytes; of the offset
 
     def meets(self, other: Record) -> bool:
         """Whether both need memory at some time."""
@@ -28,7 +28,7 @@ class Record:
 
 
 def profiles(records: Sequence[Record]) -> dict[int, list[int]]:
-    """Per time at which some record starts: the non-empty records live in it (the paper's operator profile), as indices.
+    """Per time at which some record starts: the live non-empty records (the paper's operator profile), as indices.
 
     Between two such times records only end, so nothing is lost.
     """
@@ -42,7 +42,7 @@ def profiles(records: Sequence[Record]) -> dict[int, list[int]]:
 
 
 def breadths(records: Sequence[Record]) -> dict[int, int]:
-    """Per time at which some record starts: the sum of the sizes of the records live in it (the paper's operator breadth)."""
+    """Per time at which some record starts: the sum of the sizes of live records (the paper's operator breadth)."""
     return {time: sum(records[i].nbytes for i in live) for time, live in profiles(records).items()}
 
 
@@ -52,7 +52,7 @@ def naive(records: Iterable[Record]) -> int:
 
 
 def conflicts(records: Sequence[Record]) -> list[list[int]]:
-    """Per record: the other non-empty records that are live at some time at which it is live."""
+    """Per record: the other non-empty records that are live at the same time as the record, at some time."""
     sets: list[set[int]] = [set() for _ in records]
     for together in profiles(records).values():
         for index in together:

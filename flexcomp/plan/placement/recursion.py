@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 _lock = threading.Lock()
 _asked: list[int] = []  # by all threads
-_usual = 0  # the limit while nobody asks for more
+_usual = 0  # the limit while no thread asks for more
 
 
 @contextmanager
 def recursion(calls: int) -> Iterator[None]:
-    """Lets this thread nest so many more calls. What the limit was returns when nobody asks for more."""
+    """Lets this thread nest so many more calls. The usual limit returns when no thread asks for more."""
     global _usual
     with _lock:
         if not _asked:

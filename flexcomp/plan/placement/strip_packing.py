@@ -1,7 +1,7 @@
 """Strip packing, best fit: Sekiyama et al., "Profile-Guided Memory Optimization for Deep Neural Networks" (2018).
 
 Memory is a strip whose height grows, time its width. The lowest, then earliest, stretch of the skyline takes the
-longest-lived record that lives within it; where none does, the stretch is lifted to its lower neighbour.
+longest-lived record that lives within its times. Without such a record, the stretch is lifted to its lower neighbour.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def strip_packing(records: Sequence[Record]) -> Placement:
 
 
 def _lift(skyline: list[tuple[int, int, int]], place: int) -> list[tuple[int, int, int]]:
-    """The skyline with a stretch raised to its lower neighbour and joined with it."""
+    """The skyline with a stretch raised to, and joined with, its lower neighbour."""
     _, start, end = skyline[place]
     neighbours = [i for i in (place - 1, place + 1) if 0 <= i < len(skyline)]
     other = min(neighbours, key=lambda i: (skyline[i][0], i))

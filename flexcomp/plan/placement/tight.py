@@ -1,4 +1,4 @@
-"""The way to place records in production: the cheapest method that reaches the bound, else the best of all."""
+"""Placement in production: the cheapest method that reaches the bound, else the best of all."""
 
 from __future__ import annotations
 

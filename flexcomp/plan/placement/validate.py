@@ -1,4 +1,4 @@
-"""Whether a placement or an assignment is possible: the quadratic way, sharing nothing with what made it."""
+"""Checks placements and assignments in quadratic time. Shares nothing with the methods that make them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies that others published, and the plainest one, to measure `best` against.
+"""Published strategies, and the plainest one, to measure `best` against.
 
-Each stands in a file of its own, which names the paper and its sections.
+Each has a file of its own, which names the paper and its sections.
 """

@@ -4,10 +4,10 @@ Li et al., "FlexNN: Efficient and Adaptive DNN Inference on Memory-Constrained E
 (MobiCom 2024), section 3.3, Algorithm 1, over steps (the paper's sub-layers):
 
 1. all activations first, at the two ends of the buffer in turn, so that the middle stays in one piece;
-2. layer by layer the weights, where they can be loaded earliest, and then the scratch;
+2. layer by layer the weights, at the place with the earliest load, and then the scratch;
 3. if the scratch finds no place, the layer again without preloading; if that fails, so does the plan.
 
-The paper leaves open what happens with skip connections (its artifact overlaps tensors then). Here an
+The paper does not treat skip connections (its artifact overlaps tensors then). Here an
 activation takes a place that is free during its whole life, or planning fails.
 """
 
@@ -26,13 +26,13 @@ from ..parts.preload import choose_lowest, earliest_place, occupy
 from ..parts.slicing import finest_segment, slice_to_room
 from ..problem import PAGE, Plan, Problem
 
-IN_FLIGHT = 2  # segments of a layer that should fit at once: one is computed with while the next is loaded
+IN_FLIGHT = 2  # segments of a layer that should fit at once: one computes while the next is loaded
 
 
 def flexnn(problem: Problem, budget: int) -> Plan:
-    """The plan of Algorithm 1 for a budget in bytes. Raises Unplaceable where it finds none.
+    """The plan of Algorithm 1 for a budget in bytes. Raises Unplaceable without a plan.
 
-    Slices are as large as fits twice into what the activations leave (once where blocks are too large
+    Slices are as large as fits twice next to the activations and scratch (once where blocks are too large
     for that); the paper sets their sizes by hand. Nothing is pinned.
     """
     arena = budget // PAGE * PAGE
@@ -62,7 +62,7 @@ def flexnn(problem: Problem, budget: int) -> Plan:
 def _place_steps(
     layout: Layout, arena: int, layers: Sequence[int], weights: Sequence[int], scratch: Sequence[int]
 ) -> list[tuple[int, int, int]]:
-    """Per step when its weights are loaded, their first page, and that of its scratch; up to the first step that has no place.
+    """Per step the time of its load, and the first pages of weights and scratch; up to the first step without a place.
 
     The arguments are pages of the arena, and per step its layer, and pages of weights and scratch.
     """

@@ -1,4 +1,4 @@
-"""Every segment is loaded just before its step: nothing is preloaded, nothing is kept. What preloading is compared with."""
+"""Every segment is loaded just before its step: nothing is preloaded or kept. The baseline for preloading."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..problem import PAGE, Plan, Problem
 def on_demand(problem: Problem, budget: int) -> Plan:
     """The plan for a budget in bytes, with slices as large as fit. Raises Unplaceable below the smallest layout.
 
-    A load starts when the step before its own is computed, so loading and computing never overlap.
+    A load starts after the previous step, so loading and computing never overlap.
     """
     arena = budget // PAGE * PAGE
     layouts = [layout for layout in (compact_layout(problem), smallest_layout(problem)) if layout.nbytes <= arena]

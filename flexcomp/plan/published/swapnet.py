@@ -1,8 +1,8 @@
-"""SwapNet's planner: the network in blocks of whole layers, of which two are in the arena at a time.
+"""SwapNet's planner: the network in blocks of whole layers, with two blocks in the arena at a time.
 
 Wang et al., "SwapNet: Efficient Swapping for DNN Inference on Edge AI Devices Beyond the Memory Budget" (2024),
-section 6. While a block is computed the next one is swapped in, once the one before it is out. So the load of
-block i + 1 starts when the computing of block i starts, which is when block i has been read and block i - 1 computed:
+section 6. While a block is computed the next one is swapped in, once the previous one is out. So the load of
+block i + 1 starts when the computing of block i starts: after block i has been read and block i - 1 computed.
 
     t = t_in(1) + sum over i of max(t_ex(i), t_in(i + 1)) + t_ex(n),    s(i) + s(i + 1) <= the budget without delta
 
@@ -54,7 +54,7 @@ def swapnet(problem: Problem, budget: int) -> Plan:
         join([piece for piece in single if block.start <= piece.step < block.stop], [budget] * len(steps), budget)
         for block in blocks
     ]
-    # blocks lie at the two ends of what is left, in turn, and two neighbours fit together
+    # blocks lie in turn at the two ends of the remaining space, and two neighbours fit together
     places = []
     for number, inside in enumerate(of_block):
         first = bottom if number % 2 == 0 else arena - sum(piece.pages for piece in inside)
@@ -66,7 +66,7 @@ def swapnet(problem: Problem, budget: int) -> Plan:
 
 
 def partition(problem: Problem, sizes: list[int], room: int) -> list[Block]:
-    """The blocks of least predicted latency such that two neighbours fit in `room` bytes; `sizes` per layer."""
+    """The blocks of least predicted latency such that any two neighbours fit in `room` bytes; `sizes` per layer."""
     count = len(sizes)
     if not count:
         return []
@@ -86,7 +86,7 @@ def _starts(at: np.ndarray, seconds: np.ndarray, storage: Storage, room: int) ->
         nbytes = at[stops] - at[start]
         return np.where(nbytes > 0, storage.single_s + nbytes / storage.bandwidth, 0.0)
 
-    # latency[a, b]: until the computing of block [a, b) starts; previous[a, b]: where the block before it starts
+    # latency[a, b]: until the computing of block [a, b) starts; previous[a, b]: the start of the previous block
     latency = np.full((count + 1, count + 1), np.inf)
     previous = np.full((count + 1, count + 1), -1)
     stops = np.arange(1, count + 1)

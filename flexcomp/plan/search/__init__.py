@@ -1,4 +1,4 @@
-"""The strategy `best`: a search over what to pin, how finely to slice and when to load, for one budget.
+"""The strategy `best`: a search over which weights to pin, how finely to slice and when to load, for one budget.
 
-`ablation.py` takes one part out of it at a time.
+`ablation.py` takes one part away at a time.
 """

@@ -1,4 +1,4 @@
-"""Strategies with one idea taken away, to see what it is worth (FlexNN, section 5.5; SwapNet, section 8.3)."""
+"""Strategies with one idea taken away, to measure its worth (FlexNN, section 5.5; SwapNet, section 8.3)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .best import best, search_without_pinning
 
 
 def without_preloading(problem: Problem, budget: int) -> Plan:
-    """The best plan, but every load waits until its step is next: in the first inference those of pinned weights, too.
+    """The best plan, but every load waits until its step is next: in the first inference loads of pinned weights, too.
 
-    Of plans that keep no stored weights, which would be read as soon as there is a first inference.
+    Among plans that keep no stored weights, because the first inference would read these at once.
     """
     layers = (replace(one, weights=replace(one.weights, stored=None)) if one.weights else one for one in problem.layers)
     plan = best(replace(problem, layers=tuple(layers)), budget)
@@ -29,9 +29,9 @@ def without_pinning(problem: Problem, budget: int) -> Plan:
 
 
 def without_static_planning(problem: Problem, budget: int) -> Plan:
-    """What an allocator without foresight does: each thing takes the lowest free place when it is needed.
+    """An allocator without foresight: each request takes the lowest free place.
 
-    Before a layer its outputs and scratch are allocated, then its weights; while it computes, the weights of the
+    Before a layer its outputs and scratch are allocated, then its weights; while the layer computes, the weights of the
     next layer are loaded if there is a place. Layers are whole. Raises Unplaceable where the arena is too fragmented.
     """
     arena = budget // PAGE

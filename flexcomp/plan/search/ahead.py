@@ -1,9 +1,9 @@
 """Preloading across the end of an inference: the first loads of the next one begin while this one computes.
 
-At the end of an inference space falls free that no load of it needs any more, and the loader has nothing to
-do; the next inference then starts with a wait. What is loaded at its start can be loaded ahead into such space,
-if it is not touched until it is used: not at the end of this inference, not by outputs that are still to
-be read or by inputs that the caller writes, and not in the steps of the next inference before its own.
+Toward the end of an inference some space is no longer needed and the loader idles; the next inference then starts with a
+wait. The next inference's first weights can be loaded ahead into such space, if the space stays untouched until their step: by
+the end of this inference, by outputs still to be read, by inputs that the caller writes, and by earlier steps of the
+next inference.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from ..parts.preload import Chooser, backwards, earliest_place, occupy, release
 def begin_ahead(
     free: list[int], pieces: Sequence[Piece], places: Sequence[Place], choose: Chooser, within: int = -1
 ) -> list[Place]:
-    """The places, those that are loaded at the start moved, within a set of pages, so that their loads can begin before that.
+    """The places; pieces loaded at the start move, within a set of pages, so that their loads can begin earlier.
 
-    `free` holds what is free at every step, with all the places taken out, and at its end what is free between
-    two inferences.
+    `free` holds the free pages at every step, without the places, and last the pages that are free between two inferences.
     """
     early = sum(1 for _ in takewhile(lambda place: place.after == 0, places))
     moved = _moved(list(free), pieces, places, early, choose, within)
@@ -33,12 +32,12 @@ def begin_ahead(
 def _moved(
     free: list[int], pieces: Sequence[Piece], places: Sequence[Place], early: int, choose: Chooser, within: int
 ) -> list[Place] | None:
-    """The first `early` pieces placed anew, each as early as possible; None if they no longer fit."""
+    """The first `early` pieces placed anew, each as early as possible; None if one no longer fits."""
     steps = len(free) - 1
     result = list(places)
     for piece, place in zip(pieces[:early], places, strict=False):
         release(free, 0, piece.end, place.first, piece.pages)
-    ahead, after = True, 0  # no load starts before the one in front of it
+    ahead, after = True, 0  # no load starts before its predecessor
     for index, piece in enumerate(pieces[:early]):
         if ahead:
             window = free[steps] & within
@@ -61,7 +60,7 @@ def _moved(
 
 
 def _prolonged(free: Sequence[int], pieces: Sequence[Piece], places: Sequence[Place], early: int) -> list[Place]:
-    """The first `early` places as they are, as long before the inference as they are free."""
+    """The first `early` places unchanged, loaded as early in the previous inference as each place is free."""
     steps = len(free) - 1
     result = list(places)
     before = 0

@@ -11,19 +11,19 @@ from operator import add
 def pin_in_order(nbytes: Sequence[int], capacity: int, owner: Sequence[int]) -> set[int]:
     """The first steps, as many as fit in `capacity`: nothing can be preloaded before an inference starts.
 
-    `capacity` and the sizes have one unit, bytes or pages. Of steps with the same weights `owner` is the first, of others the
-    step itself: what stays for one of them stays for all, and is counted once. The result, as of all functions here, are owners.
+    `capacity` and the sizes have one unit, bytes or pages. `owner` is the first of the steps with the same weights, or the
+    step itself: shared weights stay for all their steps, and count once. All functions here return owners.
     """
     return _fill(nbytes, range(len(nbytes)), capacity, owner)
 
 
 def pin_small(nbytes: Sequence[int], capacity: int, owner: Sequence[int]) -> set[int]:
-    """The smallest segments, as many as fit in `capacity`: what is left takes the fewest loads."""
+    """The smallest segments, as many as fit in `capacity`: the others take the fewest loads."""
     return _fill(nbytes, sorted(range(len(nbytes)), key=lambda step: (nbytes[step], step)), capacity, owner)
 
 
 def most_read(nbytes: Sequence[int], capacity: int, owner: Sequence[int]) -> set[int]:
-    """What several steps read, those with the most readers first, as far as it fits in `capacity`."""
+    """Segments of several steps, most readers first, as many as fit in `capacity`."""
     readers = Counter(owner)
     order = sorted((step for step in readers if readers[step] > 1), key=lambda step: (-readers[step], step))
     return _fill(nbytes, order, capacity, owner)
@@ -48,15 +48,15 @@ def pin_evenly(
     kept: Sequence[float],
     owner: Sequence[int],
 ) -> set[int]:
-    """Steps such that what is still streamed arrives at an even rate.
+    """Steps to pin such that the streamed segments arrive at an even rate.
 
-    A leaky bucket: while a step computes, the loader earns bytes at some rate, and it cannot be further
-    ahead than the room there is for segments (`room`, per step). A step whose segment costs more
-    than has been earned is pinned, the others are streamed. The rate is the smallest for which the
-    pinned segments fit in `capacity`; what is left of it goes to the first streamed steps.
+    A leaky bucket: while a step computes, the loader earns bytes at some rate, up to the room for
+    segments (`room`, per step). A step whose segment costs more than has been earned is pinned, the
+    others are streamed. The rate is the smallest for which the pinned segments fit in `capacity`;
+    the rest of `capacity` goes to the first streamed steps.
     A slow storage thus never idles, and with a fast one only loads that would be late are pinned.
-    Sizes, `room`, `capacity` and `bandwidth` (per second) have one unit, bytes or pages. `costs` are what the
-    storage could read in the time that each load takes, `kept` in that which the loader still needs for a pinned step.
+    Sizes, `room`, `capacity` and `bandwidth` (per second) have one unit, bytes or pages. `costs` is the amount that the
+    storage could read in the time of each load, `kept` the amount in the time that the loader still needs for a pinned step.
     """
     if not any(nbytes) or capacity <= 0:
         return set()
@@ -86,7 +86,7 @@ def _late(
 ) -> set[int]:
     """The steps whose segments cost more than a loader of `rate` bytes per second has earned.
 
-    What is left at the end of an inference counts at the start of the next, as far as it has room there.
+    The rest at the end of an inference counts at the start of the next, as far as there is room.
     """
     earned, late = 0.0, set()
     for _ in range(2):
