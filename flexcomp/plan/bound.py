@@ -83,9 +83,9 @@ class Cuts:
     """
 
     def __init__(self, live: Sequence[int], budget: int, storage: Storage, dearest: float = 1.0) -> None:
-        """`live` has the bytes of the tensors live in each layer; no weights have a larger load cost than `dearest`.
+        """`live` has the bytes of the tensors live in each layer; `dearest` is the largest load cost of all weights.
 
-        Bytes of weights are counted at their load costs, so that a byte of memory holds as many as the dearest costs.
+        Bytes of weights are counted at their load costs, so a byte of memory holds as much as the most expensive byte costs.
         """
         storage = storage.in_cache  # all loads may be
         self.count, self.budget, self.bandwidth = len(live), budget, storage.bandwidth
@@ -139,7 +139,7 @@ class Cuts:
 
 
 def in_turn(amounts: np.ndarray) -> float:
-    """The sum, added up one after the other as C++ does (NumPy's own is of parts)."""
+    """The sum, added up one after the other as in C++ (NumPy sums pairwise)."""
     return float(np.cumsum(amounts)[-1])
 
 

@@ -54,7 +54,7 @@ class Stored:
     prepared: int  # of a prepared one
 
     def pages_of(self, first: int, count: int) -> tuple[int, int]:
-        """(source, nbytes) of the pages of the data section that so many prepared blocks are made of."""
+        """(source, nbytes) of the pages of the data section from which `count` prepared blocks are made."""
         low, some = stored_blocks(self.channels, self.width, self.prepared, first, count)
         begin = self.offset + low * self.block_nbytes
         source = begin - begin % PAGE
@@ -62,9 +62,9 @@ class Stored:
 
 
 def stored_blocks(channels: int, stored: int, prepared: int, first: int, count: int) -> tuple[int, int]:
-    """(first, count) of the blocks of `stored` channels that `count` blocks of `prepared` channels are made of.
+    """(first, count) of the blocks of `stored` channels from which `count` blocks of `prepared` channels are made.
 
-    The last block of either ends with the last channel.
+    The last block of either kind ends with the last channel.
     """
     begin = min(first * prepared, channels - prepared)
     end = min((first + count - 1) * prepared, channels - prepared) + prepared
@@ -79,7 +79,7 @@ class Weights:
     offset: int  # bytes in the file's data section; multiple of 64
     blocks: int
     block_nbytes: int
-    # For weights that are prepared when loaded, mostly from fewer bytes: bytes read and seconds of one core, per prepared
+    # For weights that are prepared on loading, mostly from fewer bytes: bytes read and seconds of one core, per prepared
     # byte, and the source. Their range belongs to an imaginary file of prepared weights, far from all other ranges.
     read: float = 1.0
     prepare_s: float = 0.0
@@ -280,7 +280,7 @@ class Step:
 class Segment:
     """The load of the weights of one step, or of a few in a row: file and arena range, outward-aligned to pages.
 
-    Later steps may use it again (`Plan.again`).
+    Later steps may use the segment again (`Plan.again`).
     """
 
     step: int  # the first step served
@@ -334,7 +334,7 @@ class Plan:
         return sum(segment.nbytes for segment in self.segments if not segment.pinned and segment.kept_at < 0)
 
     def kept(self, problem: Problem, segment: Segment) -> tuple[int, int]:
-        """(source, nbytes) of the pages of the data section that a segment with a `kept_at` is prepared from."""
+        """(source, nbytes) of the pages of the data section from which a segment with a `kept_at` is prepared."""
         steps = self.steps[segment.step : segment.step + segment.count]
         weights = problem.layers[steps[0].layer].weights
         assert weights is not None and weights.stored is not None

@@ -1,5 +1,5 @@
-// What flexcomp/plan/native.py calls. Handles belong to the caller; rows are arrays of int64 in the order of the structs'
-// fields. Functions return one of the codes below.
+// The functions that flexcomp/plan/native.py calls. Handles belong to the caller; rows are arrays of int64 in the order of the
+// structs' fields. Functions return one of the codes below.
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -24,7 +24,7 @@ struct Result {
   int64_t steps, segments, again;  // rows
 };
 
-// A problem with the layouts that it is planned in, and the plan that was made last.
+// A problem with its layouts, and the last plan.
 struct Search {
   Problem problem;
   std::vector<Layout> layouts;
@@ -53,7 +53,7 @@ using namespace flexcomp::planner;
 
 #define FLEXCOMP_PLANNER extern "C" __attribute__((visibility("default")))
 
-// `times` has rows (seconds, slice_s, load_cost, prepare_s), `weights` rows of the fields of Weights and of Stored, one per layer.
+// One row per layer: `times` (seconds, slice_s, load_cost, prepare_s), `weights` the fields of Weights and of Stored.
 FLEXCOMP_PLANNER int32_t FlexcompPlannerNew(int64_t layers, const double* times, const int64_t* weights, const Storage* storage,
                                            Search** search) {
   return Guarded([&]() -> int32_t {
@@ -84,7 +84,7 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerAddLayout(Search* search, const int64_t*
   });
 }
 
-// The plan of one point of the search, and what it costs; of one that would take more than `limit` seconds, only at least.
+// The plan of one point of the search, and its costs; if a lower bound exceeds `limit` seconds, only the bound.
 FLEXCOMP_PLANNER int32_t FlexcompPlannerTry(Search* search, int64_t layout, const Choice* choice, double limit,
                                             Result* result) {
   return Guarded([&]() -> int32_t {
@@ -135,7 +135,7 @@ FLEXCOMP_PLANNER void FlexcompPlannerCuts(int64_t layers, const double* seconds_
   CutValues(layers, seconds_upto, nbytes_upto, held, *rates, values);
 }
 
-// As Mix: rows of seconds, of bytes, and of whether they are allowed, one per layer.
+// As Mix: rows of seconds, of bytes, and of flags of allowed options, one per layer.
 FLEXCOMP_PLANNER int32_t FlexcompPlannerMix(int64_t layers, int64_t width, const double* seconds, const double* nbytes,
                                             const uint8_t* allowed, const double* held, const CutRates* rates,
                                             const Descent* descent, int64_t softnesses, const Softness* softness,
@@ -173,8 +173,8 @@ FLEXCOMP_PLANNER int32_t FlexcompPlannerPlace(const Records* records, int64_t co
   });
 }
 
-// As FlexNn, in the layout of so many layers beside whose tensors `pages` pages are used; `rows` are the layers of all steps,
-// then their pages of weights, then those of scratch, `places` their after, first pages, and first pages of scratch. `failed` is the step that finds no place.
+// As FlexNn, in an arena of `pages` pages with the tensors of a layout; `rows` are the layers of all steps, then their pages of
+// weights, then of scratch; `places` their after, first pages, and first pages of scratch. `failed` is the step without a place.
 FLEXCOMP_PLANNER int32_t FlexcompPlannerFlexNn(int64_t layers, const int64_t* begins, const int64_t* occupied, int64_t pages,
                                                int64_t steps, const int64_t* rows, int64_t* places, int64_t* failed) {
   return Guarded([&]() -> int32_t {

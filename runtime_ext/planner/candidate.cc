@@ -47,7 +47,7 @@ Stays StaysOf(const Problem& problem, const std::vector<Step>& steps, const std:
   }
   task.capacity = choice.arena - choice.core;
   Stays stays{ChoosePins(choice.pins, task), std::vector<int64_t>(steps.size())};
-  // What room is left of that is for weights that need not be prepared each time.
+  // The remaining room is for prepared weights, which need not be prepared each time.
   int64_t rest = task.capacity;
   bool any = false;
   for (size_t step = 0; step < steps.size(); ++step) {
@@ -74,7 +74,7 @@ Stays StaysOf(const Problem& problem, const std::vector<Step>& steps, const std:
   return stays;
 }
 
-// Neighbouring pinned slices of one layer become one step: they need no cutting.
+// Neighbouring pinned slices of one layer become one step: pinned layers need no cutting.
 void MergePinned(std::vector<Step>* steps, Stays* stays) {
   size_t done = 0;
   bool before = false;  // whether the step before is pinned
@@ -122,7 +122,7 @@ void Assemble(const Problem& problem, const Layout& layout, const std::vector<Pi
   candidate->arena = (top + kPage - 1) / kPage * kPage;
 }
 
-// A plan of these steps that streams these pieces is no faster, wherever they are placed.
+// A plan of these steps that streams these pieces is no faster, whatever the placement.
 double LeastSeconds(const Problem& problem, const std::vector<Step>& steps, const std::vector<Piece>& streamed,
                     const std::vector<int64_t>& kept) {
   const Storage& storage = problem.storage;
@@ -161,7 +161,7 @@ const Making::Sliced& Making::SlicedFor(int64_t number, const Layout& layout, co
     const int64_t wanted = std::min(room[layer], most) / choice.in_flight;
     sliced.limits[layer] = std::min(room[layer], std::max(problem_.layers[layer].finest, wanted));
   }
-  if (problem_.shares) {  // what is cut alike can be shared
+  if (problem_.shares) {  // equal slices can be shared
     std::vector<int64_t>& limits = sliced.limits;
     for (size_t layer = 0; layer < layers; ++layer) {
       int64_t& least = limits[problem_.layers[layer].twin];
@@ -180,7 +180,7 @@ const Making::Sliced& Making::SlicedFor(int64_t number, const Layout& layout, co
 }
 
 Made Making::Make(int64_t number, const Layout& layout, const Choice& choice, double limit, Candidate* candidate) {
-  // 2, 3, and what stays: slices that fit the gaps of the core
+  // 2, 3, and the weights that stay: slices that fit the gaps of the core
   const Sliced& sliced = SlicedFor(number, layout, choice);
   if (!sliced.fits) return Made::kUnplaceable;
   const size_t layers = problem_.layers.size();
@@ -190,7 +190,7 @@ Made Making::Make(int64_t number, const Layout& layout, const Choice& choice, do
   steps = sliced.steps;
   candidate->effort = sliced.effort;
 
-  // 4: where that is, at the top of the arena in the order of the steps, and what is read together
+  // 4: places of weights that stay, at the top of the arena in the order of the steps, and joined pieces
   std::vector<Piece> pieces, streamed;
   PiecesOf(problem_, steps, &pieces);
   if (choice.joined) {
@@ -198,12 +198,12 @@ Made Making::Make(int64_t number, const Layout& layout, const Choice& choice, do
     for (size_t step = 0; step < apart.size(); ++step) apart[step] |= kept[step] > 0;
     Join(steps, sliced.limits, choice.joined, apart, &pieces);
   }
-  // What several steps have stays once.
+  // Shared weights stay once.
   std::vector<size_t> alike(pieces.size());
   std::iota(alike.begin(), alike.end(), size_t{0});
   if (problem_.shares) alike = FirstAlike(pieces, pinned);
   int64_t top = choice.arena;
-  std::vector<Piece> once;  // of what is streamed, at least
+  std::vector<Piece> once;  // streamed, each shared piece once: for the lower bound
   std::vector<size_t> streamed_at;
   for (size_t at = 0; at < pieces.size(); ++at) {
     const Piece& piece = pieces[at];

@@ -1,4 +1,4 @@
-// One point of the search: acts 2 to 5 of flexcomp/plan's best.py, and what the simulator says of the plan.
+// One point of the search: acts 2 to 5 of flexcomp/plan's best.py, and the plan's simulated latency.
 #pragma once
 
 #include <map>
@@ -23,7 +23,7 @@ struct Choice {
   int64_t stored;  // not 0: as Point.stored
 };
 
-// What stays in the arena, per step.
+// The weights that stay in the arena, per step.
 struct Stays {
   std::vector<char> pinned;
   std::vector<int64_t> kept;  // pages of stored weights; 0: none
@@ -33,19 +33,19 @@ struct Candidate {
   Plan plan;
   int64_t arena = 0;   // bytes
   int64_t effort = 0;  // steps before neighbouring pinned ones were merged
-  double least = 0;    // seconds that computing its steps and reading what it streams take at least
-  int64_t nbytes = 0;  // that it streams
+  double least = 0;    // a lower bound in seconds of computing and streaming
+  int64_t nbytes = 0;  // streamed
 };
 
 enum class Made { kPlan, kHopeless, kUnplaceable };
 
-// Makes candidates of a problem; points that differ only in how their loads are joined and placed share what they can.
+// Makes candidates of a problem. Points that differ only in how loads are joined and placed share their slices and pins.
 class Making {
  public:
   explicit Making(const Problem& problem) : problem_(problem) {}
 
-  // In the layout of a number, always the same. Hopeless is what takes more than `limit` seconds at least: it is not placed.
-  // Unplaceable is where something finds no place.
+  // `number` identifies the layout. Hopeless: a lower bound exceeds `limit` seconds, and nothing is placed. Unplaceable:
+  // something finds no place.
   Made Make(int64_t number, const Layout& layout, const Choice& choice, double limit, Candidate* candidate);
 
  private:

@@ -5,8 +5,8 @@
 namespace flexcomp::planner {
 namespace {
 
-// Per layer the weights of the cuts that it is behind. `starts` are sums of the weights of cuts before a layer, `ends` what
-// the sums lose where the layers behind a cut end.
+// Per layer the sum of the weights of the cuts before the layer. `starts` are sums of the weights of cuts at a layer, `ends` the
+// negative changes of the sums at the end of the layers after a cut.
 void Cover(int64_t layers, const std::vector<double>& starts, const std::vector<double>& ends, double* covered) {
   std::vector<double> sums(2 * layers);
   double sum = 0;

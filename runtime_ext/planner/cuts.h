@@ -1,4 +1,4 @@
-// Lower bounds on the latency of an inference (class Cuts of flexcomp/plan/bound.py, where they are explained).
+// Lower bounds on the latency of an inference (explained in class Cuts of flexcomp/plan/bound.py).
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@ struct CutRates {
   double budget;     // bytes
 };
 
-// Sums over the first so many of the layers of two inferences, of an amount per layer.
+// Sums of an amount per layer over the first layers of two inferences, for each number of layers.
 void SumUp(int64_t layers, const double* amounts, std::vector<double>* upto);
 
-// The values of one cut, with every number of layers behind it: the row of CutValues, and the largest of it.
+// The values of one cut, with every number of layers after the cut: the row of CutValues, and its largest value.
 double CutRow(int64_t layers, int64_t cut, const double* seconds_upto, const double* nbytes_upto, const double* held,
               const CutRates& rates, double* row);
 
-// `values` are rows of layers + 1: [i, k] is the bound of the cut before layer i with k layers behind it. `seconds_upto` and
-// `nbytes_upto` are those of SumUp, `held` bytes in the arena at each cut.
+// `values` are rows of layers + 1: [i, k] is the bound of the cut before layer i with k layers after. `seconds_upto` and
+// `nbytes_upto` are sums of SumUp, `held` bytes in the arena at each cut.
 void CutValues(int64_t layers, const double* seconds_upto, const double* nbytes_upto, const double* held,
                const CutRates& rates, double* values);
 
-// What a second and a byte more of each layer add to the sum of the cuts, weighed by `weights`, rows as of CutValues.
+// The growth, per second and per byte of each layer, of the sum of the cuts weighted by `weights`, rows as in CutValues.
 void CutPrices(int64_t layers, const double* weights, const double* seconds_upto, const double* nbytes_upto,
                const double* held, const CutRates& rates, double* per_second, double* per_byte);
 

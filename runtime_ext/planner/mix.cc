@@ -11,7 +11,7 @@ namespace {
 
 using Picks = std::vector<int64_t>;
 
-// Some picks and the cuts that they lead to.
+// Some picks and their cuts.
 struct Valued {
   Picks picks;
   std::vector<double> seconds_upto, nbytes_upto, values;
@@ -48,7 +48,7 @@ class Descending {
     return true;
   }
 
-  // The softened maximum; `weights`, if wanted, are the parts that the cuts have in it.
+  // The softened maximum; `weights`, if not null, receives the parts of the cuts in the maximum.
   static double Cost(const Valued& valued, const Softness& softness, std::vector<double>* weights) {
     if (valued.top == 0.0) return 0.0;
     const double least = softness.negligible * valued.top;

@@ -1,4 +1,4 @@
-// The choice of kernels for a budget (class _Descent of flexcomp/plan/mixture.py, where it is explained).
+// The choice of kernels for a budget (explained in class _Descent of flexcomp/plan/mixture.py).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace flexcomp::planner {
 
-// Rows of `width` options per layer; those that are not allowed are no options.
+// Rows of `width` options per layer; only allowed ones are taken.
 struct Options {
   int64_t layers, width;
   const double* seconds;
@@ -15,7 +15,7 @@ struct Options {
   const uint8_t* allowed;
 };
 
-// How the maximum of the cuts is softened: by a sum of powers 2^squarings of their parts of it, of those that are not smaller.
+// How the maximum of the cuts is softened: by a sum of powers 2^squarings of value / maximum, without parts below `negligible`.
 struct Softness {
   int64_t squarings;
   double negligible;

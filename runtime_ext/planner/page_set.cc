@@ -16,7 +16,7 @@ void PageSet::Append(int64_t first, int64_t end) {
 void PageSet::Remove(int64_t first, int64_t end) {
   auto range = std::partition_point(ranges_.begin(), ranges_.end(), [&](const PageRange& one) { return one.end <= first; });
   if (range == ranges_.end() || range->first >= end) return;
-  if (range->first < first && end < range->end) {  // in the midst of one
+  if (range->first < first && end < range->end) {  // inside one range
     const PageRange rest{end, range->end};
     range->end = first;
     ranges_.insert(range + 1, rest);

@@ -1,4 +1,4 @@
-// Sets of arena pages as ranges: what the integers of flexcomp/plan/parts/pages.py are, for arenas of any size.
+// Sets of arena pages as ranges: like the integers of flexcomp/plan/parts/pages.py, for arenas of any size.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +18,12 @@ class PageSet {
   bool empty() const { return ranges_.empty(); }
 
   void Clear() { ranges_.clear(); }
-  // Behind all others.
+  // After all others.
   void Append(int64_t first, int64_t end);
   void Remove(int64_t first, int64_t end);
   void Add(int64_t first, int64_t end);
   bool Contains(int64_t first, int64_t end) const;
-  // Becomes what `one` and `other` share, without ranges of fewer than `count` pages.
+  // Becomes the intersection of `one` and `other`, without ranges of fewer than `count` pages.
   void Intersection(const PageSet& one, const PageSet& other, int64_t count);
   void swap(PageSet& other) { ranges_.swap(other.ranges_); }
 

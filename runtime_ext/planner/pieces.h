@@ -1,4 +1,4 @@
-// What is read in one go: the weights of a step, or of several small steps in a row (flexcomp/plan, pieces.py).
+// Units of loading: the weights of a step, or of several small steps in a row (flexcomp/plan, pieces.py).
 #pragma once
 
 #include <vector>
@@ -17,11 +17,11 @@ struct Piece {
 // One for every step that has weights.
 void PiecesOf(const Problem& problem, const std::vector<Step>& steps, std::vector<Piece>* pieces);
 
-// Per piece the position of the first that brings the same pages: of those of steps that are flagged in `apart`, or of the others.
+// Per piece the position of the first piece with the same pages; steps flagged in `apart` are compared only with each other.
 std::vector<size_t> FirstAlike(const std::vector<Piece>& pieces, const std::vector<char>& apart);
 
-// Neighbours in one, while that is at most `most` bytes and fits in limit[layer] of all layers of its steps; but not those
-// of the steps that are flagged in `apart`.
+// Neighbours in one, while the result has at most `most` bytes and fits in limit[layer] of all layers of its steps; but not
+// pieces of steps flagged in `apart`.
 void Join(const std::vector<Step>& steps, const std::vector<int64_t>& limit, int64_t most, const std::vector<char>& apart,
           std::vector<Piece>* pieces);
 

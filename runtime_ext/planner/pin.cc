@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kHalvings = 18;  // of the interval of rates
 
-// Flags those of `order` that still fit, one after the other.
+// Flags the steps of `order` that still fit, one after the other.
 void Fill(const PinTask& task, const std::vector<size_t>& order, int64_t capacity, std::vector<char>* pinned) {
   for (size_t step : order) {
     char& stays = (*pinned)[task.owner[step]];
@@ -92,7 +92,7 @@ std::vector<char> ChoosePins(Pins pins, PinTask task) {
   }
   Fill(task, order, task.capacity, &pinned);
   if (pins != Pins::kShared) return pinned;
-  // Of the rest as much as makes loads even.
+  // In the rest, as many segments as make loads even.
   task.capacity -= PagesOf(task.pages, pinned);
   for (size_t step = 0; step < count; ++step) {
     if (!pinned[task.owner[step]]) continue;

@@ -16,11 +16,11 @@ struct PinTask {
   int64_t capacity = 0;         // pages
   double bandwidth = 0;         // pages per second
   std::vector<double> costs;    // pages that could be read in the time that each step's load takes
-  std::vector<double> kept;     // the same of what the loader still does for each step that is pinned
+  std::vector<double> kept;     // the same for the work that the loader still has for each pinned step
   std::vector<size_t> owner;    // of steps with the same weights the first, of others the step itself
 };
 
-// One flag per step, for owners only: what stays for one step stays for all that have the same weights.
+// One flag per step, for owners only: shared weights stay for all their steps.
 std::vector<char> ChoosePins(Pins pins, PinTask task);
 
 }  // namespace flexcomp::planner

@@ -12,7 +12,7 @@ struct Records {
   std::vector<int64_t> ends, neighbours;  // record r meets neighbours[ends[r]] to neighbours[ends[r + 1] - 1]
 };
 
-// Each of `count` records in `order` in the smallest gap that holds it between those before it; -1 is the offset of others.
+// Places `count` records in `order`, each in the smallest sufficient gap between its predecessors; other offsets are -1.
 // Returns the bytes used in all.
 int64_t PlaceInOrder(const Records& records, int64_t count, const int64_t* order, int64_t* offsets);
 

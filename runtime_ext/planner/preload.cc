@@ -54,7 +54,7 @@ bool Preloading::Run(std::vector<Place>* places) {
 
 bool Preloading::PlaceAll(std::vector<Place>* places) {
   const std::vector<Piece> given = std::exchange(pieces_, {});
-  std::map<std::pair<int64_t, int64_t>, std::pair<size_t, size_t>> brought;  // by source and bytes: the piece, of `given` and of pieces_
+  std::map<std::pair<int64_t, int64_t>, std::pair<size_t, size_t>> brought;  // by (source, bytes): indices into `given`, pieces_
   int64_t earliest = 0;
   for (const Piece& piece : given) {
     const auto held = hold_ ? brought.find({piece.source, piece.nbytes}) : brought.end();
@@ -91,7 +91,7 @@ void Preloading::Occupy(int64_t start, int64_t end, const Place& place, int64_t 
   for (int64_t step = start; step < end; ++step) free_[step].Remove(place.first, place.first + count);
 }
 
-// The first `early` pieces placed anew, each as early as possible; false if they no longer fit.
+// The first `early` pieces placed anew, each as early as possible; false if one no longer fits.
 bool Preloading::MoveAhead(std::vector<PageSet>* free, size_t early, std::vector<Place>* places) {
   const int64_t steps = static_cast<int64_t>(free->size()) - 1;
   for (size_t index = 0; index < early; ++index) {
@@ -99,7 +99,7 @@ bool Preloading::MoveAhead(std::vector<PageSet>* free, size_t early, std::vector
     for (int64_t step = 0; step < pieces_[index].end; ++step) (*free)[step].Add(first, end);
   }
   bool ahead = true;
-  int64_t after = 0;  // no load starts before the one in front of it
+  int64_t after = 0;  // no load starts before its predecessor
   for (size_t index = 0; index < early; ++index) {
     const Piece& piece = pieces_[index];
     const int64_t count = piece.pages();
@@ -126,7 +126,7 @@ bool Preloading::MoveAhead(std::vector<PageSet>* free, size_t early, std::vector
   return true;
 }
 
-// The first `early` places as they are, as long before the inference as they are free.
+// The first `early` places unchanged, loaded as early in the previous inference as each place is free.
 void Preloading::Prolong(size_t early, std::vector<Place>* places) const {
   const int64_t steps = static_cast<int64_t>(free_.size()) - 1;
   int64_t before = 0;

@@ -1,4 +1,4 @@
-// Each segment as early as a place is free, the first of them in the inference before (flexcomp/plan, preload.py, ahead.py).
+// Each segment as early as a place is free, the first ones in the previous inference (flexcomp/plan, preload.py, ahead.py).
 #pragma once
 
 #include <vector>
@@ -13,17 +13,17 @@ enum class Chooser : int64_t { kRing, kLowest, kHighest };  // in the order of C
 struct Place {
   int64_t after, first;  // steps; page
   bool ahead = false;
-  int64_t again = -1;  // the piece that was loaded there, whose load serves this one, too; -1: it has a load of its own
+  int64_t again = -1;  // an earlier piece whose load serves this one, too; -1: a load of its own
 };
 
-// The pages that are free at all of some steps, in ranges of at least a piece's size: ranges that are too short never grow,
-// so they go at once, and few are left to look at.
+// The pages that are free at all of some steps, in ranges of at least a piece's size: shorter ranges never grow and are
+// dropped at once, so few remain to be searched.
 class Window {
  public:
-  // What is free at one step, only of the first `within` pages if that is not 0.
+  // The pages free at one step, only among the first `within` pages if not 0.
   void Begin(const PageSet& free, int64_t count, int64_t within);
   void Narrow(const PageSet& by, int64_t count);
-  // The smallest step from `earliest` to `start` from which on the window is still free; leaves what is. -1 if it is empty.
+  // The smallest step from `earliest` to `start` from which on pages of the window are free; leaves these. -1 if it is empty.
   int64_t Backwards(const std::vector<PageSet>& free, int64_t start, int64_t earliest, int64_t count);
   // The same for all steps of a piece.
   int64_t EarliestPlace(const std::vector<PageSet>& free, const Piece& piece, int64_t earliest, int64_t within);
@@ -37,9 +37,9 @@ class Window {
 
 class Preloading {
  public:
-  // `free` holds the free pages of every step, and at its end those between two inferences; places are taken out of it.
-  // The first `within` pages are preferred; 0: none are. `moved` is room for a copy of `free`. With `hold` a piece whose pages an
-  // earlier one has brought uses these again, where nothing has taken their place since.
+  // `free` holds the free pages of every step, and last the pages free between two inferences; places are taken out of `free`.
+  // The first `within` pages are preferred; 0: none are. `moved` is room for a copy of `free`. With `hold` a piece reuses the
+  // pages of an earlier piece with the same weights, where nothing has taken their place since.
   Preloading(std::vector<PageSet>* free, std::vector<PageSet>* moved, const std::vector<Piece>& pieces, Chooser chooser,
              int64_t within, bool hold)
       : free_(*free), moved_(*moved), pieces_(pieces), chooser_(chooser), within_(within), hold_(hold) {}
@@ -48,7 +48,7 @@ class Preloading {
   bool Run(std::vector<Place>* places);
 
  private:
-  // Of pieces with loads of their own, which are left in pieces_, with the ends of the last pieces that use them.
+  // Leaves pieces with loads of their own in pieces_, each with the end of the last piece that uses its load.
   bool PlaceAll(std::vector<Place>* places);
   bool MoveAhead(std::vector<PageSet>* free, size_t early, std::vector<Place>* places);
   void Prolong(size_t early, std::vector<Place>* places) const;

@@ -1,7 +1,7 @@
-// What the planner's inner loops work on: the numbers of flexcomp/plan/problem.py, without names.
+// The data of the planner's inner loops: the numbers of flexcomp/plan/problem.py, without names.
 //
-// Everything here is an inner loop of the Python planner once more, and gives bit for bit what that gives: the same
-// operations on doubles in the same order (the compiler must not contract them), whole numbers in 64 bits.
+// Every loop in this folder repeats an inner loop of the Python planner and gives the same results, bit for bit: the same
+// operations on doubles in the same order (the compiler must not contract operations), whole numbers in 64 bits.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ constexpr int64_t kPage = 4096;  // bytes
 struct Storage {
   double bandwidth, overhead_s, wake_s, disturbance, together, latency_s, cached, crowded;
   int64_t cache;  // bytes
-  // Not of the storage, but of the model that the simulator has of it.
-  double in_cache;  // of its disturbance, what a load has that stays in the caches
+  // Not of the storage, but of the simulator's model.
+  double in_cache;  // part of the disturbance that a load in the caches still causes
   double same_s;    // inferences that differ by less are the same
   int64_t most_laps;
 };
@@ -28,15 +28,15 @@ struct Weights {
   bool operator==(const Weights&) const = default;
 };
 
-// What weights are prepared from.
+// The source of prepared weights.
 struct Stored {
-  int64_t offset, block_nbytes;         // no bytes: they are not prepared
+  int64_t offset, block_nbytes;         // no bytes: weights are not prepared
   int64_t channels, width, prepared;    // of the layer, of a stored block, of a prepared one
 };
 
 struct Layer {
   double seconds, slice_s;
-  double load_cost;  // of a byte of weights, over what reading one takes; 1 without weights
+  double load_cost;  // of a byte of weights, relative to reading a byte; 1 without weights
   double prepare_s;  // of a byte of weights
   Weights weights;
   Stored stored;
@@ -57,7 +57,7 @@ struct Problem {
   Storage storage;
   bool shares = false;  // whether some layers have the same weights
 
-  // Of a piece or segment whose first step, of these, is `first`: it has one price.
+  // Of a piece or segment whose first step is steps[first]: all its bytes have one price.
   double LoadCost(const std::vector<Step>& steps, int64_t first) const { return layers[steps[first].layer].load_cost; }
 };
 
@@ -67,7 +67,7 @@ struct Segment {
   bool kept() const { return kept_at >= 0; }
 };
 
-// A step whose weights an earlier load has brought for another layer that has the same.
+// A step whose weights an earlier load has brought for another layer with the same weights.
 struct Again {
   int64_t step, load;
 };

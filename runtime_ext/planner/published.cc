@@ -46,7 +46,7 @@ std::vector<int64_t> Partition(int64_t layers, const int64_t* nbytes_upto, const
                                double bandwidth, int64_t room) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const int64_t width = layers + 1;
-  // latency[a, b]: until the computing of block [a, b) starts; previous[a, b]: where the block before it starts
+  // latency[a, b]: until the computing of block [a, b) starts; previous[a, b]: the start of the previous block
   std::vector<double> latency(width * width, kNever), before(width);
   std::vector<int64_t> previous(width * width, -1);
   const auto swap_in = [&](int64_t start, int64_t stop) {

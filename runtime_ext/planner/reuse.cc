@@ -8,7 +8,7 @@ namespace flexcomp::planner {
 std::vector<double> ReuseDistances(const std::vector<Segment>& segments) {
   int64_t end = 0;
   for (const Segment& one : segments) end = one.pinned ? end : std::max(end, one.address + one.nbytes);
-  std::vector<int64_t> written(end / kPage);  // per page: bytes loaded before it was written, less its address
+  std::vector<int64_t> written(end / kPage);  // per page: bytes loaded before the write, less the page's address
   std::vector<int64_t> numbers;
   int64_t total = 0;
   const auto pages = [&](const Segment& one) { return written.begin() + one.address / kPage; };

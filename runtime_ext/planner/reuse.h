@@ -1,4 +1,4 @@
-// How soon loads write again where they wrote before (flexcomp/plan, reuse.py).
+// Reuse distances of places in the arena (flexcomp/plan, reuse.py).
 #pragma once
 
 #include <vector>

@@ -12,7 +12,7 @@ struct Span {
   double start, end;  // seconds from the start of the inference
 };
 
-// What is played. Behind the loads of an inference follow those of the next that it begins.
+// Loads and steps to simulate. After the loads of an inference follow the loads of the next one that begin in it.
 struct Work {
   const Plan& plan;
   const Storage& storage;
@@ -21,12 +21,12 @@ struct Work {
   size_t own;  // loads of the inference
 
   const Segment& segment(size_t number) const { return plan.segments[number < own ? number : number - own]; }
-  // When a storage that is free at one time begins what is asked of it at another.
+  // The time at which a storage that is free at `free` begins a load requested at `asked`.
   double Served(double free, double asked, size_t number) const {
     const double wake = asked > free ? storage.wake_s : 0.0;
     return std::max(free, asked + wake + Latency(number));
   }
-  // Of the storage, of which a load of stored weights that are kept asks nothing.
+  // Of the storage, or 0 for a load from kept stored weights, which does not read the storage.
   double Latency(size_t number) const { return segment(number).kept() ? 0.0 : storage.latency_s; }
 };
 
@@ -68,7 +68,7 @@ Work WorkOf(const Problem& problem, const Plan& plan) {
   return work;
 }
 
-// One inference as it is played; times from its start.
+// One simulated inference; times from its start.
 class Lap {
  public:
   Lap(const Work& work, const Lap* before) : work_(work), before_(before) {
@@ -94,7 +94,7 @@ class Lap {
   }
 
  private:
-  // Run the first `need` loads, while computing waits; false if one waits for a step that has not been computed.
+  // Run the first `need` loads, while computing waits; false if a load waits for a step that has not been computed.
   bool Wait(size_t need) {
     if (!loads_.empty() && need >= loads_.size()) Help();
     while (loads_.size() < need) {
@@ -104,7 +104,7 @@ class Lap {
     return true;
   }
 
-  // Make the last load shorter by what is read by the thread that has waited for it since the last step.
+  // Shorten the last load by the part that the thread reads that has waited since the last step.
   void Help() {
     Span& last = loads_.back();
     const Storage& storage = work_.storage;
@@ -115,7 +115,7 @@ class Lap {
     }
   }
 
-  // Run the next load; false if there is none, or if it waits for a step that has not been computed.
+  // Run the next load; false if there is none, or if the load waits for a step that has not been computed.
   bool Load() {
     const size_t number = loads_.size();
     if (number == work_.durations.size()) return false;
@@ -142,7 +142,7 @@ class Lap {
     steps_.push_back({start, end_});
   }
 
-  // When a step ends that would end at `end` if no load ran meanwhile.
+  // The end of a step that would end at `end` without concurrent loads.
   double Disturbed(double start, double end) {
     while (over_ < loads_.size() || Load()) {
       const double begin = std::max(loads_[over_].start, start), finish = loads_[over_].end;

@@ -1,11 +1,11 @@
-// The timeline of a plan, from predicted times (flexcomp/plan/simulate.py, where it is explained).
+// The timeline of a plan, from predicted times (explained in flexcomp/plan/simulate.py).
 #pragma once
 
 #include "problem.h"
 
 namespace flexcomp::planner {
 
-// That never end: the step that waits, for a load that waits for so many steps.
+// Waits that never end: `step` waits for a load that waits for `after` steps.
 struct Waits {
   int64_t step, after;
 };

@@ -13,7 +13,7 @@ struct FileRange {
 
 FileRange FileRangeOf(const Weights& weights, int64_t first, int64_t count);
 
-// Pages of the data section that so many prepared blocks are made of.
+// Pages of the data section from which `count` prepared blocks are made.
 int64_t StoredPages(const Stored& stored, int64_t first, int64_t count);
 
 int64_t FinestSegment(const Weights& weights);

@@ -29,7 +29,7 @@ class Layout:
     nbytes: int  # arena that also holds the finest segment of every layer; multiple of PAGE
 
     def free_pages(self, arena: int) -> list[int]:
-        """Per layer: the pages of an arena of that many bytes that neither tensors nor scratch touch."""
+        """Per layer: the pages of an arena of `arena` bytes that neither tensors nor scratch touch."""
         every = span(0, arena // PAGE)
         result = []
         for intervals in self.occupied:
@@ -40,7 +40,7 @@ class Layout:
         return result
 
     def room(self, arena: int) -> list[int]:
-        """Per layer: the bytes of the largest page-aligned gap in an arena of that many bytes."""
+        """Per layer: the bytes of the largest page-aligned gap in an arena of `arena` bytes."""
         return [max(high - low for low, high in _gaps(intervals, arena)) for intervals in self.occupied]
 
 

@@ -14,7 +14,7 @@ _usual = 0  # the limit while no thread asks for more
 
 @contextmanager
 def recursion(calls: int) -> Iterator[None]:
-    """Lets this thread nest so many more calls. The usual limit returns when no thread asks for more."""
+    """Lets this thread nest `calls` more calls. The usual limit returns when no thread asks for more."""
     global _usual
     with _lock:
         if not _asked:

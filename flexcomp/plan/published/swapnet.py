@@ -2,7 +2,7 @@
 
 Wang et al., "SwapNet: Efficient Swapping for DNN Inference on Edge AI Devices Beyond the Memory Budget" (2024),
 section 6. While a block is computed the next one is swapped in, once the previous one is out. So the load of
-block i + 1 starts when the computing of block i starts: after block i has been read and block i - 1 computed.
+block i + 1 starts when the computing of block i starts, after block i has been read and block i - 1 computed:
 
     t = t_in(1) + sum over i of max(t_ex(i), t_in(i + 1)) + t_ex(n),    s(i) + s(i + 1) <= the budget without delta
 

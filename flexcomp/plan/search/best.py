@@ -194,8 +194,8 @@ def _search(
 ) -> tuple[Plan, float]:
     """Coarse grid, then one coordinate after the other from the best few points. Returns the plan and the effort.
 
-    Then a descent from the best of `starts`; if not `gridded`, only this descent. With `pin_more`, the core is halved so many
-    times in search of a plan that is as fast and loads less.
+    Then a descent from the best of `starts`; if not `gridded`, only this descent. Finally the core is halved `pin_more` times
+    in search of a plan that is as fast and loads less.
     """
     arena = budget // PAGE
     cache = problem.storage.cache // PAGE
