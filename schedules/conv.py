@@ -1,16 +1,16 @@
 """Direct convolution: an implicit matrix product over NHWC images, without scratch.
 
-What it targets: any stride, padding, dilation and number of groups; fully connected layers (a 1×M image) and
+Targets any stride, padding, dilation and number of groups; fully connected layers (a 1×M image) and
 pointwise convolutions are the case without neighbours.
 
 1. Weights lie in panels of `tile.channels` output channels (schedules/tiles/panel.py); a step computes blocks
    [first, first + count).
 2. Tasks are (part of the output, block), the block innermost, so that the part's input stays in the cache while the
-   panels stream past it. A part is a band of rows, or a range of tiles where neighbours do not matter; there are so
+   panels stream past. A part is a band of rows, or a range of tiles where neighbours do not matter; there are so
    many that every thread has the same share (schedules/tiles/parts.py).
 3. A row of pixels is cut evenly into tiles of at most `tile.rows` pixels. Accumulators start as the bias, live
-   in registers over the whole reduction and pass through the epilogue before the only store. What the epilogue
-   reads is fetched into the cache while the reduction runs.
+   in registers over the whole reduction and pass through the epilogue before the only store. The
+   epilogue's tensors are fetched into the cache while the reduction runs.
 4. A long reduction is added up in parts of a few hundred products, so that rounding errors stay small.
 5. Padding costs neither a copy nor a test in the inner loop: kernel rows outside the image are left out by the
    bounds of the loop, and the few tiles that touch the left or right border are emitted on their own, each with
@@ -77,7 +77,7 @@ def _may_join_columns(spec: ConvSpec) -> bool:
 
 
 class DirectEmitter:
-    """Loops over tasks, rows and tiles; `_tile` is what a tile does."""
+    """Loops over tasks, rows and tiles; `_tile` emits a tile."""
 
     def __init__(self, declared: ConvSpec, spec: ConvSpec, tile: Tile, vector_width: int, threads: int) -> None:
         assert not spec.pointwise or spec.batch == spec.height == 1, "a pointwise convolution is seen as one row"
@@ -93,7 +93,7 @@ class DirectEmitter:
         self.parts = choose_parts(self.units, self.panel.blocks * spec.batch, bands, threads, keeps_rows)
         # Their reductions are so short that writing takes longer than computing if the lines are not there yet.
         self.fetches_output = spec.in_channels <= UNROLL_CHANNELS
-        # Widening fills the window in which a core looks for loads that it can start.
+        # Widening fills the window in which a core looks for loads to start early.
         self.fetches_weights = self.panel.narrow and spec.pointwise and spec.out_width == 1
         # Few input channels make no vector; those of neighbouring columns do, and their weights are neighbours too.
         self.joins_columns = tile.depth > 1 and _may_join_columns(spec)
@@ -119,7 +119,7 @@ class DirectEmitter:
 
     @property
     def _adds_columns(self) -> bool:
-        """Whether a tap has so many channels that it is added up in parts of its own."""
+        """Whether a tap has so many channels that its sum is made in parts."""
         return self.spec.group_in >= 2 * _PARTIAL_TERMS
 
     @property
@@ -153,7 +153,7 @@ class DirectEmitter:
         self._units(*self._part_of_units(part % self.parts if spec.batch > 1 else part))
 
     def _registers(self) -> tuple[Accumulators, Accumulators]:
-        """Registers for what is added up, and for the total of long reductions."""
+        """Registers for sums, and for the total of long reductions."""
         acc = Accumulators(self.tile.rows, self.pieces)
         return acc, Accumulators(self.tile.rows, self.pieces) if self.spec.taps > _PARTIAL_TERMS else acc
 
@@ -166,7 +166,7 @@ class DirectEmitter:
                 self._row(low + row)
 
     def _part_of_units(self, part) -> tuple:
-        """First unit of a part and how many it has; the first `larger` parts have one more."""
+        """First unit of a part and the number of its units; the first `larger` parts have one more."""
         base, larger = divmod(self.units, self.parts)
         if self.parts == 1:
             return 0, self.units
@@ -215,7 +215,7 @@ class DirectEmitter:
         self._store(column, size)
 
     def _products(self, column, size: int, taps: Taps) -> None:
-        """Add what the kernel rows contribute."""
+        """Add the products of the kernel rows."""
         spec, every = self.spec, list(range(size))
         if self.loops_taps:
             self._looped_products(column, size, taps)
@@ -270,7 +270,7 @@ class DirectEmitter:
 
     @contextmanager
     def _part(self, size: int, wanted: bool = True) -> Iterator[None]:
-        """What is accumulated inside starts from zero and is added to the total, if the reduction is a long one."""
+        """Sums inside start from zero and are added to the total, if the reduction is a long one."""
         if not wanted or self.total is self.acc:
             yield
             return
@@ -279,7 +279,7 @@ class DirectEmitter:
         self.total.add(size, self.acc)
 
     def _channels(self, kernel_row, kernel_column, column, reached: list[int], size: int) -> None:
-        """Reduce over the input channels of one tap, in parts if they are many."""
+        """Reduce over the input channels of one tap, in parts if there are many."""
         channels = self.spec.group_in
         parts = math.ceil(channels / _PARTIAL_TERMS) if self.total is not self.acc else 1
         each = math.ceil(channels / (parts * self.tile.depth)) * self.tile.depth
@@ -312,7 +312,7 @@ class DirectEmitter:
                     lambda start, lanes, step=step: right(step, start, lanes),
                 )
         else:
-            depth = self.tile.depth  # parts of a long reduction are multiples of it
+            depth = self.tile.depth  # parts of a long reduction are multiples of this
             fetch = (lambda step: self.w.fetch_ahead(tap + step * block)) if self.fetches_weights else None
             lane.reduce(self.acc, reached, count, left, right, depth, rest=spec.group_in % depth, fetch=fetch)
 
@@ -330,7 +330,7 @@ class DirectEmitter:
         return pixel * self.spec.y_stride + (self.spec.y_start + self.out_channel)
 
     def _prefetch(self, column, size: int) -> None:
-        """Ask for the lines that the tile's epilogue reads, and may be writes: the reduction hides how long they take."""
+        """Ask for the lines that the tile's epilogue reads, and may be writes: the reduction hides the latency."""
         for row in range(size if self.tensors or self.fetches_output else 0):
             place = T.bind(self._place(column + row))
             for tensor in self.tensors:
@@ -339,7 +339,7 @@ class DirectEmitter:
                 prefetch(self.y, place, self.panel.block, write=True)
 
     def _sum(self, column, row: int, start: int, lanes: int) -> tirx.Expr:
-        """What all products of pixel `column + row` add up to."""
+        """The sum of all products of pixel `column + row`."""
         return self.total.get(row, start, lanes)
 
     def _store(self, column, size: int) -> None:

@@ -10,7 +10,7 @@ NOISE = 0.02
 
 
 def decide(seconds: Mapping[str, float], default: str) -> str:
-    """The fastest of some kernels if it beats the default by more than noise, or the default failed; else the default."""
+    """The fastest kernel if the default failed or is slower by more than noise; else the default."""
     best = min(seconds, key=lambda name: (seconds[name], name), default=default)
     clearly = default not in seconds or seconds[best] < (1 - NOISE) * seconds[default]
     return best if clearly else default

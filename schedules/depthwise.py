@@ -23,7 +23,7 @@ from .tiles.taps import Reach, Taps
 from .tiles.tile import Tile
 from .tiles.widening import widens_on_stack
 
-# Taps of a long kernel row that are unrolled together, where all tiles share the code and where it is that of a border.
+# Taps of a long kernel row that are unrolled together, in code that all tiles share, and in the code of a border.
 _TOGETHER, _TOGETHER_AT_BORDER = 32, 8
 
 
@@ -52,7 +52,7 @@ class ChannelEmitter(DirectEmitter):
         super()._units(low, size)
 
     def _widen(self) -> None:
-        """Write the block's weights to a buffer for each vector of channels: together they may be too large for the stack."""
+        """Write the block's weights to a buffer for each vector of channels: together possibly too large for the stack."""
         taps = self.spec.taps
         self.wide = {start: T.alloc_buffer((taps * lanes,), "float32", scope="global") for start, lanes in self.pieces}
         with T.serial(taps) as tap:
@@ -92,7 +92,7 @@ class ChannelEmitter(DirectEmitter):
                 yield kernel_row, kernel_column, reached, pixel
 
     def _columns(self, column, size: int, taps: Taps) -> Iterator[tuple]:
-        """(kernel column, pixels that it reaches): unrolled, or in loops."""
+        """(kernel column, pixels reached): unrolled, or in loops."""
         if not self.loops_taps:
             for tap in range(self.spec.kernel[1]):
                 yield tap, list(range(size)) if taps is Reach.INNER else taps[tap]

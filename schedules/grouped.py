@@ -1,12 +1,12 @@
 """Convolution in groups of a few channels each, over NHWC images, without scratch.
 
-What it targets: groups of as many outputs as inputs, a power of two and fewer than a vector has lanes. A tile of the direct
+Targets groups of as many outputs as inputs, a power of two and fewer than a vector has lanes. A tile of the direct
 kernel would fill a part of each vector. Here a vector holds the outputs of several groups:
 
 1. Weights lie in panels of `tile.channels` output channels: bias, for each tap one row for every input channel of a group,
    then the epilogue's vectors.
-2. The vector of inputs at the place of a vector of outputs holds what these groups read. For input k of every group it is
-   shuffled so that each lane has input k of its own group, and multiplied by the row of weights.
+2. The vector of inputs at the place of a vector of outputs holds the inputs of these groups. For each k the vector is shuffled,
+   so that each lane has input k of its own group, and multiplied by the row of weights.
 3. Tasks, rows and borders as in the depthwise convolution.
 """
 

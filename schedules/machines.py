@@ -1,7 +1,7 @@
 """Which kernels there are for a machine: of the families for CPUs, or of those for GPUs.
 
-Passes and lowering ask here, and go the same way for both. What has no family for GPUs is the kernel for CPUs with vectors of
-one number, as threads (`cuda/fallback.py`).
+Passes and lowering ask here, and go the same way for both. Without a family for GPUs the kernel for CPUs is taken, with
+vectors of one number, as threads (`cuda/fallback.py`).
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _GPU_OPERATORS: dict[type, Callable[..., tirx.PrimFunc]] = {
 
 
 def candidates(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> tuple[Candidate, ...]:
-    """Every kernel on offer for a layer."""
+    """The candidates for a layer."""
     if isinstance(unit, Gpu):
         return gpu_registry.candidates(spec, unit.architecture)
     return registry.candidates(spec, unit)
 
 
 def every_candidate(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> Sequence[Candidate]:
-    """Those on offer, and all others that have a name."""
+    """The candidates, and all other kernels that have a name."""
     return candidates(spec, unit) if isinstance(unit, Gpu) else space.space(spec, unit)
 
 
@@ -68,7 +68,7 @@ def operator(spec, family: Callable[[object, int], tirx.PrimFunc], unit: VectorU
 
 
 def copy(shape: tuple[int, ...], dtype: str, unit: VectorUnit) -> tirx.PrimFunc:
-    """The kernel (input, output) that copies a tensor as it is."""
+    """The kernel (input, output) that copies a tensor."""
     return operator(concat.copy_of(shape, dtype), concat.kernel, unit)
 
 
@@ -78,7 +78,7 @@ def exchange(spec: ScatterSpec, shapes: tuple[tuple[int, ...], tuple[int, ...]],
 
 
 def writing_rows(kernel: tirx.PrimFunc, spec: ScatterSpec, unit: VectorUnit) -> tirx.PrimFunc:
-    """That of a machine, of a kernel for CPUs that writes rows into a copy of a cache."""
+    """The machine's kernel, for a kernel for CPUs that writes rows into a copy of a cache."""
     if not isinstance(unit, Gpu):
         return kernel
     past, update = (tuple(map(int, param.shape)) for param in kernel.params[:2])
@@ -86,12 +86,12 @@ def writing_rows(kernel: tirx.PrimFunc, spec: ScatterSpec, unit: VectorUnit) -> 
 
 
 def rows(spec, unit: VectorUnit) -> RowKernel | None:
-    """How an operator's kernel computes bands of rows, if it can."""
+    """How an operator's kernel computes bands of rows; None if impossible."""
     return None if isinstance(unit, Gpu) else row_kernel(spec, unit.width)
 
 
 def attention_of(spec: AttentionSpec, unit: VectorUnit) -> tuple[tirx.PrimFunc, str, tuple[tuple[int, ...], ...]]:
-    """The kernel of an attention, what it is called, and the shapes of its scratch."""
+    """The kernel of an attention, its name, and the shapes of its scratch."""
     if isinstance(unit, Gpu):
         queries, _ = gpu_attention.parts(spec, unit.architecture)
         return gpu_attention.kernel(spec, unit.architecture), f"attention {min(queries, spec.queries)} queries", ()
@@ -106,5 +106,5 @@ def scheduled(func: tirx.PrimFunc, target, architecture: Architecture | None) ->
 
 
 def bound(kernel: tirx.PrimFunc, architecture: Architecture | None) -> tirx.PrimFunc:
-    """A kernel for a CPU as it is, one for a GPU with loops that are bound to threads."""
+    """A kernel for a CPU unchanged, one for a GPU with loops that are bound to threads."""
     return fallback.as_threads(kernel) if architecture and not fallback.is_bound(kernel) else kernel

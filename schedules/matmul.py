@@ -2,8 +2,8 @@
 
 1. Tasks are (batch, block of columns); the block's columns of the right operand, k rows of one tile's width, stay
    in the first- or second-level cache while all row tiles pass over them.
-2. Rows are cut evenly into tiles; columns into blocks of the tile's width, the last one overlapping the one
-   before it, so that no store needs a mask.
+2. Rows are cut evenly into tiles; columns into blocks of the tile's width, the last one overlapping its
+   predecessor, so that no store needs a mask.
 """
 
 from __future__ import annotations

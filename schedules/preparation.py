@@ -1,11 +1,11 @@
 """Preparations: blocks of weights in the form of one kernel, made of the stored blocks of another.
 
-Weights lie in the file once, as panels of a layer's smallest kernel. What another kernel multiplies by is made of them when
-they are loaded: panels of another width, with narrow weights widened if it wants that; the transforms of Winograd's and
+Weights lie in the file once, as panels of a layer's smallest kernel. Other kernels' weights are made from these panels
+during loading: panels of another width, with narrow weights widened if necessary; the transforms of Winograd's and
 Strassen's algorithms. Source: NNV12 (Yi et al., Boosting DNN Cold Inference on Edge Devices, MobiSys 2023), section 3.1,
-"weights transformation", which it does layer by layer; here for any range of blocks, so that slices can be prepared, too.
+"weights transformation", there layer by layer; here for any range of blocks, so that slices can be prepared, too.
 
-All of them are sums of a few stored weights with constant factors, for one input channel and a vector of output channels at a
+All are sums of a few stored weights with constant factors, for one input channel and a vector of output channels at a
 time: a straight line of vector code in a loop over the input channels.
 """
 
@@ -34,7 +34,7 @@ Vectors = list[tirx.Expr | None]  # None is zero
 
 @dataclass(frozen=True)
 class WeightForm:
-    """The weights that a kernel takes: what they are of a layer's weights, and how they lie in its panel."""
+    """The weights that a kernel takes: their transform of a layer's weights, and their layout in the kernel's panel."""
 
     panel: Panel
     kernel: tuple[int, int]  # rows and columns of the layer's weights
@@ -46,7 +46,7 @@ class WeightForm:
         kind = type(self.transform).__name__ if self.transform else None
         panel = asdict(self.panel)
         if self.panel.together == 1:
-            del panel["together"], panel["lowest"]  # as they are where nothing else is said
+            del panel["together"], panel["lowest"]  # the defaults
         return json.dumps([panel, self.kernel, self.in_channels, kind, asdict(self.transform) if kind else {}])
 
     @staticmethod
@@ -59,7 +59,7 @@ class WeightForm:
 
 
 def preparation(stored: WeightForm, prepared: WeightForm) -> Preparation | None:
-    """How weights of one form are made of those of another, of the same layer; None if they cannot be."""
+    """How weights of one form are made of those of another, of the same layer; None if that is impossible."""
     known = stored.transform is None and eligible(stored.panel, prepared.panel)
     return Preparation(stored.panel, prepared.panel, stored.kernel, stored.in_channels, prepared.transform) if known else None
 
@@ -87,14 +87,14 @@ class Preparation:
 
     @property
     def lanes(self) -> int:
-        """Output channels that are prepared at a time: they lie together in the stored block and in the prepared one."""
+        """Output channels that are prepared at a time, together in the stored block and in the prepared one."""
         parts = 2**self.transform.levels if isinstance(self.transform, HalvesTransform) else 1
         together = math.gcd(self.stored.group_channels, self.stored.block, self.prepared.block // parts)
         return min(together & -together, _MOST_LANES)
 
     @property
     def as_kept(self) -> bool:
-        """Whether weights are moved as they are kept."""
+        """Whether weights are copied without conversion."""
         return self.transform is None and self.prepared.kept == self.stored.kept
 
 
@@ -187,7 +187,7 @@ class _Emitter:
         return T.bind(self.stored.scale(at, lane, self.lanes, value))
 
     def _write(self, index, value: tirx.Expr | None) -> None:
-        """To an element behind the first of the prepared weights."""
+        """Write a vector at an index of the prepared weights."""
         place = self.target.weights_at(self.at, 0) + index
         T.buffer_store(self.prepared, zero(self.lanes) if value is None else value, [vector(place, self.lanes)])
 

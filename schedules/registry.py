@@ -35,10 +35,10 @@ _DEPTHWISE_VECTORS = 2
 # Above this value of inputs + 3 × weights of a kernel row LLVM was seen to move vectors to the stack and back in the
 # inner loop, the inputs being loaded early (benchmarks/arm/mca.py).
 _DEPTHWISE_LIVE = 21
-# What a depthwise tap costs next to a direct one, whose operands are reused: it loads a vector for every FMA.
+# Cost of a depthwise tap compared with a direct one, whose operands are reused: a vector is loaded for every FMA.
 _DEPTHWISE_SLOWDOWN = 1.3
-# Vectors of a tile of groups, registers that hold neither its sums nor its inputs, and what its products cost next to
-# direct ones: every one of them takes a shuffle.
+# Vectors of a tile of groups, registers that hold neither sums nor inputs, and the cost of a product compared with a
+# direct one: every product takes a shuffle.
 _GROUPED_VECTORS = 2
 _GROUPED_OTHERS = 4
 _GROUPED_SLOWDOWN = 1.5
@@ -49,10 +49,10 @@ _DIRECT_FLOPS = 1.025
 _RESULT_FLOPS = 0.95
 _WEIGHT_FLOPS = 2.0
 # Instructions that widen a vector of 128 bits, as multiply-adds that could run instead (benchmarks/arm/mca.py); wider vectors
-# are widened beside the multiply-adds.
+# are widened in parallel with the multiply-adds.
 _WIDENING = {"float16": 2.0, "bfloat16": 1.5, "int8": 3.5}
-# F(6,3) is not offered: it errs by 1e-5 of the largest output where F(4,3) errs by 2e-6, and over the sixteen
-# convolutions of VGG-19 that adds up to more than 1e-4. F(5,3) errs by 6e-6, and must save this part of the work.
+# F(6,3) is not a candidate: its error is 1e-5 of the largest output where that of F(4,3) is 2e-6, and over the sixteen
+# convolutions of VGG-19 that adds up to more than 1e-4. F(5,3) has 6e-6, and must save this part of the work.
 WINOGRAD_KINDS = (2, 4, 5)
 _LESS_ACCURATE_KIND = 5
 _WORTH_ITS_ERRORS = 0.85
@@ -68,11 +68,11 @@ class Candidate:
     scratch_nbytes: int
     work: float  # operations, weighted so that candidates of one layer compare: less is faster
     build: Callable[[], tirx.PrimFunc]
-    variant: str = ""  # what tells candidates of one family and tile apart
+    variant: str = ""  # tells candidates of one family and tile apart
     weight_transform: WeightTransform | None = None  # of the weights, before they are packed
     block_transform: HalvesTransform | None = None  # of the weights of every block
     scratch: tuple[tuple[int, ...], ...] = ()  # shapes of the kernel's trailing parameters, float32
-    rows: RowKernel | None = None  # how it computes bands of rows, if it can
+    rows: RowKernel | None = None  # computes bands of rows, where possible
     panels: tuple[Panel, ...] = ()  # of a kernel that takes several, or one, whole
     in_place: bool = False  # y may be a tensor of the epilogue: a result is written once, just after the same element is read
 
@@ -146,7 +146,7 @@ def direct_candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
 
 
 def widened_candidates(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> list[Candidate]:
-    """The direct kernel with weights widened once for many tiles, if there is something to gain; it needs scratch."""
+    """The direct kernel with weights widened once for many tiles, in scratch, if there is something to gain."""
     if grouped.eligible(spec, unit) or not widened.eligible(spec, tile):
         return []
     way = widened.Widened(spec, tile, unit.threads)
@@ -176,7 +176,7 @@ def _least_work(offers: list[Candidate]) -> float:
 
 
 def integer_candidate(way: integer.Integer, unit: VectorUnit) -> Candidate:
-    """A way to compute a layer in integer arithmetic."""
+    """A candidate in integer arithmetic."""
     return _candidate(
         "integer",
         integer_kernel,
@@ -188,7 +188,7 @@ def integer_candidate(way: integer.Integer, unit: VectorUnit) -> Candidate:
 
 
 def grouped_tile(spec: ConvSpec, unit: VectorUnit) -> Tile:
-    """Pixels whose sums, inputs and shuffled inputs fit the registers: with twice as many it takes up to 1.6 times as long."""
+    """Pixels whose sums, inputs and shuffled inputs fit the registers: twice as many take up to 1.6 times as long."""
     vectors = min(_GROUPED_VECTORS, max(1, spec.out_channels // unit.width))
     rows = (unit.registers - _GROUPED_OTHERS) // (2 * (vectors + 1))
     return Tile(max(1, min(rows, spec.out_width)), min(vectors * unit.width, spec.out_channels))
@@ -233,18 +233,18 @@ def _winograd_ways(spec: ConvSpec, unit: VectorUnit) -> list[winograd.Winograd]:
 
 
 def winograd_candidate(way: winograd.Winograd, unit: VectorUnit) -> Candidate:
-    """A way to compute a layer by Winograd's algorithm."""
+    """A candidate by Winograd's algorithm."""
     rows = row_kernel(way.spec, unit.width, "winograd", way.tile, way)
     return _candidate("winograd", winograd_kernel, way, unit, weight_transform=way.weight_transform, rows=rows)
 
 
 def strassen_candidate(way: strassen.Strassen, unit: VectorUnit) -> Candidate:
-    """A way to compute a layer by Strassen's algorithm."""
+    """A candidate by Strassen's algorithm."""
     return _candidate("strassen", strassen_kernel, way, unit, block_transform=HalvesTransform(way.levels))
 
 
 def im2col_candidate(way: im2col.Im2col, unit: VectorUnit) -> Candidate:
-    """A way to compute a layer from its flattened input."""
+    """A candidate that flattens the input."""
     return _candidate("im2col_gemm", im2col_kernel, way, unit)
 
 
@@ -255,7 +255,7 @@ def _candidate(
     unit: VectorUnit,
     **more: object,
 ) -> Candidate:
-    """What all ways have in common, and what a family says besides."""
+    """A candidate of fields that families have in common, and `more` of one family."""
     return Candidate(
         family,
         way.tile,

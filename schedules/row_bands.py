@@ -62,7 +62,7 @@ class RowKernel:
 
     @property
     def way(self) -> Winograd | Integer | None:
-        """What a kernel of Winograd's algorithm, or in integer arithmetic, is made from."""
+        """The description of a Winograd kernel, or of one in integer arithmetic."""
         if self.family == "integer":
             rows, slots, instruction = self.blocking
             way = Integer(self.spec, self.tile, 1, slots, instruction)
@@ -79,7 +79,7 @@ class RowKernel:
 
     @property
     def work(self) -> float | None:
-        """As Candidate.work; None if it is in proportion to the operations."""
+        """As Candidate.work; None if in proportion to the operations."""
         return self.way.work if self.way else None
 
     @property
@@ -127,7 +127,7 @@ class RowKernel:
         fields = asdict(self)
         for name, usual in (("weights", "float32"), ("integers", False)):
             if fields["spec"].get(name) == usual:
-                del fields["spec"][name]  # as it is where nothing else is said
+                del fields["spec"][name]  # the default
         return json.dumps([type(self.spec).__name__, fields])
 
     @staticmethod
@@ -142,7 +142,7 @@ class RowKernel:
         return RowKernel(spec, tile=Tile(**tile) if tile else None, blocking=tuple(blocking), **fields)
 
     def _clipped(self, out: Rows) -> tuple[Rows, int, int]:
-        """The input rows under the windows of `out`, and how many rows of padding lie above and below them."""
+        """The input rows under the windows of `out`, and the rows of padding above and below."""
         spec = self.spec
         if isinstance(spec, ConvSpec):
             extent, kernel, padding = spec.height, spec.kernel[0], spec.padding
@@ -158,14 +158,14 @@ class RowKernel:
 def row_kernel(
     spec: object, vector_width: int, family: str = "", tile: Tile | None = None, way: Winograd | Integer | None = None
 ) -> RowKernel | None:
-    """How a kernel computes bands of rows; None if it cannot: other families, several images, a single row.
+    """How a kernel computes bands of rows; None if impossible: other families, several images, a single row.
 
-    `way` is what a kernel of Winograd's algorithm, or in integer arithmetic, is made from; pairs of pixels, which Winograd's may
+    `way` describes a Winograd kernel, or one in integer arithmetic; pairs of pixels, which Winograd kernels may
     take, are cut from the first row on.
     """
     if isinstance(spec, ConvSpec):
         able = spec.batch == 1 and (family in _CONVOLUTIONS or (way is not None and getattr(way, "stride", 1) == 1))
-        # The rows of what it writes to must be those of the result.
+        # The rows of the target tensor must be those of the result.
         able = able and spec.y_shape[:3] == spec.out_shape[:3] and len(spec.y_shape) == 4
     elif isinstance(spec, PoolSpec):
         able = spec.n == 1

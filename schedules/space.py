@@ -1,9 +1,9 @@
 """All kernels that can compute a layer, for a tuner to measure: the candidates on offer, and many more tiles.
 
-The families offer what a model of a processor expects to be best. What is best on a given one depends on caches,
-latencies and prefetchers that the model knows nothing of, so the space holds every register tile that fits, and
-Winograd's and Strassen's algorithms with tiles, blocks and slots of many sizes, and im2col with other tiles. It has
-tens to a few hundred candidates per layer.
+The families' candidates are the best by a model of a processor. The best on a given processor depends on caches,
+latencies and prefetchers that the model does not describe. So the space holds every register tile that fits,
+Winograd's and Strassen's algorithms with tiles, blocks and slots of many sizes, and im2col with other tiles: tens to
+a few hundred candidates per layer.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _tiles(width: int, channels: int, unit: VectorUnit, most_vectors: int) -> li
     """Register tiles for rows of `width` pixels; of those that cut a row into as many parts, the smallest."""
     found: dict[tuple[int, int], Tile] = {}
     for tile in fitting(width, channels, unit, most_vectors):
-        # Long rows are cut evenly by any height: they keep all.
+        # Long rows are cut evenly by any height: all heights stay.
         parts = math.ceil(width / tile.rows) if width <= _SHORT_ROW else tile.rows
         found.setdefault((tile.channels, parts), tile)
     accumulators = {tile: tile.rows * len(pieces(tile.channels, unit.width)) for tile in found.values()}

@@ -1,12 +1,12 @@
 """The direct convolution with narrow weights that are widened once for many register tiles, into scratch.
 
-What it targets: schedules/tiles/widening.py. The loops are those of the direct convolution, but
+Targets: schedules/tiles/widening.py. The loops are those of the direct convolution, but
 
 1. A slot per thread has room for some of a block's weights in float32, few enough for the first-level cache, and takes a
    share of the tasks.
 2. If all weights of a block fit, they are widened before its tiles are computed.
-3. If not, some channels of a kernel row are widened at a time, for a group of tiles. What these products add up to is
-   added to sums of the group's pixels in scratch, and the epilogue follows the last of them.
+3. If not, some channels of a kernel row are widened at a time, for a group of tiles. Their products are
+   added to sums of the group's pixels in scratch, and the epilogue follows the last products.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Widened:
 
     @property
     def channels(self) -> int:
-        """Input channels that are widened at a time, of all columns of a kernel row, where it is not the whole block."""
+        """Input channels that are widened at a time, of all columns of a kernel row, unless the whole block is widened."""
         depth, columns = self.tile.depth, self.spec.kernel[1]
         most = max(1, WIDENED_NBYTES // (4 * self.tile.channels * columns * depth)) * depth
         parts = math.ceil(self.spec.group_in / most)

@@ -41,7 +41,7 @@ class Image:
         self.keep = self.way.keep
         self.spec = spec = _widened(spec)
         self.depth = product.tile.depth
-        # Neighbours in a vector are neighbours in memory if they belong to one pixel.
+        # Neighbours in a vector are neighbours in memory if both belong to one pixel.
         self.lanes = at_once(self.way, spec.group_in, spec.in_channels)
         self.each = self.depth if spec.group_in % self.depth == 0 else self.lanes  # products of an entry
         self.has_bits = sum(_misses(spec)) <= _BITS

@@ -1,1 +1,1 @@
-"""What all families of kernels share: what a layer computes (`spec.py`), tiles of accumulators, panels, emitted loops."""
+"""Shared by all families of kernels: specifications of layers (`spec.py`), tiles of accumulators, panels, emitted loops."""

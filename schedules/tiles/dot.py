@@ -1,8 +1,8 @@
-"""Products of integers, several at a time: each lane of int32 gets the sum of those that lie in it.
+"""Products of integers, several at a time: each lane of int32 gets the sum of its products.
 
     vpdpbusd   x86 with AVX-512 VNNI or AVX-VNNI: four of unsigned left factors and signed right ones, of 8 bits
     sdot       AArch64 with the dot product extension: four of signed factors; the left ones of a lane, by its number
-    vpmaddwd   x86 with AVX2: two of 16 bits; right factors are widened in registers, as they lie in 8
+    vpmaddwd   x86 with AVX2: two of 16 bits; right factors lie in 8 bits and are widened in registers
 
 None saturates with factors of 8 bits, so sums are exact where they fit 32 bits.
 """
@@ -54,14 +54,14 @@ class _Pairs(_DotAccumulators):
 
 @dataclass(frozen=True)
 class Dots:
-    """What an instruction takes, and what it costs."""
+    """The operands and the cost of an instruction."""
 
     together: int  # products of a lane
     kind: str  # of left factors
     lowest: int  # of these: inputs are packed so that their least is this
     itemsize: int  # bytes of one
-    flops: float  # that a product takes as long as, of those that are done at the peak of float32
-    registers: int  # besides those of a tile of float32: for what LLVM holds in between
+    flops: float  # at the peak of float32 that take as long as a product
+    registers: int  # besides those of a tile of float32: for LLVM's intermediate values
     accumulators: type[Accumulators]
 
 

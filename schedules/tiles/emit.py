@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-# Work below which handing it to other threads costs more than it gains: a launch takes some microseconds.
+# Work below which other threads cost more than is gained: a launch takes some microseconds.
 PARALLEL_FLOPS = 400_000
 CACHE_LINE = 16  # floats
 # Floats that weights are asked for ahead of their use: in the second-level cache more than memory's latency takes to
@@ -67,7 +67,7 @@ def prefetch_line(buffer, index, *, write: bool = False, level: int = 1) -> tirx
 
 
 def prefetch_ahead(buffer, index, floats: int) -> None:
-    """Ask for weights that a loop reads in order, of which it is at `index` and reads `floats` in each step."""
+    """Ask for weights that a loop reads in order: now at `index`, and `floats` in each step."""
     prefetch(buffer, index + _FAR_AHEAD, floats, level=2)
     prefetch(buffer, index + _NEAR_AHEAD, floats)
 
@@ -136,7 +136,7 @@ class Accumulators:
                 self.add_to(row, start, lanes, other.get(row, start, lanes))
 
     def update(self, start: int, lanes: int, new: Callable[[tirx.Expr], tirx.Expr]) -> None:
-        """Replace a vector of the first row by `new` of it."""
+        """Replace a vector of the first row by `new(vector)`."""
         index = vector(start, lanes)
         T.buffer_store(self._rows[0], new(self._rows[0][index]), [index])
 

@@ -1,11 +1,11 @@
-"""Epilogues: what happens to an anchor operator's result in registers, before it is stored.
+"""Epilogues: operators on an anchor operator's result in registers, before the store.
 
-An epilogue is an expression over the accumulator, written as nested tuples so that it is hashable,
-comparable and printable:
+An epilogue is an expression over the accumulator, written as nested tuples: hashable, comparable and
+printable:
 
     ("acc",)                       the anchor's result
     ("tensor", i)                  extra input i, same shape as the output
-    ("channel", i)                 extra per-channel vector i, packed behind the bias in the panel
+    ("channel", i)                 extra per-channel vector i, packed after the bias in the panel
     ("const", 6.0)                 a scalar
     ("relu", e), ("add", e, e) …   an operator of OPERATORS
 
@@ -78,7 +78,7 @@ OPERATORS: dict[str, Callable[..., tirx.Expr]] = {
 
 
 def evaluate(epilogue: Epilogue, acc: tirx.Expr, tensor: Callable, channel: Callable) -> tirx.Expr:
-    """The epilogue as a TIR expression; `tensor(i)` and `channel(i)` load what lies at the accumulator's place."""
+    """The epilogue as a TIR expression; `tensor(i)` and `channel(i)` load the elements at the accumulator's place."""
     head, *args = epilogue
     if head == "acc":
         return acc

@@ -1,6 +1,6 @@
-"""What epilogues are called: the names of their operators, and of activations that models spell out in several of these.
+"""Names of epilogues: those of operators, and of activations that models spell out in several operators.
 
-There are many ways to write GELU. So an activation is recognised by what it computes, at a few points.
+There are many ways to write GELU. So an activation is recognised by its values at a few points.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def describe(epilogue: Epilogue) -> str:
 
 
 def _parts(epilogue: Epilogue) -> Iterator[Epilogue]:
-    """What an epilogue may be a function of: itself excluded, the largest first."""
+    """The parts of an epilogue, itself excluded, the largest first."""
     found = dict.fromkeys(_inside(epilogue))
     return iter(sorted(found, key=lambda part: -len(repr(part))))
 
@@ -85,12 +85,12 @@ def _inside(epilogue: Epilogue) -> Iterator[Epilogue]:
 
 
 def _activation(epilogue: Epilogue, of: Epilogue) -> str | None:
-    """The activation that `epilogue` is of a part of it, if it is one that has a name and is not one operator."""
+    """The name of the activation that `epilogue` is of its part `of`; None if without a name, or a single operator."""
     if epilogue[0] not in _NUMBERS or epilogue[1:] == (of,):
         return None
     try:
         computed = [_value(epilogue, of, x) for x in _POINTS]
-    except (KeyError, ArithmeticError):  # it reads something else, or is no activation
+    except (KeyError, ArithmeticError):  # reads something else, or is no activation
         return None
     for name, function in _ACTIVATIONS.items():
         if all(math.isclose(y, function(x), abs_tol=_SAME) for x, y in zip(_POINTS, computed, strict=True)):

@@ -4,9 +4,9 @@
     by lane     four steps at a time: one vector per row holds the left factors of all four, and the multiply-add
                 takes its factor from a lane (AArch64: fmla v0.4s, v1.4s, v2.s[3])
 
-Wide vectors broadcast while loading and need no register for it. With 128 bits a load per row and step would keep
+Wide vectors broadcast while loading and need no register for the factor. With 128 bits a load per row and step would keep
 the load ports as busy as the multiply-adds; by lane there are a quarter as many. The steps of a right vector come
-one after the other, so that only one of those is live beside the accumulators and one left vector per row.
+one after the other, so that only one of those is live, with the accumulators and one left vector per row.
 """
 
 from __future__ import annotations

@@ -18,14 +18,14 @@ from .spec import ConvSpec
 
 @dataclass(frozen=True)
 class Operands:
-    """What a kernel computes on: every buffer in one dimension, and the blocks of the step."""
+    """The operands of a kernel: every buffer in one dimension, and the blocks of the step."""
 
     x: tirx.Buffer  # the input, [batch, height, width, in_channels]
-    tensors: list[tirx.Buffer]  # what the epilogue reads, [batch, out_height, out_width, out_channels] each
+    tensors: list[tirx.Buffer]  # of the epilogue, [batch, out_height, out_width, out_channels] each
     panel: PanelReader  # of blocks [first, first + count)
     first: tirx.Expr  # int32
     count: tirx.Expr  # int32
-    y: tirx.Buffer  # what is written to: spec.y_shape
+    y: tirx.Buffer  # the target: spec.y_shape
     scratch: list[tirx.Buffer]
 
 
@@ -41,7 +41,7 @@ def layer_function(
 
     x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer; `scratch` are shapes.
-    If the result has a place in a tensor, y is that tensor, and elements outside of the place stay as they are.
+    If the result has a place in a tensor, y is that tensor, and elements outside of the place are left alone.
     With `in_place` y may be one of the tensors: nothing tells LLVM that buffers are distinct.
     """
     in_shape = (spec.batch, spec.height, spec.width, spec.in_channels)

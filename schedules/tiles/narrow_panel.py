@@ -1,9 +1,9 @@
-"""Weights of 16 and 8 bits: which numbers they are, and how they lie in a panel (`panel.py`).
+"""Weights of 16 and 8 bits: their values, and their layout in a panel (`panel.py`).
 
 float16 and bfloat16 are rounded to the nearest, ties to even. int8 is symmetric, one scale for every output channel:
 w ≈ scale · q with q in [-127, 127] and scale = max |w| / 127. Channels that are multiples of a scale already, as of networks
-that were quantised before, keep that scale and lose nothing. So do those that were quantised with zero points, as what is
-called "scaled bfloat16": q in [-256, 256], all of which bfloat16 has.
+that were quantised before, keep that scale and lose nothing. Channels that were quantised with zero points lose nothing
+either, as "scaled bfloat16": q in [-256, 256], all of which bfloat16 has.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def pack(head: np.ndarray, taps: np.ndarray, dtype: str, rows: int) -> np.ndarra
 
 
 def _panel(head: np.ndarray, narrow: np.ndarray, rows: int) -> np.ndarray:
-    """Rows of 32 bits, those of weights behind them, and zeros."""
+    """Rows of 32 bits, then those of weights, then zeros."""
     blocks, taps, block = narrow.shape
     bits = np.ascontiguousarray(head, np.float32).view(narrow.dtype).reshape(blocks, -1, block)
     panel = np.zeros((blocks, rows, block), narrow.dtype)
@@ -65,7 +65,7 @@ def pack_rows(table: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def rounded(weights: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 weights [channels, …] with the values that they have in a narrow type."""
+    """float32 weights [channels, …] rounded to the values of a narrow type."""
     narrow, scale = _narrowed(weights, dtype, axis=tuple(range(1, weights.ndim)))
     wide = narrow.astype(np.float32)
     return wide if scale is None else wide * scale
@@ -84,7 +84,7 @@ def require_fits(weights: np.ndarray, dtype: str) -> None:
 
 
 def natural(weights: np.ndarray, axis: int | None, *, counted: bool = False) -> str:
-    """What float32 weights can be kept as in the fewest bytes and still be what they are, to the last bit.
+    """The type that keeps float32 weights to the last bit in the fewest bytes.
 
     `axis` is that of the channels; None: no axis is. `counted` weights are integers times a scale.
     """
@@ -139,7 +139,7 @@ def _are_multiples(weights: np.ndarray, scale: np.ndarray, low: int, high: int) 
 
 
 def _narrowed(weights: np.ndarray, dtype: str, axis) -> tuple[np.ndarray, np.ndarray | None]:
-    """The weights in the type; and the scales, if it has any, float32, one for all along `axis`."""
+    """The weights in the type; and the scales, if any, float32, one for all along `axis`."""
     if not is_scaled(dtype):
         with np.errstate(over="ignore"):
             return weights.astype(_TYPES[dtype]), None

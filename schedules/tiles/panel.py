@@ -4,17 +4,17 @@
                                rows 1 … taps    weights, in the order kernel row, kernel column, input channel
                                then             one row per channel vector of the epilogue, zero padding
 
-A panel of a narrow type begins with all its float32 rows, as bits, and has nothing behind the weights:
+A panel of a narrow type begins with all its float32 rows, as bits, and has nothing after the weights:
 
     panel[block]              bias, channel vectors of the epilogue, scale (int8 only)    float32[block] each
                               weights                                                     the narrow type, [taps, block]
                               zero padding
 
-Where a kernel multiplies `together` taps of a lane at once, they lie together, [taps / together, block, together], and two
-more rows of 32 bits stand in front of them: what sums start from, int32, and what inputs are less than as they are packed.
+Where a kernel multiplies `together` taps of a lane at once, these are neighbours, [taps / together, block, together], and two
+more rows of 32 bits precede the weights: the start of the sums, int32, and the offset subtracted from packed inputs.
 
-A group whose channels are no multiple of the block ends in a block that overlaps the one before it: both
-compute the same values for the channels they share, so that no store needs a mask.
+A group whose channels are no multiple of the block ends in a block that overlaps its predecessor: both
+compute the same values for shared channels, so that no store needs a mask.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .spec import ConvSpec
 
 # Element types that weights may have, and their bytes. int8 has a scale for every output channel.
 WEIGHT_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
-# Integers with a scale for every output channel, too, of which bfloat16 has all up to 256: nobody asks for it, but 8-bit
+# Integers with a scale for every output channel, too, of which bfloat16 has all up to 256: never requested, but 8-bit
 # weights with zero points are kept so, since nothing is lost.
 SCALED_BFLOAT16 = "scaled bfloat16"
 _ALIGN = 64  # bytes; a slice starts at any block, and kernels assume aligned data
@@ -43,7 +43,7 @@ class Panel:
     block: int  # output channels of a block
     taps: int
     vectors: int  # channel vectors of the epilogue
-    kept: str = "float32"  # what weights are kept as: one of WEIGHT_DTYPES, or SCALED_BFLOAT16
+    kept: str = "float32"  # type of kept weights: one of WEIGHT_DTYPES, or SCALED_BFLOAT16
     together: int = 1  # taps of an output channel that lie together
     lowest: int = 0  # that packed inputs are, where taps lie together
 
@@ -115,7 +115,7 @@ def is_scaled(kept: str) -> bool:
 
 
 def panel_of(spec: ConvSpec, block: int) -> Panel:
-    """The panel of a convolution for blocks of `block` channels, of one group or, where they hold more, of several."""
+    """The panel of a convolution for blocks of `block` channels, of one group or, if larger than a group, of several."""
     if block > spec.group_out:
         return Panel(1, spec.out_channels, block, spec.taps, spec.channel_vectors, spec.weights)
     return Panel(spec.groups, spec.group_out, block, spec.taps, spec.channel_vectors, spec.weights)

@@ -1,4 +1,4 @@
-"""What kernels read of a panel, as vectors of float32: narrow weights are widened in registers.
+"""Kernels' reads of a panel, as vectors of float32: narrow weights are widened in registers.
 
 float16 and bfloat16 become the float32 of the same value; int8 the integer, and the sum of products is multiplied by the
 channel's scale before the bias is added.
@@ -30,7 +30,7 @@ class PanelReader:
         return offset * (self.panel.rows * self.panel.block)
 
     def begin(self, at, start, lanes: int) -> tirx.Expr:
-        """What accumulators start from: the bias, if it can."""
+        """The start of accumulators: the bias, or zero where sums are scaled."""
         return zero(lanes) if self.panel.scaled else self.bias(at, start, lanes)
 
     def finish(self, at, start, lanes: int, total: tirx.Expr) -> tirx.Expr:
@@ -40,7 +40,7 @@ class PanelReader:
         return self.scale(at, start, lanes, total) + self.bias(at, start, lanes)
 
     def scale(self, at, start, lanes: int, total: tirx.Expr) -> tirx.Expr:
-        """Sums of products as they are without a scale."""
+        """Sums of products, times the scale of their channels, if any."""
         return total * self.factor(at, start, lanes) if self.panel.scaled else total
 
     def factor(self, at, start, lanes: int) -> tirx.Expr:
@@ -48,11 +48,11 @@ class PanelReader:
         return self._wide(at, 1 + self.panel.vectors, start, lanes)
 
     def beginning(self, at, start, lanes: int) -> tirx.Expr:
-        """What sums of integers start from, int32."""
+        """The start of sums of integers, int32."""
         return tirx.reinterpret(_of("int32", lanes), self._wide(at, 2 + self.panel.vectors, start, lanes))
 
     def offset(self, at) -> tirx.Expr:
-        """What is subtracted from inputs that are packed."""
+        """The offset subtracted from packed inputs."""
         return self._wide(at, 3 + self.panel.vectors, 0, 1)
 
     def bias(self, at, start, lanes: int) -> tirx.Expr:

@@ -1,4 +1,4 @@
-"""How the work of a kernel is cut so that every thread gets the same share of it."""
+"""How the work of a kernel is cut so that every thread gets the same share."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def choose_parts(units: int, blocks: int, fewest: int, threads: int, keeps_rows:
 
     A task is one part of one block, the block innermost; threads take consecutive tasks, the same number of each.
     Caches ask for `fewest` parts; there are more if the slowest thread has less to do then. With `keeps_rows` every
-    thread gets whole parts if they come out even: its share is then a range of rows, the same in one layer as in the
-    next, and it reads what it wrote itself and not what lies in another core's cache.
+    thread gets whole parts if these divide evenly: its share is then a range of rows, the same in one layer as in the
+    next, and the thread reads its own results, not those in another core's cache.
     """
     fewest = max(1, min(fewest, units))
     best, least = fewest, longest_share(units, blocks, fewest, threads)

@@ -1,8 +1,8 @@
 """How kernels cover a contiguous row with vectors, tails included, and reduce it in registers.
 
-A row of `extent` elements is covered by full vectors and, where they do not come out even, by one more vector
+A row of `extent` elements is covered by full vectors and, if a rest remains, by one more vector
 that ends with the row and so overlaps its predecessor. Rows shorter than a vector use narrower ones. Writing an
-element twice does no harm; where it must count once, `RowCover.once` blends the overlap away with a constant
+element twice does no harm; where elements must count once, `RowCover.once` blends the overlap away with a constant
 mask. So there is neither a scalar tail nor a predicate.
 """
 
@@ -55,7 +55,7 @@ def cover(extent: int, width: int) -> RowCover:
 
 
 def _unrolled(count: int, unroll: int) -> Iterator[tuple[ir.Expr | int, int]]:
-    """(index of a vector, chain) for `count` vectors: a loop over `unroll` at a time, then what is left."""
+    """(index of a vector, chain) for `count` vectors: a loop over `unroll` at a time, then the rest."""
     if count > unroll:
         with T.serial(0, count // unroll) as i:
             for chain in range(unroll):
@@ -84,7 +84,7 @@ def reduce_row(
 ) -> ir.Expr:
     """Emit a float32 reduction of the row; returns a load of the scalar result.
 
-    `value(first element, is the overlapping one)` gives a vector of values and may emit statements before it.
+    `value(first element, is the overlapping one)` gives a vector of values and may emit statements first.
     """
     lanes = row.lanes
     chains = min(_CHAINS, row.full)

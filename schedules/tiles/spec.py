@@ -1,4 +1,4 @@
-"""What a layer computes, without saying how: the input of a kernel family."""
+"""Specifications of layers, without the method: the input of a kernel family."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ConvSpec:
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     epilogue: Epilogue = IDENTITY
-    place: Place | None = field(default=None, repr=False)  # of the result, if it is a part of a tensor
-    weights: str = field(default="float32", repr=False)  # what weights are kept as, where they lie as they are (panel.py)
+    place: Place | None = field(default=None, repr=False)  # of the result, if part of a tensor
+    weights: str = field(default="float32", repr=False)  # type of kept weights, where not widened (panel.py)
     integers: bool = field(default=False, repr=False)  # the input holds integers, of which 8 bits have all, and 0
 
     @property
@@ -43,12 +43,12 @@ class ConvSpec:
 
     @property
     def y_start(self) -> int:
-        """Where in it the result begins, in elements."""
+        """Where the result begins in that tensor, in elements."""
         return self.place.start if self.place else 0
 
     @property
     def y_stride(self) -> int:
-        """Elements of it from one pixel of the result to the next."""
+        """Elements of that tensor from one pixel of the result to the next."""
         return self.place.stride if self.place else self.out_channels
 
     @property
@@ -150,7 +150,7 @@ Spec = ConvSpec | MatmulSpec  # of a layer that has a choice of kernels
 
 
 def identity(spec: Spec) -> str:
-    """What tells layers apart whose kernels take different times; layers that lie elsewhere are the same."""
+    """Tells layers apart whose kernels take different times; layers that lie elsewhere are the same."""
     kept = spec.weights if isinstance(spec, ConvSpec) else "float32"
     if kept == "float32":
         return repr(spec)

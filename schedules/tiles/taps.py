@@ -2,7 +2,7 @@
 
 Padding costs no copy: a tile at the left or right border has only the taps that exist. There are two forms of code:
 
-    unrolled   every border tile on its own, every tap with the pixels that it reaches
+    unrolled   every border tile on its own, every tap with its pixels
     looped     border tiles of one size share their code: bounds of loops over taps are computed from the tile's place
 
 The first is the faster one, but its code grows with the length of the kernel times the number of border tiles. The second has
@@ -31,7 +31,7 @@ class Reach(Enum):
     BORDER = "what a tap reaches is known at run time"
 
 
-# What the taps of a kernel row reach; or for every tap the pixels of the tile that it reaches.
+# The reach of a kernel row's taps; or for every tap its pixels of the tile.
 Taps = Reach | list[list[int]]
 
 
@@ -70,7 +70,7 @@ def unrolled(spec: ConvSpec, most: int) -> list[Run]:
 
 
 def looped(spec: ConvSpec, most: int) -> list[Run]:
-    """The tiles of a row, of at most `most` pixels and none wider than the image, so that no tap leaves it on both sides."""
+    """The tiles of a row, of at most `most` pixels and none wider than the image: no tap leaves the image on both sides."""
     runs: list[Run] = []
     for start, size in split_evenly(spec.out_width, min(most, (spec.width - 1) // spec.stride[1] + 1)):
         _append(runs, Run(start, size, 1, Reach.INNER if _is_inner(spec, start, size) else Reach.BORDER))

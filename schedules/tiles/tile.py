@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class VectorUnit:
-    """What the tile shapes depend on, and how many such units share a layer."""
+    """The vector unit that tile shapes depend on, and how many such units share a layer."""
 
     width: int  # float32 lanes of one register: AVX-512 16, AVX2 8, NEON 4
     registers: int
@@ -69,11 +69,11 @@ def runs(parts: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
     return result
 
 
-# What loading an operand costs next to an FMA: it goes in parallel, but takes issue slots and cache bandwidth.
+# Cost of loading an operand compared with an FMA: loads run in parallel, but take issue slots and cache bandwidth.
 # A weight vector streams from the second-level cache, a pixel's scalar stays in the first.
 _VECTOR_LOAD = 0.2
 _SCALAR_LOAD = 0.1
-# Lanes from which on narrow weights are widened beside the multiply-adds: a vector of them costs its bytes, so that blocks
+# Lanes from which on narrow weights are widened in parallel with FMAs: a vector of them costs its bytes, so that blocks
 # are wide and rows few. 6 × 64 instead of 8 × 48 for 64 rows: 0.84 of the time with 16 bits and 0.97 with 8.
 _WIDENED_FREELY = 16
 # Wider blocks make slices coarser and gain nothing more.
@@ -106,7 +106,7 @@ def choose(
     """The tile with the least predicted work for rows of `width` pixels and `channels` channels (per group).
 
     `row_nbytes` is the distance of neighbouring pixels of a tile in the input, `weight_nbytes` those of a weight. Counted
-    per step of the reduction: a tile costs its FMAs, or the latency of its accumulators if they are few, plus its operand
+    per step of the reduction: a tile costs its FMAs, or the latency of its accumulators if few, plus its operand
     loads; narrow last tiles and overlapping last channel blocks count as they run. A block has at most `most_vectors` vectors.
     """
     aliasing = bool(row_nbytes) and row_nbytes % _ALIAS_NBYTES == 0
@@ -155,8 +155,8 @@ def _alias_rows(unit: VectorUnit) -> int:
 def _most_rows(vectors: int, unit: VectorUnit) -> int:
     """Rows whose accumulators fit the registers, with the operands of a step: their scalars, or one right vector.
 
-    Where LLVM knows the core it takes two steps of a broadcasting reduction at a time, and the right vectors of both. A tile
-    that leaves no room for them has all its accumulators stored and loaded in every turn of the loop: 9 × 48 in 32
+    For a known core LLVM takes two steps of a broadcasting reduction at a time, and the right vectors of both. A tile
+    that leaves no room for these has all its accumulators stored and loaded in every turn of the loop: 9 × 48 in 32
     registers took 1.7 times as long as 8 × 48.
     """
     if unit.by_lane:
@@ -165,6 +165,6 @@ def _most_rows(vectors: int, unit: VectorUnit) -> int:
 
 
 def step_cost(rows: int, vectors: int, unit: VectorUnit, vector_load: float = _VECTOR_LOAD) -> float:
-    """What a step of the reduction of a tile costs, in vector multiply-adds."""
+    """The cost of a step of a tile's reduction, in vector multiply-adds."""
     left = _VECTOR_LOAD * rows / unit.width if unit.by_lane else _SCALAR_LOAD * rows
     return max(rows * vectors, unit.in_flight) + left + vector_load * vectors

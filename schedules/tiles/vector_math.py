@@ -30,7 +30,7 @@ from tvm import ir, tirx
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.693359375  # 9 significant bits: n * _LN2_HIGH is exact
 _LN2_LOW = -2.12194440054690583e-4
-_ROUNDING = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+_ROUNDING = 12582912.0  # 1.5 * 2^23: adding this leaves the nearest integer in the low bits
 _ROUNDING_BITS = 0x4B400000  # its representation
 
 _EXP = (
@@ -112,7 +112,7 @@ def is_number(x: ir.Expr) -> ir.Expr:
 
 
 def _keep_nan(x: ir.Expr, result: ir.Expr, instead: ir.Expr | None = None) -> ir.Expr:
-    """`x`, or what stands `instead`, where it is NaN, else `result`."""
+    """`x`, or `instead` if given, where `x` is NaN, else `result`."""
     return tirx.Select(is_number(x), result, x if instead is None else instead)
 
 
@@ -144,7 +144,7 @@ def exp(x: ir.Expr) -> ir.Expr:
 
         def power(r: ir.Expr) -> ir.Expr:
             value = polynomial(r, _EXP) * (r * r) + r + constant(1.0, x)
-            # 2**n in two factors, as n reaches -150 and 128: the product under- and overflows as it should.
+            # 2**n in two factors, as n reaches -150 and 128: the product under- and overflows correctly.
             return let(
                 tirx.shift_right(n, tirx.const(1, int32)),
                 lambda half: value * _power_of_two(half) * _power_of_two(n - half),
@@ -283,7 +283,7 @@ def is_constant(expr: ir.Expr) -> bool:
 
 
 def unless_nan(x: ir.Expr, value: ir.Expr, instead: ir.Expr | None = None) -> ir.Expr:
-    """`value`, but `x`, or what stands `instead`, where that is NaN."""
+    """`value`, but `x`, or `instead` if given, where `x` is NaN."""
     return let(x, lambda x: _keep_nan(x, value, instead))
 
 
@@ -335,7 +335,7 @@ def _expand_call(call: ir.Call) -> ir.Expr:
 def expand(node: tvm_ffi.Object) -> tvm_ffi.Object:
     """`node` (an expression, statement or PrimFunc) without float32 calls of exp, sigmoid, tanh, erf and log.
 
-    They are replaced by the expansions of this module; rsqrt and powers with small constant exponents by
+    These are replaced by the expansions of this module; rsqrt and powers with small constant exponents by
     products, quotients and square roots.
     """
     return tvm_ffi.structural_map(node, (ir.Call, _expand_call))

@@ -1,14 +1,14 @@
-"""Narrow weights that are widened once for many register tiles: into scratch, or onto the stack where they are few.
+"""Narrow weights that are widened once for many register tiles: into scratch, or onto the stack where there are few.
 
-Cores with short vectors (NEON) spend one to three instructions on widening what seven or so multiply-adds use; vectors of
-256 bits and more are widened beside the multiply-adds (schedules/tiles/panel_reader.py) and gain nothing here.
+Cores with short vectors (NEON) spend one to three instructions on widening the operand of seven or so multiply-adds; vectors of
+256 bits and more are widened in parallel with these (schedules/tiles/panel_reader.py) and gain nothing here.
 """
 
 from .spec import ConvSpec
 
-# Of weights that are widened at a time: they stay in the first-level cache while the tiles pass.
+# Of weights that are widened at a time: these stay in the first-level cache while the tiles pass.
 WIDENED_NBYTES = 16 * 1024
-# Pixels that weights are widened for at least: with fewer it takes a noticeable share of the time.
+# Pixels that weights are widened for at least: with fewer, widening takes a noticeable share of the time.
 _FEWEST_PIXELS = 32
 _SHORT_VECTORS = 4  # lanes
 _STACK_NBYTES = 1024  # from which on TVM asks the runtime for memory, one buffer at a time
