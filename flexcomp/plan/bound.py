@@ -58,7 +58,7 @@ def on_demand_bound(problem: Problem) -> float:
 
 @lru_cache(maxsize=256)
 def _unpinned(problem: Problem) -> tuple[float, float, float]:
-    storage = problem.storage.in_cache  # all loads may be
+    storage = problem.storage.in_cache  # a bound: as if all loads stayed in the caches
     weights = [(cost * layer.weights.nbytes / readers, 1 / readers) for layer, cost, readers in _priced(problem) if layer.weights]
     reading, computing = sum(part for part, _ in weights) / storage.bandwidth, sum(layer.seconds for layer in problem.layers)
     asking = sum(loads for _, loads in weights) * storage.overhead_s
@@ -83,11 +83,11 @@ class Cuts:
     """
 
     def __init__(self, live: Sequence[int], budget: int, storage: Storage, dearest: float = 1.0) -> None:
-        """`live` has the bytes of the tensors live in each layer; `dearest` is the largest load cost of all weights.
+        """`live` has the bytes of the tensors live in each layer; `dearest` is an upper bound of the load costs.
 
         Bytes of weights are counted at their load costs, so a byte of memory holds as much as the most expensive byte costs.
         """
-        storage = storage.in_cache  # all loads may be
+        storage = storage.in_cache  # a bound: as if all loads stayed in the caches
         self.count, self.budget, self.bandwidth = len(live), budget, storage.bandwidth
         self.helped = 1 - 1 / storage.together  # the part of a wait for loads that is saved by helping with them
         self.budget *= dearest

@@ -187,7 +187,7 @@ class NativeRecords:
 def place_steps(
     occupied: _Occupied, arena: int, layers: Sequence[int], weights: Sequence[int], scratch: Sequence[int]
 ) -> list[tuple[int, int, int]]:
-    """As `published.flexnn` says."""
+    """See `published.flexnn`."""
     (ends, intervals), count = _intervals(occupied), len(layers)
     rows, places, failed = array("q", (*layers, *weights, *scratch)), array("q", bytes(24 * count)), c_int64()
     sizes = len(occupied), _address(ends), _address(intervals), arena, count
@@ -197,7 +197,7 @@ def place_steps(
 
 
 def block_starts(at: np.ndarray, seconds: np.ndarray, storage: Storage, room: int) -> list[int]:
-    """As `published.swapnet` says, of int64 bytes and float64 seconds."""
+    """See `published.swapnet`; of int64 bytes and float64 seconds."""
     starts, count = array("q", bytes(8 * len(at))), c_int64()
     rates = storage.single_s, storage.bandwidth
     _call("Partition", len(at) - 1, at.ctypes.data, seconds.ctypes.data, *rates, room, _address(starts), byref(count))
@@ -221,7 +221,7 @@ def mix_kernels(
     softness: Sequence[tuple[int, float]],
     **descent: float,
 ) -> list[int]:
-    """As `mixture.mix` says, of arrays [layers, options]: two of float64 and one of bools; by the fields of `_Descent`."""
+    """See `mixture.mix`; of arrays [layers, options]: two of float64 and one of bools; by the fields of `_Descent`."""
     rows, picks = (_Softness * len(softness))(*softness), array("q", bytes(8 * len(held)))
     arrays = (one.ctypes.data for one in (seconds, nbytes, allowed, held))
     sizes = byref(_CutRates(**rates)), byref(_Descent(**descent)), len(softness)

@@ -28,7 +28,7 @@ STRATEGIES: Mapping[str, Callable[[Problem, int], Plan]] = MappingProxyType(
         "without_static_planning": without_static_planning,
     }
 )
-# Strategies that can begin at plans for similar budgets: with all effort, and the first plan they find.
+# Strategies that can begin at plans for similar budgets: with all effort, or as a sketch.
 SEARCHES: Mapping[str, Callable[[Problem, int, Sequence[Plan]], Plan]] = MappingProxyType({"best": best})
 SKETCHES: Mapping[str, Callable[[Problem, int, Sequence[Plan]], Plan]] = MappingProxyType({"best": sketch})
 

@@ -17,7 +17,7 @@ class Place:
 
     after: int  # computed steps
     first: int  # page of the arena
-    ahead: bool = False  # `after` counts the steps of the inference before
+    ahead: bool = False  # `after` counts the steps of the previous inference
     again: int = -1  # an earlier piece whose load serves this one, too; -1: a load of its own
 
 

@@ -20,7 +20,7 @@ from ..simulate import native_problem, simulate
 from .ahead import begin_ahead
 from .pin import most_read, pin_evenly, pin_in_order, pin_small
 
-PINS = ("evenly", "in order", "small", "shared")  # C++ has the numbers of both; the last is evenly if nothing is
+PINS = ("evenly", "in order", "small", "shared")  # in the order of C++; without shared weights "shared" equals "evenly"
 CHOOSERS = {"ring": Ring, "lowest": lambda: choose_lowest, "highest": lambda: choose_highest}
 _NUMBER_OF_CHOOSER = {name: number for number, name in enumerate(CHOOSERS)}
 
@@ -78,12 +78,12 @@ class Native:
         self.numbers = [self.loops.number_of(layout) for layout in layouts]
 
     def attempt(self, point: Point, limit: float = inf) -> Tried | None:
-        """As Candidates says."""
+        """See `Candidates`."""
         made = self.loops.attempt(self.numbers[point.layout], limit, *self._numbers(point))
         return Tried(made.latency, made.nbytes, made.arena, made.effort) if made else None
 
     def plan(self, point: Point) -> Plan:
-        """As Candidates says."""
+        """See `Candidates`."""
         made, steps, segments, need, again = self.loops.plan(self.numbers[point.layout], *self._numbers(point))
         layout = self.layouts[point.layout]
         scratch_at = tuple(layout.scratch_at[step.layer] for step in steps)
@@ -114,10 +114,10 @@ class Readable:
         self.problem, self.budget, self.layouts = problem, budget, layouts
 
     def attempt(self, point: Point, limit: float = inf) -> Tried | None:
-        """As Candidates says."""
+        """See `Candidates`."""
         sliced = self._sliced(point)
         streamed = [piece for piece in sliced.pieces if piece.step not in sliced.pinned]
-        if self.problem.shares:  # at least once
+        if self.problem.shares:  # each piece at least once
             streamed = [piece for at, piece in zip(first_alike(streamed), streamed, strict=True) if streamed[at] is piece]
         least = least_seconds(self.problem, sliced.steps, streamed, sliced.kept)
         if least > limit:
@@ -130,7 +130,7 @@ class Readable:
         return Tried(simulate(self.problem, made).latency, made.streamed_nbytes, made.arena, sliced.effort)
 
     def plan(self, point: Point) -> Plan:
-        """As Candidates says."""
+        """See `Candidates`."""
         return self._placed(point, self._sliced(point))
 
     def _placed(self, point: Point, sliced: _Sliced) -> Plan:
@@ -274,7 +274,7 @@ def least_seconds(problem: Problem, steps: Sequence[Step], streamed: Sequence[Pi
 
     The pieces of steps in `kept` are only prepared.
     """
-    storage = problem.storage.in_cache  # all loads may be
+    storage = problem.storage.in_cache  # a bound: as if all loads stayed in the caches
     reading = computing = 0.0
     for piece in streamed:
         if piece.step in kept:
