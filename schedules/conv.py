@@ -6,8 +6,8 @@ pointwise convolutions are the case without neighbours.
 1. Weights lie in panels of `tile.channels` output channels (schedules/tiles/panel.py); a step computes blocks
    [first, first + count).
 2. Tasks are (part of the output, block), the block innermost, so that the part's input stays in the cache while the
-   panels stream past. A part is a band of rows, or a range of tiles where neighbours do not matter; there are so
-   many that every thread has the same share (schedules/tiles/parts.py).
+   panels stream past. A part is a band of rows, or a range of tiles where neighbours do not matter; there are
+   enough for equal shares of all threads (schedules/tiles/parts.py).
 3. A row of pixels is cut evenly into tiles of at most `tile.rows` pixels. Accumulators start as the bias, live
    in registers over the whole reduction and pass through the epilogue before the only store. The
    epilogue's tensors are fetched into the cache while the reduction runs.
@@ -51,7 +51,7 @@ _EARLY_LOADS = 5
 
 
 def kernel(spec: ConvSpec, tile: Tile, vector_width: int, threads: int = 1) -> tirx.PrimFunc:
-    """A PrimFunc (x, epilogue tensors…, panel, first, count, y), cut for so many threads.
+    """A PrimFunc (x, epilogue tensors…, panel, first, count, y), cut for `threads` threads.
 
     x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer.
@@ -87,7 +87,7 @@ class DirectEmitter:
         self.stores = pieces(min(tile.channels, self.panel.group_channels), vector_width)
         self.units = math.ceil(spec.out_width / tile.rows) if spec.pointwise else spec.out_height
         bands = math.ceil(4 * spec.height * spec.width * spec.in_channels / _BAND_NBYTES)
-        # Threads that share rows read all weights, those that share channels read all of the input.
+        # Threads that share rows read all weights; threads that share channels read all of the input.
         tensors = spec.height * spec.width * spec.in_channels + spec.out_height * spec.out_width * spec.out_channels
         keeps_rows = 2 * math.prod(self.panel.shape) <= tensors
         self.parts = choose_parts(self.units, self.panel.blocks * spec.batch, bands, threads, keeps_rows)
@@ -251,7 +251,7 @@ class DirectEmitter:
                 self._span(kernel_row, span, column, size)
 
     def _spans(self, column, size: int, taps: Taps) -> tuple[Span, list[Span]]:
-        """The taps that reach all pixels of a looped tile, and those that reach some."""
+        """The taps that reach all pixels of a looped tile, and the taps that reach some."""
         if taps is Reach.INNER:
             return Span(0, self.spec.kernel[1], list(range(size))), []
         return kernel_taps.spans(self.spec, column, size)

@@ -1,4 +1,4 @@
-"""Which kernels there are for a machine: of the families for CPUs, or of those for GPUs.
+"""Which kernels there are for a machine: of the families for CPUs, or for GPUs.
 
 Passes and lowering ask here, and go the same way for both. Without a family for GPUs the kernel for CPUs is taken, with
 vectors of one number, as threads (`cuda/fallback.py`).
@@ -61,7 +61,7 @@ def named(spec: ConvSpec | MatmulSpec, unit: VectorUnit, name: str) -> Candidate
 
 
 def operator(spec, family: Callable[[object, int], tirx.PrimFunc], unit: VectorUnit) -> tirx.PrimFunc:
-    """The kernel of an operator without weights, of which `family` is that for CPUs."""
+    """The kernel of an operator without weights; `family` makes the one for CPUs."""
     if isinstance(unit, Gpu) and type(spec) in _GPU_OPERATORS:
         return _GPU_OPERATORS[type(spec)](spec)
     return family(spec, unit.width)

@@ -34,7 +34,7 @@ Vectors = list[tirx.Expr | None]  # None is zero
 
 @dataclass(frozen=True)
 class WeightForm:
-    """The weights that a kernel takes: their transform of a layer's weights, and their layout in the kernel's panel."""
+    """The weights that a kernel takes: how to compute these from a layer's weights, and their layout in the panel."""
 
     panel: Panel
     kernel: tuple[int, int]  # rows and columns of the layer's weights
@@ -59,7 +59,7 @@ class WeightForm:
 
 
 def preparation(stored: WeightForm, prepared: WeightForm) -> Preparation | None:
-    """How weights of one form are made of those of another, of the same layer; None if that is impossible."""
+    """How weights of one form are made from another form of the same layer; None if that is impossible."""
     known = stored.transform is None and eligible(stored.panel, prepared.panel)
     return Preparation(stored.panel, prepared.panel, stored.kernel, stored.in_channels, prepared.transform) if known else None
 

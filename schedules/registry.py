@@ -52,7 +52,7 @@ _WEIGHT_FLOPS = 2.0
 # are widened in parallel with the multiply-adds.
 _WIDENING = {"float16": 2.0, "bfloat16": 1.5, "int8": 3.5}
 # F(6,3) is not a candidate: its error is 1e-5 of the largest output where that of F(4,3) is 2e-6, and over the sixteen
-# convolutions of VGG-19 that adds up to more than 1e-4. F(5,3) has 6e-6, and must save this part of the work.
+# convolutions of VGG-19 that adds up to more than 1e-4. F(5,3) has 6e-6, and must need less than this part of the work.
 WINOGRAD_KINDS = (2, 4, 5)
 _LESS_ACCURATE_KIND = 5
 _WORTH_ITS_ERRORS = 0.85
@@ -60,7 +60,7 @@ _WORTH_ITS_ERRORS = 0.85
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to compute a layer."""
+    """A kernel that can compute a layer."""
 
     family: str  # "direct", "depthwise", "grouped", "gemv", "im2col_gemm", "integer", "matmul", "strassen", "winograd"
     tile: Tile
@@ -86,7 +86,7 @@ class Candidate:
         return " ".join(part for part in (self.family, self.variant, tile) if part)
 
 
-@functools.lru_cache(maxsize=1024)  # every choice of kernels asks for those of every layer
+@functools.lru_cache(maxsize=1024)  # every choice of kernels reads the candidates of every layer
 def candidates(spec: ConvSpec | MatmulSpec, unit: VectorUnit) -> tuple[Candidate, ...]:
     """Every kernel that can compute a layer."""
     return tuple(conv_candidates(spec, unit) if isinstance(spec, ConvSpec) else matmul_candidates(spec, unit))
@@ -127,7 +127,7 @@ def tile_width(spec: ConvSpec) -> int:
 
 
 def direct_candidate(spec: ConvSpec, tile: Tile, unit: VectorUnit) -> Candidate:
-    """The kernel without scratch, with a register tile of one's choice."""
+    """The kernel without scratch, with a given register tile."""
     if spec.depthwise:
         build, family, work = depthwise.kernel, "depthwise", spec.flops * _DEPTHWISE_SLOWDOWN
     elif grouped.eligible(spec, unit):
@@ -275,7 +275,7 @@ def recurrent_candidates(spec: RecurrentSpec, unit: VectorUnit) -> list[Candidat
 
 
 def recurrent_candidate(way: recurrent.Recurrent, unit: VectorUnit) -> Candidate:
-    """A way to compute a recurrent layer; its tile is that of its first phase."""
+    """A candidate for a recurrent layer; its tile is that of the first phase."""
     first = way.phases[0]
     return Candidate(
         "recurrent",
@@ -296,5 +296,5 @@ def matmul_candidates(spec: MatmulSpec, unit: VectorUnit) -> list[Candidate]:
 
 
 def matmul_candidate(spec: MatmulSpec, tile: Tile, unit: VectorUnit) -> Candidate:
-    """The product with a register tile of one's choice."""
+    """The product with a given register tile."""
     return Candidate("matmul", tile, None, 0, float(spec.flops), lambda: matmul.kernel(spec, tile, unit.width))

@@ -1,4 +1,4 @@
-"""All kernels that can compute a layer, for a tuner to measure: the candidates on offer, and many more tiles.
+"""All kernels that can compute a layer, for a tuner to measure: the candidates, and many more tiles.
 
 The families' candidates are the best by a model of a processor. The best on a given processor depends on caches,
 latencies and prefetchers that the model does not describe. So the space holds every register tile that fits,
@@ -58,7 +58,7 @@ _IM2COL_VECTORS = (2, 4)
 
 
 def space(spec: ConvSpec | MatmulSpec | RecurrentSpec, unit: VectorUnit) -> list[Candidate]:
-    """Every candidate worth measuring, those on offer without tuning first; their names are unique."""
+    """Every candidate worth measuring, the untuned candidates first; their names are unique."""
     if isinstance(spec, RecurrentSpec):
         return recurrent_candidates(spec, unit)
     found = {str(candidate): candidate for candidate in candidates(spec, unit)}
@@ -114,7 +114,7 @@ def _more_integer(spec: ConvSpec, unit: VectorUnit) -> Iterator[Candidate]:
 
 
 def _tiles(width: int, channels: int, unit: VectorUnit, most_vectors: int) -> list[Tile]:
-    """Register tiles for rows of `width` pixels; of those that cut a row into as many parts, the smallest."""
+    """Register tiles for rows of `width` pixels; of tiles that cut a row into equally many parts, the smallest."""
     found: dict[tuple[int, int], Tile] = {}
     for tile in fitting(width, channels, unit, most_vectors):
         # Long rows are cut evenly by any height: all heights stay.

@@ -159,7 +159,7 @@ class _Emitter(DirectEmitter):
         self.tile_of(column, size, taps)
 
     def _widen(self, tap, count, place) -> None:
-        """Widen the weights of `count` taps from `tap` on to where those of tap `place` lie."""
+        """Widen the weights of `count` taps from `tap` on, to tap `place` of the buffer."""
         block = self.panel.block
         self.w.widen(self.w.weights_at(self.panel_at, tap), count, self.wide, self.wide_at + place * block)
 

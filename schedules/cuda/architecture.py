@@ -24,7 +24,7 @@ class Architecture:
     multiprocessors: int  # of a usual board: grids are cut so that all have something to do
     tensor_lanes: int = 0  # multiply-adds of tf32 that its tensor cores do in a cycle
     integrated: bool = False  # shares the memory of the CPU
-    tf32: bool = False  # products are asked for of operands that are rounded to tf32
+    tf32: bool = False  # products of operands rounded to tf32 are requested
 
     @property
     def fetches(self) -> bool:
@@ -37,7 +37,7 @@ class Architecture:
         return 48 * _KIB
 
     def blocks(self, threads: int, registers: int, shared_nbytes: int) -> int:
-        """Blocks of so many threads with so many registers each, and so much shared memory, that a multiprocessor holds."""
+        """Blocks that a multiprocessor holds, of so many threads, registers for each thread, and bytes of shared memory."""
         held = [self.threads // threads, self.registers // (threads * registers)]
         return min([*held, self.shared_nbytes // shared_nbytes] if shared_nbytes else held)
 

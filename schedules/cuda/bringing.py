@@ -34,9 +34,9 @@ class Room:
 
 
 class Way(Protocol):
-    """Of an operand that is float32 already."""
+    """How an operand that is float32 already is copied."""
 
-    sizes: tuple[int, ...]  # numbers that may be brought at once
+    sizes: tuple[int, ...]  # numbers that may be copied at once
 
     def source(self, buffer: tirx.Buffer, begin, lanes: int) -> Source:
         """The source for `bring`: a buffer from unit `begin` on."""
@@ -84,7 +84,7 @@ class Fetched:
 
 
 def at_once(way: Way, *extents: int) -> int:
-    """Numbers that are brought at once, where vectors begin at multiples of all these."""
+    """Numbers that are copied at once, where vectors begin at multiples of all these."""
     return next(size for size in way.sizes if all(extent % size == 0 for extent in extents))
 
 

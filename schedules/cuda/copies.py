@@ -33,7 +33,7 @@ class Unit:
 
     @classmethod
     def of(cls, dtype: str, extents: Iterable[int]) -> Unit:
-        """The largest one of which runs of so many elements have whole numbers."""
+        """The largest unit that divides runs of `extents` elements."""
         itemsize = tvm_ffi.dtype(dtype).itemsize
         for lanes in (LANES, 2, 1):
             elements = lanes * _WORD // itemsize

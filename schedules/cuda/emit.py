@@ -66,7 +66,7 @@ def barrier() -> None:
 
 def warp_barrier() -> None:
     """Wait for all threads of the warp, and for their writes to shared arrays: shuffles do not promise that."""
-    T.evaluate(tirx.call_extern("void", "__syncwarp"))  # TVM's own barrier of warps comes to nothing
+    T.evaluate(tirx.call_extern("void", "__syncwarp"))  # TVM's own barrier of warps emits nothing
 
 
 def copy(target: tirx.Buffer, at, source: tirx.Buffer, start, lanes: int = LANES) -> None:

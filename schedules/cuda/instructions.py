@@ -69,7 +69,7 @@ def kept_pointer(buffer: tirx.Buffer, at) -> ir.Expr:
 
 
 def signed_byte(word: ir.Expr, number: int) -> ir.Expr:
-    """Byte `number` of a word, which the lowest one begins with, as an int32."""
+    """Byte `number` of a word, counted from the lowest, as an int32."""
     return tirx.call_pure_extern("int32", _BYTE, word, number)
 
 

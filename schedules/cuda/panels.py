@@ -29,7 +29,7 @@ class ThreadPanel:
         return LANES * self.panel.itemsize // 4
 
     def ahead(self, vectors: int) -> tirx.Buffer:
-        """Registers for so many vectors of LANES weights, in the panel's type."""
+        """Registers for `vectors` vectors of LANES weights, in the panel's type."""
         return registers(vectors * self.words, self._dtype)
 
     def load(self, target: tirx.Buffer, i: int, tap, lane) -> None:
@@ -75,7 +75,7 @@ class ThreadPanel:
         return tirx.reinterpret("float32", word) if self.panel.narrow else word
 
     def _widened(self, word: ir.Expr, part: int) -> ir.Expr:
-        """The number number `part` of those in a word, which the lowest bits begin with."""
+        """Number `part` of a word, counted from the lowest bits."""
 
         def shift(bits: int) -> ir.Expr:
             return tirx.const(bits, "uint32")

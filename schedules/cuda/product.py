@@ -35,7 +35,7 @@ class Operand(Protocol):
         `place` of the tile.
         """
 
-    lanes: int  # numbers that are brought at once
+    lanes: int  # numbers that are copied at once
     is_short: bool  # whether all numbers have ten bits of mantissa at most
 
     def keep(self, i: int, room: Room) -> None:
@@ -59,7 +59,7 @@ class Product:
         self._left_write = kept(self.thread // across * (tile.left_stride // LANES) + self.thread % across)
 
     def _place(self, thread, part) -> None:
-        """Where a thread of those of a share reads in the first place, from product `part` on, in vectors."""
+        """Where a thread reads in the first of the two places, from product `part` on, in vectors."""
         tile = self.tile
         self._row = T.bind(thread // tile.threads_across)
         self._column = T.bind(thread % tile.threads_across * LANES)
@@ -67,7 +67,7 @@ class Product:
         self._right_read = kept((self._right + part * tile.columns + self._column) // LANES)
 
     def rows_loaded(self) -> list[ir.Expr]:
-        """The rows of the tile of which the thread loads a vector in every step, in the order of their loads."""
+        """The tile's rows that the thread loads a vector of in every step, in the order of the loads."""
         across = self.tile.depth // LANES
         apart = self.tile.threads // across
         return [self.thread // across + i * apart for i in range(self.tile.rows // apart)]
@@ -88,7 +88,7 @@ class Product:
         return self.thread // across, self.thread % across * LANES
 
     def way(self, vectors: int) -> Way:
-        """How so many vectors of a float32 operand come to shared memory."""
+        """How `vectors` vectors of a float32 operand come to shared memory."""
         return Fetched() if self.fetches else Loaded(vectors)
 
     def compute(self, left: Operand, right: Operand) -> None:
@@ -148,7 +148,7 @@ class Product:
 
     @property
     def _vectors_kept(self) -> int:
-        """Vectors of results that a thread has when those of all shares are added up."""
+        """Vectors of results that a thread has after the shares are added up."""
         return self.tile.sums // self.tile.shares // LANES
 
     def _add_up(self) -> None:

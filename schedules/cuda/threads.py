@@ -27,7 +27,7 @@ def launched(blocks: int, threads: int, body: Callable[[tirx.Var, tirx.Var], tir
 
 
 def for_each(axes: Sequence[Axis], body: tirx.Stmt) -> tirx.Stmt:
-    """A device function in which a thread does `body` for one point of the axes, the last of which neighbours differ in."""
+    """A device function in which a thread does `body` for one point of the axes; neighbours differ in the last axis."""
     points = math.prod(axis.extent for axis in axes)
     threads = min(THREADS, points)
 

@@ -12,7 +12,7 @@ from tvm.script.ir_builder import tirx as T
 # Work below which other threads cost more than is gained: a launch takes some microseconds.
 PARALLEL_FLOPS = 400_000
 CACHE_LINE = 16  # floats
-# Floats that weights are asked for ahead of their use: in the second-level cache more than memory's latency takes to
+# Floats that weights are prefetched ahead of their use: in the second-level cache more than memory's latency takes to
 # read, in the first more than the second's.
 _FAR_AHEAD = 2048
 _NEAR_AHEAD = 512

@@ -6,7 +6,7 @@
 
 Wide vectors broadcast while loading and need no register for the factor. With 128 bits a load per row and step would keep
 the load ports as busy as the multiply-adds; by lane there are a quarter as many. The steps of a right vector come
-one after the other, so that only one of those is live, with the accumulators and one left vector per row.
+one after the other, so that one right vector is live, with the accumulators and one left vector per row.
 """
 
 from __future__ import annotations

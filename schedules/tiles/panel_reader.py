@@ -14,7 +14,7 @@ from .panel import Panel
 
 _WIDENED_LANES = 16  # of a vector that is not in a register tile
 _LINE_NBYTES = 64
-# Bytes that narrow weights are asked for ahead of their use, where every one is used once: from memory, one row of a layer
+# Bytes that narrow weights are prefetched ahead of their use, where every one is used once: from memory, one row of a layer
 # takes 0.83 of the time (int8) and 0.95 (16 bits); half and double the distance take longer.
 _AHEAD_NBYTES = 8 * 1024
 
@@ -84,7 +84,7 @@ class PanelReader:
             T.evaluate(prefetch_line(self.buffer, ahead + start, level=2))
 
     def widen(self, at, count, target: tirx.Buffer, place) -> None:
-        """Write the weights of `count` taps, of which the first begin at element `at`, to `target` from `place` on, float32."""
+        """Write the weights of `count` taps, from element `at` on, to `target` from `place` on, float32."""
         block = self.panel.block
         lanes = min(block & -block, _WIDENED_LANES)
         with T.serial(count * block // lanes) as i:

@@ -6,7 +6,7 @@ import math
 
 # A cut into more parts must shorten the longest share by this much: parts read the weights again.
 _WORTHWHILE = 0.98
-# At most so many times the parts that caches ask for, and so many for every thread.
+# At most this multiple of the parts that caches ask for, or of the threads.
 _MOST_PARTS = 4
 
 

@@ -17,6 +17,6 @@ class Place:
         return f"{'×'.join(map(str, self.shape))} from {self.start}"
 
     def of_rows(self, count: int) -> Place:
-        """The same place in so many rows of an NHWC image."""
+        """The same place in `count` rows of an NHWC image."""
         one, _, *rest = self.shape
         return replace(self, shape=(one, count, *rest))

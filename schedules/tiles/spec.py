@@ -29,7 +29,7 @@ class ConvSpec:
     epilogue: Epilogue = IDENTITY
     place: Place | None = field(default=None, repr=False)  # of the result, if part of a tensor
     weights: str = field(default="float32", repr=False)  # type of kept weights, where not widened (panel.py)
-    integers: bool = field(default=False, repr=False)  # the input holds integers, of which 8 bits have all, and 0
+    integers: bool = field(default=False, repr=False)  # the input holds integers in a range of 8 bits that includes 0
 
     @property
     def out_shape(self) -> tuple[int, ...]:

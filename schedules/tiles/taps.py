@@ -59,7 +59,7 @@ class Span:
 
 
 def unrolled(spec: ConvSpec, most: int) -> list[Run]:
-    """The tiles of a row, of at most `most` pixels; those at borders list their taps."""
+    """The tiles of a row, of at most `most` pixels; tiles at borders list their taps."""
     runs: list[Run] = []
     for start, size in split_evenly(spec.out_width, most):
         taps: Taps = Reach.INNER
@@ -121,6 +121,6 @@ def _reaches(spec: ConvSpec, tap: int, pixel: int) -> bool:
 
 
 def _taps_before(spec: ConvSpec, columns: tirx.Expr) -> tirx.Expr:
-    """How many taps lie within so many columns after the one where tap 0 lies."""
+    """How many taps lie within `columns` columns after tap 0."""
     dilation = spec.dilation[1]
     return tirx.min((tirx.max(columns, 0) + (dilation - 1)) // dilation, spec.kernel[1])
