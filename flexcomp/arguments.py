@@ -1,4 +1,4 @@
-"""What callers hand in, checked: wrong types are errors of ours, which say what is wanted."""
+"""Checks of callers' arguments: wrong types raise errors of ours, which name the right type."""
 
 from __future__ import annotations
 

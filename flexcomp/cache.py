@@ -1,12 +1,12 @@
-"""What builds keep for other builds of a user: machine code of kernels, and files that compilers and downloads made.
+"""Files that builds keep for other builds of a user: machine code of kernels, and files from compilers and downloads.
 
-All of it is linked or loaded, so a folder is used only where nobody else could have written: it, and the one that it lies in,
+All of it is linked or loaded, so a folder is used only where nobody else could have written: the folder and its parent
 belong to this user (or to root) and are writable by no others, and so are files, which are opened without following links. Where
 that is not so, or there is no such folder, a temporary one takes its place while the process lives, and that is said once.
 
 An entry of kernels is a file KEY.o: a checksum, then the object. It appears by renaming, so that readers and other writers see
-all of it or nothing; what is torn or damaged does not have its checksum, and is compiled again. The folder is
-kept about below a bound: what was not used for longest goes. Looking through it takes longer than a small build, so that is done
+a whole entry or none; a torn or damaged entry fails its checksum, and is compiled again. The folder is
+kept about below a bound: the least recently used entries go. A scan takes longer than a small build, so one is made
 when enough was added since the last time: a file in the folder, to whose end all write, is as long as that is many KiB.
 """
 
@@ -37,7 +37,7 @@ _ADDED = 0.05  # of these, before the folder is looked through again
 _ADDED_NAME = "added"
 _ENTRY = re.compile(r"[\w.]+\.o")
 _UNFINISHED = re.compile(r"\.[\w.]+\.[0-9a-f]{16}")
-_ABANDONED_S = 3600.0  # after which an unfinished file has nobody who will finish it
+_ABANDONED_S = 3600.0  # after which an unfinished file counts as abandoned
 _DIGEST_NBYTES = 32
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -59,7 +59,7 @@ def cache_root() -> Path:
 
 
 def trusted_folder(name: str) -> Path:
-    """A folder for some of what is kept, in `cache_root()` or, where others could write there, in a temporary one."""
+    """A folder for some kept files, in `cache_root()` or, where others could write there, in a temporary one."""
     try:
         root = cache_root()
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def trusted_folder(name: str) -> Path:
 
 
 def kept_file(folder: Path, name: str, make: Callable[[Path], Path]) -> Path:
-    """A file in a trusted folder, made by `make` in a scratch folder unless it is there as it was kept, by its checksum."""
+    """A file in a trusted folder, made by `make` in a scratch folder unless the file is there with its checksum."""
     path, sums = folder / name, folder / f"{name}.sha256"
     try:
         with _opened(folder) as at:
@@ -128,7 +128,7 @@ def _require_ours(opened: int, path: str | Path) -> os.stat_result:
 
 
 def _read(name: str, folder: int) -> bytes:
-    """A file in a folder that is open. Raises OSError, also where it is a link, no file, or not ours."""
+    """A file in a folder that is open. Raises OSError, also for a link, anything but a file, or another owner."""
     with _closing(os.open(name, _OPEN, dir_fd=folder)) as opened:
         if not stat.S_ISREG(_require_ours(opened, name).st_mode):
             raise UntrustedError(f"{name} is no file")
@@ -143,7 +143,7 @@ def _say_once(why: str) -> None:
 
 @functools.cache
 def _temporary_root() -> Path:
-    """For this process, and those that it forks."""
+    """For this process and its forks."""
     root, owner = Path(tempfile.mkdtemp(prefix=".flexcomp-cache-")), os.getpid()
     note_folder(root)
     atexit.register(lambda: os.getpid() == owner and shutil.rmtree(root, ignore_errors=True))
@@ -158,7 +158,7 @@ class KernelCache:
         self._most_nbytes = most_nbytes
 
     def find(self, key: str) -> bytes | None:
-        """The object with this key, or None; that it was used is noted."""
+        """The object with this key, or None; its use is noted."""
         with suppress(OSError), _opened(self.folder) as folder:
             raw = _read(f"{key}.o", folder)
             digest, code = raw[:_DIGEST_NBYTES], raw[_DIGEST_NBYTES:]
@@ -171,7 +171,7 @@ class KernelCache:
         return None
 
     def keep(self, key: str, code: bytes) -> None:
-        """Add an object. Where it cannot be written it is not: a cache saves time and nothing else."""
+        """Add an object. Failing to write is no error: a cache only saves time."""
         scratch = f".{key}.{secrets.token_hex(8)}"
         with suppress(OSError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -185,14 +185,14 @@ class KernelCache:
                 _write(_ADDED_NAME, os.O_APPEND, bytes(-(-len(code) // 1024)), folder)
 
     def trim(self) -> None:
-        """Remove what was not used for longest, and what killed writers left, until the folder is well below its bound.
+        """Remove the least recently used entries, and leftovers of killed writers, until the folder is well below its bound.
 
         Not before a part of the bound was added since that was done last.
         """
         with suppress(OSError), _opened(self.folder) as folder:
             if os.stat(_ADDED_NAME, dir_fd=folder, follow_symlinks=False).st_size * 1024 < _ADDED * self._most_nbytes:
                 return
-            os.unlink(_ADDED_NAME, dir_fd=folder)  # it is not there: nothing was added, or another process looks through it
+            os.unlink(_ADDED_NAME, dir_fd=folder)  # missing: nothing was added, or another process is scanning
             entries = []
             for name, status in _files(folder):
                 if _UNFINISHED.fullmatch(name) and status.st_mtime < time.time() - _ABANDONED_S:
@@ -216,7 +216,7 @@ class KernelCache:
         return len(sizes), sum(sizes)
 
     def clear(self) -> tuple[int, int]:
-        """Remove all entries; how many they were, and their bytes. Other files in the folder stay."""
+        """Remove all entries; returns their number and bytes. Other files in the folder stay."""
         count = nbytes = 0
         with suppress(OSError), _opened(self.folder) as folder:
             for name, status in _files(folder):
@@ -228,7 +228,7 @@ class KernelCache:
 
 
 def _write(name: str, how: int, data: bytes, folder: int) -> None:
-    """To the end of a file, which is made if it is not there. Raises OSError, also where it is a link, or not ours."""
+    """Append to a file, which is made if missing. Raises OSError, also for a link or another owner."""
     with _closing(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | how, 0o600, dir_fd=folder)) as opened:
         _require_ours(opened, name)
         with open(opened, "wb", closefd=False) as file:

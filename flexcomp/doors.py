@@ -16,7 +16,7 @@ from typing import Any
 def door(room: str, **files: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """`__getattr__`, `__dir__` and `__all__` of a package, from the names, separated by spaces, that each of its files has.
 
-    No file may bear one of the names: once imported, it would stand in the place of what is meant.
+    No file may bear one of the names: once imported, the module would replace the exported object.
     """
     homes = {name: file for file, names in files.items() for name in names.split()}
     if both := homes.keys() & files.keys():

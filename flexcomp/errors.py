@@ -20,7 +20,7 @@ class ModelError(FlexcompError):
 
 
 class TargetError(FlexcompError):
-    """The target is unknown, this machine cannot link for it, or lacks what the library was compiled for."""
+    """The target is unknown, this machine cannot link for it, or lacks features that the library was compiled for."""
 
 
 class CompilerError(FlexcompError):
@@ -40,7 +40,7 @@ class DeviceError(FlexcompError):
 
 
 class StorageError(FlexcompError):
-    """Reading weights failed in the middle of an inference: the session stays usable. Or they were changed: load again."""
+    """Reading weights failed in the middle of an inference: the session stays usable. Or the weights were changed: load again."""
 
 
 class ExecutionError(FlexcompError):
@@ -52,7 +52,7 @@ class InputError(FlexcompError, ValueError):
 
 
 class RefusedError(FlexcompError):
-    """A pool does not run a request: too many wait already, or it could not meet its deadline."""
+    """A pool does not run a request: too many requests wait, or the deadline cannot be met."""
 
     def __init__(self, message: str, reason: str, retry_after_s: float) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Output files: complete or not there, however writing them ends, and refused before the work if they cannot be written."""
+"""Output files: complete or not there, however writing ends, and refused before the work if not writable."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_PREFIX = ".flexcomp-"  # of temporary folders beside outputs
+_PREFIX = ".flexcomp-"  # of temporary folders next to outputs
 _journal: Path | None = None
 
 
 def keep_journal(path: Path) -> None:
-    """Note in a file what is made from now on before it is complete, for `remove_unfinished` in another process."""
+    """Note incomplete outputs in a file from now on, for `remove_unfinished` in another process."""
     global _journal
     _journal = path
 
 
 def remove_unfinished(journal: Path) -> None:
-    """Remove what a process that kept a journal, and was killed, had not completed."""
+    """Remove incomplete outputs of a killed process that kept a journal."""
     if not journal.exists():
         return
     for name in reversed(journal.read_bytes().split(b"\0")[:-1]):
         path = Path(os.fsdecode(name))
         if path.name.startswith(_PREFIX):
             shutil.rmtree(path, ignore_errors=True)
-        else:  # a folder for outputs: it stays if there are some
+        else:  # a folder for outputs: stays unless empty
             with suppress(OSError):
                 path.rmdir()
 
 
 @contextmanager
 def beside(output: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary folder on the file system of `output`, for what is to be renamed into its place when it is complete.
+    """A temporary folder on the file system of `output`, for files that are renamed into place when complete.
 
     Folders on the way to `output` are made, and taken away again if the work fails. Raises OSError that names `output`
     where the system would name the temporary file.
@@ -63,7 +63,7 @@ def beside(output: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def replacing(output: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path to write to; what lies there in the end takes the place of `output`. Raises OSError as `beside`."""
+    """A path to write to; the file there in the end replaces `output`. Raises OSError as `beside`."""
     output = Path(os.path.realpath(output))
     if output.exists() and not output.is_file() and not output.is_dir():  # a device or a pipe is not to be replaced
         try:
@@ -79,7 +79,7 @@ def replacing(output: str | os.PathLike[str]) -> Iterator[Path]:
 def require_writable(output: str | os.PathLike[str], reading: Iterable[str | os.PathLike[str]] = ()) -> None:
     """Raise OSError, with the reason, if `output` could not be written: there, by this user, without loss of `reading`.
 
-    Tries it with an empty folder in the nearest folder that exists; nothing is left of it.
+    Tries it with an empty folder in the nearest folder that exists; nothing of the folder is left.
     """
     output = Path(output)
     try:
@@ -112,7 +112,7 @@ def require_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def require_space(output: str | os.PathLike[str], nbytes: int, what: str) -> None:
-    """Raise OSError if the file system of `output` has not `nbytes` left; `what` says what they are."""
+    """Raise OSError if the file system of `output` has not `nbytes` left; `what` names the data."""
     folder = next(folder for folder in Path(os.path.realpath(output)).parents if folder.exists())
     free = shutil.disk_usage(folder).free
     if free < nbytes:
@@ -143,9 +143,9 @@ def _exists(path: Path) -> bool:
 
 
 def _concerns(error: OSError, folder: Path, made: list[Path]) -> bool:
-    """Whether an error is about writing: what we made, or nothing that has a name, such as a full disk."""
+    """Whether an error is about writing: about a path that we made, or about no path, such as a full disk."""
     names = [Path(os.fsdecode(name)) for name in (error.filename, error.filename2) if isinstance(name, str | bytes | Path)]
-    if error.strerror is None:  # it is one of ours, and says what it has to say
+    if error.strerror is None:  # one of ours, with a message of its own
         return False
     return not names or any(name in (folder, folder.parent, *made) or folder in name.parents for name in names)
 

@@ -7,7 +7,7 @@ import math
 
 
 def parse(text: str | bytes) -> object:
-    """What the text holds. Raises ValueError for anything but JSON: also for lists in lists too deep to read, and for numbers
+    """The value of the text. Raises ValueError for anything but JSON: also for lists in lists too deep to read, and for numbers
     that are none, or too large for a float."""
     try:
         return json.loads(text, parse_constant=_refused, parse_float=_finite)
@@ -23,7 +23,7 @@ def whole(value: object) -> int:
 
 
 def real(value: object) -> float:
-    """Raises ValueError for what is no number."""
+    """Raises ValueError for anything but a number."""
     if type(value) not in (int, float):
         raise ValueError(f"{value!r} is no number")
     return float(value)

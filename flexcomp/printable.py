@@ -9,7 +9,7 @@ _OBEYED = ("Cc", "Cf", "Zl", "Zp")
 
 
 def printable(text: str) -> str:
-    """The text with escapes for what a terminal obeys: an escape character becomes the four characters \\x1b."""
+    """The text with escapes for terminal controls: an escape character becomes the four characters \\x1b."""
     if text.isprintable():
         return text
     return "".join(repr(c)[1:-1] if unicodedata.category(c) in _OBEYED else c for c in text)

@@ -119,7 +119,7 @@ def build(
     types = weight_types(weights or [])
     if output.suffix != ".so":
         raise typer.BadParameter(f"'{output}' does not end in .so", param_hint="'--output'")
-    # What can be checked is checked first: importing and compiling take minutes.
+    # Checks come first: importing and compiling take minutes.
     with exit_on_error(CANNOT_BUILD):
         require_model(model)
         for path in (output, output.with_suffix(".weights")):

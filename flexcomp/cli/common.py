@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, one-line errors, options in their written form."""
+"""Shared by the commands: exit codes, one-line errors, options in their written form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CommandLineError = typer.BadParameter.__base__.__base__  # has no name in Typer
 def call(app: Callable[[], int | None]) -> None:
     """Run the command line, which returns its exit code, and exit.
 
-    Wrong usage is one line; what goes wrong in printing is one, too, and a reader that went away is none.
+    Wrong usage is one line; an error in printing is one, too, and a reader that went away is none.
     """
     for argument in sys.argv:
         if not _is_text(argument):
@@ -51,7 +51,7 @@ def call(app: Callable[[], int | None]) -> None:
     except typer.Abort:
         sys.exit(FAILED)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the rest of the buffer
         if not isinstance(error, BrokenPipeError):
             typer.echo(f"error: cannot print the result: {_words(error)}", err=True)
         sys.exit(FAILED)
@@ -59,7 +59,7 @@ def call(app: Callable[[], int | None]) -> None:
 
 
 def _refuse(error: Exception) -> int:
-    """Say what is wrong with the command line; returns the exit code."""
+    """Report the error in the command line; returns the exit code."""
     context = error.ctx
     if type(error).__name__ == "NoArgsIsHelpError" or context is None:
         error.show()

@@ -33,7 +33,7 @@ def known_option(known: Iterable[str], help: str, **more: Any) -> Any:
 
 
 def completed(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """What shells make of the beginning of a name."""
+    """Shell completion of the beginning of a name."""
     return lambda incomplete: [name for name in known if name.startswith(incomplete)]
 
 
@@ -46,7 +46,7 @@ def library_names(libraries: Sequence[Path]) -> list[str]:
 
 
 def named_libraries(given: Sequence[Path]) -> dict[str, Path]:
-    """By name, what arguments [NAME=]LIBRARY say; a library without a NAME is called as its file. Raises InputError."""
+    """Libraries by name, from arguments [NAME=]LIBRARY; a library without a NAME is called as its file. Raises InputError."""
     found: dict[str, Path] = {}
     for one in given:
         name, separator, rest = str(one).partition("=")
@@ -65,7 +65,7 @@ def named_libraries(given: Sequence[Path]) -> dict[str, Path]:
 def numbers_of(
     options: Sequence[str], names: Sequence[str] | None, hint: str, default: float | None = None
 ) -> dict[str, float]:
-    """By name, what `NAME=NUMBER` options say, each above 0; `default` for the other `names`, None: for any name."""
+    """Numbers by name from `NAME=NUMBER` options, each above 0; `default` for the other `names`, None: for any name."""
     found = {} if default is None else dict.fromkeys(names or (), default)
     for option in options:
         name, separator, text = option.rpartition("=")

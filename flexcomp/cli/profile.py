@@ -40,7 +40,7 @@ def profile(
 
 
 def show(seen: Observations, found: DeviceProfile, output: Path) -> None:
-    """Print what was found."""
+    """Print the measured profile."""
     from flexcomp.profiling import load_table
     from flexcomp.report import stdout_console
 

@@ -110,7 +110,7 @@ def _table(title: str, report: dict, budget: Budget) -> Table:
 
 
 def prepared_rows(report: dict, units: str) -> list[tuple[str, str]]:
-    """What was made of the weights that were read, if anything was."""
+    """Rows about prepared weights, if any were."""
     if not report["prepared_bytes"]:
         return []
     took = f"{report['prepare_ms']:.2f} ms, steps helped for {report['help_ms']:.2f} ms"

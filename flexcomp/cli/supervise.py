@@ -1,12 +1,12 @@
-"""Ctrl-C ends every command at once, and leaves nothing behind; a server is told, and ends what it has begun.
+"""Ctrl-C ends every command at once, without leftovers; a server is told, and finishes its requests in progress.
 
-A build spends minutes inside single calls of C++, where no handler of Python's runs, and what one raises in a callback
+A build spends minutes inside single calls of C++, where no Python handler runs, and an exception in a callback
 arrives as an error of TVM's. So the command runs in a process of its own, which ignores the signal, and this one waits
-for it. Interrupted, it kills the command with all processes that it started, removes what was not complete, says so in
-one line, and ends with 130. Temporary files lie in a folder that is this process's; those that have to lie beside
+for the end. Interrupted, the parent kills the command with all its processes, removes incomplete files, says so in
+one line, and ends with 130. Temporary files lie in a folder of this process; files that have to lie next to
 outputs are in a journal (flexcomp/files.py).
 
-What C++ prints on stderr comes through here as well, for TVM's warnings have no switch. Python's own stderr, and with it
+C++ output on stderr comes through here as well, for TVM's warnings have no switch. Python's own stderr, with
 the progress on a terminal, does not.
 """
 
@@ -38,7 +38,7 @@ _scratch: Path | None = None  # of the command, in its process
 
 
 def supervise() -> None:
-    """Return in a process that runs the command; this one waits for it, and ends as it does."""
+    """Return in a process that runs the command; this one waits, and ends with the same status."""
     for descriptor in range(3):  # a closed one would be taken by the next file that is opened
         try:
             os.fstat(descriptor)
@@ -53,7 +53,7 @@ def supervise() -> None:
     ending = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
     for number in (*ending, signal.SIGCHLD):
         signal.signal(number, lambda number, frame: None)
-    try:  # only now: from here on there is something to be left behind
+    try:  # only now: from here on there is something to clean up
         scratch = Path(tempfile.mkdtemp(prefix="flexcomp-"))
     except OSError as error:
         print(f"error: no folder for temporary files: {error.strerror}; name one in TMPDIR", file=sys.stderr)
@@ -81,13 +81,13 @@ def supervise() -> None:
 
 
 def last_words(text: str) -> None:
-    """What to say, in place of "interrupted", should this command be interrupted from now on."""
+    """Set the line printed instead of "interrupted" if this command is interrupted from now on."""
     if _scratch is not None:
         (_scratch / _LAST_WORDS).write_text(text, encoding="utf-8")
 
 
 def pass_signals_on() -> None:
-    """Should this command be interrupted from now on, it gets SIGTERM, and ends in its own time; a second signal kills it."""
+    """From now on an interrupt sends SIGTERM, and the command ends in its own time; a second signal kills the command."""
     if _scratch is not None:
         (_scratch / _PASSED_ON).touch()
 
@@ -148,7 +148,7 @@ def _code(code: int, scratch: Path) -> int:
 
 
 def _kill(child: int | None) -> None:
-    """End the command and whatever it started: orphans become children of this process, which is a subreaper."""
+    """End the command and its processes: orphans become children of this process, which is a subreaper."""
     if child is not None:
         os.kill(child, signal.SIGKILL)
     with suppress(ChildProcessError):
@@ -170,7 +170,7 @@ def _signals(woken: int) -> bytes:
 
 
 def _say(line: str) -> None:
-    """One line on stderr; where a terminal shows progress, below it."""
+    """One line on stderr; on a terminal, below the progress."""
     with suppress(OSError):
         # Whoever drew a bar was killed: its line is cleared, and the cursor shown.
         os.write(2, (b"\r\x1b[2K\x1b[?25h" if os.isatty(2) else b"") + line.encode(errors="replace") + b"\n")
@@ -183,7 +183,7 @@ class _Filter:
         self._rest = b""
 
     def pass_on(self, source: int) -> bool:
-        """Read what there is; False at the end."""
+        """Read the available bytes; False at the end."""
         data = os.read(source, 65536)
         *lines, self._rest = (self._rest + data).splitlines(keepends=True) + [b""]
         if lines and data and not lines[-1].endswith(b"\n"):

@@ -84,7 +84,7 @@ class _Display:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            # What is left of the line: on a narrow terminal it is this that is cut.
+            # The rest of the line, which a narrow terminal cuts.
             TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
             console=self._console,
             transient=True,

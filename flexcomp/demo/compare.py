@@ -27,7 +27,7 @@ class Measurement:
     budget_nbytes: int
     error: float  # largest absolute error / largest absolute output, over all outputs
     outputs: dict[str, np.ndarray]
-    report: dict  # what the runner says
+    report: dict  # of the runner
 
     @property
     def overhead_nbytes(self) -> int:
@@ -48,7 +48,7 @@ def require_reference() -> None:
 
 
 def reference(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What ONNX Runtime computes. Raises FlexcompError if it is not installed."""
+    """Outputs of ONNX Runtime. Raises FlexcompError if ONNX Runtime is not installed."""
     require_reference()
     import onnxruntime
 

@@ -36,7 +36,7 @@ def run_network(
     model = zoo.load(name, seed)
     inputs = zoo.example_input(model, seed)
     library = folder / f"{name}.so"
-    onnx.save(model, folder / f"{name}.onnx")  # for whoever goes on with it
+    onnx.save(model, folder / f"{name}.onnx")  # for further use
     artifact = flexcomp.build(model, progress=progress, probe=folder if usually() else False)
     artifact.export_library(str(library))
     expected = compare.reference(model, inputs)

@@ -22,7 +22,7 @@ _RANGE_KEEPERS = frozenset(  # operators whose output is positive when their inp
     ("AveragePool", "Concat", "Dropout", "Flatten", "GlobalAveragePool") + ("LRN", "MaxPool", "Reshape", "Transpose")
 )
 HE_GAIN = math.sqrt(2.0)  # a ReLU halves the second moment of a centred normal variable
-CENTRED_GAIN = math.sqrt(1.0 / (0.5 - 0.5 / math.pi))  # and leaves this part of it as variance
+CENTRED_GAIN = math.sqrt(1.0 / (0.5 - 0.5 / math.pi))  # and leaves this part as variance
 # Of the last batch norm of a residual branch. Larger ones make deep random networks chaotic: rounding
 # errors grow from block to block, and two correct implementations disagree.
 RESIDUAL_GAIN = 0.25
@@ -46,7 +46,7 @@ def load(name: str, seed: int = 0) -> onnx.ModelProto:
 def randomize(model: onnx.ModelProto, seed: int, logit_gain: float = LOGIT_GAIN) -> onnx.ModelProto:
     """A copy of `model` whose constant weights are random.
 
-    Every ConstantOfShape of a known shape becomes an initializer. What it holds follows from who
+    Every ConstantOfShape of a known shape becomes an initializer. Its values follow from who
     reads it: filters and matrices are He-scaled, biases are small, batch-norm statistics are near
     those of a normalised activation.
     """
@@ -100,7 +100,7 @@ def picture(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
 
 
 class _Use:
-    """What a weight is read as."""
+    """The role in which a weight is read."""
 
     def __init__(self, node: onnx.NodeProto, position: int, readers: dict, makers: dict) -> None:
         self.node, self.position = node, position
@@ -110,7 +110,7 @@ class _Use:
 
     @classmethod
     def find(cls, name: str, readers: dict, makers: dict) -> _Use | None:
-        """The first reader of `name` that computes with it."""
+        """The first reader of `name` that computes with the weight."""
         for node, position in readers.get(name, ()):
             if node.op_type in ("Unsqueeze", "Reshape", "Identity"):
                 return cls.find(node.output[0], readers, makers)
@@ -159,9 +159,9 @@ def _draw(shape: tuple[int, ...], use: _Use | None, rng: np.random.Generator, lo
 
 
 def _filters(shape: tuple[int, ...], use: _Use, rng: np.random.Generator, logit_gain: float) -> np.ndarray:
-    """Weights that sum to zero per output channel and keep the variance of what they read.
+    """Weights that sum to zero per output channel and keep the variance of the input.
 
-    Activations behind a ReLU are positive; random filters would mostly pass on their mean, which
+    Activations after a ReLU are positive; random filters would mostly pass on their mean, which
     is the same for every input, and deep networks would answer alike to everything.
     """
     transposed = {a.name: helper.get_attribute_value(a) for a in use.node.attribute}.get("transB", 0)

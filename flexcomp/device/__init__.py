@@ -1,6 +1,6 @@
-"""What is known of the machine that a network is built for: instructions, cores, storage, speed of kernels.
+"""The machine that a network is built for: instructions, cores, storage, speed of kernels.
 
-`target.py` is what people name, `presets.py` the devices known by name, `profile.py` what was measured of one.
+`target.py` reads targets as people name them, `presets.py` has the devices known by name, `profile.py` measured rates.
 """
 
 from flexcomp.doors import door

@@ -26,7 +26,7 @@ def choose_cores(
 ) -> CoreChoice:
     """The cores for `threads` compute threads; `asked`: not for fewer.
 
-    `cpus` are those to choose from, without it all that this thread may use; `sysfs` stands for
+    `cpus` are the candidates, by default all that this thread may use; `sysfs` stands for
     /sys/devices/system/cpu.
     """
     runtime_ext.register()
@@ -37,7 +37,7 @@ def choose_cores(
 
 
 def compute_cores() -> int:
-    """How many cores of this machine kernels should run on: its big ones, where they differ."""
+    """How many cores of this machine kernels should run on: its big ones, where cores differ."""
     allowed = len(os.sched_getaffinity(0))
     chosen = choose_cores(allowed).compute
     return allowed if chosen is None else len(chosen)

@@ -1,4 +1,4 @@
-"""Targets whose GPU computes: which one, and the CPU beside it, for which host code is made."""
+"""Targets whose GPU computes: the GPU, and the CPU that host code is made for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KIND = "cuda"
 
 
 def split(target: object) -> tuple[Architecture, object] | None:
-    """The GPU of a target and what the user said of its CPU, None where that is all.
+    """The GPU of a target and the user's choice of a CPU, None without one.
 
     Understood are "cuda -arch=sm_87 -mtriple=aarch64-linux-gnu", where options after the architecture are those of LLVM for the
     CPU, a dict of them, TVM's own form with a "host", a tvm.target.Target, and the names of devices. Other targets give None.

@@ -1,4 +1,4 @@
-"""What is assumed of a target that nobody measured."""
+"""Assumptions about a target that nobody measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flexcomp.device.target import CompileTarget
 from flexcomp.schedules.cuda import Architecture
 
 # Of the multiply-adds that a GPU could do, those that a large product does: 86 to 90 % of the instructions of its loop are some,
-# and what begins and ends a tile takes its time.
+# and the beginning and end of a tile take time.
 _PART = 0.7
 # A board that nobody named: the clock, memory for each multiprocessor, and a bus of sixteen lanes of PCI Express 3 or 4.
 _GHZ = 1.4
@@ -23,7 +23,7 @@ _EVENT_S = 8e-6
 
 
 def guessed_profile(target: CompileTarget) -> DeviceProfile:
-    """What a target's preset says of the device, or else a guess from its instructions."""
+    """The profile of a target's preset, or else a guess from its instructions."""
     if target.gpu is not None:
         return _of_gpu(target.gpu, target.preset)
     return default_profile(target.vector_width, target.preset)

@@ -1,7 +1,7 @@
-"""Devices that targets can be named after, and what is known of their cores and storage.
+"""Devices that targets can be named after, with their cores and storage.
 
 Sources: FlexNN (Li et al., MobiCom 2024), table 1 (cores, clocks) and section 5.2 (257 MB/s of a Raspberry Pi 4B,
-718 MB/s of a Mi Mix 2S); SwapNet (Wang et al., 2024), section 8.1 (Jetson NX: 1.9 GHz). Where they say nothing,
+718 MB/s of a Mi Mix 2S); SwapNet (Wang et al., 2024), section 8.1 (Jetson NX: 1.9 GHz). For the rest,
 figures are the vendors' peaks for caches, a cautious part of the peak for memory, and common media for storage.
 """
 
@@ -52,10 +52,10 @@ class Preset:
     memory_bytes_per_s: float = 0.0
     storage_bytes_per_s: float = 0.0
     load_latency_s: float = 60e-6
-    # Where code is for a GPU, what follows and the memory above are said of that.
+    # Where code is for a GPU, the following fields and the memory above describe the GPU.
     gpu: str | None = None  # its compute capability
     gpu_ghz: float = 0.0
-    copy_bytes_per_s: float = 0.0  # from host memory to the GPU's, if it has memory of its own
+    copy_bytes_per_s: float = 0.0  # from host memory to the GPU's, if separate
 
     @property
     def core(self) -> Core | None:
@@ -73,29 +73,29 @@ PRESETS: dict[str, Preset] = {
                                load_latency_s=500e-6),
     "raspberry-pi-4b": _device("cortex-a72", 4, ghz=1.8, memory_bytes_per_s=4.0e9, storage_bytes_per_s=257e6,
                                load_latency_s=200e-6),
-    # A card; an SSD behind one lane of PCI Express reads five times as fast: measure it.
+    # A card; an SSD on one lane of PCI Express reads five times as fast: measure yours.
     "raspberry-pi-5": _device("cortex-a76", 4, ghz=2.4, memory_bytes_per_s=9.0e9, storage_bytes_per_s=90e6,
                               load_latency_s=300e-6),
     "mi-mix-2s": _device("cortex-a75", 4, ghz=2.8, others=4, memory_bytes_per_s=12e9, storage_bytes_per_s=718e6,
                          load_latency_s=100e-6),
-    # FlexNN does not say how fast it reads: taken for no slower than the older telephone.
+    # FlexNN gives no reading rate: taken for no slower than the older telephone.
     "pixel-6-pro": _device("cortex-x1", 2, ghz=2.8, others=6, memory_bytes_per_s=20e9, storage_bytes_per_s=718e6,
                            load_latency_s=100e-6),
-    # The CPU only. SwapNet does not say how fast it reads.
+    # The CPU only. SwapNet gives no reading rate.
     "jetson-nx": _device("carmel", 6, ghz=1.9, memory_bytes_per_s=20e9, storage_bytes_per_s=500e6,
                          load_latency_s=100e-6),
     "aarch64": Preset({"mtriple": _TRIPLE}),
 }  # fmt: skip
 
 
-# Devices whose GPU computes: what is known of the CPU is what code for the host needs.
+# Devices whose GPU computes: the CPU is described as far as host code needs.
 GPU_PRESETS: dict[str, Preset] = {
     "jetson-xavier-nx": _device("carmel", 6, gpu="sm_72", gpu_ghz=1.1, memory_bytes_per_s=45e9, storage_bytes_per_s=500e6,
                                 load_latency_s=100e-6),
     # The developer kit with 64 GB; an SSD.
     "jetson-orin": _device("cortex-a78ae", 12, gpu="sm_87", gpu_ghz=1.3, memory_bytes_per_s=160e9, storage_bytes_per_s=2.0e9,
                            load_latency_s=100e-6),
-    # Sixteen lanes of PCI Express 5, and an SSD behind four.
+    # Sixteen lanes of PCI Express 5, and an SSD on four.
     "h200": Preset({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}, gpu="sm_90", gpu_ghz=1.7, memory_bytes_per_s=3.8e12,
                    storage_bytes_per_s=6.0e9, copy_bytes_per_s=50e9),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the planner assumes about a device: how fast it computes, and how fast its storage reads."""
+"""The planner's assumptions about a device: rates of computing and of reading storage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class FamilyRate:
-    """What kernels of one family take, for those that were not measured themselves; the two add up."""
+    """Costs of kernels of one family that were not measured themselves; the two add up."""
 
     seconds_per_flop: float  # of all threads together; operations as in `Layer.flops`
     seconds_per_byte: float  # of operands and results
@@ -57,10 +57,10 @@ class DeviceProfile:
     flops_per_s: float  # of one thread, for kernels with operands in registers
     memory_bytes_per_s: float  # read and written by memory-bound kernels
     storage_bytes_per_s: float = 1.0e9  # sequential reads past the page cache
-    copy_bytes_per_s: float = 0.0  # from host memory to a GPU's; 0: nothing is copied, or storage was measured with it
+    copy_bytes_per_s: float = 0.0  # from host memory to a GPU's; 0: nothing is copied, or included in the rate of storage
     load_overhead_s: float = 60e-6  # of one read, whatever its size
     load_latency_s: float = 0.0  # of one read where none is in flight; others are served without a pause
-    load_disturbance: float = 0.0  # beside loads of B bytes per second computing takes 1 + load_disturbance * B times as long
+    load_disturbance: float = 0.0  # during loads of B bytes per second computing takes 1 + load_disturbance * B times as long
     load_cache_bytes: float = 0.0  # loads that go round in so many bytes disturb little: copies in memory that stay in caches
     load_together: float = 1.0  # how many times as fast loads are while computing waits for them, and its core copies too
     load_cached: float = 1.0  # how many times as fast loads are that stay in caches
@@ -86,19 +86,19 @@ class DeviceProfile:
         return _FRESH_BYTES / self.memory_bytes_per_s
 
     def crowded(self, threads: int) -> float:
-        """`Storage.crowded` beside so many compute threads: the system shares the cores among them and the one that prepares."""
+        """`Storage.crowded` for a number of compute threads: the system shares the cores among them and the one that prepares."""
         return 1 / threads if 0 < self.cores <= threads else 0.0
 
     def prepared_late(self, weights: Weights) -> bool:
-        """Whether it takes longer to read weights and to prepare them than to read them prepared."""
+        """Whether reading and preparing weights takes longer than reading prepared weights."""
         read = weights.stored_nbytes / weights.nbytes
         return self.storage.load_cost(plan.Weights(0, 1, weights.nbytes, read, self.prepare_s)) > 1
 
     @property
     def storage(self) -> Storage:
-        """What the planner knows of loading.
+        """The planner's model of loading.
 
-        Reads and copies to a GPU go on beside each other: the slower one sets the pace, and the last piece of a load
+        Reads and copies to a GPU overlap: the slower one sets the pace, and the last piece of a load
         is copied when all is read.
         """
         copied = self.copy_bytes_per_s > 0
@@ -128,7 +128,7 @@ class DeviceProfile:
         return self.seconds(work, nbytes, threads)
 
     def slice_seconds(self, layer: Layer, threads: int) -> float:
-        """What each further slice of a layer adds to its time: a call, and whatever the kernel makes of its input first."""
+        """Seconds that each further slice adds to a layer: a call, and the kernel's preparation of its input."""
         if threads == self.threads and (known := self.kernels.get(kernel_key(layer))):
             return known.slice_s
         if family(layer) not in _PREPARING_FLOPS:
@@ -148,37 +148,37 @@ class DeviceProfile:
             partial.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-# Kernels that combine or copy their input before they multiply, in every call; and what that takes for each byte of it, in
+# Kernels that combine or copy their input before multiplying, in every call; and the cost for each input byte, in
 # operations. Medians on one Zen 4 core, layers of VGG-19, ResNet-152 and ViT-B/16 called in two to eight slices: 30 to 80 us for
 # a megabyte of input by Strassen's sums, 80 to 340 by Winograd's transform, 130 to 500 where columns are copied.
 _PREPARING_FLOPS = {"strassen": 5.0, "winograd": 20.0, "im2col_gemm": 30.0, "integer": 2.0}
 
-# What preparing a byte of weights takes where it was not measured, as bytes that memory gives: transforms of 3×3 weights and
+# Cost of preparing a byte of weights if not measured, in bytes read from memory: transforms of 3×3 weights and
 # sums of quarters made 10 to 13 GB/s on one Zen 4 core.
 _PREPARING_BYTES = 2.2
-# And what the system takes for a byte of memory that nobody has touched: it zeroes 3 to 6 GB/s in huge pages, 2 to 3 in small
+# And the system's cost of a byte of untouched memory: the system zeroes 3 to 6 GB/s in huge pages, 2 to 3 in small
 # ones.
 _FRESH_BYTES = 4.0
-# A loaded byte delays computing by this part of the time that memory takes for it, where nothing was measured. Copies from
+# A loaded byte delays computing by this part of its time in memory, if not measured. Copies from
 # tmpfs took 0.14 from ResNet-152 on a quiet machine, and up to 0.8 where others used the memory too.
 _DELAY = 0.25
 
 
-# What a load costs a device that has others in its queue, as a part of its latency, where nothing was measured: with eight
-# in flight, reads of 8 KiB took a seventh of it each.
+# Cost of a load in a queue with others, as a part of the latency, if not measured: with eight
+# in flight, reads of 8 KiB took a seventh of the latency each.
 QUEUED = 1 / 16
-# And what it costs besides, anywhere: two threads hand over to each other. On cores of their own that takes a few microseconds;
+# A further cost on any device: two threads hand over to each other. On cores of their own that takes a few microseconds;
 # where others have them half of the time, 200 to 1,000 for each load of MobileNetV2.
 HANDOVER_S = 16e-6
 
 
 def guessed_overhead_s(latency_s: float) -> float:
-    """Seconds that each load costs a device of that latency, where it was not measured."""
+    """Seconds that each load costs a device of that latency, if not measured."""
     return QUEUED * latency_s + HANDOVER_S
 
 
 def default_profile(vector_width: int, preset: Preset | None = None) -> DeviceProfile:
-    """What a preset says of its device, or a guess from the vector unit: a multiply-add each cycle at 3 GHz."""
+    """The profile of a preset's device, or a guess from the vector unit: a multiply-add each cycle at 3 GHz."""
     if preset is None or preset.core is None or not preset.ghz:
         flops = 2.0 * vector_width * 3.0e9
         # Machines with wide vectors have memory to match: one with AVX-512 read a byte in the time of 3.6 operations.
@@ -208,7 +208,7 @@ def family(layer: Layer) -> str:
 
 
 def kernel_key(layer: Layer) -> str:
-    """What decides how long a kernel takes, whatever network or budget it stands in: its code and its shapes."""
+    """The facts that decide a kernel's time in any network and budget: its code and its shapes."""
     shapes = " ".join(str(arg.type) for arg in layer.args if not isinstance(arg, FirstArg | CountArg))
     return f"{layer.op} | {layer.implementation} | {layer.description} | {shapes}"
 

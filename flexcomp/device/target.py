@@ -1,4 +1,4 @@
-"""Targets: what the user writes, and what kernels need to know of the machine."""
+"""Targets: the user's text, and the facts of the machine that kernels need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ACCEPTED = (
 
 MOST_THREADS = 1024  # that the runtime computes with
 
-# LLVM feature -> name in /proc/cpuinfo. Only what changes which instructions LLVM emits for kernels.
+# LLVM feature -> name in /proc/cpuinfo. Only features that change the instructions LLVM emits for kernels.
 _X86_FEATURES = {
     "sse3": "pni", "ssse3": "ssse3", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "popcnt": "popcnt", "movbe": "movbe",
     "lzcnt": "abm", "bmi": "bmi1", "bmi2": "bmi2", "avx": "avx", "f16c": "f16c", "fma": "fma", "avx2": "avx2",
@@ -52,7 +52,7 @@ _FEATURE_NAMES = {"x86": _X86_FEATURES, "aarch64": _AARCH64_FEATURES, "arm": _AR
 
 # x86 cores that compute 512 bits in two halves: one multiply-add in each cycle, in which two operands can be loaded.
 _HALVES = ("znver4",)
-# What adds up products of integers, the fastest first: architecture, float32 values in a register, instruction, features.
+# Instructions for dot products of integers, fastest first: architecture, float32 values in a register, instruction, features.
 _DOTS = (
     ("x86", 16, "vpdpbusd", {"avx512_vnni", "avx512vl"}),
     ("x86", 8, "vpdpbusd", {"avx_vnni"}),
@@ -74,8 +74,8 @@ class CompileTarget:
     vector_registers: int  # architectural SIMD registers
     features: tuple[str, ...]  # CPU features the code requires, as /proc/cpuinfo names them, sorted
     num_cores: int  # cores of the device; 1 where the target does not say
-    preset: Preset | None = None  # what is known of the device, if it was named
-    gpu: Architecture | None = None  # what computes; all else is said of the CPU beside it
+    preset: Preset | None = None  # of a device given by name
+    gpu: Architecture | None = None  # computes, if given; all else describes its host's CPU
 
     @property
     def known_cores(self) -> int | None:
@@ -85,7 +85,7 @@ class CompileTarget:
 
     @property
     def converts_float16(self) -> bool:
-        """Whether it has instructions that widen float16; a function for each number would take a hundred times as long."""
+        """Whether instructions widen float16; a function for each number would take a hundred times as long."""
         return self.gpu is not None or self.arch == "aarch64" or "f16c" in self.features
 
     @property
@@ -95,7 +95,7 @@ class CompileTarget:
 
     @property
     def vector_unit(self) -> VectorUnit:
-        """What the tiles of kernels depend on."""
+        """The vector unit, which decides the tiles of kernels."""
         if self.gpu:
             return Gpu.of(self.gpu)
         if self.arch != "aarch64":
@@ -121,7 +121,7 @@ class CompileTarget:
 
 
 def resolve_target(target: str | Mapping | tvm.target.Target | CompileTarget | None = None) -> CompileTarget:
-    """Resolve what the user gave as target; None, "native", "host" and "llvm" mean this machine.
+    """Resolve a target as the user gave it; None, "native", "host" and "llvm" mean this machine.
 
     Raises TargetError for anything that TVM or LLVM does not know.
     """
@@ -319,7 +319,7 @@ def _architecture(triple: str) -> str | None:
 
 
 def _vector_unit(arch: str, features: Collection[str]) -> tuple[int, int]:
-    """float32 values in a SIMD register, number of registers. Other architectures: what 128 bits allow."""
+    """float32 values in a SIMD register, number of registers. Other architectures: as for 128 bits."""
     if arch == "x86":
         if "avx512f" in features:
             return 16, 32

@@ -1,6 +1,6 @@
 """Everything that a board needs to run a compiled network, in one folder: runner, libraries, weights.
 
-`device_files.py` compiles or fetches what the network does not bring itself.
+`device_files.py` compiles or fetches the other files.
 """
 
 from .device_files import LIBRARY, device_files, library_for, program_for

@@ -1,4 +1,4 @@
-"""What a device needs besides a model's library: the runner, and libtvm_ffi for its architecture."""
+"""Files that a device needs besides a model's library: the runner, and libtvm_ffi for its architecture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flexcomp.errors import TargetError
 
 LIBRARY = "libtvm_ffi.so"
 RUNNER = "flexcomp-run"
-# Machines that tvm-ffi has wheels for: what pip calls them, and the interpreter, whose version does not matter here.
+# Machines that tvm-ffi has wheels for: pip's names, and the interpreter, whose version does not matter here.
 _WHEELS = {"aarch64": "manylinux_2_28_aarch64", "x86_64": "manylinux_2_28_x86_64"}
 _PYTHON = "3.11"
 
@@ -49,9 +49,9 @@ def library_for(distribution: str, library: str, machine: str) -> Path:
 
 
 def program_for(name: str, program: str, compiler: str, libraries: Sequence[Path], options: Sequence[str] = ()) -> Path:
-    """What a compiler makes of "runner" or "server", whose sources come with flexcomp, linked against `libraries`.
+    """Compile "runner" or "server", whose sources come with flexcomp, linked against `libraries`.
 
-    The program looks for the libraries beside itself. Raises TargetError.
+    The program looks for the libraries in its own folder. Raises TargetError.
     """
     units = runtime_ext.program_units(name)
     headers = runtime_ext.headers()

@@ -32,8 +32,8 @@ The system must provide glibc 2.28 or later and libstdc++.
 def package(library: str | os.PathLike[str], output: str | os.PathLike[str], compiler: str | None = None) -> list[str]:
     """Put a library, its weights, the runner, libtvm_ffi and a README into `output`; returns the names of the files.
 
-    `output` is a folder, new or empty, or an archive NAME.tar.gz, whose files lie in a folder NAME; it appears only
-    when it is complete. The machine is the library's; the runner of another one is compiled by `compiler`, or
+    `output` is a folder, new or empty, or an archive NAME.tar.gz, whose files lie in a folder NAME; the output appears only
+    when complete. The machine is the library's; the runner of another one is compiled by `compiler`, or
     MACHINE-linux-gnu-g++. Raises InputError, ArtifactError, or TargetError for a machine or compiler that is missing.
     """
     library, output = Path(library), Path(output)

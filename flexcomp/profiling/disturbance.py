@@ -1,9 +1,9 @@
-"""What loads take from computing beside them, estimated from steps that were seen with more and with fewer bytes beside them.
+"""How much concurrent loads slow computing, estimated from steps that were seen with more and with fewer bytes loaded.
 
 A step of a kernel that computes the part `share` of a layer takes a + b·share + delay·bytes seconds, a and b of the kernel,
-the delay of the device. Resident plans compute whole layers beside nothing and streaming plans slices beside loads, so the
-delay shows in most kernels. Chance differences between plans are as large as what is looked for. Therefore the estimate is
-taken only as far as it does not hang on single plans or kernels: its standard error is that of the jackknife (leaving out
+the delay of the device. Resident plans compute whole layers without loads and streaming plans slices during loads, so the
+delay shows in most kernels. Chance differences between plans are as large as the effect. Therefore the estimate is
+taken only as far as independent of single plans or kernels: its standard error is that of the jackknife (leaving out
 one plan, or one kernel, at a time), and it is shrunk towards nothing by the positive-part rule of James and Stein (1961).
 """
 
@@ -18,14 +18,14 @@ from flexcomp.plan import Storage
 
 from .observing import StepTime
 
-_PARTS = (1, 2, 4, 8)  # of the cache, which others use too: what may be left of it for loads
+_PARTS = (1, 2, 4, 8)  # of the cache that may be left for loads; others use the cache too
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What loads take from computing."""
+    """The slowdown of computing by loads."""
 
-    delay: float  # seconds for each byte that is loaded beside it
+    delay: float  # seconds for each byte loaded meanwhile
     cache: int  # bytes; loads that come round in so many take a fifth of it. 0: all count in full
 
     def counted(self, distance: float) -> float:
@@ -38,7 +38,7 @@ class Disturbance:
 
 
 def disturbance_of(kernels: Collection[Sequence[StepTime]], cache: int = 0) -> Disturbance:
-    """What explains the steps of each kernel best; a cache of that size may hide some of the loads."""
+    """The best explanation of each kernel's steps; a cache of that size may hide some of the loads."""
     found = [_Steps(kernels, Disturbance(1.0, part)) for part in dict.fromkeys(cache // part for part in _PARTS)]
     best = min(found, key=lambda steps: steps.unexplained)
     return Disturbance(best.delay, best.kind.cache)
@@ -84,7 +84,7 @@ def _lines(number: int, steps: Sequence[StepTime], kind: Disturbance) -> list[_L
         groups.setdefault((step.plan, step.share), []).append(step)
     lines = []
     for (plan, share), same in groups.items():
-        # Layers with the same kernel differ in what is loaded beside them, slices of one layer in nothing that matters.
+        # Layers with the same kernel differ in the loads meanwhile, slices of one layer in nothing that matters.
         for part in [[step] for step in same] if share == 1 else [same]:
             seconds = float(np.mean([step.seconds for step in part]))
             nbytes = float(np.mean([step.nbytes * kind.counted(step.distance) for step in part]))
@@ -94,7 +94,7 @@ def _lines(number: int, steps: Sequence[StepTime], kind: Disturbance) -> list[_L
 
 
 def _sums(groups: Collection[Sequence[_Line]]) -> np.ndarray:
-    """(bytes·seconds, bytes², seconds²), weighted, of what a + b·share leaves of them."""
+    """(bytes·seconds, bytes², seconds²), weighted, of the residuals of a + b·share."""
     return sum((_left(group) for group in groups if len(group) > 1), start=np.zeros(3))
 
 

@@ -20,11 +20,11 @@ from .disturbance import disturbance_of
 from .observing import LoadTime, Observations, mean
 
 _ROUNDS = 4
-_MOST_DELAYED = 0.5  # of the time that loading takes, what computing beside it can lose
-_LEAST_LEFT = 0.5  # of the time of a step, when what it lost is taken off
-_LEAST_OWN = 0.1  # of the time of a launch, what a kernel takes itself: less cannot be told from nothing
+_MOST_DELAYED = 0.5  # of the time of loading: the most that concurrent computing can lose
+_LEAST_LEFT = 0.5  # of the time of a step, without its loss
+_LEAST_OWN = 0.1  # of the time of a launch: the kernel's own time; less cannot be told from nothing
 _HELP = np.linspace(1.0, 3.0, 41)  # how many times as fast loads may be while computing waits for them and helps
-_CACHED = np.linspace(1.0, 2.0, 21)  # how many times as fast they may be in a cache
+_CACHED = np.linspace(1.0, 2.0, 21)  # the same for loads in a cache
 
 
 def fit(seen: Observations, cache: int = 0) -> DeviceProfile:
@@ -33,7 +33,7 @@ def fit(seen: Observations, cache: int = 0) -> DeviceProfile:
     `cache`: bytes of the cache where loads are copies in memory, as `copies.cache_of_copies` knows them; how much of it
     others leave to loads is found. Only such loads are helped with by computing that waits, and none of a GPU's.
 
-    Steps of a GPU were waited for one by one; in plans they follow each other, and take a launch and what the kernel itself does.
+    Steps of a GPU were waited for one by one; in plans they follow each other, and take a launch and the kernel's own time.
     """
     device = seen.device
     cache = 0 if device else cache
@@ -113,7 +113,7 @@ def _kernel_time(points: Iterable[tuple[float, float]], slice_s: float) -> Kerne
 
 @dataclass(frozen=True)
 class LoadRates:
-    """What loads take."""
+    """Rates of loads."""
 
     per_byte: float  # seconds
     per_load: float  # seconds
@@ -122,10 +122,10 @@ class LoadRates:
 
 
 def storage_rates(loads: Sequence[LoadTime], helped: bool, cache: int = 0) -> LoadRates:
-    """Rates such that all loads together take what they took.
+    """Rates such that all loads together take the observed time.
 
-    Where computing that waits helps (`helped`), how much is what brings the loads that computing waited for and the others
-    into line, with the smallest absolute error of all times; likewise how much it helps to go round in a `cache` of so
+    Where computing that waits helps (`helped`), the factor brings the loads that computing waited for and the others
+    into line, with the smallest absolute error of all times; likewise the effect of going round in a `cache` of so
     many bytes, found where some loads do and others do not.
     """
     nbytes, seconds, waited = (np.array([getattr(load, name) for load in loads]) for name in ("nbytes", "seconds", "waited"))
@@ -153,7 +153,7 @@ def _delays(seen: Observations, kernels: dict[str, KernelTime]) -> DelayModel:
     flops = [(float(seen.layers[key].flops), 0.0) for key in kernels if seen.layers[key].flops]
     seconds = [time.seconds for key, time in kernels.items() if seen.layers[key].flops]
     gamma = _fit(flops, seconds)[0] if flops else 0.0
-    # Nothing is done to swap a block out: what is left is the time until the loader learns of it.
+    # Nothing is done to swap a block out: the remainder is the time until the loader learns of the release.
     eta = statistics.median(seen.releases) if seen.releases else 0.0
     return DelayModel(alpha, beta, gamma, eta)
 
@@ -161,7 +161,7 @@ def _delays(seen: Observations, kernels: dict[str, KernelTime]) -> DelayModel:
 def _fit(facts: Sequence[tuple[float, float]] | np.ndarray, seconds: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """(p, q), not negative, such that p·x + q·y explains the seconds with the smallest relative squared error.
 
-    Errors are relative to what the fit itself says, found in a few rounds: relative to what was measured, times that
+    Errors are relative to the fit itself, found in a few rounds: relative to measurements, times that
     scatter would come out too small.
     """
     time, known = np.asarray(seconds), np.asarray(facts, float)

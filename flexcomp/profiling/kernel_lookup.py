@@ -1,4 +1,4 @@
-"""What a build takes from a tuning database."""
+"""A build's look-ups in a tuning database."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Measurements:
         self._others = len(database.records) - len(usable)
 
     def __call__(self, spec: Spec) -> Mapping[str, float]:
-        """Seconds of the kernels of a layer, by name; none if it was not measured."""
+        """Seconds of the kernels of a layer, by name; none if not measured."""
         layer = identity(spec)
         seconds = self._database.seconds((layer, self._target, self._threads))
         self._asked[layer] = bool(seconds)
         return seconds
 
     def note(self) -> str:
-        """One line on what was found, once all layers have been asked for."""
+        """One line on the findings, once all layers have been asked for."""
         found = sum(self._asked.values())
         parts = [f"{found} of {len(self._asked)} kinds of layers measured"]
         if unknown := len(self._layers - self._asked.keys()):

@@ -3,7 +3,7 @@
     {"format": 1, "layer": "ConvSpec(…)", "target": "llvm …", "threads": 1, "kernel": "direct 14×32",
      "seconds": 0.00031, "device": "AMD EPYC", "flexcomp": "0.1.0", "date": "2026-01-31T12:00:00+00:00"}
 
-A kernel is known by what it computes (`layer`), for which target and how many threads, and by its name. A trial that
+A kernel is identified by its computation (`layer`), target, number of threads, and name. A trial that
 failed has "error", one line of text, in place of "seconds". Lines are only ever appended, each in one write, so that
 nothing is lost when a tuner is interrupted; of several times of one kernel the best counts.
 """
@@ -34,7 +34,7 @@ class Record:
     target: str
     threads: int
     kernel: str  # str of its candidate
-    device: str  # where it was measured, for people
+    device: str  # of the measurement, for people
     flexcomp: str  # version; other versions may generate other code under the same name
     date: str  # ISO 8601
     seconds: float | None = None  # of one call, weights not in the caches
@@ -55,7 +55,7 @@ _TEXTS = ("layer", "target", "kernel", "device", "flexcomp", "date")
 
 
 def parse(line: str) -> Record:
-    """Read one line. Raises ValueError that says what is wrong with it."""
+    """Read one line. Raises ValueError that names the fault."""
     try:
         facts = parse_json(line)
     except ValueError as error:
@@ -89,7 +89,7 @@ def _positive(value: object) -> bool:
 
 @dataclass
 class Database:
-    """Records by key and kernel, and the file that they are appended to."""
+    """Records by key and kernel, and their file."""
 
     path: Path | None = None
     records: list[Record] = field(default_factory=list)

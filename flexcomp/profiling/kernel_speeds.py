@@ -1,4 +1,4 @@
-"""How fast each kernel of a compiled network is, beside what the machine can do."""
+"""How fast each kernel of a compiled network is, compared with the machine's peak."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flexcomp.program import Layer, ValueArg, WeightArg
 from .rates import Rates, call_seconds, measure_rates, pool
 from .replay import Replay
 
-# Families of kernels, by the first word of Layer.implementation, and what limits them.
+# Families of kernels, by the first word of Layer.implementation, and their limits.
 GROUPS = {
     "direct and matmul": ("direct", "matmul"),
     "winograd": ("winograd",),  # counted as products of the direct method, as are those of strassen
@@ -32,7 +32,7 @@ _WARM_UP = 2
 
 @dataclass(frozen=True)
 class LayerTime:
-    """A layer and what it takes."""
+    """A layer and its time."""
 
     layer: Layer
     seconds: float
