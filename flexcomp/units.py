@@ -1,4 +1,4 @@
-"""Amounts of memory for people, in the units that they use themselves: MiB, unless they said MB or bytes."""
+"""Amounts of memory for people, in the user's own units: MiB, unless given in MB or bytes."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ class LoadTime:
     nbytes: int
     tensors: int
     seconds: float
-    waited: float = 0.0  # of the seconds: the part in which computing waited, for this load or another
-    distance: float = 0.0  # bytes in which it comes round in the arena
+    waited: float = 0.0  # the part of the seconds in which computing waited, for this load or another
+    distance: float = 0.0  # reuse distance of its place in the arena, bytes
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class StepTime:
 
     share: float  # of its layer
     seconds: float
-    nbytes: float  # loaded while it ran
-    plan: int  # which of those observed it is of
+    nbytes: float  # loaded meanwhile
+    plan: int  # number of the observed plan
     distance: float  # bytes in which these come round in the arena, in the mean
 
 
 @dataclass
 class Observations:
-    """What was seen of a device."""
+    """Observations of a device."""
 
     threads: int = 0
     plans: int = 0  # that were run
@@ -59,14 +59,14 @@ class Observations:
     steps: dict[str, list[StepTime]] = field(default_factory=dict)  # by kernel key
     loads: list[LoadTime] = field(default_factory=list)
     prepared_nbytes: float = 0.0  # of weights, in an inference of each plan
-    preparing_s: float = 0.0  # what that took
-    releases: list[float] = field(default_factory=list)  # seconds from the end of a step to the load that waited for it
-    arrivals: list[float] = field(default_factory=list)  # seconds from the end of a load to the step that waited for it
+    preparing_s: float = 0.0  # for these
+    releases: list[float] = field(default_factory=list)  # seconds from the end of a step to the load that waited
+    arrivals: list[float] = field(default_factory=list)  # seconds from the end of a load to the step that waited
     device: DeviceRates | None = None  # where a GPU computed
 
 
 class Runnable(Protocol):
-    """A compiled network where it is to be measured."""
+    """A compiled network on the measured device."""
 
     @property
     def program(self) -> Program:
@@ -76,7 +76,7 @@ class Runnable(Protocol):
         """Traces of `repeat` inferences in a row."""
 
     def rates(self) -> DeviceRates:
-        """What its GPU costs besides kernels."""
+        """Costs of the GPU besides kernels."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,14 @@ class Runs:
         self._traces: dict[tuple[int, int], tuple[Program, list[Trace]]] = {}  # by program and rung
 
     def add(self, program: Program, traces: Traces) -> None:
-        """More inferences of a plan of `program`. Raises ArtifactError if they ran with another number of threads."""
+        """More inferences of a plan of `program`. Raises ArtifactError for another number of threads."""
         if self._threads not in (0, traces.threads):
             raise ArtifactError(f"{program.model} runs on {traces.threads} threads, others on {self._threads}: give --threads")
         self._threads = traces.threads
         self._traces.setdefault((id(program), traces.rung), (program, []))[1].extend(traces.inferences)
 
     def observations(self) -> Observations:
-        """What was seen in all of them."""
+        """Observations in all inferences."""
         seen = Observations(self._threads)
         for (_, rung), (program, traces) in self._traces.items():
             note(seen, program, program.rungs[rung], traces)
@@ -161,7 +161,7 @@ def spread(rungs: Sequence[Rung]) -> list[Rung]:
 
 
 def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trace]) -> None:
-    """Add what inferences of one plan show."""
+    """Add observations of one plan's inferences."""
     seen.plans += 1
     streamed = [index for index, load in enumerate(rung.loads) if not load.pinned and not load.kept]
     places = [(rung.loads[index].target, rung.loads[index].nbytes) for index in streamed]
@@ -177,14 +177,14 @@ def note(seen: Observations, program: Program, rung: Rung, traces: Sequence[Trac
         nbytes = statistics.fmean(loaded(*trace.steps[index]) for trace in traces)
         distance = statistics.fmean(gone(*trace.steps[index]) for trace in traces) / nbytes if nbytes else 0.0
         seen.steps.setdefault(key, []).append(StepTime(share, seconds, nbytes, seen.plans, distance))
-    # The loader prepares before it takes note of reads that have ended meanwhile. The first is read ahead behind the last.
+    # The loader prepares before it takes note of reads that have ended meanwhile. The first is read ahead after the last.
     repeated = [index for index, load in enumerate(rung.loads) if not load.pinned]
     preparing = [rung.loads[index].prepared is not None for index in repeated]
     prolonged = {index for index, busy in zip(repeated, [*preparing[-1:], *preparing[:-1]], strict=True) if busy}
     for index, load in enumerate(rung.loads):
         spans = [t.loaded(index) for t in traces if t.loads[index][1]]
         if index in distances and spans and not load.prepared and index not in prolonged:
-            # All of them: a load that ends late makes the one behind it seem short.
+            # All of them: a load that ends late makes the next one seem short.
             seconds = statistics.fmean((end - begin) * 1e-9 for begin, end in spans)
             waits = statistics.fmean(waited(*span) * 1e-9 for span in spans)
             tensors = _tensors(program, load.source, load.nbytes)

@@ -1,4 +1,4 @@
-"""What this machine can do at most: fused multiply-adds from registers, and reading memory."""
+"""The peak rates of this machine: fused multiply-adds from registers, and reading memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flexcomp.device import CompileTarget
 from flexcomp.schedules.tiles.emit import vector, zero
 
 _HUGE_PAGE = 2 << 20
-_CHAINS = 12  # independent sums: more than latency times units of any core, fewer than it has registers
+_CHAINS = 12  # independent sums: more than latency times units of any core, fewer than its registers
 _READS = 8  # vectors read in a row: a power of two keeps whole lines and pages together
 _TRIPS = 1 << 18  # multiply-adds of one chain in one call
 _READ_NBYTES = 256 << 20  # beyond every cache
@@ -86,7 +86,7 @@ def aligned(nbytes: int) -> np.ndarray:
 
 
 def call_seconds(target: CompileTarget, tensors: int = 4, calls: int = 2000) -> float:
-    """What calling a kernel from Python costs: the time of one that does next to nothing."""
+    """Cost of calling a kernel from Python: the time of one that does next to nothing."""
     function = _compile(_nothing(tensors), target)
     args = [tvm_ffi.from_dlpack(aligned(64).view(np.float32)) for _ in range(tensors)]
     times = []

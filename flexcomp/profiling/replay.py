@@ -1,7 +1,7 @@
 """Carries out a plan step by step in this process, with a clock around every kernel.
 
 Addresses, loads and kernel calls are those of the runtime, so caches are as warm or cold as they are there. Loads are
-copies made between the steps, outside of what is timed.
+copies made between the steps, outside of the timed parts.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Replay:
         return seconds
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """Copies of what the last inference computed."""
+        """Copies of the last inference's outputs."""
         return {p.name: self._view(self.rung.value_at[p.value], p.type).copy() for p in self.program.outputs}
 
     def _load(self, load: Load) -> None:

@@ -17,7 +17,7 @@ from flexcomp.errors import InputError
 from flexcomp.files import beside
 from flexcomp.program import PROGRAM_KIND
 
-_NBYTES, _PIECE = 48 << 20, 4 << 20  # of the file that is read, at most, and of what is written at a time
+_NBYTES, _PIECE = 48 << 20, 4 << 20  # of the file, at most, and of one write
 _SPARED = 2  # of the free bytes, the file takes one part in so many
 _WRITING_S = 0.5  # after which the file is large enough for storage that is so slow
 _READING_S = 0.4
@@ -25,14 +25,14 @@ _READING_S = 0.4
 
 @dataclass(frozen=True)
 class StorageRates:
-    """What the loader, alone, gets."""
+    """Rates of the loader alone."""
 
     bytes_per_s: float  # of large loads, past the page cache where the file system allows that
     latency_s: float  # of a small load that no other is in flight with, besides its bytes
 
 
 def measure_storage(folder: Path, clock: Callable[[], float] = time.perf_counter) -> StorageRates:
-    """Write a file, let the runtime's loader read it, and leave nothing behind. Raises InputError if that cannot be."""
+    """Write a file, let the runtime's loader read it, and remove the file. Raises InputError if that cannot be."""
     runtime_ext.register()
     read = tvm_ffi.get_global_func(PROGRAM_KIND + ".measure_storage")
     try:

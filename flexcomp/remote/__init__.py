@@ -1,4 +1,4 @@
-"""Compiled networks on devices behind TVM's RPC: upload them, run them, time them, and measure the device.
+"""Compiled networks on devices reached by TVM's RPC: upload, run and time networks, and measure the device.
 
     with flexcomp.remote.connect("pi5.local:9090") as device:  # or connect(tracker="host:9190", key="pi5")
         network = device.upload("resnet50.so")
@@ -7,7 +7,7 @@
             print(session.measure(repeat=20).median_ms)
 
 The device runs a stock TVM RPC server, or the small one that `flexcomp remote server` makes. The library brings
-flexcomp's runtime along, and what is measured is measured there: no network lies between two inferences.
+flexcomp's runtime along, and measurements are made there: no network lies between two inferences.
 """
 
 from flexcomp.doors import door

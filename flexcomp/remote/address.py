@@ -24,7 +24,7 @@ class TrackedDevice:
 
 
 def parse_address(text: str, what: str) -> tuple[str, int]:
-    """Host and port of "host:port". Raises InputError, which calls it the address of `what`."""
+    """Host and port of "host:port". Raises InputError about the address of `what`."""
     host, _, port = checked_text(text, f"the address of {what}").rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
         raise InputError(f'"{text}" is not HOST:PORT of {what}')
@@ -92,7 +92,7 @@ def open_tracked(tracker: str, key: str, wait_s: float):
 
 
 def within(seconds: float, call: Callable[[], Any], otherwise: str) -> Any:
-    """What `call` returns or raises, or DeviceError if that takes too long; it then goes on in a thread of its own."""
+    """The result or error of `call`, or DeviceError if that takes too long; the call then goes on in its own thread."""
     results: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
 
     def work() -> None:
@@ -112,7 +112,7 @@ def within(seconds: float, call: Callable[[], Any], otherwise: str) -> Any:
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of an error's text, where TVM's errors say what happened."""
+    """The last line of an error's text, where TVM's errors name the cause."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from flexcomp.errors import DeviceError, FlexcompError
 from flexcomp.remote.address import last_line
 
-_CALL_FAILED = "Error caught from RPC call:"  # so TVM's client begins what the server's functions report
+_CALL_FAILED = "Error caught from RPC call:"  # TVM's client puts this before errors of the server's functions
 Self = TypeVar("Self", bound="Connection")
 
 

@@ -1,4 +1,4 @@
-"""A device in use: what is uploaded lives as long as the connection."""
+"""A device in use: uploads live as long as the connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flexcomp.remote.connection import Connection
 from flexcomp.remote.network import RemoteNetwork
 
 _PIECE_NBYTES = 4 << 20
-_NOT_THERE = ("cannot open shared object file", "invalid ELF header", "wrong ELF class")  # what other machines say
+_NOT_THERE = ("cannot open shared object file", "invalid ELF header", "wrong ELF class")  # errors of other machines
 
 Progress = Callable[[str, int, int], None]
 
@@ -37,7 +37,7 @@ def connect(
 
 
 class Device(Connection):
-    """A device in use; `close` frees it for others and deletes what was uploaded."""
+    """A device in use; `close` frees the device for others and deletes uploads."""
 
     def __init__(self, session: Any, name: str) -> None:
         super().__init__(session, name)
@@ -50,11 +50,11 @@ class Device(Connection):
         progress: Progress = lambda stage, done, total: None,
         check: Callable[[RemoteNetwork], object] = lambda network: None,
     ) -> RemoteNetwork:
-        """Bring a library and its weights, by default those beside it, to the device, in pieces of a few MB.
+        """Bring a library and its weights, by default those next to the library, to the device, in pieces of a few MB.
 
-        `check` looks at the network before its weights are sent, and may raise what keeps them from it.
+        `check` looks at the network before its weights are sent, and may raise an error that prevents this.
         Raises ArtifactError for files that are missing or no compiled network, TargetError if the device is another
-        machine than the library's or lacks features that it needs, and DeviceError if the device is lost.
+        machine than the library's or lacks needed features, and DeviceError if the device is lost.
         """
         library = Path(library)
         weights = library.with_suffix(".weights") if weights is None else Path(weights)

@@ -1,4 +1,4 @@
-"""A compiled network on a device, and sessions that run it there."""
+"""A compiled network on a device, and its sessions there."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class RemoteNetwork:
             return Traces(state["rung"], state["threads"], tuple(parse_trace(json.dumps(t)) for t in taken["traces"]))
 
     def rates(self) -> DeviceRates:
-        """What the device's GPU costs besides kernels. Raises ExecutionError, also if the network is for CPUs, DeviceError."""
+        """Costs of the device's GPU besides kernels. Raises ExecutionError, also if the network is for CPUs, DeviceError."""
         with self.open("min") as session:
             return session.device_rates()
 
@@ -99,7 +99,7 @@ class RemoteNetwork:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Inferences one right after the other, timed on the device, and the plan that they followed."""
+    """Inferences one right after the other, timed on the device, and their plan."""
 
     budget_bytes: int
     arena_bytes: int
@@ -161,7 +161,7 @@ class RemoteSession:
     def measure(self, repeat: int = 10, warmup: int = 1) -> Measurement:
         """Time inferences from inputs in the arena to outputs in the arena, on random floats, after `warmup` others.
 
-        The network's state, if it has any, is cleared before each.
+        The network's state, if any, is cleared before each.
 
         Raises ExecutionError, DeviceError.
         """
@@ -178,7 +178,7 @@ class RemoteSession:
             return json.loads(str(self._call("repeat", count, count, 0.0)))
 
     def device_rates(self) -> DeviceRates:
-        """What the GPU costs besides kernels. Raises ExecutionError, also if the network is for CPUs, DeviceError."""
+        """Costs of the GPU besides kernels. Raises ExecutionError, also if the network is for CPUs, DeviceError."""
         with self._device.calls(ExecutionError):
             return DeviceRates(**json.loads(str(self._call("device_rates"))))
 
@@ -208,7 +208,7 @@ class RemoteSession:
         try:
             self.close()
         except FlexcompError:
-            if error is None:  # otherwise it says more, for example that the device is lost
+            if error is None:  # the first error says more, for example that the device is lost
                 raise
 
     def _call(self, name: str, *args: Any) -> Any:
@@ -226,7 +226,7 @@ class RemoteSession:
 
 
 def function_of(module: Any, name: str, library: str) -> Callable[..., Any]:
-    """A function of a module on a device. Raises ArtifactError if it has none of that name."""
+    """A function of a module on a device. Raises ArtifactError if there is none of that name."""
     try:
         return module.get_function(name)
     except AttributeError:

@@ -1,4 +1,4 @@
-"""The device profile of a device behind RPC, measured there as `flexcomp profile` measures this machine."""
+"""The profile of a remote device, measured there as `flexcomp profile` measures this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def observe_device(
     repeat: int = 8,
     report: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> Observations:
-    """Upload every library to a device and run it there in several of its budgets. Errors as of `Device.upload`."""
+    """Upload every library to a device and run each there in several budgets. Errors as of `Device.upload`."""
     return observe([device.upload(library, progress=report) for library in libraries], threads, repeat, report)
 
 

@@ -49,7 +49,7 @@ def package_server(output: str | os.PathLike[str], target: str = "aarch64", comp
 def server_files(machine: str, compiler: str | None = None) -> tuple[Path, Path, Path]:
     """The server, libtvm_ffi and libtvm_runtime for a machine, "aarch64" or "x86_64". Raises TargetError.
 
-    What does not come with flexcomp is made on first use and kept in the user's cache. For another machine than this
+    Files that do not come with flexcomp are made on first use and kept in the user's cache. For another machine than this
     one libtvm_runtime comes out of TVM's wheel, about 100 MB to fetch.
     """
     _, tvm_ffi = device_files(machine, compiler)
@@ -59,7 +59,7 @@ def server_files(machine: str, compiler: str | None = None) -> tuple[Path, Path,
     else:
         compiler = cross_compiler(machine, compiler)
         runtime = library_for("apache-tvm", _RUNTIME, machine)
-    # libtvm_runtime registers the protocol when it is loaded: nothing refers to it. Its own needs are the device's affair.
-    # libstdc++ is shared with it: exceptions of one copy, caught by another, would end the program.
+    # libtvm_runtime registers the protocol when loaded: nothing refers to the library. Its own needs are the device's affair.
+    # libstdc++ is shared with libtvm_runtime: exceptions of one copy, caught by another, would end the program.
     options = ("-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined")
     return program_for("server", SERVER, compiler, [tvm_ffi, runtime], options), tvm_ffi, runtime

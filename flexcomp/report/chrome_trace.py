@@ -18,7 +18,7 @@ _MICROSECONDS = 1e6
 
 
 def trace_events(program: Program, rung: Rung, timelines: Iterable[Lanes]) -> dict:
-    """One process for each timeline, with a thread that computes, one that loads, one that prepares what was read if any does,
+    """One process for each timeline, with a thread that computes, one that loads, one that prepares weights if any does,
     and the arena's use as counters."""
     events: list[dict] = []
     timelines = list(timelines)

@@ -1,4 +1,4 @@
-"""What to say when a network has been built: a few lines, and what to do next."""
+"""The summary after a build: a few lines, and the next commands."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PARTS = (0.1, 0.25)  # of everything resident
 
 
 def closing_lines(program: Program, library: Path, budget: Budget, here: bool = True) -> list[str]:
-    """Files and sizes, the smallest budget, predicted latency in four budgets, and what to type next.
+    """Files and sizes, the smallest budget, predicted latency in four budgets, and the next commands.
 
-    Amounts are in the units of `budget`, the one that was asked for; it is one of the four, if it is none of the others.
+    Amounts are in the units of `budget`, the requested one, which is one of the four.
     `here`: whether the library is for this machine.
     """
     units = budget.units
@@ -59,7 +59,7 @@ def _rows(program: Program, budget: Budget) -> list[tuple[str, Rung]]:
 
 
 def _typed(program: Program, budget: Budget) -> str:
-    """The budget to try: as one types it."""
+    """The budget to try, as typed."""
     fraction = budget.fraction or PARTS[0]
     nbytes = fraction * program.rungs[-1].budget if budget.nbytes is None else budget.nbytes
     if budget.smallest or nbytes < program.rungs[0].budget:

@@ -1,4 +1,4 @@
-"""What a compiled network is made of, as plain data for `inspect` and other readers."""
+"""The parts of a compiled network, as plain data for `inspect` and other readers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def describe(program: Program) -> dict:
             for state in program.states
         ],
         "state_bytes": program.state_nbytes,  # of every arena
-        # Beside every budget, in the host's memory: what weights are copied through to a GPU with memory of its own.
+        # Host memory outside every budget: weights are copied through it to a GPU with memory of its own.
         "pinned_host_bytes": _pinned_host_nbytes(program),
         # And in the GPU's: machine code of all kernels, which the driver keeps there; null on CPUs.
         "code_bytes": int(program.metadata[CODE_NBYTES]) if CODE_NBYTES in program.metadata else None,
@@ -43,8 +43,8 @@ def describe(program: Program) -> dict:
         "resident_bytes": program.rungs[-1].budget,
         "weights_bytes": program.weights_nbytes,
         "second_forms_bytes": choices.second_forms_nbytes(program),  # of these
-        "error": errors.error if errors else None,  # of the outputs, by narrow weights; null where it was not measured
-        "max_error": errors.max_error if errors else None,  # what was asked for
+        "error": errors.error if errors else None,  # of the outputs, by narrow weights; null if not measured
+        "max_error": errors.max_error if errors else None,  # as requested
         "ladder": [_rung(program, rung) for rung in program.rungs],
         "kernels": recorded.by if recorded else None,
         "layers": _layers(program, recorded, errors),
@@ -108,7 +108,7 @@ def _layers(
     return [
         {
             "name": layer.name,
-            "band_of": layer.band_of,  # the layer of which it computes some rows; null if it computes all
+            "band_of": layer.band_of,  # the layer whose rows it computes in part; null if all
             "node": origin[index],  # of the ONNX model; null where none is known
             "op": layer.op,
             "kernel": layer.kernel,
@@ -141,7 +141,7 @@ def _offer(offer: choices.Offer, program: Program, layer: Layer) -> dict:
         "predicted_ms": offer.seconds * 1e3,
         "scratch_bytes": offer.scratch_nbytes,
         "weights_bytes": offer.weights_nbytes,
-        "layer": choices.holder(program, layer, offer),  # of this program; null if it is not in the library
+        "layer": choices.holder(program, layer, offer),  # of this program; null if not in the library
     }
 
 

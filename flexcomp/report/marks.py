@@ -1,4 +1,4 @@
-"""What a picture of a plan says in words: which steps belong to which layers, and which step needs most at once."""
+"""The words in a picture of a plan: which steps belong to which layers, and which step needs most at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flexcomp.program import Program, Rung, nodes, titled
 from flexcomp.report.memory_map import Box
 from flexcomp.units import human_bytes
 
-# What a step cannot do without: weights that stay, or come ahead of time, are the planner's choice.
+# Kinds that a step needs: weights that stay, or are loaded ahead, are the planner's choice.
 _NEEDED = ("activation", "weights", "scratch")
 
 
@@ -30,7 +30,7 @@ class Neediest:
     smallest: bool  # whether the plan is the library's smallest
     layer: str  # with its node
     nbytes: int
-    parts: dict[str, int]  # bytes by kind, those of _NEEDED that it has
+    parts: dict[str, int]  # bytes by kind, as far as in _NEEDED
 
     def __str__(self) -> str:
         parts = ", ".join(f"{human_bytes(nbytes)} of {_PLURAL.get(kind, kind)}" for kind, nbytes in self.parts.items())

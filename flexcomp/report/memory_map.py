@@ -14,7 +14,7 @@ KINDS = ("activation", "state", "weights", "pinned weights", "preload", "scratch
 class Box:
     """One occupation of the arena."""
 
-    kind: str  # one of KINDS; "preload" is the time from the start of a load to the first step that needs it
+    kind: str  # one of KINDS; "preload" is the time from the start of a load to its first use
     name: str
     start: int  # step
     end: int  # step, exclusive

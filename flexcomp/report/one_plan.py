@@ -1,4 +1,4 @@
-"""One plan, layer by layer: what computes it, which of its weights stay and which are loaded, and how long it takes."""
+"""One plan, layer by layer: the kernel, the weights that stay and those that are loaded, and the time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def plan_facts(program: Program, rung: Rung, predicted: Lanes | None) -> dict:
     """The plan of a budget; sizes in bytes, times in milliseconds, null in libraries that do not hold assumed times.
 
-    A layer is listed as often as the plan turns to it. What is loaded together counts for the layer with most of its bytes.
+    A layer is listed as often as the plan turns to it. A load of several layers counts for the layer with most of its bytes.
     """
     from flexcomp.report.timeline import load_names
 

@@ -1,4 +1,4 @@
-"""Pictures: of a plan, addresses over steps and when it computes and loads; of weights, errors over bytes."""
+"""Pictures: of a plan, addresses over steps, and times of computing and loading; of weights, errors over bytes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def draw_plan(program: Program, rung: Rung, path: str | Path, timelines: Sequenc
 
 def draw_weights(program: Program, path: str | Path) -> None:
     """Write how the types of a program's weights were chosen as a picture: the error of the outputs over bytes, the layers in the
-    order in which they were narrowed, what was allowed and what was chosen; the format follows from the name.
+    order of narrowing, the allowed error and the choice; the format follows from the name.
 
-    Raises ArtifactError if they were not chosen by their errors, and InputError for a format that matplotlib does not write.
+    Raises ArtifactError if types were not chosen by errors, and InputError for a format that matplotlib does not write.
     """
     from matplotlib.figure import Figure
 

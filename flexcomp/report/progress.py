@@ -12,12 +12,12 @@ from rich.text import Text
 
 from flexcomp.printable import printable
 
-# Kernels differ a hundredfold: what is left is told by all that was done of a stage, not by the last seconds.
+# Kernels differ a hundredfold: the time left is estimated from all of the stage so far, not by the last seconds.
 _REMEMBERED_S = 3600.0
 
 
 class _TimeLeft(ProgressColumn):
-    """How long the stage will take on, by how it went on so far; nothing where that cannot be told."""
+    """The remaining time of the stage, from its progress so far; nothing if unknown."""
 
     def render(self, task: Task) -> Text:
         seconds = task.time_remaining

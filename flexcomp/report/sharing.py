@@ -1,12 +1,12 @@
-"""What an inference waited for besides its storage: cores on which other work ran."""
+"""Waits of an inference other than for storage: cores on which other work ran."""
 
 from __future__ import annotations
 
-_NOTICED = 0.1  # of the latency; below that, it is how any system works
+_NOTICED = 0.1  # of the latency; any system has less than that
 
 
 def waiting(stall_ms: float, read_ms: float | None) -> str:
-    """How long steps waited for weights, beside how long storage was busy, where that is known."""
+    """How long steps waited for weights, and how long storage was busy, if known."""
     busy = "" if read_ms is None else f", storage was busy {read_ms:.2f} ms"
     return f"{stall_ms:.2f} ms{busy}"
 

@@ -1,4 +1,4 @@
-"""Whether progress is shown, and how, for those who call functions and said nothing of it."""
+"""Whether progress is shown, and how, for callers who gave no choice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Progress = Callable[[str, int, int], None]  # phase, done, total
 
 @contextmanager
 def shown(progress: Progress | bool | None, title: str) -> Iterator[Progress]:
-    """The function to report to: `progress` itself, or one that shows it (True), or none (False).
+    """The function to report to: `progress` itself, or a display (True), or none (False).
 
     None: shown where somebody looks on, in terminals and notebooks. Raises InputError for anything else.
     """

@@ -80,7 +80,7 @@ def layer_table(facts: dict) -> Table:
 
 
 def _weights(layer: dict) -> str:
-    """Bytes, the type where it is a narrow one, and the error that this costs where it is known."""
+    """Bytes, the type if narrow, and its error if known."""
     kind, errors = layer["weights_dtype"], layer["weights_errors"] or {}
     lines = [kib(layer["weights_bytes"])] + ([kind] if kind in _NARROW else [])
     return "\n".join(lines + ([f"{errors[kind]:.1e}"] if errors.get(kind) else []))
@@ -97,7 +97,7 @@ def _with_bands_together(layers: list[dict]) -> Iterable[list[dict]]:
 
 
 def choice_table(facts: dict) -> Table | None:
-    """What layers could be computed with, and why they are computed as they are; None if there was no choice.
+    """The kernels that layers had to choose from, and the reason for each choice; None if there was no choice.
 
     Layers with the same offers, of which all budgets make the same choice, share their rows.
     """
@@ -156,7 +156,7 @@ def _passed_over(offer: dict, candidates: list[dict], kernels: str) -> str:
 
 
 def timeline_table(program: Program, rung: Rung, timelines: Sequence[Lanes]) -> Table:
-    """What one inference consists of, one row for each timeline."""
+    """The parts of one inference, one row for each timeline."""
     budget = f"{program.model} in {human_bytes(rung.budget)}"
     table = new_table(f"{budget}: {len(rung.steps)} steps, {len(rung.loads)} loads")
     prepares = any(lanes.preparing for lanes in timelines)
@@ -167,7 +167,7 @@ def timeline_table(program: Program, rung: Rung, timelines: Sequence[Lanes]) -> 
         seconds = (lanes.latency, lanes.busy, lanes.stalled, loading)
         nbytes = sum(bar.facts["bytes"] for bar in lanes.loading)
         texts = [f"{value * 1e3:.2f} ms" for value in seconds]
-        if prepares:  # what is predicted counts it within loading
+        if prepares:  # predictions count preparing within loading
             texts.append(f"{sum(bar.end - bar.start for bar in lanes.preparing) * 1e3:.2f} ms" if lanes.preparing else "")
         table.add_row(lanes.label, *texts, human_bytes(nbytes))
     return table

@@ -1,4 +1,4 @@
-"""When a plan computes, when it loads and when it prepares what it has read: lanes of bars, predicted or measured."""
+"""When a plan computes, loads and prepares weights: lanes of bars, predicted or measured."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from flexcomp.runtime import Trace
 
 @dataclass(frozen=True)
 class Bar:
-    """A step, a load or a preparation. Seconds from the start of the inference; what is loaded ahead begins before it."""
+    """A step, a load or a preparation. Seconds from the start of the inference; loads ahead begin before 0."""
 
     name: str  # of the layer
     start: float
     end: float
-    facts: dict[str, object]  # for people who click on it
+    facts: dict[str, object]  # for people who click on the bar
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Lanes:
     computing: tuple[Bar, ...]
     loading: tuple[Bar, ...]  # without pinned weights that were there already
     latency: float  # seconds
-    preparing: tuple[Bar, ...] = ()  # measured only: the simulator counts it within the loads
+    preparing: tuple[Bar, ...] = ()  # measured only: the simulator counts them within the loads
     core_wait_ms: float | None = None  # threads were ready while others had the core; None: not known
 
     @property
@@ -51,7 +51,7 @@ def predicted(program: Program, rung: Rung) -> Lanes | None:
 
 
 def measured(program: Program, trace: Trace) -> Lanes:
-    """What the runtime noted."""
+    """The runtime's measurements."""
 
     def seconds(spans: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
         return [
@@ -92,7 +92,7 @@ def _after(load: Load) -> dict[str, object]:
 
 
 def load_names(program: Program, rung: Rung) -> Iterator[str]:
-    """For each load the layer of the plan most of whose bytes it brings; the first of several that share them."""
+    """For each load the layer of the plan with most of its bytes; the first of several with as many."""
     ranges: dict[tuple[int, int], str] = {}
     for step in rung.steps:
         layer = program.layers[step.layer]

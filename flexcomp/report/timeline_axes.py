@@ -44,7 +44,7 @@ def _one(axes, lanes: Lanes, left: float, right: float) -> None:
     axes.axvline(end, color=_END, linestyle="--", linewidth=1)
     words = f" {end:.1f} ms,\n waits {lanes.stalled * 1e3:.1f}"
     axes.annotate(words, (end, -0.5), color=_END, va="center", ha="left", annotation_clip=False, fontsize=9)
-    axes.axvline(0, color="#999999", linewidth=0.8)  # loads to the left of it began in the inference before
+    axes.axvline(0, color="#999999", linewidth=0.8)  # loads to the left began in the inference before
     axes.set_yticks(range(0, -len(drawn), -1), [f"{lanes.label}: computing", *(name for name, _, _ in drawn[1:])])
     axes.set_ylim(0.4 - len(drawn), 0.6)
     axes.set_xlim(left, right)
@@ -61,7 +61,7 @@ def _bars(axes, at: float, bars: Sequence[Bar], colour: str) -> None:
 
 
 def _mixed(colour: str, part: float) -> tuple[float, ...]:
-    """The colour on white: what lies below must not shine through."""
+    """The colour on white: lines below must not shine through."""
     from matplotlib.colors import to_rgb
 
     return tuple(1 - part * (1 - channel) for channel in to_rgb(colour))

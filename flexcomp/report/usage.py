@@ -1,4 +1,4 @@
-"""How a run went: how long it took, and what became of its budget: asked, used, and what the next larger plan needs."""
+"""How a run went: its time, and its budget: requested, used, and the need of the next larger plan."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def budget_rows(budget: Budget, asked: int, used: int, following: int | None) ->
 
 
 def median_row(report: dict) -> tuple[str, str]:
-    """The latency of a run, and of how many inferences it is the median."""
+    """The latency of a run, the median of so many inferences."""
     count = len(report["latency_ms"])
     return "latency", f"{report['median_ms']:.2f} ms" + (f", median of {count}" if count > 1 else "")

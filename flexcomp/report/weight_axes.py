@@ -9,13 +9,13 @@ from flexcomp.program import Narrowing, WeightErrors
 _MB = 1e6
 _COLOURS = {"int8": "#f58518", "float16": "#4c78a8", "bfloat16": "#54a24b"}
 _LINE, _CHOICE, _LIMIT = "#666666", "#7b3294", "#c0392b"
-_PALE = 0.3  # of what was not done
+_PALE = 0.3  # of narrowings that were not made
 _NAME_WIDTH = 0.17  # inches that a name takes, upright
 _LETTERS = 28  # of a name; its end says more than its beginning
 
 
 def draw_errors(axes, found: WeightErrors) -> None:
-    """The error of the outputs over the bytes of all weights: as the errors of layers add up, and as it was measured."""
+    """The error of the outputs over the bytes of all weights: as the sum of the layers' errors, and as measured."""
     way = [(n.nbytes / _MB, n.error) for n in found.narrowings if n.error]
     axes.plot(*_columns(way), color=_LINE, linewidth=1, drawstyle="steps-post", label="as the errors of layers add up")
     tried = [(nbytes / _MB, error) for nbytes, error in found.tried if error]
@@ -35,7 +35,7 @@ def draw_errors(axes, found: WeightErrors) -> None:
 
 
 def draw_order(axes, found: WeightErrors, width: float) -> None:
-    """Bytes that every narrowing saves, in their order, for axes of a width in inches; what was not done is pale."""
+    """Bytes that every narrowing saves, in their order, for axes of a width in inches; those not made are pale."""
     from matplotlib.patches import Patch
 
     before = [found.float32_nbytes, *(n.nbytes for n in found.narrowings)]
@@ -58,7 +58,7 @@ def draw_order(axes, found: WeightErrors, width: float) -> None:
 
 
 def _with_room(saved: Sequence[float], room: int) -> list[int]:
-    """The numbers of the narrowings that are named: those that save most, as far as there is room beside one another."""
+    """The numbers of the narrowings that are named: those that save most, as far as there is room."""
     apart, named = len(saved) / max(room, 1), []
     for index in sorted(range(len(saved)), key=lambda index: (-saved[index], index)):
         if all(abs(index - other) >= apart for other in named):

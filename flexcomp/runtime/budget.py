@@ -21,7 +21,7 @@ _UNITS = {
 }  # fmt: skip
 _LONGEST = 40  # characters; Python reads no numbers of thousands of digits
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-zA-Z]*|%)\s*")
-MINIMUM = "minimum"  # metadata of a program: what sets its smallest budget
+MINIMUM = "minimum"  # metadata of a program: the layer that sets its smallest budget
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Budget:
     fraction: float | None = None  # of the size of the fully resident model, in (0, 1]
     smallest: bool = False  # as small as any plan goes
     largest: bool = False  # everything resident
-    units: Units = field(default=Units.BINARY, compare=False)  # in which it was given, and is answered
+    units: Units = field(default=Units.BINARY, compare=False)  # of the given amount, and of answers
 
     def __str__(self) -> str:
         if self.nbytes is not None:
@@ -68,7 +68,7 @@ def resolve(
 ) -> int:
     """The budget in bytes, for a model that needs `min_bytes` at least and `resident_bytes` with all weights resident.
 
-    Raises BudgetError when bytes or a fraction come out below `min_bytes`; `minimum` is what `note_minimum` wrote of it.
+    Raises BudgetError when bytes or a fraction come out below `min_bytes`; `minimum` is the text of `note_minimum`.
     """
     parsed = parse_budget(budget)
     if parsed.nbytes is not None:
@@ -90,18 +90,18 @@ def resolve_in(budget: int | float | str | Budget | None, info: Mapping) -> int:
 
 
 def note_minimum(layer: str, needs: Mapping[str, int]) -> str:
-    """For a program's metadata: the layer that sets the smallest budget, and what it needs at once, in bytes by name."""
+    """For a program's metadata: the layer that sets the smallest budget, and its needs at once, in bytes by name."""
     return json.dumps({"layer": layer, "needs": dict(needs)}, ensure_ascii=False)
 
 
 def too_small(asked: int, smallest: int, minimum: str, units: Units) -> str:
-    """What to say of a budget of `asked` bytes; the runner says it in the same words (`runtime_ext/runner/budget.cc`)."""
+    """The message about a budget of `asked` bytes; the runner uses the same words (`runtime_ext/runner/budget.cc`)."""
     least = f"the smallest feasible budget is {enough(smallest, units)}{set_by(minimum, units)}"
     return f"a budget of {human_bytes(asked, units)} is too small: {least}"
 
 
 def set_by(minimum: str, units: Units, *, with_needs: bool = True) -> str:
-    """", set by layer …", of what `note_minimum` wrote, with or without what that needs; empty where nothing is known."""
+    """", set by layer …", from the text of `note_minimum`, with or without the layer's needs; empty if unknown."""
     try:
         facts = parse(minimum)
         parts = [f"{human_bytes(whole(nbytes), units)} of {what}" for what, nbytes in facts["needs"].items() if nbytes]

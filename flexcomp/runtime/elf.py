@@ -1,4 +1,4 @@
-"""Whether a library can be opened: what the dynamic loader would report misleadingly, or crash on."""
+"""Checks of a library that the dynamic loader would report misleadingly, or crash on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ELF_MACHINES = {3: "i686", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv
 
 
 def check_elf(path: Path) -> None:
-    """Refuse what the dynamic loader would report misleadingly (another machine) or crash on (a file cut short).
+    """Refuse a file that the dynamic loader would report misleadingly (another machine) or crash on (a file cut short).
 
     `runtime_ext/runner/library_check.cc` does the same where there is no Python.
     """
@@ -37,7 +37,7 @@ def check_elf(path: Path) -> None:
             segments_at, sections_at, nbytes_each, segments, section, sections = struct.unpack_from(
                 "<32xQQ6xHHHH" if head[4] == 2 else "<28xII6xHHHH", head
             )
-            # Linkers write the table of sections at the end; tools that take it away leave the segments.
+            # Linkers write the table of sections at the end; tools that remove the table leave the segments.
             ends = [64 if head[4] == 2 else 52, segments_at + nbytes_each * segments, sections_at + section * sections]
             if max(ends) <= nbytes and nbytes_each >= entry.size:
                 file.seek(segments_at)

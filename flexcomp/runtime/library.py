@@ -25,7 +25,7 @@ from .elf import check_elf
 _KIND = "flexcomp.program."  # a version number follows
 _ERRORS = {c.__name__: c for c in (ArtifactError, BudgetError, ExecutionError, InputError, StorageError, TargetError)}
 _loaded: dict[Path, list[tuple[int, int] | None]] = {}  # device and inode of each file that was loaded from a path
-_programs: dict[str, tvm_ffi.Module] = {}  # by the name of their library: tvm_ffi keeps for good whatever it loads
+_programs: dict[str, tvm_ffi.Module] = {}  # by the name of their library: tvm_ffi keeps all modules for good
 _MOST_TRIES = 10  # to load a library whose file is being replaced
 
 
@@ -35,12 +35,12 @@ def read_program(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_info(path: str | os.PathLike[str]) -> dict:
-    """What a compiled library says of itself, without its weights file: target, ports, ladder, layers."""
+    """The description in a compiled library, without its weights file: target, ports, ladder, layers."""
     return json.loads(load_program(Path(path).resolve())[0].get_function("info")())
 
 
 def read_summary(path: str | os.PathLike[str]) -> dict:
-    """The part of `read_info` that running it takes."""
+    """The part of `read_info` that running takes."""
     return json.loads(load_program(Path(path).resolve())[0].get_function("summary")())
 
 
@@ -77,8 +77,8 @@ def _file_at(path: Path) -> tuple[int, int]:
 def _name_of_its_own(path: Path, file: tuple[int, int]) -> str:
     """A spelling of `path` under which no other file was loaded.
 
-    Libraries stay in the process, and the dynamic loader takes a name that it knows for the file it knows: a
-    network that was built again under the same name would go on running as it was.
+    Libraries stay in the process, and the dynamic loader takes a known name for the file loaded before: a
+    network that was built again under the same name would go on running unchanged.
     """
     files = _loaded.setdefault(path, [])
     if file not in files:
@@ -102,7 +102,7 @@ def translated() -> Iterator[None]:
     """Turn errors of the runtime, which name their class, into that class."""
     try:
         yield
-    except RuntimeError as error:  # what tvm_ffi makes of kinds it does not know
+    except RuntimeError as error:  # from tvm_ffi, for unknown kinds
         raised = getattr(error, "__tvm_ffi_error__", None)
         kind: type[FlexcompError] | None = _ERRORS.get(getattr(raised, "kind", ""))
         if kind is None:

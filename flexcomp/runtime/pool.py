@@ -49,8 +49,8 @@ class Pool:
     """Several models that take turns in one budget.
 
     `budget` is a number of bytes, as a session's may be written. `lanes` inferences run at a time, each on cores of its own;
-    models of one lane work in the same memory, so that only what they keep between inferences adds up. `threads` compute in each
-    lane, as many as it has cores unless told otherwise. Of each model `queue` requests may wait.
+    models of one lane work in the same memory, so that only the memory kept between inferences adds up. `threads` compute in each
+    lane, by default one for each core. Of each model `queue` requests may wait.
 
     Each model is on the rung of its ladder with which the sum of rate · urgency · latency is least (`flexcomp.runtime.shares`),
     found anew when the budget, the models or their rates change. `strategy="swapnet"` shares by SwapNet's rule instead, to
@@ -76,13 +76,13 @@ class Pool:
         runtime_ext.register()
         self.closed = False
         self._process = os.getpid()
-        self._units = parse_budget(budget).units  # in which it is asked, and answers
-        self._members: dict[str, _Member] = {}  # what the runtime said of its models: it may have others by now
+        self._units = parse_budget(budget).units  # of requests and answers
+        self._members: dict[str, _Member] = {}  # models as the runtime described them: there may be others by now
         with translated():
             self._pool = tvm_ffi.get_global_func(_CREATE)(json.dumps(options))
         self._submit, self._run = function(self._pool, "submit"), function(self._pool, "run")
         self._collector = Collector(self._pool)
-        # Also before the interpreter ends, when threads can no longer come back to it.
+        # Also before the interpreter ends, when threads can no longer return to Python.
         self._closing = weakref.finalize(self, _end, self._pool, self._collector, self._process)
         self._collector.start()
 
@@ -107,9 +107,9 @@ class Pool:
     ) -> None:
         """Open the compiled network in `path` under `name`.
 
-        `urgency` is what a second of its latency costs beside the others'. `rate` are its requests in a second; None: they are
-        counted. `deadline_ms` is that of requests that give none: shares are made such that it can be met. `keep` bounds what
-        it keeps between inferences: "auto" is whatever its share is, or a number of bytes. `weights` and further options are
+        `urgency` is the cost of a second of its latency, relative to other models. `rate` is requests per second; None: counted.
+        `deadline_ms` is for requests that give none: shares are made to meet this deadline. `keep` bounds memory that
+        the model keeps between inferences: "auto" for its share, or a number of bytes. `weights` and further options are
         those of `flexcomp.load`. A library that is added twice with the same ones is held once, unless its network keeps state.
 
         Raises BudgetError where the budget is too small for one model more, ArtifactError, TargetError, InputError; then
@@ -145,8 +145,8 @@ class Pool:
     ) -> dict[str, np.ndarray]:
         """One inference of the model `name`, in its turn; outputs by name.
 
-        With a deadline, from now on, a request is refused that would not meet it, or make another miss its own, and dropped if
-        it passes before the request begins; `late="run"` runs it all the same. Raises RefusedError, InputError,
+        With a deadline, from now on, a request is refused if late, or if another would miss its own, and dropped if
+        the deadline passes before the request begins; `late="run"` runs it all the same. Raises RefusedError, InputError,
         StorageError, ExecutionError.
         """
         options = _request(deadline_ms, late)
@@ -170,7 +170,7 @@ class Pool:
     ) -> PoolFuture:
         """The same without waiting: the future has the outputs, or the error. Raises RefusedError at once.
 
-        Inputs are read when the request runs: they must not change before it is done. With `here` it runs in this call, and the
+        Inputs are read when the request runs, and must not change before it is done. With `here` it runs in this call, and the
         future is done, if the pool has one lane, in which nothing runs or waits, and the inference was seen to take 2 ms at most.
         """
         self._require_this_process()
@@ -207,7 +207,7 @@ class Pool:
     ) -> Watch:
         """Let the budget follow `source`, as `Session.watch` does, in steps of a quarter between the smallest and the largest.
 
-        It never becomes more than `most`; without that it may grow until everything is resident.
+        The budget never exceeds `most`, by default the size at which everything is resident.
         """
         from .watch import Watch, source_of
 
@@ -231,11 +231,11 @@ class Pool:
             return tuple(json.loads(function(self._pool, "names")()))
 
     def inputs(self, name: str) -> tuple[TensorInfo, ...]:
-        """What the model takes."""
+        """The model's inputs."""
         return self._described(name).inputs
 
     def outputs(self, name: str) -> tuple[TensorInfo, ...]:
-        """What it gives."""
+        """The model's outputs."""
         return self._described(name).outputs
 
     @property
@@ -244,19 +244,19 @@ class Pool:
         return self._plan()["budget_bytes"]
 
     def plan(self) -> PoolPlan:
-        """The shares, as they are or will be when running inferences have ended."""
+        """The shares, now or when running inferences have ended."""
         plan = self._plan()
         plan["models"] = tuple(PooledModel(**model) for model in plan["models"])
         plan["lane_bytes"] = tuple(plan["lane_bytes"])
         return PoolPlan(**plan, units=self._units)
 
     def stats(self, *, at_once: bool = True) -> dict[str, Any]:
-        """What was done, and what is held; all of one moment unless `at_once` is False, when no request waits for it.
+        """Counts and memory; all of one moment unless `at_once` is False, when no request waits for this call.
 
         Keys: budget_bytes, claimed_bytes (that models hold, or inferences may hold by their end), resident_bytes (that are in
         memory), reshared, lanes (bytes, resident_bytes, busy, waiting), models: by name requests, completed, failed, refused,
         missed (deadlines, of those that were admitted), dropped (of these before they began), cancelled, restarts, waiting,
-        running, rate (learnt; None: not yet), rung, working_bytes, kept_bytes, resident_bytes, broken (why it cannot
+        running, rate (learnt; None: not yet), rung, working_bytes, kept_bytes, resident_bytes, broken (why the model cannot
         run, or None); wait_ms, latency_ms, stall_ms, bytes_read of the last inference; total_latency_ms, total_stall_ms,
         total_bytes_read of all.
         """
@@ -274,8 +274,8 @@ class Pool:
         return self.stats()["resident_bytes"]
 
     def close(self) -> None:
-        """Give memory, threads and files back; what waits fails. Closing twice is harmless, and so it is in a forked process."""
-        self.closed = True  # first: whoever is told that it is closed may look
+        """Give memory, threads and files back; waiting requests fail. Closing twice is harmless, also in a forked process."""
+        self.closed = True  # first, for those who are told
         _end(self._pool, self._collector, self._process)  # again if this was interrupted
         self._closing.detach()
 
@@ -296,7 +296,7 @@ class Pool:
         return _Member(said["number"], ports_of(said["inputs"]), ports_of(said["outputs"]))
 
     def _member(self, name: str) -> _Member:
-        """As it was described when it was asked for the first time."""
+        """As described when first asked for."""
         try:
             return self._members[name]
         except (KeyError, TypeError):
@@ -304,7 +304,7 @@ class Pool:
             return member
 
     def _of_member(self, name: str, ask: Callable[[_Member], _Asked]) -> _Asked:
-        """What `ask` gives for the model that has this name now."""
+        """The result of `ask` for the model that has this name now."""
         while True:
             try:
                 return ask(self._member(name))

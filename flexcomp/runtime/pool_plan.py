@@ -1,4 +1,4 @@
-"""What each model of a pool gets."""
+"""The share of each model of a pool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PooledModel:
 
 @dataclass(frozen=True)
 class PoolPlan:
-    """What each model of a pool gets, as a table when printed."""
+    """The share of each model of a pool, as a table when printed."""
 
     budget_bytes: int
     bytes: int  # that all need together

@@ -1,7 +1,7 @@
 """Requests of a pool whose answers are waited for elsewhere, as futures.
 
 A signal's handler may raise between any two instructions here, and memory may end in any of them. So nothing is locked: the
-runtime keeps a request until it is forgotten, and tells of one that is done until then; whoever is interrupted forgets it.
+runtime keeps a request, done or not, until told to forget it; an interrupted caller forgets its request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .library import function, translated
 from .ports import TensorInfo, named_outputs
 
 _log = logging.getLogger(__name__)
-_GONE, _DONE = 0, 2  # what the runtime answers to a request, as in runtime_ext/pool/pool_module.cc
+_GONE, _DONE = 0, 2  # the runtime's answers to a request, as in runtime_ext/pool/pool_module.cc
 
 
 class ModelGoneError(Exception):
@@ -32,7 +32,7 @@ class ModelGoneError(Exception):
 
 
 class PoolFuture(Future):
-    """The outputs of a request, by name; `await` works, too. `cancel` takes it out of the queue if it has not begun."""
+    """The outputs of a request, by name; `await` works, too. `cancel` removes a request from the queue if not begun."""
 
     def __init__(self, take_out: Callable[[], bool]) -> None:
         super().__init__()
@@ -44,8 +44,8 @@ class PoolFuture(Future):
         return (not self.done() and self._take_out() and super().cancel()) or self.cancelled()
 
     def note_cancelled(self) -> None:
-        """Tell whoever waits for several futures. By the collector, once."""
-        super().cancel()  # where it was only taken out so far
+        """Tell waiters for several futures. By the collector, once."""
+        super().cancel()  # if only out of the queue so far
         self.set_running_or_notify_cancel()
 
     def __await__(self) -> Generator[Any, None, dict[str, np.ndarray]]:
@@ -62,7 +62,7 @@ class _Begun:
 
 
 class Collector:
-    """Gives futures their outputs, in a thread that ends when the pool is closed. It does not keep the pool itself."""
+    """Gives futures their outputs, in a thread that ends when the pool is closed. The pool itself is not kept alive."""
 
     def __init__(self, pool: tvm_ffi.Module) -> None:
         names = ("ticket", "wait", "cancel", "forget", "collect")
@@ -85,7 +85,7 @@ class Collector:
         begun = _Begun(PoolFuture(lambda: self._take_out(ticket)), outputs, results)
         try:
             self._begun[ticket] = begun  # first: the request could be done at once
-            if accepted(submit(ticket)) == _DONE:  # nobody else collects it
+            if accepted(submit(ticket)) == _DONE:  # nobody else collects this one
                 self._deliver(ticket)
         except BaseException:
             self._drop(ticket)
@@ -142,7 +142,7 @@ class Collector:
 
 
 def accepted(answer: float | str | None) -> float | None:
-    """What the runtime answers, unless it refuses the request. Raises RefusedError, ModelGoneError."""
+    """The runtime's answer, unless that is a refusal. Raises RefusedError, ModelGoneError."""
     if isinstance(answer, str):
         refused = json.loads(answer)
         raise RefusedError(refused["message"], refused["reason"], refused["retry_after_s"])

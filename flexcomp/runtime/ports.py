@@ -1,4 +1,4 @@
-"""Inputs, outputs and states of compiled networks: what they are, and arrays for them."""
+"""Inputs, outputs and states of compiled networks: descriptions and arrays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TensorInfo:
 
     @property
     def array_dtype(self) -> np.dtype:
-        """Of the arrays in which it comes and goes: NumPy has no bfloat16, whose bits are held as uint16."""
+        """Type of the port's arrays: NumPy has no bfloat16, whose bits are held as uint16."""
         return np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype)
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ def checked_inputs(ports: Sequence[TensorInfo], first: Any, rest: Sequence[Any])
 
 
 def on_gpu(tensor: Any) -> bool:
-    """Whether a tensor says that it lies in memory of a GPU."""
+    """Whether a tensor reports memory of a GPU."""
     if not hasattr(tensor, "__dlpack_device__"):
         return False
     kind, _ = tensor.__dlpack_device__()
@@ -58,7 +58,7 @@ def on_gpu(tensor: Any) -> bool:
 
 
 def output_tensors(ports: Sequence[TensorInfo], given: Any, new_on_gpu: Callable[[int], Any]) -> list[Any]:
-    """For each output the tensor that the caller gave for it, by name, or a new one: on the GPU if asked, or else an array.
+    """For each output the tensor given by the caller, by name, or a new one: on the GPU if asked, or else an array.
 
     `given` may be "cuda" for all; `new_on_gpu` makes a tensor for the output of that number. Raises InputError.
     """
@@ -93,12 +93,12 @@ def _written(port: TensorInfo, given: Any, new_on_gpu: Callable[[], Any]) -> Any
 
 
 def ports_of(described: Iterable[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
-    """Inputs, outputs or states as a library lists them; states are named as the inputs that they are."""
+    """Inputs, outputs or states as a library lists them; states have the names of their inputs."""
     return tuple(TensorInfo(one["name"], tuple(one["shape"]), one["dtype"]) for one in described)
 
 
 def checked_states(ports: Sequence[TensorInfo], given: Any) -> list[tuple[int, np.ndarray]]:
-    """(index, array) of what is given by name of `ports`. Raises InputError."""
+    """(index, array) of arrays given by name of `ports`. Raises InputError."""
     if not isinstance(given, Mapping):
         raise InputError(f"a state is a dict of arrays by name, not {type(given).__name__}")
     names = [port.name for port in ports]
@@ -108,7 +108,7 @@ def checked_states(ports: Sequence[TensorInfo], given: Any) -> list[tuple[int, n
 
 
 def named_outputs(ports: Sequence[TensorInfo], arrays: Sequence[Any]) -> dict[str, Any]:
-    """Outputs by name, those of bfloat16 as such if there is a type for it."""
+    """Outputs by name, with bfloat16 as such if there is a type."""
     if any(port.dtype == "bfloat16" for port in ports):
         try:
             from ml_dtypes import bfloat16
@@ -139,5 +139,5 @@ def _checked(port: TensorInfo, value: Any) -> np.ndarray:
         array = array.view(port.array_dtype)
     if array.dtype != port.array_dtype or array.shape != port.shape:
         raise InputError(f'input "{port.name}" must be {port}, not {array.dtype}{list(array.shape)}')
-    # DLPack cannot say that memory is read-only, so NumPy refuses to hand it out.
+    # DLPack cannot say that memory is read-only, so NumPy refuses to export such arrays.
     return array if array.flags.writeable else array.copy()

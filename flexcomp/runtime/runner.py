@@ -56,25 +56,25 @@ def run(
     reset_state: bool = False,
     emulator: Emulator | None = None,
 ) -> dict:
-    """Run `library` and return what the runner reports: latencies, memory, bytes read, stall time.
+    """Run `library` and return the runner's report: latencies, memory, bytes read, stall time.
 
     `inputs` are .npy files by input name; without them the runner draws random ones from `seed`. `warmup` inferences go
-    before the timed ones; `start="warm"` loads what stays in memory before all of them; `verify` checks every byte of the
-    weights first, and whenever it is read. Outputs are written to `output_dir` as NAME.npy. `prefix` is a command that
+    before the timed ones; `start="warm"` first loads the weights that stay in memory; `verify` checks every byte of the
+    weights first, and again in each read. Outputs are written to `output_dir` as NAME.npy. `prefix` is a command that
     starts the runner, e.g. `taskset`. `trace` is a file for `flexcomp.runtime.trace.read_traces`; `read_bandwidth` imitates
     storage of so many bytes per second; `buffered` reads through the page cache. `compute_cpus` and `loader_cpu` are lists
     of cores such as "4-7", instead of the big and the little ones; without `affinity` the system places all threads.
     `switches`: how often the budget is switched at random afterwards, with one inference each, or while `callers` threads
     run inferences; the report's "switches" and "concurrent" tell of it. `read_rate` measures the storage alone by reads of
-    so many bytes; the report then has "read_bytes_per_s", and with `device_rates` what `DeviceRates` says of a GPU. `weights`
-    is where the weights file lies, if not beside the
+    so many bytes; the report then has "read_bytes_per_s", and with `device_rates` the `DeviceRates` of a GPU. `weights`
+    is the path of the weights file, if not next to the
     library. The network's state goes on from one inference to the next, or is cleared before each (`reset_state`).
     `emulator` runs a library built for another machine.
-    "bytes_read", "stall_ms", "read_ms", "core_wait_ms", "prepared_bytes", "prepare_ms" and "help_ms" (None where it is not
+    "bytes_read", "stall_ms", "read_ms", "core_wait_ms", "prepared_bytes", "prepare_ms" and "help_ms" (None where not
     known) are medians over the timed inferences, as "median_ms" is; the keys with "_each" list them all. "start_ms" counts from
     here, before the process is started, to the open session, with "warm_ms" of a warm start; "first_ms" is the first inference,
     warm-up or not.
-    Raises InputError for a wrong option or input name, otherwise ArtifactError with the runner's message when it fails.
+    Raises InputError for a wrong option or input name, otherwise ArtifactError with the runner's message.
     """
     if output_dir is not None:
         require_folder(output_dir)
@@ -139,7 +139,7 @@ def traces(library: str | Path, **options) -> Traces:
 
 
 def rates(library: str | Path) -> DeviceRates:
-    """What the GPU costs besides the kernels of a library for one. Raises InputError if it is for CPUs, ArtifactError."""
+    """Costs of the GPU besides the kernels of a library. Raises InputError for a library for CPUs, ArtifactError."""
     return DeviceRates(**run(library, budget="min", device_rates=True)["device_rates"])
 
 
@@ -150,7 +150,7 @@ def median_trace(library: str | Path, **options) -> Trace:
 
 
 def _report_of(command: Sequence[str]) -> dict:
-    """What the runner prints. Raises InputError or ArtifactError."""
+    """The report that the runner prints. Raises InputError or ArtifactError."""
     command = [*command, "--started", str(time.monotonic_ns())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     if done.returncode:

@@ -27,7 +27,7 @@ from .library import function, load_program, translated
 from .ports import checked_inputs, checked_states, listed, named_outputs, output_tensors, ports_of
 from .trace import Trace, parse_trace
 
-if TYPE_CHECKING:  # only sessions that watch need it
+if TYPE_CHECKING:  # only for sessions that watch
     from .watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -39,11 +39,11 @@ _OPTIONS = (  # see `load`
 
 @dataclass(frozen=True)
 class RungInfo:
-    """What one budget of the ladder means."""
+    """One budget of the ladder."""
 
     budget_bytes: int
     arena_bytes: int  # weights, activations and scratch at run time
-    working_bytes: int  # of them, what inferences work in; the rest stays from one to the next
+    working_bytes: int  # the part that inferences work in; the rest stays between inferences
     pinned_bytes: int  # weights that stay in the arena between inferences
     streamed_bytes: int  # weights read in every inference
     predicted_ms: float  # one inference in the steady state, on the device the plan was made for
@@ -59,13 +59,13 @@ def load(
     weights: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Session:
-    """Open the compiled network in `path`, whose weights lie beside it unless `weights` names another file.
+    """Open the compiled network in `path`, whose weights lie next to the library unless `weights` names another file.
 
-    `budget` is what `flexcomp.runtime.budget.parse_budget` understands; the largest plan within it is used. `threads`
-    defaults to what the network was built for, or the cores for them if they are fewer. `verify` checks every byte
-    of the weights first, and again whenever it is read: that takes a thousandth of the weights file's size in memory beyond the
-    budget, and the loader computes a checksum of what it reads. `start="warm"` loads what stays in memory here (see
-    `Session.warm`), where `"cold"` leaves it to the first inference, which computes meanwhile.
+    `budget` is given as to `flexcomp.runtime.budget.parse_budget`; the largest plan within it is used. `threads`
+    defaults to the number of the build, or the compute cores if fewer. `verify` checks every byte
+    of the weights first, and again in each read: that takes a thousandth of the weights file's size in memory beyond the
+    budget, and the loader computes checksums. `start="warm"` loads here the weights that stay in memory (see
+    `Session.warm`), where `"cold"` leaves loading to the first inference, which computes meanwhile.
     Where cores differ (big.LITTLE), kernels run on the big ones and weights are loaded on little ones; otherwise
     the system places threads. `compute_cpus` and `loader_cpu` name cores instead, as a number, a sequence or a list such
     as "4-7"; `affinity=False` leaves all to the system.
@@ -143,10 +143,10 @@ class Session:
     ) -> dict[str, Any]:
         """One inference: `run({"x": x})`, or `run(x, …)` in the order of `inputs`. Returns the outputs by name.
 
-        `outputs` are tensors by name to write results to, which need not be all; they are returned. A network that was built for
-        a GPU takes and gives tensors of the first GPU, too, by DLPack and without copies to the CPU. What makes them must be
+        `outputs` are tensors by name to write results to, which need not be all, and are returned. A network built for
+        a GPU takes and gives tensors of the first GPU, too, by DLPack and without copies to the CPU. Work on inputs must be
         over, or be on the default stream; all is over when this returns. "cuda" in the place of a tensor, or of the dict,
-        asks for a new one there, which other libraries take by DLPack; its memory is beside the budget, and may outlive the
+        asks for a new one there, which other libraries take by DLPack; its memory is not part of the budget, and may outlive the
         session.
 
         A bfloat16 input may be an array of ml_dtypes.bfloat16, or its bits as uint16; outputs are the former where
@@ -171,7 +171,7 @@ class Session:
     def set_budget(self, budget: int | float | str | Budget | None) -> RungInfo:
         """Switch to the largest plan within `budget`; any thread may call it at any time.
 
-        A smaller budget stops an inference in progress behind the kernel that is running, and starts it anew: the
+        A smaller budget stops an inference in progress after the running kernel, and starts the inference anew: the
         memory has been given back when this returns. A larger one is used from the next inference on; this does not
         wait for it.
         """
@@ -180,10 +180,10 @@ class Session:
             return RungInfo(**json.loads(self._set_budget(nbytes)))
 
     def state(self) -> dict[str, np.ndarray]:
-        """What is there for the next inference, by the names of the inputs that it is; copies. See `flexcomp.build`.
+        """The state for the next inference, by the names of its inputs; copies. See `flexcomp.build`.
 
-        This, and what follows, waits for an inference in progress. Whatever becomes of an inference that fails, or begins anew
-        because the budget shrank, the state is what it was before it.
+        This and the next two methods wait for an inference in progress. After an inference that fails, or when one begins anew
+        because the budget shrank, the state is as before that inference.
         """
         found = [np.empty(port.shape, port.array_dtype) for port in self.states]
         with translated():
@@ -211,10 +211,10 @@ class Session:
     ) -> Watch:
         """Let the budget follow `source` in a thread of its own, until the result is stopped or its `with` ends.
 
-        `source` is "cgroup" (the limit of this process's memory control group, less what else is in it), the folder
+        `source` is "cgroup" (the limit of this process's memory control group, less other memory in it), the folder
         of another group, "pressure" (PSI: one budget down while tasks wait for memory), or a function that returns
-        the allowed bytes, or None to leave things as they are. It is asked every `interval_s` seconds. The budget
-        shrinks at once, to the smallest one if nothing fits; it grows when a larger one has fitted for `patience_s`.
+        the allowed bytes, or None to leave things as they are. The source is asked every `interval_s` seconds. The budget
+        shrinks at once, to the smallest one if nothing fits, and grows when a larger one has fitted for `patience_s`.
         """
         from .watch import Watch, source_of
 
@@ -222,13 +222,13 @@ class Session:
         return Watch(self, source_of(source), interval_s, patience_s)
 
     def stats(self) -> dict[str, Any]:
-        """The plan in use and what the last inference took.
+        """The plan in use, and times and bytes of the last inference.
 
         Keys: rung, budget_bytes, arena_bytes, threads, compute_cpus, loader_cpus (None: on any core), direct_io,
-        staging_bytes (of the process, beside the budget, through which weights come to a GPU; 0 on CPUs), runs,
+        staging_bytes (of the process, outside the budget, through which weights come to a GPU; 0 on CPUs), runs,
         restarts (inferences begun anew because the budget shrank), latency_ms, stall_ms, read_ms (in which reads were
-        in flight), bytes_read, reads, prepared_bytes (weights in the kernels' form, made of what was read), prepare_ms (the
-        loader did so), help_ms (steps that waited for it did; within stall_ms) (of the last inference), total_bytes_read.
+        in flight), bytes_read, reads, prepared_bytes (weights in the kernels' form, made from read weights), prepare_ms (the
+        loader did so), help_ms (by steps that waited; within stall_ms) (of the last inference), total_bytes_read.
         """
         with translated():
             return json.loads(self._stats())
@@ -239,9 +239,9 @@ class Session:
             return parse_trace(function(self._opened, "trace")())
 
     def warm(self) -> float:
-        """Load what stays in memory between inferences, unless it is there: the next one then reads no more than all others.
+        """Load missing weights that stay in memory between inferences: the next inference then reads no more than all others.
 
-        The seconds that took. Raises what running does; a smaller budget that is set meanwhile is seen.
+        Returns the seconds. Raises the errors of running; a smaller budget that is set meanwhile is seen.
         """
         with translated():
             return float(function(self._opened, "warm")())

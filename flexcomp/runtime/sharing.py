@@ -15,13 +15,13 @@ from flexcomp.units import Units, enough, human_bytes
 from .library import translated
 
 SHARING = ("exact", "swapnet")  # strategies
-_MOST_BYTES = 2**63  # what the runtime counts to
+_MOST_BYTES = 2**63  # the runtime's largest count
 _SHARES = "flexcomp.pool.1.shares"  # of the runtime; the number is that of its JSON
 
 
 @dataclass(frozen=True)
 class ShareRung:
-    """What a model needs on one rung, and how long it takes there."""
+    """A model's memory and time on one rung."""
 
     working_bytes: int  # hold nothing between two inferences: models that take turns have them in common
     kept_bytes: int  # the model's own
@@ -29,7 +29,7 @@ class ShareRung:
 
     @property
     def nbytes(self) -> int:
-        """What the model needs alone."""
+        """Bytes of the model alone."""
         return self.working_bytes + self.kept_bytes
 
 
@@ -38,10 +38,10 @@ class Shares:
     """A rung for each of several models."""
 
     rungs: tuple[int, ...]  # in the order of the models, indices into their ladders
-    nbytes: int  # that they need together; at most the budget
+    nbytes: int  # of all together; at most the budget
     least_bytes: int  # the smallest budget that there are shares for
     cost: float  # sum of weight · seconds
-    partial_choices: int  # that were looked at: the work that it took
+    partial_choices: int  # examined, as a measure of the work
 
 
 def ladder_of(info: Mapping) -> tuple[ShareRung, ...]:
@@ -63,7 +63,7 @@ def shares(
 ) -> Shares:
     """Choose a rung for each model, so that all of them fit in `budget` bytes together.
 
-    `weights` say what a second of each model costs: its rate times its urgency. `lanes` numbers each model's lane, below
+    `weights` are the costs of a second of each model: its rate times its urgency. `lanes` numbers each model's lane, below
     the number of models; models of one lane take turns, and the lane needs the most working bytes of any of them. Without
     it all are in one. `"exact"` finds the least sum of weight · predicted seconds, and of equal ones that of fewest bytes.
     `"swapnet"` gives every model bytes of its own, working ones too, by the rule of SwapNet (section 6.2.2, equation 1), with the

@@ -1,4 +1,4 @@
-"""What the runtime noted about one inference: when each step and each load ran."""
+"""The runtime's trace of one inference: when each step and each load ran."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Trace:
     rung: int  # index in the ladder
     begin_ns: int
     end_ns: int  # 0: the inference failed
-    steps: tuple[Span, ...]  # (begin, end) of each step, without the waiting before it
-    loads: tuple[Span, ...]  # of each load, while it was read; (0, 0) where the weights were in the arena already
-    prepares: tuple[Span, ...] = ()  # while what it had read was prepared; (0, 0) where nothing was; (): nowhere
+    steps: tuple[Span, ...]  # (begin, end) of each step, without waiting
+    loads: tuple[Span, ...]  # of each load's read; (0, 0) where the weights were in the arena already
+    prepares: tuple[Span, ...] = ()  # of preparing the load's bytes; (0, 0) where nothing was; (): nowhere
     core_wait_ms: float | None = None  # threads were ready while others had the core, all together; None: not known
 
     def loaded(self, index: int) -> Span:
-        """From the beginning of a load's read to the end of what followed from it."""
+        """From the beginning of a load's read to the end of its preparation."""
         begin, end = self.loads[index]
         return begin, max(end, self.prepares[index][1]) if self.prepares else end
 
@@ -46,12 +46,12 @@ class Traces:
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """What a GPU costs besides the time of kernels."""
+    """Costs of a GPU besides the time of kernels."""
 
     copy_bytes_per_s: float  # from memory of the process to the GPU's; 0: nothing is copied
     launch_s: float  # of a kernel, as one follows the other
-    wait_s: float  # from the launch of a kernel that does nothing until the process knows that it is over, as traced steps do
-    event_s: float  # until what waits for an event of another stream begins
+    wait_s: float  # from the launch of a kernel that does nothing until the process knows of its end, as for traced steps
+    event_s: float  # until work that waits for an event of another stream begins
 
 
 def parse_trace(text: str) -> Trace:

@@ -15,13 +15,13 @@ from flexcomp.errors import BudgetError, InputError
 
 PRESSURE = Path("/proc/pressure/memory")
 CGROUPS = Path("/sys/fs/cgroup")
-_NO_LIMIT = 1 << 60  # what version 1 writes for none is just below 2^63
-MARGIN = 1.05  # a budget grows only where this much more than it needs is allowed
+_NO_LIMIT = 1 << 60  # version 1 writes a number just below 2^63 for none
+MARGIN = 1.05  # a budget grows only if this much more than its need is allowed
 _log = logging.getLogger(__name__)
 
 
 class Watched(Protocol):
-    """What a watch sees of a session, and does with it; a `flexcomp.Session` is one."""
+    """The session as a watch uses it; a `flexcomp.Session` is one."""
 
     ladder: Sequence[Any]  # ascending; each has its `budget_bytes`
     closed: bool
@@ -44,15 +44,15 @@ class Source(Protocol):
     """Where the allowed bytes come from."""
 
     def allowed(self, session: Watched) -> int | None:
-        """Bytes that the network may take now; None: as it is."""
+        """Bytes that the network may take now; None: no change."""
         ...
 
 
 class ControlGroup:
-    """The limit of a memory control group, version 1 or 2, less what else is in the group.
+    """The limit of a memory control group, version 1 or 2, less other memory of the group.
 
     `folder` is the group's; its ancestors' limits count too, up to `root`. From `memory.high` on the system slows a group
-    down and takes memory from it: that is a limit, too. Page cache that can be dropped counts as free.
+    down and takes memory away: that is a limit, too. Page cache that can be dropped counts as free.
     """
 
     _FILES = (  # limits, usage, name of the droppable page cache in memory.stat
@@ -87,8 +87,8 @@ class ControlGroup:
 
     def allowed(self, session: Watched) -> int:
         """The tightest of the limits."""
-        # Of the arena only what is in memory is part of the usage: all of it would make room that is not there. It is looked
-        # at first: what is touched meanwhile then counts as somebody else's, not as free.
+        # Only the arena's resident part is in the usage: counting all would make room that is not there. The arena is read
+        # first: pages touched meanwhile then count as somebody else's, not as free.
         arena = session.resident_arena()
         return min(self._left(*group, arena) for group in self._groups)
 
@@ -137,18 +137,18 @@ class Pressure:
 
 
 class Callback:
-    """Whatever a function says: bytes, or None to leave things as they are."""
+    """The result of a function: bytes, or None for no change."""
 
     def __init__(self, function: Callable[[], int | None]) -> None:
         self.function = function
 
     def allowed(self, session: Watched) -> int | None:
-        """What the function says."""
+        """The function's result."""
         return self.function()
 
 
 class Hysteresis:
-    """Down at once; up only where it fits with a margin, and has done so for a while."""
+    """Down at once; up only after a larger budget has fitted with a margin for a while."""
 
     def __init__(self, budgets: Sequence[int], patience_s: float) -> None:
         self.budgets, self.patience_s = sorted(budgets), patience_s
@@ -179,7 +179,7 @@ class _Budget:
 
 
 class _Bounded:
-    """What is watched, whose largest budget is one that was named."""
+    """A watched session with a bound on its budget."""
 
     def __init__(self, watched: Watched, most: int) -> None:
         self._watched, self._most = watched, _Budget(most)
@@ -203,7 +203,7 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the budget as it is from now on. Stopping twice is harmless."""
+        """Leave the budget unchanged from now on. Stopping twice is harmless."""
         self._stopped.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -241,13 +241,13 @@ class Watch:
         try:
             self._session.set_budget(chosen)
         except BudgetError:
-            self._hysteresis.start_again()  # not at once: trying may cost what lies in the arena
+            self._hysteresis.start_again()  # not at once: trying may cost the arena's contents
             raise
         _log.info("%s bytes are allowed: the budget is now %s bytes", allowed, chosen)
 
 
 def source_of(source: str | Path | Callable[[], int | None] | Source) -> Source:
-    """What `Session.watch` is given, as a source. Raises InputError."""
+    """The argument of `Session.watch` as a source. Raises InputError."""
     if hasattr(source, "allowed"):
         return source
     if callable(source):

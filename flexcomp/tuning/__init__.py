@@ -2,13 +2,13 @@
 
     tuner.py        the order of events
     tasks.py        the layers of a network, each shape once
-    search.py       which layer gets the next trials, and which candidates they try
+    search.py       which layer gets the next trials, and which candidates to try
     cost_model.py   a model of the device, learnt from the trials so far, that ranks candidates
     trial.py        a library of one layer, compiled in a worker process
-    clock.py        its time on this machine; rpc.py: on devices behind a tracker
-    report.py       progress, and what was achieved
+    clock.py        its time on this machine; rpc.py: on devices of a tracker
+    report.py       progress, and results
 
-What was measured is kept, and looked up by builds, in flexcomp/profiling; what it speaks for, schedules/decide.py says.
+Measurements are kept, and looked up by builds, in flexcomp/profiling; schedules/decide.py chooses by them.
 """
 
 from flexcomp.doors import door

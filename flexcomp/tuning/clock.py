@@ -1,4 +1,4 @@
-"""Timing a trial's library, wherever its module was loaded: in this process, or on a device behind RPC."""
+"""Timing a trial's library, wherever its module was loaded: in this process, or on a device reached by RPC."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENOUGH_S = 0.15
 def seconds_of_call(program, weights: str, calls: int, threads: int) -> float:
     """Seconds of one kernel call, the median over inferences of `calls` calls each.
 
-    `program` is the loaded library's module, `weights` the path of the data on the machine that loaded it.
+    `program` is the loaded library's module, `weights` the path of the data on that machine.
     """
     options = {"threads": threads, "direct": False}
     session = program.get_function("open")(weights, json.dumps(options))

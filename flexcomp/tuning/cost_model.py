@@ -1,7 +1,7 @@
-"""How good a candidate will be on the device at hand, learnt with gradient-boosted trees from what was measured there.
+"""How good a candidate will be on the device at hand, learnt with gradient-boosted trees from measurements there.
 
-What is learnt is by how much a candidate takes longer than expected, relative to the layer's default kernel, so that
-layers of all sizes teach the model. What is expected counts multiply-adds and operand loads, and is all that candidates
+The model learns by how much a candidate takes longer than expected, relative to the layer's default kernel, so that
+layers of all sizes teach the model. The expected time counts multiply-adds and operand loads, and is all that candidates
 are ranked by before there is anything to learn from.
 """
 
@@ -31,8 +31,8 @@ _PARAMS = {
     "verbosity": 0,
 }
 _FAMILIES = ("direct", "depthwise", "gemv", "matmul", "winograd", "strassen", "im2col_gemm")  # others share a column
-FAILED = math.log(10.0)  # what a failed trial counts as: ten times as slow as the default
-# Multiply-adds that a step of a register tile waits for at least, and what loading an operand costs next to one.
+FAILED = math.log(10.0)  # a failed trial counts as ten times as slow as the default
+# Multiply-adds that a step of a register tile waits for at least, and the cost of loading an operand relative to one.
 _IN_FLIGHT = 8
 _LOAD = 0.2
 
@@ -40,7 +40,7 @@ _LOAD = 0.2
 def expected(spec: TunedSpec, candidate: Candidate, unit: VectorUnit) -> float:
     """Log of the time that a candidate should take, in arbitrary units that candidates of one layer share."""
     if candidate.scratch:
-        return math.log(candidate.work)  # what its family predicts knows its tile
+        return math.log(candidate.work)  # the family's prediction knows the tile
     tile, vectors = candidate.tile, len(pieces(candidate.tile.channels, unit.width))
     width, channels = _extents(spec)
     steps = math.fsum(max(r * vectors, _IN_FLIGHT) + _LOAD * (r + vectors) for _, r in split_evenly(width, tile.rows))
@@ -56,7 +56,7 @@ def _extents(spec: TunedSpec) -> tuple[int, int]:
 
 
 def features(spec: TunedSpec, candidate: Candidate, unit: VectorUnit) -> list[float]:
-    """What the speed of a candidate may depend on, as numbers. Sizes are logarithms."""
+    """Features of a candidate that may decide its speed. Sizes are logarithms."""
     tile = candidate.tile
     vectors = len(pieces(tile.channels, unit.width))
     width, channels = _extents(spec)
@@ -108,12 +108,12 @@ class CostModel:
         self._fitted = 0
 
     def add(self, row: Sequence[float], log_ratio: float, expected_log_ratio: float) -> None:
-        """Learn from a sample: logs of what a candidate took, and was expected to take, over the same of the default."""
+        """Learn from a sample: logs of a candidate's measured and expected times over those of the default."""
         self._rows.append(row)
         self._targets.append(min(log_ratio, FAILED) - expected_log_ratio)
 
     def correction(self, rows: Sequence[Sequence[float]]) -> np.ndarray:
-        """float[len(rows)]: what to add to the expected logs; zeros while there is too little to learn from."""
+        """float[len(rows)]: corrections to the expected logs; zeros while there are too few samples."""
         if len(self._rows) < _FEWEST_SAMPLES:
             return np.zeros(len(rows))
         import xgboost

@@ -17,7 +17,7 @@ from flexcomp.tuning.workers import Workers, outcome
 
 @dataclass(frozen=True)
 class Measurement:
-    """What became of a trial: exactly one of `seconds` and `error` is there."""
+    """The result of a trial: exactly one of `seconds` and `error` is there."""
 
     device: str
     seconds: float | None = None
@@ -30,7 +30,7 @@ class Devices(Protocol):
     count: int
 
     def measure(self, libraries: Sequence[TrialLibrary]) -> Iterator[tuple[int, Measurement]]:
-        """Measure all, yielding (index, measurement) as they are done. Raises TuningError if no device is left."""
+        """Measure all, yielding (index, measurement) in order of completion. Raises TuningError if no device is left."""
 
     def close(self) -> None:
         """Give everything back."""

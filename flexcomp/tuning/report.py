@@ -1,4 +1,4 @@
-"""What a tuner tells: its progress, and what it achieved."""
+"""A tuner's progress and results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class TunedLayer:
     count: int  # layers of the network that are like this
     trials: int  # all in the database, earlier ones included
     default: str
-    default_seconds: float | None  # None: it was not measured, or failed
-    best: str | None  # what a build takes
+    default_seconds: float | None  # None: not measured, or failed
+    best: str | None  # a build's choice
     best_seconds: float | None
 
     @property
@@ -28,7 +28,7 @@ class TunedLayer:
 
 @dataclass(frozen=True)
 class TuningReport:
-    """What a tuner achieved."""
+    """A tuner's results."""
 
     database: Path
     trials: int  # of this run
@@ -37,7 +37,7 @@ class TuningReport:
 
     @property
     def default_seconds(self) -> float:
-        """One inference in the kernels chosen without tuning, as far as they were measured."""
+        """One inference in the kernels chosen without tuning, as far as measured."""
         return sum(layer.count * (layer.default_seconds or 0.0) for layer in self.layers)
 
     @property

@@ -1,4 +1,4 @@
-"""Measuring on devices behind an RPC tracker, several at a time.
+"""Measuring on devices of an RPC tracker, several at a time.
 
 A thread for each device takes a session from the tracker, uploads the data once, and then measures one trial after the
 other; the library brings flexcomp's runtime along, so that a stock TVM server will do. A thread takes a trial only
@@ -24,7 +24,7 @@ from flexcomp.tuning.trial import TrialLibrary
 from flexcomp.tuning.workers import one_line
 
 _MOST_SESSIONS = 3  # that one trial may break
-_SESSION_S = 600  # after which a server ends a session, whatever it does
+_SESSION_S = 600  # after which a server ends any session
 _RENEW_S = _SESSION_S / 2
 _RETRY_S = 0.5  # between attempts to get a session
 
@@ -34,7 +34,7 @@ class _Job:
     index: int
     library: TrialLibrary
     sessions_broken: int = 0
-    started: float | None = None  # time.monotonic(), while a device works on it
+    started: float | None = None  # time.monotonic(), while a device works
     over: bool = False  # its outcome is known
 
 
@@ -152,6 +152,6 @@ def require_devices(tracker: str, key: str) -> int:
 def _alive(session) -> bool:
     try:
         session.get_function("tvm.rpc.server.workpath")("")
-    except Exception:  # whatever it is, the session is of no use any more
+    except Exception:  # after any error the session is useless
         return False
     return True

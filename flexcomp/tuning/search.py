@@ -1,11 +1,11 @@
-"""Which trials to make: layers in turn by what they promise, candidates by the cost model.
+"""Which trials to make: layers in turn by expected gain, candidates by the cost model.
 
 1. Every layer's defaults are measured, the most expensive layer first: nothing can be compared without them.
 2. Then trials go to the layers that promise most: their share of the network's time, times what their last trials
-   gained, or, while they were tried little, what they may still gain (after the gradients of Ansor's task scheduler,
+   gained, or, after few trials, their possible gain (after the gradients of Ansor's task scheduler,
    Zheng et al., OSDI 2020, section 6).
 3. Within a layer the candidates that the cost model ranks first are tried, and some at random, so that the model
-   learns of parts of the space that it thinks little of.
+   learns of parts of the space with low predictions.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _PATIENCE = 6.0  # trials after which that hope has halved
 
 @dataclass
 class Progress:
-    """What is known of a task."""
+    """The state of a task."""
 
     task: Task
-    seconds: dict[str, float | None] = field(default_factory=dict)  # by kernel; None: it failed
+    seconds: dict[str, float | None] = field(default_factory=dict)  # by kernel; None: failed
     untried: list[str] = field(default_factory=list)
     pending: set[str] = field(default_factory=set)  # proposed, and not yet told
     last_gain: float = 0.0  # part of the time that the last batch saved, per trial
@@ -58,7 +58,7 @@ class Search:
         self._features: dict[tuple[int, str], list[float]] = {}
 
     def known(self, task: int, seconds: dict[str, float | None]) -> None:
-        """Take over what was measured earlier."""
+        """Take over earlier measurements."""
         mine = {name: value for name, value in seconds.items() if name in self.progress[task].task.candidates}
         for name in sorted(mine, key=lambda name: name != self.progress[task].task.default):
             self._note(task, name, mine[name])
@@ -72,7 +72,7 @@ class Search:
         return proposed
 
     def tell(self, outcomes: Sequence[tuple[int, str, float | None]]) -> None:
-        """Take the outcomes of proposed trials: task, kernel, seconds or None if it failed."""
+        """Take the outcomes of proposed trials: task, kernel, seconds or None if failed."""
         before = {task: self.progress[task].best for task, _, _ in outcomes}
         # Defaults first: the model learns times relative to them.
         for task, name, seconds in sorted(outcomes, key=lambda o: o[1] != self.progress[o[0]].task.default):
@@ -109,7 +109,7 @@ class Search:
         return of.count * of.candidates[of.default].work
 
     def _promising(self, count: int) -> list[tuple[int, str]]:
-        """Trials of the layers that promise most, each seeing what the ones before it may find."""
+        """Trials of the layers that promise most, each allowing for possible gains of those before."""
         shares = Counter()
         for _ in range(count):
             able = [i for i, progress in enumerate(self.progress) if shares[i] < len(progress.untried)]

@@ -1,4 +1,4 @@
-"""What can be tuned."""
+"""Specs that can be tuned."""
 
 from __future__ import annotations
 

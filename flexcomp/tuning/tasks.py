@@ -1,4 +1,4 @@
-"""What there is to tune: the layers of a network with several kernels, each shape once."""
+"""Tuning tasks: the layers of a network with several kernels, each shape once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Task:
     spec: TunedSpec
     count: int  # how many layers of the network are like this
     candidates: dict[str, Candidate]  # by name
-    defaults: tuple[str, ...]  # what is chosen without tuning, the fastest first
+    defaults: tuple[str, ...]  # chosen without tuning, the fastest first
 
     @property
     def layer(self) -> str:
@@ -53,13 +53,13 @@ def tasks_of(imported: Imported, unit: VectorUnit, types: WeightTypes) -> list[T
     simple = pipeline.run(simple, pipeline.transformers(replace(unit, threads=1), on_weights, types.of), "transformers")
     fused = pipeline.run(simple, [FuseLayers(types.of)], "layers")
     types.require_granted()
-    # Layers that compute the same may share a function: it is their calls that count.
+    # Layers that compute the same may share a function, so calls are counted.
     counts = Counter(spec for binding in bindings(fused["main"]) if (spec := _spec_of(fused, binding.value)) is not None)
     return [_task(spec, count, unit) for spec, count in counts.items()]
 
 
 def _spec_of(mod: tvm.IRModule, value: ir.Expr) -> TunedSpec | None:
-    """What a layer computes, or a call of a recurrent kernel; None of all else."""
+    """The spec of a layer, or of a call of a recurrent kernel; None for all else."""
     if not isinstance(value, relax.Call):
         return None
     called = value.op if isinstance(value.op, ir.GlobalVar) else value.args[0] if operator(value) == "call_tir" else None

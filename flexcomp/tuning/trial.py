@@ -1,7 +1,7 @@
 """One trial: a library whose network is a single layer, computed by one candidate.
 
-It runs in flexcomp's own runtime, on this machine or on a device, so that threads, huge pages and alignment are those
-of a real network. Activations, scratch and output stay where they are, as warm as a layer before would leave them. The
+The library runs in flexcomp's own runtime, on this machine or on a device, so that threads, huge pages and alignment are those
+of a real network. Activations, scratch and output stay in place, as warm as a layer before would leave them. The
 weights are loaded several times, and every call reads another copy: weights of a network come from memory, for by the
 time a layer computes again all the others have passed through the caches.
 """
@@ -60,7 +60,7 @@ _ORDINARY_BITS = (0x3800, 0x4000)  # as float16 from 0.5, as bfloat16 from 3e-5,
 
 @dataclass(frozen=True)
 class Trial:
-    """What a worker needs to build one."""
+    """A worker's arguments for building one."""
 
     spec: TunedSpec
     kernel: str  # the candidate's name
@@ -153,7 +153,7 @@ def one_layer_program(trial: Trial, candidate: Candidate, features: tuple[str, .
 
 
 def _tensors(spec: TunedSpec) -> tuple[list[TensorType], list[TensorType], list[TensorType]]:
-    """What the kernel takes before the weights and behind them, and what it writes."""
+    """The kernel's arguments before and after the weights, and its outputs."""
     if isinstance(spec, RecurrentSpec):
         first, *others = (TensorType(*one) for one in (spec.inputs, *spec.given.values(), *spec.results.values()))
         return [first], others[: len(spec.given)], others[len(spec.given) :]
@@ -172,7 +172,7 @@ def _pages(nbytes: int) -> int:
 
 
 def _ends(sizes) -> list[int]:
-    """Where each range starts if they follow each other from 0, and where the last one ends."""
+    """The start of each of consecutive ranges from 0, and the end of the last one."""
     result = [0]
     for size in sizes:
         result.append(result[-1] + size)

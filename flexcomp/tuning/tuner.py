@@ -1,4 +1,4 @@
-"""`tune`: measure which kernels are fastest on a device, and remember it in a database that `build` reads."""
+"""`tune`: measure which kernels are fastest on a device, and note their times in a database that `build` reads."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def tune(
 ) -> TuningReport:
     """Measure at most `trials` kernels of a network's layers and append every outcome to `database`.
 
-    Arguments that `build` has too mean the same. A database that exists is continued: what it holds is not measured
+    Arguments that `build` has too mean the same. An existing database is continued: its kernels are not measured
     again, except that in the end each layer's best kernel and its default are, in turns. Kernels on narrow weights are others
     than those on float32: give the `weights` that the build is given. Without a `tracker`
-    ("host:port") the kernels run on this machine; with one, on all devices that it knows under `key`. A candidate that
+    ("host:port") the kernels run on this machine; with one, on all devices under `key`. A candidate that
     takes longer than `timeout_s` to build, or to measure, has failed.
 
     Raises ModelError, UnsupportedModelError, TargetError, InputError, and TuningError if the database is broken or no
@@ -151,7 +151,7 @@ class _Tuner:
                 built.append((choice, library))
         for index, measurement in devices.measure([library for _, library in built]):
             self._note(built[index][0], measurement, outcomes, trials)
-        # What disturbs a machine for a moment seldom disturbs the same trial twice.
+        # A momentary disturbance seldom hits the same trial twice.
         again = [(choice, library) for choice, library in built if outcomes[choice] is not None]
         for index, measurement in devices.measure([library for _, library in again]):
             self._keep(again[index][0], measurement, outcomes)
@@ -172,7 +172,7 @@ class _Tuner:
             yield choice, *outcome(future, self.timeout_s)
 
     def _compare(self, folder: Path, digest: WeightsDigest, builders: Workers, devices: Devices) -> None:
-        """Measure the default and the best kernel of each layer in turns: it is they that a build chooses between."""
+        """Measure the default and the best kernel of each layer in turns: a build chooses between these."""
         open_ones = [
             (task, name)
             for task, known in enumerate(self.search.progress)
@@ -233,7 +233,7 @@ class _Tuner:
         )  # fmt: skip
 
     def _usable(self, task: Task) -> dict[str, Record]:
-        """What the database knows of the kernels of a layer."""
+        """Records in the database of the kernels of a layer."""
         found = self.records.trials((task.layer, str(self.target), self.threads))
         return {name: record for name, record in found.items() if record.flexcomp == __version__}
 
@@ -241,7 +241,7 @@ class _Tuner:
         return {name: record.seconds for name, record in self._usable(task).items() if record.seconds is not None}
 
     def report(self) -> TuningReport:
-        """What the database knows of the layers."""
+        """The layers' results in the database."""
         layers = []
         for task in self.tasks:
             seconds = {name: time for name, time in self._seconds(task).items() if name in task.candidates}

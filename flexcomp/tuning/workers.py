@@ -1,4 +1,4 @@
-"""Work in processes of their own: what crashes or hangs costs one trial and no more."""
+"""Work in processes of their own: a crash or hang costs one trial and no more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 from concurrent.futures import Future
 
-# A process keeps every library it has loaded.
+# A process keeps every library that was loaded.
 _MOST_USES = 64
 
 
@@ -31,7 +31,7 @@ class Workers:
 
 
 def outcome(future: Future, timeout_s: float) -> tuple[object | None, str | None]:
-    """What a worker's function returned, or else one line about why it did not."""
+    """The result of a worker's function, or else one line about its failure."""
     try:
         return future.result(), None
     except TimeoutError:
