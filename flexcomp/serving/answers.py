@@ -13,7 +13,7 @@ from flexcomp.errors import BudgetError, FlexcompError, InputError, RefusedError
 
 BAD, UNAUTHORISED, FORBIDDEN, UNKNOWN, LATE_BODY, CONFLICT = 400, 401, 403, 404, 408, 409
 TOO_LARGE, UNSUPPORTED, BUSY, TOO_LONG_A_HEAD, FAULT, ENDING = 413, 415, 429, 431, 500, 503
-_ENDING_AGAIN_S = 1.0  # behind a balancer, the next attempt meets another server
+_ENDING_AGAIN_S = 1.0  # a balancer gives the next attempt to another server
 
 
 class Refusal(Exception):
@@ -30,12 +30,12 @@ class Refusal(Exception):
 
 
 def ending() -> Refusal:
-    """The server was told to end: what it has not begun, it does not begin."""
+    """The server was told to end, and begins no more requests."""
     return Refusal(ENDING, "the server is ending", retry_after_s=_ENDING_AGAIN_S)
 
 
 def refusal_of(error: Exception) -> Refusal | None:
-    """What the client is told of `error`; None for faults in the server, of which it learns nothing."""
+    """The client's answer for `error`; None for faults in the server, which clients are not told."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, RefusedError):

@@ -32,7 +32,7 @@ _MOST_NBYTES = 1 << 16  # of a request that is no inference
 
 
 def make_app(service: Service, token: str | None = None) -> ASGIApp:
-    """The application for a server; without a token it answers requests of this machine only."""
+    """The application for a server; without a token only for requests of this machine."""
     app = make_routes(service)
     app.openapi = lambda: openapi(with_token=token is not None)  # type: ignore[method-assign]
     return Crowd(Guard(_Shortcut(app, service), token), lambda: service.crowded())
@@ -154,7 +154,7 @@ def _models(app: FastAPI, service: Service) -> None:
             }
         )
 
-    # An application of its own: what FastAPI does for a route takes 0.3 ms.
+    # An application of its own: a route of FastAPI takes 0.3 ms.
     inference = Inference(service, require_version)
     app.add_route("/v2/models/{name}/infer", inference, methods=["POST"])
     app.add_route("/v2/models/{name}/versions/{version}/infer", inference, methods=["POST"])

@@ -1,4 +1,4 @@
-"""Who may ask: with a token whoever has it, without one what runs on this machine, and no page of a browser on it."""
+"""Who may ask: with a token its holders, without one programs on this machine, but no page in a browser."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from flexcomp.errors import InputError
 
 from .answers import FORBIDDEN, UNAUTHORISED, Refusal, error_answer
 
-OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")  # for what watches over the process, and has no token
+OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")  # for supervisors, which have no token
 _LEAST_LENGTH, _LONGEST = 16, 4096  # of a token
 
 
 def read_token(path: Path) -> str:
-    """The one line of a token file. Raises InputError if it cannot be read, or is too short to be a secret."""
+    """The one line of a token file. Raises InputError for an unreadable file, or a token too short to be a secret."""
     try:
         with open(path, "rb") as file:
             data = file.read(_LONGEST + 2).strip()
@@ -67,7 +67,7 @@ class Guard:
 
 
 def _from_this_machine(headers: dict[Any, bytes]) -> None:
-    """Refuse what a page from elsewhere has a browser here send: under a name of its own, or as a request across sites."""
+    """Refuse requests of foreign pages in a browser here: under a name of its own, or as a request across sites."""
     host = headers.get(b"host", b"").decode("latin-1")
     if host and not is_loopback(_hostname(f"//{host}")):
         raise Refusal(FORBIDDEN, f"this server is for this machine, not for the host {host[:80]!r}: give it a --token-file")

@@ -1,4 +1,4 @@
-"""How a server's budget is parted: between models, and what requests for them take."""
+"""How a server's budget is parted: between models and their requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _PART, _MOST_NBYTES = 8, 32 << 20  # of the budget, for requests
 
 
 def requests_nbytes(budget: Budget, summaries: Sequence[Mapping], asked: int | None = None) -> int:
-    """The bytes of `budget` that are for requests; what is left is for the models that `summaries` are of.
+    """The bytes of `budget` that are for requests; the rest is for the models of `summaries`.
 
     `asked`, or an eighth, and no more than 32 MiB: less where models need it, but enough for one request of any of them, with
-    its answer, in binary tensors. Raises BudgetError where that is too much, with the smallest budget that is not.
+    its answer, in binary tensors. Raises BudgetError if that is too much, with the smallest sufficient budget.
     """
     least = least_bytes([ladder_of(one) for one in summaries]) if summaries else 1
     if asked is None:

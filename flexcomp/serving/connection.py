@@ -1,7 +1,7 @@
-"""One connection of HTTP/1.1, with bounds for whatever of a client's is no body.
+"""One connection of HTTP/1.1, with bounds for all bytes of a client outside of bodies.
 
-A head is parsed, by httptools, when it is complete: until then it is bytes, which count (`connections.py`). A body whose length
-is known goes from the system to where the application wants it. The parser sees chunks only; between two of them there are so
+A head is parsed, by httptools, when complete: until then its bytes count (`connections.py`). A body whose length
+is known goes from the system to the application's memory. The parser sees chunks only; between two of them there are so
 many bytes and no more, and trailers are left out. Of requests that are sent before the one in progress is answered none is begun:
 the connection is closed after the answer, and clients ask again.
 """
@@ -22,30 +22,30 @@ from .connections import Connections, Wait
 from .exchange import Exchange, answer_head
 from .logs import Log
 
-MOST_BESIDE_NBYTES = 1 << 16  # in a row, of what is no body: request line and headers, trailers, the frames of chunks
+MOST_BESIDE_NBYTES = 1 << 16  # in a row outside of the body: request line and headers, trailers, the frames of chunks
 MOST_HEADERS = 128  # of a request: each takes more memory than its bytes
 SENT = "flexcomp.sent"  # in the state of a request's scope: `Connection.sent`
 INTO = "flexcomp.into"  # in the same: `Connection.read_into`
 _END = b"\r\n\r\n"  # of a head
 _VERSIONS = ("1.0", "1.1")
 _READ_NBYTES = 1 << 18  # at a time
-_HEAD_NBYTES = 1 << 13  # the same while a head is awaited: what comes with it of a body is copied
-_HELD_NBYTES = 1 << 16  # of a body that nobody receives; no more of it is read then
-_SAID_AFTER_S = 0.25  # of a body that comes where it is wanted: the application is not woken for each part of it
+_HEAD_NBYTES = 1 << 13  # the same while a head is awaited: body bytes read with a head are copied
+_HELD_NBYTES = 1 << 16  # of a body that nobody receives; reading stops there
+_SAID_AFTER_S = 0.25  # of a body read in place: the application is not woken for each part
 
 
 class _Refused(Exception):
-    """Raised through the parser: what comes behind is not looked at."""
+    """Raised through the parser: the bytes after this are not looked at."""
 
 
 class Server:
-    """What all connections of a server share."""
+    """Shared by all connections of a server."""
 
     def __init__(self, app: ASGIApp, connections: Connections, log: Log) -> None:
         self.app = app
         self.connections = connections
         self.log = log
-        self.buffer = bytearray(_READ_NBYTES)  # what they read into, one after the other
+        self.buffer = bytearray(_READ_NBYTES)  # connections read into this, one after the other
         self.view = memoryview(self.buffer)
 
     def connect(self) -> Connection:
@@ -54,7 +54,7 @@ class Server:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Reads requests, one after the other, and writes what is answered."""
+    """Reads requests, one after the other, and writes answers."""
 
     def __init__(self, server: Server) -> None:
         self.wait: Wait | None = None
@@ -62,17 +62,17 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self._transport: Any = None
         self._exchange: Exchange | None = None  # in progress
-        self._head: bytearray | None = None  # as far as it came
+        self._head: bytearray | None = None  # the part received so far
         self._left_nbytes = 0  # of a body whose length is known
         self._into: memoryview | None = None  # where these are wanted
         self._chunks: httptools.HttpRequestParser | None = None  # of a body without a length
         self._beside_nbytes = 0  # of these, since the last byte of the body
-        self._saying: asyncio.TimerHandle | None = None  # will tell the application of what came
+        self._saying: asyncio.TimerHandle | None = None  # will tell the application of bytes received
         self._paused = False  # nothing is read
         self._full: asyncio.Future | None = None  # done when the system has taken all that was written
         self._last = False  # no request is taken any more
 
-    # ------------------------------------------------------------------------------------ as the event loop sees it
+    # ------------------------------------------------------------------------------------ called by the event loop
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -99,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._go_on()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the system puts what comes."""
+        """Memory for the next bytes received."""
         if self._into is not None:
             return self._into
         in_body = self._left_nbytes or self._chunks is not None
@@ -125,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
     # ---------------------------------------------------------------------------------------------------- requests
 
     def _take_head(self, begin: int, end: int) -> None:
-        """Of the buffer, these bytes: a head, or a part of it, and perhaps what follows."""
+        """Of the buffer, these bytes: a head, or a part of it, and perhaps bytes after the head."""
         buffer = self._server.buffer
         if self._head is None:
             while begin < end and buffer[begin] in b"\r\n":  # which may stand before a request
@@ -156,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
             self._begin(memoryview(head)[:nbytes], begin + nbytes - known, end)
 
     def _begin(self, head: memoryview, begin: int, end: int) -> None:
-        """The request with this head; of what follows, these bytes of the buffer are there."""
+        """Begin the request with this head; these bytes of the buffer follow the head."""
         if self._last:
             return
         self._url, self._headers, self._is_complete = b"", [], False
@@ -233,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
         return begin + taken
 
     def _place(self, nbytes: int) -> None:
-        """So much came to where it was wanted."""
+        """So many bytes were read in place."""
         self._left_nbytes -= nbytes
         self._exchange.placed(nbytes)
         if self._left_nbytes:
@@ -245,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
             self._came(b"", False)
 
     def read_into(self, exchange: Exchange, where: memoryview | None) -> None:
-        """Put the rest of a request's body there, if it is so long, and all else was received; None: it is not wanted."""
+        """Put the rest of a request's body there, if of this length, and all else was received; None: the rest is not wanted."""
         if exchange is not self._exchange:
             return
         if where is None:
@@ -271,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
             for begin in range(0, len(data), MOST_BESIDE_NBYTES):
                 part = data[begin : begin + MOST_BESIDE_NBYTES]
                 self._beside_nbytes += len(part)
-                if self._chunks is None:  # what follows the last of them
+                if self._chunks is None:  # after the last chunk
                     self._close_after_the_answer()
                     return
                 self._chunks.feed_data(part)
@@ -292,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
             self._saying.cancel()
             self._saying = None
 
-    # ---------------------------------------------------------------------------------- as the parser calls it
+    # ---------------------------------------------------------------------------------- called by the parser
 
     def on_message_begin(self) -> None:
         if self._is_complete:  # another request
@@ -338,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
             await asyncio.shield(self._full)
 
     async def sent(self, within_s: float) -> None:
-        """The same; a client that does not take it within that time loses the connection."""
+        """The same; a client that is slower than that loses the connection."""
         if self._full is None:
             return
         try:
@@ -356,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Wait for what has to come, or go, next."""
+        """Wait for the next bytes to read or write."""
         connections = self._server.connections
         if self._full is not None:
             connections.waits(self, Wait.TAKEN)
@@ -394,14 +394,14 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def end(self) -> None:
-        """The server ends: close it now, or after the answer."""
+        """The server ends: close now, or after the answer."""
         if self._exchange is None and self._full is None:
             self.abort()
         else:
             self._close_after_the_answer()
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close at once."""
         self._last = True
         self._transport.abort()
 

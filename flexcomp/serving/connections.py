@@ -15,14 +15,14 @@ from typing import Protocol
 from .memory import give_back_freed_memory
 
 MOST = 512  # that are open at once
-SPARE = 64  # more, where all others are at work: they get answers about health, and 503
+SPARE = 64  # more, where all others are at work: for answers about health, and 503
 MOST_HEADS_NBYTES = 1 << 20  # of all requests together, complete or not
 _OTHER_FILES = 96  # of the process: its own, and of each model a few
 _MANY = 64  # connections that leave memory worth giving back
 
 
 class Wait(Enum):
-    """What a connection waits for."""
+    """The event that a connection waits for."""
 
     REQUEST = 0  # the first byte of one
     HEAD = 1  # the rest of one, or of a body that nobody wants
@@ -40,7 +40,7 @@ class Waiting(Protocol):
 
 
 class Connections:
-    """Those of one server, which are told when they have to end; and the requests in progress on them."""
+    """Those of one server, which are told to end; and the requests in progress on them."""
 
     def __init__(self, most: int = MOST, idle_s: float = 30.0, head_s: float = 10.0, taken_s: float = 30.0) -> None:
         self.tasks: set[asyncio.Task] = set()
@@ -75,7 +75,7 @@ class Connections:
             self._sweep()
 
     def went(self, connection: Waiting) -> None:
-        """It is closed."""
+        """The connection is closed."""
         self.works(connection)
         self.release_head(connection)
         self._open.discard(connection)
@@ -87,7 +87,7 @@ class Connections:
         self._waiting[wait][connection] = asyncio.get_running_loop().time()
 
     def works(self, connection: Waiting) -> None:
-        """It does not wait for its client any more."""
+        """The connection does not wait for its client any more."""
         if connection.wait is not None:
             del self._waiting[connection.wait][connection]
             connection.wait = None
@@ -105,14 +105,14 @@ class Connections:
         connection.head_nbytes = 0
 
     async def end(self, within_s: float) -> None:
-        """Close those that wait, and the others behind their answers; what is not answered by then is cancelled."""
+        """Close those that wait, and the others after their answers; unanswered requests are then cancelled."""
         self.ending = True
         for connection in list(self._open):
             connection.end()
         if not await self._gone(within_s):
             for task in self.tasks:
                 task.cancel()
-            await self._gone(1.0)  # so that they can say so
+            await self._gone(1.0)  # time to say so
         for connection in list(self._open):
             self._drop(connection)
         if self._sweeping is not None:
@@ -137,7 +137,7 @@ class Connections:
         connection.abort()
 
     def _sweep(self) -> None:
-        """Close what has waited for too long, and give back memory that a crowd has left."""
+        """Close connections that have waited for too long, and give back memory that a crowd has left."""
         loop = asyncio.get_running_loop()
         for wait, limit_s in self._limits.items():
             while any(loop.time() - since > limit_s for _, since in _first(self._waiting[wait])):
@@ -156,7 +156,7 @@ def _first(waiting: OrderedDict[Waiting, float]) -> list[tuple[Waiting, float]]:
 
 
 def affordable(backlog: int) -> int:
-    """How many connections the process has files for, MOST at the most. It may have more files from here on."""
+    """How many connections the process has files for, MOST at the most. Raises the process's limit of files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST + SPARE + backlog + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

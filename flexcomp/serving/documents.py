@@ -1,4 +1,4 @@
-"""The server's OpenAPI document: every route, what it takes, and every answer it may give."""
+"""The server's OpenAPI document: every route, with its arguments and possible answers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Carrier(Protocol):
-    """What an exchange needs of its connection."""
+    """The connection as an exchange uses it."""
 
     def write(self, parts: list[bytes]) -> None: ...
     def resume_reading(self) -> None: ...
@@ -40,8 +40,8 @@ class Exchange:
         self._log = log
         self._event = asyncio.Event()  # there is something to receive
         self._gone = False  # the client is
-        self._body = bytearray()  # what came of it and was not received yet
-        self._placed_nbytes = 0  # the same, of what lies where it was wanted
+        self._body = bytearray()  # read, but not received yet by the application
+        self._placed_nbytes = 0  # the same, of bytes read in place
         self._more_body = True
         self._head: bytes | None = None  # of the answer, until something follows: two packets would wake the client twice
         self._started = False
@@ -69,11 +69,11 @@ class Exchange:
             self._event.set()
 
     def placed(self, nbytes: int) -> None:
-        """Some of the body came to where it was wanted."""
+        """Some of the body was read in place."""
         self._placed_nbytes += nbytes
 
     def say(self) -> None:
-        """Wake the application, if it waits for more."""
+        """Wake the application, if waiting for more."""
         self._event.set()
 
     def lost(self) -> None:
@@ -82,7 +82,7 @@ class Exchange:
         self._event.set()
 
     async def run(self, app: ASGIApp, scope: Scope) -> None:
-        """Have it answered, by the application or with a fault."""
+        """Have the request answered, by the application or with a fault."""
         fault = Refusal(FAULT, "the server failed; its log says why")
         try:
             await app(scope, self.receive, self.send)
@@ -97,7 +97,7 @@ class Exchange:
             self._carrier.abort()
 
     async def receive(self) -> Message:
-        """What came of the body. `placed` are the bytes that lie where they were wanted (`Connection.read_into`)."""
+        """The next part of the body. `placed` counts the bytes read in place (`Connection.read_into`)."""
         if self._expects:
             self._expects = False
             self._carrier.write([_CONTINUE])

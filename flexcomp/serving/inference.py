@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Service:
-    """What all requests share."""
+    """Shared by all requests."""
 
     pool: Pool
     models: Models
@@ -53,7 +53,7 @@ class Service:
 
 @dataclass
 class _Account:
-    """What is known of a request when it ends, for the log and the metrics."""
+    """Facts of a finished request, for the log and the metrics."""
 
     began: float
     id: str | None = None
@@ -99,7 +99,7 @@ class Inference:
                 raise refusal from error
             finally:
                 _note(service, scope, name, model, outcome, status, account)
-            if (sent := scope["state"].get(SENT)) is not None:  # until then it counts
+            if (sent := scope["state"].get(SENT)) is not None:  # the request counts until then
                 await sent(service.within_s)
 
 
@@ -126,7 +126,7 @@ def _note(
 async def _answered(
     service: Service, scope: Scope, receive: Receive, model: Model, share: Share, account: _Account
 ) -> tuple[bytes, int | None]:
-    """The answer, and how much of it is JSON (`protocol.write_response`). What it takes is in `share` from its body on."""
+    """The answer, and its bytes of JSON (`protocol.write_response`). `share` has the request's memory from its body on."""
     headers = Headers(scope=scope)
     header_s = _timeout(headers.get(TIMEOUT))
     asked = await _asked(service, scope, headers, receive, model, share, account)
@@ -140,7 +140,7 @@ async def _answered(
 async def _asked(
     service: Service, scope: Scope, headers: Headers, receive: Receive, model: Model, share: Share, account: _Account
 ) -> protocol.Request:
-    """The request. `share` has what it takes until its answer is sent."""
+    """The request. `share` has its memory until the answer is sent."""
     body = await read_body(scope, receive, share, min(model.most_nbytes, service.room.nbytes), service.within_s)
     account.read_nbytes = len(body)
     json_nbytes = protocol.json_nbytes(headers.get(protocol.HEADER), len(body))
@@ -160,7 +160,7 @@ async def _computed(
     if within_s is not None:
         left_ms = max(1e-3, 1e3 * (within_s - (time.perf_counter() - account.began)))
     try:
-        # A short one runs in the event loop while nobody else is served: three threads would take longer to hand it on.
+        # A short one runs in the event loop while nobody else is served: handing over between three threads would take longer.
         future = service.pool.submit(model.name, inputs, deadline_ms=left_ms, here=service.room.shares == 1)
         if future.done():
             account.wait_s = None if future.wait_ms is None else 1e-3 * future.wait_ms
@@ -179,13 +179,13 @@ async def _computed(
             if not computed.cancel():
                 account.wait_s = None if future.wait_ms is None else 1e-3 * future.wait_ms
     except InputError:
-        if service.models.get(model.name) is not model:  # unloaded meanwhile, and loaded again: that is what is wrong then
+        if service.models.get(model.name) is not model:  # unloaded meanwhile, and loaded again: that is then the cause
             raise Refusal(UNKNOWN, f"the model {model.name} was loaded anew before the request's turn: send it again") from None
         raise
 
 
 async def _gone(receive: Receive) -> None:
-    """Until the client has closed the connection: behind its body, nothing else comes."""
+    """Until the client has closed the connection: after its body, nothing else comes."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -1,6 +1,6 @@
 """JSON whose arrays of numbers go straight into tensors, through `runtime_ext/json`: a list of them takes ten times as much.
 
-Arrays under a key "data" are read when somebody says what they should be; all else becomes objects of Python's.
+Arrays under a key "data" are read once their shape and type are known; all else becomes Python objects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from flexcomp import runtime_ext
 from flexcomp.errors import InputError
 
-# What objects take that are made of an outline, at most: bytes for each of these characters, for each array that is cut out, and
+# Most memory of the objects made of an outline: bytes for each of these characters, for each array that is cut out, and
 # for each byte as text that is decoded, of which other alphabets take more.
 _COMMA_NBYTES, _BRACKET_NBYTES, _BRACE_NBYTES, _QUOTE_NBYTES, _ARRAY_NBYTES = 64, 96, 200, 40, 400
 _TEXT_NBYTES, _WIDE_TEXT_NBYTES = 2, 10
@@ -62,7 +62,7 @@ class Numbers:
         return cls(memoryview(json.dumps(listed).encode()))
 
     def read(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """The numbers, in a row or nested as the shape says. Raises InputError, which says what is wrong with them."""
+        """The numbers, in a row or nested as the shape says. Raises InputError, which names the fault."""
         array = np.empty(shape, dtype)
         nested = shape and _NESTED.match(self._text)
         extents = np.array(shape if nested else [math.prod(shape)], "i8")
@@ -82,7 +82,7 @@ class Numbers:
 
 
 def reading_nbytes(text: Text) -> int:
-    """What `parsed` takes besides the text, at most."""
+    """The most memory that `parsed` takes besides the text."""
     outline = _measured(text)
     decoded = _WIDE_TEXT_NBYTES if outline.not_ascii else _TEXT_NBYTES
     return (

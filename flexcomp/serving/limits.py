@@ -1,4 +1,4 @@
-"""How much of a request is read, and how much of all requests and answers is held: what is too large is refused before."""
+"""How much of a request is read, and how much of all requests and answers is held: larger ones are refused before."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Crowd:
 
 
 class Room:
-    """The bytes that requests may occupy, all together: bodies, what is made of them, and answers until they are sent."""
+    """The bytes that requests may occupy, all together: bodies, objects made of bodies, and answers until they are sent."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -60,7 +60,7 @@ class Room:
 
 
 class Share:
-    """What one request holds of a room."""
+    """One request's part of a room."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -88,8 +88,8 @@ class Share:
 async def read_body(scope: Scope, receive: Receive, share: Share, most_nbytes: int, within_s: float) -> bytearray | memoryview:
     """The body, whose bytes count in `share`. Raises Refusal, starlette's ClientDisconnect.
 
-    A length that is above `most_nbytes` is refused before anything is read, a body without a length where it gets there. It has
-    to arrive in `within_s` seconds, and not much slower than _LEAST_RATE: what it has announced others cannot have.
+    A length that is above `most_nbytes` is refused before anything is read, a body without a length when that large. A body has
+    to arrive in `within_s` seconds, and not much slower than _LEAST_RATE: announced bytes are not available to others.
     """
     headers = Headers(scope=scope)
     if (coding := headers.get("content-encoding", "identity").strip().lower()) not in ("identity", ""):

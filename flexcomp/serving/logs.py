@@ -1,4 +1,4 @@
-"""What a server says while it runs: lines of text for people, or JSON lines with one for each request."""
+"""The log of a running server: lines of text for people, or JSON lines with one for each request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Log:
         self._logger.warning(event, extra={_FIELDS: fields})
 
     def exception(self, event: str, **fields: Any) -> None:
-        """A fault of the server's, with where it was raised."""
+        """A fault of the server's, with its origin."""
         self._logger.exception(event, extra={_FIELDS: fields})
 
     def request(self, **fields: Any) -> None:
@@ -41,7 +41,7 @@ class Log:
 
 
 def log_to_stderr(form: str) -> Log:
-    """Send what the server and its event loop say to stderr, in one of FORMATS."""
+    """Send the log of the server and its event loop to stderr, in one of FORMATS."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if form == "json" else _Text())
     for name, level in ((_LOG, logging.INFO), ("asyncio", logging.WARNING)):

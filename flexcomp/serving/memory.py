@@ -1,4 +1,4 @@
-"""What the C library keeps of memory that was freed: enough for the next body, and not what a load left."""
+"""Bounds for freed memory that the C library keeps: enough for the next body, but not the leftovers of a load."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # parameters of mallo
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep up to 2 MiB that was freed: what it gives back after every body comes again page by page.
+    """Have glibc keep up to 2 MiB that was freed: memory given back after every body comes again page by page.
 
-    And in one heap for all threads, where what a load leaves is used by requests; threads that run already have their own.
+    And in one heap for all threads, where requests use the leftovers of a load; threads that run already have their own.
     """
     with contextlib.suppress(AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
@@ -21,6 +21,6 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Have glibc give back what is free now, also in the middle of its heap: after something that took much for once."""
+    """Have glibc give back free memory now, also in the middle of its heap: after a rare large use."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""What Prometheus is told: counted where requests end, and asked of the pool when somebody looks."""
+"""Metrics for Prometheus: counted where requests end, and asked of the pool when somebody looks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OUTCOMES = ("answered", "invalid", "refused", "failed", "abandoned")
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
-# Of what `Pool.stats` says of a model: key, name here, factor to its unit, and what it is.
+# From `Pool.stats` of a model: key, name here, factor to its unit, and description.
 _MODEL_GAUGES = (
     ("waiting", "queue_length", 1, "Requests that wait"),
     ("running", "running", 1, "Inferences in progress"),
@@ -74,12 +74,12 @@ class Metrics:
         return "refused" if status in (BUSY, ENDING) else "failed" if status >= FAULT else "invalid"
 
     def text(self) -> bytes:
-        """As Prometheus reads it; CONTENT_TYPE. It looks through the models' memory, which takes long where that is large."""
+        """As Prometheus reads it; CONTENT_TYPE. Looks through the models' memory, which takes long if large."""
         return generate_latest(self._registry)
 
 
 class _OfPool:
-    """Asks the pool when it is asked."""
+    """Asks the pool on each request for metrics."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

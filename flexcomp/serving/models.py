@@ -16,12 +16,12 @@ from .answers import UNKNOWN, Refusal
 from .memory import give_back_freed_memory
 from .protocol import most_nbytes
 
-VERSION = "1"  # of every model: a library is what it is
+VERSION = "1"  # of every model: libraries have no versions
 
 
 @dataclass(frozen=True)
 class Model:
-    """What the server has to know of a model that is loaded."""
+    """The server's facts of a loaded model."""
 
     name: str
     inputs: tuple[TensorInfo, ...]
@@ -32,7 +32,7 @@ class Model:
 class Models:
     """Loads and unloads by name. Only names of `libraries`, and of files in `folder`, are known: no request says a path.
 
-    `options` are what `Pool.add` takes for a name. Reading is for any thread, and sees a model while requests may be given to
+    `options` are arguments of `Pool.add` by name. Reading is for any thread, and sees a model while requests may be given to
     the pool; loading waits for the pool, one at a time.
     """
 
@@ -49,7 +49,7 @@ class Models:
         self._options = options or {}
         self._changing = threading.Lock()
         self._loaded: dict[str, Model] = {}
-        self._files: dict[str, tuple] = {}  # which they were when they were loaded
+        self._files: dict[str, tuple] = {}  # as of loading
         self._reasons: dict[str, str] = {}  # why a model is not there
         self._folders: set[str] = set()  # of files that errors may name
 
@@ -76,17 +76,17 @@ class Models:
             raise Refusal(UNKNOWN, f"the model {_shown(name)} cannot run: {reason}")
 
     def without_folders(self, text: str) -> str:
-        """As clients may read it: files have names, and it is not said where they lie."""
+        """As clients may read it: with names of files, but not of their folders."""
         for folder in sorted(self._folders, key=len, reverse=True):
             text = text.replace(folder, "")
         return text
 
     def all_ready(self) -> bool:
-        """Whether all that are loaded can run: what the protocol calls a server that is ready. One without models is."""
+        """Whether all loaded models can run: the protocol's "ready", also for a server without models."""
         return all(self._broken(name) is None for name in self.names)
 
     def index(self) -> list[dict[str, str]]:
-        """What there is, loaded or not, as the protocol lists it."""
+        """All models, loaded or not, in the protocol's form."""
         listed = []
         for name in sorted({*self._libraries(), *self._loaded}):
             entry = {"name": name, "version": VERSION, "state": "READY", "reason": ""}
@@ -116,7 +116,7 @@ class Models:
                 raise
 
     def unload(self, name: str) -> None:
-        """Take a model out of the pool; what waits in its queue fails. Raises Refusal where there is no such model."""
+        """Take a model out of the pool; requests in its queue fail. Raises Refusal where there is no such model."""
         with self._changing:
             if name in self._loaded:
                 self._remove(name)
@@ -173,7 +173,7 @@ def unknown(name: str) -> Refusal:
 
 
 def _files(path: Path) -> tuple:
-    """Which files a library and its weights are, and when they were written."""
+    """Identity and time of writing of the files of a library and its weights."""
     found = []
     for one in (path, _weights_of(path)):
         try:
@@ -185,13 +185,13 @@ def _files(path: Path) -> tuple:
 
 
 def _weights_of(path: Path) -> Path:
-    """The weights of a library: beside it, or where it is a link and they are not there, beside what that leads to."""
+    """The weights of a library: next to the library, or, if that is a link without weights, next to its target."""
     beside = path.with_suffix(".weights")
     return beside if beside.exists() or not path.is_symlink() else path.resolve().with_suffix(".weights")
 
 
 def _folders(path: Path) -> set[str]:
-    """The beginnings of all paths by which an error may name a file: as it is given, in full, and where links lead."""
+    """The beginnings of all paths by which an error may name a file: as given, in full, and where links lead."""
     paths = path, path.absolute(), Path(os.path.realpath(path))
     return {f"{one.parent}/".replace("//", "/") for one in paths} - {"./"}
 

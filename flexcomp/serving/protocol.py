@@ -1,7 +1,7 @@
 """The Open Inference Protocol (version 2, over HTTP) as arrays: requests in, responses out, in JSON or with binary tensors.
 
 Source: the protocol's specification, its required part and the extension for binary tensors. Nothing of a request is trusted:
-names, shapes, types, counts and sizes are compared with what the network takes before an array is made.
+names, shapes, types, counts and sizes are compared with the network's inputs before an array is made.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DATATYPES = {
     "float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat16": "BF16",
 }  # fmt: skip
 _BINARY_ONLY = ("FP16", "BF16")  # JSON has no numbers of 16 bits, says the protocol
-_NUMBER_NBYTES = 32  # of text that a number may take in JSON, with what stands around it
+_NUMBER_NBYTES = 32  # of text that a number may take in JSON, with the text around it
 _SPARE_NBYTES = 1 << 16  # of text for names and parameters
 
 _WRITTEN_NBYTES = 96  # that writing a number takes: itself, its text, and that once more
@@ -43,7 +43,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Request:
-    """What a client wants to be computed."""
+    """A client's request."""
 
     id: str | None
     inputs: dict[str, np.ndarray]
@@ -57,12 +57,12 @@ def described(ports: Sequence[TensorInfo]) -> list[dict]:
 
 
 def most_nbytes(ports: Sequence[TensorInfo]) -> int:
-    """What the body of a request with these inputs may take."""
+    """The most bytes of the body of a request with these inputs."""
     return _SPARE_NBYTES + sum(max(_NUMBER_NBYTES, port.array_dtype.itemsize) * math.prod(port.shape) for port in ports)
 
 
 def answered_nbytes(ports: Sequence[TensorInfo], outputs: Sequence[Wanted] | None = None) -> int:
-    """What outputs take until they are sent: their arrays, and an answer with those that are wanted; None: all, as binary."""
+    """Bytes of outputs until sent: their arrays, and an answer with the wanted ones; None: all, as binary."""
     binary = {port.name: True for port in ports} if outputs is None else {wanted.name: wanted.binary for wanted in outputs}
     taken = 0
     for port in ports:
@@ -73,18 +73,18 @@ def answered_nbytes(ports: Sequence[TensorInfo], outputs: Sequence[Wanted] | Non
 
 
 def carried_nbytes(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> int:
-    """What one request with binary tensors takes, from its body to its answer."""
+    """Bytes of one request with binary tensors, from its body to its answer."""
     binary = sum(port.array_dtype.itemsize * math.prod(port.shape) for port in inputs)
     return _SPARE_NBYTES + binary + answered_nbytes(outputs)
 
 
 def reading_nbytes(text: Text, inputs: Sequence[TensorInfo]) -> int:
-    """What `read_request` takes besides the body, of which this is the JSON, at most."""
+    """The most bytes that `read_request` takes besides the body, whose JSON is `text`."""
     return json_numbers.reading_nbytes(text) + sum(port.array_dtype.itemsize * math.prod(port.shape) for port in inputs)
 
 
 def json_nbytes(header: str | None, nbytes: int) -> int:
-    """How much of a body is JSON: all of it without a `header` that says so. Raises InputError where that cannot be."""
+    """How much of a body is JSON: all without a `header` that says so. Raises InputError for impossible values."""
     if header is None:
         return nbytes
     if not (header.isascii() and header.isdigit()) or int(header[:20]) > nbytes:
@@ -95,7 +95,7 @@ def json_nbytes(header: str | None, nbytes: int) -> int:
 def read_request(body: Text, length: int, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> Request:
     """The request in `body`, whose first `length` bytes are JSON.
 
-    Raises InputError, which says what is wrong and what is expected.
+    Raises InputError, which names the fault and the expected form.
     """
     asked = _object(json_numbers.parsed(memoryview(body)[:length]), "the request")
     parameters = _object(asked.get("parameters", {}), "parameters")
@@ -136,7 +136,7 @@ def write_response(model: str, request: Request, outputs: Mapping[str, np.ndarra
 
 
 class _Blobs:
-    """The bytes behind the JSON, from which inputs are taken in their order."""
+    """The bytes after the JSON, from which inputs are taken in their order."""
 
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
