@@ -1,4 +1,4 @@
-// What a pool learns of its models while it serves them. Times in seconds, of any one clock.
+// What a pool learns of its models while serving. Times in seconds, of any one clock.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace flexcomp {
 // How often something happens, as an average that forgets.
 class RateEstimate {
  public:
-  // Of what may happen from `now` on.
+  // Counts events from `now` on.
   explicit RateEstimate(double now) noexcept : from_(now) {}
 
   void Note(double now) noexcept {
@@ -23,11 +23,11 @@ class RateEstimate {
   // In a second; nothing before enough has been seen.
   std::optional<double> PerSecond(double now) const noexcept {
     if (!begun_ || now - *begun_ < kLeast) return std::nullopt;
-    // Of a window that is not full yet, what it is full.
+    // A window that is not full yet counts by its filled part.
     return CountAt(now) / (kWindow * (1 - std::exp((*begun_ - now) / kWindow)));
   }
 
-  // What to reckon with: before enough has been seen a rate like any other, but less the longer nothing happens.
+  // The rate to expect: at first a rate like any other, but lower the longer nothing happens.
   double Likely(double now) const noexcept {
     const double unseen = begun_ ? kUnknown : kUnknown * std::exp(std::min(0.0, from_ - now) / kWindow);
     return std::max(PerSecond(now).value_or(unseen), kRare);
@@ -40,11 +40,11 @@ class RateEstimate {
   double CountAt(double now) const noexcept { return count_ * std::exp(std::min(0.0, at_ - now) / kWindow); }
 
   double from_;
-  std::optional<double> begun_;  // when it was seen first
+  std::optional<double> begun_;  // when the first event was seen
   double count_ = 0, at_ = 0;
 };
 
-// How long inferences take, compared with what plans predict: the average, and how far from it they are (Jacobson and Karels,
+// The time of inferences compared with the prediction of plans: the average and the deviation (Jacobson and Karels,
 // Congestion Avoidance and Control, appendix A).
 class LatencyEstimate {
  public:
@@ -63,7 +63,7 @@ class LatencyEstimate {
   bool noted() const noexcept { return noted_; }  // whether there is more to go by than the plan
   double ratio() const noexcept { return ratio_; }
   double Likely(double predicted) const noexcept { return ratio_ * predicted; }
-  // What hardly any takes longer than.
+  // Hardly any inference takes longer.
   double Safe(double predicted) const noexcept { return (ratio_ + kDeviations * apart_) * predicted; }
 
  private:

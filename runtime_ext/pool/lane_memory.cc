@@ -52,8 +52,8 @@ void LaneMemory::Shrink(uint64_t asked) noexcept {
   // Of a huge page that is given back in part, a control group would go on counting all.
   const uint64_t whole = nbytes / kHugePage * kHugePage;
   ::madvise(base_ + whole, nbytes_ - whole, MADV_DONTNEED);
-  // Also so that no huge page reaches beyond what may be used. Where the system cannot note one more range, the memory goes
-  // back all the same.
+  // Also so that no huge page reaches beyond the usable memory. Where the system cannot note one more range, the memory
+  // goes back all the same.
   if (::mmap(base_ + nbytes, nbytes_ - nbytes, PROT_NONE, kReserved | MAP_FIXED, -1, 0) == MAP_FAILED)
     ::madvise(base_ + nbytes, nbytes_ - nbytes, MADV_DONTNEED);
   nbytes_ = nbytes;

@@ -6,7 +6,7 @@
 
 namespace flexcomp {
 
-// Addresses that stay, and memory that comes and goes behind them.
+// Addresses that stay, and memory that is mapped and given back there.
 class LaneMemory {
  public:
   // Reserves as many addresses as this machine has memory. Throws BudgetError.
@@ -16,21 +16,21 @@ class LaneMemory {
   LaneMemory& operator=(const LaneMemory&) = delete;
 
   std::byte* base() const noexcept { return base_; }
-  uint64_t reserved() const noexcept { return reserved_; }  // bytes, the most that it may have
+  uint64_t reserved() const noexcept { return reserved_; }  // bytes, the largest usable size
   uint64_t nbytes() const noexcept { return nbytes_; }      // that may be used: whole pages of the system
 
   // From now on so many bytes may be used, unless there are more. Throws BudgetError if the system refuses more.
   void Grow(uint64_t nbytes);
-  // From now on so many bytes may be used, unless there are fewer; nobody uses any now. What was in those after them goes back.
+  // From now on `nbytes` may be used, unless there are fewer; nobody uses any now. The memory after them goes back.
   void Shrink(uint64_t nbytes) noexcept;
 
-  // Bytes of its first `nbytes` that are in memory; it may be resized meanwhile.
+  // Bytes of the first `nbytes` that are in memory; the memory may be resized meanwhile.
   uint64_t Resident(uint64_t nbytes) const;
 
  private:
   std::byte* mapped_ = nullptr;
   uint64_t mapped_nbytes_ = 0;
-  std::byte* base_ = nullptr;  // in it, where huge pages may begin
+  std::byte* base_ = nullptr;  // start of the addresses, where huge pages may begin
   uint64_t reserved_ = 0, nbytes_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The models of a pool, and how they share its budget.
+// The models of a pool, and how the budget is shared among them.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@
 namespace flexcomp {
 
 struct ModelOptions {
-  double urgency = 1;               // what a second of waiting for it costs
+  double urgency = 1;               // the cost of a second of waiting for the model
   std::optional<double> rate;       // requests in a second; none: learnt
   std::optional<double> deadline_s; // of requests that give none
-  uint64_t keep = UINT64_MAX;       // bytes, the most that it keeps between inferences
+  uint64_t keep = UINT64_MAX;       // bytes, the most that the model keeps between inferences
 };
 
 struct Model {
@@ -42,12 +42,12 @@ struct Model {
 class Roster {
  public:
   using Networks = std::vector<std::shared_ptr<Network>>;
-  using Models = std::map<uint32_t, std::shared_ptr<Model>>;  // by number, in the order in which they came
+  using Models = std::map<uint32_t, std::shared_ptr<Model>>;  // by number, in the order of their addition
   using Targets = std::vector<uint32_t>;                      // a rung for each network
 
   const Networks& networks() const noexcept { return networks_; }
   const Models& models() const noexcept { return models_; }
-  // nullptr: there is none, or it is about to be removed.
+  // nullptr: there is no such model, or the model is about to be removed.
   std::shared_ptr<Model> Find(uint32_t number) const noexcept;
   // The number of the model; throws InputError where there is none of this name.
   uint32_t NumberOf(const std::string& name) const;

@@ -101,7 +101,7 @@ Network::Reading Network::LastReading() const noexcept try {
   return {stats["stall_ms"].cast<double>() * 1e-3, stats["read_ms"].cast<double>() * 1e-3,
           static_cast<double>(stats["bytes_read"].cast<int64_t>())};
 } catch (const std::exception&) {
-  return {};  // a library of another version, which says it in another way, or no memory for it
+  return {};  // a library of another version with another format, or no memory for the answer
 }
 
 json::Object Network::Stats() const { return json::Parse(stats_().cast<ffi::String>()).cast<json::Object>(); }

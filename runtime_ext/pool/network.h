@@ -18,7 +18,7 @@
 
 namespace flexcomp {
 
-// What a session is opened with, besides the options that the user gives it.
+// How a session is opened, besides the options of the user.
 struct LanePlace {
   const LaneMemory& memory;
   std::string compute_cpus, loader_cpus;  // lists; empty: the session chooses
@@ -28,14 +28,15 @@ struct LanePlace {
 
 class Network {
  public:
-  // Of the library that `program` was loaded from; not open yet. `options` are those of a session. Throws ArtifactError for a
-  // library that does not say what a pool has to know.
+  // Of the library that `program` was loaded from; not open yet. `options` are those of a session. Throws ArtifactError
+  // for a library that lacks the facts that a pool needs.
   Network(const tvm::ffi::Module& program, std::string library, std::string weights, const tvm::ffi::json::Object& options);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  // Throws what opening a session does, and ArtifactError for a library whose runtime is too old for a lane; then it is not open.
+  // Throws the errors of opening a session, and ArtifactError for a library whose runtime is too old for a lane; the
+  // network is then not open.
   void Open(const LanePlace& place);
   bool is_open() const noexcept { return close_ != nullptr; }
 
@@ -47,42 +48,42 @@ class Network {
   const tvm::ffi::json::Array& inputs() const noexcept { return inputs_; }    // as the library describes them
   const tvm::ffi::json::Array& outputs() const noexcept { return outputs_; }
 
-  // All as of a Session (session.h); what gives memory back does not throw its error.
+  // All as of a Session (session.h); calls that give memory back return its error.
   std::optional<tvm::ffi::Error> Park(size_t rung) const noexcept {
     return Caught([&] { park_(static_cast<int64_t>(rung)); });
   }
   std::optional<tvm::ffi::Error> LeaveLane() const noexcept {
     return Caught([&] { leave_lane_(); });
   }
-  bool Stop() const noexcept {  // whether it was told
+  bool Stop() const noexcept {  // whether the session was told
     return !Caught([&] { stop_(); });
   }
   void ReadAhead(bool reading) const { read_ahead_(reading); }
   void Run(const std::vector<tvm::ffi::Any>& tensors) const;
   tvm::ffi::json::Object Stats() const;
-  // What the last inference read, as far as the library says it.
+  // Reads of the last inference, as far as the library reports them.
   struct Reading {
     double stall_s = 0, read_s = 0, nbytes = 0;
   };
   Reading LastReading() const noexcept;
   uint64_t ResidentNbytes() const { return static_cast<uint64_t>(resident_().cast<int64_t>()); }
 
-  // That loading what it keeps may take, where that is not there.
+  // Time that loading the kept bytes may take, where they are not in memory.
   double LoadingSeconds() const noexcept { return cold ? static_cast<double>(ladder_[target].kept) / storage_rate : 0; }
 
-  // Gives all memory back; what is called afterwards throws.
+  // Gives all memory back; later calls throw.
   void Close() noexcept;
 
   // Of the pool, which guards them.
   uint32_t lane = 0;
   size_t rung = 0;       // the session's
   size_t target = 0;     // of the shares
-  uint64_t claimed = 0;  // bytes that it keeps, or may keep by the end of the inference in progress
-  bool cold = true;      // what it keeps has to be read
+  uint64_t claimed = 0;  // bytes that the network keeps, or may keep by the end of the inference in progress
+  bool cold = true;      // the kept bytes have to be read
   bool stopping = false; // told to stop, and not parked since
-  std::optional<tvm::ffi::Error> broken;  // why it was closed
+  std::optional<tvm::ffi::Error> broken;  // why the network was closed
   LatencyEstimate latency;
-  double storage_rate = 500e6;  // bytes per second, as inferences that had to read what is kept show
+  double storage_rate = 500e6;  // bytes per second, as seen in inferences that had to read kept bytes
   double noted_at = 0;   // when an inference last ended
 
  private:

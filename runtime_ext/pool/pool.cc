@@ -146,7 +146,7 @@ uint32_t Pool::Add(const std::string& name, const ModelOptions& options, const P
     changes.lock();
     lock.lock();
     roster = joined();
-    if (model->network == opened && !opened->is_open()) changes.unlock();  // it was there, and has been removed
+    if (model->network == opened && !opened->is_open()) changes.unlock();  // the model was added, and has been removed
   }
   const Roster::Targets targets = roster.Share(budget_, options_.by_swapnet);
   if (model->network == opened) {
@@ -171,7 +171,7 @@ void Pool::Remove(const std::string& name) {
   model->leaving = true;
   FailWaiting(model.get(), Request::End::kRemoved);
   done_.wait(lock, [&] { return model->running == 0; });
-  FailWaiting(model.get(), Request::End::kRemoved);  // what was stopped waits again
+  FailWaiting(model.get(), Request::End::kRemoved);  // the stopped request waits again
   roster_.Swap(roster);
   Network& network = *model->network;
   if (std::ranges::find(roster_.networks(), model->network) == roster_.networks().end()) {
@@ -196,7 +196,7 @@ void Pool::SetBudget(uint64_t budget) {
     Network* const running = lane->running;
     if (Claimed() <= budget_ || running == nullptr || running->broken) continue;
     if (running->claimed <= running->ladder()[running->target].kept && lane->memory.nbytes() <= LaneTarget(running->lane)) continue;
-    if (running->Stop()) running->stopping = true;  // or it ends by itself
+    if (running->Stop()) running->stopping = true;  // or the request ends by itself
   }
   done_.wait(lock, [&] { return closed_ || Claimed() <= budget_; });
 }

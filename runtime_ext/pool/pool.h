@@ -42,7 +42,7 @@ struct PoolOptions {
 
 class Pool {
  public:
-  // A forked process leaves its copy as it is (see Session::Deleter).
+  // A forked process leaves its copy alone (see Session::Deleter).
   struct Deleter {
     void operator()(Pool* pool) const noexcept {
       if (pool->process_.IsThisProcess()) delete pool;
@@ -57,47 +57,47 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Opens the library that `program` was loaded from, once it is known that there is room for it; gives its number, which no other
-  // model will have. Models of the same library, weights and options, which keep no state, are one network under several names.
-  // Throws BudgetError, with the smallest that is enough, where the budget is too small for one model more, and what opening a
-  // session does.
+  // Opens the library that `program` was loaded from, after a check that there is room; returns the model's number,
+  // which no other model will have. Models of the same library, weights and options, which keep no state, are one
+  // network under several names. Throws BudgetError, with the smallest sufficient budget, where the budget is too small
+  // for one model more, and the errors of opening a session.
   uint32_t Add(const std::string& name, const ModelOptions& options, const Program& program, const std::string& library,
                const std::string& weights, const tvm::ffi::json::Object& session_options);
   // Its requests that wait fail; that which runs ends.
   void Remove(const std::string& name);
-  // When this returns, no more is held. Inferences that have to give back memory begin anew. Throws BudgetError where it is too
-  // small for the models.
+  // When this returns, no more is held. Inferences that have to give back memory begin anew. Throws BudgetError where
+  // the budget is too small for the models.
   void SetBudget(uint64_t budget);
 
-  // A number for a request; it is no request yet.
+  // A number for a request that is yet to be made.
   uint64_t Ticket() noexcept { return next_request_++; }
   enum class Admission {
     kGone,     // there is no model of this number any more
     kRefused,
     kWaits,
-    kDone,     // it was run here; `Collect` does not say so
+    kDone,     // the request was run here; `Collect` does not report such a request
   };
   struct Submitted {
     Admission admission;
     Refusal refusal{};
   };
-  // Makes request number `ticket`, of tensors in the order of the network's inputs and outputs, which are read and written until it
-  // is done. It is there until it is forgotten.
+  // Makes request number `ticket`, of tensors in the order of the network's inputs and outputs, which are read and
+  // written until the request is done. The request exists until forgotten.
   Submitted Submit(uint64_t ticket, uint32_t model, const RequestOptions& options, std::vector<tvm::ffi::Any> tensors);
-  // Waits until it is done. Throws what running it threw.
+  // Waits until the request is done. Throws the error of running the request.
   Answer Wait(uint64_t ticket);
-  // Whether it will not be run, as it had not begun.
+  // Whether the request will not be run, as the run had not begun.
   bool Cancel(uint64_t ticket);
-  // No one will ask for it: it does not begin any more.
+  // No one will ask for the request: a waiting one does not begin any more.
   void Forget(uint64_t ticket) noexcept;
-  // Waits for a request that is done, of those to be collected, which one thread does, and which it has to forget before it is told
-  // of another; 0: the pool is closed.
+  // Waits for a finished request among those to be collected. One thread calls this, and forgets the request before
+  // asking for another; 0: the pool is closed.
   uint64_t Collect();
 
   // A request from its beginning to its end; a refusal is an answer, none: there is no model of this number any more.
   std::optional<Answer> Run(uint32_t model, const RequestOptions& options, std::vector<tvm::ffi::Any> tensors);
 
-  // Why the model cannot run any more; empty: it can.
+  // Why the model cannot run any more; empty: the model can run.
   std::string Broken(const std::string& name);
   tvm::ffi::json::Array Names();
   // {"number", "inputs", "outputs"} of a model; null: there is none of this name.
@@ -105,7 +105,7 @@ class Pool {
   tvm::ffi::json::Object Plan();
   // `at_once`: all of one moment, for which requests wait while memory is looked through.
   tvm::ffi::json::Object Stats(bool at_once = true);
-  // Everything that waits fails; what runs ends.
+  // Waiting requests fail; running ones end.
   void Close() noexcept;
 
  private:
@@ -114,8 +114,8 @@ class Pool {
     RequestQueue queue;
     Network* running = nullptr;
     Network* last = nullptr;   // that ran, and may still read ahead
-    double free = 0;           // when what runs should have ended
-    uint32_t opening = 0;      // networks that are being opened for it
+    double free = 0;           // when the running requests should have ended
+    uint32_t opening = 0;      // networks that are being opened for the lane
     std::thread thread{};
   };
   using Lock = std::unique_lock<std::mutex>;
@@ -129,18 +129,19 @@ class Pool {
   uint64_t Claimed() const noexcept;
   uint64_t LaneTarget(uint32_t lane) const noexcept;
   void Use(const Roster::Targets& targets) noexcept;
-  void ShareAnew(bool at_once) noexcept;  // where that pays; at once: whether it does or not
+  void ShareAnew(bool at_once) noexcept;  // where that pays; at_once: in any case
   // Idle networks use their targets, idle lanes shrink.
   void Settle() noexcept;
   void SettleLane(uint32_t lane) noexcept;
-  // It gives back what it keeps and uses its target; the error: it could not, and uses the rung that it used, or is broken.
+  // The network gives back its kept bytes and uses its target; the error: parking failed, and the network uses the
+  // former rung, or is broken.
   std::optional<tvm::ffi::Error> ParkNow(Network& network) noexcept;
   void Break(Network& network, const tvm::ffi::Error& error) noexcept;
-  void Leave(Lane& lane) noexcept;  // whoever reads ahead in it
+  void Leave(Lane& lane) noexcept;  // the network that reads ahead in the lane
 
   // ---- requests (pool_requests.cc)
   Lane& LaneOf(const Request& request) noexcept { return *lanes_[request.model->network->lane]; }
-  // What is in its queue, as long as nobody takes it out.
+  // The first request in the lane's queue, as long as nobody takes the request out.
   const Request& FirstOf(const Lane& lane) const noexcept { return *requests_.At(lane.queue.first().id); }
   RequestQueue::SecondsOf SecondsInOrder() const;
   bool RunsHere(uint32_t lane) noexcept;
@@ -153,7 +154,7 @@ class Pool {
   // ---- turns (pool_turns.cc)
   void Main(uint32_t lane) noexcept;
   bool Dispatchable(uint32_t lane) noexcept;
-  // Gives the request, which may be the last to hold its tensors: they are not let go of under the lock.
+  // Returns the request, perhaps the last owner of its tensors: these must not be released under the lock.
   std::shared_ptr<Request> RunFirst(uint32_t lane, Lock& lock) noexcept;
   std::optional<tvm::ffi::Error> RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took,
                                         Network::Reading& reading) noexcept;

@@ -1,4 +1,4 @@
-// What a pool says of itself, as JSON.
+// The JSON description of a pool.
 #include <algorithm>
 
 #include "pool/clock.h"
@@ -14,7 +14,7 @@ int64_t Int(uint64_t value) { return static_cast<int64_t>(value); }
 
 json::Value OrNull(const std::optional<double>& number) { return number ? json::Value(*number) : json::Value(nullptr); }
 
-// Bytes of it that are in memory, and what its session says, where it is not closed meanwhile.
+// Bytes of the session that are in memory, and the session's description, where the session is not closed meanwhile.
 uint64_t AddSession(const Network& network, json::Object& said) try {
   const json::Object stats = network.Stats();
   for (const char* name : {"stall_ms", "bytes_read", "total_bytes_read"}) said.Set(name, stats[name]);

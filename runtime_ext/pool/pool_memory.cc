@@ -1,4 +1,4 @@
-// What the models of a pool hold, and how that changes.
+// The memory of a pool's models, and how that changes.
 #include <algorithm>
 #include <utility>
 
@@ -75,7 +75,7 @@ void Pool::Break(Network& network, const tvm::ffi::Error& error) noexcept {
 void Pool::Leave(Lane& lane) noexcept {
   Network* const last = std::exchange(lane.last, nullptr);
   if (last == nullptr || last->broken) return;
-  if (const auto error = last->LeaveLane()) Break(*last, *error);  // it may still read into the lane
+  if (const auto error = last->LeaveLane()) Break(*last, *error);  // the network may still read into the lane
 }
 
 std::optional<tvm::ffi::Error> Pool::ParkNow(Network& network) noexcept {
@@ -84,7 +84,7 @@ std::optional<tvm::ffi::Error> Pool::ParkNow(Network& network) noexcept {
   if (!error) {
     network.rung = network.target;
   } else if (const auto worse = network.Park(network.rung)) {
-    Break(network, *worse);  // it must not hold more than its share
+    Break(network, *worse);  // the network must not hold more than its share
   }
   network.stopping = false;
   network.claimed = std::min(network.claimed, network.state_nbytes());

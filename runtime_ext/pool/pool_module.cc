@@ -148,10 +148,10 @@ class PoolModule final : public TranslatedModule {
 
   static uint64_t Number(int64_t given) noexcept { return static_cast<uint64_t>(given); }
 
-  // Answers are numbers wherever they can be: making one cannot fail, after which nobody would know what has happened.
+  // Answers are numbers wherever possible, because making a number cannot fail. A failure here would lose the outcome.
   static constexpr int64_t kGone = 0, kWaits = 1, kDone = 2;
 
-  // The milliseconds that it waited, or JSON of a refusal; None: it was cancelled.
+  // The milliseconds of waiting, or JSON of a refusal; None: the request was cancelled.
   static ffi::Any Said(const Answer& answer) {
     if (answer.cancelled) return nullptr;
     if (answer.refusal) return Said(*answer.refusal);

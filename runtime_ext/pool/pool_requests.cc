@@ -1,4 +1,4 @@
-// Requests of a pool: how they come in, and end.
+// Requests of a pool: submission and completion.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -14,7 +14,8 @@ namespace {
 constexpr double kTrusted = 1;  // second, after which an estimate is worth a try
 constexpr double kQuick = 2e-3;  // seconds for which whoever submits a request can do without its thread
 
-// A bit behind `seconds` of the pool's clock, or 30 years of it: its nanoseconds have 64 bits, and a deadline may be any number.
+// A bit after `seconds` of the pool's clock, or 30 years of it: its nanoseconds have 64 bits, and a deadline may be any
+// number.
 std::chrono::steady_clock::time_point Behind(double seconds) {
   constexpr double kBit = 1e-4, kMost = 1e9;
   return std::chrono::steady_clock::time_point(std::chrono::duration_cast<std::chrono::steady_clock::duration>(
@@ -82,10 +83,11 @@ Pool::Submitted Pool::Submit(uint64_t ticket, uint32_t number, const RequestOpti
   // One that may be late makes room instead.
   while (!request.queued.deadline && outlook.spoiled != nullptr) {
     request.queued.due = outlook.spoiled->due;
-    request.queued.urgency = 0;  // behind it
+    request.queued.urgency = 0;  // after the request
     outlook = lane.queue.Look(request.queued, free, SecondsInOrder());
   }
-  // An estimate that has become too large would refuse whatever could correct it: now and then an idle lane tries.
+  // An estimate that has become too large would refuse every request that could correct it: now and then an idle lane
+  // tries.
   const bool tries = lane.running == nullptr && lane.queue.empty() && request.deadline && now - network.noted_at > kTrusted &&
                      network.ladder()[network.target].seconds < *request.deadline - now;
   if (!outlook.meets && !tries) {
@@ -112,8 +114,8 @@ Pool::Submitted Pool::Submit(uint64_t ticket, uint32_t number, const RequestOpti
   return {Admission::kWaits};
 }
 
-// One lane has all cores, so that any thread may run what is in it. A plan may be of a faster storage than this: what has not been
-// seen to be quick could hold up whoever submits it.
+// One lane has all cores, so that any thread may run its requests. A plan may be of a faster storage than this: a model
+// not yet seen to be quick could hold up the caller.
 bool Pool::RunsHere(uint32_t number) noexcept {
   Lane& lane = *lanes_[number];
   if (lanes_.size() > 1 || lane.queue.size() != 1 || !Dispatchable(number)) return false;
@@ -146,10 +148,10 @@ Answer Pool::Wait(uint64_t ticket) {
       continue;
     }
     done_.wait_until(lock, Behind(*request->queued.deadline));
-    // It is dropped when that has passed, also behind an inference that takes long.
+    // The request is dropped after its deadline, also when a long inference was in front.
     if (!request->done() && !request->running) DropLate(LaneOf(*request));
   }
-  lock.unlock();  // nothing of it changes any more; and its tensors may go here
+  lock.unlock();  // the request is final, and the tensors may be released here
   return AnswerOf(*request);
 }
 

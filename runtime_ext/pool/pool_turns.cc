@@ -47,7 +47,7 @@ bool Pool::Dispatchable(uint32_t number) noexcept {
 std::optional<tvm::ffi::Error> Pool::RunNow(Lane& lane, Network& network, const Request& request, Lock& lock, double& took,
                                             Network::Reading& reading) noexcept {
   if (network.rung != network.target)
-    if (auto error = ParkNow(network)) return error;  // it could not when its share changed
+    if (auto error = ParkNow(network)) return error;  // parking was impossible when the share changed
   if (network.broken) return network.broken;
   network.claimed = network.ladder()[network.rung].kept;
   const auto& networks = roster_.networks();
@@ -107,7 +107,7 @@ std::shared_ptr<Request> Pool::RunFirst(uint32_t number, Lock& lock) noexcept {
     ++model.restarts;
     ++model.waiting;
     request->running = false;
-    request->here = false;  // its turn comes when there is memory for it
+    request->here = false;  // the turn comes when there is memory for the inference
     lane.queue.Push(request->queued);
   } else {
     request->completion = {begin - request->queued.arrived, took, network.rung};

@@ -18,13 +18,13 @@ struct Queued {
   uint64_t id = 0;
   uint32_t model = 0;
   double arrived = 0, due = 0;        // seconds of a monotonic clock
-  std::optional<double> deadline{};   // it is refused, or dropped, rather than late
-  double urgency = 1;                 // what a second of waiting costs
+  std::optional<double> deadline{};   // the request is refused, or dropped, rather than late
+  double urgency = 1;                 // the cost of a second of waiting
 };
 
 class RequestQueue {
  public:
-  // That a request of a model may take; asked in the order in which they would run, as the first of a model may take longer.
+  // The time of a request of a model. Asked in the order of execution, as the first request of a model may take longer.
   using SecondsOf = std::function<double(uint32_t model)>;
 
   static constexpr double kPatience = 10, kMostPatience = 60;  // times; seconds
@@ -34,7 +34,7 @@ class RequestQueue {
     return now + std::min(kPatience * seconds / urgency, kMostPatience);
   }
 
-  // So that two more may be pushed: one that comes, and the one of the lane that runs, if it comes back.
+  // So that two more may be pushed: a new request, and the lane's running request, if that comes back.
   void MakeRoom();
   void Push(const Queued& request) noexcept;  // there is room
   bool Remove(uint64_t id) noexcept;
@@ -52,8 +52,8 @@ class RequestQueue {
   // The first deadline of any; infinite: there is none.
   double NextDeadline() const noexcept;
 
-  // Whether `request` could end before its deadline, and all that are behind it still could, if the lane is free at `free`; when it
-  // would end otherwise.
+  // Whether `request` could end before its deadline, and all later ones still could, if the lane is free at `free`; the
+  // request's end otherwise.
   struct Outlook {
     bool meets;
     double ends;       // the request

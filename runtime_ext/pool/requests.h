@@ -22,9 +22,9 @@ namespace flexcomp {
 
 struct RequestOptions {
   std::optional<double> deadline_s;  // from now; none: the model's
-  bool late = false;                 // run it even if that passes
-  bool collected = false;            // `Collect` says when it is done
-  bool here = false;                 // run it in the call that submits it, if that is quick and nothing else waits or runs
+  bool late = false;                 // run the request even after the deadline
+  bool collected = false;            // `Collect` reports the end
+  bool here = false;                 // run in the submitting call, if the model is quick and nothing else waits or runs
 };
 
 // Why a request was not admitted, or not begun.
@@ -47,12 +47,12 @@ struct Request {
   std::optional<double> deadline;  // also of those that may be late
   bool late = false, collected = false;
   std::vector<tvm::ffi::Any> tensors;
-  bool running = false, here = false;  // here: it runs in the call that submitted it
+  bool running = false, here = false;  // here: runs in the submitting call
   bool forgotten = false;
   End end = End::kNone;
-  std::optional<tvm::ffi::Error> error{};  // why it failed
+  std::optional<tvm::ffi::Error> error{};  // why the request failed
   Completion completion{};
-  std::list<uint64_t> note{};  // its number, where it is to be collected and has not been said
+  std::list<uint64_t> note{};  // the request's number, where the end is to be collected and not yet reported
 
   bool done() const noexcept { return end != End::kNone; }
 };
@@ -64,7 +64,7 @@ struct Answer {
   Completion completion{};
 };
 
-// Throws what running it threw, or why it was not run. What has been run stays as it is: it can be asked again.
+// Throws the error of the run, or the reason for no run. A finished request stays, and can be asked again.
 Answer AnswerOf(const Request& request);
 
 // By number. The pool's mutex guards them.
@@ -75,11 +75,13 @@ class Requests {
   std::shared_ptr<Request> Find(uint64_t id) const noexcept;  // nullptr: there is none
   // Those in a queue are there.
   const std::shared_ptr<Request>& At(uint64_t id) const noexcept { return requests_.find(id)->second; }
-  // Whether it is to be said to whoever collects.
+  // Whether the end is to be reported to the collector.
   bool End(Request& request, Request::End end) noexcept;
-  // No one will ask for it. It goes, with its tensors, when the caller lets go of it; nullptr: there is none.
+  // No one will ask for the request. The request goes, with its tensors, when the caller releases the pointer; nullptr:
+  // there is none.
   std::shared_ptr<Request> Forget(uint64_t id) noexcept;
-  // Of those that are done and to be collected the one that was first; 0: there is none. It stays the first until it is forgotten.
+  // The first finished request among those to be collected; 0: there is none. The request stays the first until
+  // forgotten.
   uint64_t first_done() const noexcept { return done_.empty() ? 0 : done_.front(); }
 
  private:

@@ -51,18 +51,18 @@ Ladder Undominated(const ShareModel& model) {
   }
   const auto key = [](const Choice& c) { return std::tuple(c.working, c.kept, c.cost, c.rung); };
   std::ranges::sort(all, {}, key);
-  for (const Choice& one : all)  // what dominates it comes before it
+  for (const Choice& one : all)  // a dominating choice comes first
     if (std::ranges::none_of(best, [&](const Choice& other) { return other.kept <= one.kept && other.cost <= one.cost; }))
       best.push_back(one);
   return best;
 }
 
-// What one unit of cost and one byte count for.
+// The weights of one unit of cost and one byte.
 struct Prices {
   double cost, byte;
 };
 
-// The sum of what was chosen at some prices; of equal ones the second value decides.
+// The sum of the choices at some prices; among equal sums the second value decides.
 struct Value {
   double first = 0, second = 0;
   auto operator<=>(const Value&) const = default;
@@ -81,7 +81,7 @@ Value Priced(const Prices& prices, double cost, uint64_t nbytes) {
 struct Relaxed {
   std::vector<const Choice*> choices;
   double cost = 0;
-  uint64_t nbytes = 0;  // with the working sizes that were chosen, which may exceed what the choices need
+  uint64_t nbytes = 0;  // with the chosen working sizes, which may exceed the needs of the choices
 };
 
 struct Bound {
@@ -171,7 +171,7 @@ class Search {
     return relaxed;
   }
 
-  // The highest bound that a price per byte gives. None: there is nothing better than what was offered, or nothing fits.
+  // The highest bound that a price per byte gives. None: no choice is better than the answer so far, or nothing fits.
   std::optional<Bound> Tighten(const std::vector<Lane>& lanes) {
     Relaxed dear = Relax(lanes, {1, 0}), cheap = Relax(lanes, {0, 1});
     if (dear.nbytes <= budget_) {
@@ -217,13 +217,13 @@ class Search {
   struct Point {
     uint64_t kept;
     double cost;
-    uint32_t before;  // index of the point that it was made of
+    uint32_t before;  // index of the point that this one extends
     uint32_t choice;  // of its model
   };
 
-  // Working ranges of given sizes, and what is known of the models behind each.
+  // Working ranges of given sizes, and known facts of the models of each.
   struct Fixed {
-    uint64_t left;                 // bytes of the budget, for what is kept
+    uint64_t left;                 // bytes of the budget, for kept bytes
     double price;                  // per byte
     std::vector<uint64_t> sizes;   // of each model's lane
     std::vector<uint64_t> kept;    // at least, by the models from this one on
@@ -303,7 +303,7 @@ class Search {
     std::swap(next_, merged_);
   }
 
-  // Of `next_` and `added_`, both ascending in bytes and descending in cost, what no other makes superfluous.
+  // Merges `next_` and `added_`, both ascending in bytes and descending in cost, without dominated points.
   void MergeAdded() {
     if (added_.empty()) return;
     merged_.clear();
@@ -327,7 +327,7 @@ class Search {
     Offer(choices);
   }
 
-  // Takes the choices as the answer if they fit and are better.
+  // Takes the choices as the answer if the choices fit and are better.
   void Offer(const std::vector<const Choice*>& choices) {
     Answer answer{{}, 0, 0};
     std::vector<uint64_t> working(lanes_.size(), 0);

@@ -22,28 +22,28 @@ struct ShareRung {
 
 struct ShareModel {
   std::vector<ShareRung> rungs;  // in any order
-  double weight = 1;             // what a second of it costs: its rate times its urgency
+  double weight = 1;             // the cost of a second of the model: its rate times its urgency
   uint32_t lane = 0;             // less than the number of models
 };
 
 struct Shares {
   std::vector<uint32_t> rungs;  // of each model; empty: the budget is less than `least`
-  uint64_t nbytes = 0;          // that they need together
+  uint64_t nbytes = 0;          // bytes of all together
   double cost = 0;              // sum of weight * seconds
   uint64_t least = 0;           // bytes: the smallest budget that shares can be made of
-  uint64_t points = 0;          // partial choices that were looked at: the work that it took
+  uint64_t points = 0;          // partial choices that were examined: a measure of the work
 };
 
 // Throws InputError unless there are models, each with rungs, with sizes and times that can be added up.
 void CheckShareModels(std::span<const ShareModel> models);
 
 // The shares of least cost; of several, those of fewest bytes. Costs that differ by less than rounding does, 1e-12 of
-// the whole, count as equal. Throws ExecutionError where it would take more memory than a device has for that.
+// the whole, count as equal. Throws ExecutionError where the search would take more memory than a device has for that.
 Shares ShareExactly(std::span<const ShareModel> models, uint64_t budget);
 
-// SwapNet's rule (equation 1 of its section 6.2.2): every model has bytes of its own, working ones too, for the larger part in
-// proportion to what it takes to be fastest, for the n-th part in proportion to weight * seconds / bytes. `rungs` are the
-// fastest that fit there.
+// SwapNet's rule (equation 1 of its section 6.2.2): every model has bytes of its own, including working bytes, for the
+// larger part in proportion to the bytes of its fastest rung, for the n-th part in proportion to weight * seconds /
+// bytes. `rungs` are the fastest that fit there.
 Shares ShareBySwapNet(std::span<const ShareModel> models, uint64_t budget);
 
 }  // namespace flexcomp

@@ -10,7 +10,7 @@ namespace {
 
 uint64_t Bytes(const ShareRung& rung) { return rung.working + rung.kept; }
 
-// The part of the budget that each model gets, where they cannot all be fastest.
+// The part of the budget that each model gets, where not all can be fastest.
 std::vector<double> Fractions(std::span<const ShareModel> models, const std::vector<const ShareRung*>& fastest) {
   const double n = static_cast<double>(models.size());
   double demand = 0, score = 0;
