@@ -36,7 +36,7 @@ class TuningError(FlexcompError):
 
 
 class DeviceError(FlexcompError):
-    """A device behind RPC, or its tracker, is away or busy, or has ended the session."""
+    """A remote device, or its tracker, is away or busy, or has ended the session."""
 
 
 class StorageError(FlexcompError):

@@ -34,7 +34,7 @@ def bench(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Time every kernel of a network beside the machine's rates."""
+    """Time every kernel of a network, compared with the machine's rates."""
     shapes = parse_shapes(input or [])
     with tempfile.TemporaryDirectory() as folder:
         library = kernels
@@ -45,7 +45,7 @@ def bench(
             from flexcomp.profiling import kernel_report
             from flexcomp.runtime import runner
 
-            # The runtime refuses what cannot run here; its time is what the kernels' times should add up to.
+            # The runtime refuses libraries that cannot run here; the kernels' times should add up to its time.
             latency = runner.run(library, budget=budget, threads=threads, repeat=repeat, warmup=2)
             report = kernel_report(library, budget, threads=threads, repeat=repeat)
             report["latency_ms"] = latency["median_ms"]
@@ -109,7 +109,7 @@ def _columns(table: Table, first: str, *more: str) -> None:
 
 
 def _rates(facts: dict) -> list[str]:
-    """Five columns; a share where it is the one that counts."""
+    """Five columns; a share where the share counts."""
     computing = (
         [f"{facts['gflops']:.1f}", f"{facts['peak_share']:.0%}"] if facts["bound_by"] == "computing" else ["", ""]
     )

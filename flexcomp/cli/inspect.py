@@ -1,4 +1,4 @@
-"""`flexcomp inspect`: what a library holds, as tables, JSON, or a picture of the memory plan."""
+"""`flexcomp inspect`: the contents of a library, as tables, JSON, or a picture of the memory plan."""
 
 from __future__ import annotations
 

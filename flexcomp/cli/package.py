@@ -17,7 +17,7 @@ def package(
         str | None, typer.Option(help="The C++ compiler for the device; otherwise e.g. aarch64-linux-gnu-g++.")
     ] = None,
 ) -> None:
-    """Put LIBRARY and what a device needs to run it into one archive."""
+    """Put LIBRARY and the files a device needs to run it into one archive."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp.packaging import package as make
 

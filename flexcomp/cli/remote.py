@@ -1,4 +1,4 @@
-"""`flexcomp remote`: run, time and measure compiled networks on devices behind TVM's RPC."""
+"""`flexcomp remote`: run, time and measure compiled networks on devices reached by TVM's RPC."""
 
 from __future__ import annotations
 

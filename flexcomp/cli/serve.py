@@ -1,4 +1,4 @@
-"""`flexcomp serve`: several compiled networks under one budget, behind HTTP."""
+"""`flexcomp serve`: several compiled networks under one budget, over HTTP."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A step of a kernel that computes the part `share` of a layer takes a + b·share + delay·bytes seconds, a and b of the kernel,
 the delay of the device. Resident plans compute whole layers without loads and streaming plans slices during loads, so the
 delay shows in most kernels. Chance differences between plans are as large as the effect. Therefore the estimate is
-taken only as far as independent of single plans or kernels: its standard error is that of the jackknife (leaving out
+taken only as far as it does not depend on single plans or kernels: its standard error is that of the jackknife (leaving out
 one plan, or one kernel, at a time), and it is shrunk towards nothing by the positive-part rule of James and Stein (1961).
 """
 

@@ -16,7 +16,7 @@ PARTS = (0.1, 0.25)  # of everything resident
 def closing_lines(program: Program, library: Path, budget: Budget, here: bool = True) -> list[str]:
     """Files and sizes, the smallest budget, predicted latency in four budgets, and the next commands.
 
-    Amounts are in the units of `budget`, the requested one, which is one of the four.
+    Amounts are in the units of `budget`, whose plan is one of those shown.
     `here`: whether the library is for this machine.
     """
     units = budget.units

@@ -267,7 +267,7 @@ class Session:
 
     def close(self) -> None:
         """Give memory, threads and files back. Closing twice is harmless, and so is closing in a forked process."""
-        self.closed = True  # first: whoever is told that it is closed may look
+        self.closed = True  # first, for those who are told
         with translated():
             self._close()
 

@@ -1,4 +1,4 @@
-"""A pool of networks behind HTTP: the Open Inference Protocol, which KServe, Triton and their clients speak.
+"""A pool of networks over HTTP: the Open Inference Protocol, which KServe, Triton and their clients speak.
 
 `protocol` turns requests into arrays and arrays into responses; `models` are the libraries that may be loaded; `inference`
 carries one request from its headers to its answer; `app` has the routes, and `server` the socket and the end.
