@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import flexcomp
-from flexcomp.errors import UnsupportedModelError
+from flexcomp.errors import ModelError, UnsupportedModelError
 from flexcomp.frontend.operators.pads import _sources
 
 from .networks import model, node
@@ -77,12 +77,12 @@ def test_an_input_that_is_shorter_than_at_the_export(tmp_path):
 @pytest.mark.parametrize(
     ("mode", "pads", "message"),
     [
-        ("constant", [(-2, -2)], r"cut more than its input \[3\] has"),
+        ("constant", [(-2, -2)], r"a result has \[-1\] elements along its axes"),
         ("reflect", [(-3, 2)], "mode reflect copies elements, and an axis of"),
     ],
 )
 def test_pads_that_mean_nothing_are_refused_by_name(mode, pads, message):
-    with pytest.raises(UnsupportedModelError, match=rf"node 'n' \(Pad\): .*{message}"):
+    with pytest.raises((ModelError, UnsupportedModelError), match=rf"node 'n' \(Pad\): .*{message}"):
         network = helper.make_model(
             helper.make_graph(
                 [node("Pad", "x", "p", mode=mode, name="n")],
