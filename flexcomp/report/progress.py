@@ -12,7 +12,7 @@ from rich.text import Text
 
 from flexcomp.printable import printable
 
-# Kernels differ a hundredfold: the time left is estimated from all of the stage so far, not by the last seconds.
+# Kernels differ a hundredfold: the time left is estimated from all of the stage so far, not from the last seconds.
 _REMEMBERED_S = 3600.0
 
 

@@ -19,6 +19,6 @@ def budget_rows(budget: Budget, asked: int, used: int, following: int | None) ->
 
 
 def median_row(report: dict) -> tuple[str, str]:
-    """The latency of a run, the median of so many inferences."""
+    """The median latency of a run, and the number of inferences."""
     count = len(report["latency_ms"])
     return "latency", f"{report['median_ms']:.2f} ms" + (f", median of {count}" if count > 1 else "")

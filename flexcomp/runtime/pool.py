@@ -145,7 +145,7 @@ class Pool:
     ) -> dict[str, np.ndarray]:
         """One inference of the model `name`, in its turn; outputs by name.
 
-        With a deadline, from now on, a request is refused if late, or if another would miss its own, and dropped if
+        With a deadline, from now on, a request is refused that would be late or make another late, and dropped if
         the deadline passes before the request begins; `late="run"` runs it all the same. Raises RefusedError, InputError,
         StorageError, ExecutionError.
         """
@@ -275,7 +275,7 @@ class Pool:
 
     def close(self) -> None:
         """Give memory, threads and files back; waiting requests fail. Closing twice is harmless, also in a forked process."""
-        self.closed = True  # first, for those who are told
+        self.closed = True  # first, so that callers told of the end see it set
         _end(self._pool, self._collector, self._process)  # again if this was interrupted
         self._closing.detach()
 

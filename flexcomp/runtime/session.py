@@ -228,7 +228,7 @@ class Session:
         staging_bytes (of the process, outside the budget, through which weights come to a GPU; 0 on CPUs), runs,
         restarts (inferences begun anew because the budget shrank), latency_ms, stall_ms, read_ms (in which reads were
         in flight), bytes_read, reads, prepared_bytes (weights in the kernels' form, made from read weights), prepare_ms (the
-        loader did so), help_ms (by steps that waited; within stall_ms) (of the last inference), total_bytes_read.
+        loader's), help_ms (by steps that waited; within stall_ms) (of the last inference), total_bytes_read.
         """
         with translated():
             return json.loads(self._stats())
@@ -267,7 +267,7 @@ class Session:
 
     def close(self) -> None:
         """Give memory, threads and files back. Closing twice is harmless, and so is closing in a forked process."""
-        self.closed = True  # first, for those who are told
+        self.closed = True  # first, so that callers told of the end see it set
         with translated():
             self._close()
 
