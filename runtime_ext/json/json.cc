@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kCut = "NaN";
 
-// What another reader has to do with an outline, by which it can be told how much memory that takes.
+// The work of another reader with an outline, from which the reader's memory can be estimated.
 struct Outline {
   int64_t nbytes, arrays;                      // of the outline; cut out of the text
   int64_t commas, brackets, braces, quotes;    // that are left
@@ -37,7 +37,7 @@ int64_t EndOfString(std::string_view text, int64_t at) {
   return at < size ? at + 1 : size;
 }
 
-// Where the array that begins at `at` ends, if only numbers, truths and other arrays are in it; else 0.
+// Where the array that begins at `at` ends, if only numbers, truths and other arrays are inside; else 0.
 int64_t EndOfNumbers(std::string_view text, int64_t at) {
   int64_t depth = 0;
   for (const auto size = static_cast<int64_t>(text.size()); at < size; ++at) {
@@ -136,7 +136,7 @@ class Reader {
     return kind_ == kFloat ? Float(left.substr(0, nbytes)) : Integer(left.substr(0, nbytes));
   }
 
-  // How much of `text` is a number; 0 if none begins it.
+  // How much of `text` is a number; 0 if none stands at its start.
   static size_t Grammar(std::string_view text, bool* is_whole) {
     size_t at = 0;
     const auto digits = [&] {
@@ -210,8 +210,8 @@ class Reader {
 
 }  // namespace
 
-// Say what an outline of the text takes; and where the other pointers are not null, write it, and where each array that is not
-// in it begins and ends.
+// Measure the outline of the text; and where the other pointers are not null, write the outline, and the begin and end
+// of each array that the outline lacks.
 FLEXCOMP_JSON void FlexcompJsonOutline(const char* begin, int64_t nbytes, Outline* outline, char* to, int64_t* arrays) {
   const std::string_view text(begin, nbytes);
   *outline = Outline{};

@@ -32,7 +32,7 @@ struct Arguments {
   std::map<std::string, std::string> inputs;  // name → .npy file
   std::string output_dir;                     // empty: outputs are not written
   std::string trace;                          // empty: nothing is traced
-  bool warm = false;  // what stays in memory is loaded before the first inference
+  bool warm = false;  // kept bytes are loaded before the first inference
   bool reset_state = false;  // before every inference
   bool verify = false;
   bool buffered = false;

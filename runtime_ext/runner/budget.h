@@ -13,7 +13,7 @@ enum class Units { kBinary, kDecimal, kBytes };
 struct Budget {
   std::optional<uint64_t> nbytes;  // or
   std::optional<double> fraction;  // of the size with everything resident, or
-  bool smallest = false;           // what the smallest plan needs, or
+  bool smallest = false;           // the smallest plan's needs, or
   bool largest = false;            // everything resident; none of them: the library's default
   Units units = Units::kBinary;
 
@@ -23,11 +23,12 @@ struct Budget {
 // An empty text means the default. Throws UsageError.
 Budget ParseBudget(const std::string& given);
 
-// "1.18 MiB"; what is enough is rounded up.
+// "1.18 MiB"; a sufficient budget is rounded up.
 std::string HumanBytes(uint64_t nbytes, Units units);
 std::string Enough(uint64_t nbytes, Units units);
 
-// What to say of a budget of `asked` bytes. `minimum` is what the library's metadata has of the smallest one; may be empty.
+// The message for a budget of `asked` bytes. `minimum` is the smallest budget's entry in the library's metadata; may be
+// empty.
 std::string TooSmall(uint64_t asked, uint64_t smallest, const std::string& minimum, Units units);
 
 }  // namespace flexcomp::runner

@@ -1,4 +1,4 @@
-// What the system says of other work on this process's cores.
+// The system's figures of other work on this process's cores.
 #pragma once
 
 #include <cstdint>

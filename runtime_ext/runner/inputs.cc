@@ -27,7 +27,8 @@ class Random {
 };
 
 // Close to a normal distribution of mean 0 and deviation 1: the sum of four uniform numbers. Budgets are switched while
-// inputs are filled, and a switch waits for it: drawing from the exact distribution takes longer than small networks do.
+// inputs are filled, and a switch waits for the filling: drawing from the exact distribution takes longer than small
+// networks do.
 template <typename T>
 void FillNormal(std::byte* data, size_t nbytes, Random& random) {
   constexpr double kMean = 4 * 65535 / 2.0, kDeviation = 37837.0;  // sqrt(4 * (65536^2 - 1) / 12)

@@ -16,7 +16,7 @@ namespace flexcomp::runner {
 // Every inference gets the same inputs, written straight into the arena: from files, or random ones.
 class Inputs {
  public:
-  // `files`: by name. Opens them and checks what they hold. Throws UsageError, std::runtime_error.
+  // `files`: by name. Opens the files and checks their contents. Throws UsageError, std::runtime_error.
   Inputs(std::vector<Port> ports, const std::map<std::string, std::string>& files, uint64_t seed);
 
   void Fill(tvm::ffi::PackedArgs places) const;

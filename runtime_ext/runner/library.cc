@@ -25,7 +25,7 @@ std::string PathOf(const std::string& library) {
   return path.get();
 }
 
-// The program in a library. What is wrong with it is said of that file: neither the dynamic loader nor the reader names it.
+// The program in a library. Errors get the file's name here: neither the dynamic loader nor the reader names the file.
 ffi::Module Load(const std::string& library) {
   CheckLibrary(library);
   try {

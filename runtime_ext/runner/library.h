@@ -1,4 +1,4 @@
-// Exported libraries, through the interface that they all have.
+// Exported libraries, through the interface that all of them have.
 #pragma once
 
 #include <tvm/ffi/extra/json.h>
@@ -12,9 +12,9 @@
 namespace flexcomp::runner {
 
 struct Library {
-  std::string path, weights;  // weights: where they are unless that is told otherwise
+  std::string path, weights;  // weights: where the library looks unless told otherwise
   tvm::ffi::Module program;
-  tvm::ffi::json::Object info;  // what it says of itself
+  tvm::ffi::json::Object info;  // the library's description of itself
 };
 
 // Throws std::runtime_error, which names the file.

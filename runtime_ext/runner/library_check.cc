@@ -16,7 +16,7 @@
 namespace flexcomp::runner {
 namespace {
 
-// Of this program, and so of the libraries that it can map; the linker defines it.
+// Of this program, and so of the libraries that the program can map; the linker defines the symbol.
 extern "C" __attribute__((visibility("hidden"))) const ElfW(Ehdr) __ehdr_start;
 
 class File {
@@ -31,7 +31,7 @@ class File {
 
   uint64_t nbytes() const { return nbytes_; }
 
-  // Mapped pages would be read one by one where they are first touched. 0 bytes: to the end.
+  // Mapped pages would be read one by one on first touch. 0 bytes: to the end.
   void ReadAhead(uint64_t offset, uint64_t nbytes) const {
     ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(nbytes), POSIX_FADV_WILLNEED);
   }
@@ -77,9 +77,10 @@ void CheckLibrary(const std::string& path) {
     const auto segment = file.Read<ElfW(Phdr)>(head.e_phoff + i * head.e_phentsize);
     if (segment.p_type == PT_LOAD) file.RequireRange(segment.p_offset, segment.p_filesz);
   }
-  // At the end of what linkers write.
+  // At the end of the files that linkers write.
   file.RequireRange(head.e_shoff, uint64_t{head.e_shentsize} * head.e_shnum);
-  // The dynamic loader and the program's reader want what is not code, most of which stands behind it. Code is read meanwhile.
+  // The dynamic loader and the program's reader want the parts other than code, most of which stand after the code.
+  // Code is read meanwhile.
   for (uint64_t i = 0; i < head.e_shnum; ++i) {
     const auto section = file.Read<ElfW(Shdr)>(head.e_shoff + i * head.e_shentsize);
     const bool in_file = section.sh_type != SHT_NOBITS && section.sh_size > 0;

@@ -5,8 +5,8 @@
 
 namespace flexcomp::runner {
 
-// Refuses a file that is no library for this machine, or is cut short: the dynamic linker maps what the file's tables promise,
-// and touching what is missing ends the process. Throws std::runtime_error.
+// Refuses a file that is no library for this machine, or is cut short: the dynamic linker maps the ranges that the
+// file's tables promise, and touching a missing range ends the process. Throws std::runtime_error.
 void CheckLibrary(const std::string& path);
 
 }  // namespace flexcomp::runner

@@ -40,10 +40,10 @@ class Model {
   void Run(const Inputs& inputs, const Look& look = {}) const;
   // Bytes per second of the storage alone, by reads of `request` bytes, about as many as an inference needs.
   double ReadRate(int64_t request) const;
-  // What the GPU costs besides its kernels. Only with --device-rates.
+  // The GPU's costs besides its kernels. Only with --device-rates.
   tvm::ffi::json::Object DeviceRates() const;
   void SetBudget(int64_t budget) const { (*set_budget_)(budget); }
-  // Loads what stays in memory; milliseconds. Only with --start warm.
+  // Loads the kept bytes; milliseconds. Only with --start warm.
   double Warm() const { return (*warm_)().cast<double>() * 1e3; }
   tvm::ffi::json::Object Stats() const;
   // Of the last inference, as one line. Only with --trace.

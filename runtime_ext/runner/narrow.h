@@ -29,7 +29,7 @@ struct Bfloat16 {
 struct Float16 {
   uint16_t bits;
   Float16() = default;
-  // Towards zero, below 65536; what is less than a normal number becomes zero.
+  // Towards zero, below 65536; a number below the normal ones becomes zero.
   explicit Float16(double given) {
     const uint32_t value = BitsOf(static_cast<float>(given)), size = value & 0x7fffffff;
     bits = static_cast<uint16_t>((value >> 16 & 0x8000) | (size < 113u << 23 ? 0 : (size - (112u << 23)) >> 13));

@@ -1,4 +1,4 @@
-// What the user should know of a run, besides its figures.
+// Notes on a run for the user, besides its figures.
 #pragma once
 
 #include <tvm/ffi/extra/json.h>

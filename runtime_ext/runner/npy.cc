@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kMagic[] = "\x93NUMPY";
 constexpr size_t kPrefix = 10;  // magic, version, u16 header length
-constexpr size_t kUnit = 64;    // the data starts at a multiple of it
+constexpr size_t kUnit = 64;    // the data starts at a multiple of kUnit
 
 std::FILE* Open(const std::string& path, const char* mode) {
   std::FILE* file = std::fopen(path.c_str(), mode);
@@ -35,7 +35,7 @@ std::string Shape(const std::vector<int64_t>& shape) {
   return text + ")";
 }
 
-// What follows `'key':` in the header's dictionary, without blanks in front.
+// The text after `'key':` in the header's dictionary, without blanks in front.
 std::string_view Field(std::string_view header, const std::string& key, const std::string& path) {
   const size_t at = header.find("'" + key + "':");
   if (at == std::string_view::npos) throw std::runtime_error(path + " is not a .npy file: its header lacks " + key);
@@ -66,7 +66,7 @@ NpyFile::NpyFile(const std::string& path, DLDataType dtype, const std::vector<in
   const std::string_view descr = Field(header, "descr", path), order = Field(header, "fortran_order", path),
                          dims = Field(header, "shape", path);
   const std::string given = WithoutBlanks(dims.substr(0, dims.find(')') + 1));
-  // NumPy has no bfloat16: what ml_dtypes adds is saved as two bytes of anything, and bits may come as uint16.
+  // NumPy has no bfloat16: the type of ml_dtypes is saved as two bytes of anything, and bits may come as uint16.
   const bool bits = dtype.code == kDLBfloat && descr.starts_with("'<u2'");
   if (!(bits || descr.starts_with("'" + Descr(dtype) + "'")) || given != WithoutBlanks(Shape(shape)))
     throw std::runtime_error(path + " holds " + std::string(descr.substr(0, descr.find(','))) + " " + given +

@@ -16,7 +16,7 @@ struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
-// A file whose array must have exactly this type and shape; it may be read any number of times.
+// A file whose array must have exactly this type and shape; may be read any number of times.
 class NpyFile {
  public:
   // Throws std::runtime_error, also for an array of another type or shape.

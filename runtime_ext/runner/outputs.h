@@ -1,4 +1,4 @@
-// Where the outputs go, and what they should be.
+// Where the outputs go, and their expected values.
 #pragma once
 
 #include <tvm/ffi/function.h>
@@ -11,7 +11,7 @@
 
 namespace flexcomp::runner {
 
-// Writes outputs to files; without a folder they go nowhere.
+// Writes outputs to files; without a folder outputs are dropped.
 class Outputs {
  public:
   // Creates the folder. Throws std::runtime_error if two outputs would share a file.
@@ -24,7 +24,7 @@ class Outputs {
   std::vector<std::string> files_;
 };
 
-// What every inference on the same inputs should give, up to the rounding of other kernels.
+// The result of every inference on the same inputs, up to the rounding of other kernels.
 class Expected {
  public:
   explicit Expected(std::vector<Port> ports) : ports_(std::move(ports)) {}

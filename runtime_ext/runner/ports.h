@@ -23,7 +23,7 @@ struct Port {
   bool is_float64() const { return dtype.code == kDLFloat && dtype.bits == 64; }
 };
 
-// From "inputs" or "outputs" of what a program says of itself. Throws std::runtime_error.
+// From "inputs" or "outputs" of a program's description. Throws std::runtime_error.
 std::vector<Port> ParsePorts(const tvm::ffi::json::Array& described);
 
 // The memory of a port, from the argument of a callback.

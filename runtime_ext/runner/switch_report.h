@@ -1,4 +1,4 @@
-// --switch-budgets: the budget of an open model switched at random, and what is reported of it.
+// --switch-budgets: the budget of an open model switched at random, and the report.
 #pragma once
 
 #include <tvm/ffi/extra/json.h>

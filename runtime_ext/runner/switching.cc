@@ -12,7 +12,7 @@
 namespace flexcomp::runner {
 namespace {
 
-// The threads that run inferences, until they are stopped or one fails.
+// The threads that run inferences, until stopped or until one fails.
 class Callers {
  public:
   explicit Callers(const SwitchTest& test) {

@@ -20,7 +20,7 @@ struct SwitchTest {
 struct Switch {
   size_t budget;  // index in budgets
   double milliseconds;
-  uint64_t rss;  // when it was done, bytes
+  uint64_t rss;  // after the switch, bytes
 };
 
 struct SwitchReport {
@@ -28,7 +28,7 @@ struct SwitchReport {
   uint64_t runs = 0, wrong = 0;
 };
 
-// Rethrows what a caller threw, after all have ended.
+// Rethrows the error of a caller, after all have ended.
 SwitchReport SwitchWhileRunning(const SwitchTest& test);
 
 }  // namespace flexcomp::runner

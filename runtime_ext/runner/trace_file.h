@@ -10,7 +10,7 @@
 
 namespace flexcomp::runner {
 
-// Written as the inferences end, so that it takes no memory. All throw std::runtime_error.
+// Written as the inferences end, so that the trace takes no memory. All throw std::runtime_error.
 class TraceFile {
  public:
   explicit TraceFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "w"), &std::fclose) {

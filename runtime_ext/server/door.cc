@@ -12,7 +12,7 @@
 namespace flexcomp::server {
 namespace {
 
-// A greeting takes one round trip. Of more at a time the oldest has to go: it had its chance.
+// A greeting takes one round trip. When there are more at a time, the oldest has to go: that one had its chance.
 constexpr size_t kMostVisitors = 64;
 constexpr size_t kMostGuests = 16;
 constexpr std::chrono::seconds kListenerRest{1};
@@ -64,7 +64,7 @@ void Door::Accept() {
 bool Door::Hear(Visitor& visitor) {
   const int fd = visitor.connection.get();
   Greeting greeting;
-  // Nothing behind the greeting is taken: that is for the session.
+  // Bytes after the greeting are not taken: those are for the session.
   for (greeting = ReadGreeting(visitor.heard); greeting.state == Greeting::kUnfinished; greeting = ReadGreeting(visitor.heard)) {
     char piece[kLongestGreeting];
     const ssize_t received = ::recv(fd, piece, std::min(sizeof piece, greeting.wanted - visitor.heard.size()), 0);

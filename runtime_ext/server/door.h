@@ -1,4 +1,4 @@
-// Those who have come and have no session yet. However slow or silent one is, it keeps nobody else from the server.
+// Clients that have come and have no session yet. However slow or silent one is, no other client has to wait.
 #pragma once
 
 #include <poll.h>
@@ -17,7 +17,7 @@ class Door {
  public:
   struct Guest {
     UniqueFd connection;
-    double seconds = 0;  // that its session may take; 0: it does not say
+    double seconds = 0;  // limit for the session; 0: none was named
   };
 
   // Every client has `patience` for its whole greeting.
@@ -26,9 +26,10 @@ class Door {
   // Only clients that name this key are let in from now on; none: nobody is.
   void Expect(std::optional<std::string> key) { key_ = std::move(key); }
 
-  // Appends what should be polled.
+  // Appends the sockets to poll.
   void Watch(std::vector<pollfd>& polled) const;
-  // Deals with what `Watch` appended, after poll: lets new clients in, hears on, and forgets who took too long or hung up.
+  // Deals with the sockets that `Watch` appended, after poll: lets new clients in, reads on, and forgets clients that
+  // took too long or hung up.
   void Attend(std::span<const pollfd> polled);
   // When that should happen again, if nobody stirs.
   Clock::time_point until() const;
@@ -45,14 +46,14 @@ class Door {
 
   void ForgetGone();  // of those who wait
   void Accept();
-  bool Hear(Visitor& visitor);  // false: it is no visitor any more
+  bool Hear(Visitor& visitor);  // false: the client is no visitor any more
 
   UniqueFd listener_;
   Clock::duration patience_;
   std::optional<std::string> key_;
   Clock::time_point rest_until_{};  // no new clients before: the system has no room for them
-  std::deque<Visitor> visitors_;    // in the middle of their greeting, in the order in which they came
-  std::deque<Guest> guests_;        // they named the key, and wait
+  std::deque<Visitor> visitors_;    // in the middle of their greeting, in the order of arrival
+  std::deque<Guest> guests_;        // clients that named the key, and wait
 };
 
 }  // namespace flexcomp::server

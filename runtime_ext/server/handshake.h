@@ -1,6 +1,6 @@
-// What a client of TVM's RPC says first, as in tvm/rpc/server.py: kMagic, and "client:KEY [-timeout=SECONDS]" behind its
-// length; it is answered with kMagic and "server:KEY", or with kMismatch. Numbers are 32 bits in the machine's byte order.
-// Bytes in, values out: there are no sockets here, and no clocks.
+// The greeting of a client of TVM's RPC, as in tvm/rpc/server.py: kMagic, then the length and the text of "client:KEY
+// [-timeout=SECONDS]"; the answer is kMagic and "server:KEY", or kMismatch. Numbers are 32 bits in the machine's byte
+// order. Bytes in, values out: there are no sockets here, and no clocks.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,16 @@ struct Greeting {
   enum State { kUnfinished, kComplete, kMalformed };
 
   State state = kUnfinished;
-  size_t wanted = 0;    // bytes from the start: with so many it can be read on, or, if it is complete, all that it has
-  std::string key;      // if it is complete
+  size_t wanted = 0;    // bytes from the start: needed to read on, or, for a complete greeting, its size
+  std::string key;      // of a complete greeting
   double seconds = 0;   // that the session may take, finite and positive; 0: the client does not say
-  std::string trouble;  // if it is malformed
+  std::string trouble;  // of a malformed greeting
 };
 
-// Reads as much of a greeting as there is. Bytes behind `wanted` are not looked at.
+// Reads as much of a greeting as there is. Bytes after `wanted` are not looked at.
 Greeting ReadGreeting(std::string_view bytes);
 
-// What is sent to a client with the right key, and to others.
+// The answer to a client with the right key, and to others.
 std::string Welcome(const std::string& key);
 std::string Refusal();
 

@@ -27,7 +27,8 @@ namespace {
 
 constexpr std::chrono::seconds kAskTracker{2}, kTrackerRest{1};
 
-// Signals that are read, one after the other, instead of interrupting something: they must find a session's folder removed.
+// Signals that are read, one after the other, instead of interrupting: a session's folder must be removed before a
+// signal acts.
 class Signals {
  public:
   Signals() {
@@ -50,7 +51,7 @@ class Signals {
     return std::nullopt;
   }
 
-  // As if it had not been held back.
+  // As if the signal had not been held back.
   void Obey(int signal) const {
     ::raise(signal);
     ::sigprocmask(SIG_SETMASK, &before_, nullptr);
@@ -150,7 +151,7 @@ class Server {
         session_.emplace(std::move(guest->connection), options_.work_dir, Session::Limits{seconds, Duration(options_.patience)}, signals_.before());
         Say("a session begins");
         return;
-      } catch (const std::system_error& error) {  // there is no room for it
+      } catch (const std::system_error& error) {  // there is no room for the session
         Rest(error.what());
       }
     }

@@ -16,11 +16,11 @@ struct NetworkError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A listening socket, which never blocks, and where it is.
+// A listening socket, which never blocks, and its address.
 struct Listener {
   UniqueFd fd;
   int port = 0;
-  bool loopback = false;  // only this machine reaches it
+  bool loopback = false;  // only this machine reaches the socket
 };
 
 // Listens on the first free port from `first` to `last`; port 0 is any free one. Throws NetworkError.
@@ -36,14 +36,14 @@ void SendText(int fd, const std::string& text, Clock::time_point until);
 int32_t ReceiveNumber(int fd, Clock::time_point until);
 std::string ReceiveText(int fd, Clock::time_point until);  // refuses more than 64 KiB
 
-// Whether all of it went at once, into the system's buffer.
+// Whether all bytes went at once, into the system's buffer.
 bool SendNow(int fd, const std::string& bytes);
 
 // For a connection that is left alone from now on: a peer that vanishes without a word is noticed within a minute.
 void KeepAlive(int fd);
 void LetBlock(int fd);
 
-// Milliseconds for poll, rounded up; 0 if it is over.
+// Milliseconds for poll, rounded up; 0 if the time is over.
 int MillisecondsUntil(Clock::time_point time);
 
 }  // namespace flexcomp::server

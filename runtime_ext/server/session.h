@@ -1,4 +1,5 @@
-// One client's session: a process and a folder of its own, gone when it ends. Nothing here waits for the process.
+// One client's session: a process and a folder of its own, gone at the session's end. Nothing here waits for the
+// process.
 #pragma once
 
 #include <poll.h>
@@ -16,7 +17,7 @@ class Session {
  public:
   struct Limits {
     double seconds;            // that the session may take
-    Clock::duration patience;  // with a process that is stopped, or whose client is gone, until it is ended
+    Clock::duration patience;  // with a stopped process, or one whose client is gone, before the process is killed
   };
 
   // Serves the client on `connection` with files in a new folder under `work_dir`. The process runs with
@@ -27,9 +28,9 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // What should be polled to notice that the client has gone.
+  // The descriptor to poll, to notice that the client has gone.
   pollfd Watch() const { return {gone_ ? -1 : connection_.get(), POLLRDHUP, 0}; }
-  // After poll, and after every SIGCHLD. How the session ended, once it has.
+  // After poll, and after every SIGCHLD. How the session ended, once ended.
   std::optional<std::string> Attend(const pollfd& polled);
   // When that should happen again, if nothing stirs.
   Clock::time_point until() const;
@@ -45,8 +46,8 @@ class Session {
   bool gone_ = false, reaped_ = false;
   std::optional<Clock::time_point> idle_until_;    // the client is gone
   std::optional<Clock::time_point> stopped_until_;
-  std::optional<Clock::time_point> lost_at_;       // it was killed: then nobody waits for its end any more
-  std::string why_;                                // it was killed
+  std::optional<Clock::time_point> lost_at_;       // the process was killed: then nobody waits for its end any more
+  std::string why_;                                // the process was killed
 };
 
 }  // namespace flexcomp::server

@@ -19,7 +19,7 @@ inline void CpuRelax() noexcept {
 
 class Counter {
  public:
-  // Waiting threads look `spins` times before they sleep.
+  // Waiting threads look `spins` times before sleeping.
   explicit Counter(int spins = kSpins) noexcept : spins_(spins) {}
   // For the waits that begin later.
   void SpinFor(int spins) noexcept { spins_.store(spins, std::memory_order_relaxed); }
@@ -28,8 +28,8 @@ class Counter {
 
   // Everything written before is visible to whoever sees the value.
   void Set(uint32_t value) noexcept {
-    // Either this thread sees that another one is going to sleep, or that one sees the value: both write before they
-    // look, in one order for all. The standard library counts sleepers too, but for many atomics together: a loader
+    // Either this thread sees that another one is going to sleep, or that one sees the value: both write before
+    // reading, in one order for all. The standard library counts sleepers too, but for many atomics together: a loader
     // that sleeps would cost every step of the others a system call.
     value_.store(value, std::memory_order_seq_cst);
     WakeUp();
@@ -38,18 +38,20 @@ class Counter {
     value_.fetch_add(1, std::memory_order_seq_cst);
     WakeUp();
   }
-  // The same, unless the value is `last`: that stays, whoever set it.
+  // The same, unless the value is `last`: that stays, whichever thread set it.
   void SetUnless(uint32_t last, uint32_t value) noexcept {
     uint32_t seen = Get();
     while (seen != last && !value_.compare_exchange_weak(seen, value, std::memory_order_seq_cst)) continue;
     WakeUp();
   }
 
-  // Both return the first value seen that fits. They spin for a moment, since most waits are short, then sleep.
+  // Both return the first value seen that fits. Waiting threads spin for a moment, since most waits are short, then
+  // sleep.
   uint32_t WaitAtLeast(uint32_t bound) const noexcept {
     return WaitFor([bound](uint32_t value) { return value >= bound; });
   }
-  // Does meanwhile() again and again while it spins, and when the value has changed; it spins on as long as that returns true.
+  // Calls meanwhile() again and again while spinning, and when the value has changed; goes on spinning as long as that
+  // returns true.
   template <typename Meanwhile>
   uint32_t WaitAtLeast(uint32_t bound, const Meanwhile& meanwhile) const noexcept {
     return WaitFor([bound](uint32_t value) { return value >= bound; }, meanwhile);

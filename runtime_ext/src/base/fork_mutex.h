@@ -1,5 +1,5 @@
-// The mutex that a process finds unlocked when it was forked, and all that the mutex guards whole: forking waits for the thread
-// that holds it.
+// The mutex that a forked process finds unlocked, with all data that the mutex guards whole: forking waits for the
+// thread that holds the mutex.
 #pragma once
 
 #include <pthread.h>
@@ -10,8 +10,8 @@
 
 namespace flexcomp {
 
-// One for everything that a process and its children read and that changes when it is first used. Held for moments; whoever
-// holds it takes no other mutex and does not fork.
+// One for everything that a process and its children read and that changes at first use. Held for moments; a holder
+// takes no other mutex and does not fork.
 class ForkMutex {
  public:
   static std::mutex& Get() noexcept { return instance_->mutex_; }
@@ -23,8 +23,8 @@ class ForkMutex {
 
   std::mutex mutex_;
 
-  // There before any thread, so that none is forked away while it makes it. Never destroyed: models that live until the process
-  // ends use it after everything else.
+  // Made before any thread, so that none is forked away while making it. Never destroyed: models that live until the
+  // process ends use it after everything else.
   static std::byte place_[];
   static ForkMutex* const instance_;
 };

@@ -23,7 +23,8 @@ inline size_t StringsOf(const tvm::ffi::json::Value& value) {
   return count;
 }
 
-// Throws bad_alloc where there is no memory for a string of it: json::Stringify goes on without the rest of that, and its end.
+// Throws bad_alloc where there is no memory for a string of the value: json::Stringify goes on without the rest of that
+// string, and its end.
 inline tvm::ffi::String JsonText(const tvm::ffi::json::Value& value) {
   const tvm::ffi::String text = tvm::ffi::json::Stringify(value);
   size_t quotes = 0;

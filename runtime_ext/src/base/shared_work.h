@@ -9,18 +9,18 @@
 
 namespace flexcomp {
 
-// One thread offers work and completes it, one piece of work after the other; others help with what is offered.
+// One thread offers work and completes it, one piece of work after the other; others help with the offered work.
 class SharedWork {
  public:
-  // What do_part needs to know is written by this thread before: whoever gets a part sees it.
+  // This thread writes the data that do_part needs before: any thread that gets a part sees the data.
   void Offer(uint32_t parts) noexcept {
     parts_ = parts;
     done_.Set(0);
     error_.store(0, std::memory_order_relaxed);
     ticket_.store(++number_ << 32 | parts, std::memory_order_seq_cst);
   }
-  // Does what is left of the parts: do_part(part), which returns 0 or an error and must be able to run in several threads
-  // at a time. An error is returned when all calls have.
+  // Does the remaining parts: do_part(part), which returns 0 or an error and must be able to run in several threads at
+  // a time. An error is returned when all calls have.
   template <typename DoPart>
   int Complete(const DoPart& do_part) noexcept {
     while (Help(do_part)) continue;
@@ -33,19 +33,19 @@ class SharedWork {
     return Complete(do_part);
   }
 
-  // Does one part of what is offered, with the same `do_part`; false: there is none left. Any thread may call it.
+  // Does one part of the offered work, with the same `do_part`; false: none is left. Any thread may call this.
   template <typename DoPart>
   bool Help(const DoPart& do_part) noexcept {
     return Help(do_part, [] { return true; });
   }
-  // The same, if the caller wants it, which is asked behind the offer.
+  // The same, if the caller still wants to: `wanted` is asked after the offer is seen.
   template <typename DoPart, typename Wanted>
   bool Help(const DoPart& do_part, const Wanted& wanted) noexcept {
     uint64_t ticket = ticket_.load(std::memory_order_seq_cst);
     do {
       if (Left(ticket) == 0 || !wanted()) return false;
     } while (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_seq_cst));
-    // The work stays what it is until this part is done.
+    // The work does not change until this part is done.
     if (const int error = do_part(parts_ - Left(ticket)); error != 0) error_.store(error, std::memory_order_relaxed);
     done_.Add();
     return true;

@@ -1,4 +1,4 @@
-// What threads have in common. A program that explores how the steps of threads may follow each other
+// The threading primitives. A program that explores how the steps of threads may follow each other
 // (tests/runtime/explorer.h) puts its own in the place of the standard library's.
 #pragma once
 

@@ -31,7 +31,7 @@ inline const tvm::ffi::Error& KeptOutOfMemory() {
   }
 }
 
-// Does what `function` does; what the system refuses in it becomes an error of ours.
+// Calls `function`; the system's errors become errors of ours.
 template <typename Function>
 auto Translated(const Function& function) {
   try {
@@ -60,7 +60,7 @@ std::optional<tvm::ffi::Error> Caught(const Function& function) noexcept {
   return std::nullopt;
 }
 
-// A module that throws nothing but errors of ours, whichever way it is called.
+// A module that throws nothing but errors of ours, whichever way a function is called.
 class TranslatedModule : public tvm::ffi::ModuleObj {
  public:
   tvm::ffi::Optional<tvm::ffi::Function> GetFunction(const tvm::ffi::String& name) final {

@@ -17,7 +17,7 @@ struct BoundsCheck {
   std::span<const Bound> bounds;
 };
 
-// Empty if all lie inside; otherwise what is wrong with the first that does not, for an error message.
+// Empty if all lie inside; otherwise an error message on the first that does not.
 std::string FindOutside(const BoundsCheck& check);
 
 }  // namespace flexcomp

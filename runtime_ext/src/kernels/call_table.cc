@@ -45,7 +45,8 @@ DLTensor MakeTensor(const TensorType& type, std::byte* data) {
 }
 
 CallTable::CallTable(const Program& program, Kernels kernels) : kernels_(std::move(kernels)) {
-  // As if every step were of the layer that takes most: what is not used is no memory. Pointers into these must stay valid.
+  // As if every step were of the layer that takes most: unused memory costs nothing. Pointers into these must stay
+  // valid.
   const Most most = MostOf(program);
   const size_t args = most.steps * MostArgs(program, [](const Arg&) { return true; });
   tensors_.reserve(args);

@@ -33,13 +33,13 @@ struct Call {
   int32_t count;
   uint32_t need;  // loads that must be complete
   uint32_t layer;
-  uint32_t checks;            // of what it reads, before it runs
-  bool exchanges;             // into a state: the same call again takes it back
+  uint32_t checks;            // of the data that the step reads, before the step runs
+  bool exchanges;             // into a state: the same call again undoes the exchange
   const BoundsCheck* check;
-  const RowsFetch* fetch;  // before it runs, behind the checks; nullptr: nothing
+  const RowsFetch* fetch;  // before the step runs, after the checks; nullptr: nothing
 };
 
-// What is called when a load has been read; no kernel for loads that prepare nothing.
+// The call when a load has been read; no kernel for loads that prepare nothing.
 struct PreparationCall {
   Kernel kernel = nullptr;
   uint32_t layer = 0;
@@ -56,7 +56,7 @@ struct Kernels {
   std::vector<Kernel> compute, prepare;
 };
 
-// A compact tensor of `type` at `data`. Both must outlive it.
+// A compact tensor of `type` at `data`. Both must outlive the tensor.
 DLTensor MakeTensor(const TensorType& type, std::byte* data);
 // Arguments of a kernel.
 TVMFFIAny IntArg(int64_t value);
@@ -70,7 +70,7 @@ class CallTable {
 
   // From now on the calls are those of `rung`, in this arena. `program`, `rung` and its memory must outlive the table.
   void Prepare(const Program& program, const Rung& rung, Places arena) noexcept;
-  // And so are what its loads prepare; not while anything is prepared.
+  // The same for the preparations of the loads; not while anything is prepared.
   void PreparePreparations(const Program& program, const Rung& rung, Places arena) noexcept;
 
   std::span<const Call> calls() const noexcept { return calls_; }

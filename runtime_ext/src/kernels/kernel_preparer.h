@@ -12,12 +12,12 @@
 
 namespace flexcomp {
 
-// What an error of a kernel says, which ends here; it may be none.
+// The message of a kernel's error, which ends here; may be empty.
 std::string TakeReason(TVMFFIObjectHandle raised);
 
 class KernelPreparer final : public Preparer {
  public:
-  // All of them must outlive it.
+  // All arguments must outlive the preparer.
   KernelPreparer(const Program& program, const CallTable& calls, Processor& processor)
       : program_(program), calls_(calls), processor_(processor) {}
   ~KernelPreparer() override;

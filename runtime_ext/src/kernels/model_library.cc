@@ -32,7 +32,7 @@ std::vector<std::string> LoadedObjects() {
 ModelLibrary::ModelLibrary(const Layer& marker, const std::string& path) {
   const auto candidates = path.empty() ? LoadedObjects() : std::vector{path};
   for (const std::string& candidate : candidates) {
-    // The main program has no name; a model linked into it is found all the same.
+    // The main program has no name; a model linked into the program is found all the same.
     handle_ = ::dlopen(candidate.empty() ? nullptr : candidate.c_str(), kFlags);
     if (handle_ == nullptr) continue;
     if (FindKernel(marker) != nullptr) return;
@@ -54,7 +54,7 @@ void* ModelLibrary::FindPreparation(const Layer& layer) const {
 }
 
 void* ModelLibrary::Find(const std::string& symbol) const noexcept {
-  // The linker would take what stands before a zero for the whole.
+  // The linker would take the text before a zero for the whole.
   return symbol.find('\0') == std::string::npos ? ::dlsym(handle_, symbol.c_str()) : nullptr;
 }
 

@@ -25,7 +25,7 @@ class Processor {
  public:
   virtual ~Processor() = default;
 
-  // The kernel of a layer. Throws ArtifactError if there is none that takes what the layer gives it.
+  // The kernel of a layer. Throws ArtifactError if none takes the layer's arguments.
   virtual Kernel Find(const Layer& layer) = 0;
   // The kernel that prepares a layer's weights. Throws in the same way.
   virtual Kernel FindPreparation(const Layer& layer) = 0;
@@ -39,7 +39,7 @@ class Processor {
 
   // Memory for an arena of so many bytes. Throws BudgetError.
   virtual std::unique_ptr<SessionMemory> MakeMemory(uint64_t nbytes) = 0;
-  // Who brings weights to it; nullptr: they are read to where they belong.
+  // The delivery of weights; nullptr: weights are read to their places.
   virtual Delivery* delivery() noexcept { return nullptr; }
   // From now on calls are those of this rung, of which nothing has run and nothing is loaded. Its memory was found at opening.
   virtual void Use(const Rung&) noexcept {}
@@ -51,13 +51,13 @@ class Processor {
   // begin to. Non-zero: failed, the error is raised in tvm_ffi's manner.
   virtual int Step(uint32_t step, uint32_t need, Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept = 0;
   virtual int Prepare(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept = 0;
-  // Whether it can run the steps of an inference for which everything is in the arena as one, faster than one by one: Replay does
-  // that, with calls of which none is checked or fetches. As Step otherwise.
+  // Whether the processor can run the steps of an inference, with everything in the arena, as one, faster than one by
+  // one: Replay does that, with calls of which none is checked or fetches. As Step otherwise.
   virtual bool Replays() const noexcept { return false; }
   virtual int Replay(std::span<const Call>) noexcept { return 0; }
-  // Waits until all that was begun is over. Throws ExecutionError if any of it failed.
+  // Waits until all begun work is over. Throws ExecutionError if any of the work failed.
   virtual void Finish() {}
-  // From now on nothing may run: what is in memory is not known.
+  // From now on nothing may run: the contents of memory are unknown.
   virtual void Lose() noexcept {}
   // Throws ExecutionError where nothing can run any more.
   virtual void RequireAlive() const {}
@@ -67,14 +67,15 @@ class Processor {
     Raise("InputError", "outputs on a GPU are asked for, and the network was built for CPUs");
   }
 
-  // What it costs besides the time of kernels, while nothing runs. Throws InputError where there is no device, ExecutionError.
+  // The costs besides the time of kernels, while nothing runs. Throws InputError where there is no device,
+  // ExecutionError.
   virtual DeviceRates MeasureRates() { Raise("InputError", "rates of a GPU are asked for, and the network was built for CPUs"); }
 
-  // Memory of this process, beside the arena, through which weights come to a device.
+  // Memory of this process, besides the arena, through which weights come to a device.
   virtual uint64_t staging_nbytes() const noexcept { return 0; }
 };
 
-// Enters a processor for as long as it lives.
+// Enters a processor for the scope's lifetime.
 class ProcessorScope {
  public:
   explicit ProcessorScope(Processor& processor) : processor_(processor) { processor_.Enter(); }

@@ -8,8 +8,8 @@
 namespace flexcomp {
 namespace {
 
-// Cores are of one kind with the fastest of their kind if they have this share of its capacity. Favoured cores of one
-// kind may run 15 % faster than the others; cores of different kinds differ by more than a quarter.
+// Cores count as the fastest kind from this share of its capacity. Favoured cores of one kind may run 15 % faster than
+// the others; cores of different kinds differ by more than a quarter.
 constexpr double kSameKind = 0.8;
 
 // The number in a file of sysfs; 0: there is none.
@@ -99,7 +99,7 @@ Placement Place(const CoreOptions& options, int threads, int built_for) {
   }
   if (!options.loader.empty()) placement.loader = options.loader;
   if (threads > 0) return placement;
-  // Threads wait for each other: on fewer cores than threads, they would wait for the scheduler.
+  // Threads wait for each other: with fewer cores than threads, for the scheduler.
   placement.threads = built_for;
   if (!placement.compute.empty())
     placement.threads = std::min(built_for, placement.compute.count());

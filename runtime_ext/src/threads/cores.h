@@ -15,7 +15,7 @@ namespace flexcomp {
 
 struct Core {
   int cpu;
-  uint64_t capacity;  // how much it computes, compared with the others
+  uint64_t capacity;  // computing speed, compared with the other cores
 };
 
 // The cores of a set as sysfs describes them: their capacity, or where the system does not know, their highest

@@ -1,4 +1,4 @@
-// What the processor of this machine can do.
+// The features of this machine's processor.
 #pragma once
 
 #include <string>

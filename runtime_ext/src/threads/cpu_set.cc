@@ -49,7 +49,7 @@ std::optional<CpuSet> CpuSet::OfThisThread() noexcept {
 std::optional<CpuSet> CpuSet::Available() noexcept {
   CpuSet all;
   std::memset(&all.set_, 0xff, sizeof(all.set_));
-  const ScopedAffinity widest(all);  // the system keeps what the control group allows
+  const ScopedAffinity widest(all);  // the system keeps the cores that the control group allows
   return OfThisThread();
 }
 

@@ -18,7 +18,7 @@ class CpuSet {
   static CpuSet Parse(const std::string& list);
   // Where the calling thread may run: its own mask, within the control group's. Nothing where the system does not say.
   static std::optional<CpuSet> OfThisThread() noexcept;
-  // Where it could be allowed to run: what the control group leaves, whatever its mask is now.
+  // The cores that the thread could be allowed: those of the control group, whatever the mask is now.
   static std::optional<CpuSet> Available() noexcept;
 
   bool ApplyToThisThread() const noexcept { return ::sched_setaffinity(0, sizeof(set_), &set_) == 0; }
@@ -26,7 +26,7 @@ class CpuSet {
   bool empty() const noexcept { return CPU_COUNT(&set_) == 0; }
   int count() const noexcept { return CPU_COUNT(&set_); }
   std::vector<int> cpus() const;  // ascending
-  std::string ToString() const;   // as Parse reads it
+  std::string ToString() const;   // in the format of Parse
   void Insert(int cpu) noexcept { CPU_SET(cpu, &set_); }
   CpuSet Without(const CpuSet& other) const noexcept;
 
@@ -34,13 +34,14 @@ class CpuSet {
   cpu_set_t set_;
 };
 
-// Moves the calling thread off a core if it is there, and may run on others; the system may move it back at any time.
+// Moves the calling thread off a core if the thread is there, and may run on others; the system may move the thread
+// back at any time.
 void StepAside(int cpu) noexcept;
 
 // Lets the calling thread run on some cores only; its owner's choice comes back afterwards.
 class ScopedAffinity {
  public:
-  // An empty set changes nothing. Cores that have been taken away since they were chosen are a wish not granted.
+  // An empty set changes nothing. If cores have been taken away since the choice, the request is not granted.
   explicit ScopedAffinity(const CpuSet& cpus) noexcept {
     if (cpus.empty()) return;
     before_ = CpuSet::OfThisThread();

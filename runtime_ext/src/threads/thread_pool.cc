@@ -9,9 +9,9 @@
 namespace flexcomp {
 namespace {
 
-// Between two parallel layers lie serial ones of some ten microseconds, and waking a thread takes as long as they do:
-// a waiting thread keeps its core for a few hundred microseconds. Where there are more threads than cores, the one that
-// is waited for needs the core.
+// Between two parallel layers lie serial ones of some ten microseconds, and waking a thread takes as long: a waiting
+// thread keeps its core for a few hundred microseconds. Where there are more threads than cores, the awaited thread
+// needs the core.
 int Spins(int threads, const CpuSet& cpus) noexcept {
   const auto allowed = cpus.empty() ? CpuSet::OfThisThread() : cpus;
   return !allowed || threads <= allowed->count() ? 20000 : 0;
@@ -34,7 +34,7 @@ ThreadPool::ThreadPool(int threads, const CpuSet& cpus)
       done_(Spins(threads, cpus)),
       contexts_(threads) {
   PrepareContexts();
-  contexts_[0].pool = this;  // the others run what is launched inside of a launch by themselves
+  contexts_[0].pool = this;  // the others run launches inside of a launch by themselves
   workers_.reserve(threads - 1);
   try {
     for (int task = 1; task < threads; ++task) workers_.emplace_back([this, task, cpus] { Main(task, cpus); });
@@ -89,7 +89,7 @@ void ThreadPool::Main(int task, const CpuSet& cpus) noexcept {
     seen = begun.WaitOther(seen);
     if (stop_) return;
     contexts_[task].workspace.Reset();
-    if (GetContext() == nullptr) SetContext(&contexts_[task]);  // if that fails, a kernel that needs it is told
+    if (GetContext() == nullptr) SetContext(&contexts_[task]);  // if that fails, a kernel that needs a context is told
     RunTask(task);
     if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) done_.Set(seen);
   }

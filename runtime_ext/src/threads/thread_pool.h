@@ -27,7 +27,7 @@ class ThreadPool {
   // Whether launches from now on do with one task less, and leave its core to others. Not while one runs.
   void Spare(bool one) noexcept { spared_ = one && !workers_.empty(); }
 
-  // Makes the kernels of the calling thread use the pool, for as long as it lives. Throws ExecutionError.
+  // Makes the kernels of the calling thread use the pool, for the scope's lifetime. Throws ExecutionError.
   class Scope {
    public:
     explicit Scope(ThreadPool& pool);

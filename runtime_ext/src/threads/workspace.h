@@ -17,9 +17,10 @@ class Workspace {
  public:
   Workspace();  // throws std::bad_alloc
 
-  void* Push(uint64_t nbytes) noexcept;  // nullptr: there is no room for it
-  bool Pop(void* block) noexcept;        // false: it is not the last one
-  // Takes back what kernels left: one that fails in between frees nothing. Only where no kernel of this thread runs.
+  void* Push(uint64_t nbytes) noexcept;  // nullptr: there is no room
+  bool Pop(void* block) noexcept;        // false: the block is not the last one
+  // Takes back blocks that kernels left: a kernel that fails halfway frees nothing. Only where no kernel of this thread
+  // runs.
   void Reset() noexcept { top_ = 0; }
 
  private:
