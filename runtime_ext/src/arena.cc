@@ -26,7 +26,8 @@ std::byte* Map(uint64_t nbytes, uint64_t more) {
   return static_cast<std::byte*>(base);
 }
 
-// Where the system refuses to unmap (it would need to note two ranges instead of one), the memory goes back all the same.
+// Where the system refuses to unmap (for it would need to note two ranges instead of one), the memory goes back all the
+// same.
 bool Unmap(std::byte* base, uint64_t nbytes) noexcept {
   if (nbytes == 0 || ::munmap(base, nbytes) == 0) return true;
   ::madvise(base, nbytes, MADV_DONTNEED);
@@ -52,8 +53,8 @@ Arena::Arena(uint64_t asked) : nbytes_(Mapped(asked)) {
     ::madvise(base_, nbytes, MADV_HUGEPAGE);
 #endif
   }
-  // A forked process cannot use it, but would hold the pages when they are given back here; and direct reads that are
-  // running at a fork may, on older systems, end in the other process's copy of a page.
+  // A forked process cannot use the arena, but would hold the pages when they are given back here; and direct reads
+  // that are running at a fork may, on older systems, end in the other process's copy of a page.
   ::madvise(base_, nbytes, MADV_DONTFORK);
 }
 
@@ -67,7 +68,7 @@ bool Arena::Discard(uint64_t at, uint64_t nbytes) noexcept {
 }
 
 void Arena::Keep(const Carried& carried) noexcept {
-  // Before it moves, so that there is room for both places; and the old place behind it.
+  // Before the move, so that there is room for both places; the old place goes after it.
   Discard(carried.from, carried.nbytes);
   if (carried.from == carried.to || carried.nbytes == 0) return;
   std::memmove(base_ + carried.to, base_ + carried.from, carried.nbytes);
@@ -87,7 +88,7 @@ void Arena::TakeFrom(Arena& other, const Carried& carried) noexcept {
 
 void Arena::Shrink(uint64_t nbytes, const Carried& carried) noexcept {
   nbytes = Mapped(nbytes);
-  // All that is behind it, too: of a huge page that is unmapped in part, nothing would go back.
+  // With everything after it: of a huge page that is unmapped in part, nothing would go back.
   Keep(carried);
   if (nbytes < nbytes_ && Unmap(base_ + nbytes, nbytes_ - nbytes)) nbytes_ = nbytes;
 }

@@ -7,7 +7,8 @@
 
 namespace flexcomp {
 
-// Bytes of an arena that keep what they hold while all else goes, and where they lie afterwards; addresses and size in kPages.
+// Bytes of an arena that keep their contents while all others go, and where they lie afterwards; addresses and size in
+// kPages.
 struct Carried {
   uint64_t from = 0, to = 0, nbytes = 0;
 };
@@ -15,7 +16,8 @@ struct Carried {
 class Arena {
  public:
   Arena() = default;
-  // Maps `nbytes`, rounded up to whole pages of the system, of untouched memory. It does not follow into forked processes. Throws BudgetError.
+  // Maps `nbytes`, rounded up to whole pages of the system, of untouched memory. Forked processes do not inherit it.
+  // Throws BudgetError.
   explicit Arena(uint64_t nbytes);
   Arena(Arena&& other) noexcept
       : base_(std::exchange(other.base_, nullptr)), nbytes_(std::exchange(other.nbytes_, 0)) {}
@@ -29,25 +31,26 @@ class Arena {
   std::byte* base() const noexcept { return base_; }
   uint64_t nbytes() const noexcept { return nbytes_; }
 
-  // Bytes of it that are in memory. Throws ExecutionError.
+  // Bytes of the arena that are in memory. Throws ExecutionError.
   uint64_t Resident() const;
 
-  // Gives the memory back to the system, but `nbytes` from `at` on, and keeps the addresses: what is there counts for nothing
-  // from now on. Direct reads that are running hold their own pages until they end. False: the system refused; what it held may
-  // be gone all the same.
+  // Gives the memory back to the system, except the `nbytes` from `at` on, and keeps the addresses: the contents count
+  // for nothing from now on. Direct reads that are running hold their own pages until they end. False: the system
+  // refused; the contents may be gone all the same.
   bool Discard(uint64_t at, uint64_t nbytes) noexcept;
 
-  // Gives all memory back but what is carried, and the addresses behind `nbytes`; what the system refuses is kept. Nobody
-  // reads into it.
+  // Gives all memory back except the carried bytes, and the addresses after `nbytes`; memory that the system refuses is
+  // kept. Nobody reads into the arena.
   void Shrink(uint64_t nbytes, const Carried& carried) noexcept;
-  // Makes room for `nbytes`, perhaps at other addresses, and gives all memory back but what is carried; old and new size need
-  // not both find room. Nobody reads into it. False: there is no room, nothing has changed.
+  // Makes room for `nbytes`, perhaps at other addresses, and gives all memory back except the carried bytes; old and
+  // new size need not both find room. Nobody reads into the arena. False: there is no room, nothing has changed.
   bool Grow(uint64_t nbytes, const Carried& carried) noexcept;
-  // Takes what is carried out of another arena, and of that all memory, piece by piece: both together never hold much more.
+  // Takes the carried bytes out of another arena, and all memory of that arena, piece by piece: both together never
+  // hold much more.
   void TakeFrom(Arena& other, const Carried& carried) noexcept;
 
  private:
-  void Keep(const Carried& carried) noexcept;  // moves it within the arena, and gives all other memory back
+  void Keep(const Carried& carried) noexcept;  // moves them within the arena, and gives all other memory back
 
   std::byte* base_ = nullptr;
   uint64_t nbytes_ = 0;  // that are mapped

@@ -15,7 +15,8 @@ namespace flexcomp {
 // {"model", "target", "features", "threads", "inputs", "outputs", "min_budget_bytes", "default_budget_bytes", "resident_bytes",
 //  "weights_bytes", "ladder", "layers", "metadata"}
 std::string DescribeProgram(const Program& program);
-// The same without "target", "features" and "layers", and of the metadata "minimum" only: what running it takes, soon made and read.
+// The same without "target", "features" and "layers", and of the metadata "minimum" only: the facts for running the
+// program, quickly made and read.
 std::string SummariseProgram(const Program& program);
 
 // {"compute_cpus", "loader_cpus"}, each a list or null: wherever the system likes.
@@ -34,9 +35,9 @@ std::string DescribeRung(const RungHead& rung);
 //  "latency_ms", "stall_ms", "read_ms", "bytes_read", "reads", "prepared_bytes", "prepare_ms", "help_ms", "total_bytes_read"}
 std::string DescribeState(const Program& program, const Session::State& state);
 
-// {"rung", "begin_ns", "end_ns", "steps": [[begin, end], ...], "loads": [[begin, end], ...], "prepares": [[begin, end], ...]} in
-// nanoseconds of the monotonic clock. A load that prepares something is complete when that has ended; zeros say that it was
-// not needed, or prepares nothing.
+// {"rung", "begin_ns", "end_ns", "steps": [[begin, end], ...], "loads": [[begin, end], ...], "prepares": [[begin, end],
+// ...]} in nanoseconds of the monotonic clock. A load with a preparation is complete at the end of the preparation;
+// zeros: not needed, or nothing to prepare.
 std::string DescribeTrace(const Trace& trace);
 
 // Throws InputError for anything that is not a JSON object of known options.

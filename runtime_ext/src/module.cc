@@ -108,7 +108,7 @@ class SessionModule final : public TranslatedModule {
     return tensors;
   }
 
-  // get_states(tensors...) and set_states(index, tensor, ...): pairs of a state's index and what it is to be.
+  // get_states(tensors...) and set_states(index, tensor, ...): pairs of a state's index and its new value.
   void GetStates(ffi::PackedArgs args) {
     if (static_cast<size_t>(args.size()) != session_.program().states.size())
       RaiseError("InputError", "there are ", session_.program().states.size(), " states, not ", args.size());
@@ -189,7 +189,7 @@ class ProgramModule final : public TranslatedModule {
   std::shared_ptr<const Program> program_;
 };
 
-// Of a library: its sessions check the plans that they use.
+// For a library: its sessions check the plans that they use.
 ffi::Module LoadProgram(const ffi::Bytes& blob) {
   return Translated([&] {
     KeptOutOfMemory();
@@ -197,7 +197,7 @@ ffi::Module LoadProgram(const ffi::Bytes& blob) {
   });
 }
 
-// Of somebody who makes programs and wants to know what is wrong: all plans are checked.
+// For makers of programs, who want to find errors: all plans are checked.
 ffi::Module CreateProgram(const ffi::Bytes& blob) {
   return Translated([&] {
     const auto module = ffi::make_object<ProgramModule>(blob);
@@ -206,7 +206,7 @@ ffi::Module CreateProgram(const ffi::Bytes& blob) {
   });
 }
 
-// What a session would choose on a machine with these cores (Linux's list format) under `sysfs`, empty: on this one.
+// The choice of a session on a machine with these cores (Linux's list format) under `sysfs`, empty: on this one.
 ffi::String ChooseCoresOf(const ffi::String& sysfs, const ffi::String& cpus, int64_t threads, bool asked) {
   CoreOptions options;
   if (!sysfs.empty()) options.root = sysfs;
@@ -228,8 +228,8 @@ void DefineAll() {
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  // Nobody could catch what is thrown here. Where there is no memory even the second time, there is no such kind of module,
-  // and loading one says so.
+  // Nobody could catch an error here. Where there is no memory even the second time, this kind of module is missing,
+  // and loading one reports that.
   for (int attempt = 0; attempt < 2; ++attempt) {
     try {
       return DefineAll();

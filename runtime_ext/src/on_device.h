@@ -1,4 +1,4 @@
-// What a client that reaches a device only through function calls needs there: files, the machine, inferences in a row.
+// Functions for a client that reaches a device only through function calls: files, the machine, inferences in a row.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace flexcomp {
 // device's memory arrives. Throws StorageError.
 void WritePiece(const std::string& path, uint64_t offset, std::string_view bytes);
 
-// Waits until the file is in storage and forgets its pages, so that reading it means reading storage. Throws StorageError.
+// Waits until the file is in storage and forgets its pages, so that the next read comes from storage. Throws
+// StorageError.
 void SettleFile(const std::string& path);
 
 // JSON: machine, cpus (that this process may use), memory_bytes, memory_available_bytes (null if not known), and

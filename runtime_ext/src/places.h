@@ -1,5 +1,5 @@
-// Where the addresses of an arena are in memory. Its two ranges, of what inferences work in and of what stays, may lie apart:
-// nothing lies across the border (program/check.cc).
+// Where the addresses of an arena are in memory. Its two ranges, of the working bytes of inferences and for bytes that
+// stay, may lie apart: nothing lies across the border (program/check.cc).
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace flexcomp {
 class Places {
  public:
   Places() = default;
-  // One behind the other, wherever the border is.
+  // One after the other, wherever the border is.
   explicit Places(std::byte* arena) noexcept : working_(arena), kept_(arena) {}
   // Addresses below `border` lie from `working` on, the others from `kept` on.
   Places(std::byte* working, std::byte* kept, uint64_t border) noexcept : working_(working), kept_(kept), border_(border) {}

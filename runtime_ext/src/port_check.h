@@ -1,4 +1,4 @@
-// Whether a tensor of the caller's is what a port or a state takes or gives.
+// Whether a caller's tensor fits a port or a state.
 #pragma once
 
 #include <tvm/ffi/c_api.h>
@@ -10,7 +10,8 @@
 
 namespace flexcomp {
 
-// Throws InputError, with the name, for another type, shape, device or order in memory. `on_cuda`: it may lie on a GPU.
+// Throws InputError, with the name, for another type, shape, device or order in memory. `on_cuda`: the tensor may lie
+// on a GPU.
 void CheckTensor(const std::string& name, const TensorType& want, const DLTensor& tensor, bool on_cuda);
 
 // Where its elements begin.

@@ -1,4 +1,4 @@
-// Remembers the process it was made in. Threads do not follow into a forked child: whoever owns some must neither
+// Remembers the process that made this. Threads do not follow into a forked child: an owner of threads must neither
 // wait for them, nor join or detach them there.
 #pragma once
 

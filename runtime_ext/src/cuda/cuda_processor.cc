@@ -16,7 +16,7 @@
 namespace flexcomp::cuda {
 namespace {
 
-// Of the data at a symbol, as the library's table of symbols has it.
+// Size of the data at a symbol, from the library's table of symbols.
 uint64_t NbytesAt(const void* data) {
   Dl_info info;
   void* symbol = nullptr;
@@ -29,7 +29,7 @@ std::unique_ptr<Delivery> MakeDelivery(Device& device, StreamOrder& order, const
   return std::make_unique<CopiedDelivery>(device, order);
 }
 
-// A forked process leaves its copy as it is.
+// A forked process leaves its copy alone.
 std::shared_ptr<Device> Shared() {
   return {new Device, [process = ProcessMark()](Device* device) {
             if (process.IsThisProcess()) delete device;
@@ -77,7 +77,7 @@ std::unique_ptr<SessionMemory> CudaProcessor::MakeMemory(uint64_t nbytes) {
 }
 
 void CudaProcessor::Use(const Rung& rung) noexcept {
-  graph_.Clear();  // it has the addresses of another arena
+  graph_.Clear();  // the graph has the addresses of another arena
   order_.Use(rung);
 }
 
@@ -99,7 +99,7 @@ int CudaProcessor::Step(uint32_t step, uint32_t need, Kernel kernel, const TVMFF
   Refusal refusal = order_.BeforeStep(step, need);
   if (!refusal) refusal = static_cast<const LoadedKernel*>(kernel)->Launch(device_.compute(), args);
   if (!refusal && (refusal = order_.AfterStep(step)) && (refusal = order_.AfterStep(step))) {
-    // It runs, and nobody would know when it has ended, nor take back what it exchanges.
+    // The graph runs, and nobody would know when that has ended, nor take back its exchanges.
     device_.Lose(refusal);
   }
   return Tell(refusal);
@@ -109,7 +109,7 @@ int CudaProcessor::Prepare(Kernel, const TVMFFIAny*, int32_t) noexcept { return 
 
 int CudaProcessor::Replay(std::span<const Call> calls) noexcept {
   if (!graph_) {
-    // Behind all copies, for which the steps of a graph do not wait.
+    // After all copies, for which the steps of a graph do not wait.
     Refusal refusal = device_.Try("cuStreamSynchronize", [&](const Driver& driver) { return driver.StreamSynchronize(device_.copy()); });
     if (!refusal) {
       refusal = graph_.Capture([&]() -> Refusal {

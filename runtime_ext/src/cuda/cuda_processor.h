@@ -16,10 +16,11 @@
 
 namespace flexcomp::cuda {
 
-// Steps are given to one stream and run later, in their order, behind the loads that they need; Finish waits for them.
+// Steps are given to one stream and run later, in their order, after the loads that they need; Finish waits for the
+// steps.
 class CudaProcessor final : public Processor {
  public:
-  // `program` must outlive it. Throws TargetError, ArtifactError, ExecutionError.
+  // `program` must outlive the processor. Throws TargetError, ArtifactError, ExecutionError.
   CudaProcessor(const Program& program, const std::string& library_path);
   ~CudaProcessor() override;
 

@@ -8,7 +8,7 @@
 
 namespace flexcomp::cuda {
 
-// Whether nothing was refused; what was stays to be told, whatever succeeds behind it.
+// Whether nothing was refused; a refusal stays to be told, whatever succeeds later.
 inline bool Noted(const Refusal& refusal, Refusal& noted) noexcept {
   if (refusal) noted = refusal;
   return !refusal;
@@ -50,7 +50,7 @@ class SharedDelivery final : public Delivery {
  private:
   Device& device_;
   StreamOrder& order_;
-  const MappedMemory*& memory_;  // of the session, once it has one
+  const MappedMemory*& memory_;  // of the session, once there is one
   Refusal refusal_;
 };
 

@@ -75,7 +75,7 @@ void Device::Finish(Stream stream) {
 
 void Device::Settle() noexcept {
   for (const Stream stream : {compute_, copy_}) {
-    // Nobody knows what still runs: no memory may be used again.
+    // Nobody knows which work still runs: no memory may be used again.
     if (const Refusal refusal = Insist("cuStreamSynchronize", [&](const Driver& driver) { return driver.StreamSynchronize(stream); }))
       Lose(refusal);
   }

@@ -1,4 +1,4 @@
-// A GPU, and this process's context on it.
+// A GPU, and this process's context there.
 #pragma once
 
 #include <atomic>
@@ -32,12 +32,12 @@ class Device {
   int major() const noexcept { return major_; }
   int minor() const noexcept { return minor_; }
   int architecture() const noexcept { return major_ * 10 + minor_; }  // 87: sm_87
-  bool integrated() const noexcept { return integrated_; }            // it shares the memory of this processor
+  bool integrated() const noexcept { return integrated_; }            // the GPU shares the memory of this processor
   const std::string& name() const noexcept { return name_; }
   Stream compute() const noexcept { return compute_; }
   Stream copy() const noexcept { return copy_; }
 
-  // Does function(driver) in the context; `call` names it for messages.
+  // Calls function(driver) in the context; `call` is the name in messages.
   template <typename Function>
   Refusal Try(const char* call, const Function& function) noexcept {
     if (const Result result = Enter(); result != kSuccess) return Note({result, "cuCtxPushCurrent"});
@@ -45,13 +45,13 @@ class Device {
     Leave();
     return Note({result, call});
   }
-  // The same; throws what Raise does.
+  // The same; throws the errors of Raise.
   template <typename Function>
   void Do(const char* call, const Function& function) {
     if (const Refusal refusal = Try(call, function)) Raise(refusal);
   }
 
-  // What nobody can do anything about if it fails, as giving back: tried twice.
+  // For calls whose failure nobody can handle, such as giving back: tried twice.
   template <typename Function>
   Refusal Insist(const char* call, const Function& function) noexcept {
     const Refusal refusal = Try(call, function);
@@ -62,14 +62,14 @@ class Device {
   void Finish(Stream stream);
   // The same for work of others on the default stream.
   void FinishDefault() { Finish(reinterpret_cast<Stream>(kDefaultStream)); }
-  // The same for both, whatever becomes of it: behind it nothing runs, or nothing ever will.
+  // The same for both, with errors ignored: afterwards nothing runs, or nothing ever will.
   void Settle() noexcept;
 
   [[noreturn]] void Raise(const Refusal& refusal, const char* kind = "ExecutionError") const;
   std::string Describe(const Refusal& refusal) const;
   // From now on nothing runs any more, because of that.
   void Lose(const Refusal& refusal) noexcept { lost_.store(refusal.result, std::memory_order_relaxed); }
-  // After some errors of kernels a context refuses everything, for good. Throws ExecutionError if it does.
+  // After some errors of kernels a context refuses everything, for good. Throws ExecutionError for such a context.
   void RequireAlive() const;
 
  private:

@@ -1,4 +1,4 @@
-// A kernel for GPUs as a library holds it: machine code of its device functions, and how they are launched.
+// A kernel for GPUs in a library: machine code of its device functions, and their launches.
 // flexcomp/program/device_kernel.py is the authority for the bytes.
 #pragma once
 
@@ -29,13 +29,13 @@ struct Image {
 struct DeviceKernel {
   std::vector<Launch> launches;  // in order
   uint64_t integers = 0;         // bit i: parameter i is a number
-  std::vector<Image> images;     // point into what was read
+  std::vector<Image> images;     // point into the bytes read
 };
 
 // The most parameters that a kernel has.
 inline constexpr uint32_t kMostParameters = 64;
 
-// Reads what lies at a kernel's symbol, of which at most `nbytes` are there. Throws ArtifactError.
+// Reads the bytes at a kernel's symbol, of which at most `nbytes` are there. Throws ArtifactError.
 DeviceKernel ReadDeviceKernel(const std::byte* data, uint64_t nbytes);
 
 // The image that a GPU of this architecture runs: machine code of its own major version and no later minor one, the latest, or else

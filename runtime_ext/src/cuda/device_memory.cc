@@ -78,7 +78,7 @@ void DeviceMemory::Cut(uint64_t pieces) noexcept {
 }
 
 bool DeviceMemory::Reserve(uint64_t nbytes) {
-  // No more than what is used and what is asked for now: another size may have been asked for before.
+  // No more than the memory in use and the size asked for now: another size may have been asked for before.
   const uint64_t pieces = Pieces(nbytes > nbytes_ ? nbytes : nbytes_);
   Cut(pieces);
   if (const Refusal refusal = Extend(pieces)) {

@@ -1,4 +1,4 @@
-// An arena in a device's own memory: addresses that stay, and pieces of memory that come and go behind them.
+// An arena in a device's own memory: fixed addresses, and pieces of memory that are mapped and unmapped there.
 #pragma once
 
 #include <vector>
@@ -22,7 +22,7 @@ class DeviceMemory final : public SessionMemory {
   bool Reserve(uint64_t nbytes) override;
   bool Resize(uint64_t nbytes, const Carried& carried) noexcept override;
   [[noreturn]] void RaiseRefusal(uint64_t nbytes) const override;
-  bool Discard(const Carried&) noexcept override { return false; }  // copies into it are the device's business
+  bool Discard(const Carried&) noexcept override { return false; }  // copies to the arena are the device's business
   bool Attach() override { return false; }
   bool visible() const noexcept override { return false; }
   void AwaitCaller() override { device_.FinishDefault(); }
@@ -37,7 +37,7 @@ class DeviceMemory final : public SessionMemory {
   uint64_t Pieces(uint64_t nbytes) const noexcept { return (nbytes + piece_nbytes_ - 1) / piece_nbytes_; }
   Refusal Extend(uint64_t pieces) noexcept;  // to so many; refused: nothing has changed
   Refusal AddPiece() noexcept;
-  void Cut(uint64_t pieces) noexcept;  // to so many; what the driver does not take back stays
+  void Cut(uint64_t pieces) noexcept;  // to so many; pieces that the driver does not take back stay
 
   Device& device_;
   StreamCopies copies_;

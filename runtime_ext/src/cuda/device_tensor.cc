@@ -7,7 +7,7 @@
 namespace flexcomp::cuda {
 namespace {
 
-// As tvm_ffi wants allocators: one for each tensor, which it lives in.
+// An allocator as tvm_ffi expects: one for each tensor, stored inside the tensor.
 class Memory {
  public:
   explicit Memory(std::shared_ptr<Device> device) : device_(std::move(device)) {}

@@ -10,7 +10,7 @@
 
 namespace flexcomp::cuda {
 
-// Holds anything. It keeps the device, which may outlive the session so. Throws ExecutionError.
+// The contents are undefined. The tensor keeps the device, which may so outlive the session. Throws ExecutionError.
 tvm::ffi::Tensor NewTensor(std::shared_ptr<Device> device, const TensorType& type);
 
 }  // namespace flexcomp::cuda

@@ -102,7 +102,7 @@ struct AccessDescription {
 // The calls, as the driver of this machine has them.
 class Driver {
  public:
-  // Finds and initialises the driver. Throws TargetError: there is none, it is too old, or it does not work.
+  // Finds and initialises the driver. Throws TargetError: there is none, or the driver is too old or does not work.
   Driver();
   ~Driver();
   Driver(const Driver&) = delete;

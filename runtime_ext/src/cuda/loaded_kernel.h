@@ -13,8 +13,8 @@ namespace flexcomp::cuda {
 
 class LoadedKernel {
  public:
-  // Of a layer that gives it `args`. Throws TargetError if it has no image for this GPU or the driver does not take it, ArtifactError
-  // if it takes something else.
+  // Of a layer with arguments `args`. Throws TargetError without an image for this GPU or if the driver refuses the
+  // image, ArtifactError if the kernel takes other arguments.
   LoadedKernel(Device& device, const DeviceKernel& kernel, const Layer& layer);
   ~LoadedKernel();
   LoadedKernel(const LoadedKernel&) = delete;

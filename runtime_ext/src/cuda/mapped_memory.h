@@ -27,7 +27,7 @@ class MappedMemory final : public HostMemory {
   void Clear(std::byte* place, uint64_t nbytes) noexcept override { copies_.Clear(place, nbytes); }
   const std::byte* Look(const std::byte* place, uint64_t) override;
 
-  // Where this process sees what kernels see at `place`.
+  // The address in this process of the memory that kernels see at `place`.
   std::byte* HostOf(const std::byte* place) const noexcept { return HostMemory::base() + (place - seen_); }
 
  private:
@@ -35,7 +35,7 @@ class MappedMemory final : public HostMemory {
 
   Device& device_;
   StreamCopies copies_;
-  std::byte* seen_ = nullptr;  // by the device; nullptr: it is not attached
+  std::byte* seen_ = nullptr;  // by the device; nullptr: not attached
 };
 
 }  // namespace flexcomp::cuda

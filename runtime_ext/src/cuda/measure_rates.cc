@@ -63,7 +63,7 @@ class Moment {
   Moment(const Moment&) = delete;
   Moment& operator=(const Moment&) = delete;
 
-  // What `to` is given next is behind what `from` was given so far.
+  // Later work of `to` runs after the work that `from` was given so far.
   void HandOver(Stream from, Stream to) const {
     device_.Do("cuEventRecord", [&](const Driver& driver) { return driver.EventRecord(event_, from); });
     device_.Do("cuStreamWaitEvent", [&](const Driver& driver) { return driver.StreamWaitEvent(to, event_, 0); });
@@ -124,7 +124,7 @@ template <typename Work>
 double MedianSeconds(const Work& work) {
   using Clock = std::chrono::steady_clock;
   std::array<double, kRounds> seconds;
-  work();  // with what happens once
+  work();  // including the work that happens once
   for (double& one : seconds) {
     const auto start = Clock::now();
     work();

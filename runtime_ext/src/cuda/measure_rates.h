@@ -1,4 +1,4 @@
-// How fast a GPU is given work and weights, besides what kernels themselves take.
+// How fast a GPU is given work and weights, besides the kernels' own time.
 #pragma once
 
 #include "cuda/device.h"

@@ -1,4 +1,4 @@
-// Memory of this process that a device copies from by itself: reads end in it, and weights go on from it.
+// Memory of this process that a device copies from by itself: reads end here, and weights go on from here.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace flexcomp::cuda {
 
-// As long as the loader's reads in flight, and as much again for copies in flight. flexcomp/program/device_kernel.py says it, too.
+// As long as the loader's reads in flight, and as much again for copies in flight. flexcomp/program/device_kernel.py
+// has the same number.
 inline constexpr uint64_t kPinnedNbytes = 4 << 20;
 
 class PinnedRing {
@@ -20,15 +21,16 @@ class PinnedRing {
   PinnedRing(const PinnedRing&) = delete;
   PinnedRing& operator=(const PinnedRing&) = delete;
 
-  // Room for a read, half of the ring at most with what is being read; it waits for copies out of what lies there. nullptr: refused.
+  // Room for a read; reads in progress have at most half of the ring. Waits for copies out of that room. nullptr:
+  // refused.
   std::byte* Begin(std::byte* place, uint64_t nbytes, Refusal* refusal) noexcept;
-  // What was begun first, and read, goes to its place by the copy stream.
+  // The first read begun, now complete, goes to its place by the copy stream.
   Refusal Copy() noexcept;
-  // What was begun first is not wanted.
+  // The first read begun is not wanted.
   void Drop() noexcept;
 
  private:
-  // Of the ring, oldest first: what is being copied, or was dropped, and then what is being read.
+  // Pieces of the ring, oldest first: copied or dropped ones, then those being read.
   struct Piece {
     uint64_t begin = 0, nbytes = 0;
     std::byte* place = nullptr;

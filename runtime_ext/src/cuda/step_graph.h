@@ -1,4 +1,4 @@
-// All steps of an inference as one graph of a device, so that they cost one call.
+// All steps of an inference as one graph of a device, for the cost of one call.
 #pragma once
 
 #include "cuda/device.h"
@@ -14,7 +14,7 @@ class StepGraph {
 
   explicit operator bool() const noexcept { return exec_ != nullptr; }
 
-  // Makes it of what give_steps() gives to the compute stream, none of which runs.
+  // Makes the graph of the work that give_steps() gives to the compute stream, none of which runs.
   template <typename GiveSteps>
   Refusal Capture(const GiveSteps& give_steps) noexcept {
     Clear();
@@ -28,7 +28,7 @@ class StepGraph {
   Refusal Launch() noexcept {
     return device_.Try("cuGraphLaunch", [&](const Driver& driver) { return driver.GraphLaunch(exec_, device_.compute()); });
   }
-  // Not while it runs.
+  // Not while the graph runs.
   void Clear() noexcept;
 
  private:

@@ -26,7 +26,7 @@ void StreamCopies::Copy(std::byte* to, const std::byte* from, uint64_t nbytes) n
   if (nbytes == 0 || to == from) return;
   // Places that overlap: pieces that do not, the one first that the others would be written over.
   const uint64_t distance = to < from ? from - to : to - from;
-  uint64_t done = 0;  // tried again, it goes on from there: what was copied may have been written over since
+  uint64_t done = 0;  // a second attempt goes on from there: copied bytes may have been written over since
   Insist("cuMemcpyAsync", [&](const Driver& driver) {
     if (distance >= nbytes) return driver.CopyAsync(PointerTo(to), PointerTo(from), nbytes, device_.compute());
     while (done < nbytes) {

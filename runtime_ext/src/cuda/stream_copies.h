@@ -1,4 +1,4 @@
-// Bytes into a device's arena, out of it and within it, in the order of the steps.
+// Copies into a device's arena, out of the arena and within, in the order of the steps.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class StreamCopies {
 
  private:
   void CopyNow(void* to, const void* from, uint64_t nbytes);
-  // What has to succeed, or nothing is known of the arena, and nothing may use it.
+  // For calls that must succeed: otherwise the arena is unknown, and nothing may use it.
   template <typename Function>
   void Insist(const char* call, const Function& function) noexcept;
 

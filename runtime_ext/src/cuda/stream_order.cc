@@ -50,7 +50,7 @@ Refusal StreamOrder::Moments::Record(Device& device, Stream stream, uint32_t ind
 
 Refusal StreamOrder::Moments::Await(Device& device, Stream stream, uint32_t index, uint64_t number) noexcept {
   if (number <= awaited) return {};
-  // If the event has been recorded again meanwhile, this waits for more than it must, of what has been issued.
+  // If the event has been recorded again meanwhile, this waits for more issued work than necessary.
   const Refusal refusal =
       device.Try("cuStreamWaitEvent", [&](const Driver& driver) { return driver.StreamWaitEvent(stream, events[index], 0); });
   if (!refusal) awaited = number;
@@ -94,7 +94,7 @@ Refusal StreamOrder::BeforeCopy(uint32_t steps) noexcept {
 }
 
 Refusal StreamOrder::AfterLoad(uint32_t load) noexcept {
-  // Whoever measures storage has loads of its own, behind which nothing comes.
+  // A measurement of storage has loads of its own, after which nothing comes.
   return load < loads_.events.size() ? loads_.Record(device_, device_.copy(), load) : Refusal{};
 }
 

@@ -1,4 +1,4 @@
-// What comes before what on a device: copies of weights and steps are on two streams, with events between them.
+// The order of work on a device: copies of weights and steps are on two streams, with events between them.
 #pragma once
 
 #include <atomic>
@@ -23,25 +23,27 @@ class StreamOrder {
   // From now on steps and loads are those of this rung; none is under way.
   void Use(const Rung& rung) noexcept;
 
-  // By the thread that gives steps to the compute stream: what comes next is behind the first `need` loads; step `step` was given.
+  // By the thread that gives steps to the compute stream: later work is after the first `need` loads; step `step` was
+  // given.
   Refusal BeforeStep(uint32_t step, uint32_t need) noexcept;
   Refusal AfterStep(uint32_t step) noexcept;
   // Waits until the first `need` loads are over: nothing else has to, then, before the step.
   Refusal AwaitLoads(uint32_t step, uint32_t need) noexcept;
 
-  // By the thread that gives loads to the copy stream: what comes next is behind the first `steps` steps; load `load` was given.
+  // By the thread that gives loads to the copy stream: later work is after the first `steps` steps; load `load` was
+  // given.
   Refusal BeforeCopy(uint32_t steps) noexcept;
   Refusal AfterLoad(uint32_t load) noexcept;
   // Waits until the first `steps` steps are over.
   Refusal AwaitSteps(uint32_t steps) noexcept;
 
  private:
-  // Moments of one stream, numbered in the order in which they were recorded. What is behind one of them is behind those before it, too.
+  // Moments of one stream, numbered in the order of recording. Work after one of them is after the earlier ones, too.
   struct Moments {
     std::vector<Event> events;
     std::unique_ptr<std::atomic<uint64_t>[]> numbers;  // of the last moment of each event; 0: none
     uint64_t last = 0;
-    uint64_t awaited = 0;  // the other stream, or the loader, is behind this one
+    uint64_t awaited = 0;  // the other stream, or the loader, is after this one
 
     Refusal Record(Device& device, Stream stream, uint32_t index) noexcept;
     Refusal Await(Device& device, Stream stream, uint32_t index, uint64_t number) noexcept;
@@ -58,7 +60,7 @@ class StreamOrder {
   Device& device_;
   Moments steps_, loads_;
   std::vector<bool> waited_for_;  // of the steps: by some load
-  uint32_t looked_at_ = 0;        // loads before it, in this inference
+  uint32_t looked_at_ = 0;        // loads before this one, in this inference
 };
 
 }  // namespace flexcomp::cuda

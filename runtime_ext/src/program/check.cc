@@ -1,4 +1,4 @@
-// Safety of a program: nothing here judges whether the plan is good, only that it cannot do harm.
+// Safety of a program: nothing here judges whether the plan is good, only that the plan can do no harm.
 #include <algorithm>
 #include <set>
 
@@ -16,8 +16,8 @@ void Require(bool holds, const Parts&... parts) {
 // [at, at + nbytes) ⊆ [0, limit), without overflow.
 bool Inside(uint64_t at, uint64_t nbytes, uint64_t limit) { return at <= limit && nbytes <= limit - at; }
 
-// Of what is inside the arena: in the range of what stays between inferences, or in that of all else. The ranges of models that
-// take turns need not follow each other in memory.
+// A range inside the arena: among the bytes that stay between inferences, or among all others. The ranges of models
+// that take turns need not follow each other in memory.
 void CheckRange(const Rung& rung, uint64_t at, uint64_t nbytes, bool stays, std::string_view what, size_t index) {
   Require(stays ? at >= rung.working : Inside(at, nbytes, rung.working), what, index, " lies outside the range of ",
           stays ? "what stays" : "what inferences work in");
@@ -32,7 +32,7 @@ void CheckPorts(const std::vector<Port>& ports, const std::vector<Value>& values
   }
 }
 
-// What stays lies in a value of its own, in whole pages, so that it can be carried from one arena to another.
+// States lie in a value of their own, in whole pages, so that they can be carried from one arena to another.
 void CheckStates(const Program& program) {
   std::set<std::string_view> inputs, outputs;
   for (const Port& port : program.inputs) inputs.insert(port.name);
@@ -65,8 +65,8 @@ void CheckBounds(const Arg& arg, const Layer& layer) {
   for (const Bound& bound : arg.bounds) Require(bound.low < bound.high, "layer ", layer.name, " has empty bounds");
 }
 
-// One of what is exchanged is all of a state that becomes itself. The same call again must find all that this one did, so it takes
-// nothing that does not stay.
+// One exchanged argument is all of a state that becomes itself. The same call again must find everything that this one
+// did, so the layer takes only arguments that stay.
 void CheckExchange(const Layer& layer, const Program& program) {
   uint64_t exchanged = 0, states = 0;
   for (const Arg& arg : layer.args) {
@@ -99,7 +99,7 @@ void CheckRows(const Layer& layer, const Program& program) {
   }
 }
 
-// A kernel that takes blocks is told which, once, behind its only weights.
+// A kernel that takes blocks is told which, once, after its only weights.
 void CheckBlocks(const Layer& layer) {
   size_t weights = 0, panels = 0;
   for (size_t i = 0; i < layer.args.size(); ++i) {
@@ -246,8 +246,9 @@ void CheckLoad(const Load& load, size_t index, const Rung& rung, const Program& 
   CheckRange(rung, load.target, load.nbytes, load.kept || (load.pinned && !load.prepared), "load ", index);
 }
 
-// A step of the first inference is a whole layer whose weights are prepared, by the same weights as they are stored. They lie where
-// they will lie prepared; what is made of them, load by load, leaves alone what later loads are prepared from.
+// A step of the first inference is a whole layer whose weights are prepared, by the same weights as stored. The stored
+// weights lie in the place of the prepared ones; preparing a load leaves alone the bytes that later loads are prepared
+// from.
 void CheckCold(const Cold& cold, const Rung& rung, const Program& program) {
   Require(cold.step < rung.steps.size() && cold.layer < program.layers.size(), "a first inference has a step that does not exist");
   const Step& step = rung.steps[cold.step];
@@ -281,8 +282,8 @@ void CheckFirst(const Rung& rung, const Program& program) {
   }
 }
 
-// Plays the two counters: loads and steps advance in order, each waiting for the other's count. Nothing waits for
-// what is read ahead in the inference before, so the first inference, which reads it at its start, stands for all.
+// Plays the two counters: loads and steps advance in order, each waiting for the other's count. Nothing waits for loads
+// read ahead in the inference before, so the first inference, which reads these at its start, stands for all.
 void CheckWaitsEnd(const Rung& rung) {
   size_t loaded = 0, computed = 0;
   while (loaded < rung.loads.size() || computed < rung.steps.size()) {

@@ -1,5 +1,5 @@
-// The first inference of a rung: some layers are computed from weights as they are stored, and prepared for the second one behind
-// that (NNV12, sections 3.1 and 3.5).
+// The first inference of a rung: some layers are computed from weights as stored, which are then prepared for the
+// second inference (NNV12, sections 3.1 and 3.5).
 #include <utility>
 
 #include "program/program.h"

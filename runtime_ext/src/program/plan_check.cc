@@ -176,7 +176,8 @@ class PlanCheck {
 
   bool IsState(uint32_t value) const { return !program_.states.empty() && program_.states.front().value == value; }
 
-  // Whether a layer does; of each, `program/check.cc` knows that it exchanges bytes of just one state.
+  // Whether a layer exchanges the state; each such layer exchanges bytes of just one state (checked in
+  // `program/check.cc`).
   bool Exchanges(const State& state) const {
     return std::ranges::any_of(runs_, [&](const Run& run) {
       return std::ranges::any_of(program_.layers[run.layer].args, [&](const Arg& arg) {
@@ -198,8 +199,8 @@ class PlanCheck {
     for (const State& state : program_.states) live(state.result, lives_[state.result].begin, steps_ + 1);
   }
 
-  // Where a result has the place of an operand that the kernel may write it over, and that ends there, the operand's
-  // life is over when the layer begins: the result protects its bytes from then on.
+  // Where a result takes the place of an operand that the kernel may overwrite, and that ends there, the operand's life
+  // is over when the layer begins: the result protects its bytes from then on.
   void ReplaceOperand(const Run& run) {
     const Layer& layer = program_.layers[run.layer];
     const Arg* result = nullptr;
@@ -222,7 +223,7 @@ class PlanCheck {
     }
   }
 
-  // Follows what lies in the arena for sure when each step begins, and so finds the load that each step's weights are of.
+  // Follows the certain contents of the arena at the start of each step, and so finds the load of each step's weights.
   void AddLoads() {
     std::pmr::map<uint64_t, uint32_t> placed(memory_);  // by their ends: the loads that lie in the arena whole
     std::pmr::vector<uint32_t> first(rung_.loads.size(), 0, memory_), last(rung_.loads.size(), 0, memory_);  // ends of the steps that use them
@@ -269,14 +270,14 @@ class PlanCheck {
     }
   }
 
-  // Where what a load brings lies.
+  // The place of a load's result.
   Use Brought(const Load& load) const {
     if (!load.prepared) return {0, 0, load.target, load.target + load.nbytes};
     const Prepared& made = *load.prepared;
     return {0, 0, made.at, made.at + made.count * program_.layers[made.layer].weights->block_nbytes};
   }
 
-  // Whether it brings the weights of a step that lie from `at` on, as far as it reaches.
+  // Whether the load brings the weights of a step that lie from `at` on, as far as the load reaches.
   bool Brings(const Load& load, const Step& step, const LayerWeights& weights, uint64_t at) const {
     if (at < Brought(load).low || weights.preparation.has_value() != load.prepared.has_value()) return false;
     const uint64_t in_step = at - static_cast<uint64_t>(step.weights_at);
@@ -304,8 +305,8 @@ class PlanCheck {
            one.dtype.bits == two.dtype.bits && one.dtype.lanes == two.dtype.lanes;
   }
 
-  // What is read to be prepared. Loads that read to the same place share it: there it is in use whenever one of them may read.
-  // `first` are the ends of the steps that use first what the loads bring.
+  // Reads for preparation. Loads that read to the same place share it: there it is in use whenever one of them may
+  // read. `first` are the ends of the first steps that use the results of the loads.
   void AddRead(const std::pmr::vector<uint32_t>& first) {
     std::pmr::map<uint64_t, std::pmr::vector<Use>> places(memory_);  // by their start
     std::pmr::map<uint64_t, const Load*> kept(memory_);  // by their start
@@ -346,7 +347,7 @@ class PlanCheck {
     if (nbytes > 0) uses_.push_back({begin, end, low, low + nbytes});
   }
 
-  // Goes through the steps with what is live, by address: its ranges are disjoint, so that only neighbours can meet.
+  // Goes through the steps with the live uses by address: their ranges are disjoint, so that only neighbours can meet.
   void CheckOverlaps() {
     std::pmr::vector<uint32_t> by_end(uses_.size(), memory_);
     for (uint32_t i = 0; i < by_end.size(); ++i) by_end[i] = i;
@@ -380,7 +381,7 @@ uint64_t Stays(const Load& load, const Program& program) {
   return load.pinned ? load.prepared->count * program.layers[load.prepared->layer].weights->block_nbytes : 0;
 }
 
-// What the head says, people and servers read; a plan is known to be right.
+// The head's figures, which people and servers read; the plan is known to be right.
 void CheckHead(const RungHead& head, const Rung& rung, const Program& program, uint64_t kept_again) {
   uint64_t pinned = 0 - kept_again, streamed = 0;
   for (const Load& load : rung.loads) {
@@ -420,7 +421,7 @@ PlanChecker::PlanChecker(const Program& program)
   const size_t args = MostArgs(program, [](const Arg&) { return true; });
   room_nbytes_ = kNode * (9 * (size_t{most.steps} + most.loads) + 2 * program.values.size() + 3 * program.states.size() +
                           3 * args * (size_t{most.steps} + most.cold));
-  room_.reset(new std::byte[room_nbytes_]);  // not initialised: what no check uses is no memory
+  room_.reset(new std::byte[room_nbytes_]);  // not initialised: memory that no check uses costs nothing
 }
 
 void PlanChecker::Check(size_t rung) {

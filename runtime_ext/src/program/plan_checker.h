@@ -1,4 +1,4 @@
-// Plans are decoded and checked before they are executed for the first time, not all when a program is read.
+// Plans are decoded and checked before their first execution, not all when a program is read.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@ namespace flexcomp {
 
 class PlanChecker {
  public:
-  // Finds the memory that checking takes: budgets shrink where there is none. `program` must outlive it.
+  // Allocates the memory for checking: budgets shrink where there is none. `program` must outlive the checker.
   explicit PlanChecker(const Program& program);
 
-  // Decodes the plan, and CheckPlan, unless the rung has passed it. Any thread may call it. Throws ArtifactError.
+  // Decodes the plan, and CheckPlan, unless the rung has passed before. Any thread may call this. Throws ArtifactError.
   void Check(size_t rung);
 
  private:

@@ -19,7 +19,7 @@ Plans::Plans(const Program& program) {
   static_assert(std::max({alignof(int64_t), alignof(Step), alignof(Load), alignof(Cold)}) == alignof(int64_t), "nothing lies between them");
   size_t nbytes = 0;
   for (const RungHead& head : program.rungs) nbytes += RoomFor(head, program);
-  room_.reset(new std::byte[nbytes]);  // not initialised: what no plan uses is no memory
+  room_.reset(new std::byte[nbytes]);  // not initialised: memory that no plan uses costs nothing
   std::byte* at = room_.get();
   for (const RungHead& head : program.rungs) {
     places_.emplace_back(at, RoomFor(head, program));
@@ -31,7 +31,7 @@ const Rung& Plans::Decode(size_t rung, const Program& program) {
   const std::lock_guard lock(ForkMutex::Get());  // a forked process decodes the rest
   Place& place = places_[rung];
   if (place.rung) return *place.rung;
-  place.memory.release();  // what an attempt took that failed
+  place.memory.release();  // memory of a failed attempt
   Rung decoded(&place.memory);
   ReadPlan(program.rungs[rung], program, decoded);
   return place.rung.emplace(std::move(decoded));

@@ -1,4 +1,4 @@
-// The plans of a program, each decoded when it is first asked for.
+// The plans of a program, each decoded at its first use.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The decoded program; the same records as flexcomp/program/program.py, which says what the fields mean.
+// The decoded program; the same records as flexcomp/program/program.py, which explains the fields.
 #pragma once
 
 #include <dlpack/dlpack.h>
@@ -39,8 +39,9 @@ struct Port {
   TensorType type;
 };
 
-// An input that the network gives itself: what `result` holds when an inference is complete is copied to where the next one
-// reads it, or a layer has exchanged bytes of it. All states lie in one value, of nobody else, whose bytes stay.
+// An input that the network gives itself: the contents of `result` at the end of an inference are copied to the input's
+// place in the next one, or a layer has exchanged bytes of the state. All states lie in one value, of nobody else,
+// whose bytes stay.
 struct State {
   std::string input, output;
   uint32_t value;
@@ -61,20 +62,21 @@ enum class ArgKind : uint8_t { kValue = 0, kWeight = 1, kScratch = 2, kFirst = 3
 struct Arg {
   ArgKind kind;
   uint32_t value = 0;    // kValue
-  uint64_t written = 0;  // kValue: bytes that the kernel writes; 0: it reads, or exchanges
+  uint64_t written = 0;  // kValue: bytes that the kernel writes; 0: reads, or exchanges
   bool exchanged = false;  // kValue that is read, too: its bytes become those of the other argument that is exchanged, and the other way round
-  bool over = false;     // kValue that is read: the layer's only result may be written over it
+  bool over = false;     // kValue that is read: the layer's only result may overwrite the value
   uint64_t offset = 0;   // kValue, kWeight, kScratch, kRows: in the scratch
   TensorType type{};     // all but kFirst, kCount
-  // kRows: in the scratch, for each number that the argument before it holds, that row of a table in the file; behind them room to
-  // read one.
+  // kRows: in the scratch, for each number of the argument before this one, that row of a table in the file; then room
+  // to read one.
   uint64_t table = 0;  // byte of the data section
   uint64_t rows = 0;   // of the table
   uint64_t row_nbytes() const { return type.nbytes / static_cast<uint64_t>(type.shape[0]); }
   std::vector<Bound> bounds{};  // kValue that is read: of element i the one at i modulo their number; none: anything may stand in it
 };
 
-// Bytes of scratch that rows take with the room to read one, wherever it lies in the file and the scratch in memory.
+// Bytes of scratch that rows take with the room to read one, at any position of the row in the file and of the scratch
+// in memory.
 constexpr uint64_t RoomForRows(uint64_t nbytes, uint64_t row_nbytes) {
   return RoundUp(nbytes, kAlign) + (row_nbytes / kPage + 3) * kPage;
 }
@@ -105,7 +107,8 @@ struct Layer {
   std::optional<LayerWeights> weights;
   std::vector<Arg> args;
 
-  // Whether it writes into a state, with what was there kept in its other arguments: the same call again takes it back.
+  // Whether the step writes into a state and keeps the old contents in its other arguments: the same call again undoes
+  // the exchange.
   bool exchanges() const {
     for (const Arg& arg : args)
       if (arg.exchanged) return true;
@@ -129,26 +132,26 @@ struct Load {
   bool pinned;
   bool ahead;  // `after` counts the steps of the inference before
   std::optional<Prepared> prepared{};
-  bool kept = false;  // what is read stays, and is prepared in every inference
-  // Where it may read to instead, as nothing else ever lies there: what stays when it is prepared is mostly larger, and this is the
-  // end of it, in whole pages. So such reads need not wait for each other. -1: nowhere.
+  bool kept = false;  // read once and kept, and prepared in every inference
+  // Another place to read to, used by nothing else: the prepared form is mostly larger, and this is the end of it, in
+  // whole pages. So such reads need not wait for each other. -1: nowhere.
   int64_t apart = -1;
-  // Where the first inference leaves what this load would read, for the second one to prepare, and behind how many steps of the
-  // first it is of no other use. -1: nowhere.
+  // Where the first inference leaves the bytes that this load would read, for the second one to prepare, and after how
+  // many steps the first has no other use for them. -1: nowhere.
   int64_t cold = -1;
   uint32_t cold_after = 0;
 };
 
-// A step that the first inference computes by a layer that takes weights as they are stored, read to `at` in one piece.
+// A step that the first inference computes by a layer that takes weights as stored, read to `at` in one piece.
 struct Cold {
   uint32_t step, layer;
   uint64_t at;
 };
 
-// What is known of a rung before its plan is decoded.
+// The facts of a rung that are known before its plan is decoded.
 struct RungHead {
   uint64_t budget, arena;
-  uint64_t working;  // bytes of the arena, from its start; what stays between inferences lies behind them
+  uint64_t working;  // bytes of the arena, from its start; bytes that stay between inferences follow
   double predicted_s;
   uint64_t pinned, streamed;    // bytes of weights, for people: that stay between inferences, and that each reads
   uint32_t steps, loads, cold;  // their numbers
@@ -165,7 +168,7 @@ struct Rung {
   std::pmr::vector<int64_t> value_at;  // -1: no step of the rung uses the value
   std::pmr::vector<Step> steps;
   std::pmr::vector<Load> loads;
-  std::pmr::vector<Cold> cold;  // what the first inference does otherwise; steps ascend
+  std::pmr::vector<Cold> cold;  // the differences of the first inference; steps ascend
 };
 
 struct Checksum {
@@ -187,8 +190,8 @@ struct Program {
   Program(Program&&) noexcept;
   ~Program();
 
-  // Decodes and validates the plan of a rung, unless that is done, in memory that was found when the program was read. Any thread
-  // may call it. Throws ArtifactError.
+  // Decodes and validates the plan of a rung, unless done before, in memory that was found when the program was read.
+  // Any thread may call this. Throws ArtifactError.
   const Rung& Decode(size_t rung) const;
   // Of a rung that is decoded.
   const Rung& plan(size_t rung) const noexcept;
@@ -210,9 +213,9 @@ struct Program {
 // Decodes and validates all but the plans. `bytes` must outlive the program. Throws ArtifactError.
 Program ReadProgram(std::string_view bytes);
 Program ReadProgram(std::string&& bytes) = delete;
-// Decodes and validates a plan: after this, no index, address or wait of the rung can go wrong, whatever the bytes were, if its
-// kernels take what the layers give them: SymbolOf (signature.h) sees to that. What it puts into the arena when is for CheckPlan to
-// look at, before it is executed. `rung` is empty before, and takes all memory. Throws ArtifactError.
+// Decodes and validates a plan: after this, no index, address or wait of the rung can go wrong, whatever the bytes
+// were, if its kernels take the layers' arguments: SymbolOf (signature.h) sees to that. CheckPlan checks the contents
+// of the arena over time, before execution. `rung` is empty before, and takes all memory. Throws ArtifactError.
 void ReadPlan(const RungHead& head, const Program& program, Rung& rung);
 
 // The parts of both that look at meaning; throw ArtifactError with the first fault.
@@ -244,14 +247,14 @@ FileRange PagesOf(const Layer& layer);
 Step FirstStep(const Cold& cold, const Rung& rung, const Program& program);
 // Sets `cold` of the loads.
 void FindCold(Rung& rung, const Program& program);
-// What the first inference of a rung does, as a rung of its own: `first`, which has room for it. It has the loads of the other,
-// those that it does not need with no bytes, and counts alike.
+// The work of the first inference of a rung, as a rung of its own: `first`, which has room for that. The loads are
+// those of `rung`, unnecessary ones with no bytes, and the counters advance alike.
 void PlanFirst(const Rung& rung, const Program& program, Rung& first) noexcept;
 // Finds the room that PlanFirst takes for any rung of the program.
 Rung RoomForFirst(const Program& program);
 
-// Looks at what lies in the arena when, in the first inference, too; the indices of the program and the bounds of the arena are
-// known to be right. And whether the head says of it what is so. Throws ArtifactError.
+// Checks the contents of the arena over time, in the first inference, too; the indices of the program and the bounds of
+// the arena are known to be right. And whether the head's figures are true. Throws ArtifactError.
 void CheckPlan(const RungHead& head, const Rung& rung, const Program& program);
 // Decodes, validates and looks at all plans, and keeps none. Throws ArtifactError.
 void CheckPlans(const Program& program);
@@ -259,7 +262,7 @@ void CheckPlans(const Program& program);
 // Bytes of the data section that blocks of a layer, whose weights are prepared, are made of.
 FileRange StoredRange(const Layer& layer, uint32_t first, uint32_t count);
 
-// The argument that is a layer's panel, of which its steps have blocks; nullptr: it has none.
+// The argument that is a layer's panel, of which its steps have blocks; nullptr: no panel.
 const Arg* PanelOf(const Layer& layer);
 
 // "float32[1×3×224×224]", for messages.

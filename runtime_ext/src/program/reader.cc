@@ -57,8 +57,8 @@ class Cursor {
     if (!IsUtf8(text)) Raise("ArtifactError", "the program is malformed: a name is not UTF-8");
     return text;
   }
-  // Reads the items of a list. Every item takes at least `item_nbytes`, so a wild count fails here
-  // instead of reserving memory for it.
+  // Reads the items of a list. Every item takes at least `item_nbytes`, so a wild count fails here instead of reserving
+  // memory.
   template <typename ReadItem>
   auto List(size_t item_nbytes, ReadItem read) {
     return Repeat(Get<uint32_t>(), item_nbytes, read);
@@ -265,7 +265,7 @@ RungHead ReadRung(Cursor& in, size_t values, std::string_view& plans) {
   if (nbytes > plans.size()) RaiseError("ArtifactError", "the program is malformed: the plan for ", rung.budget, " bytes ends behind it");
   rung.plan = plans.substr(0, nbytes);
   plans.remove_prefix(nbytes);
-  // Room is found for what the head says before the plan is looked at.
+  // Room is allocated by the head's counts before the plan is looked at.
   if (nbytes < 8 * values + kStepNbytes * rung.steps + kLoadNbytes * rung.loads + kColdNbytes * rung.cold)
     RaiseError("ArtifactError", "the program is malformed: the plan for ", rung.budget, " bytes has no room for what it is said to hold");
   return rung;

@@ -1,4 +1,4 @@
-// What a layer's kernel takes, and the symbol of the code that takes it.
+// The arguments of a layer's kernel, and the symbol of the code that takes these.
 #pragma once
 
 #include <string>
