@@ -1,8 +1,10 @@
-// Numbers of JSON, read straight into tensors. No part of the runtime: flexcomp/serving/json_numbers.py calls it through ctypes.
+// Numbers of JSON, read straight into tensors. No part of the runtime: flexcomp/serving/json_numbers.py calls this
+// through ctypes.
 //
-// The text of a request is walked once, and arrays that stand under a key "data" are cut out of it: what is left, the outline,
-// is small, and another reader of JSON makes objects of it. It finds a NaN where an array was, and so the text itself may have
-// none. Whether a text is JSON at all is that reader's to say, and for the arrays FlexcompJsonNumbers'.
+// The text of a request is walked once, and arrays under a key "data" are cut out. The rest, the outline, is small, and
+// another reader of JSON makes objects of the outline. This reader finds a NaN in place of an array, and so the text
+// itself may have none. Whether a text is JSON at all is decided by that reader, and for the arrays by
+// FlexcompJsonNumbers.
 #include <cctype>
 #include <charconv>
 #include <cmath>

@@ -1,4 +1,4 @@
-// What a pool learns of its models while serving. Times in seconds, of any one clock.
+// Statistics of a pool's models while serving. Times in seconds, of any one clock.
 #pragma once
 
 #include <algorithm>

@@ -68,7 +68,7 @@ class Network {
   Reading LastReading() const noexcept;
   uint64_t ResidentNbytes() const { return static_cast<uint64_t>(resident_().cast<int64_t>()); }
 
-  // Time that loading the kept bytes may take, where they are not in memory.
+  // The time that loading the kept bytes may take, unless they are in memory.
   double LoadingSeconds() const noexcept { return cold ? static_cast<double>(ladder_[target].kept) / storage_rate : 0; }
 
   // Gives all memory back; later calls throw.

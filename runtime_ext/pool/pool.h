@@ -1,14 +1,14 @@
 // Several models under one budget.
 //
-// Models take turns in lanes: one inference at a time works in a lane's memory, on the lane's cores. What a model keeps between
-// inferences is its own. Each is on the rung of its ladder that is its share (shares.h); when shares change, a model that is idle
-// gives back what it keeps at once, and one that runs does so at the end of its inference. What has been given back is claimed
-// anew by the next inference: only then does memory come back, and only if it fits beside what all others hold. So the
-// pool never holds more than its budget, whatever the order in which models change.
+// Models take turns in lanes: one inference at a time works in a lane's memory, on the lane's cores. The bytes that a
+// model keeps between inferences are its own. Each model's share is a rung of its ladder (shares.h). When shares
+// change, an idle model gives back its kept bytes at once, a running one at the end of its inference. The next
+// inference claims such memory anew: only then does memory come back, and only if there is room next to the memory of
+// all others. So the pool never holds more than its budget, in whatever order models change.
 //
-// Each call either does all that it says or throws and has changed nothing: it first makes whatever can fail, a roster (model.h), a
-// request (requests.h), room in a queue, and then only what is noexcept. Whatever lanes do between calls is noexcept, too: an
-// inference that fails is the error of its request.
+// Each call either succeeds completely, or throws and has changed nothing: first the call makes everything that can
+// fail, a roster (model.h), a request (requests.h), room in a queue, and after that only noexcept steps follow. The
+// work of lanes between calls is noexcept, too: an inference that fails is the error of its request.
 #pragma once
 
 #include <tvm/ffi/extra/json.h>

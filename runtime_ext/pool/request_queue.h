@@ -1,7 +1,8 @@
-// The requests of a lane, in the order in which they are due.
+// The requests of a lane, in the order of their due times.
 //
-// Of those that are due at the same time the urgent one comes first. One with a deadline is due then. One without is due when it will have waited for kPatience times what it takes, less where it is
-// urgent, but never more than kMostPatience: short and urgent ones come first, and as everything that comes later is due later, none waits for ever.
+// Among requests due at the same time the urgent one comes first. A request with a deadline is due then. One without is
+// due after a wait of kPatience times its run time, less where urgent, but never more than kMostPatience. So short and
+// urgent requests come first, and none waits for ever, because later requests are due later.
 #pragma once
 
 #include <algorithm>

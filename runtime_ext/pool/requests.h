@@ -1,7 +1,7 @@
 // The requests of a pool, from the call that makes one to the call that forgets it.
 //
-// All that a request needs is allocated before it is in a queue: nothing that happens to it afterwards can fail for want of memory.
-// What its end means in words is said by whoever asks.
+// All memory of a request is allocated before the request is in a queue: nothing afterwards can fail for want of
+// memory. The caller puts the end into words.
 #pragma once
 
 #include <tvm/ffi/any.h>

@@ -2,10 +2,10 @@
 //
 // 1. A price per byte takes the budget's place: then every lane, and in it every model, chooses alone. At the best price
 //    that gives a bound from below for the cost, and a first answer.
-// 2. What a lane may need in working bytes is one of a few sizes. Those at which the bound exceeds the answer are left out; for
-//    the others the price is found again, with working bytes that are given.
-// 3. Models are added one after the other, and of the partial choices that remain those which need no more kept bytes and cost no
-//    more than another. One whose bound exceeds the answer is dropped.
+// 2. The working bytes of a lane are one of a few sizes. Sizes at which the bound exceeds the answer are left out; for the
+//    others the price is found again, with these working bytes.
+// 3. Models are added one after the other. A partial choice is dropped where another one needs no more kept bytes and costs
+//    no more, or where its bound exceeds the answer.
 #include "pool/shares.h"
 
 #include <algorithm>
@@ -129,7 +129,7 @@ class Search {
     }
     std::erase_if(sizes, [least](uint64_t size) { return size < least; });
     std::ranges::sort(sizes);
-    sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());  // what std::ranges::unique returns is beyond clang 14
+    sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());  // clang 14 cannot take the result of std::ranges::unique
     return sizes;
   }
 

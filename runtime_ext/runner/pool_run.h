@@ -9,11 +9,11 @@
 
 namespace flexcomp::runner {
 
-// Runs the models; what to report of that:
+// Runs the models; the report:
 //   start_ms                from the start of the process, at `started` nanoseconds of the monotonic clock, until requests begin
 //   idle_rss_bytes          resident memory with all models open
 //   peak_rss_bytes          the most after that; inputs and outputs have memory of their own
-//   plan                    as pool/pool.h says it, at the end
+//   plan                    pool/pool.h's description, at the end
 //   models                  by name: latency_ms and wait_ms, lists; median_ms of both together; refused; stats
 // Throws UsageError, std::runtime_error, tvm::ffi::Error.
 tvm::ffi::json::Object RunPool(const Arguments& arguments, int64_t started);

@@ -4,26 +4,26 @@
 //   latency_ms, stall_ms, bytes_read   lists, one entry for each timed inference, from the inputs in the arena to
 //                                      the outputs in the arena; stall_ms is the time in which kernels waited for
 //                                      weights
-//   read_ms, core_wait_ms              lists: how long storage was busy for it, and how long threads were ready to run
+//   read_ms, core_wait_ms              lists: how long storage was busy for that, and how long threads were ready to run
 //                                      while others had the core, of all threads together; null where that is not
 //                                      known
 //   warmup_ms                          list, the inferences before them; the first loads the pinned weights
 //   median_ms                          of latency_ms
 //   start_ms, first_ms                 from the start of the process until inputs could be given, and of the first inference
-//   warm_ms                            with --start warm: within start_ms, to load what stays in memory
-//   prepared_bytes, prepare_ms,        lists: weights in the kernels' form, made of what was read; how long the loader took
-//   help_ms                            for that, and how long kernels that waited for it helped, within their stall_ms;
+//   warm_ms                            with --start warm: within start_ms, to load the kept bytes
+//   prepared_bytes, prepare_ms,        lists: weights in the kernels' form, made of the bytes read; how long the loader took
+//   help_ms                            for that, and how long waiting kernels helped, within their stall_ms;
 //                                      null where the library does not know
 //   idle_rss_bytes                     resident memory with the model open and its arena not yet touched
 //   peak_rss_bytes                     the most after that; inputs and outputs have no memory but the arena's
 //   asked_bytes                        the budget that was given
-//   budget_bytes, next_budget_bytes    what the plan in use and the next larger one need (null: there is none)
+//   budget_bytes, next_budget_bytes    needs of the plan in use and the next larger one (null: there is none)
 //   notes                              list of sentences that the user should read
 //   arena_bytes, rung, threads, compute_cpus, loader_cpus (null: on any core), direct_io
 //   switches                           with --switch-budgets: [{budget_bytes, arena_bytes, switch_ms, latency_ms,
 //                                      rss_bytes}], the memory taken after the inference. With --callers the
-//                                      memory is taken right after the switch, there is no latency_ms, and beside
-//                                      it stands "concurrent": {runs, wrong, restarts}
+//                                      memory is taken right after the switch, there is no latency_ms, and there is
+//                                      also "concurrent": {runs, wrong, restarts}
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/extra/json.h>
 

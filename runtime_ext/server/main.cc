@@ -1,8 +1,9 @@
 // flexcomp-rpc-server: serves a device to clients of TVM's RPC, with libtvm_runtime and nothing else of TVM.
 //
-// The protocol of calls is libtvm_runtime's own (`rpc.ServerLoop`). Here is what comes before it: one loop that waits for
-// new clients, for those in the middle of their greeting (`door.h`), for the session, which is a process (`session.h`), and for
-// signals. It never waits for one of them alone. Behind a tracker every client is expected to name a new key.
+// The protocol of calls is libtvm_runtime's own (`rpc.ServerLoop`). This is the part before it: one loop that waits for
+// new clients, for clients in the middle of their greeting (`door.h`), for the session, which is a process
+// (`session.h`), and for signals. The loop never waits for one of these alone. With a tracker every client is expected
+// to name a new key.
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>

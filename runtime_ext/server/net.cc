@@ -18,7 +18,8 @@ namespace {
 
 constexpr int32_t kLongestText = 1 << 16;
 constexpr int kBacklog = 64;
-// A peer is asked after half a minute of silence, three times, ten seconds apart; what is sent must be taken within a minute.
+// A peer is asked after half a minute of silence, three times, ten seconds apart; sent bytes must be taken within a
+// minute.
 constexpr int kIdleSeconds = 30, kIntervalSeconds = 10, kProbes = 3, kTakenMs = 60'000;
 
 [[noreturn]] void Fail(const std::string& what) { throw NetworkError(what + ": " + std::strerror(errno)); }

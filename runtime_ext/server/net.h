@@ -29,7 +29,7 @@ Listener Listen(const std::string& host, int first, int last);
 // Whether `host` names this machine's loopback, and nothing else.
 bool IsLoopback(const std::string& host);
 
-// A conversation on a socket that must end by `until`, whatever the other side does: Throws NetworkError if it does not.
+// A conversation on a socket that must end by `until`, whatever the other side does: Throws NetworkError otherwise.
 UniqueFd Connect(const std::string& host, int port, Clock::time_point until);
 void SendNumber(int fd, int32_t number, Clock::time_point until);
 void SendText(int fd, const std::string& text, Clock::time_point until);

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void FailSystem(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
 
-// What TVM's side of the protocol expects of a server; all else is in libtvm_runtime.
+// The functions that TVM's side of the protocol expects of a server; all else is in libtvm_runtime.
 void RegisterFunctions(const fs::path& folder) {
   const auto place = [folder](const ffi::String& name) { return (folder / std::string(name)).string(); };
   ffi::Function::SetGlobal("tvm.rpc.server.workpath",
@@ -40,7 +40,7 @@ void RegisterFunctions(const fs::path& folder) {
                            }));
 }
 
-// A child needs no other client's connection: whoever holds one keeps it open.
+// A child needs no other client's connection, and holding one would keep that open.
 void CloseAllBut(int connection) {
   std::vector<int> open;
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) open.push_back(std::stoi(entry.path().filename()));
@@ -67,7 +67,7 @@ std::string HowItEnded(int status) {
   return WEXITSTATUS(status) == 0 ? "the client left" : "failed";
 }
 
-// All of a process group, or, if it is none yet, the process.
+// All of a process group, or, if there is no group yet, the process.
 void KillAll(pid_t child) {
   if (::kill(-child, SIGKILL) != 0) ::kill(child, SIGKILL);
 }
@@ -84,8 +84,8 @@ Session::Session(UniqueFd connection, const std::string& work_dir, Limits limits
   child_ = ::fork();
   if (child_ == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(1);  // it ended meanwhile
-    ::setpgid(0, 0);                        // what it starts ends with it
+    if (::getppid() != parent) ::_exit(1);  // the parent ended meanwhile
+    ::setpgid(0, 0);                        // its children end, too
     ::sigprocmask(SIG_SETMASK, &signals, nullptr);
     RunSession(connection_.get(), folder_);
   }
@@ -122,13 +122,13 @@ std::optional<std::string> Session::Attend(const pollfd& polled) {
       stopped_until_.reset();
     } else {
       reaped_ = true;
-      ::kill(-child_, SIGKILL);  // what it started
+      ::kill(-child_, SIGKILL);  // its children
       return why_.empty() ? HowItEnded(status) : why_;
     }
   }
   if (polled.revents != 0 && !gone_) {
     gone_ = true;
-    idle_until_ = Clock::now() + limits_.patience;  // to finish what it does
+    idle_until_ = Clock::now() + limits_.patience;  // to finish the current work
   }
   const auto now = Clock::now();
   if (now >= over_at_) Kill("its time was over");

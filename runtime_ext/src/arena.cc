@@ -53,8 +53,8 @@ Arena::Arena(uint64_t asked) : nbytes_(Mapped(asked)) {
     ::madvise(base_, nbytes, MADV_HUGEPAGE);
 #endif
   }
-  // A forked process cannot use the arena, but would hold the pages when they are given back here; and direct reads
-  // that are running at a fork may, on older systems, end in the other process's copy of a page.
+  // A forked process cannot use the arena, but would hold pages that are given back here; and direct reads that are
+  // running at a fork may, on older systems, end in the other process's copy of a page.
   ::madvise(base_, nbytes, MADV_DONTFORK);
 }
 
@@ -68,7 +68,7 @@ bool Arena::Discard(uint64_t at, uint64_t nbytes) noexcept {
 }
 
 void Arena::Keep(const Carried& carried) noexcept {
-  // Before the move, so that there is room for both places; the old place goes after it.
+  // Before the move, so that there is room for both places; the old place is discarded after the move.
   Discard(carried.from, carried.nbytes);
   if (carried.from == carried.to || carried.nbytes == 0) return;
   std::memmove(base_ + carried.to, base_ + carried.from, carried.nbytes);

@@ -1,18 +1,18 @@
-// What lies in the arena when, for one rung; the rules of flexcomp/plan/check.py, and that everything that is read was
-// written. Times are steps, half-open; the time behind the last step is between two inferences.
+// The contents of the arena over time, for one rung; the rules of flexcomp/plan/check.py, and that all bytes read were
+// written. Times are steps, half-open; the time after the last step is between two inferences.
 //
-//   value          from the first step of the layer that writes it first, or from the start if it is an input, to the
-//                  last step of the layer that uses it last; an output to the end of the time between inferences, and so what
-//                  a layer takes that exchanges, for it may have to be called again
+//   value          from the first step of the first layer that writes the value, or from the start for an input, to the last
+//                  step of the last layer that uses the value; an output to the end of the time between inferences, and
+//                  so the arguments of a layer that exchanges, which may have to be called again
 //   scratch        its step
-//   load           from the step after which it may start to the last step that uses its weights, of whichever layer that has
-//                  them; pinned: always
-//   read ahead     from the start to the last step that uses it, and again from where it may start to the end
-//   what is read   of loads that prepare weights: from the step after which it may start to the first step that uses what is
-//                  prepared. They may share its place with each other: the loader sees to that. What is kept: always, and
+//   load           from the step after which the load may start to the last step that uses its weights, in any layer;
+//                  pinned: always
+//   read ahead     from the start to the last step that uses the load, and again from where the load may start to the end
+//   read bytes     of loads that prepare weights: from the step after which the load may start to the first step that uses
+//                  the prepared weights. Such loads may share a place: the loader sees to that. Kept bytes: always, and
 //                  once for loads that read the same.
 //
-// What is live at the same time must not share a byte, but for a result that is written over the operand it replaces.
+// Contents that are live at the same time must not share a byte, except a result and the operand that it overwrites.
 #include <algorithm>
 #include <map>
 #include <memory_resource>

@@ -1,8 +1,8 @@
-// The backend of generated code: what a kernel reaches besides its arguments.
+// The backend of generated code: the functions that a kernel calls.
 //
-// Kernels call it through pointers that TVM's loader, where TVM is in the process, fills with TVM's functions whenever a
-// library is opened, also while its kernels run. So they are hidden inside each library, and exported by names that only
-// sessions know.
+// Kernels call these through pointers that TVM's loader, where TVM is in the process, fills with TVM's functions
+// whenever a library is opened, also while its kernels run. So the pointers are hidden inside each library, and
+// exported by names that only sessions know.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // Which cores compute and which one loads.
 //
 // Where cores differ (big.LITTLE), kernels run on the big ones and weights are loaded on little ones: a loader sleeps
-// most of the time, and a little core is enough to ask a disk for bytes. Where they do not, nothing is pinned, and the
+// most of the time, and a little core is enough to ask a disk for bytes. On equal cores nothing is pinned, and the
 // loader runs wherever the system finds room.
 #pragma once
 

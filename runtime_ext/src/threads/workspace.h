@@ -1,7 +1,7 @@
-// Scratch that kernels ask for behind the planner's back: register tiles of a few KiB.
+// Scratch that kernels request at run time, unknown to the planner: register tiles of a few KiB.
 //
-// Each compute thread serves them from one small block of fixed size, as a stack. Anything larger should have been
-// an argument placed by the planner, and fails.
+// Each compute thread serves the requests from one small block of fixed size, as a stack. Anything larger should have
+// been an argument placed by the planner, and fails.
 #pragma once
 
 #include <cstddef>
