@@ -91,7 +91,7 @@ class Reader {
   Reader(std::string_view text, Kind kind, int32_t size, void* to)
       : text_(text), kind_(kind), size_(size), to_(static_cast<char*>(to)) {}
 
-  // The array, as nested as `rank` extents say.
+  // The array, nested as deep as `rank` extents.
   Status Read(const int64_t* shape, int64_t rank) {
     if (const Status status = Array(shape, rank); status != kFine) return status;
     return at_ == text_.size() ? kFine : kNotJson;
@@ -255,7 +255,7 @@ FLEXCOMP_JSON void FlexcompJsonOutline(const char* begin, int64_t nbytes, Outlin
   }
 }
 
-// Read an array that was cut out, of numbers of so many bytes, nested as the extents say; one of Status.
+// Read an array that was cut out, of numbers of that many bytes, nested as the extents say; one of Status.
 FLEXCOMP_JSON int32_t FlexcompJsonNumbers(const char* text, int64_t nbytes, int32_t kind, int32_t size, const int64_t* shape,
                                           int64_t rank, void* to) {
   return Reader({text, static_cast<size_t>(nbytes)}, static_cast<Kind>(kind), size, to).Read(shape, rank);

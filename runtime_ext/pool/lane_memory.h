@@ -19,7 +19,7 @@ class LaneMemory {
   uint64_t reserved() const noexcept { return reserved_; }  // bytes, the largest usable size
   uint64_t nbytes() const noexcept { return nbytes_; }      // that may be used: whole pages of the system
 
-  // From now on so many bytes may be used, unless there are more. Throws BudgetError if the system refuses more.
+  // From now on `nbytes` may be used, unless there are more. Throws BudgetError if the system refuses more.
   void Grow(uint64_t nbytes);
   // From now on `nbytes` may be used, unless there are fewer; nobody uses any now. The memory after them goes back.
   void Shrink(uint64_t nbytes) noexcept;

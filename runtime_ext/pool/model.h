@@ -30,14 +30,14 @@ struct Model {
   const std::string name;
   const ModelOptions options;
   std::shared_ptr<Network> network;
-  RateEstimate rate;     // of requests, also of those that are refused
+  RateEstimate rate;     // of requests, refused ones included
   bool leaving = false;  // about to be removed: takes no requests
   uint64_t requests = 0, completed = 0, failed = 0, refused = 0, missed = 0, dropped = 0, cancelled = 0, restarts = 0, waiting = 0, running = 0;
   double wait_s = 0, run_s = 0;  // of the last one
   double total_run_s = 0, total_stall_s = 0;
 };
 
-// Which models there are, and of which networks. Whoever changes a pool changes a copy, which takes the place of the roster when
+// Which models there are, and of which networks. A change of the pool changes a copy, which takes the place of the roster when
 // nothing can fail any more.
 class Roster {
  public:
@@ -69,7 +69,7 @@ class Roster {
   // `kept`: the rungs that each of them chooses from. With those only that meet deadlines, where some do.
   std::vector<ShareModel> ShareModels(double now, bool meet_deadlines, std::vector<Targets>& kept) const;
 
-  Networks networks_;  // whoever looks at their memory keeps them meanwhile
+  Networks networks_;  // readers of their memory keep them meanwhile
   Models models_;
 };
 

@@ -87,7 +87,7 @@ bool Network::Serves(const Network& other) const noexcept {
 Network::~Network() { Close(); }
 
 void Network::Close() noexcept {
-  if (is_open()) Caught([&] { close_(); });  // whoever else holds the session cannot keep its memory
+  if (is_open()) Caught([&] { close_(); });  // other holders of the session cannot keep its memory
 }
 
 void Network::Run(const std::vector<ffi::Any>& tensors) const {

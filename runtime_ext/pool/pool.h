@@ -141,7 +141,7 @@ class Pool {
 
   // ---- requests (pool_requests.cc)
   Lane& LaneOf(const Request& request) noexcept { return *lanes_[request.model->network->lane]; }
-  // The first request in the lane's queue, as long as nobody takes the request out.
+  // The first request in the lane's queue, until someone takes the request out.
   const Request& FirstOf(const Lane& lane) const noexcept { return *requests_.At(lane.queue.first().id); }
   RequestQueue::SecondsOf SecondsInOrder() const;
   bool RunsHere(uint32_t lane) noexcept;

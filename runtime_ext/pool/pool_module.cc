@@ -25,7 +25,7 @@ namespace json = tvm::ffi::json;
 
 #define FLEXCOMP_POOL_KIND "flexcomp.pool.1"
 
-// The members of a JSON object of options, each of which is known.
+// The members of a JSON object of options; all must be known.
 class Options {
  public:
   explicit Options(const ffi::String& text) {
@@ -49,7 +49,7 @@ class Options {
     if (number && *number < 0) RaiseError("InputError", "option \"", name, "\" must not be negative, but is ", *number);
     return number ? std::optional(static_cast<uint64_t>(*number)) : std::nullopt;
   }
-  // Throws InputError if there were others than those that were asked for.
+  // Throws InputError if the object has members that were never asked for.
   void RequireKnown() const {
     if (known_ != object_.size()) Raise("InputError", "there are unknown options");
   }

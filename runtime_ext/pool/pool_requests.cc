@@ -12,7 +12,7 @@ namespace flexcomp {
 namespace {
 
 constexpr double kTrusted = 1;  // second, after which an estimate is worth a try
-constexpr double kQuick = 2e-3;  // seconds for which whoever submits a request can do without its thread
+constexpr double kQuick = 2e-3;  // seconds for which a caller can do without its thread
 
 // A bit after `seconds` of the pool's clock, or 30 years of it: its nanoseconds have 64 bits, and a deadline may be any
 // number.

@@ -44,7 +44,7 @@ class RequestQueue {
   const Queued& first() const noexcept { return requests_.front(); }
   const std::vector<Queued>& requests() const noexcept { return requests_; }  // in their order
 
-  // Takes out those for which `taken`, which is noexcept, says so.
+  // Takes out the requests for which `taken`, which is noexcept, returns true.
   template <typename Taken>
   void TakeOut(const Taken& taken) noexcept {
     static_assert(std::is_nothrow_invocable_r_v<bool, const Taken&, const Queued&>);

@@ -44,7 +44,7 @@ struct Request {
 
   Queued queued;
   std::shared_ptr<Model> model;
-  std::optional<double> deadline;  // also of those that may be late
+  std::optional<double> deadline;  // including requests that may be late
   bool late = false, collected = false;
   std::vector<tvm::ffi::Any> tensors;
   bool running = false, here = false;  // here: runs in the submitting call
@@ -73,7 +73,7 @@ class Requests {
   // Throws InputError where there is one of this number already; then, as with any other error, nothing has changed.
   std::shared_ptr<Request> Insert(uint64_t id, Request&& request);
   std::shared_ptr<Request> Find(uint64_t id) const noexcept;  // nullptr: there is none
-  // Those in a queue are there.
+  // Requests in a queue are there.
   const std::shared_ptr<Request>& At(uint64_t id) const noexcept { return requests_.find(id)->second; }
   // Whether the end is to be reported to the collector.
   bool End(Request& request, Request::End end) noexcept;

@@ -1,4 +1,4 @@
-// Exact shares. Three steps, each of which leaves the next one less to do:
+// Exact shares, in three steps that each leave the next one less to do:
 //
 // 1. A price per byte takes the budget's place: then every lane, and in it every model, chooses alone. At the best price
 //    that gives a bound from below for the cost, and a first answer.

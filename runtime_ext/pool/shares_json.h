@@ -1,4 +1,4 @@
-// Shares as JSON, for whoever asks across the module interface.
+// Shares as JSON, for callers across the module interface.
 #pragma once
 
 #include <string>

@@ -40,7 +40,7 @@ struct Arguments {
   bool device_rates = false;
   int64_t read_rate = 0;  // bytes of a request; 0: not measured
   uint64_t seed = 0;
-  int64_t started = 0;  // nanoseconds of the monotonic clock, by who started the process; 0: not told
+  int64_t started = 0;  // nanoseconds of the monotonic clock, from the starting process; 0: not told
   int switch_budgets = 0;
   int callers = 0;  // threads that run inferences while budgets are switched; 0: one after each switch
   bool help = false;

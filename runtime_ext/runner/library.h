@@ -23,7 +23,7 @@ Library OpenLibrary(const std::string& path);
 // Throws std::runtime_error where the library is too old or too new.
 tvm::ffi::Function FunctionOf(const tvm::ffi::Module& module, const char* name);
 
-// Of the options of sessions, those that several may have in common.
+// The options of sessions that several sessions may have in common.
 tvm::ffi::json::Object SessionOptions(const Arguments& arguments);
 
 }  // namespace flexcomp::runner

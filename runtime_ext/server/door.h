@@ -34,7 +34,7 @@ class Door {
   // When that should happen again, if nobody stirs.
   Clock::time_point until() const;
 
-  // Who greeted first, if anybody has.
+  // The client that greeted first, if any.
   std::optional<Guest> Next();
 
  private:
@@ -44,7 +44,7 @@ class Door {
     Clock::time_point until;
   };
 
-  void ForgetGone();  // of those who wait
+  void ForgetGone();  // of waiting clients
   void Accept();
   bool Hear(Visitor& visitor);  // false: the client is no visitor any more
 

@@ -33,7 +33,7 @@ constexpr std::chrono::seconds kAskTracker{2}, kTrackerRest{1};
 class Signals {
  public:
   Signals() {
-    ::signal(SIGPIPE, SIG_IGN);  // whoever reads the log may stop doing so
+    ::signal(SIGPIPE, SIG_IGN);  // the reader of the log may go away
     sigset_t wanted;
     ::sigemptyset(&wanted);
     for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&wanted, signal);
@@ -138,7 +138,7 @@ class Server {
     if (trouble != last_trouble_) Say(last_trouble_ = trouble);
   }
 
-  // A session with whoever waits.
+  // Begins a session with a waiting client.
   void Begin() {
     while (std::optional<Door::Guest> guest = door_->Next()) {
       const int fd = guest->connection.get();

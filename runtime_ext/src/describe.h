@@ -1,4 +1,4 @@
-// Programs and sessions as JSON, for whoever asks across the module interface.
+// Programs and sessions as JSON, for callers across the module interface.
 #pragma once
 
 #include <string>

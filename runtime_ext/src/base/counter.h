@@ -26,7 +26,7 @@ class Counter {
 
   uint32_t Get() const noexcept { return value_.load(std::memory_order_acquire); }
 
-  // Everything written before is visible to whoever sees the value.
+  // Everything written before is visible to threads that see the value.
   void Set(uint32_t value) noexcept {
     // Either this thread sees that another one is going to sleep, or that one sees the value: both write before
     // reading, in one order for all. The standard library counts sleepers too, but for many atomics together: a loader

@@ -35,9 +35,9 @@ class DeviceMemory final : public SessionMemory {
 
  private:
   uint64_t Pieces(uint64_t nbytes) const noexcept { return (nbytes + piece_nbytes_ - 1) / piece_nbytes_; }
-  Refusal Extend(uint64_t pieces) noexcept;  // to so many; refused: nothing has changed
+  Refusal Extend(uint64_t pieces) noexcept;  // to that many; refused: nothing has changed
   Refusal AddPiece() noexcept;
-  void Cut(uint64_t pieces) noexcept;  // to so many; pieces that the driver does not take back stay
+  void Cut(uint64_t pieces) noexcept;  // to that many; pieces that the driver does not take back stay
 
   Device& device_;
   StreamCopies copies_;

@@ -40,7 +40,7 @@ class PinnedRing {
   static constexpr uint32_t kPieces = 32;
 
   Piece& At(uint32_t index) noexcept { return pieces_[(first_ + index) % kPieces]; }
-  // Where so many bytes have room now; kPinnedNbytes: nowhere.
+  // A place with room for that many bytes now; kPinnedNbytes: nowhere.
   uint64_t Room(uint64_t nbytes) noexcept;
   void Release() noexcept;
 

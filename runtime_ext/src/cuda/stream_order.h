@@ -53,7 +53,7 @@ class StreamOrder {
     uint32_t index = 0;
     uint64_t number = 0;  // 0: none
   };
-  Moment NewestLoad(uint32_t step, uint32_t need) noexcept;  // of those that were not looked at
+  Moment NewestLoad(uint32_t step, uint32_t need) noexcept;  // of loads that were not looked at
   static void Create(Device& device, Moments& moments, size_t count);
   void Destroy() noexcept;
 

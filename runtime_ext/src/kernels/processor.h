@@ -34,14 +34,14 @@ class Processor {
   virtual void Enter() = 0;
   virtual void Leave() noexcept = 0;
 
-  // Whether steps from now on leave one core of theirs to whoever loads. Between steps.
+  // Whether steps from now on leave one core of theirs to the loader. Between steps.
   virtual void Spare(bool) noexcept {}
 
-  // Memory for an arena of so many bytes. Throws BudgetError.
+  // Memory for an arena of that many bytes. Throws BudgetError.
   virtual std::unique_ptr<SessionMemory> MakeMemory(uint64_t nbytes) = 0;
   // The delivery of weights; nullptr: weights are read to their places.
   virtual Delivery* delivery() noexcept { return nullptr; }
-  // From now on calls are those of this rung, of which nothing has run and nothing is loaded. Its memory was found at opening.
+  // From now on calls are those of this rung: none has run, and nothing is loaded. Its memory was found at opening.
   virtual void Use(const Rung&) noexcept {}
 
   // Waits until the first `need` loads, those of step number `step`, are really there, where steps wait by themselves. Throws
@@ -52,7 +52,7 @@ class Processor {
   virtual int Step(uint32_t step, uint32_t need, Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept = 0;
   virtual int Prepare(Kernel kernel, const TVMFFIAny* args, int32_t count) noexcept = 0;
   // Whether the processor can run the steps of an inference, with everything in the arena, as one, faster than one by
-  // one: Replay does that, with calls of which none is checked or fetches. As Step otherwise.
+  // one: Replay does that, with calls that neither check nor fetch. As Step otherwise.
   virtual bool Replays() const noexcept { return false; }
   virtual int Replay(std::span<const Call>) noexcept { return 0; }
   // Waits until all begun work is over. Throws ExecutionError if any of the work failed.

@@ -239,7 +239,7 @@ void CheckLoad(const Load& load, size_t index, const Rung& rung, const Program& 
   Require(load.after <= rung.steps.size(), "load ", index, " waits for a step that does not exist");
   Require(!load.kept || (load.prepared && !load.pinned), "load ", index, " keeps what it reads, and prepares nothing of it");
   if (load.prepared) CheckPrepared(load, index, rung, program);
-  // The loader goes through the loads in one order: those of the next inference cannot overtake any of this one.
+  // The loader goes through the loads in one order: loads of the next inference cannot overtake any of this one.
   const Load* before = index > 0 ? &rung.loads[index - 1] : nullptr;
   Require(!load.ahead || (!load.pinned && (before == nullptr || before->ahead || before->pinned)), "load ", index,
           " cannot be read ahead");

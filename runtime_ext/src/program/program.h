@@ -262,7 +262,7 @@ void CheckPlans(const Program& program);
 // Bytes of the data section that blocks of a layer, whose weights are prepared, are made of.
 FileRange StoredRange(const Layer& layer, uint32_t first, uint32_t count);
 
-// The argument that is a layer's panel, of which its steps have blocks; nullptr: no panel.
+// The argument that is a layer's panel, whose blocks go to its steps; nullptr: no panel.
 const Arg* PanelOf(const Layer& layer);
 
 // "float32[1×3×224×224]", for messages.

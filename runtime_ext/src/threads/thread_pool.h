@@ -14,9 +14,8 @@ namespace flexcomp {
 
 class ThreadPool {
  public:
-  // `threads` tasks per launch, the caller's included, on these cores; empty: on any. Where thread 0 runs, the
-  // caller's, is the business of whoever enters the pool. Throws ExecutionError if the system grants no more threads, and
-  // std::bad_alloc.
+  // `threads` tasks per launch, the caller's included, on these cores; empty: on any. The caller
+  // chooses the core of thread 0, its own. Throws ExecutionError if the system grants no more threads, and std::bad_alloc.
   ThreadPool(int threads, const CpuSet& cpus);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -51,7 +50,7 @@ class ThreadPool {
 
   uint32_t launch_ = 0;         // the number of the last one
   Counter begun_, last_begun_;  // the launch that is the workers', and the one that is the last worker's, which may be spared
-  Counter done_;                // the launch of which all workers have returned
+  Counter done_;                // the last launch from which all workers have returned
   bool spared_ = false;
   std::atomic<int> running_{0};
   std::atomic<void*> error_{nullptr};  // owned ffi error object of the first failed task
