@@ -34,7 +34,7 @@ def bench(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Time every kernel of a network, compared with the machine's rates."""
+    """Time every kernel of a network, next to the machine's rates."""
     shapes = parse_shapes(input or [])
     with tempfile.TemporaryDirectory() as folder:
         library = kernels

@@ -17,7 +17,7 @@ def package(
         str | None, typer.Option(help="The C++ compiler for the device; otherwise e.g. aarch64-linux-gnu-g++.")
     ] = None,
 ) -> None:
-    """Put LIBRARY and the files a device needs to run it into one archive."""
+    """Pack LIBRARY and all that a device needs to run it into an archive."""
     with exit_on_error(CANNOT_RUN):
         from flexcomp.packaging import package as make
 
