@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from flexcomp.errors import ModelError
 from flexcomp.frontend.allowance import Allowance, count_nodes
 from flexcomp.frontend.domains import DEFAULT
 from flexcomp.frontend.fold import LARGEST, result_of
@@ -56,7 +57,7 @@ class _Writer:
         return [node] if written is None else written
 
     def _if(self, node: onnx.NodeProto, attributes: dict) -> list[onnx.NodeProto] | None:
-        condition = self._value(node.input[0])
+        condition = self._number(node, 0, "its condition")
         if condition is None:
             return None
         branch = attributes["then_branch" if condition.item() else "else_branch"]
@@ -66,8 +67,8 @@ class _Writer:
 
     def _loop(self, node: onnx.NodeProto, attributes: dict) -> list[onnx.NodeProto] | None:
         body = attributes["body"]
-        count = self._value(node.input[0]) if node.input[0] else np.int64(_ENDLESS)
-        start = self._value(node.input[1]) if len(node.input) > 1 and node.input[1] else np.bool_(True)
+        count = self._number(node, 0, "its number of iterations") if node.input[0] else np.int64(_ENDLESS)
+        start = self._number(node, 1, "its condition") if len(node.input) > 1 and node.input[1] else np.bool_(True)
         if count is None or start is None:
             return None
         iterations = count.item() if start else 0
@@ -235,6 +236,14 @@ class _Writer:
 
     def _value(self, name: str) -> np.ndarray | None:
         return numpy_helper.to_array(self.weights[name]) if name in self.weights else None
+
+    def _number(self, node: onnx.NodeProto, at: int, what: str) -> np.ndarray | None:
+        """The only element of an input, where it is known."""
+        value = self._value(node.input[at])
+        if value is not None and value.size != 1:
+            where = f"node {node.name or _label(node)!r} ({node.op_type})"
+            raise ModelError(f"{where}: {what} has {value.size} elements: make it a tensor of one element")
+        return value
 
     def _constant(self, name: str, value: np.ndarray) -> str:
         self.constants.append(numpy_helper.from_array(np.asarray(value), name))

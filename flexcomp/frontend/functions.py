@@ -64,6 +64,7 @@ def _call_bodies(model: onnx.ModelProto, allowance: Allowance) -> bool:
         if not _is_candidate(node):
             continue
         domain = "" if node.domain in DEFAULT else node.domain
+        _leave_out_no_cap(node)
         schema = onnx.defs.get_schema(node.op_type, versions[domain], domain)
         if schema.has_context_dependent_function and found is None:
             found = types(infer(model))
@@ -90,6 +91,13 @@ def _call_bodies(model: onnx.ModelProto, allowance: Allowance) -> bool:
     del model.opset_import[:]
     model.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in {**versions, _DOMAIN: 1}.items())
     return True
+
+
+def _leave_out_no_cap(node: onnx.NodeProto) -> None:
+    """ONNX's reference and ONNX Runtime cap by positive numbers only, ONNX's definition of Attention by all but 0."""
+    if node.op_type == "Attention":
+        for attribute in [a for a in node.attribute if a.name == "softcap" and a.f <= 0]:
+            node.attribute.remove(attribute)
 
 
 def _body(

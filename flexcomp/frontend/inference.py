@@ -37,7 +37,7 @@ def require_consistent(model: onnx.ModelProto) -> None:
 
     Declared shapes of results are not asked: exporters leave old ones in a file.
     """
-    _require_attributes(model.graph)
+    require_attributes(model.graph)
     if model.ByteSize() >= PROTOBUF_LIMIT:
         return
     asked = onnx.ModelProto.FromString(model.SerializeToString())
@@ -75,7 +75,7 @@ def _strictly_inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=True, data_prop=True)
 
 
-def _require_attributes(graph: onnx.GraphProto) -> None:
+def require_attributes(graph: onnx.GraphProto) -> None:
     """Raise ModelError for flags that are neither 0 nor 1, and for axes that no tensor has.
 
     ONNX's inference takes these axes without a look, and reads other memory.

@@ -58,15 +58,24 @@ RIGHT = {
     "windows of which none fits": (
         [node("MaxPool", "x", "y", ceil_mode=1, kernel_shape=[3, 3], strides=[2, 2])], {"x": ramp(2, 2, 1, 1)}, {"y": FLOAT}, {},
     ),
+    "a unit that bends upwards": ([node("Celu", "x", "y", alpha=-1.5)], {"x": ramp(5)}, {"y": FLOAT}, {}),
+    "a cap below zero": (
+        [node("Attention", "x x x", "y", softcap=-1.0)], {"x": ramp(1, 2, 3, 4) / 8}, {"y": FLOAT}, {}, 23,
+    ),
+    "classes in 16 bits": (
+        [node("NegativeLogLikelihoodLoss", "x t", "y", reduction="none")], {"x": ramp(2, 3), "t": np.array([2, 0], "i2")},
+        {"y": FLOAT}, {},
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", RIGHT)
 def test_an_odd_model_is_right(case, tmp_path):
-    nodes, inputs, outputs, weights = RIGHT[case]
-    agree(graph(nodes, inputs, outputs, weights), tmp_path, **inputs)
+    nodes, inputs, outputs, weights, *opset = RIGHT[case]
+    agree(graph(nodes, inputs, outputs, weights, *opset), tmp_path, **inputs)
 
 
+BRANCH = helper.make_graph([node("Neg", "x", "n")], "branch", [], [helper.make_tensor_value_info("n", FLOAT, None)])
 REFUSED = {
     "a constant of 8 bits": (
         [node("Cast", "w", "y", to=TensorProto.FLOAT8E4M3FN), node("Neg", "x", "z")], {"x": ramp(2)},
@@ -126,6 +135,10 @@ REFUSED = {
     "an axis beyond all": (
         [node("LayerNormalization", "x s", "y", axis=2**63 - 1)], {"x": ramp(2, 2)}, {"y": FLOAT}, {"s": ramp(2)},
         r"\(LayerNormalization\): its axis is 9223372036854775807",
+    ),
+    "a condition of two": (
+        [helper.make_node("If", ["c"], ["y"], "If_node", then_branch=BRANCH, else_branch=BRANCH)], {"x": ramp(2)}, {"y": FLOAT},
+        {"c": np.array([True, False])}, r"'If_node' \(If\): its condition has 2 elements",
     ),
     "many times nothing": (
         [node("Expand", "x s", "y")], {"x": ramp(1, 1, 1)}, {"y": FLOAT}, {"s": np.array([2**62, 0, 2**62])}, "Expand_node|'y'",

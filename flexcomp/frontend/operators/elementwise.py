@@ -187,14 +187,17 @@ def _celu(node: Node) -> relax.Expr:
     alpha = node.attrs.get("alpha", 1.0)
     if alpha == 0:
         raise node.refuse("its alpha is 0, by which it divides: make it another number")
-    return _exponential_unit(node, alpha, node.emit(op.divide(node.data, relax.const(alpha, node.dtype))))
+    exponent = node.emit(op.divide(node.data, relax.const(alpha, node.dtype)))
+    return _exponential_unit(node, alpha, exponent, op.minimum if alpha > 0 else op.maximum)  # min(alpha · (e^exponent - 1), 0)
 
 
-def _exponential_unit(node: Node, alpha: float, exponent: relax.Expr | None = None) -> relax.Expr:
-    """max(x, 0) + alpha · min(e^exponent - 1, 0)."""
+def _exponential_unit(
+    node: Node, alpha: float, exponent: relax.Expr | None = None, bound: Callable[..., relax.Expr] = op.minimum
+) -> relax.Expr:
+    """max(x, 0) + alpha · bound(e^exponent - 1, 0)."""
     zero, one = relax.const(0.0, node.dtype), relax.const(1.0, node.dtype)
     power = node.emit(op.exp(node.data if exponent is None else exponent))
-    below = node.emit(op.minimum(node.emit(op.subtract(power, one)), zero))
+    below = node.emit(bound(node.emit(op.subtract(power, one)), zero))
     return op.add(node.emit(op.multiply(relax.const(alpha, node.dtype), below)), node.emit(op.nn.relu(node.data)))
 
 

@@ -37,7 +37,7 @@ def check_indices(node: Node) -> None:
 
 
 def safe_indices(node: Node, given: relax.Expr, bounds: Bounds) -> relax.Expr:
-    """Indices counted from the start and inside of `bounds`."""
+    """Indices counted from the start and inside of `bounds`, as integers of 32 or 64 bits."""
     where = f"node {node.name!r} ({node.kind})"
     known = node.value_of(given)
     if known is not None:
@@ -46,7 +46,8 @@ def safe_indices(node: Node, given: relax.Expr, bounds: Bounds) -> relax.Expr:
         except IndexError as error:
             raise ModelError(f"{where}: {error}") from None
         return given if (known >= 0).all() else relax.const(safe, dtype_of(given))
-    var = node.emit(given)
+    var = node.emit(given if dtype_of(given) in ("int32", "int64") else op.astype(given, "int64"))
+    given = var
     function = node.bb.add_func(check_function(shape_of(given), dtype_of(given), bounds, where), "indices")
     return node.emit(relax.call_tir(function, [var], relax.TensorType(shape_of(given), dtype_of(given))))
 

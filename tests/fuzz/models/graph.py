@@ -8,6 +8,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from flexcomp.errors import ModelError
+from flexcomp.frontend.inference import require_attributes
+
 DOMAINS = {"ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1, "ai.onnx.training": 1}
 
 
@@ -55,8 +58,19 @@ def as_tensor(name: str, kind: int, value: np.ndarray) -> TensorProto:
     return numpy_helper.from_array(np.asarray(value), name)
 
 
+def is_safe(graph: onnx.GraphProto) -> bool:
+    """Whether ONNX's inference, which does not look at all attributes, reads no memory of others."""
+    try:
+        require_attributes(graph)
+    except ModelError:
+        return False
+    return True
+
+
 def inferred(graph: Graph, node: onnx.NodeProto, schema: onnx.defs.OpSchema, given: list[Tensor]) -> list[Tensor] | None:
     """The node's results, by ONNX's own inference; None where it finds the node wrong."""
+    if not is_safe(helper.make_graph([node], "", [], [])):
+        return None
     types = {t.name: helper.make_tensor_type_proto(t.kind, t.shape) for t in given}
     data = {t.name: as_tensor(t.name, t.kind, graph.constants[t.name]) for t in given if t.name in graph.constants}
     imports = [helper.make_opsetid("", graph.opset), *(helper.make_opsetid(*item) for item in DOMAINS.items())]

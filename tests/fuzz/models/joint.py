@@ -1,35 +1,64 @@
-"""Many graphs as one model: disconnected parts, whose names are kept apart. One build and one library serve all of them."""
+"""Many imported graphs as one network: disconnected parts, whose inputs and outputs have marks. One build serves all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnx
+import tvm
+from tvm import relax
+
+from flexcomp.frontend import Imported
+from flexcomp.passes.ir import bindings
 
 
 def mark(index: int) -> str:
-    """The beginning of all names of a part."""
+    """The beginning of the names of a part's inputs and outputs."""
     return f"g{index}_"
 
 
-def together(models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
-    """One model of these, which are of one opset; part i has its names marked."""
-    result = onnx.ModelProto(ir_version=10)
-    result.graph.name = "joint"
-    imports = {}
-    for index, model in enumerate(models):
-        imports |= {o.domain: o.version for o in model.opset_import}
-        part = onnx.compose.add_prefix_graph(model.graph, mark(index), rename_nodes=True, rename_edges=True)
-        result.graph.node.extend(part.node)
-        result.graph.input.extend(part.input)
-        result.graph.output.extend(part.output)
-        result.graph.initializer.extend(part.initializer)
-        for node in result.graph.node:
-            node.name = node.name or node.output[0]
-    result.opset_import.extend(onnx.helper.make_opsetid(*item) for item in imports.items())
-    return result
+def together(parts: Sequence[Imported]) -> Imported:
+    """One network of these; part i has its names marked."""
+    inputs, weights, values, bound = [], [], [], []
+    functions = {}
+    for i, part in enumerate(parts):
+        main, own = _with_functions_marked(part.mod, mark(i))
+        functions |= own
+        count = int(main.attrs["num_input"])
+        inputs += main.params[:count]
+        weights += main.params[count:]
+        returned = main.body.body
+        values += returned.fields if isinstance(returned, relax.Tuple) else [returned]
+        bound += bindings(main)
+    body = relax.SeqExpr([relax.DataflowBlock(bound)], relax.Tuple(values))
+    main = relax.Function([*inputs, *weights], body, relax.TupleType([v.ty for v in values]), True)
+    main = main.with_attrs({"global_symbol": "main", "num_input": len(inputs)})
+    marked = [(mark(i), part) for i, part in enumerate(parts)]
+    return Imported(
+        tvm.IRModule({"main": main, **functions}),
+        tuple(array for part in parts for array in part.weights),
+        "joint",
+        tuple(m + name for m, part in marked for name in part.input_names),
+        tuple(m + name for m, part in marked for name in part.output_names),
+        {m + name: node for m, part in marked for name, node in part.output_nodes.items()},
+    )
 
 
-def key(model: onnx.ModelProto) -> tuple[tuple[str, int], ...]:
-    """Models of equal keys can be put together."""
-    return tuple(sorted((o.domain, o.version) for o in model.opset_import if o.domain in ("", "ai.onnx")))
+def _with_functions_marked(mod: tvm.IRModule, prefix: str) -> tuple[relax.Function, dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc]]:
+    """main, and the functions that it calls, under names of their own."""
+    named, functions = {}, {}
+    for own, function in mod.functions_items():
+        if own.name_hint != "main":
+            named[own] = tvm.ir.GlobalVar(prefix + own.name_hint)
+            relax.expr._update_type(named[own], own.ty)
+            functions[named[own]] = function.with_attr("global_symbol", prefix + own.name_hint)
+    return (_Renamed(named).visit_expr(mod["main"]) if named else mod["main"]), functions
+
+
+@relax.expr_functor.mutator
+class _Renamed(relax.PyExprMutator):
+    def __init__(self, named: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar]) -> None:
+        super().__init__()
+        self.named = named
+
+    def visit_global_var_(self, var: tvm.ir.GlobalVar) -> tvm.ir.GlobalVar:
+        return self.named[var]

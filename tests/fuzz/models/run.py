@@ -1,14 +1,16 @@
 """Run the fuzzer of models: `python -m tests.fuzz.models.run --seconds 600 --jobs 2`.
 
-Graphs go in chunks to processes that are forked for them; one that dies or hangs is noticed, and its chunk is done again graph
-by graph, to learn which it was. Prints how many graphs came to what, and ends with 1 if any was wrong or crashed; these are
-then in build/fuzz/found/models. `--only N` does one graph again, `--show N` prints it.
+Graphs go in chunks to processes that are forked for them. Where one dies or hangs, the graphs that it was at are done again
+one by one, to learn which it was, and another process does the rest of its chunk. Prints how many graphs came to which outcome,
+and ends with 1 if any was wrong or crashed; these are then in build/fuzz/found/models. `--only N` does one graph again,
+`--show N` prints it.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import gc
 import json
 import os
 import random
@@ -29,7 +31,7 @@ from tests.fuzz.models.judge import BAD, Verdict, all_cases_once, judge, subject
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / "build" / "fuzz" / "node_tests"
 FOUND = ROOT / "build" / "fuzz" / "found" / "models"
-CHUNK = 128
+CHUNK = 256
 MEMORY = 12 << 30  # bytes of address space
 LIMIT_S = 60.0  # of processor time, between two notes; of a graph that is done alone a third
 
@@ -63,12 +65,15 @@ def _run(args: argparse.Namespace) -> int:
     counts: collections.Counter = collections.Counter()
     following = args.first
     running: list[_Chunk] = []
+    rests: list[list[int]] = []  # of chunks whose process died
     bad = []
     while True:
         over = time.monotonic() - began > args.seconds or following - args.first >= args.graphs
-        while len(running) < args.jobs and not over:
-            running.append(_Chunk(args.seed, range(following, following + CHUNK), alone=False))
-            following += CHUNK
+        while len(running) < args.jobs and (rests or not over):
+            if not rests:
+                rests.append(list(range(following, following + CHUNK)))
+                following += CHUNK
+            running.append(_Chunk(args.seed, rests.pop(), alone=False))
         if not running:
             break
         time.sleep(0.05)
@@ -77,7 +82,10 @@ def _run(args: argparse.Namespace) -> int:
             verdicts = chunk.verdicts()
             left = sorted(set(chunk.indices) - {v.index for v in verdicts})
             if left:
-                verdicts += _alone(args.seed, left)
+                suspects = chunk.last()[0]
+                verdicts += _alone(args.seed, suspects)
+                if rest := [index for index in left if index not in suspects]:
+                    rests.append(rest)
             for verdict in verdicts:
                 counts[verdict.outcome] += 1
                 if verdict.outcome in BAD:
@@ -120,8 +128,7 @@ def _alone(seed: int, indices: Iterable[int]) -> list[Verdict]:
         done = {v.index for v in verdicts}
         left = [index for index in left if index not in done]
         if left:
-            at, doing = chunk.last()
-            at = at if at in left else left[0]
+            (at,), doing = chunk.last()
             kind = "disputed" if doing == "oracle" else "crashed"
             verdicts.append(Verdict(at, kind, f"the process ended while it did: {doing} ({chunk.how()})"))
             left.remove(at)
@@ -148,6 +155,7 @@ class _Chunk:
         """In the forked process; does not return."""
         try:
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            gc.disable()  # a seventh of the time; the process ends before cycles fill the memory
             silent = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silent, 1)
             os.dup2(silent, 2)
@@ -156,8 +164,8 @@ class _Chunk:
             def tell(message: dict) -> None:
                 os.write(file, (json.dumps(message) + "\n").encode())
 
-            def note(index: int, doing: str) -> None:
-                tell({"at": index, "doing": doing})
+            def note(indices: Sequence[int], doing: str) -> None:
+                tell({"at": indices, "doing": doing})
 
             # One by one, so that what a process has said stays said when it dies.
             for part in [[i] for i in self.indices] if self.alone else [self.indices]:
@@ -190,10 +198,14 @@ class _Chunk:
     def verdicts(self) -> list[Verdict]:
         return [Verdict(**m) for m in self._messages() if "outcome" in m]
 
-    def last(self) -> tuple[int, str]:
-        """The graph that it was at, and what it did."""
-        notes = [m for m in self._messages() if "at" in m]
-        return (notes[-1]["at"], notes[-1]["doing"]) if notes else (self.indices[0], "start")
+    def last(self) -> tuple[list[int], str]:
+        """The graphs that it was at and has not told of, and what it did."""
+        messages = self._messages()
+        done = {m["index"] for m in messages if "outcome" in m}
+        notes = [m for m in messages if "at" in m]
+        at, doing = (notes[-1]["at"], notes[-1]["doing"]) if notes else ([], "start")
+        left = [index for index in self.indices if index not in done]
+        return [index for index in at if index not in done] or left[:1], doing
 
     def how(self) -> str:
         if self.is_stuck:
