@@ -10,8 +10,9 @@ from tvm import relax
 
 from ..schedules import machines
 from ..schedules.integer.ways import runs_of as integer_runs
-from ..schedules.operators import concat
+from ..schedules.operators import concat, embedding
 from ..schedules.operators.concat import ConcatSpec
+from ..schedules.operators.embedding import EmbeddingSpec
 from ..schedules.preparation import WeightForm
 from ..schedules.registry import Candidate
 from ..schedules.strassen.ways import HalvesTransform
@@ -26,6 +27,7 @@ from .ir import bindings, dtype, operator, shape, with_functions
 from .layers import LayerReading, is_layer, read
 from .module_pass import module_pass
 from .panels import assemble, on_weights
+from .tied_tables import Tied, embedding_of, tied_tables, weights_first
 
 
 @module_pass(opt_level=0)
@@ -41,6 +43,8 @@ class PretransformWeights:
     Weights of a Winograd kernel are transformed before they are packed: G w Gᵀ in float64, rounded once. Those of a
     fast matrix product are combined block by block, likewise.
 
+    An embedding whose table is the weights of a dense layer takes the layer's panel.
+
     What is left on the weight side depends on weights only; LiftTransformParams moves it to build time.
     """
 
@@ -55,8 +59,10 @@ class PretransformWeights:
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):
     def __init__(self, mod: tvm.IRModule, unit: VectorUnit, built: dict[tuple, tvm.tirx.PrimFunc]) -> None:
+        ties = tied_tables(mod, unit)
+        mod = weights_first(mod) if ties else mod
         super().__init__(mod)
-        self.mod, self.unit, self.built = mod, unit, built
+        self.mod, self.unit, self.built, self.ties = mod, unit, built, ties
         self.kernels: dict[tuple, tvm.ir.GlobalVar] = {}
         self.parts = _parts(mod)
         self.begun: dict[int, relax.Var] = {}  # by number of a concatenation: the tensor, as far as it is written
@@ -80,6 +86,8 @@ class _Mutator(relax.PyExprMutator):
                 return self._complete(call, numbers)
         if operator(call) == "reshape" and call.args[0] in self.parts:
             return self.visit_expr(call.args[0])
+        if (spec := embedding_of(self.mod, call)) is not None and (tied := self.ties.get(call.args[1].fields[1])) is not None:
+            return self._look_up(call, tied.spec(spec), tied)
         call = super().visit_call_(call)
         if not isinstance(call.op, tvm.ir.GlobalVar):
             return call
@@ -99,6 +107,21 @@ class _Mutator(relax.PyExprMutator):
             return self._write_part(*names.decode_place(layer.attrs[names.PLACE]), kernel, args)
         result = relax.call_tir(kernel, args, relax.TensorType(out, "float32"))
         return self._view(self._emit(result), shape(call))
+
+    def _look_up(self, call: relax.Call, spec: EmbeddingSpec, tied: Tied) -> relax.Call:
+        """An embedding of rows that are channels of a layer's panel."""
+        key = (spec,)
+        if key not in self.kernels:
+            described = names.kernel_attributes("take", "embedding", str(spec), 0, spec.blocks)
+            func = machines.operator(spec, embedding.kernel, self.unit).with_attrs({**described, names.FETCH: spec.encode()})
+            name = f"embedding_tied_{len(self.kernels)}"
+            self.kernels[key] = self.builder_.add_func(func.with_attr("global_symbol", name), name)
+        weights = {tied.reading.weight, tied.reading.bias, *tied.reading.vectors}
+        args = [self.visit_expr(arg) if i in weights else arg for i, arg in enumerate(tied.call.args)]
+        panel = self._pack(relax.Call(tied.call.op, args), tied.layer, tied.reading, tied.candidate)
+        numbers = self.visit_expr(call.args[1].fields[0])
+        operands = [numbers, panel, relax.prim_value(0), relax.prim_value(spec.blocks)]
+        return relax.call_tir(self.kernels[key], operands, call.ty_args[0])
 
     def _write_part(self, number: int, place: Place, kernel: tvm.ir.GlobalVar, args: list[relax.Expr]) -> relax.Var:
         """The concatenation after a kernel has written its part of it: the first one makes the tensor."""

@@ -10,12 +10,9 @@ from tvm import tirx
 
 from flexcomp.passes.attributes import FETCH
 from flexcomp.plan import Storage
-from flexcomp.program import Layer, RowsArg, TensorType, ValueArg
+from flexcomp.program import Interleaved, Layer, RowsArg, Strided, TensorType, ValueArg
 from flexcomp.schedules.operators import embedding
 from flexcomp.schedules.operators.embedding import EmbeddingSpec
-
-# Rows are fetched where they are less than this part of the table.
-_WORTHWHILE = 0.25
 
 
 def fetching(layer: Layer, kernels: Mapping[str, tirx.PrimFunc], width: int) -> tuple[Layer, tirx.PrimFunc] | None:
@@ -27,10 +24,13 @@ def fetching(layer: Layer, kernels: Mapping[str, tirx.PrimFunc], width: int) -> 
     if encoded is None or layer.weights is None:
         return None
     spec = EmbeddingSpec.decode(str(encoded))
-    numbers = math.prod(spec.ids)
-    rows = RowsArg(0, TensorType((numbers, spec.panel[-1]), spec.dtype), layer.weights.offset, spec.rows)
-    if numbers * rows.read_nbytes > _WORTHWHILE * rows.table_nbytes:
+    if not spec.worth_fetching:
         return None
+    numbers = math.prod(spec.ids)
+    lanes = spec.interleaved and Interleaved(
+        spec.block_rows, layer.weights.block_nbytes, tuple(Strided(*part) for part in spec.parts)
+    )
+    rows = RowsArg(0, TensorType((numbers, spec.columns), spec.dtype), layer.weights.offset, spec.rows, lanes)
     ids, y = (arg for arg in layer.args if isinstance(arg, ValueArg))
     return (
         replace(

@@ -24,8 +24,10 @@ from flexcomp.program import (
     Load,
     Port,
     Program,
+    RowsArg,
     Rung,
     Step,
+    Strided,
     TensorType,
     ValueArg,
     WeightArg,
@@ -99,8 +101,7 @@ class Replay:
             return
         numbers = layer.args[layer.args.index(rows) - 1]
         ids = np.clip(self._view(self.rung.value_at[numbers.value] + numbers.offset, numbers.type).reshape(-1), 0, rows.rows - 1)
-        table = self._weights[rows.table : rows.table + rows.table_nbytes].reshape(rows.rows, rows.row_nbytes)
-        found = np.ascontiguousarray(table[ids]).reshape(-1)
+        found = np.ascontiguousarray(_rows(self._weights[rows.table : rows.table + rows.table_nbytes], rows, ids)).reshape(-1)
         self._arena[step.scratch_at + rows.offset :][: found.size] = found
 
     def _prepare(self, load: Load) -> None:
@@ -158,3 +159,18 @@ def _no_garbage_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def _rows(table: np.ndarray, rows: RowsArg, ids: np.ndarray) -> np.ndarray:
+    """uint8[ids, bytes of a row]: rows of a table of bytes."""
+    if rows.interleaved is None:
+        return table.reshape(rows.rows, rows.row_nbytes)[ids]
+    lanes, blocks = rows.interleaved.rows, table.reshape(-1, rows.interleaved.block_nbytes)
+    block = ids // lanes
+    lane = ids - np.minimum(block * lanes, rows.rows - lanes)
+
+    def part(of: Strided) -> np.ndarray:
+        elements = blocks[:, of.at : of.at + of.count * lanes * of.nbytes].reshape(-1, of.count, lanes, of.nbytes)
+        return elements[block, :, lane].reshape(len(ids), -1)
+
+    return np.concatenate([part(of) for of in rows.interleaved.parts], axis=1)

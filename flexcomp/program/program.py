@@ -87,17 +87,40 @@ class ScratchArg:
 
 
 @dataclass(frozen=True)
+class Strided:
+    """Elements of every row of a block that holds several rows: element i of row j lies at `at + (i · rows + j) · nbytes`."""
+
+    at: int  # bytes from the start of the block
+    nbytes: int  # of an element
+    count: int
+
+
+@dataclass(frozen=True)
+class Interleaved:
+    """A table in blocks of as many rows, interleaved: the panel of a layer that reads the table as its weights.
+
+    The last block ends with the last row, so it may hold rows of the block before it, too.
+    """
+
+    rows: int  # of a block; at most those of the table
+    block_nbytes: int
+    parts: tuple[Strided, ...]  # a row is the elements of all parts, one after the other
+
+
+@dataclass(frozen=True)
 class RowsArg:
     """A kernel argument inside the layer's scratch, filled before the layer runs: rows of a table that lies in the file.
 
     Row i is that of the number i in the argument before it, int32 or int64; what is outside of the table counts as its first
-    or last row. Behind the rows is room for reading one. The table is no weights of the layer: no load brings it.
+    or last row. Behind the rows is room for reading one, or the block that it lies in. The table is no weights of the layer: no
+    load brings it.
     """
 
     offset: int  # bytes from the start of the layer's scratch
     type: TensorType  # (numbers, elements of a row)
     table: int  # bytes from the start of the data section; multiple of ALIGN
     rows: int  # of the table
+    interleaved: Interleaved | None = None  # None: rows follow each other
 
     @property
     def row_nbytes(self) -> int:
@@ -105,17 +128,24 @@ class RowsArg:
 
     @property
     def table_nbytes(self) -> int:
-        return self.rows * self.row_nbytes
+        if self.interleaved is None:
+            return self.rows * self.row_nbytes
+        return -(-self.rows // self.interleaved.rows) * self.interleaved.block_nbytes
+
+    @property
+    def piece_nbytes(self) -> int:
+        """Bytes of the file that hold a row."""
+        return self.interleaved.block_nbytes if self.interleaved else self.row_nbytes
 
     @property
     def room_nbytes(self) -> int:
-        """Bytes of scratch: the rows, and pages that a row touches, from wherever in a page the scratch begins."""
-        return -(-self.type.nbytes // ALIGN) * ALIGN + (self.row_nbytes // PAGE + 3) * PAGE
+        """Bytes of scratch: the rows, and pages that a piece touches, from wherever in a page the scratch begins."""
+        return -(-self.type.nbytes // ALIGN) * ALIGN + (self.piece_nbytes // PAGE + 3) * PAGE
 
     @property
     def read_nbytes(self) -> int:
         """Bytes that are read, at most, for each row."""
-        return (self.row_nbytes // PAGE + 2) * PAGE
+        return (self.piece_nbytes // PAGE + 2) * PAGE
 
 
 @dataclass(frozen=True)

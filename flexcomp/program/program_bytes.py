@@ -30,8 +30,11 @@ Program, format 9. Everything is little-endian and unpadded; counts and indices 
              | 3:u8 type                                           weights
              | 4:u8 type                                           scratch
              | 8:u8 table:u64 rows:u64 type                        rows of a table at this byte of the data section, in scratch
+             | 9:u8 table:u64 rows:u64 type block:u64 lanes:u32 parts:list<part>     the same, of blocks of interleaved rows
              | 5:u8                                                first block of the step, int32
              | 6:u8                                                number of blocks of the step, int32
+    part     = at:u64 nbytes:u32 count:u64            elements of a row: element i of lane j lies at byte
+               at + (i * lanes + j) * nbytes of the block
     bound    = low:i64 high:i64                       element i lies in [low, high) of bound i modulo their number
     rung     = budget:u64 arena:u64 working:u64 predicted_s:f64 pinned:u64 streamed:u64 steps:u32 loads:u32 cold:u32
                nbytes:u64 crc:u32                 of its plan: how much each list holds, its bytes, and their CRC-32
@@ -49,8 +52,10 @@ Plans are in the order of the rungs. A reader need not look at one before it exe
 A layer that exchanges has two arguments 7, one of them a state that becomes `value`, and besides only arguments 0. The same
 call again takes it back, when an inference is not completed: all its values stay until then.
 
-Argument 8 is filled before the layer runs, with the rows of numbers in the argument before it; a layer has one at most. Its type
-has two axes, numbers and elements of a row; behind it in the scratch is room for one row's pages (`RowsArg.room_nbytes`).
+Arguments 8 and 9 are filled before the layer runs, with the rows of numbers in the argument before it; a layer has one at most.
+Its type has two axes, numbers and elements of a row; after it in the scratch is room for the pages of one row, or of its block
+(`RowsArg.room_nbytes`). Blocks of argument 9 have `block` bytes and `lanes` rows, no more than the table; the last block ends
+with the last row. A row consists of all parts, one after the other.
 
 The weights of a layer follow each other in the order of its arguments, each from a multiple of ALIGN on; likewise its
 scratch. Arguments 5 and 6 come together, behind the only weights of their layer, whose first axis are its blocks; any
@@ -63,7 +68,7 @@ ahead or pinned. Bit 2 says that what it reads is kept and prepared in every inf
 pinned. What stays, states, what pinned loads bring and what kept ones read, lies in bytes [working, arena) of the arena, all
 else in [0, working). The other bits, and memory spaces other than space 0, which is "host" or "cuda", are reserved: a reader
 refuses what it does not know. Space "cuda" is the memory of a GPU, which computes: symbols of kernels are data there
-(`flexcomp/program/device_kernel.py`), nothing is prepared, and there is no argument 8. A layer whose weights are prepared
+(`flexcomp/program/device_kernel.py`), nothing is prepared, and there are no arguments 8 and 9. A layer whose weights are prepared
 takes blocks of them; its loads, and no others, have something prepared.
 
 The first inference computes the step of a `cold` by another layer, whose weights are what those of the step's layer are
@@ -92,6 +97,7 @@ from .program import (
     Cold,
     CountArg,
     FirstArg,
+    Interleaved,
     Layer,
     Load,
     Port,
@@ -103,6 +109,7 @@ from .program import (
     ScratchArg,
     State,
     Step,
+    Strided,
     TensorType,
     Value,
     ValueArg,
@@ -117,7 +124,7 @@ _MAGIC = b"FLEXPROG"
 _PREFIX = struct.Struct("<8sII")  # magic, version, crc; the checksum starts behind it
 _SIZES = struct.Struct("<QQ")  # of the program, and where its plans begin
 _PINNED, _AHEAD, _KEPT = 1, 2, 4
-_READ, _OVER, _WRITTEN, _WEIGHT, _SCRATCH, _FIRST, _COUNT, _EXCHANGED, _ROWS = range(9)
+_READ, _OVER, _WRITTEN, _WEIGHT, _SCRATCH, _FIRST, _COUNT, _EXCHANGED, _ROWS, _INTERLEAVED = range(10)
 
 # dtype name → DLPack type code and bits
 _DTYPES = {
@@ -282,8 +289,11 @@ class _Writer:
                 self.put("B", _SCRATCH)
                 self.type(arg.type)
             case RowsArg():
-                self.put("BQQ", _ROWS, arg.table, arg.rows)
+                self.put("BQQ", _INTERLEAVED if arg.interleaved else _ROWS, arg.table, arg.rows)
                 self.type(arg.type)
+                if arg.interleaved:
+                    self.put("QI", arg.interleaved.block_nbytes, arg.interleaved.rows)
+                    self.items(arg.interleaved.parts, lambda part: self.put("QIQ", part.at, part.nbytes, part.count))
             case FirstArg():
                 self.put("B", _FIRST)
             case CountArg():
@@ -387,12 +397,18 @@ class _Reader:
                 part = self.get("Q")[0] / max(type_.nbytes, 1)
                 return ValueArg(value, type_, tag == _WRITTEN, offset, part, exchanged=tag == _EXCHANGED)
             return ValueArg(value, type_, offset=offset, over=tag == _OVER, bounds=self.items(lambda: self.get("qq")))
-        if tag == _ROWS:
-            table, rows = self.get("QQ")
-            return RowsArg(0, self.type(), table, rows)
+        if tag in (_ROWS, _INTERLEAVED):
+            (table, rows), type_ = self.get("QQ"), self.type()
+            return RowsArg(0, type_, table, rows, self.interleaved() if tag == _INTERLEAVED else None)
         if tag in (_WEIGHT, _SCRATCH):
             return (WeightArg if tag == _WEIGHT else ScratchArg)(0, self.type())
         return {_FIRST: FirstArg, _COUNT: CountArg}[tag]()
+
+    def interleaved(self) -> Interleaved:
+        block_nbytes, lanes = self.get("QI")
+        if not lanes:
+            raise ArtifactError("the program is malformed: there are no rows to fetch")
+        return Interleaved(lanes, block_nbytes, tuple(self.items(lambda: Strided(*self.get("QIQ")))))
 
     def rung(self, values: int, plans: _Reader, said: list[tuple[int, int]]) -> Rung:
         budget, arena, working, predicted_s, pinned, streamed, *counts, nbytes, crc = self.get("QQQdQQIIIQI")

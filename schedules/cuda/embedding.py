@@ -21,7 +21,7 @@ def kernel(spec: EmbeddingSpec) -> tirx.PrimFunc:
     """A PrimFunc (ids, panel, first, count, y), as on CPUs."""
     numbers = math.prod(spec.ids)
     # Narrow rows need not begin where vectors may.
-    lanes = LANES if spec.dtype == "float32" and spec.width % LANES == 0 else 1
+    lanes = LANES if spec.dtype == "float32" and spec.width % LANES == 0 and not spec.interleaved else 1
     vectors = spec.width // lanes
     threads = min(_MOST_THREADS, ceil_div(vectors, WARP) * WARP)
     with IRBuilder() as builder, T.prim_func():
@@ -35,14 +35,28 @@ def kernel(spec: EmbeddingSpec) -> tirx.PrimFunc:
         table, y = flat(panel, math.prod(spec.panel), spec.dtype), flat(given_y, numbers * spec.width)
         with launched((numbers,), threads) as ((number,), thread):
             asked = tirx.Cast("int32", tirx.max(tirx.min(ids[number], spec.rows - 1), 0))
-            row = T.bind(asked - tirx.Cast("int32", first) * spec.block_rows)
-            with only_if(tirx.And(row >= 0, row < tirx.Cast("int32", count) * spec.block_rows)):
-                begin = T.bind(row * (spec.scale + spec.width))
-                scale = T.bind(_scale(spec, table, begin)) if spec.scale else None
+            if spec.interleaved:
+                in_table = T.bind(asked // spec.block_rows)
+                lane = T.bind(asked - tirx.min(in_table * spec.block_rows, spec.rows - spec.block_rows))
+                piece, pieces = T.bind(in_table - tirx.Cast("int32", first)), tirx.Cast("int32", count)
+            else:
+                piece = T.bind(asked - tirx.Cast("int32", first) * spec.block_rows)
+                pieces = tirx.Cast("int32", count) * spec.block_rows
+            with only_if(tirx.And(piece >= 0, piece < pieces)):
+                if spec.interleaved:
+                    stride = spec.block_rows
+                    begin = T.bind(piece * (spec.interleaved.rows * stride))
+                    scale_at = begin + (spec.interleaved.scale * stride + lane) * spec.scale
+                    start = begin + (spec.interleaved.first * stride + lane)
+                else:
+                    stride = 1
+                    scale_at = begin = T.bind(piece * spec.columns)
+                    start = begin + spec.scale
+                scale = T.bind(_scale(spec, table, scale_at)) if spec.scale else None
                 with T.serial(ceil_div(vectors, threads)) as turn:
                     place = T.bind(turn * threads + thread)
                     with only_if(True if vectors % threads == 0 else place < vectors):
-                        value = table[vector(begin + spec.scale + place * lanes, lanes)]
+                        value = table[vector(start + place * (lanes * stride), lanes)]
                         value = value if spec.dtype == "float32" else widened(value, spec.dtype, lanes)
                         value = value if scale is None else value * scale
                         T.buffer_store(y, value, [vector(number * spec.width + place * lanes, lanes)])

@@ -5,6 +5,8 @@ fall into its blocks and leaves the others alone. Numbers outside the table coun
 
 Or the rows that are asked for are fetched from the file, by their numbers, before the kernel runs: it gets them in their order.
 
+Where a dense layer has the same table as its weights, the table is the layer's panel: a row is a lane of a block.
+
 Rows of 16 and 8 bits are widened as they are copied; a row of multiples of a scale begins with it, as bits.
 """
 
@@ -19,12 +21,29 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ..tiles.emit import flat, spread, vector
-from ..tiles.panel import WEIGHT_DTYPES, element_type, is_scaled
+from ..tiles.panel import WEIGHT_DTYPES, Panel, element_type, is_scaled
 from ..tiles.panel_reader import widened
 from ..tiles.rows import cover, for_each_vector
 
 _BLOCK_NBYTES = 256 * 1024  # about what a load should bring
 _ALIGN = 64  # bytes; blocks start at multiples of it
+_PAGE = 4096  # bytes that are read at a time
+_WORTHWHILE = 0.25  # of a table: rows are fetched where that reads less
+
+
+@dataclass(frozen=True)
+class Interleaved:
+    """Where rows of a table are in the blocks of a panel, of which they are the output channels."""
+
+    block: int  # rows of the table in a block
+    rows: int  # of a block of the panel, each an element of every row of the table
+    first: int  # of them, the one with the first elements
+    scale: int  # the row of float32 in which scales are
+
+    @classmethod
+    def of(cls, panel: Panel) -> Interleaved:
+        """In a panel of one group, whose taps do not lie together."""
+        return cls(panel.block, panel.rows, panel.first_tap, 1 + panel.vectors)
 
 
 @dataclass(frozen=True)
@@ -36,6 +55,7 @@ class EmbeddingSpec:
     rows: int
     width: int  # elements of a row
     kept: str = "float32"
+    interleaved: Interleaved | None = None  # None: rows follow each other
 
     @property
     def dtype(self) -> str:
@@ -44,7 +64,7 @@ class EmbeddingSpec:
 
     @property
     def scale(self) -> int:
-        """Elements in front of a row that are the bits of its scale."""
+        """Elements in front of a row that are the bits of its scale; interleaved rows have their scales elsewhere."""
         return 4 // WEIGHT_DTYPES[self.dtype] if is_scaled(self.kept) else 0
 
     @property
@@ -53,7 +73,9 @@ class EmbeddingSpec:
 
     @property
     def block_rows(self) -> int:
-        """Rows of a block: whole multiples of the alignment."""
+        """Rows of a block: whole multiples of the alignment, or the lanes of a panel."""
+        if self.interleaved:
+            return self.interleaved.block
         unit = _ALIGN // math.gcd(_ALIGN, self.row_nbytes)
         wanted = max(1, _BLOCK_NBYTES // (self.row_nbytes * unit)) * unit
         return min(wanted, math.ceil(self.rows / unit) * unit)
@@ -65,20 +87,43 @@ class EmbeddingSpec:
     @property
     def panel(self) -> tuple[int, int, int]:
         """Shape of the table with whole blocks."""
+        if self.interleaved:
+            return (self.blocks, self.interleaved.rows, self.interleaved.block)
         return (self.blocks, self.block_rows, self.scale + self.width)
+
+    @property
+    def columns(self) -> int:
+        """Elements of a row, with those of its scale."""
+        return self.scale + self.width
+
+    @property
+    def worth_fetching(self) -> bool:
+        """Whether the rows that are asked for are so few that an inference reads them instead of the table."""
+        piece = math.prod(self.panel[1:]) * WEIGHT_DTYPES[self.dtype] if self.interleaved else self.row_nbytes
+        most = (piece // _PAGE + 2) * _PAGE  # around a piece of the file
+        return math.prod(self.ids) * most <= _WORTHWHILE * self.rows * self.row_nbytes
+
+    @property
+    def parts(self) -> list[tuple[int, int, int]]:
+        """What a row consists of in a block of interleaved rows: (byte of the block, bytes of an element, elements)."""
+        size, lanes = WEIGHT_DTYPES[self.dtype], self.interleaved.block
+        scale = [(4 * self.interleaved.scale * lanes, 4, 1)] if self.scale else []
+        return [*scale, (size * self.interleaved.first * lanes, size, self.width)]
 
     def encode(self) -> str:
         """As text, for an attribute of a kernel."""
-        return repr(astuple(self))
+        return repr(astuple(self) if self.interleaved else astuple(self)[:-1])
 
     @classmethod
     def decode(cls, text: str) -> EmbeddingSpec:
         """What `encode` made a text of."""
-        return cls(*literal_eval(text))
+        *fields, last = literal_eval(text)
+        return cls(*fields, Interleaved(*last) if isinstance(last, tuple) else last)
 
     def __str__(self) -> str:
         kept = f", {self.kept}" if self.kept != "float32" else ""
-        return f"{math.prod(self.ids)} of {self.rows} rows of {self.width}{kept}"
+        interleaved = f", in blocks of {self.interleaved.block}" if self.interleaved else ""
+        return f"{math.prod(self.ids)} of {self.rows} rows of {self.width}{kept}{interleaved}"
 
 
 def kernel(spec: EmbeddingSpec, width: int) -> tirx.PrimFunc:
@@ -95,15 +140,22 @@ def kernel(spec: EmbeddingSpec, width: int) -> tirx.PrimFunc:
         table, y = flat(panel, math.prod(spec.panel), spec.dtype), flat(given_y, numbers * spec.width)
         with T.serial(numbers) as i:
             number = T.bind(T.Cast("int32", tirx.max(tirx.min(ids[i], spec.rows - 1), 0)))
-            start = T.bind(number - T.Cast("int32", first) * spec.block_rows)
-            with T.If(tirx.all(start >= 0, start < T.Cast("int32", count) * spec.block_rows)), T.Then():
-                _copy_row(spec, width, table, start, y, i)
+            if spec.interleaved:
+                in_table = T.bind(number // spec.block_rows)
+                block = T.bind(in_table - T.Cast("int32", first))
+                with T.If(tirx.all(block >= 0, block < T.Cast("int32", count))), T.Then():
+                    lane = T.bind(number - tirx.min(in_table * spec.block_rows, spec.rows - spec.block_rows))
+                    _copy_lane(spec, table, block, lane, y, i)
+            else:
+                start = T.bind(number - T.Cast("int32", first) * spec.block_rows)
+                with T.If(tirx.all(start >= 0, start < T.Cast("int32", count) * spec.block_rows)), T.Then():
+                    _copy_row(spec, width, table, start, y, i)
     return builder.get()
 
 
 def rows_kernel(spec: EmbeddingSpec, width: int) -> tirx.PrimFunc:
     """A PrimFunc (ids, rows, y); row i of `rows`, as they lie in the table, is that of number i."""
-    numbers, columns = math.prod(spec.ids), spec.panel[-1]
+    numbers, columns = math.prod(spec.ids), spec.columns
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
         T.func_attr({"tirx.noalias": True})
@@ -119,7 +171,7 @@ def rows_kernel(spec: EmbeddingSpec, width: int) -> tirx.PrimFunc:
 def _copy_row(spec: EmbeddingSpec, width: int, table: tirx.Buffer, row, y: tirx.Buffer, number) -> None:
     """Write a row of the table, widened, as that of a number."""
     part = cover(spec.width, width)
-    row_at = row * (spec.scale + spec.width)
+    row_at = row * spec.columns
     scale = T.bind(tirx.reinterpret("float32", table[vector(row_at, spec.scale)])) if spec.scale else None
 
     def copy(at, _) -> None:
@@ -131,3 +183,17 @@ def _copy_row(spec: EmbeddingSpec, width: int, table: tirx.Buffer, row, y: tirx.
         T.buffer_store(y, value, [vector(number * spec.width + at, part.lanes)])
 
     for_each_vector(part, copy)
+
+
+def _copy_lane(spec: EmbeddingSpec, table: tirx.Buffer, block, lane, y: tirx.Buffer, number) -> None:
+    """Write a row of the table that is a lane of a block, widened, as that of a number."""
+    lanes = spec.block_rows
+    begin = T.bind(block * (spec.interleaved.rows * lanes))
+    each = 4 // WEIGHT_DTYPES[spec.dtype]
+    bits = begin + (spec.interleaved.scale * lanes + lane) * each
+    scale = T.bind(tirx.reinterpret("float32", table[vector(bits, each)])) if spec.scale else None
+    with T.serial(spec.width) as k:
+        value = table[begin + (spec.interleaved.first + k) * lanes + lane]
+        if spec.dtype != "float32":
+            value = widened(value, spec.dtype, 1)
+        T.buffer_store(y, value if scale is None else value * scale, [number * spec.width + k])

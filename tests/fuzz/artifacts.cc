@@ -205,7 +205,8 @@ bool MayDiffer(const std::string& changed) {
       "arg.value",  "arg.offset",  "layer.args",  // which value, or part of one, of the same type
       "port.value", "port.type",   "type.shape", "type.code", "type.bits", "body.inputs", "body.outputs",  // of ports
       "layer.kernel",  // of the same signature
-      "arg.table", "arg.rows",  // which part of the file is the table that rows are read from
+      // Which bytes of the file are the rows that are read.
+      "arg.table", "arg.rows", "arg.block", "arg.lanes", "arg.parts", "part.at", "part.nbytes", "part.count",
   };
   return kMay.contains(changed);
 }

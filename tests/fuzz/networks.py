@@ -76,7 +76,15 @@ def decoder() -> onnx.ModelProto:
     return gpt2_decoder(1, 8, SIZES)
 
 
-NETWORKS = {"residual": residual, "lookup": lookup, "dense": dense, "decoder": decoder}
+def tied() -> onnx.ModelProto:
+    """Rows of a table in the file that are parts of a dense layer's blocks."""
+    g = Graph("tied", seed=7)
+    ids, table = g.input("ids", (1, 2), TensorProto.INT64), g.normal((4200, 64), 0.1)
+    x = g.relu(g.linear(g.op("Gather", table, ids, axis=0, channels=64), 64))
+    return g.model(g.op("MatMul", x, g.op("Transpose", table, perm=[1, 0]), channels=4200), (1, 2, 4200))
+
+
+NETWORKS = {"residual": residual, "lookup": lookup, "dense": dense, "decoder": decoder, "tied": tied}
 STATES = {"decoder": SIZES.state}
 
 

@@ -14,6 +14,7 @@ from flexcomp.errors import ArtifactError
 from flexcomp.program import program_bytes
 from flexcomp.program.program import (
     PAGE,
+    Interleaved,
     Layer,
     Load,
     Port,
@@ -21,6 +22,7 @@ from flexcomp.program.program import (
     ScratchArg,
     State,
     Step,
+    Strided,
     TensorType,
     Value,
     ValueArg,
@@ -321,6 +323,11 @@ def test_what_takes_an_exchange_back_stays(tiny, create):
     refused(create, with_rung(shared, value_at=tuple(value_at)), tiny.digest, "are in use when step 14 begins")
 
 
+def lanes(rows, block_nbytes=4096, *parts):
+    """Blocks of interleaved rows."""
+    return Interleaved(rows, block_nbytes, tuple(Strided(*part) for part in parts or ((0, 4, 64),)))
+
+
 def fetching(program, numbers=None, rows=None, more=()):
     """With a layer in front that takes rows of the file by numbers, which are an input."""
     ids, place = len(program.values), program.rungs[0].arena
@@ -360,11 +367,23 @@ def fetching(program, numbers=None, rows=None, more=()):
         ({"rows": {"type": TensorType((256,))}}, "there are no rows to fetch"),
         ({"numbers": {"type": TensorType((4,), "float64")}}, "layer take fetches rows by no numbers"),
         ({"numbers": {"written": True}}, "layer take fetches rows by no numbers"),
+        ({"rows": {"interleaved": lanes(16, 0)}}, "the table of layer take lies outside the file"),
+        ({"rows": {"interleaved": lanes(16, 2**60 + 1)}}, "there are no rows to fetch"),
+        ({"rows": {"interleaved": lanes(0)}}, "there are no rows to fetch"),
+        ({"rows": {"interleaved": lanes(101, 4096 * 7)}}, "layer take fetches rows of no table"),
+        ({"rows": {"interleaved": lanes(16, 4095)}}, "layer take fetches rows of no table"),
+        ({"rows": {"interleaved": lanes(16, 4096, (1, 4, 64))}}, "layer take fetches rows of no table"),
+        ({"rows": {"interleaved": lanes(16, 4096, (0, 4, 63))}}, "layer take fetches rows of no table"),
+        ({"rows": {"interleaved": lanes(16, 4096, (0, 4, 63), (0, 4, 2))}}, "layer take fetches rows of no table"),
+        ({"rows": {"interleaved": lanes(16, 4096, (0, 4, 64), (0, 0, 1))}}, "layer take fetches rows of no table"),
+        ({"rows": {"interleaved": lanes(16, 4096, (0, 4, 2**62 + 64))}}, "layer take fetches rows of no table"),
+        ({"rows": {"interleaved": lanes(1, 4096), "rows": 2**62}}, "the table of layer take lies outside the file"),
         ({"more": (ValueArg(4, TensorType((4,), "int64")), RowsArg(13312, TensorType((4, 64)), 0, 1))}, "two tables"),
     ],
 )
 def test_rows_that_cannot_be_fetched(tiny, create, changes, match):
-    create(encode_program(fetching(tiny.program), tiny.digest))
+    for rows in ({}, {"interleaved": lanes(16)}, {"interleaved": lanes(20, 5184, (64, 2, 120), (5024, 8, 1), (4944, 4, 2))}):
+        create(encode_program(fetching(tiny.program, rows=rows), tiny.digest))
     with pytest.raises((RuntimeError, ValueError), match=match):
         create(encode_program(fetching(tiny.program, **changes), tiny.digest))
 

@@ -94,7 +94,7 @@ void CallTable::Prepare(const Program& program, const Rung& rung, Places arena) 
         case ArgKind::kRows:
           data = arena.At(step.scratch_at) + arg.offset;
           fetches_.push_back({arena.At(rung.value_at[previous->value]) + previous->offset, previous->type.dtype.bits == 64,
-                              static_cast<uint64_t>(arg.type.shape[0]), arg.table, arg.rows, arg.row_nbytes(), data,
+                              static_cast<uint64_t>(arg.type.shape[0]), &arg.table, arg.row_nbytes(), data,
                               PageBehind(data + arg.type.nbytes)});
           fetch = &fetches_.back();
           break;

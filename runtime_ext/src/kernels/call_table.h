@@ -21,10 +21,10 @@ struct RowsFetch {
   const std::byte* ids;
   bool wide;         // int64; otherwise int32
   uint64_t count;    // of the numbers
-  uint64_t table;    // byte of the data section
-  uint64_t rows, row_nbytes;
+  const RowsTable* table;
+  uint64_t row_nbytes;
   std::byte* target;   // of the rows
-  std::byte* staging;  // pages, enough for wherever a row lies
+  std::byte* staging;  // pages, enough for wherever a block lies
 };
 
 struct Call {

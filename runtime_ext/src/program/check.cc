@@ -80,6 +80,19 @@ void CheckExchange(const Layer& layer, const Program& program) {
   Require(exchanged == 2 && states == 1, "layer ", layer.name, " exchanges something else than parts of a state");
 }
 
+// The parts of every row of a block lie inside the block, and have as many bytes as a row.
+bool MadeOfParts(const RowsTable& table, uint64_t row_nbytes) {
+  uint64_t left = row_nbytes;
+  for (const Strided& part : table.parts) {
+    if (part.nbytes == 0 || part.count == 0 || part.count > left / part.nbytes) return false;
+    left -= part.count * part.nbytes;
+    if (part.count * part.nbytes > table.block_nbytes / table.lanes ||
+        !Inside(part.at, part.count * part.nbytes * table.lanes, table.block_nbytes))
+      return false;
+  }
+  return left == 0;
+}
+
 // Rows are fetched by the integers before them, from within the file.
 void CheckRows(const Layer& layer, const Program& program) {
   size_t fetched = 0;
@@ -92,9 +105,11 @@ void CheckRows(const Layer& layer, const Program& program) {
     Require(numbers && ids->type.nbytes / (ids->type.dtype.bits / 8) == static_cast<uint64_t>(arg.type.shape[0]), "layer ",
             layer.name, " fetches rows by no numbers");
     const uint64_t data = program.weights.data_nbytes;
-    Require(arg.rows > 0 && arg.rows <= INT64_MAX && arg.table % kAlign == 0 && arg.rows <= data / arg.row_nbytes() &&
-                Inside(arg.table, arg.rows * arg.row_nbytes(), data),
+    const RowsTable& table = arg.table;
+    Require(table.rows > 0 && table.rows <= INT64_MAX && table.at % kAlign == 0 && table.block_nbytes > 0 &&
+                table.blocks() <= data / table.block_nbytes && Inside(table.at, table.blocks() * table.block_nbytes, data),
             "the table of layer ", layer.name, " lies outside the file");
+    Require(table.lanes <= table.rows && MadeOfParts(table, arg.row_nbytes()), "layer ", layer.name, " fetches rows of no table");
     Require(++fetched == 1, "layer ", layer.name, " fetches rows of two tables");
   }
 }

@@ -59,6 +59,24 @@ struct Bound {
 
 enum class ArgKind : uint8_t { kValue = 0, kWeight = 1, kScratch = 2, kFirst = 3, kCount = 4, kRows = 5 };
 
+// Elements of every row of a block of `lanes` rows: element i of row j lies at at + (i * lanes + j) * nbytes.
+struct Strided {
+  uint64_t at;      // bytes from the start of the block
+  uint32_t nbytes;  // of an element
+  uint64_t count;
+};
+
+// A table in the file, in blocks of interleaved rows. The last block ends with the last row.
+struct RowsTable {
+  uint64_t at = 0;    // byte of the data section
+  uint64_t rows = 0;
+  uint64_t block_nbytes = 0;
+  uint64_t lanes = 1;  // rows of a block
+  std::vector<Strided> parts{};  // a row: the elements of all, one after the other
+
+  uint64_t blocks() const { return rows / lanes + (rows % lanes != 0); }
+};
+
 struct Arg {
   ArgKind kind;
   uint32_t value = 0;    // kValue
@@ -68,17 +86,16 @@ struct Arg {
   uint64_t offset = 0;   // kValue, kWeight, kScratch, kRows: in the scratch
   TensorType type{};     // all but kFirst, kCount
   // kRows: in the scratch, for each number of the argument before this one, that row of a table in the file; then room
-  // to read one.
-  uint64_t table = 0;  // byte of the data section
-  uint64_t rows = 0;   // of the table
+  // to read a block.
+  RowsTable table{};
   uint64_t row_nbytes() const { return type.nbytes / static_cast<uint64_t>(type.shape[0]); }
   std::vector<Bound> bounds{};  // kValue that is read: of element i the one at i modulo their number; none: anything may stand in it
 };
 
-// Bytes of scratch that rows take with the room to read one, at any position of the row in the file and of the scratch
+// Bytes of scratch that rows take with the room to read a block, at any position of the block in the file and of the scratch
 // in memory.
-constexpr uint64_t RoomForRows(uint64_t nbytes, uint64_t row_nbytes) {
-  return RoundUp(nbytes, kAlign) + (row_nbytes / kPage + 3) * kPage;
+constexpr uint64_t RoomForRows(uint64_t nbytes, uint64_t block_nbytes) {
+  return RoundUp(nbytes, kAlign) + (block_nbytes / kPage + 3) * kPage;
 }
 
 struct Preparation {

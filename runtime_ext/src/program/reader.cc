@@ -19,6 +19,7 @@ constexpr uint32_t kPinned = 1;
 constexpr uint32_t kAhead = 2;
 constexpr uint32_t kKept = 4;
 constexpr uint32_t kMaxDims = 32;
+constexpr uint64_t kMostTensorNbytes = uint64_t{1} << 60;
 
 // Names end up in messages and in JSON, whose readers insist on UTF-8.
 bool IsUtf8(std::string_view text) {
@@ -116,20 +117,37 @@ TensorType ReadType(Cursor& in) {
 }
 
 // Tags of arguments.
-enum : uint8_t { kRead, kOver, kWritten, kWeight, kScratch, kFirst, kCount, kExchanged, kRows };
+enum : uint8_t { kRead, kOver, kWritten, kWeight, kScratch, kFirst, kCount, kExchanged, kRows, kInterleaved };
+
+Arg ReadRows(Cursor& in, bool interleaved) {
+  Arg arg{ArgKind::kRows};
+  RowsTable& table = arg.table;
+  table.at = in.Get<uint64_t>();
+  table.rows = in.Get<uint64_t>();
+  arg.type = ReadType(in);
+  bool rows = arg.type.shape.size() == 2 && arg.type.nbytes > 0;
+  if (interleaved) {
+    table.block_nbytes = in.Get<uint64_t>();
+    table.lanes = in.Get<uint32_t>();
+    table.parts = in.List(20, [&] {
+      Strided part{in.Get<uint64_t>(), in.Get<uint32_t>()};
+      part.count = in.Get<uint64_t>();
+      return part;
+    });
+    rows &= table.lanes > 0 && table.block_nbytes <= kMostTensorNbytes;
+  } else if (rows) {
+    table.block_nbytes = arg.row_nbytes();
+    table.parts = {{0, 1, arg.row_nbytes()}};
+  }
+  if (!rows) Raise("ArtifactError", "the program is malformed: there are no rows to fetch");
+  return arg;
+}
 
 Arg ReadArg(Cursor& in) {
   const uint8_t tag = in.Get<uint8_t>();
   if (tag == kFirst || tag == kCount) return {tag == kFirst ? ArgKind::kFirst : ArgKind::kCount};
-  if (tag > kRows) RaiseError("ArtifactError", "the program holds a kernel argument of unknown kind ", int{tag});
-  if (tag == kRows) {
-    Arg arg{ArgKind::kRows};
-    arg.table = in.Get<uint64_t>();
-    arg.rows = in.Get<uint64_t>();
-    arg.type = ReadType(in);
-    if (arg.type.shape.size() != 2 || arg.type.nbytes == 0) Raise("ArtifactError", "the program is malformed: there are no rows to fetch");
-    return arg;
-  }
+  if (tag > kInterleaved) RaiseError("ArtifactError", "the program holds a kernel argument of unknown kind ", int{tag});
+  if (tag == kRows || tag == kInterleaved) return ReadRows(in, tag == kInterleaved);
   Arg arg{tag == kWeight ? ArgKind::kWeight : tag == kScratch ? ArgKind::kScratch : ArgKind::kValue};
   if (arg.kind != ArgKind::kValue) {
     arg.type = ReadType(in);
@@ -158,9 +176,9 @@ Arg ReadArg(Cursor& in) {
 void Place(Arg& arg, uint64_t& end) {
   arg.offset = end;
   const auto room = [&] {
-    return arg.kind == ArgKind::kRows ? RoomForRows(arg.type.nbytes, arg.row_nbytes()) : RoundUp(arg.type.nbytes, kAlign);
+    return arg.kind == ArgKind::kRows ? RoomForRows(arg.type.nbytes, arg.table.block_nbytes) : RoundUp(arg.type.nbytes, kAlign);
   };
-  if (arg.type.nbytes > (uint64_t{1} << 60) || __builtin_add_overflow(end, room(), &end))
+  if (arg.type.nbytes > kMostTensorNbytes || __builtin_add_overflow(end, room(), &end))
     Raise("ArtifactError", "the program is malformed: a layer has too many bytes");
 }
 

@@ -6,9 +6,10 @@ import pytest
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, copies, embedding
 from flexcomp.schedules.operators.concat import ConcatSpec, copy_of
-from flexcomp.schedules.operators.embedding import EmbeddingSpec
+from flexcomp.schedules.operators.embedding import EmbeddingSpec, Interleaved
 from flexcomp.schedules.operators.scatter_rows import ScatterSpec
-from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16
+from flexcomp.schedules.tiles.narrow_panel import pack, rounded
+from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16, Panel
 from tests.cuda.on_cpu.emulator import Emulator
 
 ORIN = ARCHITECTURES["sm_87"]
@@ -34,6 +35,7 @@ TABLES = {
     "float16": EmbeddingSpec((5,), "int64", 900, 201, "float16"),
     "bfloat16": EmbeddingSpec((5,), "int64", 90, 64, "bfloat16"),
 }
+INTERLEAVED = {kept: Panel(1, 70, 32, 21, 1, kept) for kept in ("float32", "bfloat16", "int8")}
 
 
 def shapes_of(spec: ScatterSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -100,6 +102,23 @@ def test_rows_of_a_table_are_found_in_any_of_its_slices(emulator, name):
         panel = table.reshape(spec.panel)[block : block + 1]
         *_, y = emulator.run(name, [ids, panel, block, 1, y], seed=1)
     np.testing.assert_array_equal(y, right[np.clip(ids, 0, spec.rows - 1)])
+
+
+@pytest.mark.parametrize("kept", INTERLEAVED)
+def test_rows_that_are_channels_of_a_panel(tmp_path, kept):
+    panel, rng = INTERLEAVED[kept], np.random.default_rng(0)
+    spec = EmbeddingSpec((9,), "int64", 70, 21, kept, Interleaved.of(panel))
+    weight = rng.standard_normal((70, 21)).astype("f4")
+    head, taps = np.zeros((panel.blocks, 2, 32), "f4"), weight[panel.channels()].swapaxes(1, 2)
+    data = np.concatenate([head[:, :1], taps, head[:, :1]], axis=1) if kept == "float32" else pack(head, taps, kept, panel.rows)
+    data = np.concatenate([data, np.zeros((panel.blocks, panel.rows - data.shape[1], 32), data.dtype)], axis=1)
+    ids, y = rng.integers(0, 70, 9), np.full((9, 21), np.nan, "f4")
+    ids[:3] = 69, 38, 0
+    emulator = Emulator({"rows": cuda_code(embedding.kernel(spec), ORIN, "rows")}, tmp_path)
+    for block in range(spec.blocks):
+        given = data[block : block + 1]
+        *_, y = emulator.run("rows", [ids, given.view("u2") if kept == "bfloat16" else given, block, 1, y])
+    np.testing.assert_array_equal(y, (weight if kept == "float32" else rounded(weight, kept))[ids])
 
 
 @pytest.mark.parametrize("kept", ["int8", SCALED_BFLOAT16])

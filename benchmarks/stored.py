@@ -1,0 +1,114 @@
+"""What networks store, next to their initialisers: is each weight in the file, and in memory, once?
+
+    python -m benchmarks.stored [NETWORK, GROUP or FILE.onnx …]
+
+NETWORK and GROUP are of `benchmarks.models` (default: all), and the decoders of `benchmarks.networks.decoding`. Networks are
+lowered as a build lowers them, but not compiled. Reported are the bytes of all different initialisers and constants, and, over
+these, those of the weights file, and those that the first inference reads with everything resident in the form of the file.
+The exit status is 1 if a file is larger than its initialisers by more than 5 %, alignment apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import onnx
+from onnx import numpy_helper
+
+from benchmarks import models
+from benchmarks.networks.decoding import gpt2_decoder
+from flexcomp import plan
+from flexcomp.compiler.builder import prepare
+from flexcomp.errors import FlexcompError
+
+MOST = 1.05  # bytes of the file, over those of the initialisers
+_ALIGNMENT = 1 << 16  # bytes: of pages and panels that are not full
+_DECODERS = {"gpt2_prompt": partial(gpt2_decoder, 16, 256), "gpt2_token": partial(gpt2_decoder, 1, 256)}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Bytes of a network's weights."""
+
+    initialisers: int  # different ones
+    file: int
+    read: int  # in the first inference, with everything resident
+
+    @property
+    def once(self) -> bool:
+        """Whether each is stored and read once."""
+        return max(self.file, self.read) <= MOST * self.initialisers + _ALIGNMENT
+
+    def __str__(self) -> str:
+        ratios = " | ".join(f"{nbytes / self.initialisers:.3f}" for nbytes in (self.file, self.read))
+        return f"{self.initialisers:,} | {self.file:,} | {ratios}"
+
+
+def stored(model: onnx.ModelProto | str, input_shapes=None, **options) -> Stored:
+    """How a network's weights are stored; options are those of `flexcomp.build`. Raises FlexcompError."""
+    planning = prepare(model, input_shapes=input_shapes, threads=1, **options).planning
+    planned = plan.resident_plan(planning.whole[0].problem)
+    given = onnx.load(model) if isinstance(model, str) else model
+    return Stored(distinct_nbytes(given), planning.network.weights_nbytes, sum(segment.nbytes for segment in planned.segments))
+
+
+def distinct_nbytes(model: onnx.ModelProto) -> int:
+    """Bytes of all different initialisers and constants of a model, those of its branches and functions among them."""
+    seen: dict[bytes, int] = {}
+    for tensor in _tensors(model):
+        data = numpy_helper.to_array(tensor).tobytes()
+        seen[hashlib.sha256(data).digest()] = len(data)
+    return sum(seen.values())
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    ahead = [model.graph, *model.functions]
+    while ahead:
+        graph = ahead.pop()
+        yield from getattr(graph, "initializer", ())
+        for node in graph.node:
+            for attribute in node.attribute:
+                ahead += [attribute.g] if attribute.HasField("g") else []
+                yield from [attribute.t] if attribute.HasField("t") else []
+
+
+def main() -> int:
+    """Print a line for each network."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NETWORK, GROUP or FILE.onnx")
+    args = parser.parse_args()
+    names = [name for given in args.names for name in models.GROUPS.get(given, (given,))] or [*models.NAMES, *_DECODERS]
+    known = {*models.NAMES, *_DECODERS}
+    if strange := [name for name in names if name not in known and not Path(name).is_file()]:
+        parser.error(f"no network {strange[0]!r}; there are {', '.join(sorted(known))}")
+    print("| network | initialisers, bytes | file, bytes | file | resident |\n| --- | --- | --- | --- | --- |")
+    failed = 0
+    for name in names:
+        try:
+            found = _of(name)
+        except FlexcompError as error:
+            print(f"| {name} | {error} |", flush=True)
+            failed += 1
+            continue
+        print(f"| {Path(name).name} | {found}{'' if found.once else ' more than once'} |", flush=True)
+        failed += not found.once
+    return int(failed > 0)
+
+
+def _of(name: str) -> Stored:
+    if name in _DECODERS:
+        return stored(_DECODERS[name]())
+    if name not in models.NAMES:
+        return stored(name)
+    network = models.load(name)
+    return stored(network.model, network.input_shapes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

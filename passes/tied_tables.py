@@ -1,0 +1,117 @@
+"""Tables of embeddings that are the weights of a dense layer, too: both read the layer's panel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import tvm
+from tvm import relax
+
+from ..schedules.operators.embedding import EmbeddingSpec, Interleaved
+from ..schedules.registry import Candidate
+from ..schedules.tiles.tile import VectorUnit
+from .attributes import DTYPE, FETCH, VALUES_OF, WEIGHTS
+from .choose_kernels import chosen
+from .ir import bindings, operator, shape, with_functions
+from .layers import LayerReading, is_layer, read
+from .rebuild import permuted_axes
+from .weights import weight_vars
+
+
+@dataclass(frozen=True)
+class Tied:
+    """The dense layer whose panel is the table of an embedding."""
+
+    call: relax.Call
+    layer: relax.Function
+    reading: LayerReading
+    candidate: Candidate
+
+    def spec(self, spec: EmbeddingSpec) -> EmbeddingSpec:
+        """The embedding on the layer's panel."""
+        return replace(spec, interleaved=Interleaved.of(self.candidate.panel))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Rows of a weight: a parameter or variable of main, and to which type they are rounded in float32, if to any."""
+
+    var: relax.Var
+    rounded: str
+
+
+def tied_tables(mod: tvm.IRModule, unit: VectorUnit) -> dict[relax.Var, Tied]:
+    """By the variable of an embedding's table the dense layer that has the same weights.
+
+    A row is a column of a block, so that a whole block is read where a row is fetched. Tables whose rows are worth fetching only
+    if they follow each other stay apart.
+    """
+    values = {binding.var: binding.value for binding in bindings(mod["main"])}
+    tables: list[tuple[relax.Var, EmbeddingSpec]] = []
+    heads: dict[_Source, Tied] = {}
+    for value in values.values():
+        if (spec := embedding_of(mod, value)) is not None:
+            tables.append((value.args[1].fields[1], spec))
+        elif isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar) and is_layer(layer := mod[value.op]):
+            reading = read(layer, tuple(int(i) for i in layer.attrs[WEIGHTS]))
+            if reading.weight is not None and (source := _channels_of(value.args[reading.weight], layer, values)) is not None:
+                heads.setdefault(source, Tied(value, layer, reading, chosen(layer, unit)))
+    found = {panel: (spec, heads.get(_rows_of(panel, spec, values))) for panel, spec in tables}
+    return {panel: tied for panel, (spec, tied) in found.items() if tied is not None and _fits(spec, tied)}
+
+
+def embedding_of(mod: tvm.IRModule, value: tvm.ir.Expr) -> EmbeddingSpec | None:
+    """What a call looks up in a table; None if it does something else."""
+    if operator(value) != "call_tir" or FETCH not in (mod[value.args[0]].attrs or {}):
+        return None
+    return EmbeddingSpec.decode(str(mod[value.args[0]].attrs[FETCH]))
+
+
+def weights_first(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with the weight side of main before all else."""
+    main = mod["main"]
+    on_weights = weight_vars(main)
+    ordered = sorted(bindings(main), key=lambda binding: binding.var not in on_weights)
+    body = relax.SeqExpr([relax.DataflowBlock(ordered)], main.body.body)
+    attrs = dict(main.attrs.items()) if main.attrs else {}
+    changed = relax.Function(list(main.params), body, main.ret_ty, main.is_pure).with_attrs(attrs)
+    functions = {gv: func for gv, func in mod.functions_items() if gv.name_hint != "main"}
+    return with_functions(mod, {**functions, mod.get_global_var("main"): changed})
+
+
+def _fits(spec: EmbeddingSpec, tied: Tied) -> bool:
+    candidate, panel = tied.candidate, tied.candidate.panel
+    if panel is None or panel.groups > 1 or panel.together > 1 or candidate.weight_transform or candidate.block_transform:
+        return False
+    if (panel.group_channels, panel.taps, panel.kept) != (spec.rows, spec.width, spec.kept) or panel.block > spec.rows:
+        return False
+    return tied.spec(spec).worth_fetching or not spec.worth_fetching
+
+
+def _rows_of(panel: relax.Var, spec: EmbeddingSpec, values: dict) -> _Source:
+    """The weight of whose rows SliceEmbeddings made a table."""
+    rounded = ""
+    var = values[panel].args[0] if operator(values.get(panel)) == "reshape" else panel
+    if spec.blocks * spec.block_rows > spec.rows:
+        var = values[var].args[0].fields[0]  # of a concatenation with rows of zeros
+    while operator(value := values.get(var)) == "call_pure_packed":
+        _, function, kept = str(value.args[0].global_symbol).split(".", 2)
+        rounded = kept if function == "round" else rounded
+        var = value.args[1]
+    return _Source(_unshaped(var, values), rounded)
+
+
+def _channels_of(weight: relax.Var, layer: relax.Function, values: dict) -> _Source | None:
+    """The weight of whose rows the channels of a dense layer are."""
+    dtype = str(layer.attrs[DTYPE]) if DTYPE in layer.attrs else ""
+    value = values.get(weight)
+    if operator(value) != "permute_dims" or len(shape(weight)) != 2 or permuted_axes(value) != [1, 0]:
+        return None
+    return _Source(_unshaped(value.args[0], values), dtype.removeprefix(VALUES_OF) if dtype.startswith(VALUES_OF) else "")
+
+
+def _unshaped(var: relax.Var, values: dict) -> relax.Var:
+    """What `var` holds in another shape."""
+    while operator(value := values.get(var)) == "reshape":
+        var = value.args[0]
+    return var
