@@ -3,6 +3,8 @@
 // Threads are fibers here. A fiber stops before each of its steps, which are the operations on Atomic, so that between two
 // stops it does one of them and what it does alone. All memory that fibers share and their stacks are one state: from each
 // state every fiber that may go is tried, from a copy of the state, and a state that was there before is left at once.
+// An operation that changes nothing is no step where no other fiber changes that Atomic: it finds the same whenever it is done.
+// Such Atomics are assumed until a fiber is seen to change one that another took for its own; then all begins anew.
 // What is found: a failed Require, and states from which nobody can go on. Operations take effect in one order for all;
 // what weaker memory orders allow besides is not explored.
 #pragma once
@@ -24,10 +26,10 @@
 namespace explore {
 
 inline constexpr size_t kStackNbytes = 128 << 10, kSharedNbytes = 64 << 10;
+inline constexpr size_t kRemains = 1 << 10;
 inline constexpr int kMostFibers = 4;
 
 struct Fiber {
-  jmp_buf context;
   const char* name;
   char* live;  // of its stack: what lies behind
   bool done;
@@ -37,7 +39,9 @@ struct Fiber {
   int options, option;             // in how many ways it may go on, and which was taken
   const char* doing;
   const void* with;
+  jmp_buf context;  // last: signals, in its end, are no part of the state
 };
+inline constexpr size_t kFiberNbytes = offsetof(Fiber, context) + offsetof(__jmp_buf_tag, __mask_was_saved);
 
 // The state, but for the stacks.
 inline Fiber fibers[kMostFibers];
@@ -46,6 +50,8 @@ alignas(64) inline char shared[kSharedNbytes];
 inline size_t shared_nbytes = 0;
 alignas(64) inline char stacks[kMostFibers][kStackNbytes];
 
+inline int broken = 0;  // the number of the rule that a test has broken
+
 inline jmp_buf scheduler;
 inline int current = -1;
 
@@ -53,6 +59,35 @@ inline void* Allocate(size_t nbytes) {
   nbytes = (nbytes + 63) / 64 * 64;
   if (shared_nbytes + nbytes > kSharedNbytes) std::abort();
   return shared + std::exchange(shared_nbytes, shared_nbytes + nbytes);
+}
+
+// Not of the state: the fibers, as bits, that were seen to change an Atomic, and those that took it for their own.
+struct Users {
+  uint8_t changers, owners;
+};
+inline Users users[kSharedNbytes / alignof(uint32_t)];
+inline void Disown() {
+  for (Users& of : users) of.owners = 0;
+}
+inline bool shared_after_all = false;
+
+inline Users& UsersOf(const void* atomic) {
+  return users[static_cast<size_t>(static_cast<const char*>(atomic) - shared) / alignof(uint32_t)];
+}
+// Whether nobody but the fiber that runs changes it.
+inline bool IsOwn(const void* atomic) {
+  if (current < 0) return true;
+  Users& of = UsersOf(atomic);
+  if ((of.changers & ~(1 << current)) != 0) return false;
+  of.owners |= 1 << current;
+  return true;
+}
+inline void Change(const void* atomic) {
+  if (current < 0) return;
+  Users& of = UsersOf(atomic);
+  of.changers |= 1 << current;
+  shared_after_all |= (of.owners & ~(1 << current)) != 0;
+  of.owners &= 1 << current;
 }
 
 struct Taken {
@@ -152,6 +187,8 @@ int Start(const char* name, Run& run) {
 [[gnu::noinline]] inline void Resume(int number, int option) {
   current = number;
   fibers[number].option = option;
+  // Below lie remains of calls, which calls to come would take into their frames.
+  std::memset(fibers[number].live - kRemains, 0, kRemains);
   if (_setjmp(scheduler) == 0) _longjmp(fibers[number].context, 1);
   current = -1;
 }
@@ -163,22 +200,31 @@ inline bool MayGo(const Fiber& fiber) {
 // Calls visit(data, nbytes) for every part of the state.
 template <typename Visit>
 void Parts(const Visit& visit) {
-  visit(reinterpret_cast<char*>(fibers), sizeof(Fiber) * fiber_count);
+  for (int i = 0; i < fiber_count; ++i) visit(reinterpret_cast<char*>(&fibers[i]), kFiberNbytes);
   visit(shared, shared_nbytes);
   for (int i = 0; i < fiber_count; ++i) visit(fibers[i].live, static_cast<size_t>(stacks[i] + kStackNbytes - fibers[i].live));
 }
 
+// Sums of products, none of which waits for another.
 inline uint64_t Hash() {
-  uint64_t hash = 0x9E3779B97F4A7C15;
+  uint64_t hash = 0, key = 0x9E3779B97F4A7C15;
+  const auto add = [&](uint64_t one, uint64_t two) {
+    const auto product = static_cast<unsigned __int128>(one ^ key) * (two ^ ~key);
+    hash += static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+    key += 0xD6E8FEB86659FD93;
+  };
   Parts([&](const char* data, size_t nbytes) {
-    for (size_t at = 0; at + 8 <= nbytes; at += 8) {
-      uint64_t word;
-      std::memcpy(&word, data + at, 8);
-      hash = (hash ^ word) * 0xD6E8FEB86659FD93;
-      hash ^= hash >> 32;
+    uint64_t one, two;
+    size_t at = 0;
+    for (; at + 16 <= nbytes; at += 16) {
+      std::memcpy(&one, data + at, 8);
+      std::memcpy(&two, data + at + 8, 8);
+      add(one, two);
     }
+    if (at < nbytes) std::memcpy(&one, data + at, 8), add(one, nbytes);
   });
-  return hash | 1;
+  hash = (hash ^ hash >> 32) * 0x9E3779B97F4A7C15;
+  return (hash ^ hash >> 29) | 1;
 }
 
 class Seen {
@@ -195,7 +241,7 @@ class Seen {
  private:
   bool Put(uint64_t hash) {
     for (size_t at = hash >> 20;; ++at) {
-      uint64_t& slot = slots_[at % slots_.size()];
+      uint64_t& slot = slots_[at & (slots_.size() - 1)];
       if (slot == hash) return false;
       if (slot == 0) return slot = hash, true;
     }
@@ -264,6 +310,7 @@ Explored Explore(const AtEnd& at_end) {
     path.push_back({fiber.name, fiber.doing, fiber.with, frame.option});
     Resume(frame.fiber, frame.option++);
     ++explored.steps;
+    if (shared_after_all) break;
     if (seen.Add(Hash())) {
       push();
     } else {
@@ -285,20 +332,23 @@ template <typename T>
 class Atomic {
  public:
   Atomic(T value = {}) noexcept : value_(value) {}
-  T load(std::memory_order = std::memory_order_seq_cst) const noexcept { return At("load"), value_; }
-  void store(T value, std::memory_order = std::memory_order_seq_cst) noexcept { At("store"), value_ = value; }
+  T load(std::memory_order = std::memory_order_seq_cst) const noexcept {
+    if (!IsOwn()) At("load");
+    return value_;
+  }
+  void store(T value, std::memory_order = std::memory_order_seq_cst) noexcept {
+    if (value != value_ || !IsOwn()) At("store"), Become(value);
+  }
   operator T() const noexcept { return load(); }
   T operator=(T value) noexcept { return store(value), value; }
-  T fetch_add(T value, std::memory_order = std::memory_order_seq_cst) noexcept {
-    return At("add"), std::exchange(value_, value_ + value);
-  }
+  T fetch_add(T value, std::memory_order = std::memory_order_seq_cst) noexcept { return At("add"), Become(value_ + value); }
   T fetch_sub(T value, std::memory_order = std::memory_order_seq_cst) noexcept {
-    return At("subtract"), std::exchange(value_, value_ - value);
+    return At("subtract"), Become(value_ - value);
   }
   bool compare_exchange_weak(T& seen, T value, std::memory_order = std::memory_order_seq_cst) noexcept {
     At("compare and store");
     if (value_ != seen) return seen = value_, false;
-    return value_ = value, true;
+    return Become(value), true;
   }
   void wait(T old, std::memory_order = std::memory_order_seq_cst) const noexcept {
     for (At("wait"); value_ == old;) explore::Sleep(this);
@@ -310,6 +360,15 @@ class Atomic {
   static constexpr bool kQuiet = std::is_same_v<T, int>;
   void At(const char* doing) const noexcept {
     if constexpr (!kQuiet) explore::At(doing, this);
+  }
+  bool IsOwn() const noexcept {
+    if constexpr (kQuiet) return true;
+    return explore::IsOwn(this);
+  }
+  T Become(T value) noexcept {
+    if constexpr (!kQuiet)
+      if (value != value_) explore::Change(this);
+    return std::exchange(value_, value);
   }
 
   T value_;

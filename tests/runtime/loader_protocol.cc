@@ -10,6 +10,7 @@
 #include <tvm/ffi/error.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <memory>
@@ -371,6 +372,18 @@ explore::Explored Explore(const Scenario& now) {
   });
 }
 
+// Anew when an Atomic that was taken for a fiber's own turns out not to be. Who changes which is known from one scenario to the
+// next: all of them begin with the same objects.
+explore::Explored ExploreAll(const Scenario& now) {
+  explore::Explored explored;
+  do {
+    explore::Disown();
+    explore::shared_after_all = false;
+    explored = Explore(now);
+  } while (explore::shared_after_all);
+  return explored;
+}
+
 }  // namespace
 
 void* operator new(size_t nbytes) { return allocating ? explore::Allocate(nbytes) : std::malloc(nbytes); }
@@ -387,15 +400,19 @@ extern "C" int clock_gettime(clockid_t, timespec* time) noexcept {
 }
 
 int main(int count, char** names) {
+  if (count > 2) explore::broken = std::atoi(names[2]);
   explore::Explored all;
-  for (const Scenario& one : kScenarios) {
-    if (count > 1 && std::strcmp(names[1], one.name) != 0) continue;
-    std::printf("%s: ", one.name);
-    std::fflush(stdout);
-    const explore::Explored explored = Explore(one);
-    std::printf("%zu states, %zu steps\n", explored.states, explored.steps);
-    all.states += explored.states;
-    all.steps += explored.steps;
+  for (const bool switching : {false, true}) {  // without a budget that changes, more belongs to one of them
+    std::memset(explore::users, 0, sizeof(explore::users));
+    for (const Scenario& one : kScenarios) {
+      if ((one.switches > 0) != switching || (count > 1 && std::strcmp(names[1], one.name) != 0)) continue;
+      std::printf("%s: ", one.name);
+      std::fflush(stdout);
+      const explore::Explored explored = ExploreAll(one);
+      std::printf("%zu states, %zu steps\n", explored.states, explored.steps);
+      all.states += explored.states;
+      all.steps += explored.steps;
+    }
   }
   std::printf("%zu states, %zu steps\n", all.states, all.steps);
 }
