@@ -56,7 +56,7 @@ def main() -> None:
     np.testing.assert_allclose(np.load(Path("outputs", "y.npy")), expected, **close)
 
     inspected = subprocess.run(
-        ["flexcomp", "inspect", "dense.so", "--json", "--picture", "plan.png"],
+        ["flexcomp", "inspect", "dense.so", "--json", "--picture", "plan.png", "--html", "report.html"],
         check=True,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""`flexcomp inspect`: the contents of a library, as tables, JSON, or a picture of the memory plan."""
+"""`flexcomp inspect`: the contents of a library, as tables, JSON, pictures, or a report for a browser."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, require_picture
+from flexcomp.files import require_writable
 from flexcomp.units import human_bytes
 
 
@@ -20,6 +21,10 @@ def inspect(
     weights_picture: Annotated[
         Path | None,
         typer.Option(help="Write a picture of what --weights auto chose: errors over bytes, layers as they were narrowed."),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a report for a browser, e.g. report.html: all plans, kernels, and changes that would help."),
     ] = None,
     budget: Annotated[
         str | None,
@@ -35,9 +40,17 @@ def inspect(
         for path in (picture, weights_picture):
             if path is not None:
                 require_picture(path, library)
+        if html is not None:
+            require_writable(html, reading=[library, library.with_suffix(".weights")])
         program = decode_program(read_program(library))
         facts = describe(program)
         rung = program.rungs[0] if budget is None else select_rung(program, budget)
+        if html is not None:
+            from flexcomp.report.html import report_data, write_report
+
+            data = report_data(program, facts, None if budget is None else rung)
+            write_report(data, html)
+            facts["gains"] = data["gains"]  # which take seconds to plan: in the JSON of this call only
         if budget is not None:
             from flexcomp.report import plan_facts, timeline
 
@@ -62,9 +75,13 @@ def inspect(
         console.print(plan_table(facts["plan"]))
     else:
         _print_all(console, facts)
-    for path, what in ((picture, "the memory plan is"), (weights_picture, "the choice of weights' types is")):
+    for path, words in (
+        (picture, "the memory plan is drawn in"),
+        (weights_picture, "the choice of weights' types is drawn in"),
+        (html, "the report for a browser is"),
+    ):
         if path is not None:
-            console.print(f"{what} drawn in {path}", markup=False, highlight=False)
+            console.print(f"{words} {path}", markup=False, highlight=False)
 
 
 def _print_all(console: Console, facts: dict) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flexcomp.program import (
     CODE_NBYTES,
     CUDA,
     PINNED_NBYTES,
     Layer,
     Port,
+    Prediction,
     Program,
     Rung,
     WeightArg,
     choices,
+    from_program,
     nodes,
     weight_errors,
 )
+from flexcomp.report.replanned import bound_s
+from flexcomp.report.smallest import smallest_facts
 from flexcomp.runtime import MINIMUM, resolve
 from flexcomp.schedules.cuda import ARCHITECTURES
 from flexcomp.units import enough
@@ -22,7 +28,7 @@ from flexcomp.units import enough
 
 def describe(program: Program) -> dict:
     """The facts that `flexcomp inspect --json` prints; sizes in bytes, times in milliseconds."""
-    recorded, errors = choices.read(program), weight_errors.read(program)
+    recorded, errors, assumed = choices.read(program), weight_errors.read(program), from_program(program)
     return {
         "model": program.model,
         "target": program.target,
@@ -45,7 +51,8 @@ def describe(program: Program) -> dict:
         "second_forms_bytes": choices.second_forms_nbytes(program),  # of these
         "error": errors.error if errors else None,  # of the outputs, by narrow weights; null if not measured
         "max_error": errors.max_error if errors else None,  # as requested
-        "ladder": [_rung(program, rung) for rung in program.rungs],
+        "ladder": [_rung(program, rung, assumed) for rung in program.rungs],
+        "smallest": smallest_facts(program),  # where the smallest budget comes from
         "kernels": recorded.by if recorded else None,
         "layers": _layers(program, recorded, errors),
     }
@@ -83,7 +90,7 @@ def _port(port: Port) -> dict:
     return {"name": port.name, "shape": list(port.type.shape), "dtype": port.type.dtype}
 
 
-def _rung(program: Program, rung: Rung) -> dict:
+def _rung(program: Program, rung: Rung, assumed: Prediction | None) -> dict:
     return {
         "budget_bytes": rung.budget,
         "arena_bytes": rung.arena,
@@ -91,6 +98,8 @@ def _rung(program: Program, rung: Rung) -> dict:
         "pinned_bytes": program.pinned_nbytes(rung),
         "streamed_bytes": program.streamed_nbytes(rung),
         "predicted_ms": rung.predicted_s * 1e3,
+        # No plan of these kernels in this budget is faster; null in libraries that do not hold assumed times.
+        "bound_ms": bound_s(program, rung, assumed) * 1e3 if assumed else None,
         "steps": len(rung.steps),
     }
 
@@ -120,7 +129,7 @@ def _layers(
             "weights_errors": errors.layers[index] if errors else None,  # of the outputs, by the type of these weights alone
             "blocks": layer.weights.blocks if layer.weights else 0,
             "scratch_bytes": layer.scratch_nbytes,
-            "candidates": [_offer(offer, program, layer) for offer in offers[index]],  # fastest first
+            "candidates": _candidates(offers[index], program, layer, recorded),  # fastest first
             "why": why[index],  # one reason per rung; null where another kernel is used, or there was no choice
             "slices": [counts[index] for counts in slices],  # one number per rung; 0 where another kernel is used
             # Whether the first inference computes it instead of another, by rung: from weights as they are stored.
@@ -135,14 +144,34 @@ def _dtype(layer: Layer) -> str | None:
     return weight_errors.kept_as(kinds) if kinds else None
 
 
-def _offer(offer: choices.Offer, program: Program, layer: Layer) -> dict:
-    return {
-        "implementation": offer.kernel,
-        "predicted_ms": offer.seconds * 1e3,
-        "scratch_bytes": offer.scratch_nbytes,
-        "weights_bytes": offer.weights_nbytes,
-        "layer": choices.holder(program, layer, offer),  # of this program; null if not in the library
-    }
+def _candidates(
+    offers: Sequence[choices.Offer], program: Program, layer: Layer, recorded: choices.Choices | None
+) -> list[dict]:
+    found = [
+        {
+            "implementation": offer.kernel,
+            "predicted_ms": offer.seconds * 1e3,
+            "scratch_bytes": offer.scratch_nbytes,
+            "weights_bytes": offer.weights_nbytes,
+            "layer": choices.holder(program, layer, offer),  # of this program; null if not in the library
+        }
+        for offer in offers
+    ]
+    # Why it is not in the library; null if it is.
+    return [one | {"passed_over": None if one["layer"] else _passed_over(one, found, recorded.by)} for one in found]
+
+
+def _passed_over(offer: dict, candidates: Sequence[dict], kernels: str) -> str:
+    """In relation to the kernels of the library."""
+    if kernels == "flexnn":
+        return "not reached in the fixed order"
+    for other in candidates:
+        if other["layer"] and other["predicted_ms"] <= offer["predicted_ms"]:
+            larger = any(other[key] > offer[key] for key in ("weights_bytes", "scratch_bytes"))
+            slower = "slower" if other["predicted_ms"] < offer["predicted_ms"] else "no faster"
+            if not larger:
+                return f"{slower} than {other['implementation'].split()[0]}, and no smaller"
+    return "between the kernels that are kept"
 
 
 def select_rung(program: Program, budget: str | int | float | None) -> Rung:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from flexcomp.plan import extent
 from flexcomp.program import Program, Rung, nodes, titled
 from flexcomp.report.memory_map import Box
 from flexcomp.units import human_bytes
@@ -74,13 +75,14 @@ def _range(first: str, last: str) -> str:
 
 def neediest(program: Program, rung: Rung, found: Iterable[Box]) -> Neediest:
     """The step whose activations, scratch and own weights are the most bytes; the first of several."""
-    needs = [dict.fromkeys(_NEEDED, 0) for _ in rung.steps]
+    needs: list[dict[str, list[tuple[int, int]]]] = [{} for _ in rung.steps]
     for box in found:
         if box.kind in _NEEDED:
             for need in needs[box.start : box.end]:
-                need[box.kind] += box.nbytes
-    step = max(range(len(needs)), key=lambda index: sum(needs[index].values()))
-    index = rung.steps[step].layer
-    parts = {kind: nbytes for kind, nbytes in needs[step].items() if nbytes}
+                need.setdefault(box.kind, []).append((box.address, box.nbytes))
+    # A result in the place of an operand needs no bytes of its own.
+    parts = [{kind: extent(need[kind]) for kind in _NEEDED if need.get(kind)} for need in needs]
+    step = max(range(len(parts)), key=lambda index: sum(parts[index].values()))
+    index, needed = rung.steps[step].layer, {kind: nbytes for kind, nbytes in parts[step].items() if nbytes}
     smallest = rung.budget == program.rungs[0].budget
-    return Neediest(step, smallest, titled(program.layers[index].name, nodes.read(program)[index]), sum(parts.values()), parts)
+    return Neediest(step, smallest, titled(program.layers[index].name, nodes.read(program)[index]), sum(needed.values()), needed)

@@ -119,11 +119,11 @@ def choice_table(facts: dict) -> Table | None:
             offers = [{**offer, "layer": bool(offer["layer"])} for offer in layer["candidates"]]
             groups.setdefault(repr((offers, reasons)), []).append(layer)
     for layers in groups.values():
-        _choice_rows(table, layers, by_name, facts["kernels"])
+        _choice_rows(table, layers, by_name)
     return table if groups else None
 
 
-def _choice_rows(table: Table, layers: list[dict], by_name: dict[str, dict], kernels: str) -> None:
+def _choice_rows(table: Table, layers: list[dict], by_name: dict[str, dict]) -> None:
     names = ", ".join(".".join(layer["name"].split(".")[:2]) for layer in layers)
     table.add_row(Text(names, "bold"))
     for position, offer in enumerate(layers[0]["candidates"]):
@@ -137,22 +137,9 @@ def _choice_rows(table: Table, layers: list[dict], by_name: dict[str, dict], ker
             kib(offer["weights_bytes"]),
             kib(offer["scratch_bytes"]),
             times,
-            reasons or _passed_over(offer, layers[0]["candidates"], kernels),
+            reasons or offer["passed_over"] or "in first inferences only",
             end_section=position == len(layers[0]["candidates"]) - 1,
         )
-
-
-def _passed_over(offer: dict, candidates: list[dict], kernels: str) -> str:
-    """Why a kernel is not in the library, in relation to those that are."""
-    if kernels == "flexnn":
-        return "not reached in the fixed order"
-    for other in candidates:
-        if other["layer"] and other["predicted_ms"] <= offer["predicted_ms"]:
-            larger = [what for what in ("weights", "scratch") if other[f"{what}_bytes"] > offer[f"{what}_bytes"]]
-            slower = "slower" if other["predicted_ms"] < offer["predicted_ms"] else "no faster"
-            if not larger:
-                return f"{slower} than {other['implementation'].split()[0]}, and no smaller"
-    return "between the kernels that are kept"
 
 
 def timeline_table(program: Program, rung: Rung, timelines: Sequence[Lanes]) -> Table:

@@ -11,6 +11,7 @@ from flexcomp.program import PAGE, Rung, Step, nodes
 from flexcomp.report.marks import Stretch, neediest, stretches
 from flexcomp.report.memory_map import boxes
 from flexcomp.report.picture import draw_plan
+from flexcomp.report.smallest import smallest_facts
 from flexcomp.report.timeline import Bar, Lanes
 from flexcomp.report.timeline_axes import busy_shares
 
@@ -50,6 +51,17 @@ def test_the_step_that_needs_most_and_what_it_needs():
     )
     larger = replace(rung, budget=7 * PAGE)
     assert str(neediest(program, larger, boxes(program, larger))).startswith("Step 1 needs most at once: ")
+
+
+def test_a_result_in_the_place_of_an_operand_needs_no_bytes_of_its_own():
+    program = two_layers()
+    rung = replace(program.rungs[0], value_at=(0, PAGE, PAGE))  # y over middle
+    found = neediest(program, rung, boxes(program, rung))
+    assert (found.step, found.parts) == (0, {"activation": 2 * PAGE, "scratch": 64})
+    rung = replace(rung, value_at=(0, 0, 0))
+    found = smallest_facts(replace(program, rungs=(rung,)))
+    assert (found["step"], found["parts"]) == (1, {"activation": PAGE, "weights": PAGE})
+    assert {one["name"]: one["over"] for one in found["alive"] if one["kind"] == "activation"} == {"middle": None, "y": "middle"}
 
 
 def test_shares_of_each_moment():
