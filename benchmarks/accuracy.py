@@ -18,11 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 import flexcomp
 from benchmarks import cgroup, models
+from benchmarks.results import Results, Table, json_option
 from flexcomp.compiler.offered import DEFAULT_STORE, STORES
 from flexcomp.demo import compare
 from flexcomp.errors import FlexcompError
@@ -32,7 +30,6 @@ ALLOWANCE = 4 * MIB  # of the process beyond the budget
 LIMIT_ALLOWANCE = 8 * MIB  # beyond idle and budget, under a control group
 DISTINCT = 0.10  # outputs of different inputs differ by more than this part of their maximum
 VARIANTS = 2  # inputs of each network
-RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def check_network(name: str, folder: Path, *, use_cgroup: bool, threads: int | None, store: str) -> dict:
@@ -111,29 +108,24 @@ def _in_own_process(name: str, options: list[str]) -> dict:
         return {"network": name, "failure": reason}
 
 
-def _table(results: list[dict]) -> Table:
-    table = Table(title="accuracy and memory")
-    columns = ("network", "inputs differ", "budget", "MiB", "max error", "peak - budget", "median", "limit", "verdict")
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("network", "budget", "verdict") else "right")
-    for result in results:
-        for rung in result.get("rungs", []):
-            limited = rung.get("cgroup")
-            verdict = problems({**result, "rungs": [rung]})
-            table.add_row(
-                result["network"],
-                f"{result['distance']:.0%}",
-                rung["label"],
-                f"{rung['budget_bytes'] / MIB:.2f}",
-                f"{rung['error']:.1e}",
-                f"{(rung['overhead_bytes'] - rung['budget_bytes']) / MIB:+.2f} MiB",
-                f"{rung['report']['median_ms']:.1f} ms",
-                "" if limited is None else "completed" if limited["completed"] else "failed",
-                "; ".join(verdict) or "ok",
-            )
-        if "failure" in result:
-            table.add_row(result["network"], *[""] * 7, result["failure"])
-    return table
+COLUMNS = {
+    "network": "", "inputs differ by": ".0%", "budget": "", "MiB": ".2f", "largest error": ".1e",
+    "peak over budget, MiB": "+.2f", "median, ms": ".1f", "under a memory limit": "", "verdict": "",
+}  # fmt: skip
+
+
+def add_rows(table: Table, result: dict) -> None:
+    """A row for each budget of one network, or one for its failure."""
+    if "failure" in result:
+        table.add(result["network"], *[None] * 7, result["failure"])
+    for rung in result.get("rungs", ()):
+        limited = rung.get("cgroup")
+        table.add(
+            result["network"], result["distance"], rung["label"], rung["budget_bytes"] / MIB, rung["error"],
+            (rung["overhead_bytes"] - rung["budget_bytes"]) / MIB, rung["report"]["median_ms"],
+            None if limited is None else "completed" if limited["completed"] else "failed",
+            "; ".join(problems({**result, "rungs": [rung]})) or "ok",
+        )  # fmt: skip
 
 
 def main() -> None:
@@ -143,7 +135,7 @@ def main() -> None:
     parser.add_argument("--cgroup", action="store_true", help="run also under a memory limit of the operating system")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--store", choices=STORES, default=DEFAULT_STORE, help="how weights lie in the file")
-    parser.add_argument("--json", type=Path, default=RESULTS / "accuracy.json", help="where the figures go")
+    json_option(parser, "accuracy")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if unknown := set(args.names) - set(models.NAMES):
@@ -158,15 +150,11 @@ def main() -> None:
         return
 
     options = ["--store", args.store, *["--cgroup"] * args.cgroup] + (["--threads", str(args.threads)] if args.threads else [])
-    console, results = Console(width=150), []
+    written, table, results = Results.begin("benchmarks.accuracy"), Table(COLUMNS), []
     for name in args.names or models.NAMES:
-        result = _in_own_process(name, options)
-        results.append(result)
-        print(f"{name}: {'; '.join(problems(result)) or 'ok'}", file=sys.stderr, flush=True)
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps(results, indent=1))
-    console.print(_table(results))
-    console.print(f"figures: {args.json}", markup=False, highlight=False)
+        results.append(_in_own_process(name, options))
+        add_rows(table, results[-1])
+        written.write(args.json, [table], results=results)
     sys.exit(any(problems(result) for result in results))
 
 

@@ -9,19 +9,16 @@ Every engine has an environment of its own in `.cache/peers`, made at its first 
 its own; engines take turns. All compute in float32 with the same number of threads on the same inputs, and outputs are
 compared with those of ONNX Runtime: an engine that is wrong is shown and not ranked. Models are out of the page cache
 when a process starts; the cold time counts from there, with the engine imported, to the first output. Each of several
-threads is kept on a core of its own. Below each table stands what the machine was like (benchmarks/peers/conditions.py)
-and the ratio of every round. Ends with code 1 if flexcomp's output is wrong or missing.
+threads is kept on a core of its own. On stderr stand the state of the machine (benchmarks/peers/conditions.py) and the ratio of
+every round. The exit status is 1 if flexcomp's output is wrong or missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -29,14 +26,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks import models
 from benchmarks.peers import ENGINES, environment
 from benchmarks.peers.measure import EngineFailure, Workplace
 from benchmarks.peers.picture import draw, shown
 from benchmarks.peers.summary import OURS, Run, Verdict, conditions, judge, ranking, standing
+from benchmarks.results import Results, Table, json_option
 from flexcomp.report.progress import BuildProgress
 from flexcomp.runtime.library import read_info
 
@@ -50,7 +46,6 @@ NETWORKS = {  # short names → those of benchmarks.models
     "resnet50": "resnet50_v15",
 }
 REFERENCE = "onnxruntime"
-QUIET = 0.9  # of the processors should be idle before a measurement
 CURVE_POINTS = 6  # budgets on the curve of a picture, besides everything resident
 
 Progress = Callable[[str, int, int], None]
@@ -104,38 +99,30 @@ def budgets(workplace: Workplace) -> list[int]:
     return [ladder[place] for place in sorted(places)] if ladder else []
 
 
-def table(network: str, threads: int, verdict: Verdict) -> Table:
+COLUMNS = {
+    "network": "", "threads": "d", "engine": "", "latency, ms": ".2f", "lower quartile": ".2f", "upper quartile": ".2f",
+    "of the best peer": ".2f", "memory over idle, MB": ".1f", "cold, ms": ".0f", "error": ".1e", "remark": "",
+}  # fmt: skip
+
+
+def add_rows(table: Table, network: str, threads: int, verdict: Verdict) -> None:
     """One row for each engine, the fastest first."""
-    result = Table(
-        title=f"{network}, {threads} thread{'s' * (threads > 1)}",
-        title_justify="left",
-        caption=conditions(verdict),
-        caption_justify="left",
-    )
-    for column in ("engine", "latency", "quartiles", "of the best peer", "memory over idle", "cold", "error", ""):
-        result.add_column(column, justify="left" if column in ("engine", "") else "right")
+    best = verdict.standings[verdict.best_peer].latency_ms if verdict.best_peer else None
     for name in ranking(verdict):
         found = verdict.standings[name]
         if found.status == "failed":
-            result.add_row(ENGINES[name].title, *[""] * 6, found.reason)
+            table.add(network, threads, ENGINES[name].title, *[None] * 7, f"failed: {found.reason}")
             continue
-        best = verdict.standings[verdict.best_peer].latency_ms if verdict.best_peer else None
         ratio = verdict.ratio if name == OURS else found.latency_ms / best if best else None
-        result.add_row(
-            ENGINES[name].title,
-            f"{found.latency_ms:.2f} ms",
-            "{:.2f} to {:.2f}".format(*found.quartiles_ms),
-            f"{ratio:.2f}" if ratio and found.status == "ok" else "",
-            f"{found.memory_bytes / 1e6:.1f} MB",
-            f"{found.cold_ms:.0f} ms",
-            f"{found.error:.1e}",
-            "" if found.status == "ok" else "wrong",
-            style="bold" if name == OURS else None,
-        )
-    return result
+        table.add(
+            network, threads, ENGINES[name].title, found.latency_ms, *found.quartiles_ms,
+            ratio if found.status == "ok" else None, found.memory_bytes / 1e6, found.cold_ms, found.error,
+            "" if found.status == "ok" else "wrong output",
+        )  # fmt: skip
+    print(f"\n{conditions(verdict)}\n", file=sys.stderr)
 
 
-def measure_network(name: str, args: argparse.Namespace, show: Callable[[Table], None]) -> list[dict]:
+def measure_network(name: str, args: argparse.Namespace, table: Table) -> list[dict]:
     """The results of one network for each number of threads."""
     network = models.load(NETWORKS.get(name, name))
     results = []
@@ -145,52 +132,22 @@ def measure_network(name: str, args: argparse.Namespace, show: Callable[[Table],
             if not workplace.model.exists():
                 onnx.save(network.model, workplace.model)
                 np.savez(workplace.inputs, **network.example(0))
-            idle = idle_share()
-            if idle < QUIET:
-                print(f"others use {1 - idle:.0%} of the processors: figures will be off", file=sys.stderr)
             with BuildProgress(f"{name}, {threads} thread{'s' * (threads > 1)}") as progress:
                 verdict, points = compare(
                     workplace, args.engines, args.rounds, args.seconds, args.picture is not None, progress
                 )
-            show(table(name, threads, verdict))
+            add_rows(table, name, threads, verdict)
             facts = asdict(verdict)
             results.append(
                 {
                     "network": name,
                     "threads": threads,
-                    "idle_before": idle,
                     "engines": facts.pop("standings"),
                     **facts,
                     "curve": points,
                 }
             )
     return results
-
-
-def idle_share(seconds: float = 0.5) -> float:
-    """How much of the processors nobody uses right now; figures of a busy machine are worth little."""
-
-    def ticks() -> np.ndarray:
-        with open("/proc/stat") as file:
-            return np.array(file.readline().split()[1:9], dtype=np.int64)
-
-    before = ticks()
-    time.sleep(seconds)
-    spent = ticks() - before
-    return float(spent[3:5].sum() / max(spent.sum(), 1))
-
-
-def machine() -> dict:
-    """What the figures were measured on."""
-    with open("/proc/cpuinfo") as file:
-        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    return {"processor": names[0] if names else platform.machine(), "cores": os.cpu_count()}
-
-
-def note() -> str:
-    """Where the figures come from, for those who find them in a file."""
-    facts = machine()
-    return f"measured by benchmarks.compare on {facts['cores']} cores of {facts['processor']}; memory is the peak over idle"
 
 
 def prepare(engines: Sequence[str]) -> None:
@@ -212,7 +169,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns of every engine")
     parser.add_argument("--seconds", type=float, default=1.0, help="how long a process times inferences")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), metavar="ENGINE")
-    parser.add_argument("--json", type=Path, help="write all figures here")
+    json_option(parser, "compare")
     parser.add_argument("--picture", type=Path, help="draw latency over memory, with flexcomp at several budgets")
     parser.add_argument("--summary", type=Path, help="write what the picture shows here, as JSON")
     parser.add_argument("--draw", type=Path, help="only draw the picture of a JSON file that was written before")
@@ -229,18 +186,16 @@ def main() -> None:
         prepare([REFERENCE, *args.engines])
     except environment.EnvironmentFailure as error:
         sys.exit(f"error: {error}")
-    for path in filter(None, (args.json, args.summary, args.picture)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    console, results = Console(width=None if sys.stdout.isatty() else 130), []
+    written, table, results = Results.begin("benchmarks.compare"), Table(COLUMNS), []
     for name in args.names or NETWORKS:
-        results += measure_network(name, args, console.print)
-        if args.json:  # long runs are worth keeping in parts
-            args.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1))
+        results += measure_network(name, args, table)
+        written.write(args.json, [table], results=results)  # long runs are worth keeping in parts
     if args.summary:
-        args.summary.write_text(json.dumps({"note": note(), "results": shown(results)}, indent=1) + "\n")
+        written.write(args.summary, [table], results=shown(results))
     if args.picture:
+        args.picture.parent.mkdir(parents=True, exist_ok=True)
         draw(results, args.picture)
-        console.print(f"the picture is {args.picture}", markup=False, highlight=False)
+        print(f"the picture is {args.picture}")
     if OURS in args.engines:
         sys.exit(any(result["engines"][OURS]["status"] != "ok" for result in results))
 

@@ -25,7 +25,6 @@ turn, and of the turns the median counts.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import sys
@@ -36,8 +35,8 @@ from math import nan
 from pathlib import Path
 
 from benchmarks import models
-from benchmarks.possible import possible_seconds
-from benchmarks.prediction import prediction_of
+from benchmarks.predicted import possible_seconds, prediction_of
+from benchmarks.results import Results, Table, json_option
 from benchmarks.storage import TMPFS, Medium, media
 from benchmarks.turns import ALONE, FASTEST, ROUNDS, Compiled, Turn, Turns
 from flexcomp.compiler import probed_profile
@@ -210,32 +209,20 @@ def _medians(taken: Sequence[Turn]) -> tuple[float, ...]:
     return tuple(statistics.median(turn.latency_ms) for turn in taken)
 
 
-def latencies(
-    name: str, folder: Path, storage: str, strategy: str, threads: int, seconds: float, buffered: bool = False
-) -> dict[int, float]:
-    """Median milliseconds by budget, of one library that `build` wrote for the disk or the disk slowed down."""
-    library = Compiled(folder / f"{name}.{storage}.{strategy}.so")
-    limit = None if storage == "disk" else float(storage)
-    weights = folder / f"{name}.weights"
-    return {
-        rung.budget: library.run(
-            rung, seconds, weights=weights, threads=threads, read_bandwidth=limit, buffered=buffered
-        )["median_ms"]
-        for rung in library.program.rungs
-    }
+COLUMNS = {
+    "storage": "", "strategy": "", "budget, MiB": ".2f", "planned, ms": ".2f", "predicted, ms": ".2f", "error": "+.1%",
+    "measured, ms": ".2f", "stalled, ms": ".2f", "computing, ms": ".2f", "read, MB": ".1f", "MB/s": ".0f", "bound, ms": ".2f",
+    "over the bound": ".3f", "possible, ms": ".2f", "over that": ".3f", "over the fastest kernels": ".3f",
+}  # fmt: skip
 
 
-def show(point: Point) -> None:
-    """One line of the table."""
-    print(
-        f"{point.storage:>6} {point.strategy:8} {point.budget_bytes / 2**20:7.2f} MiB  planned {point.planned_ms:7.2f}"
-        f"  predicted {point.predicted_ms:7.2f} ({point.error:+6.1%})  measured {point.measured_ms:7.2f}"
-        f"  stalled {point.stall_ms:7.2f}  computing {point.compute_ms:7.2f}  read {point.bytes_read / 1e6:6.1f} MB"
-        f" at {point.bandwidth / 1e6:5.0f} MB/s  bound {point.bound_ms:7.2f}  ratio {point.ratio:5.3f}"
-        f"  possible {point.possible_ms:7.2f}  ratio {point.measured_ms / point.possible_ms:5.3f}"
-        + (f"  of the fastest kernels resident {point.of_fastest:5.3f}" if point.fastest_ms else ""),
-        flush=True,
-    )
+def add_row(table: Table, point: Point) -> None:
+    """The row of a rung."""
+    table.add(
+        point.storage, point.strategy, point.budget_bytes / 2**20, point.planned_ms, point.predicted_ms, point.error,
+        point.measured_ms, point.stall_ms, point.compute_ms, point.bytes_read / 1e6, point.bandwidth / 1e6, point.bound_ms,
+        point.ratio, point.possible_ms, point.measured_ms / point.possible_ms, point.of_fastest if point.fastest_ms else None,
+    )  # fmt: skip
 
 
 def conclude(points: Sequence[Point]) -> None:
@@ -278,7 +265,7 @@ def main() -> None:
     parser.add_argument("--at", metavar="BUDGET", help="plan for this one exactly, and measure only it: 25%%, 0.25, 8MB")
     parser.add_argument("--weights", choices=WEIGHTS, help="what weights are kept as")
     parser.add_argument("--store", choices=STORES, default=DEFAULT_STORE, help="in how many forms they are stored")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
+    json_option(parser, "ladder")
     args = parser.parse_args()
     args.dir.mkdir(parents=True, exist_ok=True)
     storages, strategies = args.storage.split(","), args.strategies.split(",")
@@ -300,19 +287,14 @@ def main() -> None:
             raise SystemExit(f"{args.name}: {error}") from None
     if args.action == "build":
         return
-    points = []
+    written, table, points = Results.begin("benchmarks.ladder"), Table(COLUMNS, args.name), []
     for point in measure(
         args.name, args.dir, storages, strategies, args.threads, args.seconds, args.tmpfs, args.budgets, args.at
     ):
         points.append(point)
-        show(point)
+        add_row(table, point)
     conclude(points)
-    if args.json:
-        args.json.write_text(
-            json.dumps(
-                [asdict(p) | {"bound_ms": p.bound_ms, "ratio": p.ratio, "error": p.error} for p in points], indent=1
-            )
-        )
+    written.write(args.json, [table], points=[asdict(point) for point in points])
 
 
 if __name__ == "__main__":

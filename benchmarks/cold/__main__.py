@@ -2,8 +2,6 @@
 
     python -m benchmarks.cold DIR --prepare           # build and convert, which takes long and can be done before
     python -m benchmarks.cold DIR                     # all networks, one and two threads, ten rounds; wants a quiet machine
-    python -m benchmarks.cold DIR --topic busy        # ours, while the loader's core is idle, half busy and busy
-    python -m benchmarks.cold DIR --topic ablation    # kernel choice, storage choice, pipeline, free threads: each off
     python -m benchmarks.cold DIR --show              # only print what was measured
 
 Models lie in DIR and are out of the page cache when a process starts, which is verified; libraries are in memory, for all alike,
@@ -20,14 +18,13 @@ of their own.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.cold import tables
 from benchmarks.cold.artifacts import COMPILER
-from benchmarks.cold.contenders import ABLATION, BUSY, INT8, OURS, PEERS, WARM, Ours, Peer
+from benchmarks.cold.contenders import INT8, OURS, PEERS, WARM, Ours
 from benchmarks.cold.networks import NETWORKS
 from benchmarks.cold.picture import draw
 from benchmarks.cold.place import MODELS, Place
@@ -38,41 +35,35 @@ from benchmarks.cold.turns import Turns
 from benchmarks.peers.environment import EnvironmentFailure
 from benchmarks.peers.measure import EngineFailure
 from benchmarks.peers.page_cache import StillCached
+from benchmarks.results import Results, json_option
 
-TOPICS: dict[str, tuple[Ours | Peer, ...]] = {"peers": (OURS, INT8, WARM, *PEERS), "busy": BUSY, "ablation": ABLATION}
-LOADS = (0.0, 0.5, 1.0)  # of the loader's core, for the topic "busy"
+CONTENDERS = (OURS, INT8, WARM, *PEERS)
 
 
 def measure(args: argparse.Namespace, records: Records) -> None:
     """Prepare the chosen networks, and take their turns unless that is all."""
-    contenders = [one for one in TOPICS[args.topic] if not args.only or one.name.split(" cached")[0] in args.only]
+    contenders = [one for one in CONTENDERS if not args.only or one.name.split(" cached")[0] in args.only]
     for name in args.networks:
         place = Place.of(name, args.dir)
         for threads in args.threads:
-            turns = Turns(args.topic, place, threads, contenders, records, args.seconds)
+            turns = Turns(place, threads, contenders, records, args.seconds)
             turns.prepare(_say)
             if not args.prepare:
-                turns.measure(args.rounds, LOADS if args.topic == "busy" else LOADS[:1], _say)
+                turns.measure(args.rounds, _say)
     if sys.stderr.isatty():
         print(file=sys.stderr)
 
 
-def report(args: argparse.Namespace, records: Records) -> list[Network]:
-    """Print the tables of a topic; what they are made of."""
-    by_load = {load: summarise(records, args.topic, load) for load in LOADS}
-    by_load = {load: found for load, found in by_load.items() if found}
-    networks = by_load.get(0.0, [])
-    if args.topic == "busy" and networks:
-        print(tables.loads(by_load))
-    elif args.topic == "ablation" and networks:
-        print(tables.ablation(networks))
-    for threads in dict.fromkeys(one.threads for one in networks) if args.topic == "peers" else ():
+def report(written: Results, networks: list[Network], path: Path) -> None:
+    """Print the tables, and write them."""
+    made = []
+    for threads in dict.fromkeys(one.threads for one in networks):
         found = [one for one in networks if one.threads == threads]
-        print(f"\nmilliseconds to the first output, {threads} thread{'s' * (threads > 1)}; (c): with the engine's cache\n")
-        print(tables.starts(found))
-        print(f"\nmilliseconds of inferences in a row, {threads} thread{'s' * (threads > 1)}\n\n{tables.continuing(found)}")
-        print(f"\nfiles, for {threads} thread{'s' * (threads > 1)}\n\n{tables.storage(found)}")
-    return networks
+        for make in (tables.starts, tables.continuing, tables.storage):
+            made.append(make(found, threads))
+            print(f"\n{made[-1].markdown()}")
+        print(f"\n{tables.closing(found)}")
+    written.write(path, made, networks=[asdict(one) for one in networks])
 
 
 def main() -> int:
@@ -81,17 +72,17 @@ def main() -> int:
     parser.add_argument("dir", type=Path, help="a folder on the disk to start from; what is built stays there")
     parser.add_argument("--prepare", action="store_true", help="only build and convert what is not there yet")
     parser.add_argument("--show", action="store_true", help="only print what was measured")
-    parser.add_argument("--topic", choices=TOPICS, default="peers")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS.values(), default=list(NETWORKS.values()), metavar="NETWORK")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="of the contenders only these, such as flexcomp and ncnn")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=0.1, help="how long a process goes on after its third inference")
     parser.add_argument("--records", type=Path, help="where starts are recorded; default: DIR/records-SOURCES.jsonl")
-    parser.add_argument("--json", type=Path, help="also write the summary here")
+    json_option(parser, "cold")
     parser.add_argument("--png", type=Path, help="draw first outputs beside the peers'")
     args = parser.parse_args()
     args.dir.mkdir(parents=True, exist_ok=True)
+    written = Results.begin("benchmarks.cold")
     made_of = digest((*COMPILER, *MODELS), ROOT)
     records = Records(args.records or args.dir / f"records-{made_of}.jsonl")
     if not args.show:
@@ -101,12 +92,11 @@ def main() -> int:
             sys.exit(f"error: {error}")
     if args.prepare:
         return 0
-    networks = report(args, records)
-    if args.json:
-        args.json.write_text(json.dumps([asdict(one) for one in networks], indent=1))
+    networks = summarise(records)
+    report(written, networks, args.json)
     if args.png:
         draw(networks, args.png)
-    ours = {one.name for one in TOPICS[args.topic] if isinstance(one, Ours)}
+    ours = {one.name for one in CONTENDERS if isinstance(one, Ours)}
     wrong = [one.name for one in networks if ours & one.failures.keys()]
     wrong += [one.name for one in networks for name, times in one.times.items() if name in ours and not times.right]
     return int(bool(wrong))

@@ -26,11 +26,9 @@ from benchmarks.peers.measure import last_words
 from benchmarks.peers.page_cache import forget_files
 from benchmarks.peers.starting import Waiting
 from flexcomp import runtime_ext
-from flexcomp.compiler.offered import DEFAULT_STORE, STORES
 from flexcomp.errors import ArtifactError
 from flexcomp.runtime import runner
 
-FIXED = ("--compute-cpus", "{compute}", "--loader-cpu", "{loader}")  # every thread on cores that are chosen before
 _READ_NBYTES = 1 << 20  # of a request when bandwidth is measured
 _LEAST, _MOST = 3, 40  # inferences after the third
 
@@ -44,7 +42,7 @@ class Ours:
 
     name: str
     recipe: Recipe = _DEFAULT
-    options: tuple[str, ...] = ()  # of the runner; FIXED may name cores
+    options: tuple[str, ...] = ()  # of the runner
     tolerance: float = 1e-3  # of the error, as for peers
 
 
@@ -70,17 +68,6 @@ PEERS = tuple(
     for cached in ((False, True) if engine.caches else (False,))
     if engine.is_peer
 )
-ABLATION = (  # what NNV12's Figure 13 takes away, each for itself
-    OURS,
-    Ours("no kernel choice: fastest", Recipe(kernels="fastest")),
-    Ours("no kernel choice: smallest", Recipe(kernels="smallest")),
-    *(Ours(f"no storage choice: {store}", Recipe(store=store)) for store in STORES if store != DEFAULT_STORE),
-    Ours("no pipeline", Recipe(strategy="without_preloading")),
-    Ours("no help: who waits, waits", options=("--no-help",)),
-    Ours("threads bound to cores", options=FIXED),
-)
-BUSY = (OURS, Ours("flexcomp bound", options=FIXED))
-
 
 @dataclass(frozen=True)
 class Began:
@@ -115,9 +102,8 @@ def start_ours(
 
     `memory` bytes are backed before.
     """
-    options = [word.format(**_cores(threads)) for word in ours.options]
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(runtime_ext.runner()), str(built.library), "--threads", str(threads), *options]
+        command = [str(runtime_ext.runner()), str(built.library), "--threads", str(threads), *ours.options]
         for name, path in inputs.items():
             command += ["--input", f"{name}={path}"]
         forget_files(built.files)
@@ -136,18 +122,6 @@ def computing_ms(built: Built, threads: int, seconds: float) -> float:
     report = runner.run(built.library, budget="all", threads=threads, warmup=2, repeat=_LEAST)
     repeat = int(np.clip(1e3 * seconds / report["median_ms"], _LEAST, _MOST))
     return runner.run(built.library, budget="all", threads=threads, warmup=2, repeat=repeat)["median_ms"]
-
-
-def _cores(threads: int) -> dict[str, str]:
-    """Cores for kernels, and the last one for the loader."""
-    cores = sorted(os.sched_getaffinity(0))
-    return {"compute": ",".join(map(str, cores[:threads])), "loader": str(loader_core())}
-
-
-def loader_core() -> int:
-    """The core that loads where threads are bound, and that a companion keeps busy."""
-    cores = sorted(os.sched_getaffinity(0))
-    return cores[min(1, len(cores) - 1)]
 
 
 def _timed(command: Sequence[str]) -> tuple[float, dict]:

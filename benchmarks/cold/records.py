@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 Record = dict  # what a start is known by, and what is known of it
-KEY = ("topic", "network", "threads", "load", "contender", "round")
+KEY = ("network", "threads", "contender", "round")
 
 
 class Records:
@@ -30,11 +30,11 @@ class Records:
             file.write(json.dumps(record) + "\n")
 
     def get(self, key: tuple) -> Record | None:
-        """That of (topic, network, threads, load, contender, round)."""
+        """That of (network, threads, contender, round)."""
         return self._found.get(key)
 
     def __contains__(self, key: tuple) -> bool:
-        """Whether there is one of (topic, network, threads, load, contender, round)."""
+        """Whether there is one of (network, threads, contender, round)."""
         return key in self._found
 
     def __iter__(self) -> Iterator[Record]:

@@ -10,7 +10,7 @@ from math import inf
 from benchmarks.cold.records import Record, Records
 
 START_MS = 15.0  # of a process, allowed over the bound
-OURS, INT8, WARM, BOUND = "flexcomp", "flexcomp int8", "flexcomp warm", "flexcomp bound"
+OURS, INT8, WARM = "flexcomp", "flexcomp int8", "flexcomp warm"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Network:
-    """All that was measured of one network with so many threads on a topic."""
+    """All that was measured of one network with so many threads."""
 
     name: str
     threads: int
@@ -70,10 +70,10 @@ class Network:
         return statistics.median(first / bound for first, bound in pairs)
 
 
-def summarise(records: Records, topic: str, load: float = 0.0) -> list[Network]:
+def summarise(records: Records) -> list[Network]:
     """A network for each number of threads, in the order in which they were measured."""
-    keys = dict.fromkeys((one["network"], one["threads"]) for one in records.of(topic=topic, load=load))
-    return [_network(name, threads, records.of(topic=topic, network=name, threads=threads, load=load)) for name, threads in keys]
+    keys = dict.fromkeys((one["network"], one["threads"]) for one in records.of())
+    return [_network(name, threads, records.of(network=name, threads=threads)) for name, threads in keys]
 
 
 def _network(name: str, threads: int, found: Sequence[Record]) -> Network:

@@ -1,126 +1,82 @@
-"""What was measured, as tables in Markdown."""
+"""The results as tables."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from benchmarks.cold.networks import NNV12, TITLES
-from benchmarks.cold.summary import BOUND, INT8, OURS, Network, Times
+from benchmarks.cold.summary import INT8, OURS, Network, Times
 from benchmarks.peers import ENGINES
+from benchmarks.results import Table
 
 _MB = 1e6
 _PEERS = {name: engine.title for name, engine in ENGINES.items() if engine.is_peer}
 _NOTES = {"": "", " cached": " (c)"}  # after an engine's time: with its cache
 
 
-def starts(networks: Sequence[Network]) -> str:
-    """From the start of a process to the first output, beside the bound and the peers."""
-    rows = []
+def starts(networks: Sequence[Network], threads: int) -> Table:
+    """From the start of a process to the first output, next to the bound and the peers."""
+    columns = ["network", "weights, MB", "bound", OURS, "over the bound", INT8, *_PEERS.values()]
+    columns += ["of the best peer", "int8 of it"]
+    made = _table(columns, f"Milliseconds to the first output, {_threads(threads)}; (c): with the engine's cache")
     for one in networks:
-        ours = one.times.get(OURS)
         bounds = one.bounds_ms.get(OURS)
-        rows.append(
+        made.rows.append(
             [
                 TITLES.get(one.name, one.name),
-                _of(one, OURS, "raw_nbytes", _MB),
-                f"{statistics.median(bounds):.0f}" if bounds else "",
-                _spread(ours),
-                _number(one.over_bound()),
+                one.facts[OURS]["raw_nbytes"] / _MB if OURS in one.facts else None,
+                f"{statistics.median(bounds):.0f}" if bounds else None,
+                _spread(one.times.get(OURS)),
+                one.over_bound(),
                 _spread(one.times.get(INT8)),
                 *(_peer(one, name) for name in _PEERS),
-                _number(one.of_best()),
-                _number(one.of_best(INT8)),
+                one.of_best(),
+                one.of_best(INT8),
             ]
         )
-    header = ["network", "weights, MB", "bound", OURS, "over the bound", INT8, *_PEERS.values(), "of the best peer", "int8 of it"]
-    return _table(header, rows) + "\n\n" + _closing(networks)
+    return made
 
 
-def continuing(networks: Sequence[Network]) -> str:
+def continuing(networks: Sequence[Network], threads: int) -> Table:
     """The inferences after the first."""
-    rows = []
+    columns = ["network", "first", "second", "third", "steady", "second / steady", "third / steady"]
+    columns += ["steady / warm start's", "best peer", "its steady"]
+    made = _table(columns, f"Milliseconds of inferences in a row, {_threads(threads)}")
     for one in networks:
         if (ours := one.times.get(OURS)) is None:
             continue
         peers = {name: times.steady for name, times in one.times.items() if not name.startswith(OURS) and times.right}
         best = min(peers, key=peers.__getitem__, default=None)
-        figures = (ours.median, ours.second, ours.third, ours.steady)
-        ratios = (ours.second / ours.steady, ours.third / ours.steady)
-        rows.append(
-            [
-                TITLES.get(one.name, one.name),
-                *(f"{figure:.1f}" for figure in figures),
-                *map(_number, (*ratios, one.over_warm)),
-                f"{peers[best]:.1f} ({best})" if best else "",
-            ]
-        )
-    header = ["network", "first", "second", "third", "steady", "second / steady", "third / steady"]
-    header += ["steady / warm start's", "best peer, steady"]
-    return _table(header, rows)
+        figures = (ours.median, ours.second, ours.third, ours.steady, ours.second / ours.steady, ours.third / ours.steady)
+        made.rows.append([TITLES.get(one.name, one.name), *figures, one.over_warm, best, peers.get(best)])
+    return made
 
 
-def storage(networks: Sequence[Network]) -> str:
-    """Files and how long they take to be made, beside NNV12's Table 4."""
-    rows = []
+def storage(networks: Sequence[Network], threads: int) -> Table:
+    """Sizes of files and times of builds, next to NNV12's Table 4."""
+    columns = ["network", "parameters, M", "raw, MB", "file, MB", "over raw", "int8 over raw", "NNV12's", "library, MB"]
+    made = _table([*columns, "plans, s", "NNV12's (Meizu 16T)", "build, s"], f"Files, for {_threads(threads)}")
     for one in networks:
         if (fact := one.facts.get(OURS)) is None:
             continue
         raw, narrow, theirs = fact["raw_nbytes"], one.facts.get(INT8), NNV12.get(TITLES.get(one.name, ""))
-        rows.append(
+        made.rows.append(
             [
                 TITLES.get(one.name, one.name),
-                f"{fact['parameters'] / 1e6:.2f}",
-                f"{raw / _MB:.1f}",
-                f"{fact['weights_nbytes'] / _MB:.1f}",
-                _number(fact["weights_nbytes"] / raw),
-                _number(narrow["weights_nbytes"] / raw if narrow else None),
-                _number(1 + theirs.overhead_mb / theirs.model_mb if theirs else None),
-                f"{fact['library_nbytes'] / _MB:.1f}",
-                f"{fact['plan_s']:.1f}",
-                f"{theirs.plan_s:.1f}" if theirs else "",
-                f"{fact['build_s']:.1f}",
+                fact["parameters"] / 1e6,
+                raw / _MB,
+                fact["weights_nbytes"] / _MB,
+                fact["weights_nbytes"] / raw,
+                narrow["weights_nbytes"] / raw if narrow else None,
+                1 + theirs.overhead_mb / theirs.model_mb if theirs else None,
+                fact["library_nbytes"] / _MB,
+                fact["plan_s"],
+                theirs.plan_s if theirs else None,
+                fact["build_s"],
             ]
         )
-    header = ["network", "parameters, M", "raw, MB", "file, MB", "over raw", "int8 over raw", "NNV12's", "library, MB"]
-    return _table([*header, "plans, s", "NNV12's (Meizu 16T)", "build, s"], rows)
-
-
-def loads(by_load: dict[float, Sequence[Network]]) -> str:
-    """First inferences while a companion takes a part of the loader's core, and what they are of the idle machine's."""
-    idle = {(one.name, one.threads): one for one in by_load[0.0]}
-    rows = []
-    for key, quiet in idle.items():
-        row = [TITLES.get(quiet.name, quiet.name), str(quiet.threads)]
-        for contender in (OURS, BOUND):
-            row.append(_spread(quiet.times.get(contender)))
-            for load, networks in by_load.items():
-                if load:
-                    other = next((one for one in networks if (one.name, one.threads) == key), None)
-                    row.append(_over(other, quiet, contender))
-        rows.append(row)
-    names = [f"{load:.0%} busy" for load in by_load if load]
-    return _table(["network", "threads", "idle", *names, "threads bound to cores: idle", *names], rows)
-
-
-def ablation(networks: Sequence[Network]) -> str:
-    """First and steady inferences with one idea taken away at a time; ratios are to all of it, in the same rounds."""
-    contenders = list(dict.fromkeys(name for one in networks for name in one.times))
-    rows = []
-    for one in networks:
-        row = [TITLES.get(one.name, one.name), str(one.threads)]
-        for name in contenders:
-            times, ratio = one.times.get(name), one.ratio(name, OURS)
-            row.append("" if times is None else f"{times.median:.0f}" + (f" ({ratio:.2f}×)" if name != OURS and ratio else ""))
-        rows.append(row)
-    return _table(["network", "threads", *contenders], rows)
-
-
-def _over(busy: Network | None, quiet: Network, contender: str) -> str:
-    mine, theirs = (one.rounds.get(contender, {}) if one else {} for one in (busy, quiet))
-    if not (both := mine.keys() & theirs.keys()):
-        return ""
-    return f"{statistics.median(mine.values()):.0f} ({statistics.median(mine[i] / theirs[i] for i in both):.2f}×)"
+    return made
 
 
 def _peer(one: Network, engine: str) -> str:
@@ -130,8 +86,8 @@ def _peer(one: Network, engine: str) -> str:
     return "failed" if any(name.startswith(engine) for name in one.failures) else ""
 
 
-def _closing(networks: Sequence[Network]) -> str:
-    """The figures of all networks together, and whose outputs were wrong or missing."""
+def closing(networks: Sequence[Network]) -> str:
+    """The medians over all networks, and the engines whose outputs were wrong or missing."""
     lines = []
     for title, found in (
         ("first output over the bound", [one.over_bound() for one in networks]),
@@ -148,10 +104,6 @@ def _closing(networks: Sequence[Network]) -> str:
     return "\n".join(lines)
 
 
-def _of(one: Network, contender: str, key: str, unit: float) -> str:
-    return f"{one.facts[contender][key] / unit:.1f}" if contender in one.facts else ""
-
-
 def _spread(times: Times | None) -> str:
     if times is None:
         return ""
@@ -159,10 +111,9 @@ def _spread(times: Times | None) -> str:
     return text if times.right else f"{text} wrong ({times.error:.0e})"
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' * (count > 1)}"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+def _table(columns: Sequence[str], title: str) -> Table:
+    return Table(dict.fromkeys(columns, ".2f"), title)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import product
 
 import numpy as np
 
 from benchmarks.cold.artifacts import Built, built
-from benchmarks.cold.companion import busy
-from benchmarks.cold.contenders import Ours, Peer, computing_ms, loader_core, start_ours, start_peer
+from benchmarks.cold.contenders import Ours, Peer, computing_ms, start_ours, start_peer
 from benchmarks.cold.place import Place
 from benchmarks.cold.records import KEY, Record, Records
 from benchmarks.peers import ENGINES, environment
@@ -29,13 +27,13 @@ _LEAST_MEMORY, _MEMORY = 512 << 20, 4  # bytes that are backed before a start, a
 class Turns:
     """Contenders on one network with so many threads.
 
-    `topic`: what their records are about; `seconds`: how long a process goes on after its third inference.
+    `seconds`: how long a process goes on after its third inference.
     """
 
     def __init__(
-        self, topic: str, place: Place, threads: int, contenders: Sequence[Contender], records: Records, seconds: float
+        self, place: Place, threads: int, contenders: Sequence[Contender], records: Records, seconds: float
     ) -> None:
-        self.topic, self.place, self.threads, self.records, self.seconds = topic, place, threads, records, seconds
+        self.place, self.threads, self.records, self.seconds = place, threads, records, seconds
         self.workplace = place.workplace(threads)
         self.contenders = list(contenders)
         self.built: dict[Ours, Built] = {}
@@ -58,29 +56,27 @@ class Turns:
                     raise
                 self._unable[contender] = str(error)
 
-    def measure(self, rounds: int, loads: Sequence[float], say: Say) -> None:
-        """Take the rounds that are not recorded yet, each with every load: what a companion takes of the loader's core."""
+    def measure(self, rounds: int, say: Say) -> None:
+        """Take the rounds that are not recorded yet."""
         for contender, reason in self._unable.items():
-            self._record(contender, 0, loads[0], {"failure": reason})
-        for number, load in product(range(rounds), loads):
-            turn = self._turn(number, load)
+            self._record(contender, 0, {"failure": reason})
+        for number in range(rounds):
+            turn = self._turn(number)
             if not turn:
                 continue
-            beside = f", {load:.0%} busy" if load else ""
-            say(f"{self.place.name}, {self.threads} threads: round {number + 1} of {rounds}{beside}")
+            say(f"{self.place.name}, {self.threads} threads: round {number + 1} of {rounds}")
             expected = self._expected()
             with ExitStack() as stack, observed(self.threads) as conditions:
                 waiting = {peer: self._waiting(stack, peer) for peer in turn if isinstance(peer, Peer)}
                 for process in waiting.values():  # nobody begins while others are imported
                     process.until_ready()
-                stack.enter_context(busy(loader_core(), load))
                 taken = {contender: self._start(contender, waiting.get(contender), expected) for contender in turn}
             for contender, figures in taken.items():
-                self._record(contender, number, load, figures | asdict(conditions))
+                self._record(contender, number, figures | asdict(conditions))
 
-    def _turn(self, number: int, load: float) -> list[Contender]:
+    def _turn(self, number: int) -> list[Contender]:
         """Who has yet to start in a round. After the first, engines go on with their cache or without: as they were faster."""
-        first = {contender: self.records.get(self._key(contender, 0, load)) or {} for contender in self.contenders}
+        first = {contender: self.records.get(self._key(contender, 0)) or {} for contender in self.contenders}
         able = [one for one in self.contenders if one not in self._unable and "failure" not in first[one]]
         if number:
             fastest: dict[str, Peer] = {}
@@ -89,7 +85,7 @@ class Turns:
             able = [contender for contender in able if isinstance(contender, Ours) or contender in fastest.values()]
         begin = number % max(len(able), 1)  # who goes first has the quietest caches, or the slowest clock
         return [
-            contender for contender in able[begin:] + able[:begin] if self._key(contender, number, load) not in self.records
+            contender for contender in able[begin:] + able[:begin] if self._key(contender, number) not in self.records
         ]
 
     def _waiting(self, stack: ExitStack, peer: Peer) -> Waiting:
@@ -127,8 +123,8 @@ class Turns:
                 self._reference = self._waiting(stack, REFERENCE).go().outputs
         return self._reference
 
-    def _record(self, contender: Contender, number: int, load: float, figures: Record) -> None:
-        key = dict(zip(KEY, self._key(contender, number, load), strict=True))
+    def _record(self, contender: Contender, number: int, figures: Record) -> None:
+        key = dict(zip(KEY, self._key(contender, number), strict=True))
         self.records.add(key | self._facts(contender, number) | figures)
 
     def _facts(self, contender: Contender, number: int) -> Record:
@@ -140,5 +136,5 @@ class Turns:
         known = {"parameters": network.parameters, "raw_nbytes": network.raw_nbytes}
         return known | {key: getattr(made, key) for key in ("weights_nbytes", "library_nbytes", "build_s", "plan_s")}
 
-    def _key(self, contender: Contender, number: int, load: float) -> tuple:
-        return self.topic, self.place.name, self.threads, load, contender.name, number
+    def _key(self, contender: Contender, number: int) -> tuple:
+        return self.place.name, self.threads, contender.name, number

@@ -19,7 +19,7 @@ in the LIMIT that it may be over. And every few seconds, when all sessions are c
 it must not grow, by more than GROWTH from the lowest to the highest in the second half of the run. (A first half must be
 allowed for: a heap takes some thousand sessions to get its size. A run of less than JUDGED_MINUTES is no measure of that.)
 
-Prints a line a minute and one line of JSON at the end. The exit status is 1 if an output or an error was wrong, memory was, a
+Prints a line a minute and a table at the end. The exit status is 1 if an output or an error was wrong, memory was, a
 round took longer than HANG_S, or the process died.
 """
 
@@ -38,6 +38,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.results import Results, Table, json_option
 from benchmarks.soak.tally import Tally
 
 HANG_S = 300.0  # a round takes six seconds, and what may be slow in it is given two minutes (`forked.LIMIT_S`)
@@ -96,8 +97,9 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=0.02, help="mean seconds between two actions of a thread")
     parser.add_argument("--disk", type=Path, default=None, help="a folder on a disk (default: the one for temporary files)")
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a folder in memory")
-    parser.add_argument("--json", type=Path, default=None, help="write the summary here, too")
+    json_option(parser, "soak")
     arguments = parser.parse_args()
+    written = Results.begin("benchmarks.soak")
     with (
         tempfile.TemporaryDirectory(prefix="soak-", dir=arguments.disk) as disk,
         tempfile.TemporaryDirectory(prefix="soak-", dir=arguments.memory) as memory,
@@ -107,9 +109,10 @@ def main() -> int:
         print("networks are built; the soak begins", flush=True)
         tally = soak(Path(disk), Path(memory), arguments.minutes, arguments.seed, arguments.pause)
     summary = tally.summary(arguments.minutes, arguments.seed)
-    print(json.dumps(summary), flush=True)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(summary) + "\n")
+    table = Table(dict.fromkeys(("result", "value"), ""))
+    for key, value in summary.items():
+        table.add(key, str(value))
+    written.write(arguments.json, [table], summary=summary)
     return 0 if summary["good"] else 1
 
 

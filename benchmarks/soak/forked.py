@@ -68,7 +68,7 @@ def _in_child(
         open_ones.append((version, threads, flexcomp.load(library, "min", threads)))
         for opened, count, session in open_ones:
             for number, given in enumerate(expected.inputs):
-                if digest(session.run(given)["y"]) not in expected.outputs[opened][count][number]:
+                if digest(session.run(given)["output"]) not in expected.outputs[opened][count][number]:
                     return WRONG_OUTPUT
     for _, _, session in open_ones:
         session.close()

@@ -57,7 +57,7 @@ def _outputs(library: Path, network: Network) -> dict[str, list[list[str]]]:
             for given, want in zip(network.inputs, right, strict=True):
                 with flexcomp.load(library, budget, threads, direct=False) as session:
                     for turn in outputs:
-                        turn.append(session.run(given)["y"])
+                        turn.append(session.run(given)["output"])
                 apart = max(float(np.abs(turn[-1] - want).max() / np.abs(want).max()) for turn in outputs)
                 if not apart <= TOLERANCE:
                     raise SystemExit(f"{library.name} at {budget} bytes, {threads} threads: {apart:.1e} from ONNX Runtime")

@@ -131,7 +131,7 @@ class Subject:
         number = chance.randrange(len(self._wish.expected.inputs))
         with self._closed_at_most("run"):
             try:
-                output = self.session.run(self._wish.expected.inputs[number])["y"]
+                output = self.session.run(self._wish.expected.inputs[number])["output"]
             except StorageError as error:
                 if self._fails_left == 0:
                     raise Wrong(f"run of {self}: {error}") from None

@@ -1,6 +1,6 @@
 """Reading AArch64 assembly."""
 
-from benchmarks.arm.assembly import loops
+from benchmarks.lab.arm.assembly import loops
 
 TEXT = """
 kernel:

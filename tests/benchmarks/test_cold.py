@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,7 @@ import pytest
 from benchmarks import models
 from benchmarks.cold import tables
 from benchmarks.cold.artifacts import Built, Recipe, _Clock
-from benchmarks.cold.companion import busy
-from benchmarks.cold.contenders import FIXED, OURS, Began, Ours, start_ours
+from benchmarks.cold.contenders import OURS, Began, start_ours
 from benchmarks.cold.networks import NETWORKS, NNV12, TITLES, parameters, raw_nbytes
 from benchmarks.cold.picture import draw
 from benchmarks.cold.records import KEY, Records
@@ -147,59 +145,28 @@ def test_an_engine_that_cannot_start_says_why(workplace, tmp_path):
 def test_our_runner_starts_cold(workplace, expected, tmp_path):
     np.save(tmp_path / "x.npy", np.load(workplace.inputs)["x"])
     built = Built(workplace.of(ENGINES["flexcomp"]) / "model.so", 0.0, 0.0, 0, 0)
-    for ours in (OURS, Ours("bound", options=FIXED)):
-        found = start_ours(ours, built, {"x": tmp_path / "x.npy"}, ("output",), 1, 0.0, 1 << 20)
-        assert largest_error(found.outputs, expected) < 1e-5
-        assert found.first_ms > found.figures()["steady_ms"] and found.bandwidth > 1e6
+    found = start_ours(OURS, built, {"x": tmp_path / "x.npy"}, ("output",), 1, 0.0, 1 << 20)
+    assert largest_error(found.outputs, expected) < 1e-5
+    assert found.first_ms > found.figures()["steady_ms"] and found.bandwidth > 1e6
     with pytest.raises(ArtifactError, match=r"^cannot open"):
         start_ours(OURS, built, {"x": tmp_path / "no.npy"}, ("output",), 1, 0.0, 1 << 20)
 
 
-def test_a_companion_takes_its_share_and_ends():
-    core = min(os.sched_getaffinity(0))
-    before = set(_companions())
-    with busy(core, 0.5):
-        (pid,) = set(_companions()) - before
-        start, spent = time.perf_counter(), _spent(pid)
-        time.sleep(0.3)
-        assert 0.02 < (_spent(pid) - spent) / (time.perf_counter() - start) < 0.8  # others may want the core, too
-        assert os.sched_getaffinity(pid) == {core}
-    assert set(_companions()) == before
-    with busy(core, 0.0):
-        assert set(_companions()) == before
-
-
-def _companions() -> list[int]:
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            line, parent = (place / "cmdline").read_bytes(), (place / "stat").read_text().rsplit(")", 1)[1].split()[1]
-        except OSError:
-            continue
-        if b"benchmarks.cold.companion" in line and int(parent) == os.getpid():
-            found.append(int(place.name))
-    return found
-
-
-def _spent(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) * 1e-9
-
-
 def test_records_survive_a_kill(tmp_path):
     path = tmp_path / "records.jsonl"
-    first = dict(zip(KEY, ("peers", "net", 1, 0.0, "flexcomp", 0), strict=True))
+    first = dict(zip(KEY, ("net", 1, "flexcomp", 0), strict=True))
     records = Records(path)
     records.add(first | {"first_ms": 3.0})
     whole = path.read_text()
-    path.write_text(whole + '{"topic": "pe')  # cut off
+    path.write_text(whole + '{"network": "n')  # cut off
     records = Records(path)
     assert tuple(first.values()) in records and path.read_text() == whole
     records.add(first | {"round": 1, "first_ms": 5.0})
-    assert [record["first_ms"] for record in Records(path).of(topic="peers", network="net")] == [3.0, 5.0]
+    assert [record["first_ms"] for record in Records(path).of(network="net")] == [3.0, 5.0]
 
 
-def _key(topic: str, contender: str, *, load: float = 0.0, number: int = 0) -> dict:
-    return dict(zip(KEY, (topic, "resnet18", 1, load, contender, number), strict=True))
+def _key(contender: str, *, number: int = 0) -> dict:
+    return dict(zip(KEY, ("resnet18", 1, contender, number), strict=True))
 
 
 _FIGURES = {"second_ms": 12.0, "third_ms": 11.0, "steady_ms": 10.0, "error": 0.0, "right": True}
@@ -215,11 +182,10 @@ def records(tmp_path) -> Records:
     found = Records(tmp_path / "records.jsonl")
     facts = {"parameters": 5, "raw_nbytes": 20e6, "weights_nbytes": 30e6, "library_nbytes": 1e6}
     facts |= {"build_s": 9.0, "plan_s": 2.0}
-    for load, topic, number in product((0.0, 0.5), ("peers", "busy"), range(2)):
-        key = partial(_key, topic, load=load, number=number)
+    for number in range(2):
+        key = partial(_key, number=number)
         add = partial(_add, found, noise=1.0 + number)  # of the machine, in a whole round
-        first = 60.0 if load else 50.0
-        add(key("flexcomp"), first, bandwidth=1e9 / (1 + number), computing_ms=8.0 * (1 + number), **({} if number else facts))
+        add(key("flexcomp"), 50.0, bandwidth=1e9 / (1 + number), computing_ms=8.0 * (1 + number), **({} if number else facts))
         add(key("ncnn"), 20.0, error=0.5)
         add(key("openvino cached"), 100.0)
         if not number:
@@ -229,7 +195,7 @@ def records(tmp_path) -> Records:
 
 
 def test_the_bound_and_the_ratios_are_those_of_the_rounds(records):
-    (one,) = summarise(records, "peers")
+    (one,) = summarise(records)
     assert one.bounds_ms["flexcomp"] == (20 + START_MS, 40 + START_MS)  # what is raw, at the bandwidth of the round
     assert one.over_bound() == pytest.approx((50 / 35 + 100 / 55) / 2)
     assert one.best_peer == "openvino cached" and one.of_best() == 0.5  # though the second round was slow
@@ -238,43 +204,33 @@ def test_the_bound_and_the_ratios_are_those_of_the_rounds(records):
 
 
 def test_the_bound_is_computing_where_that_takes_longer(records):
-    (record,) = records.of(**_key("peers", "flexcomp"))
+    (record,) = records.of(**_key("flexcomp"))
     records.add(record | {"raw_nbytes": 1e6})
-    (one,) = summarise(records, "peers")
+    (one,) = summarise(records)
     assert one.bounds_ms["flexcomp"] == (8 + START_MS, 10 + START_MS)  # everything resident, and then the steady one
 
 
 def test_tables_show_who_is_wrong_or_failed(records):
-    (one,) = summarise(records, "peers")
-    text = tables.starts([one])
-    assert "| ResNet-18 | 20.0 | 45 | 75 (50 to 100) | 1.62 |" in text
+    (one,) = summarise(records)
+    text = tables.starts([one], 1).markdown() + tables.closing([one])
+    assert "| ResNet-18 | 20.00 | 45 | 75 (50 to 100) | 1.62 |" in text
     assert "30 wrong (5e-01)" in text and "150 (c)" in text and "failed" in text
     assert "resnet18, mnn: start: no such operator" in text
-    assert "| ResNet-18 | 75.0 | 12.0 | 11.0 | 10.0 | 1.20 | 1.10 |  | 10.0 (openvino cached) |" in tables.continuing([one])
-    assert "| ResNet-18 | 0.00 | 20.0 | 30.0 | 1.50 |  | 1.75 | 1.0 | 2.0 | 0.9 | 9.0 |" in tables.storage([one])
+    rows = tables.continuing([one], 1).markdown() + tables.storage([one], 1).markdown()
+    assert "| ResNet-18 | 75.00 | 12.00 | 11.00 | 10.00 | 1.20 | 1.10 |  | openvino cached | 10.00 |" in rows
+    assert "| ResNet-18 | 0.00 | 20.00 | 30.00 | 1.50 |  | 1.75 | 1.00 | 2.00 | 0.89 | 9.00 |" in rows
 
 
-def test_steady_inferences_are_held_against_those_behind_a_warm_start(records):
+def test_steady_inferences_are_compared_with_those_after_a_warm_start(records):
     for number in range(2):
-        records.add(_key("peers", "flexcomp warm", number=number) | _FIGURES | {"first_ms": 90.0, "steady_ms": 8.0})
-    (one,) = summarise(records, "peers")
+        records.add(_key("flexcomp warm", number=number) | _FIGURES | {"first_ms": 90.0, "steady_ms": 8.0})
+    (one,) = summarise(records)
     assert one.over_warm == 10 / 8 and one.best_peer == "openvino cached"
-    assert "| 1.20 | 1.10 | 1.25 | 10.0 (openvino cached) |" in tables.continuing([one])
-
-
-def test_a_busy_machine_is_held_against_the_idle_one(records):
-    text = tables.loads({load: summarise(records, "busy", load) for load in (0.0, 0.5)})
-    assert "| ResNet-18 | 1 | 75 (50 to 100) | 90 (1.20×) |" in text
-
-
-def test_ablations_are_ratios(records):
-    for number in range(2):
-        _add(records, _key("busy", "no pipeline", number=number), 100.0, noise=1.0 + number)
-    assert "150 (2.00×)" in tables.ablation(summarise(records, "busy"))
+    assert "| 1.20 | 1.10 | 1.25 | openvino cached | 10.00 |" in tables.continuing([one], 1).markdown()
 
 
 def test_a_picture_is_drawn(records, tmp_path):
-    draw(summarise(records, "peers"), tmp_path / "cold.png")
+    draw(summarise(records), tmp_path / "cold.png")
     assert (tmp_path / "cold.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -313,4 +269,4 @@ def test_the_command_shows_what_was_measured(records, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "1 thread" in done.stdout and "ResNet-18" in done.stdout
-    assert json.loads((tmp_path / "summary.json").read_text())[0]["name"] == "resnet18"
+    assert json.loads((tmp_path / "summary.json").read_text())["networks"][0]["name"] == "resnet18"

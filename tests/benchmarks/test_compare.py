@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.compare import table
+from benchmarks.compare import COLUMNS, add_rows
 from benchmarks.peers.conditions import Conditions, observed
 from benchmarks.peers.measure import largest_error
 from benchmarks.peers.picture import draw, shown
 from benchmarks.peers.summary import Run, conditions, judge, ranking
-from flexcomp.report.tables import as_text
+from benchmarks.results import Table
 
 
 def run(*latency_ms: float, memory: int = 10, cold: float = 5.0, error: float = 0.0) -> Run:
@@ -59,7 +59,9 @@ def test_failures_are_told():
     assert verdict.standings["mnn"].status == "failed"
     assert verdict.best_peer is None
     assert verdict.ratio is None
-    assert "no such operator" in as_text(table("net", 2, verdict), width=150)
+    table = Table(COLUMNS)
+    add_rows(table, "net", 2, verdict)
+    assert "failed: convert: no such operator |" in table.markdown()
 
 
 def test_medians_spread_and_peaks():

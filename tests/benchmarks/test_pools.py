@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -42,36 +42,17 @@ def said_by(module: str, *arguments: object) -> str:
     return done.stdout
 
 
-def test_memory(libraries):
-    said = said_by("pooling", "memory", *libraries, "--requests", 60)
-    assert said.count(", 0 wrong") == 1 + is_available()
-    assert ("inside a group of" in said) == is_available()
-
-
-def test_shares_lanes_and_deadlines(libraries):
-    assert "; 0 outputs wrong" in said_by("pooling", "shares", *libraries, "--changes", 60)
-    assert "; 0 outputs wrong" in said_by("pooling", "lanes", *libraries[:2], "--seconds", 0.3)
-    said = said_by("pooling", "deadlines", *libraries, "--seconds", 0.3)
+def test_lanes_and_deadlines(libraries):
+    assert "; 0 outputs wrong" in said_by("lab.pooling", "lanes", *libraries[:2], "--seconds", 0.3)
+    said = said_by("lab.pooling", "deadlines", *libraries, "--seconds", 0.3)
     assert "ms predicted" in said and said.count("1 at once") == said.count("4 at once") == 2
-    assert "times the inferences of whole networks" in said_by("pooling", "evicting", *libraries[:2], "--seconds", 0.3)
-
-
-def test_changing_conditions(libraries, tmp_path):
-    said = said_by("changing", *libraries, "-o", tmp_path / "pool.png", "--budget", "4MB", "--seconds", 1.5)
-    assert (tmp_path / "pool.png").stat().st_size > 0 and said.count("answers") == 3
-
-
-def test_scenarios(libraries, tmp_path):
-    for library, network in zip(libraries, ("yolo_v3", "resnet101"), strict=False):
-        shutil.copy(library, tmp_path / f"{network}.tmpfs.best.so")
-        shutil.copy(library.with_suffix(".weights"), tmp_path / f"{network}.weights")
-    # Whole networks are opened by the bytes of a rung, which these, planned by hand, need a few more than.
-    options = ["--scenarios", "uav", "--storage", "tmpfs", "--budgets", "least,1e-2", "--servers", "shared,everything"]
-    said = said_by("scenarios", tmp_path, *options, "--rounds", 1, "--seconds", 2)
-    assert "uav, tmpfs" in said and "bursts" in said
+    assert "times the inferences of whole networks" in said_by("lab.pooling", "evicting", *libraries[:2], "--seconds", 0.3)
 
 
 @pytest.mark.skipif(not is_available(), reason="no memory control groups here")
-def test_a_servers_memory(libraries):
-    said = said_by("served_memory", *libraries, "--requests", 60)
-    assert said.count(", 0 faults") == 2 and "inside a group of" in said
+def test_the_server(libraries, tmp_path):
+    options = ["--rounds", 10, "--clients", 8, "--seconds", 0.5, "--requests", 60, "--json", tmp_path / "serve.json"]
+    said = said_by("serve", *libraries, *options)
+    assert said.count(", 0 faults") == 2 and "| triton |" in said and "| 200 |" in said
+    titles = [next(iter(table["columns"])) for table in json.loads((tmp_path / "serve.json").read_text())["tables"]]
+    assert titles == ["way", "status", "requests", "run"]

@@ -1,6 +1,6 @@
 """Budgets of two libraries that are compared."""
 
-from benchmarks.versus import budget_in_bytes
+from benchmarks.lab.versus import budget_in_bytes
 
 OLD, NEW = {"smallest": 4_000, "resident": 90_000}, {"smallest": 3_000, "resident": 100_000}
 

@@ -11,7 +11,7 @@ import pytest
 
 import flexcomp
 from benchmarks.networks.graph import Graph
-from benchmarks.quantised.models import WAYS, Way, output_step, quantise
+from benchmarks.networks.quantised import WAYS, Way, output_step, quantise
 from flexcomp.device import resolve_target
 from flexcomp.runtime import runner
 

@@ -1,1 +1,0 @@
-"""ARM without a device: `python -m benchmarks.arm` emulates one, `python -m benchmarks.arm.mca` counts cycles."""

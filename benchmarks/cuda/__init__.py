@@ -1,1 +1,0 @@
-"""Networks on a GPU, resident and streamed, beside PyTorch."""

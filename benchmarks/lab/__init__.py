@@ -1,0 +1,1 @@
+"""Special measurements, each for one question."""

@@ -1,0 +1,1 @@
+"""Networks on a GPU, resident and streamed."""

@@ -1,0 +1,215 @@
+"""A pool's second lane, its deadlines, and its advantage over evicting whole networks.
+
+    python -m benchmarks.lab.pooling lanes a.so b.so [--seconds 10]
+    python -m benchmarks.lab.pooling deadlines a.so b.so c.so [--seconds 30]
+    python -m benchmarks.lab.pooling evicting a.so b.so [--seconds 10]
+
+`lanes`: inferences a second by two lanes and by one. `deadlines`: requests at even times and in bursts, 70 % and 150 %
+of what the plan predicts that one lane can do; how many that were admitted end too late, and how long the longest took.
+`evicting`: models in turn within what both together need, and within less; a pool's inferences a second over those of whole
+networks that make room for each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+import flexcomp
+from flexcomp.errors import BudgetError, RefusedError
+from flexcomp.runtime import ladder_of, read_info
+
+_BURST = 4  # requests of a model at once
+
+
+def example(ports: Sequence[flexcomp.TensorInfo]) -> dict[str, np.ndarray]:
+    """Inputs for a network, the same in every run."""
+    random = np.random.default_rng(0)
+    return {port.name: random.standard_normal(port.shape).astype(port.array_dtype) for port in ports}
+
+
+def throughput(pool: flexcomp.Pool, seconds: float, expected: dict[str, dict[str, np.ndarray]]) -> tuple[float, int]:
+    """(inferences a second, two of every model waiting at all times; how many of the last ones are wrong)."""
+    inputs = {name: example(pool.inputs(name)) for name in pool.models}
+    for name in pool.models:
+        pool.run(name, inputs[name])
+    last: dict[int, tuple[str, dict]] = {}
+    done = [0] * (2 * len(pool.models))
+    end = time.perf_counter() + seconds
+
+    def ask(index: int, name: str) -> None:
+        while time.perf_counter() < end:
+            last[index] = name, pool.run(name, inputs[name])
+            done[index] += 1
+
+    threads = [threading.Thread(target=ask, args=(i, name)) for i, name in enumerate(2 * list(pool.models))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(done) / seconds, sum(not same(outputs, expected[name]) for name, outputs in last.values())
+
+
+def lanes(libraries: Sequence[Path], seconds: float) -> bool:
+    """One thread in each lane, everything in memory."""
+    pools = {count: flexcomp.Pool(10**12, lanes=count, threads=1) for count in (1, 2)}
+    for pool in pools.values():
+        for library in libraries:
+            pool.add(library.stem, library)
+    expected = {}
+    for library in libraries:
+        with flexcomp.load(library) as session:
+            expected[library.stem] = session.run(example(session.inputs))
+    found: dict[int, list[float]] = {1: [], 2: []}
+    wrong = 0
+    for _ in range(3):
+        for count, pool in pools.items():
+            rate, mistakes = throughput(pool, seconds / 3, expected)
+            found[count].append(rate)
+            wrong += mistakes
+    one, two = (statistics.median(found[count]) for count in (1, 2))
+    print(f"one lane {one:.1f}, two lanes {two:.1f} inferences a second: {two / one:.2f} times; {wrong} outputs wrong")
+    for pool in pools.values():
+        pool.close()
+    return two >= 1.7 * one and not wrong
+
+
+def deadlines(libraries: Sequence[Path], seconds: float) -> bool:
+    """Every model as busy as the others, deadlines as long as the time between two of its requests."""
+    right = True
+    with flexcomp.Pool(10**12) as pool:
+        for library in libraries:
+            pool.add(library.stem, library)
+        inputs = {name: example(pool.inputs(name)) for name in pool.models}
+        for name in pool.models:  # what a lane takes more than is predicted, the pool learns
+            for _ in range(9):
+                pool.run(name, inputs[name])
+        plan = pool.plan().models
+        for model in plan:
+            print(f"{model.name}: {model.predicted_ms:.2f} ms predicted, {model.likely_ms:.2f} likely")
+        for load in (0.7, 1.5):
+            for burst in (1, _BURST):
+                periods = {model.name: len(plan) * model.predicted_ms * 1e-3 * burst / load for model in plan}
+                right &= _offer(pool, inputs, periods, burst, load, seconds)
+    return right
+
+
+def _offer(pool: flexcomp.Pool, inputs: dict, periods: dict[str, float], burst: int, load: float, seconds: float) -> bool:
+    """So many requests of every model at once, at even times; whether those that were admitted ended in time, or at all."""
+    parts: list[float] = []  # of its deadline that each took; infinite if it was dropped
+
+    def note(future: flexcomp.runtime.PoolFuture, name: str, asked: float) -> None:
+        parts.append((time.perf_counter() - asked) / periods[name] if future.exception() is None else math.inf)
+
+    times = sorted(
+        (i * period + period * k / len(periods), name)
+        for k, (name, period) in enumerate(periods.items())
+        for i in range(int(seconds / period))
+        for _ in range(burst)
+    )
+    begin, refused = time.perf_counter(), 0
+    for at, name in times:
+        time.sleep(max(0.0, begin + at - time.perf_counter()))
+        try:
+            future = pool.submit(name, inputs[name], deadline_ms=1e3 * periods[name])
+        except RefusedError:
+            refused += 1
+        else:
+            future.add_done_callback(partial(note, name=name, asked=time.perf_counter()))
+    while len(parts) < len(times) - refused:
+        time.sleep(0.01)
+    late, worst = sum(part > 1 for part in parts) / max(1, len(parts)), max(parts, default=0)
+    print(
+        f"{100 * load:.0f} %, {burst} at once: {len(times)} requests, {refused} refused, "
+        f"{100 * late:.2f} % of those admitted late, the longest took {worst:.2f} of its deadline"
+    )
+    return late <= 0.01 if load < 1 else worst < math.inf
+
+
+def same(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
+    """Whether outputs agree up to rounding: other budgets take other kernels."""
+    return all(np.allclose(a, expected[key], rtol=0, atol=1e-3 * np.abs(expected[key]).max()) for key, a in outputs.items())
+
+
+class Evicting:
+    """Whole networks in `budget` bytes, each as fast as it gets there alone, in the order of use."""
+
+    def __init__(self, libraries: Sequence[Path], budget: int) -> None:
+        self._budget, self._paths = budget, {library.stem: library for library in libraries}
+        self._rungs = {
+            library.stem: min((r for r in ladder_of(read_info(library)) if r.nbytes <= budget), key=lambda r: r.predicted_s)
+            for library in libraries
+        }
+        self._open: OrderedDict[str, flexcomp.Session] = OrderedDict()
+
+    def run(self, name: str, inputs: dict[str, np.ndarray]) -> None:
+        """One inference."""
+        if name not in self._open:
+            while self._open and sum(self._rungs[one].nbytes for one in (*self._open, name)) > self._budget:
+                self._open.popitem(last=False)[1].close()
+            self._open[name] = flexcomp.load(self._paths[name], self._rungs[name].nbytes)
+        self._open.move_to_end(name)
+        self._open[name].run(inputs)
+
+    def close(self) -> None:
+        """Close what is open."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+def evicting(libraries: Sequence[Path], seconds: float) -> bool:
+    """In turn, at several budgets."""
+    together = sum(min(ladder_of(read_info(library)), key=lambda r: r.predicted_s).nbytes for library in libraries)
+    right = True
+    for part in (1.0, 1 / 1.25, 1 / 1.5, 1 / 2):
+        budget = int(together * part)
+        try:
+            pool = flexcomp.Pool(budget)
+            for library in libraries:
+                pool.add(library.stem, library, rate=1)
+        except BudgetError as error:
+            print(f"{part:.2f}: {error}")
+            continue
+        whole = Evicting(libraries, budget)
+        inputs = {name: example(pool.inputs(name)) for name in pool.models}
+        taken: dict[str, list[float]] = {"pool": [], "whole": []}
+        for turn in range(6):
+            for key, run in (("pool", pool.run), ("whole", whole.run)):
+                begin, done = time.perf_counter(), 0
+                while time.perf_counter() - begin < seconds / 6:
+                    for name in inputs:
+                        run(name, inputs[name])
+                        done += 1
+                if turn:
+                    taken[key].append(done / (time.perf_counter() - begin))
+        ratio = statistics.median(a / b for a, b in zip(taken["pool"], taken["whole"], strict=True))
+        print(f"both need {1 / part:.2f} times {budget / 1e6:.0f} MB: {ratio:.2f} times the inferences of whole networks")
+        right &= ratio >= (1.6 if abs(part - 1 / 1.5) < 1e-9 else 0.97)
+        pool.close()
+        whole.close()
+    return right
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("topic", choices=("lanes", "deadlines", "evicting"))
+    parser.add_argument("libraries", type=Path, nargs="+")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    asked = parser.parse_args()
+    right = {"lanes": lanes, "deadlines": deadlines, "evicting": evicting}[asked.topic](asked.libraries, asked.seconds)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

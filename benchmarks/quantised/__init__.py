@@ -1,1 +1,0 @@
-"""Networks in 8 bits, from ONNX Runtime's quantiser, through flexcomp."""

@@ -1,0 +1,1 @@
+"""The server: latency over HTTP, crowds of clients, memory."""
