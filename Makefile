@@ -8,7 +8,7 @@ SHOWN = $(if $(ARGS),$(RESULTS),docs/measurements)
 # How long `make fuzz` takes, without compiling.
 FUZZ_SECONDS := 120
 
-.PHONY: help demo test faults fuzz sanitize bench lint clean
+.PHONY: help demo test faults fuzz sanitize bench lint site clean
 
 help:
 	@echo "make demo   build networks, run them in four memory budgets, compare with ONNX Runtime"
@@ -19,6 +19,7 @@ help:
 	@echo "make sanitize  run the tests of the runtime with sanitizers of addresses, undefined behaviour and threads"
 	@echo "make bench  measure flexcomp beside ncnn, ONNX Runtime, MNN and OpenVINO (an hour; ARGS=... for less)"
 	@echo "make lint   check style with ruff, the words of documents and comments, and that no room imports from above it"
+	@echo "make site   write the documentation as a site to build/site, and check its links"
 	@echo "make clean  remove the virtual environment and everything built"
 	@echo "ARGS=...    further arguments for demo (e.g. ARGS=--all), pytest, or the comparison (e.g. ARGS='resnet50 --rounds 3')"
 
@@ -51,6 +52,10 @@ lint:
 	$(VENV)/bin/ruff check .
 	$(PYTHON) scripts/lint_words.py
 	bash scripts/lint_imports.sh $(VENV)
+
+site:
+	@bash scripts/environment.sh $(VENV) docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 
 clean:
 	rm -rf $(VENV) build dist flexcomp-demo .cache .pytest_cache .ruff_cache .hypothesis

@@ -7,9 +7,8 @@ in one process, and at every rung they take turns within the second.
 from __future__ import annotations
 
 import bisect
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,12 +42,8 @@ class Compiled:
         """What a rung computes, whichever library it is of."""
         return tuple(self.program.layers[layer].name for layer in layers_of(rung))
 
-    def run(self, rung: Rung, seconds: float, **options) -> dict:
-        """What the runner reports, in a process of its own, of about as many seconds."""
-        return runner.run(self.path, budget=rung.budget, repeat=_inferences(rung, seconds), warmup=1, **options)
-
     def traces(self, rung: Rung, seconds: float, **options) -> Traces:
-        """The same, traced."""
+        """Traces of a process of its own, of about as many seconds."""
         return runner.traces(self.path, budget=rung.budget, repeat=_inferences(rung, seconds), warmup=1, **options)
 
 
@@ -82,18 +77,6 @@ class Contender:
             ends.append(time.perf_counter() * 1e3)
         stats = self.session.stats()
         return Turn(tuple(np.diff(ends)), stats["stall_ms"], stats["bytes_read"])
-
-
-def median_seconds(call: Callable[[], object], inferences: int, *, warm: bool = True) -> float:
-    """Of so many inferences, after one (`warm`) that finds the caches as others left them."""
-    if warm:
-        call()
-    times = []
-    for _ in range(inferences):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def evenly(budgets: Sequence[int], count: int) -> list[int]:

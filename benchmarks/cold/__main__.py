@@ -26,7 +26,6 @@ from benchmarks.cold import tables
 from benchmarks.cold.artifacts import COMPILER
 from benchmarks.cold.contenders import INT8, OURS, PEERS, WARM, Ours
 from benchmarks.cold.networks import NETWORKS
-from benchmarks.cold.picture import draw
 from benchmarks.cold.place import MODELS, Place
 from benchmarks.cold.records import Records
 from benchmarks.cold.sources import ROOT, digest
@@ -79,7 +78,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.1, help="how long a process goes on after its third inference")
     parser.add_argument("--records", type=Path, help="where starts are recorded; default: DIR/records-SOURCES.jsonl")
     json_option(parser, "cold")
-    parser.add_argument("--png", type=Path, help="draw first outputs beside the peers'")
     args = parser.parse_args()
     args.dir.mkdir(parents=True, exist_ok=True)
     written = Results.begin("benchmarks.cold")
@@ -94,8 +92,6 @@ def main() -> int:
         return 0
     networks = summarise(records)
     report(written, networks, args.json)
-    if args.png:
-        draw(networks, args.png)
     ours = {one.name for one in CONTENDERS if isinstance(one, Ours)}
     wrong = [one.name for one in networks if ours & one.failures.keys()]
     wrong += [one.name for one in networks for name, times in one.times.items() if name in ours and not times.right]

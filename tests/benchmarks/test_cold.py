@@ -19,7 +19,6 @@ from benchmarks.cold import tables
 from benchmarks.cold.artifacts import Built, Recipe, _Clock
 from benchmarks.cold.contenders import OURS, Began, start_ours
 from benchmarks.cold.networks import NETWORKS, NNV12, TITLES, parameters, raw_nbytes
-from benchmarks.cold.picture import draw
 from benchmarks.cold.records import KEY, Records
 from benchmarks.cold.sources import digest
 from benchmarks.cold.summary import START_MS, summarise
@@ -227,11 +226,6 @@ def test_steady_inferences_are_compared_with_those_after_a_warm_start(records):
     (one,) = summarise(records)
     assert one.over_warm == 10 / 8 and one.best_peer == "openvino cached"
     assert "| 1.20 | 1.10 | 1.25 | openvino cached | 10.00 |" in tables.continuing([one], 1).markdown()
-
-
-def test_a_picture_is_drawn(records, tmp_path):
-    draw(summarise(records), tmp_path / "cold.png")
-    assert (tmp_path / "cold.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_artifact_is_known_by_what_it_is_made_of(tmp_path):

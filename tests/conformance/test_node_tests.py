@@ -1,4 +1,4 @@
-"""ONNX's node tests that flexcomp passes, so that none is lost. `python -m benchmarks.conformance` writes the list.
+"""ONNX's node tests that flexcomp passes, so that none is lost. `python -m tests.conformance` writes the list.
 
 A chunk of tests is run in a process of its own, so that a crash tells which test it was.
 """
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.conformance import pool, report
-from benchmarks.conformance.cases import Case, cases
-from benchmarks.conformance.verdict import Outcome
+from tests.conformance import pool, report
+from tests.conformance.cases import Case, cases
+from tests.conformance.verdict import Outcome
 
 PASSING = (Path(__file__).parent / "passing.txt").read_text().split()
 CHUNKS = 4  # each starts a process, and imports the compiler: four seconds
@@ -32,7 +32,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 
 def test_the_list_is_sorted_and_every_test_exists(known):
     assert PASSING and sorted(set(PASSING)) == PASSING
-    assert not set(PASSING) - known.keys(), "run python -m benchmarks.conformance with the installed onnx"
+    assert not set(PASSING) - known.keys(), "run python -m tests.conformance with the installed onnx"
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

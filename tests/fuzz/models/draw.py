@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper
 from onnx.defs import OpSchema
 
-from benchmarks.conformance.parameters import PARAMETERS
+from tests.conformance.parameters import PARAMETERS
 from tests.fuzz.models import values
 from tests.fuzz.models.forms import FORMS, RANKS, Form
 from tests.fuzz.models.graph import DOMAINS, Graph, Tensor, as_tensor, inferred

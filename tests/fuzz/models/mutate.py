@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.conformance.cases import Case, cases
+from tests.conformance.cases import Case, cases
 from tests.fuzz.models import values
 from tests.fuzz.models.draw import extend
 from tests.fuzz.models.graph import Graph, Tensor, is_safe

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 
-from benchmarks.conformance.cases import Case
-from benchmarks.conformance.verdict import ENGINES, Outcome, Verdict
+from tests.conformance.cases import Case
+from tests.conformance.verdict import ENGINES, Outcome, Verdict
 
 LIMIT_S = 120.0  # a test takes a tenth of a second; machines that run tests are busy
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from benchmarks.conformance.cases import Case
+from tests.conformance.cases import Case
 
 # Expected values of 16-bit tests were rounded after each operation. ONNX's runner allows for two units in the last place of
 # bfloat16; float16 is given the same.

@@ -1,14 +1,13 @@
 """ONNX's node tests through flexcomp and ONNX Runtime, operator by operator.
 
-    python -m benchmarks.conformance                              # all of them; writes docs/operators.md and the list of
-                                                                  # tests that pass, tests/conformance/passing.txt
-    python -m benchmarks.conformance --operators Resize,Pow       # some, with what became of each
-    python -m benchmarks.conformance --tests 'reduce_max*'        # by name
-    python -m benchmarks.conformance --json results.json
+    python -m tests.conformance                              # all of them; writes docs/operators.md and passing.txt
+    python -m tests.conformance --operators Resize,Pow       # some, with what became of each
+    python -m tests.conformance --tests 'reduce_max*'        # by name
+    python -m tests.conformance --json results.json
 
 Each test runs in a process that is replaced if it crashes: right, by the test's own tolerances; refused, by an error that
 names the cause; wrong; or crashed, by any other error, a signal or a time limit. Ends with code 1 if any is wrong or
-crashed. Inputs that are parameters in networks are initialisers: `benchmarks/conformance/parameters.py` states the rule.
+crashed. Inputs that are parameters in networks are initialisers: `tests/conformance/parameters.py` states the rule.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ import onnx
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.conformance import pool, report
-from benchmarks.conformance.cases import Case, cases
-from benchmarks.conformance.verdict import ENGINES, Outcome, Verdict
+from tests.conformance import pool, report
+from tests.conformance.cases import Case, cases
+from tests.conformance.verdict import ENGINES, Outcome, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "operators.md"

@@ -6,8 +6,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from benchmarks.conformance.cases import Case
-from benchmarks.conformance.verdict import Outcome, Verdict
+from tests.conformance.cases import Case
+from tests.conformance.verdict import Outcome, Verdict
 
 Results = Mapping[str, Verdict]  # by name of the test
 
@@ -18,9 +18,9 @@ _LONGEST = 110
 _HEAD = """# Operators
 
 ONNX's node tests (onnx {version}) through flexcomp: each is built, exported, loaded and run, with everything resident and in
-the smallest budget, and held to ONNX's expected outputs. Made by `python -m benchmarks.conformance`; not edited by hand.
+the smallest budget, and held to ONNX's expected outputs. Made by `python -m tests.conformance`; not edited by hand.
 
-Inputs that are parameters in networks (shapes, axes, weights; `benchmarks/conformance/parameters.py` has the table) are
+Inputs that are parameters in networks (shapes, axes, weights; `tests/conformance/parameters.py` has the table) are
 initialisers. Counted are {counted} of {total} tests: those of types float, int of 16 bits and more, and bool, without
 strings, sequences, optional values and training. The others must be right or refused, too. Tolerances are those of the tests (for
 most 1e-3, relative), but two units in the last place of 16-bit floats. Of inverse transforms (DFT) the tests expect rounding

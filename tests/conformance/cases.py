@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from benchmarks.conformance.parameters import parameters_of
+from tests.conformance.parameters import parameters_of
 
 _TRAINING = ("ai.onnx.training", "ai.onnx.preview.training")
 _EXPANDED = re.compile(r"_expanded(_ver\d+)?$")
