@@ -15,13 +15,21 @@ from tvm import tirx
 from flexcomp import schedules
 from flexcomp.cache import KernelCache
 from flexcomp.device import CompileTarget
+from flexcomp.errors import UnsupportedModelError
 from flexcomp.network import BandKernel
 from flexcomp.passes import attributes
 from flexcomp.program import Layer, signature
 
-from .machine_code import family_of, name_of, require_agreement, signature_of
+from .machine_code import extent, family_of, name_of, require_agreement, signature_of
 
 Kernel = tirx.PrimFunc | BandKernel
+
+# Statements of a kernel. LLVM takes a second for 3,000, the most that kernel families unroll to, and minutes for more than these.
+MOST_STATEMENTS = 30_000
+
+
+class _TooLarge(Exception):
+    """A kernel whose compilation would not end."""
 
 
 class Code:
@@ -36,8 +44,17 @@ class Code:
         self._known: dict[tuple[str, Kernel], tuple[str, str]] = {}  # signatures and names
 
     def of(self, kernels: Mapping[str, Kernel], layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], dict[str, Kernel]]:
-        """The layers, calling kernels by names that say what they are, and these kernels by their symbols. As `by_symbol`."""
-        known = {name: self._look_at(name, kernel) for name, kernel in kernels.items()}
+        """The layers, calling kernels by names that say what they are, and these kernels by their symbols. As `by_symbol`.
+
+        Raises UnsupportedModelError for a layer whose kernel LLVM would compile for minutes.
+        """
+        known = {}
+        for name, kernel in kernels.items():
+            try:
+                known[name] = self._look_at(name, kernel)
+            except _TooLarge as error:
+                titles = [layer.name for layer in layers if layer.kernel == name]
+                raise UnsupportedModelError(f"layer {(titles or [name])[0]}: {error}") from None
         require_agreement({name: takes for name, (takes, _) in known.items()}, layers)
         code = {signature.symbol(called, takes): kernels[name] for name, (takes, called) in known.items()}
         return tuple(_calling(layer, {name: called for name, (_, called) in known.items()}) for layer in layers), code
@@ -49,6 +66,12 @@ class Code:
         return self._known[key]
 
     def _of_code(self, name: str, kernel: tirx.PrimFunc) -> tuple[str, str]:
+        statements = extent(kernel)
+        if statements > MOST_STATEMENTS:
+            raise _TooLarge(
+                f"its kernel has {statements:,} statements, and more than {MOST_STATEMENTS:,} take minutes to compile: "
+                "the operator is written out for every element or window; build it for smaller inputs, or split it"
+            )
         takes = signature_of(kernel)
         return takes, name_of(name, kernel, takes, self.target)
 

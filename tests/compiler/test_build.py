@@ -96,6 +96,14 @@ def test_an_operator_without_a_kernel_is_named_with_its_node(monkeypatch):
         flexcomp.build(model([node("Cos", "x")], {"x": (3, 4)}, ["y"]))
 
 
+def test_a_kernel_that_would_compile_for_minutes_is_named(monkeypatch):
+    monkeypatch.setattr("flexcomp.compiler.code.MOST_STATEMENTS", 3)
+    g = Graph("net", 0)
+    x = g.relu(g.conv(g.input("x", (1, 3, 8, 8)), 16, 3))
+    with pytest.raises(flexcomp.UnsupportedModelError, match=r"^layer .*conv.*: its kernel has \d+ statements, and more than 3 "):
+        flexcomp.build(g.model(x, (1, 16, 8, 8)), threads=1)
+
+
 def test_two_builds_give_the_same_bytes(tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
