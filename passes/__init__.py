@@ -23,6 +23,7 @@ from .share_weights import ShareWeights
 from .sink_broadcasts import SinkBroadcasts
 from .slice_embeddings import SliceEmbeddings
 from .slice_layers import SliceLayers
+from .split_products import SplitProducts
 from .two_dimensions import ToTwoDimensions
 from .widen import Widen
 
@@ -49,6 +50,7 @@ __all__ = [
     "SinkBroadcasts",
     "SliceEmbeddings",
     "SliceLayers",
+    "SplitProducts",
     "ToNHWC",
     "ToTwoDimensions",
     "Widen",

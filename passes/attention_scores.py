@@ -19,9 +19,9 @@ from .weights import function_of, weight_vars
 
 @dataclass(frozen=True)
 class Mask:
-    """What is done to scores before the softmax."""
+    """What is done to scores before the softmax, or a part of it."""
 
-    kind: str  # of AttentionSpec's masks
+    kind: str  # of ScoreMask
     # With their shapes as [batch or 1, heads or 1, queries or 1, keys]; all but the first are added besides.
     tensors: tuple[tuple[relax.Var, tuple[int, ...]], ...]
     fill: float = 0.0
@@ -53,7 +53,7 @@ class Match:
     y: Access
     scale: float = 1.0
     cap: float | None = None
-    mask: Mask | None = None
+    masks: tuple[Mask, ...] = ()  # as they are applied
     nan_is_zero: bool = False
 
 
@@ -184,18 +184,12 @@ class Matcher:
         q = self._operand(scores.product.args[0], lead, of_scores, may_copy)
         k = self._operand(scores.product.args[1], lead, of_scores, may_copy, is_key=True)
         v = self._operand(mix.args[1], lead, of_mix, may_copy, is_scaled=False)
-        masks = [self._mask_shape(mask.tensor, mask.of, lead) for mask in scores.masks]
-        if None in (q, k, v, *masks) or q.group != 1 or k.group != v.group:
+        extents = [self._mask_shape(mask.tensor, mask.of, lead) for mask in scores.masks]
+        if None in (q, k, v, *extents) or q.group != 1 or k.group != v.group:
             return None
-        mask = None
-        if masks:
-            first, *_ = scores.masks
-            # Sums are added up from the scores on.
-            tensors = tuple((mask.tensor, extents) for mask, extents in zip(scores.masks, masks, strict=True))[::-1]
-            mask = Mask(first.kind, tensors, first.fill, first.hides)
         queries, keys = shape(scores.product)[-2:]
         y = Access.dense(*lead, queries, v.depth)
-        return Match(q, k, v, lead, queries, keys, y, scores.scale, scores.cap, mask)
+        return Match(q, k, v, lead, queries, keys, y, scores.scale, scores.cap, _grouped(scores.masks[::-1], extents[::-1]))
 
     def _operand(
         self,
@@ -247,9 +241,6 @@ class Matcher:
                     return None
                 inner, mask = found
                 masks.append(replace(mask, tensor=self._smallest(mask.tensor)))
-                # Masks that are added are one; their sum is no larger than the scores, which it takes the place of.
-                if len(masks) > 1 and {mask.kind for mask in masks} != {"add"}:
-                    return None
             value = self._unviewed(inner)
         return None
 
@@ -352,6 +343,21 @@ class Matcher:
                 if all(part == whole or math.prod(part) == 1 for part, whole in parts):
                     return (*(math.prod(part) for part, _ in parts), *extents[-2:])
         return None
+
+
+def _grouped(masks: Sequence[_Applied], extents: Sequence[tuple[int, ...]]) -> tuple[Mask, ...]:
+    """Masks of scores in the order in which they are applied; added ones are one where their sum is as small as one of them."""
+    result: list[Mask] = []
+    for mask, shape_of_mask in zip(masks, extents, strict=True):
+        part = (mask.tensor, shape_of_mask)
+        if result and result[-1].kind == mask.kind == "add":
+            tensors = (*result[-1].tensors, part)
+            shapes = [of for _, of in tensors]
+            if math.prod(map(max, *shapes)) == max(map(math.prod, shapes)):
+                result[-1] = replace(result[-1], tensors=tensors)
+                continue
+        result.append(Mask(mask.kind, (part,), mask.fill, mask.hides))
+    return tuple(result)
 
 
 def _is_tensor(expr: ir.Expr) -> bool:

@@ -12,7 +12,7 @@ from tvm.relax import op
 
 from ..schedules import machines
 from ..schedules.operators import attention
-from ..schedules.operators.attention import AttentionSpec
+from ..schedules.operators.attention import AttentionSpec, ScoreMask
 from ..schedules.tiles.tile import VectorUnit
 from .attention_scores import Mask, Match, Matcher, Operand
 from .attributes import kernel_attributes
@@ -20,8 +20,9 @@ from .ir import dtype, shape
 from .module_pass import module_pass
 from .rebuild import MainRewriter
 
-# What hides a score for certain: none comes near it from the other side.
+# What hides a score for certain: none comes near it from the other side, nor with a number added that is small.
 _HIDDEN = -1e30
+_SMALL = 1e20
 
 Evaluate = Callable[[relax.Function], Sequence[np.ndarray]]
 
@@ -35,9 +36,9 @@ class FuseAttention:
     y = matmul(softmax(s), v)
 
     q, k and v are read in place out of the tensors that they are slices, reshapes and permutations of, and y is written
-    in the order in which a permutation after it wants it. A mask is transposed, of several that are added the sum; one
-    that is known to be causal goes, and with it the work on what it hides. `evaluate` gives the result of a function of
-    the weights of `main`.
+    in the order in which a permutation after it wants it. Masks are transposed; of several that are added one after the other
+    the kernel gets the sum, unless it is larger than each. Of a mask that is known to be causal there is no tensor, and if it is
+    the last one and certain, no work on hidden scores. `evaluate` gives the result of a function of the weights of `main`.
     """
 
     def __init__(self, unit: VectorUnit, evaluate: Evaluate) -> None:
@@ -55,7 +56,7 @@ class _Fuser(MainRewriter):
         self.matcher = Matcher(self.main, evaluate)
         self.matches = self.matcher.matches()
         self.kernels: dict[AttentionSpec, ir.GlobalVar] = {}
-        self.causal: dict[tuple, bool] = {}
+        self.hiding: dict[tuple, bool] = {}
         self.masks: dict[Mask, ir.Expr] = {}
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
@@ -65,17 +66,20 @@ class _Fuser(MainRewriter):
     def _call(self, match: Match, result: tuple[int, ...]) -> ir.Expr:
         q, k, v = match.q, match.k, match.v
         args = [self._source(operand) for operand in (q, k, v)]
+        skips = self._skips(match)
+        masks = []
+        for mask in match.masks[:-1] if skips else match.masks:
+            if mask.kind == "where" and self._hides_later(mask, match.queries, match.keys):
+                masks.append(ScoreMask("causal", fill=mask.fill))
+            else:
+                args.append(self._mask(mask))
+                masks.append(ScoreMask(mask.kind, shape(args[-1]), mask.fill))
         spec = AttentionSpec(
             *match.lead, match.queries, match.keys, q.depth, v.depth,
             q=q.access, k=k.access, v=v.access, y=match.y,
             scale=match.scale * q.scale * k.scale, group=k.group, cap=match.cap, nan_is_zero=match.nan_is_zero,
+            masks=tuple(masks), causal=skips,
         )  # fmt: skip
-        mask = match.mask
-        if mask is not None and self._is_causal(mask, match.queries, match.keys):
-            spec = replace(spec, mask="causal")
-        elif mask is not None:
-            args.append(self._mask(mask))
-            spec = replace(spec, mask=mask.kind, mask_shape=shape(args[-1]), fill=mask.fill)
         out = relax.call_tir(self._kernel(spec), args, relax.TensorType(match.y.buffer, "float32"))
         return out if match.y.buffer == result else op.reshape(self.emit(out), result)
 
@@ -102,14 +106,27 @@ class _Fuser(MainRewriter):
             tensor = self.emit(op.astype(tensor, "float32"))
         return self.emit(self.permute(tensor, [0, 1, 3, 2]))
 
-    def _is_causal(self, mask: Mask, queries: int, keys: int) -> bool:
+    def _skips(self, match: Match) -> bool:
+        """Whether the last mask hides of every query just the keys that come later, for certain, and no other hides anything."""
+        *others, last = match.masks or (None,)
+        if last is None or (last.kind != "add" and last.fill > _HIDDEN):
+            return False
+        return self._hides_later(last, match.queries, match.keys) and all(map(self._is_small, others))
+
+    def _is_small(self, mask: Mask) -> bool:
+        """Whether a mask is known to be added numbers, none of which comes near to hiding a score."""
+        tensors = [tensor for tensor, _ in mask.tensors]
+        known = mask.kind == "add" and all(tensor in self.matcher.from_weights for tensor in tensors)
+        return known and all(bool((np.abs(self.matcher.value(tensor)) < _SMALL).all()) for tensor in tensors)
+
+    def _hides_later(self, mask: Mask, queries: int, keys: int) -> bool:
         """Whether the mask is known, and hides of every query just the keys that come later."""
         (tensor, extents), *others = mask.tensors
         known = tensor in self.matcher.from_weights and not others
-        if not known or keys < queries or (mask.kind != "add" and mask.fill > _HIDDEN):
+        if not known or keys < queries:
             return False
         key = (tensor, extents, mask.kind, mask.hides, queries, keys)
-        if key not in self.causal:
+        if key not in self.hiding:
             found = self.matcher.value(tensor).reshape(extents)
             if mask.kind == "add":
                 visible, certain = found == 0, bool(((found == 0) | (found <= _HIDDEN)).all())
@@ -117,8 +134,8 @@ class _Fuser(MainRewriter):
                 visible, certain = (found != 0) != mask.hides, True
             wanted = np.tril(np.ones((queries, keys), bool), keys - queries)
             same = visible.shape[-2:] == wanted.shape and bool((visible == wanted).all())
-            self.causal[key] = certain and same
-        return self.causal[key]
+            self.hiding[key] = certain and same
+        return self.hiding[key]
 
     def _kernel(self, spec: AttentionSpec) -> ir.GlobalVar:
         if spec not in self.kernels:

@@ -87,7 +87,7 @@ class _Lowerer(MainRewriter):
         spec = AttentionSpec(
             batch, heads, queries, keys, depth, value_depth,
             of_q, of_k, of_v, y,
-            scale=float(scale) * q.scale * k.scale, mask="causal" if int(is_causal) else None, has_lengths=True,
+            scale=float(scale) * q.scale * k.scale, causal=bool(int(is_causal)), has_lengths=True,
             group=heads // shared,
         )  # fmt: skip
         if spec not in self.kernels:

@@ -30,6 +30,7 @@ from flexcomp.passes import (
     SinkBroadcasts,
     SliceEmbeddings,
     SliceLayers,
+    SplitProducts,
     ToNHWC,
     ToTwoDimensions,
     Widen,
@@ -59,13 +60,14 @@ def transformers(
     weight_type: WeightType = lambda names, weight: "float32",
     measured: Measured | None = None,
 ) -> list[Pass]:
-    """Indices are checked; attention, large embeddings and recurrences are calls of kernels; sums take what broadcasting makes.
+    """Indices are checked; attention, large embeddings and recurrences are calls of kernels; products and sums take what broadcasting makes.
 
     `evaluate` gives the result of a function of the weights; recurrences have the kernels that `measured` times speak for.
     """
     return [
         CheckIndices(evaluate),
         FuseAttention(unit, evaluate),
+        SplitProducts(),
         ReduceBroadcasts(),
         LowerAttention(unit),
         SliceEmbeddings(unit, weight_type),

@@ -30,15 +30,14 @@ _QUERIES = 32  # of a block, at most
 
 
 def kernel(spec: AttentionSpec, architecture: Architecture) -> tirx.PrimFunc:
-    """A PrimFunc (q, k, v, [mask,] [lengths,] y), buffers as the accesses say."""
+    """A PrimFunc (q, k, v, masks…, [lengths,] y), buffers as the accesses say."""
     queries, keys = parts(spec, architecture)
     blocks = ceil_div(spec.queries, queries), spec.heads, spec.batch
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
         T.func_attr({"tirx.noalias": True})
         shapes = {name: getattr(spec, name).buffer for name in ("q", "k", "v")}
-        if spec.mask_shape:
-            shapes["mask"] = spec.mask_shape
+        shapes.update(spec.mask_parameters)
         if spec.has_lengths:
             shapes["lengths"] = (spec.batch,)
         shapes["y"] = spec.y.buffer
@@ -72,7 +71,8 @@ class _Block:
 
     def __init__(self, spec: AttentionSpec, queries: int, keys: int, buffers, batch, head, first, thread) -> None:
         self.spec, self.queries, self.keys = spec, queries, keys
-        self.q, self.k, self.v, self.mask, self.y = (buffers.get(name) for name in ("q", "k", "v", "mask", "y"))
+        self.q, self.k, self.v, self.y = (buffers.get(name) for name in ("q", "k", "v", "y"))
+        self.masks = [buffers[name] for name in spec.mask_parameters]
         self.batch, self.head, self.first, self.thread = batch, head, first, thread
         self.valid: ir.Expr | int = spec.keys
         if spec.has_lengths:
@@ -108,10 +108,10 @@ class _Block:
     def _parts(self) -> ir.Expr | int:
         """How many parts of the keys some query of the block sees."""
         spec = self.spec
-        if spec.mask != "causal" and not spec.has_lengths:
+        if not spec.causal and not spec.has_lengths:
             return ceil_div(spec.keys, self.keys)
         seen = self.valid
-        if spec.mask == "causal":
+        if spec.causal:
             seen = tirx.max(tirx.min(self.first + (self.queries - spec.queries) + self.valid, self.valid), 0)
         return T.bind((seen + (self.keys - 1)) // self.keys)
 
@@ -165,20 +165,16 @@ class _Block:
         hidden = tirx.const(float("-inf"), "float32")
         if spec.cap is not None:
             score = vector_math.tanh(score) * tirx.const(spec.cap, "float32")
-        if spec.mask == "causal":
-            score = tirx.Select(key <= query + (self.valid - spec.queries), score, hidden)
-        elif spec.mask is not None:
-            batch, heads, keys, queries = spec.mask_shape
-            place = (self.batch if batch > 1 else 0) * heads + (self.head if heads > 1 else 0)
-            place = (place * keys + tirx.min(key, keys - 1)) * queries + (query if queries > 1 else 0)
-            value = self.mask[place]
-            zero, fill = tirx.const(0.0, "float32"), tirx.const(spec.fill, "float32")
-            if spec.mask == "add":
-                score = score + value
-            elif spec.mask == "blend":
-                score = score * value + tirx.Select(value != zero, zero, fill)
+        tensors = iter(self.masks)
+        for mask in spec.masks:
+            zero, fill = tirx.const(0.0, "float32"), tirx.const(mask.fill, "float32")
+            if mask.kind == "causal":
+                score = tirx.Select(key <= query + (spec.keys - spec.queries), score, fill)
             else:
-                score = tirx.Select(value != zero, score, fill)
+                place = mask.place(self.batch, self.head, tirx.min(key, spec.keys - 1))
+                score = mask.applied(score, next(tensors)[place + (query if mask.shape[-1] > 1 else 0)], zero, fill)
+        if spec.causal:
+            score = tirx.Select(key <= query + (self.valid - spec.queries), score, hidden)
         are_all = spec.keys % self.keys == 0 and not spec.has_lengths
         return score if are_all else tirx.Select(key < self.valid, score, hidden)
 

@@ -41,7 +41,42 @@ _SLOTS = 4
 # What a score costs besides its products, in operations of theirs: masking, the exponential, loads and stores.
 _SOFTMAX_FLOPS = 60.0
 _LINE = 16  # floats of a cache line
-MASKS = (None, "causal", "add", "where", "blend")
+KINDS = ("add", "where", "blend", "causal")
+
+
+@dataclass(frozen=True)
+class ScoreMask:
+    """What is done to scores: by a tensor float32 [batch or 1, heads or 1, keys, queries or 1], transposed, or by their places.
+
+    "add" adds the tensor, "where" takes scores where it is not 0, and "blend", where it is 0 or 1, multiplies by it and adds
+    `fill` to hidden scores: an infinite score is NaN there, and not hidden. "causal" takes the scores of query i up to key
+    i + keys - queries.
+    """
+
+    kind: str  # one of KINDS
+    shape: tuple[int, int, int, int] | None = None
+    fill: float = 0.0  # what hidden scores become
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"mask {self.kind!r} is none of {KINDS}")
+        if (self.kind == "causal") != (self.shape is None):
+            raise ValueError("a causal mask has no tensor, others have one")
+
+    def place(self, batch, head, key) -> ir.Expr:
+        """The element for query 0."""
+        assert self.shape is not None
+        batches, heads, keys, queries = self.shape
+        at = batch * (heads * keys) if batches > 1 else 0
+        return ((at + head * keys if heads > 1 else at) + key) * queries
+
+    def applied(self, score: ir.Expr, value: ir.Expr, zero: ir.Expr, fill: ir.Expr) -> ir.Expr:
+        """The masked score, `value` being the tensor's element."""
+        if self.kind == "add":
+            return score + value
+        if self.kind == "blend":
+            return score * value + tirx.Select(value != zero, zero, fill)
+        return tirx.Select(value != zero, score, fill)
 
 
 @dataclass(frozen=True)
@@ -79,29 +114,22 @@ class AttentionSpec:
     v: Access
     y: Access
     scale: float = 1.0
-    # One of MASKS; causal: query i sees the keys up to i + keys - queries, of keys those that are valid.
-    mask: str | None = None
-    # float32 [batch or 1, heads or 1, keys, queries or 1], transposed: "add" adds it, "where" takes scores where it is not 0,
-    # and "blend", where it is 0 or 1, multiplies by it and adds what is hidden: an infinite score is NaN there, and not hidden.
-    mask_shape: tuple[int, int, int, int] | None = None
-    fill: float = 0.0  # what hidden scores become
+    masks: tuple[ScoreMask, ...] = ()  # applied in this order
+    # After them, -inf is in place of scores that a causal mask hides, of valid keys if they are told; they are not computed.
+    causal: bool = False
     has_lengths: bool = False  # int64[batch] says how many keys are valid; a query that sees none gets 0
     group: int = 1  # heads of queries that have one head of keys and values in common
     cap: float | None = None  # scores are cap · tanh(scale · Q Kᵀ), before they are masked
     nan_is_zero: bool = False  # of a query whose probabilities are NaN, as where all scores are -inf, they are 0
 
     def __post_init__(self) -> None:
-        if self.mask not in MASKS:
-            raise ValueError(f"mask {self.mask!r} is none of {MASKS}")
-        if (self.mask in ("add", "where", "blend")) != (self.mask_shape is not None):
-            raise ValueError("masks that are added or choose have a shape, others none")
-        if self.has_lengths and self.mask_shape is not None:
+        if self.has_lengths and self.masks:
             raise ValueError("a mask that is given says which keys are valid")
         if self.heads % self.group:
             raise ValueError(f"{self.heads} heads are no groups of {self.group}")
         if self.nan_is_zero and self.has_lengths:
             raise ValueError("queries that see no valid key get 0 as it is")
-        if self.mask == "causal" and self.keys < self.queries and not self.has_lengths:
+        if self.causal and self.keys < self.queries and not self.has_lengths:
             raise ValueError(f"with a causal mask {self.queries} queries need as many keys, not {self.keys}")
 
     @property
@@ -111,7 +139,15 @@ class AttentionSpec:
 
     def __str__(self) -> str:
         sizes = f"{self.batch * self.heads}×[{self.queries}×{self.keys}] depth {self.depth}"
-        return f"{sizes}{f' {self.mask} mask' if self.mask else ''}{' of a cache' if self.has_lengths else ''}"
+        kinds = [mask.kind for mask in self.masks] + ["causal"] * self.causal
+        masks = f" {' and '.join(kinds)} mask{'s' * (len(kinds) > 1)}" if kinds else ""
+        return f"{sizes}{masks}{' of a cache' if self.has_lengths else ''}"
+
+    @property
+    def mask_parameters(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters of a kernel that are masks, in order, by name."""
+        shapes = [mask.shape for mask in self.masks if mask.shape]
+        return {f"mask{number or ''}": shape for number, shape in enumerate(shapes)}
 
 
 @dataclass(frozen=True)
@@ -125,7 +161,7 @@ class Blocks:
 
 def blocks_of(spec: AttentionSpec, unit: VectorUnit) -> list[Blocks]:
     """The blocks of one head, equal ones together."""
-    most = _MOST_VECTORS_CAUSAL if spec.mask == "causal" else _MOST_VECTORS
+    most = _MOST_VECTORS_CAUSAL if spec.causal else _MOST_VECTORS
     cut = split_evenly(math.ceil(spec.queries / unit.width), most)
     return [Blocks(start * unit.width, count, vectors) for start, vectors, count in runs(cut)]
 
@@ -151,15 +187,14 @@ def scratch(spec: AttentionSpec, unit: VectorUnit) -> tuple[tuple[int, int], ...
 
 
 def kernel(spec: AttentionSpec, unit: VectorUnit) -> tirx.PrimFunc:
-    """A PrimFunc (q, k, v, [mask,] [lengths,] y, scratch), buffers as the accesses and `scratch` say."""
+    """A PrimFunc (q, k, v, masks…, [lengths,] y, scratch), buffers as the accesses and `scratch` say."""
     ((count, each),) = scratch(spec, unit)
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
         T.func_attr({"tirx.noalias": True})
 
         shapes = {name: getattr(spec, name).buffer for name in ("q", "k", "v")}
-        if spec.mask_shape:
-            shapes["mask"] = spec.mask_shape
+        shapes.update(spec.mask_parameters)
         if spec.has_lengths:
             shapes["lengths"] = (spec.batch,)
         shapes.update(y=spec.y.buffer, work=(count, each))
@@ -185,7 +220,8 @@ class _Block:
         self, spec: AttentionSpec, unit: VectorUnit, blocks: Blocks, buffers: dict[str, tirx.Buffer], work_at
     ) -> None:
         self.spec, self.unit, self.blocks = spec, unit, blocks
-        self.q, self.k, self.v, self.mask, self.lengths = (buffers.get(name) for name in ("q", "k", "v", "mask", "lengths"))
+        self.q, self.k, self.v, self.lengths = (buffers.get(name) for name in ("q", "k", "v", "lengths"))
+        self.masks = [buffers[name] for name in spec.mask_parameters]
         self.valid: ir.Expr | int = spec.keys
         self.y, self.work, self.transposed = buffers["y"], buffers["work"], work_at
         self.lanes = blocks.vectors * unit.width
@@ -228,7 +264,7 @@ class _Block:
         acc = Accumulators(min(rows, spec.keys), self.pieces)
         taken: ir.Expr | int = 0
         for start, size, count in runs(split_evenly(spec.keys, rows)):
-            if spec.mask == "causal" or spec.has_lengths:
+            if spec.causal or spec.has_lengths:
                 count = tirx.max(tirx.min((self._seen() - start + (size - 1)) // size, count), 0)
             with T.serial(count) as i:
                 self._tile(acc, start + i * size, size, largest)
@@ -239,7 +275,7 @@ class _Block:
 
     def _seen(self) -> ir.Expr:
         """Keys that some query of the block sees."""
-        if self.spec.mask != "causal":
+        if not self.spec.causal:
             return self.valid
         seen = self.start + (self.lanes + self.valid - self.spec.queries)
         return tirx.min(seen, self.valid) if self.spec.has_lengths else seen
@@ -266,36 +302,34 @@ class _Block:
         spec = self.spec
         if spec.cap is not None:
             score = vector_math.tanh(score) * spread(tirx.const(spec.cap, "float32"), lanes)
-        if spec.mask is None and not spec.has_lengths:
-            return score
-        fill = spread(tirx.const(spec.fill if spec.mask_shape else float("-inf"), "float32"), lanes)
-        if spec.mask == "causal":
+        tensors = iter(self.masks)
+        for mask in spec.masks:
+            fill = spread(tirx.const(mask.fill, "float32"), lanes)
+            if mask.kind == "causal":
+                last = vector(self.start + (start + spec.keys - spec.queries), lanes)
+                score = tirx.Select(last >= spread(key, lanes), score, fill)
+            else:
+                value = self._mask_value(mask, next(tensors), key, start, lanes)
+                score = mask.applied(score, value, zero(lanes), fill)
+        visible = None
+        if spec.causal:
             last = vector(self.start + (start + self.valid - spec.queries), lanes)
             visible = last >= spread(key, lanes)
         if spec.has_lengths:  # of the lanes behind the last query one may see more than there is
             inside = spread(key, lanes) < spread(self.valid, lanes)
-            visible = tirx.bitwise_and(visible, inside) if spec.mask else inside
-        if not spec.mask_shape:
-            return tirx.Select(visible, score, fill)
-        batch, heads, keys, queries = spec.mask_shape
-        place = self.batch * (heads * keys) if batch > 1 else 0
-        place = ((place + self.head * keys if heads > 1 else place) + key) * queries
-        if queries == 1:
-            value = spread(self.mask[place], lanes)
-        elif spec.queries < self.lanes:  # lanes past the last query repeat it
-            value = self._clamped_mask(place, start, lanes)
-        else:
-            value = self.mask[vector(place + self.start + start, lanes)]
-        if spec.mask == "add":
-            return score + value
-        if spec.mask == "blend":
-            return score * value + tirx.Select(value != zero(lanes), zero(lanes), fill)
-        return tirx.Select(value != zero(lanes), score, fill)
+            visible = tirx.bitwise_and(visible, inside) if spec.causal else inside
+        hidden = spread(tirx.const(float("-inf"), "float32"), lanes)
+        return score if visible is None else tirx.Select(visible, score, hidden)
 
-    def _clamped_mask(self, place, start: int, lanes: int) -> ir.Expr:
-        last = self.spec.queries - 1
-        index = [place + min(start + i, last) for i in range(lanes)]
-        return tirx.Shuffle([self.mask[i] for i in index], list(range(lanes))) if lanes > 1 else self.mask[index[0]]
+    def _mask_value(self, mask: ScoreMask, tensor: tirx.Buffer, key, start: int, lanes: int) -> ir.Expr:
+        place = mask.place(self.batch, self.head, key)
+        if mask.shape[-1] == 1:
+            return spread(tensor[place], lanes)
+        if self.spec.queries < self.lanes:  # lanes past the last query repeat it
+            last = self.spec.queries - 1
+            index = [place + min(start + i, last) for i in range(lanes)]
+            return tirx.Shuffle([tensor[i] for i in index], list(range(lanes))) if lanes > 1 else tensor[index[0]]
+        return tensor[vector(place + self.start + start, lanes)]
 
     def _exponentials(self, keys, largest: Accumulators) -> tirx.Buffer:
         """Exponentials of the scores in their place; returns one over their sum, for every query."""

@@ -304,6 +304,76 @@ ADDITIVE: dict[tuple[str, str], Structure] = {
     ("tf2onnx", "Keras' AdditiveAttention"): additive_sum,
 }
 
+def alibi_masked(g: Graph, tokens: int) -> str:
+    """MPT: a bias of every head and key is added, then a mask of bools chooses."""
+    q, k, v = three(g, x_of(g, tokens), 1, tokens)
+    bias = g.weight((np.arange(1 - tokens, 1) * 0.5 ** np.arange(1, HEADS + 1)[:, None, None]).astype("f4"))
+    scores = g.op("Add", scaled(g, g.op("MatMul", q, swapped(g, k)), DEPTH**-0.5), bias)
+    hidden = mask_of(g, 1, 1, tokens, tokens, dtype=TensorProto.BOOL)
+    return joined(g, mixed(g, g.op("Where", hidden, g.number(LEAST), scores), v), 1, tokens)
+
+
+def causal_padded(g: Graph, tokens: int) -> str:
+    """GPT-2 as exported with a mask of tokens: a constant chooses, then the mask is added."""
+    q, k, v = three(g, x_of(g, tokens), 1, tokens)
+    scores = g.op("Div", g.op("MatMul", q, swapped(g, k)), g.number(math.sqrt(DEPTH)))
+    seen = g.weight(np.tril(np.ones((1, 1, tokens, tokens), bool)))
+    scores = g.op("Where", seen, scores, g.number(LEAST))
+    return joined(g, mixed(g, g.op("Add", scores, mask_of(g, 1, 1, 1, tokens)), v), 1, tokens)
+
+
+def disentangled(g: Graph, tokens: int) -> str:
+    """DeBERTa: scores of tokens by positions and of positions by tokens, gathered by distance, then a mask of bools."""
+    span, scale = tokens // 2, math.sqrt(3 * DEPTH)
+    q, k, v = (g.reshape(one, HEADS, tokens, DEPTH) for one in three(g, x_of(g, tokens), 1, tokens))
+    by_key, by_query = (g.normal((HEADS, DEPTH, 2 * span), 0.3) for _ in range(2))
+    distance = np.arange(tokens)[:, None] - np.arange(tokens)
+    places = np.clip(distance + span, 0, 2 * span - 1)
+
+    def gathered(x: str, positions: str, where: np.ndarray) -> str:
+        index = g.op("Expand", g.weight(where[None].astype("i8")), g.integers(HEADS, tokens, tokens))
+        return g.op("GatherElements", g.op("MatMul", x, positions), index, axis=2)
+
+    scores = g.op("MatMul", q, g.op("Div", g.op("Transpose", k, perm=[0, 2, 1]), g.number(scale)))
+    c2p = g.op("Div", gathered(q, by_key, places), g.number(scale))
+    p2c = g.op("Div", g.op("Transpose", gathered(k, by_query, places), perm=[0, 2, 1]), g.number(scale))
+    scores = g.reshape(g.op("Add", scores, g.op("Add", c2p, p2c)), 1, HEADS, tokens, tokens)
+    hidden = g.op("Not", mask_of(g, 1, 1, tokens, tokens, dtype=TensorProto.BOOL))
+    p = g.op("Softmax", g.op("Where", hidden, g.number(LEAST), scores), axis=-1)
+    y = g.op("MatMul", g.reshape(p, HEADS, tokens, tokens), v)
+    return joined(g, g.reshape(y, 1, HEADS, tokens, DEPTH), 1, tokens)
+
+
+# -- relation networks ---------------------------------------------------------------------------------
+
+
+def relation(repeat: str) -> Structure:
+    """A relation network as torch exports it: all pairs of objects, concatenated, and layers of their rows."""
+
+    def make(g: Graph, tokens: int) -> str:
+        x = x_of(g, tokens)
+        first, second = g.op("Unsqueeze", x, g.integers(1)), g.op("Unsqueeze", x, g.integers(2))
+        if repeat == "Tile":
+            first, second = (g.op("Tile", one, g.integers(*n)) for one, n in ((first, (1, tokens, 1, 1)), (second, (1, 1, tokens, 1))))
+        else:
+            first, second = (g.op("Expand", one, g.integers(1, tokens, tokens, WIDTH)) for one in (first, second))
+        pairs = g.reshape(g.op("Concat", first, second, axis=3), tokens * tokens, 2 * WIDTH, channels=2 * WIDTH)
+        scores = g.linear(g.relu(g.linear(pairs, DEPTH)), DEPTH)
+        return g.op("ReduceSum", g.reshape(scores, 1, tokens, tokens, DEPTH), g.integers(2), keepdims=0)
+
+    return make
+
+
+RELATIONS: dict[tuple[str, str], Structure] = {
+    ("torch", "all pairs concatenated, then a layer (relation networks)"): relation("Expand"),
+    ("torch", "the same, by repeat"): relation("Tile"),
+}
+
+# Attention with tensors of queries × keys that are computed before it.
+BY_POSITION: dict[tuple[str, str], Structure] = {
+    ("torch, TorchScript", "scores by positions, gathered, then a mask of bools for pairs (DeBERTa)"): disentangled,
+}
+
 # Exporter and structure → how to make it, and the plain form that takes the same inputs.
 ATTENTION: dict[tuple[str, str], tuple[Structure, Structure]] = {
     ("torch, TorchScript", "scaled_dot_product_attention"): (sdpa(), plain(batch=2)),
@@ -320,6 +390,8 @@ ATTENTION: dict[tuple[str, str], tuple[Structure, Structure]] = {
     ("torch, TorchScript", "ALiBi, products of three axes (BLOOM)"): (alibi, plain("tokens")),
     ("torch, TorchScript", "bias of pairs, no factor (T5)"): (relative, plain("bias")),
     ("torch, TorchScript", "capped scores (Gemma 2)"): (capped, plain("tokens")),
+    ("torch, TorchScript", "ALiBi, then a mask of bools for pairs (MPT)"): (alibi_masked, plain("pairs")),
+    ("torch, TorchScript", "causal by a constant, then a mask of tokens (GPT-2)"): (causal_padded, plain("tokens")),
     ("torch, dynamo", "scaled_dot_product_attention"): (sdpa(chain=True), plain(batch=2)),
     ("torch, dynamo", "the same, mask of bools for tokens"): (sdpa("tokens", chain=True, hidden=LEAST), plain("tokens", 2)),
     ("torch, dynamo", "groups of heads (enable_gqa)"): (grouped(True), plain(batch=2)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .attention import ADDITIVE, ATTENTION
+from .attention import ADDITIVE, ATTENTION, BY_POSITION, RELATIONS
 from .rows import ACTIVATIONS, IMAGES, NORMS
 
 PAGE = Path(__file__).parents[2] / "docs" / "exporters.md"
@@ -21,8 +21,7 @@ OPTIMISED = (
     "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
 )  # fmt: skip
 _OTHERS = {
-    ("torch", "two masks, one chosen by bools and one added (MPT, DeBERTa)"): "not fused: the kernel reads one mask",
-    ("torch", "a product of broadcasts with a matrix (relation networks)"): "not fused: only a product with one column is a sum",
+    ("torch", "all pairs added or subtracted, then a layer"): "not split: products of large numbers lose the digits of their difference",
     ("tf2onnx", "GELU with the error function"): "refused by name: Erfc is no operator of ONNX",
     ("all", "rotary embeddings"): "elementwise kernels; attention reads their result in place",
     ("ONNX Runtime's optimiser", f"com.microsoft: {', '.join(OPTIMISED)}"): "refused by name: export without the optimiser",
@@ -33,7 +32,9 @@ _OTHERS = {
 def table() -> str:
     """The page."""
     rows = [(*case, "one attention kernel") for case in ATTENTION]
+    rows += [(*case, "one attention kernel; the gathered scores are tensors") for case in BY_POSITION]
     rows += [(*case, "one kernel for scores, no tensor of pairs by width") for case in ADDITIVE]
+    rows += [(*case, "products of single objects, whose sums are all pairs; no tensor of concatenated pairs") for case in RELATIONS]
     rows += [(*case, "one kernel for rows") for case in NORMS]
     rows += [(*case, "statistics, then one elementwise kernel; no copy in another layout") for case in IMAGES]
     rows += [(*case, "part of the layer before it") for case in ACTIVATIONS]

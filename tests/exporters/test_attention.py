@@ -15,7 +15,7 @@ from benchmarks.networks.graph import Graph
 from flexcomp import plan
 from flexcomp.compiler.builder import prepare
 
-from .attention import ADDITIVE, ATTENTION, WIDTH, Structure
+from .attention import ADDITIVE, ATTENTION, BY_POSITION, DEPTH, RELATIONS, WIDTH, Structure
 
 TOKENS = 512
 FEW = 21
@@ -45,15 +45,31 @@ def test_it_is_one_kernel_and_needs_no_more_than_the_plain_form(case):
     assert nbytes <= 1.1 * least, layers
 
 
+@pytest.mark.parametrize("case", BY_POSITION, ids=" ".join)
+def test_scores_by_position_are_added_in_the_kernel(case):
+    layers, _ = planned(BY_POSITION[case], FEW)
+    assert sum(name.startswith("attention") for name in layers) == 1
+    assert not any(name.startswith("softmax") for name in layers)
+
+
 @pytest.mark.parametrize("case", ADDITIVE, ids=" ".join)
 def test_additive_attention_needs_its_scores_and_no_tensor_of_pairs_by_width(case):
     _, nbytes = planned(ADDITIVE[case], TOKENS)
     assert nbytes < 4 * (3 * TOKENS * TOKENS + 4 * TOKENS * WIDTH)
 
 
-@pytest.mark.parametrize("case", [*ATTENTION, *ADDITIVE], ids=" ".join)
+@pytest.mark.parametrize("case", RELATIONS, ids=" ".join)
+def test_pairs_are_multiplied_before_they_are_made(case):
+    """Rows of two hidden layers for all pairs exist, and no tensor of concatenated pairs."""
+    objects = 96
+    _, nbytes = planned(RELATIONS[case], objects)
+    assert nbytes < 4 * (2 * objects * objects * DEPTH + 12 * objects * WIDTH)
+
+
+@pytest.mark.parametrize("case", [*ATTENTION, *BY_POSITION, *ADDITIVE, *RELATIONS], ids=" ".join)
 def test_it_agrees_with_onnx_runtime(case, tmp_path):
-    model = network(ADDITIVE.get(case) or ATTENTION[case][0], FEW)
+    others = ADDITIVE | BY_POSITION | RELATIONS
+    model = network(others[case] if case in others else ATTENTION[case][0], FEW)
     random = np.random.default_rng(0)
     given = {}
     for one in model.graph.input:

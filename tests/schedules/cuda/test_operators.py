@@ -6,7 +6,7 @@ import tvm
 
 from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, attention, pool, rowwise
-from flexcomp.schedules.operators.attention import Access, AttentionSpec
+from flexcomp.schedules.operators.attention import Access, AttentionSpec, ScoreMask
 from flexcomp.schedules.operators.pool import PoolSpec
 from flexcomp.schedules.operators.rowwise import KINDS, RowSpec
 from tests.cuda.on_cpu.emulator import Emulator
@@ -26,29 +26,33 @@ ROWS = {
 def _thirds() -> AttentionSpec:
     """Q, K and V are thirds of one projection's rows; heads lie side by side."""
     parts = [Access((2, 35, 72), i * 24, 35 * 72, 8, 72) for i in range(3)]
-    return AttentionSpec(2, 3, 35, 35, 8, 8, *parts, Access((2, 35, 24), 0, 35 * 24, 8, 24), scale=0.5, mask="causal")
+    return AttentionSpec(2, 3, 35, 35, 8, 8, *parts, Access((2, 35, 24), 0, 35 * 24, 8, 24), scale=0.5, causal=True)
 
 
 ATTENTIONS = {
     "plain": attentions.dense(2, 2, 33, 70, 20, 24, scale=0.3),
-    "causal": attentions.dense(1, 2, 77, 82, 16, 5, scale=0.3, mask="causal"),
-    "added": attentions.dense(2, 2, 7, 64, 33, 16, scale=0.3, mask="add", mask_shape=(2, 1, 64, 7)),
-    "chosen": attentions.dense(1, 3, 40, 40, 8, 70, scale=0.3, mask="where", mask_shape=(1, 3, 40, 1), fill=-3.0),
-    "blended": attentions.dense(1, 2, 20, 33, 8, 8, scale=0.3, mask="blend", mask_shape=(1, 1, 33, 20), fill=-3.0),
+    "causal": attentions.dense(1, 2, 77, 82, 16, 5, scale=0.3, causal=True),
+    "added": attentions.dense(2, 2, 7, 64, 33, 16, scale=0.3, masks=(ScoreMask("add", (2, 1, 64, 7)),)),
+    "chosen": attentions.dense(1, 3, 40, 40, 8, 70, scale=0.3, masks=(ScoreMask("where", (1, 3, 40, 1), -3.0),)),
+    "blended": attentions.dense(1, 2, 20, 33, 8, 8, scale=0.3, masks=(ScoreMask("blend", (1, 1, 33, 20), -3.0),)),
+    "several": attentions.dense(
+        2, 2, 20, 33, 8, 8, scale=0.3, causal=True,
+        masks=(ScoreMask("add", (1, 2, 33, 1)), ScoreMask("causal", fill=-5.0), ScoreMask("where", (2, 1, 33, 20), -3.0)),
+    ),
     "capped": attentions.dense(1, 2, 20, 33, 8, 8, scale=0.3, cap=1.5),
     "hidden": attentions.dense(
-        1, 3, 40, 2, 8, 8, mask="where", mask_shape=(1, 3, 2, 40), fill=float("-inf"), nan_is_zero=True
+        1, 3, 40, 2, 8, 8, masks=(ScoreMask("where", (1, 3, 2, 40), float("-inf")),), nan_is_zero=True
     ),
     "deep": attentions.dense(1, 1, 20, 40, 128, 128, scale=0.1),
     "in_place": _thirds(),
-    "short": attentions.dense(1, 2, 16, 16, 8, 8, scale=0.3, mask="causal"),  # all keys are one part
+    "short": attentions.dense(1, 2, 16, 16, 8, 8, scale=0.3, causal=True),  # all keys are one part
 }
 CACHES = {
-    f"cache_{mask}_{queries}": AttentionSpec(
+    f"cache_{'causal' if causal else None}_{queries}": AttentionSpec(
         2, 4, queries, 45, 8, 8, Access.dense(2, 4, queries, 8), *[Access.dense(2, 2, 45, 8)] * 2,
-        Access.dense(2, 4, queries, 8), scale=0.3, mask=mask, has_lengths=True, group=2,
+        Access.dense(2, 4, queries, 8), scale=0.3, causal=causal, has_lengths=True, group=2,
     )
-    for mask in (None, "causal")
+    for causal in (False, True)
     for queries in (1, 20)
 }  # fmt: skip
 
@@ -114,11 +118,7 @@ def test_rows_agree_with_numpy(emulator, name):
 def attention_arguments(spec: AttentionSpec, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     tensors = [attentions.tensor_of(rng, access) for access in (spec.q, spec.k, spec.v)]
-    if spec.mask == "add":
-        tensors.append(rng.standard_normal(spec.mask_shape).astype("f4"))
-    elif spec.mask in ("where", "blend"):
-        tensors.append((rng.random(spec.mask_shape) < 0.7).astype("f4"))
-    return [*tensors, np.full(spec.y.buffer, np.nan, "f4")]
+    return [*tensors, *attentions.masks_of(rng, spec), np.full(spec.y.buffer, np.nan, "f4")]
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
@@ -171,7 +171,7 @@ def test_of_a_cache_only_valid_rows_are_read(emulator, name, lengths):
         for head in range(spec.heads):
             keys, values = k[batch, head // spec.group, :valid], v[batch, head // spec.group, :valid]
             weights = np.exp(spec.scale * q[batch, head].astype("f8") @ keys.T)
-            if spec.mask == "causal":
+            if spec.causal:
                 weights *= np.tril(np.ones(weights.shape), valid - spec.queries)
             total = weights.sum(-1, keepdims=True)
             wanted[batch, head] = weights @ values / np.where(total > 0, total, 1)

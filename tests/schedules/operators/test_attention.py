@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexcomp.schedules.operators import attention
-from flexcomp.schedules.operators.attention import Access, AttentionSpec
+from flexcomp.schedules.operators.attention import Access, AttentionSpec, ScoreMask
 from flexcomp.schedules.tiles.tile import VectorUnit
 from tests.schedules.kernels import library
 from tests.schedules.shapes import SHAPES
@@ -29,13 +29,19 @@ def tensor_of(rng: np.random.Generator, access: Access) -> np.ndarray:
     return rng.standard_normal(access.buffer).astype("f4")
 
 
+def masks_of(rng: np.random.Generator, spec: AttentionSpec) -> list[np.ndarray]:
+    masks = [mask for mask in spec.masks if mask.shape]
+    numbers = [rng.standard_normal(mask.shape) for mask in masks]
+    return [(own if mask.kind == "add" else own < 0.5).astype("f4") for mask, own in zip(masks, numbers, strict=True)]
+
+
 def seen(access: Access, buffer: np.ndarray, *extents: int) -> np.ndarray:
     """[batch, heads, rows, depth] of a buffer."""
     strides = [4 * stride for stride in (access.batch, access.head, access.row, 1)]
     return np.lib.stride_tricks.as_strided(buffer.reshape(-1)[access.offset :], extents, strides)
 
 
-def expected(spec: AttentionSpec, q, k, v, mask=None) -> np.ndarray:
+def expected(spec: AttentionSpec, q, k, v, *masks) -> np.ndarray:
     s = spec
     q = seen(s.q, q, s.batch, s.heads, s.queries, s.depth).astype("f8")
     k = seen(s.k, k, s.batch, s.heads // s.group, s.keys, s.depth).astype("f8")
@@ -44,12 +50,13 @@ def expected(spec: AttentionSpec, q, k, v, mask=None) -> np.ndarray:
     scores = q @ k.transpose(0, 1, 3, 2) * s.scale
     if s.cap is not None:
         scores = s.cap * np.tanh(scores)
-    if s.mask == "causal":
-        scores = np.where(np.tril(np.ones((s.queries, s.keys), bool), s.keys - s.queries), scores, -np.inf)
-    elif mask is not None:
-        mask = mask.transpose(0, 1, 3, 2)
+    tensors, visible = iter(masks), np.tril(np.ones((s.queries, s.keys), bool), s.keys - s.queries)
+    for mask in s.masks:
+        value = visible if mask.kind == "causal" else next(tensors).transpose(0, 1, 3, 2)
         # Of finite scores "blend" makes the same as "where".
-        scores = scores + mask if s.mask == "add" else np.where(mask != 0, scores, s.fill)
+        scores = scores + value if mask.kind == "add" else np.where(value != 0, scores, mask.fill)
+    if s.causal:
+        scores = np.where(visible, scores, -np.inf)
     with np.errstate(invalid="ignore"):
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
@@ -60,11 +67,7 @@ def run(spec: AttentionSpec, unit: VectorUnit, seed: int = 0) -> tuple[np.ndarra
     """What the kernel computes, and what it should."""
     rng = np.random.default_rng(seed)
     tensors = [tensor_of(rng, access) for access in (spec.q, spec.k, spec.v)]
-    masks = []
-    if spec.mask == "add":
-        masks = [rng.standard_normal(spec.mask_shape).astype("f4")]
-    elif spec.mask in ("where", "blend"):
-        masks = [(rng.random(spec.mask_shape) < 0.7).astype("f4")]
+    masks = masks_of(rng, spec)
     kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
     y = np.full(spec.y.buffer, np.nan, "f4")
     (scratch,) = attention.scratch(spec, unit)
@@ -90,16 +93,16 @@ def dense(batch, heads, queries, keys, depth, value_depth, **kwargs) -> Attentio
 
 @settings(max_examples=SHAPES)
 @given(
-    **SIZES, unit=st.sampled_from(UNITS), mask=st.sampled_from(attention.MASKS),
-    broadcast=st.tuples(*[st.booleans()] * 3),
+    **SIZES, unit=st.sampled_from(UNITS), causal=st.booleans(),
+    masks=st.lists(st.tuples(st.sampled_from(attention.KINDS), *[st.booleans()] * 3), max_size=2),
 )  # fmt: skip
-def test_random_shapes(batch, heads, queries, more_keys, depth, value_depth, unit, mask, broadcast):
+def test_random_shapes(batch, heads, queries, more_keys, depth, value_depth, unit, causal, masks):
     keys = queries + more_keys
-    shape = None
-    if mask in ("add", "where", "blend"):
-        full = (batch, heads, queries)
+    full = (batch, heads, queries)
+    made = []
+    for kind, *broadcast in masks:
         b, h, q = (1 if one else extent for one, extent in zip(broadcast, full, strict=True))
-        shape = (b, h, keys, q)
+        made.append(ScoreMask(kind, None if kind == "causal" else (b, h, keys, q), -3.0))
     spec = dense(
         batch,
         heads,
@@ -108,9 +111,8 @@ def test_random_shapes(batch, heads, queries, more_keys, depth, value_depth, uni
         depth,
         value_depth,
         scale=0.3,
-        mask=mask,
-        mask_shape=shape,
-        fill=-3.0,
+        masks=tuple(made),
+        causal=causal,
     )
     found, wanted = run(spec, unit)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5, err_msg=str(spec))
@@ -123,14 +125,14 @@ def test_heads_are_read_and_written_in_place(unit):
     width = heads * depth
     parts = [Access((batch, tokens, 3 * width), i * width, tokens * 3 * width, depth, 3 * width) for i in range(3)]
     y = Access((batch, tokens, width), 0, tokens * width, depth, width)
-    spec = AttentionSpec(batch, heads, tokens, tokens, depth, depth, *parts, y, scale=0.5, mask="causal")
+    spec = AttentionSpec(batch, heads, tokens, tokens, depth, depth, *parts, y, scale=0.5, causal=True)
     found, wanted = run(spec, unit)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_scores_are_capped_before_they_are_masked(unit):
-    spec = dense(1, 2, 19, 19, 8, 8, scale=0.4, cap=1.5, mask="add", mask_shape=(1, 2, 19, 19))
+    spec = dense(1, 2, 19, 19, 8, 8, scale=0.4, cap=1.5, masks=(ScoreMask("add", (1, 2, 19, 19)),))
     found, wanted = run(spec, unit)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
@@ -142,7 +144,8 @@ def test_queries_that_see_nothing(unit, mask, nan_is_zero):
     """Of all scores -inf, or one NaN, or one infinite, the softmax is NaN; where that is 0, so is the result, unless V is NaN."""
     tokens, depth = 70, 8
     shape = None if mask == "causal" else (1, 1, tokens, tokens)
-    spec = dense(1, 2, tokens, tokens, depth, depth, mask=mask, mask_shape=shape, fill=-np.inf, nan_is_zero=nan_is_zero)
+    masks = () if shape is None else (ScoreMask(mask, shape, -np.inf),)
+    spec = dense(1, 2, tokens, tokens, depth, depth, masks=masks, causal=mask == "causal", nan_is_zero=nan_is_zero)
     rng = np.random.default_rng(0)
     q, k, v = (tensor_of(rng, access) for access in (spec.q, spec.k, spec.v))
     q[0, 0, 3], q[0, 1, 66, 0] = np.nan, np.inf
@@ -191,7 +194,7 @@ def over_cache(spec: AttentionSpec, unit: VectorUnit, lengths: list[int]) -> np.
         for head in range(spec.heads):
             shared = head // spec.group
             scores = spec.scale * q[batch, head].astype("f8") @ k[batch, shared, :valid].T
-            if spec.mask == "causal":
+            if spec.causal:
                 scores[~np.tril(np.ones(scores.shape, bool), valid - spec.queries)] = -np.inf
             some = (scores > -np.inf).any(-1)
             weights = np.exp(scores[some] - scores[some].max(-1, keepdims=True)) if some.any() else np.zeros((0, valid))
@@ -204,15 +207,15 @@ def over_cache(spec: AttentionSpec, unit: VectorUnit, lengths: list[int]) -> np.
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("mask", [None, "causal"])
-def test_of_a_cache_only_valid_rows_are_read(unit, mask):
+@pytest.mark.parametrize("causal", [False, True])
+def test_of_a_cache_only_valid_rows_are_read(unit, causal):
     """The others are NaN here. Heads of keys in common, queries that see nothing, and lengths that no caller may give."""
     heads, keys, depth = 4, 45, 8
     for queries in (1, 5, 20):
         k = Access.dense(2, heads // 2, keys, depth)
         spec = AttentionSpec(
             2, heads, queries, keys, depth, depth, Access.dense(2, heads, queries, depth), k, k,
-            Access.dense(2, heads, queries, depth), scale=0.3, mask=mask, has_lengths=True, group=2,
+            Access.dense(2, heads, queries, depth), scale=0.3, causal=causal, has_lengths=True, group=2,
         )  # fmt: skip
         for lengths in ([45, 20], [1, 0], [17, 3], [-4, 10**12]):
             over_cache(spec, unit, lengths)
@@ -220,7 +223,7 @@ def test_of_a_cache_only_valid_rows_are_read(unit, mask):
 
 def test_the_time_goes_with_the_valid_keys():
     """Of 4096, 16 take a small part of the time."""
-    spec, unit = dense(1, 1, 1, 4096, 64, 64, mask="causal", has_lengths=True), VectorUnit(8, 16)
+    spec, unit = dense(1, 1, 1, 4096, 64, 64, causal=True, has_lengths=True), VectorUnit(8, 16)
     rng = np.random.default_rng(0)
     kernel = library({"kernel": attention.kernel(spec, unit)})["kernel"]
     args = [tvm.runtime.tensor(tensor_of(rng, access)) for access in (spec.q, spec.k, spec.v)]
@@ -240,7 +243,7 @@ def test_the_time_goes_with_the_valid_keys():
 def test_what_a_causal_mask_hides_is_not_read():
     """Keys after the last query of the first block may be anything."""
     unit, tokens = VectorUnit(8, 16), 64
-    spec = dense(1, 1, tokens, tokens, 8, 8, mask="causal")
+    spec = dense(1, 1, tokens, tokens, 8, 8, causal=True)
     rng = np.random.default_rng(0)
     q, k, v = (tensor_of(rng, access) for access in (spec.q, spec.k, spec.v))
     wanted = expected(spec, q, k, v)
@@ -268,10 +271,12 @@ def test_no_memory_besides_the_operands():
 
 def test_masks_are_checked():
     with pytest.raises(ValueError, match="as many keys"):
-        dense(1, 1, 5, 4, 8, 8, mask="causal")
+        dense(1, 1, 5, 4, 8, 8, causal=True)
     with pytest.raises(ValueError, match="says which keys are valid"):
-        dense(1, 1, 5, 5, 8, 8, mask="add", mask_shape=(1, 1, 5, 5), has_lengths=True)
+        dense(1, 1, 5, 5, 8, 8, masks=(ScoreMask("add", (1, 1, 5, 5)),), has_lengths=True)
     with pytest.raises(ValueError, match="no groups of 2"):
         dense(1, 3, 5, 5, 8, 8, group=2)
-    with pytest.raises(ValueError, match="have a shape"):
-        dense(1, 1, 5, 5, 8, 8, mask="add")
+    with pytest.raises(ValueError, match="'later' is none of"):
+        ScoreMask("later", (1, 1, 5, 5))
+    with pytest.raises(ValueError, match="has no tensor"):
+        ScoreMask("causal", (1, 1, 5, 5))
