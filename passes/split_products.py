@@ -83,7 +83,7 @@ class _Rewriter(MainRewriter):
         while operator(made) == "reshape" and shape(made.args[0])[-1:] == shape(rows)[-1:]:
             rows = made.args[0]
             made = self._only(rows)
-        if operator(made) != "concat" or made.attrs.axis is None or int(made.attrs.axis) % len(shape(made)) != len(shape(made)) - 1:
+        if operator(made) != "concat" or made.attrs.axis is None or int(made.attrs.axis) not in (-1, len(shape(made)) - 1):
             return None
         fields = made.args[0].fields
         if not all(isinstance(field, relax.Var) and static_tensor(field) for field in fields):
@@ -94,20 +94,17 @@ class _Rewriter(MainRewriter):
 
     def _part(self, var: relax.Var) -> _Part:
         """What is concatenated, before the last broadcasts of all axes but the last."""
-        full = source = var
-        extents = shape(var)
-        while True:
-            value = self.old.get(source)
-            name = operator(value)
-            if name not in ("broadcast_to", "tile") or not static_tensor(value.args[0]) or not isinstance(value.args[0], relax.Var):
-                return _Part(source, extents, shape(full)[-1])
+        source, extents, depth = var, shape(var), shape(var)[-1]
+        while operator(value := self.old.get(source)) in ("broadcast_to", "tile"):
             inner = value.args[0]
+            if not isinstance(inner, relax.Var) or not static_tensor(inner) or len(shape(inner)) > len(extents):
+                break
             padded = (1,) * (len(extents) - len(shape(inner))) + shape(inner)
-            if len(padded) != len(extents) or padded[-1] != extents[-1]:
-                return _Part(source, extents, shape(full)[-1])
-            if any(before not in (1, after) for before, after in zip(padded, extents, strict=True)):
-                return _Part(source, extents, shape(full)[-1])
+            # A tile of several elements repeats them in another order.
+            if padded[-1] != depth or any(old not in (1, new) for old, new in zip(padded, extents, strict=True)):
+                break
             source, extents = inner, padded
+        return _Part(source, extents, depth)
 
     def _only(self, var: ir.Expr) -> relax.Call | None:
         """What a variable that is read once is bound to, if it is float32."""

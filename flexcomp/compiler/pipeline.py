@@ -60,7 +60,8 @@ def transformers(
     weight_type: WeightType = lambda names, weight: "float32",
     measured: Measured | None = None,
 ) -> list[Pass]:
-    """Indices are checked; attention, large embeddings and recurrences are calls of kernels; products and sums take what broadcasting makes.
+    """Indices are checked; attention, large embeddings and recurrences are calls of kernels; products and sums take
+    the place of broadcasts.
 
     `evaluate` gives the result of a function of the weights; recurrences have the kernels that `measured` times speak for.
     """

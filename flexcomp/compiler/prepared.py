@@ -13,6 +13,7 @@ from flexcomp.printable import printable
 from flexcomp.program import (
     CODE_NBYTES,
     CUDA,
+    DEFAULT,
     HOST,
     PAGE,
     Layer,
@@ -81,7 +82,7 @@ class Prepared:
         network = self.planning.network
         with self.compiler as compiler:
             compiler.begin(self._code(network.base.layers)[1], self.target)  # every ladder needs most of them
-            ladders, storages = self._ladders(wishes, report, yardstick)
+            ladders, usual, storages = self._ladders(wishes, report, yardstick)
             layers, values, ports, states, all_rungs = used(network, [rung for rungs in ladders for rung in rungs])
             layers, code = self._code(layers)
             objects = compiler.finish(code, self.target, lambda done, total: report("compile", done, total))
@@ -103,10 +104,11 @@ class Prepared:
         minimum = note_minimum(network.titled(least.layer), least.needs)  # for refusals by the library
         artifacts = []
         edges = accumulate((len(rungs) for rungs in ladders), initial=0)
-        for (start, stop), storage in zip(pairwise(edges), storages, strict=True):
+        for (start, stop), default, storage in zip(pairwise(edges), usual, storages, strict=True):
             program = replace(self._program(layers, values, ports, all_rungs[start:stop]), states=states)
             program.metadata.update(record)
             program.metadata[MINIMUM] = minimum
+            program.metadata[DEFAULT] = str(default)
             prepares = any(load.prepared for rung in program.rungs for load in rung.loads)
             program.metadata.update(to_metadata(Prediction(times, storage, costs.prepare_s if prepares else 0.0)))
             program, weights = drop_unused(program, network.weights)
@@ -115,21 +117,22 @@ class Prepared:
 
     def _ladders(
         self, wishes: Sequence[Wish], report: Progress, yardstick: bool
-    ) -> tuple[list[tuple[Rung, ...]], list[plan.Storage]]:
-        """The rungs of every artifact, and the storage they are planned for."""
-        ladders, storages = [], []
+    ) -> tuple[list[tuple[Rung, ...]], list[int], list[plan.Storage]]:
+        """The rungs of every artifact, the budget of the usual one, and the storage they are planned for."""
+        ladders, usual, storages = [], [], []
         for wish in wishes:
             storages.append(wish.storage or self.profile.storage)
             planning = self.planning.on(storages[-1])
-            ladders.append(
-                plan_rungs(
-                    planning, wish.budget, wish.strategy, lambda done, total: report("plan", done, total), self.target.memory_unit
-                )
+            rungs, default = plan_rungs(
+                planning, wish.budget, wish.strategy, lambda done, total: report("plan", done, total), self.target.memory_unit
             )
+            ladders.append(rungs)
+            usual.append(default)
         if yardstick:
             ladders.append(resident_rungs(self.planning, [rung for rungs in ladders for rung in rungs]))
+            usual.append(ladders[-1][-1].budget)
             storages.append(self.profile.storage)
-        return ladders, storages
+        return ladders, usual, storages
 
     def _code(self, layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], dict[str, Kernel]]:
         """The layers with the names that their kernels have in a library, and these kernels by their symbols."""

@@ -25,7 +25,7 @@ from .kernel_rates import measure_kernels
 
 STEP = 1.15  # figures are powers of it
 MOST_FILES = 64
-_WHAT = "loader and kernels"  # is measured: what others measured is not remembered as that
+_WHAT = "loader and kernels of 14×14 pixels"  # is measured: what others measured is not remembered as that
 _log = logging.getLogger(__name__)
 _VARIABLE = "FLEXCOMP_PROBE"
 _NO = {"0", "false", "f", "no", "n", "off"}  # as on the command line

@@ -25,9 +25,10 @@ _TAILORED_BELOW = 2
 
 def plan_rungs(
     planning: Planning, budget: Budget, strategy: str, report: Callable[[int, int], None], unit: int = plan.PAGE
-) -> tuple[Rung, ...]:
-    """The rungs of the ladder, and one for the budget that was asked for; memory is given in `unit` bytes.
+) -> tuple[tuple[Rung, ...], int]:
+    """The rungs of the ladder, one for the budget that was asked for among them, and the budget to use where none is given.
 
+    Memory is given in `unit` bytes.
     Raises BudgetError, naming the layer that sets the smallest feasible budget, if less was asked for.
     """
     minimum = plan.minimum_budget(planning.forms[0].problem)
@@ -46,7 +47,9 @@ def plan_rungs(
     except plan.InfeasibleError as error:
         least = replace(error.minimum, layer=planning.network.titled(error.minimum.layer))
         raise BudgetError(str(plan.InfeasibleError(error.strategy, error.asked, least, error.reason))) from error
-    return _once(_rung(planning, offers.forms[choice.index], choice) for choice in chosen)
+    rungs = _once(_rung(planning, offers.forms[choice.index], choice) for choice in chosen)
+    usual = plan.usual(chosen).plan.budget
+    return rungs, max(rung.budget for rung in rungs if rung.budget <= usual)
 
 
 def _once(rungs: Iterable[Rung]) -> tuple[Rung, ...]:

@@ -6,7 +6,7 @@ Knows no TVM and no files. `problem.py` defines input and output.
 from .bound import latency_bound
 from .check import check, verify
 from .errors import InfeasibleError, PlanError
-from .ladder import Choice, ladder, ladder_of, resident_budget
+from .ladder import Choice, ladder, ladder_of, resident_budget, usual
 from .mixture import Mixture
 from .parts.minimum import layer_bounds, minimum_budget
 from .parts.slicing import finest_segment, slice_layers
@@ -31,12 +31,11 @@ from .problem import (
 from .reuse import reuse_distances
 from .search.best import resident_plan
 from .simulate import Timeline, simulate
-from .spacing import NEARLY, rounded_up
+from .spacing import rounded_up
 from .strategies import STRATEGIES, plan
 
 __all__ = [
     "ALIGN",
-    "NEARLY",
     "PAGE",
     "SLICE_S",
     "STRATEGIES",
@@ -72,5 +71,6 @@ __all__ = [
     "simulate",
     "slice_layers",
     "stored_blocks",
+    "usual",
     "verify",
 ]

@@ -16,7 +16,7 @@ from .parts.minimum import layer_bounds, minimum_budget
 from .problem import PAGE, Plan, Problem
 from .search.best import NO_SLOWER, resident_plan
 from .simulate import brisk, latency_of
-from .spacing import far_between, first_budgets, further_budgets, rounded_up, worthwhile
+from .spacing import NEARLY, far_between, first_budgets, further_budgets, rounded_up, worthwhile
 from .strategies import unchecked
 
 ABOUT = 1.005  # problems whose plans differ by no more than this in latency are equally good
@@ -155,6 +155,17 @@ def _neighbours(found: Mapping[int, Choice], budget: int) -> list[Choice]:
     return [found[other] for other in (*sorted(smaller)[-1:], *sorted(larger)[:1])]
 
 
+def usual(choices: Sequence[Choice]) -> Choice:
+    """Of choices by budget the first that is nearly as fast as the fastest, if computing is as fast as predicted or faster.
+
+    Loads that the predicted computing hides are late where computing is faster: then more memory pays.
+    """
+    least = min(choice.latency for choice in choices)
+    near = [choice for choice in choices if choice.latency <= NEARLY * least]
+    latencies = [latency_of(brisk(choice.problem))(choice.plan) for choice in near]
+    return next(choice for choice, latency in zip(near, latencies, strict=True) if latency <= NEARLY * min(latencies))
+
+
 def _in_order(found: Mapping[int, Choice], asked: Collection[int], unit: int) -> list[Choice]:
     """Choices by budget, each at least as good as the smaller ones, without budgets not worth a rung."""
     result: list[Choice] = []
@@ -165,7 +176,7 @@ def _in_order(found: Mapping[int, Choice], asked: Collection[int], unit: int) ->
         if result and _cost(result[-1], fastest) <= _cost(best, fastest):
             best = replace(result[-1], plan=replace(result[-1].plan, budget=budget))
         result.append(best)
-    kept = worthwhile({one.plan.budget: one.latency for one in result}, asked, unit)
+    kept = worthwhile({one.plan.budget: one.latency for one in result}, {*asked, usual(result).plan.budget}, unit)
     return [one for one in result if one.plan.budget in kept]
 
 

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 
 from .problem import PAGE
 
-NEARLY = 1.02  # times the least latency: larger budgets than the smallest one with that are used only on request
+NEARLY = 1.02  # times the least latency: larger budgets than the smallest one with that are used only on request (`usual`)
 PAYS = 1.025  # latencies that are no further apart are close
 _FAR = 1.04  # budgets no further apart are close: further apart, the search may be luckier between them
 _APART = 1.2  # neighbours of the budgets to begin with differ by no more than this factor
@@ -66,14 +66,12 @@ def far_between(rungs: Collection[int], seen: Iterable[int]) -> list[int]:
 def worthwhile(latencies: Mapping[int, float], asked: Collection[int], unit: int = PAGE) -> list[int]:
     """The budgets, in ascending order, whose rungs are worth their bytes.
 
-    Both ends, requested budgets, and the smallest budget nearly as fast as the largest always are.
-    `latencies` never increase with the budget.
+    Both ends and requested budgets always are. `latencies` never increase with the budget.
     """
     budgets = sorted(latencies)
-    nearly = next(budget for budget in budgets if latencies[budget] <= NEARLY * latencies[budgets[-1]])
     kept = budgets[:1]
     for budget, larger in pairwise([*budgets[1:], budgets[-1]]):
         best = latencies[budget if larger - budget == unit else larger]  # of all plans for budgets from one to the other
-        if budget in asked or budget in (nearly, budgets[-1]) or latencies[kept[-1]] > PAYS * best:
+        if budget in asked or budget == budgets[-1] or latencies[kept[-1]] > PAYS * best:
             kept.append(budget)
     return kept

@@ -7,7 +7,7 @@ from flexcomp.doors import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,
-    program="ALIGN Arg Cold CUDA CountArg FirstArg HOST Interleaved Layer Load PAGE Port Preparation Prepared Program "
+    program="ALIGN Arg Cold CUDA CountArg DEFAULT FirstArg HOST Interleaved Layer Load PAGE Port Preparation Prepared Program "
         "RowsArg Rung ScratchArg State Step Strided TensorType Value ValueArg WeightArg Weights",
     program_bytes="PROGRAM_KIND decode_program encode_program",
     device_kernel="CODE_NBYTES COPIED_NBYTES DeviceKernel Extent Image Kind Launch MEMORY_UNIT PINNED_NBYTES",

@@ -11,10 +11,11 @@ import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from flexcomp.plan import NEARLY, stored_blocks
+from flexcomp.plan import stored_blocks
 
 PAGE = 4096  # bytes; unit of O_DIRECT reads: file ranges and arena targets of loads are multiples of it
 ALIGN = 64  # bytes; every tensor, weight and scratch address handed to a kernel is a multiple of it
+DEFAULT = "default"  # metadata of a program: the budget of sessions that ask for none, in bytes
 HOST, CUDA = "host", "cuda"  # memory of a CPU, and of a GPU
 
 _ITEMSIZE = {
@@ -363,9 +364,9 @@ class Program:
 
     @property
     def default_budget(self) -> int:
-        """The smallest budget, in bytes, whose predicted latency is within 2 % of the least."""
-        least = min(rung.predicted_s for rung in self.rungs)
-        return next(rung.budget for rung in self.rungs if rung.predicted_s <= NEARLY * least)
+        """The budget, in bytes, of sessions that ask for none: that of the rung that the build noted, or else the largest."""
+        noted = self.metadata.get(DEFAULT)
+        return next((rung.budget for rung in self.rungs if str(rung.budget) == noted), self.rungs[-1].budget)
 
     @property
     def state_nbytes(self) -> int:

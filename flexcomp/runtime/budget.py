@@ -45,9 +45,9 @@ class Budget:
 def parse_budget(text: int | float | str | Budget | None) -> Budget:
     """Read a budget: bytes (`32000000`), `"32MB"` or `"32M"` (10^6), `"32MiB"` (2^20), a fraction (`0.1`, `"10%"`), or a bound.
 
-    Bounds are `"min"`, and `"all"` for everything resident; `"none"` or None stand for the smallest budget whose predicted
-    latency is within 2 % of the least. A number with a decimal point and no unit is a fraction, also as a string. Raises
-    BudgetError.
+    Bounds are `"min"`, and `"all"` for everything resident; `"none"` or None stand for the smallest budget whose latency is
+    within 2 % of the least, as predicted and with faster computing. A number with a decimal point and no unit is a fraction,
+    also as a string. Raises BudgetError.
     """
     if text is None or isinstance(text, Budget):
         return text or Budget()

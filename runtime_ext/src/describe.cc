@@ -41,8 +41,6 @@ json::Array States(const std::vector<State>& states) {
   return array;
 }
 
-constexpr double kNearly = 1.02;
-
 json::Array Strings(const std::vector<std::string>& strings) {
   json::Array array;
   for (const std::string& text : strings) array.push_back(ffi::String(text));
@@ -60,10 +58,13 @@ json::Object RungObject(const RungHead& rung) {
   return object;
 }
 
-// The smallest whose predicted latency is within 2 % of the least (Program.default_budget).
+// That of the rung that the build noted, or else of the largest (Program.default_budget).
 uint64_t DefaultBudget(const Program& program) {
-  const double least = std::ranges::min_element(program.rungs, {}, &RungHead::predicted_s)->predicted_s;
-  return std::ranges::find_if(program.rungs, [least](const RungHead& rung) { return rung.predicted_s <= kNearly * least; })->budget;
+  const auto noted = program.metadata.find("default");
+  if (noted == program.metadata.end()) return program.rungs.back().budget;
+  const auto is_noted = [&](const RungHead& rung) { return std::to_string(rung.budget) == noted->second; };
+  const auto found = std::ranges::find_if(program.rungs, is_noted);
+  return found == program.rungs.end() ? program.rungs.back().budget : found->budget;
 }
 
 json::Object Summary(const Program& program) {

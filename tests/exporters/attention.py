@@ -352,12 +352,14 @@ def relation(repeat: str) -> Structure:
 
     def make(g: Graph, tokens: int) -> str:
         x = x_of(g, tokens)
-        first, second = g.op("Unsqueeze", x, g.integers(1)), g.op("Unsqueeze", x, g.integers(2))
-        if repeat == "Tile":
-            first, second = (g.op("Tile", one, g.integers(*n)) for one, n in ((first, (1, tokens, 1, 1)), (second, (1, 1, tokens, 1))))
-        else:
-            first, second = (g.op("Expand", one, g.integers(1, tokens, tokens, WIDTH)) for one in (first, second))
-        pairs = g.reshape(g.op("Concat", first, second, axis=3), tokens * tokens, 2 * WIDTH, channels=2 * WIDTH)
+        objects = []
+        for axis in (1, 2):
+            one = g.op("Unsqueeze", x, g.integers(axis))
+            if repeat == "Tile":
+                objects.append(g.op("Tile", one, g.integers(1, *((tokens, 1) if axis == 1 else (1, tokens)), 1)))
+            else:
+                objects.append(g.op("Expand", one, g.integers(1, tokens, tokens, WIDTH)))
+        pairs = g.reshape(g.op("Concat", *objects, axis=3), tokens * tokens, 2 * WIDTH, channels=2 * WIDTH)
         scores = g.linear(g.relu(g.linear(pairs, DEPTH)), DEPTH)
         return g.op("ReduceSum", g.reshape(scores, 1, tokens, tokens, DEPTH), g.integers(2), keepdims=0)
 

@@ -21,7 +21,7 @@ OPTIMISED = (
     "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
 )  # fmt: skip
 _OTHERS = {
-    ("torch", "all pairs added or subtracted, then a layer"): "not split: products of large numbers lose the digits of their difference",
+    ("torch", "all pairs added or subtracted, then a layer"): "not split: large products lose the digits of a small difference",
     ("tf2onnx", "GELU with the error function"): "refused by name: Erfc is no operator of ONNX",
     ("all", "rotary embeddings"): "elementwise kernels; attention reads their result in place",
     ("ONNX Runtime's optimiser", f"com.microsoft: {', '.join(OPTIMISED)}"): "refused by name: export without the optimiser",
@@ -34,7 +34,7 @@ def table() -> str:
     rows = [(*case, "one attention kernel") for case in ATTENTION]
     rows += [(*case, "one attention kernel; the gathered scores are tensors") for case in BY_POSITION]
     rows += [(*case, "one kernel for scores, no tensor of pairs by width") for case in ADDITIVE]
-    rows += [(*case, "products of single objects, whose sums are all pairs; no tensor of concatenated pairs") for case in RELATIONS]
+    rows += [(*case, "products of single objects, then sums; no tensor of concatenated pairs") for case in RELATIONS]
     rows += [(*case, "one kernel for rows") for case in NORMS]
     rows += [(*case, "statistics, then one elementwise kernel; no copy in another layout") for case in IMAGES]
     rows += [(*case, "part of the layer before it") for case in ACTIVATIONS]

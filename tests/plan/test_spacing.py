@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexcomp.plan import PAGE, ladder, plan, simulate
-from flexcomp.plan.spacing import NEARLY, PAYS, far_between, first_budgets, further_budgets, worthwhile
+from flexcomp.plan.spacing import PAYS, far_between, first_budgets, further_budgets, worthwhile
 
 from . import networks
 
@@ -42,8 +42,7 @@ def test_between_two_rungs_nothing_is_much_faster(by_page: list[float], asked: l
     assert all(larger <= max(1.04 * smaller, smaller + PAGE) for smaller, larger in pairwise(sorted(seen)))
     best = dict(zip(sorted(seen), accumulate((seen[budget] for budget in sorted(seen)), min), strict=True))
     rungs = worthwhile(best, kept_anyway)
-    nearly = min(budget for budget in best if best[budget] <= NEARLY * best[max(best)])
-    assert {min(every), max(every), nearly, *kept_anyway} <= set(rungs) <= set(seen)
+    assert {min(every), max(every), *kept_anyway} <= set(rungs) <= set(seen)
     for smaller, larger in pairwise(rungs):
         if larger - smaller > PAGE:  # all that was seen between them, and just below the larger one
             inner = [best[budget] for budget in best if smaller < budget < larger]
