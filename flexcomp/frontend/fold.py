@@ -110,6 +110,8 @@ def _values(
             given[name] = known[name]
         elif name in types and i == _ONLY_TYPE_READ.get(node.op_type):
             element, shape = types[name]
+            if math.prod(shape) >= _MOST_ABOUT_NOTHING**2:  # NumPy has no such view
+                return None
             given[name] = np.broadcast_to(np.zeros((), onnx.helper.tensor_dtype_to_np_dtype(element)), shape)
         elif name:
             return None

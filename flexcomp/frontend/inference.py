@@ -16,6 +16,7 @@ _FLAGS = (
     "exclude_outside", "exclusive", "fmod", "is_causal", "keepdims", "largest", "layout", "linear_before_reset",
     "noop_with_empty_axes", "reverse", "saturate", "select_last_index", "sorted", "storage_order", "transA", "transB", "upper",
 )  # fmt: skip
+_LONGEST = 1 << 21  # elements of one axis whose values ONNX's inference may follow: it notes each, in 200 bytes
 _AXES = ("axis", "axes", "batch_axis", "batch_dims", "time_axis")  # attributes
 _REASON = re.compile(r"\(op_type:(\w+)(?:, node name: (.*?))?\): ")
 _FOREIGN = re.compile(r"\[(Shape|Type)InferenceError\]|Inference error\(s\):")
@@ -24,10 +25,19 @@ _FOREIGN = re.compile(r"\[(Shape|Type)InferenceError\]|Inference error\(s\):")
 StaticType = tuple[int, tuple[int, ...]]
 
 
+def infer_shapes(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
+    """As `onnx.shape_inference.infer_shapes`, with values followed unless this would take much memory."""
+    found = onnx.shape_inference.infer_shapes(model, **options)
+    shapes = (kind.tensor_type.shape.dim for kind in types(found.graph).values())
+    if any(len(dims) == 1 and dims[0].dim_value > _LONGEST for dims in shapes):
+        return found
+    return onnx.shape_inference.infer_shapes(model, **options, data_prop=True)
+
+
 def infer(model: onnx.ModelProto) -> onnx.GraphProto:
     """The graph with what can be inferred; as it is, where its shapes contradict each other (the import tells where)."""
     try:
-        return onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        return infer_shapes(model).graph
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return model.graph
 
@@ -68,11 +78,11 @@ def _strictly_inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     Element types that an operator got in a later opset are allowed, as bfloat16 is for Conv in opset 17.
     """
     try:
-        return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        return infer_shapes(model, check_type=True, strict_mode=True)
     except onnx.shape_inference.InferenceError as error:
         if "has unsupported type" not in str(error):
             raise
-        return onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=True, data_prop=True)
+        return infer_shapes(model, check_type=False, strict_mode=True)
 
 
 def require_attributes(graph: onnx.GraphProto) -> None:

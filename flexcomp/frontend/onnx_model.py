@@ -27,7 +27,7 @@ from flexcomp.frontend.element_types import require_known_types
 from flexcomp.frontend.external_data import constants_as_weights, external_tensors, hold, locations, read_external
 from flexcomp.frontend.fold import LARGEST, fold_constants
 from flexcomp.frontend.functions import expand_functions, inline_local_functions
-from flexcomp.frontend.inference import PROTOBUF_LIMIT, require_consistent
+from flexcomp.frontend.inference import PROTOBUF_LIMIT, infer_shapes, require_consistent
 from flexcomp.frontend.large_weights import LEAST_NBYTES, copy_without_large, names_read, set_aside
 from flexcomp.frontend.noise import silence_noise
 from flexcomp.frontend.order import sort_nodes
@@ -302,7 +302,7 @@ def _is_complete(info: onnx.ValueInfoProto) -> bool:
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     """With inferred shapes. Raises ModelError."""
     try:
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+        return infer_shapes(model)
     except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelError(f"the shapes in the model contradict each other: {_one_line(error)}") from None
 
@@ -310,14 +310,27 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
     # onnxslim's own inference of shapes answers None for older opsets.
     old = any(o.version < _OLDEST_SLIMMED for o in model.opset_import if o.domain in DEFAULT)
+    places = {name: place for node in model.graph.node for place, name in enumerate(node.output) if name}
     try:
-        return onnxslim.slim(_inferred(model) if old else model, no_shape_infer=old, size_threshold=_MOST_FOLDED_NBYTES)
+        slim = onnxslim.slim(_inferred(model) if old else model, no_shape_infer=old, size_threshold=_MOST_FOLDED_NBYTES)
+        _put_results_back(slim.graph, places)
+        return slim
     except _SLIMMING_ERRORS as error:
         logger.warning(
             "the model is imported as it is, and shapes that it computes may be refused: onnxslim cannot simplify it: %s",
             _one_line(error),
         )
     return _inferred(model)
+
+
+def _put_results_back(graph: onnx.GraphProto, places: Mapping[str, int]) -> None:
+    """Let results be at their places again: onnxslim drops one that it computes itself, and the next one moves up."""
+    for node in graph.node:
+        own = {places[name]: name for name in node.output if name in places}
+        if own and list(own) != list(range(len(node.output))) and len(own) == sum(map(bool, node.output)):
+            names = [own.get(place, f"{node.name or node.op_type}/dropped/{place}") for place in range(max(own) + 1)]
+            del node.output[:]
+            node.output.extend(names)
 
 
 def _example(dims: Sequence[int | str]) -> list[int]:

@@ -70,6 +70,8 @@ class Connection(asyncio.BufferedProtocol):
         self._saying: asyncio.TimerHandle | None = None  # will tell the application of bytes received
         self._paused = False  # nothing is read
         self._full: asyncio.Future | None = None  # done when the system has taken all that was written
+        self._unsent_nbytes = 0  # of answers: a write's memory is free when the system has taken all of the write
+        self._awaited = False  # the application waits until the answer is sent, for which it has room
         self._last = False  # no request is taken any more
 
     # ------------------------------------------------------------------------------------ called by the event loop
@@ -92,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._full = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
+        self._unsent_nbytes = 0
         if self._full is not None:
             self._full.set_result(None)
             self._full = None
@@ -331,6 +334,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(parts[0])
         else:
             self._transport.writelines(parts)
+        if self._full is not None:
+            self._unsent_nbytes += sum(map(len, parts))
 
     async def drained(self) -> None:
         """Until the system has all that was written, or the client has lost the connection."""
@@ -341,10 +346,13 @@ class Connection(asyncio.BufferedProtocol):
         """The same; a client that is slower than that loses the connection."""
         if self._full is None:
             return
+        self._awaited = True
         try:
             await asyncio.wait_for(self.drained(), within_s)
         except asyncio.TimeoutError:
             self.abort()
+        finally:
+            self._awaited = False
 
     def answered(self) -> None:
         """The exchange in progress is complete: the next may begin, when all of this one has come and gone."""
@@ -360,6 +368,7 @@ class Connection(asyncio.BufferedProtocol):
         connections = self._server.connections
         if self._full is not None:
             connections.waits(self, Wait.TAKEN)
+            asyncio.get_running_loop().call_soon(self._hold_unsent)  # then the application has said whether it waits
             if not self._last:
                 self._pause_reading()
         elif self._last:
@@ -369,6 +378,10 @@ class Connection(asyncio.BufferedProtocol):
             self.resume_reading()
         if self._last:
             self._transport.close()
+
+    def _hold_unsent(self) -> None:
+        if self.wait is Wait.TAKEN and not self._awaited:
+            self._server.connections.hold_unsent(self, self._unsent_nbytes)
 
     def _close_after_the_answer(self) -> None:
         self._last = True

@@ -17,6 +17,7 @@ from .memory import give_back_freed_memory
 MOST = 512  # that are open at once
 SPARE = 64  # more, where all others are at work: for answers about health, and 503
 MOST_HEADS_NBYTES = 1 << 20  # of all requests together, complete or not
+MOST_UNSENT_NBYTES = 1 << 21  # of all answers together that clients do not take, without those that requests have room for
 _OTHER_FILES = 96  # of the process: its own, and of each model a few
 _MANY = 64  # connections that leave memory worth giving back
 
@@ -50,6 +51,8 @@ class Connections:
         self._limits = {Wait.REQUEST: idle_s, Wait.HEAD: head_s, Wait.TAKEN: taken_s}
         self._waiting: dict[Wait, OrderedDict[Waiting, float]] = {wait: OrderedDict() for wait in Wait}  # since when
         self._heads_nbytes = 0
+        self._unsent: OrderedDict[Waiting, int] = OrderedDict()  # bytes
+        self._unsent_nbytes = 0
         self._peak = 0  # how many there were since memory was given back
         self._sweeping: asyncio.TimerHandle | None = None
 
@@ -63,8 +66,8 @@ class Connections:
 
     def came(self, connection: Waiting) -> None:
         """One more, which waits for a request. In its place another may be closed, or itself."""
-        if len(self._open) >= self._most:
-            self._close_oldest(Wait.REQUEST, Wait.HEAD)
+        if len(self._open) >= self._most and not self._close_oldest(Wait.REQUEST, Wait.HEAD):
+            self._close_oldest(Wait.TAKEN)
         self._open.add(connection)
         self._peak = max(self._peak, len(self._open))
         if len(self._open) > self._most + SPARE or self.ending:
@@ -91,6 +94,7 @@ class Connections:
         if connection.wait is not None:
             del self._waiting[connection.wait][connection]
             connection.wait = None
+            self.release_unsent(connection)
 
     def hold_head(self, connection: Waiting, nbytes: int) -> None:
         """So many bytes more of a head came. Others that are not complete may be closed, or itself."""
@@ -103,6 +107,17 @@ class Connections:
         """Its request is answered."""
         self._heads_nbytes -= connection.head_nbytes
         connection.head_nbytes = 0
+
+    def hold_unsent(self, connection: Waiting, nbytes: int) -> None:
+        """So many bytes of its answer wait for the client. Others that wait for theirs may be closed, or itself."""
+        self._unsent[connection] = nbytes
+        self._unsent_nbytes += nbytes
+        while self._unsent_nbytes > MOST_UNSENT_NBYTES:
+            self._drop(next(iter(self._unsent)))
+
+    def release_unsent(self, connection: Waiting) -> None:
+        """The client took its answer."""
+        self._unsent_nbytes -= self._unsent.pop(connection, 0)
 
     async def end(self, within_s: float) -> None:
         """Close those that wait, and the others after their answers; unanswered requests are then cancelled."""

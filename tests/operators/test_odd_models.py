@@ -62,6 +62,15 @@ RIGHT = {
     "a cap below zero": (
         [node("Attention", "x x x", "y", softcap=-1.0)], {"x": ramp(1, 2, 3, 4) / 8}, {"y": FLOAT}, {}, 23,
     ),
+    "numbers that cannot shrink": (
+        [node("Shrink", "u", "y", lambd=0.4, bias=0.5), node("Shrink", "x", "z", lambd=-1.0, bias=0.5)],
+        {"u": np.array([0, 1, 2], "u4"), "x": ramp(5)}, {"y": TensorProto.UINT32, "z": FLOAT}, {},
+    ),
+    "a result that is known, and one that is read": (
+        [node("MaxPool", "c", "p i", kernel_shape=[1], auto_pad="SAME_LOWER"), node("Cast", "p", "y", to=TensorProto.DOUBLE),
+         node("Neg", "x", "z")],
+        {"x": ramp(2)}, {"y": TensorProto.DOUBLE, "i": TensorProto.INT64, "z": FLOAT}, {"c": ramp(1, 2, 3)},
+    ),
     "classes in 16 bits": (
         [node("NegativeLogLikelihoodLoss", "x t", "y", reduction="none")], {"x": ramp(2, 3), "t": np.array([2, 0], "i2")},
         {"y": FLOAT}, {},
@@ -135,6 +144,14 @@ REFUSED = {
     "an axis beyond all": (
         [node("LayerNormalization", "x s", "y", axis=2**63 - 1)], {"x": ramp(2, 2)}, {"y": FLOAT}, {"s": ramp(2)},
         r"\(LayerNormalization\): its axis is 9223372036854775807",
+    ),
+    "more than can be counted": (
+        [node("HannWindow", "n", "w"), node("Add", "x w", "y")], {"x": ramp(1)}, {"y": FLOAT}, {"n": np.int64(1_674_716_093)},
+        r"'HannWindow_node/Range_16__1' \(Range\): it counts to 1,674,716,032",
+    ),
+    "the shape of more than there can be": (
+        [node("Pad", "x p", "y"), node("Shape", "y", "t")], {"x": ramp(1, 1, 3)}, {"y": FLOAT, "t": TensorProto.INT64},
+        {"p": np.array([0, 0, 0, 2**31 - 2, 2**31 - 2, 0])}, r"\(Pad\) has a tensor of 2147483647×2147483647×3",
     ),
     "a condition of two": (
         [helper.make_node("If", ["c"], ["y"], "If_node", then_branch=BRANCH, else_branch=BRANCH)], {"x": ramp(2)}, {"y": FLOAT},

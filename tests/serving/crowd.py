@@ -1,6 +1,7 @@
-"""Clients that nobody knows yet: heads that are never complete, and connections that ask nothing.
+"""Crowds: heads that are never complete, connections that ask nothing, and clients that ask and hardly read the answers.
 
     python -m tests.serving.crowd a.so --heads 5000 --idle 2000
+    python -m tests.serving.crowd a.so --heads 0 --idle 0 --readers 3000
 
 serves the library with a token, opens that many, and says by how much the server's resident memory grew, and how long health took
 to be answered meanwhile. The exit status is 1 above 8 MiB, or a second.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import socket
 import sys
 import tempfile
 import time
@@ -21,9 +23,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.serving.servers import Server
 
+HOST = "127.0.0.1"
 TOKEN = "s" * 32
 MOST_NBYTES = 8 << 20
 _HEAD = b"GET / HTTP/1.1\r\n" + b"".join(b"h%d: %s\r\n" % (index, b"a" * 500) for index in range(120))
+_LONG = f"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+_ROUNDS = 3  # in which each reader asks, and every other takes one byte
 _HEALTH = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -83,6 +88,38 @@ def crowd(server: Server, heads: int, idle: int) -> Seen:
     return Seen(grew, resident_nbytes(server) - before, slowest)
 
 
+def unread(server: Server, readers: int) -> Seen:
+    """So many clients, each of which asks again and again for an answer that its system has no room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, readers + 256)), hard))
+    for _ in range(20):
+        healthy_after_s(server)
+        assert server.client.get("/openapi.json").status_code == 200
+    before = resident_nbytes(server)
+    grew, slowest = 0, 0.0
+    with ExitStack() as held:
+        there: list[socket.socket] = []
+        for turn in range(_ROUNDS):
+            for number in range(readers):
+                if turn == 0:
+                    there.append(held.enter_context(socket.socket()))
+                    there[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+                    there[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 100)  # the sender's buffer is small as well
+                    there[-1].connect((HOST, server.port))
+                    there[-1].setblocking(False)
+                with suppress(BlockingIOError, ConnectionError):
+                    there[number].send(_LONG)
+                    if number % 2:
+                        there[number].recv(1)
+                if number % 100 == 99:
+                    slowest = max(slowest, healthy_after_s(server))
+                    grew = max(grew, resident_nbytes(server) - before)
+    time.sleep(1.5)
+    healthy_after_s(server)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return Seen(grew, resident_nbytes(server) - before, slowest)
+
+
 def main() -> None:
     from tests.serving.servers import Server
 
@@ -91,19 +128,25 @@ def main() -> None:
     parser.add_argument("--budget", default="200MB")
     parser.add_argument("--heads", type=int, default=5000)
     parser.add_argument("--idle", type=int, default=2000)
+    parser.add_argument("--readers", type=int, default=0)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         token = Path(folder) / "token"
         token.write_text(TOKEN)
         with Server(asked.library, "--budget", asked.budget, "--token-file", token, token=TOKEN) as server:
             print(f"idle: {resident_nbytes(server) / 2**20:.1f} MiB")
-            seen = crowd(server, asked.heads, asked.idle)
-    print(
-        f"{asked.heads} heads of {len(_HEAD) / 1000:.0f} kB that are not complete, {asked.idle} idle connections: "
-        f"{seen.grew_nbytes / 2**20:.2f} MiB more, {seen.left_nbytes / 2**20:.2f} when they have gone; "
-        f"health after {1e3 * seen.slowest_s:.0f} ms at most"
-    )
-    sys.exit(seen.grew_nbytes > MOST_NBYTES or seen.slowest_s > 1)
+            crowds = {}
+            if asked.heads or asked.idle:
+                words = f"{asked.heads} heads of {len(_HEAD) / 1000:.0f} kB that are not complete, {asked.idle} idle connections"
+                crowds[words] = crowd(server, asked.heads, asked.idle)
+            if asked.readers:
+                crowds[f"{asked.readers} clients that hardly read"] = unread(server, asked.readers)
+    for words, seen in crowds.items():
+        print(
+            f"{words}: {seen.grew_nbytes / 2**20:.2f} MiB more, {seen.left_nbytes / 2**20:.2f} when they have gone; "
+            f"health after {1e3 * seen.slowest_s:.0f} ms at most"
+        )
+    sys.exit(any(seen.grew_nbytes > MOST_NBYTES or seen.slowest_s > 1 for seen in crowds.values()))
 
 
 if __name__ == "__main__":

@@ -16,16 +16,17 @@ import uvloop
 from servers import Server, answer_on, raw_request, status_of
 
 from flexcomp.serving import connection as connection_file
-from flexcomp.serving.connections import MOST_HEADS_NBYTES, SPARE, Connections, affordable
+from flexcomp.serving.connections import MOST_HEADS_NBYTES, MOST_UNSENT_NBYTES, SPARE, Connections, affordable
 from flexcomp.serving.logs import Log
 
 HEALTH = raw_request("/v2/health/live", b"", method="GET")
 
 
-@pytest.fixture
-def guarded(first, tmp_path):
-    (tmp_path / "token").write_text(crowd.TOKEN)
-    with Server(first.library, "--budget", "20MB", "--token-file", tmp_path / "token", token=crowd.TOKEN) as server:
+@pytest.fixture(scope="module")
+def guarded(first, tmp_path_factory):
+    token = tmp_path_factory.mktemp("guarded") / "token"
+    token.write_text(crowd.TOKEN)
+    with Server(first.library, "--budget", "20MB", "--token-file", token, token=crowd.TOKEN) as server:
         yield server
 
 
@@ -34,6 +35,14 @@ def test_heads_that_are_never_complete_and_connections_that_ask_nothing(guarded)
     seen = crowd.crowd(guarded, heads=700, idle=300)
     assert max(seen.grew_nbytes, seen.left_nbytes) < crowd.MOST_NBYTES
     assert seen.slowest_s < 5  # on a machine that has other work
+    assert guarded.client.get("/v2").status_code == 200
+
+
+def test_clients_that_do_not_read_their_answers(guarded):
+    """Without a bound for all together they take 11 MB."""
+    seen = crowd.unread(guarded, readers=600)
+    assert max(seen.grew_nbytes, seen.left_nbytes) < crowd.MOST_NBYTES
+    assert seen.slowest_s < 5
     assert guarded.client.get("/v2").status_code == 200
 
 
@@ -120,6 +129,43 @@ def test_heads_have_a_bound_together():
         connections.works(there[1])
         connections.hold_head(there[3], MOST_HEADS_NBYTES // 3)  # the second is in progress
         assert [one.aborted for one in there] == [True, False, True, False]
+
+    in_a_loop(work)
+
+
+def test_answers_that_are_not_taken_have_a_bound_together():
+    def work() -> None:
+        connections = Connections()
+        there = [Silent() for _ in range(4)]
+        for one in there:
+            connections.came(one)
+            connections.waits(one, connection_file.Wait.TAKEN)
+        connections.waits(there[0], connection_file.Wait.REQUEST)  # which took its answer
+        for one in there[1:]:
+            connections.hold_unsent(one, MOST_UNSENT_NBYTES // 2)
+        assert [one.aborted for one in there] == [False, True, False, False]
+        connections.works(there[2])
+        connections.hold_unsent(there[0], MOST_UNSENT_NBYTES // 2)
+        assert [one.aborted for one in there] == [False, True, False, False]
+
+    in_a_loop(work)
+
+
+def test_where_all_others_are_at_work_the_one_that_takes_no_answer_is_closed():
+    def work() -> None:
+        connections = Connections(most=2)
+        first, second, third, fourth = (Silent() for _ in range(4))
+        connections.came(first)
+        connections.works(first)
+        connections.came(second)
+        connections.waits(second, connection_file.Wait.TAKEN)
+        connections.came(third)
+        assert second.aborted
+        connections.waits(third, connection_file.Wait.TAKEN)
+        connections.works(first)
+        connections.waits(first, connection_file.Wait.REQUEST)
+        connections.came(fourth)
+        assert first.aborted and not third.aborted
 
     in_a_loop(work)
 

@@ -191,6 +191,18 @@ def _celu(node: Node) -> relax.Expr:
     return _exponential_unit(node, alpha, exponent, op.minimum if alpha > 0 else op.maximum)  # min(alpha · (e^exponent - 1), 0)
 
 
+def _shrink(node: Node) -> relax.Expr:
+    """x + bias below -lambd, else x - bias above lambd, else 0. Integers are compared and moved as floats."""
+    wide = node.data if is_float(node.data) else node.emit(op.astype(node.data, "float64"))
+    bias, lambd, below, zero = (
+        relax.const(number, dtype_of(wide))
+        for number in (node.attrs.get("bias", 0.0), node.attrs.get("lambd", 0.5), -node.attrs.get("lambd", 0.5), 0.0)
+    )
+    above = node.emit(op.where(node.emit(op.greater(wide, lambd)), node.emit(op.subtract(wide, bias)), zero))
+    result = node.emit(op.where(node.emit(op.less(wide, below)), node.emit(op.add(wide, bias)), above))
+    return result if is_float(node.data) else op.astype(result, node.dtype)
+
+
 def _exponential_unit(
     node: Node, alpha: float, exponent: relax.Expr | None = None, bound: Callable[..., relax.Expr] = op.minimum
 ) -> relax.Expr:
@@ -226,6 +238,7 @@ def _equal(node: Node) -> relax.Expr | None:
 
 CONVERTERS: dict[str, Converter] = {
     "Celu": _celu,
+    "Shrink": _shrink,
     "Clip": _clip,
     "Cosh": _cosh,
     "Div": _divide,

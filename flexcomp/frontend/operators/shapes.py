@@ -9,6 +9,8 @@ from tvm.relax import op
 
 from flexcomp.frontend.operators.node import Converter, Node
 
+_MOST_RANGE_NBYTES = 1 << 30
+
 
 def _expand(node: Node) -> relax.Expr:
     """The importer takes a shape that is a weight for one that is computed."""
@@ -60,9 +62,20 @@ def _constant_of_shape(node: Node) -> relax.Expr | None:
     return op.broadcast_to(relax.const(number.reshape(()), str(number.dtype)), tuple(int(extent) for extent in shape))
 
 
+def _range(node: Node) -> None:
+    """The importer makes a constant, which a build holds in memory."""
+    first, end, step = (node.value(i) for i in range(3))
+    if first is None or end is None or step is None:
+        return
+    count = (float(end.item()) - float(first.item())) / float(step.item())
+    if count * end.itemsize > _MOST_RANGE_NBYTES:
+        raise node.refuse(f"it counts to {count:,.0f}, more than a build holds: make it an input of the network")
+
+
 CONVERTERS: dict[str, Converter] = {
     "ConstantOfShape": _constant_of_shape,
     "Expand": _expand,
+    "Range": _range,
     "Split": _split,
     "Tile": _tile,
     "Unsqueeze": _unsqueeze,
