@@ -127,7 +127,7 @@ def build(
     **options: str | None,
 ) -> None:
     """Write DIR/NETWORK.weights and a library for every storage and strategy; `options` as for `flexcomp.build`."""
-    prepared = prepare(network.model, input_shapes=network.input_shapes, threads=threads, device=profile, **options)
+    prepared = prepare(network.model, input_shapes=network.input_shapes, threads=threads, profile=profile, **options)
     names, wishes = [], []
     for medium in storages:
         storage = medium.storage(profile.wake_s, profile.storage.disturbance)

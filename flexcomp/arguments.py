@@ -42,10 +42,10 @@ def checked_flag(given: Any, what: str) -> bool:
     return given
 
 
-def checked_seconds(given: Any, what: str) -> float:
+def checked_milliseconds(given: Any, what: str) -> float:
     """A time of zero or more. Raises InputError for anything else."""
     if isinstance(given, bool) or not isinstance(given, Real) or not 0 <= given < math.inf:
-        raise InputError(f"{what} must be a number of seconds, not {_shown(given)}")
+        raise InputError(f"{what} must be a number of milliseconds, not {_shown(given)}")
     return float(given)
 
 

@@ -59,7 +59,7 @@ def built(model: Path, threads: int, recipe: Recipe, folder: Path) -> Built:
             shutil.rmtree(outdated)
         place.mkdir(parents=True)
         clock = _Clock()
-        artifact = flexcomp.build(str(model), threads=threads, progress=clock, device=profile, **asdict(recipe))
+        artifact = flexcomp.build(str(model), threads=threads, progress=clock, profile=profile, **asdict(recipe))
         artifact.export_library(place / _LIBRARY)
         facts = {"build_s": time.perf_counter() - clock.start, "plan_s": clock.taken("plan")}
         (place / _FACTS).write_text(json.dumps(facts))

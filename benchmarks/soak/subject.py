@@ -225,7 +225,7 @@ class Subject:
             (folder / "memory.max").write_text(f"{allowed}\n")
             source = folder
         with self._maybe_smaller(), self._share.changing(allowed, settles=False):
-            watch = self.session.watch(source, interval_s=0.003, patience_s=0.01)
+            watch = self.session.watch(source, interval_ms=3, patience_ms=10)
             try:
                 with self._closed_at_most("watch"):
                     deadline = time.monotonic() + WATCH_S

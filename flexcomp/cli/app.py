@@ -9,6 +9,7 @@ import typer
 from flexcomp.cli.bench import bench
 from flexcomp.cli.build import build
 from flexcomp.cli.cache import cache
+from flexcomp.cli.command import Command, Group
 from flexcomp.cli.demo import demo
 from flexcomp.cli.help import help
 from flexcomp.cli.inspect import inspect
@@ -24,6 +25,7 @@ from flexcomp.version import __version__
 
 app = typer.Typer(
     name="flexcomp",
+    cls=Group,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -45,6 +47,14 @@ def _options(
     """Compile neural networks to run in a small memory budget."""
 
 
-for command in (build, tune, run, serve, inspect, share, package, plan, profile, bench, demo, cache, help):
-    app.command()(command)
-app.add_typer(remote, name="remote")
+GROUPS = {
+    "Compile": (build, tune, profile, cache),
+    "Run": (run, serve, demo),
+    "Look inside": (inspect, plan, share, bench),
+    "Devices": (package,),
+    "Help": (help,),
+}
+for group, commands in GROUPS.items():
+    for command in commands:
+        app.command(cls=Command, rich_help_panel=group)(command)
+app.add_typer(remote, name="remote", rich_help_panel="Devices")

@@ -21,9 +21,7 @@ from flexcomp.cli.common import (
 
 
 def bench(
-    kernels: Annotated[
-        Path, typer.Option(metavar="MODEL", help="Report each kernel of a library, or of an .onnx file built for it.")
-    ],
+    model: Annotated[Path, typer.Argument(help="A library written by `flexcomp build`, or an .onnx file to build first.")],
     threads: Annotated[int, typer.Option(min=1, help="Compute threads.")] = 1,
     budget: Annotated[
         str | None, typer.Option(callback=checked_budget, help="Memory; without it, the smallest that is nearly as fast as any.")
@@ -34,13 +32,13 @@ def bench(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Time every kernel of a network, next to the machine's rates."""
+    """Time every kernel of MODEL, next to the machine's rates."""
     shapes = parse_shapes(input or [])
     with tempfile.TemporaryDirectory() as folder:
-        library = kernels
-        if kernels.suffix == ".onnx":
+        library = model
+        if model.suffix == ".onnx":
             library = Path(folder) / "model.so"
-            _build(kernels, library, threads, budget, shapes)
+            _build(model, library, threads, budget, shapes)
         with exit_on_error(CANNOT_RUN):
             from flexcomp.profiling import kernel_report
             from flexcomp.runtime import runner

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flexcomp.cli.command import HelpAll
 from flexcomp.cli.common import (
     CANNOT_BUILD,
     USAGE,
@@ -55,27 +56,29 @@ def build(
         list[str] | None,
         typer.Option(metavar="NAME:1,3,224,224", help="Shape of an input with dynamic axes."),
     ] = None,
-    device: Annotated[
-        Path | None, typer.Option(help="What `flexcomp profile` measured on the machine that will run it.")
+    profile: Annotated[
+        Path | None, typer.Option(help="A profile of the machine that will run it, from `flexcomp profile`.")
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads to compile for; by default as many as the target has cores.")
     ] = None,
-    strategy: Annotated[str, known_option(STRATEGIES, "Who plans")] = "best",
+    strategy: Annotated[str, known_option(STRATEGIES, "The planner", rich_help_panel="Planning")] = "best",
     kernels: Annotated[
         str,
         known_option(
             KERNELS,
-            "Kernels to hold, 'auto' those of all kinds, of which every budget uses what is fastest within it, "
-            "and 'flexnn' those of its fixed order",
+            "Kernels to hold: 'auto' holds all kinds, and every budget uses the fastest within it; "
+            "'flexnn' holds those of FlexNN's fixed order",
+            rich_help_panel="Planning",
         ),
     ] = "auto",
     store: Annotated[
         str,
         known_option(
             STORES,
-            "How weights lie in the file: 'once', and what other kernels want of them is prepared when they are loaded; "
+            "How weights lie in the file: 'once', and other kernels' forms are prepared when they are loaded; "
             "'prepared' for all kernels; 'auto' once, but up to a quarter more where preparing is not possible or takes longer",
+            rich_help_panel="Weights",
         ),
     ] = DEFAULT_STORE,
     state: Annotated[
@@ -93,6 +96,7 @@ def build(
         bool,
         typer.Option(
             "--tf32",
+            rich_help_panel="GPUs",
             help="Let a GPU from sm_80 on round operands of products to TF32, 10 bits of mantissa, for its tensor cores.",
         ),
     ] = False,
@@ -100,18 +104,25 @@ def build(
         Path | None, typer.Option(metavar="DATABASE", help="Use the times that `flexcomp tune` measured.")
     ] = None,
     cache: Annotated[
-        bool, typer.Option("--cache/--no-cache", help="Keep kernels' machine code for other builds, and use what was kept.")
+        bool,
+        typer.Option(
+            "--cache/--no-cache",
+            rich_help_panel="This machine",
+            help="Keep kernels' machine code for other builds, and use kept code.",
+        ),
     ] = True,
     probe: Annotated[
         bool | None,
         typer.Option(
             "--probe/--no-probe",
+            rich_help_panel="This machine",
             show_default=False,
             envvar="FLEXCOMP_PROBE",
             help="Plan for the storage that the output lies on and the speed of a core, measured once, "
-            "if it is for this machine and without --device. By default that is tried.",
+            "if it is for this machine and without --profile. By default that is tried.",
         ),
     ] = None,
+    help_all: HelpAll = False,
 ) -> None:
     """Compile MODEL for a device and a memory budget."""
     shapes = parse_shapes(input or [])
@@ -134,7 +145,7 @@ def build(
         from flexcomp.device import load_profile
         from flexcomp.profiling import Database
 
-        profile = None if device is None else load_profile(device)
+        rates = None if profile is None else load_profile(profile)
         if tuning is not None:
             Database.read(tuning)
     with exit_on_error(CANNOT_BUILD):
@@ -148,12 +159,12 @@ def build(
             with_tf32(resolved)
         require_linker(resolved)
 
-        if probe is not False and target == "native" and profile is None:
+        if probe is not False and target == "native" and rates is None:
             from flexcomp.compiler import probed_profile
 
             folder = next(folder for folder in output.absolute().parents if folder.exists())  # the others will be made
             try:
-                profile, note = probed_profile(folder, resolved)
+                rates, note = probed_profile(folder, resolved)
             except InputError as error:
                 if probe:
                     raise
@@ -170,7 +181,7 @@ def build(
                 kernels=kernels,
                 store=store,
                 state=states or None,
-                device=profile,
+                profile=rates,
                 probe=False,
                 tuning=tuning,
                 progress=progress,

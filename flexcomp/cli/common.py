@@ -23,7 +23,7 @@ FAILED = 1  # printing, or an answer that is wrong
 USAGE = 2
 CANNOT_BUILD = 3
 CANNOT_RUN = 4
-_LONGEST_S = 1e6
+_LONGEST_MS = 1e9
 
 
 _CommandLineError = typer.BadParameter.__base__.__base__  # has no name in Typer
@@ -150,11 +150,11 @@ def require_picture(picture: Path, library: Path) -> None:
     require_writable(picture, reading=[library, library.with_suffix(".weights")])
 
 
-def finite(seconds: float) -> float:
+def finite(ms: float) -> float:
     """Option callback: refuse times that no clock reaches."""
-    if not seconds < _LONGEST_S:
-        raise typer.BadParameter(f"{seconds:g} s is no time to wait for")
-    return seconds
+    if not ms < _LONGEST_MS:
+        raise typer.BadParameter(f"{ms:g} ms is no time to wait for")
+    return ms
 
 
 def checked_budget(text: str | None) -> str | None:

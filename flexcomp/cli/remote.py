@@ -13,17 +13,18 @@ import numpy as np
 import typer
 from rich.table import Table
 
+from flexcomp.cli.command import Command, Group
 from flexcomp.cli.common import (
     CANNOT_BUILD,
     CANNOT_RUN,
     checked_budget,
     exit_on_error,
-    finite,
     parse_files,
     read_input,
 )
 from flexcomp.cli.names import BUDGETS, completed
 from flexcomp.cli.profile import show
+from flexcomp.cli.rpc_options import Rpc, RpcKey, RpcTracker, RpcWaitMs, require_one_device
 from flexcomp.errors import InputError
 from flexcomp.files import replacing, require_folder, require_writable
 from flexcomp.program import require_library
@@ -35,15 +36,9 @@ from flexcomp.units import enough, human_bytes
 if TYPE_CHECKING:
     from flexcomp.remote import Device, Measurement, RemoteNetwork
 
-app = typer.Typer(no_args_is_help=True, help="Run, time and measure libraries on devices behind TVM's RPC.")
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Run, time and measure libraries on devices behind TVM's RPC.")
 
 Library = Annotated[Path, typer.Argument(help="A library written by `flexcomp build`, its weights beside it.")]
-Rpc = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The device's RPC server.")]
-Tracker = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Or: a tracker that knows the device.")]
-Key = Annotated[
-    str | None, typer.Option(metavar="KEY", help="What the device is called there; with --rpc, the server's key.")
-]
-Wait = Annotated[float, typer.Option(min=0.1, callback=finite, help="Seconds to wait for a device that is busy.")]
 Memory = Annotated[
     str | None,
     typer.Option(
@@ -56,7 +51,7 @@ Threads = Annotated[int | None, typer.Option(min=1, help="Compute threads; witho
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-@app.command()
+@app.command(cls=Command)
 def devices(rpc_tracker: Annotated[str, typer.Option(metavar="HOST:PORT", help="The tracker.")]) -> None:
     """List the devices that a tracker knows."""
     with exit_on_error(CANNOT_RUN):
@@ -67,13 +62,13 @@ def devices(rpc_tracker: Annotated[str, typer.Option(metavar="HOST:PORT", help="
         typer.echo(f"{device.key}  {device.address}")
 
 
-@app.command()
+@app.command(cls=Command)
 def run(
     library: Library,
     rpc: Rpc = None,
-    rpc_tracker: Tracker = None,
-    rpc_key: Key = None,
-    rpc_wait: Wait = 30.0,
+    rpc_tracker: RpcTracker = None,
+    rpc_key: RpcKey = None,
+    rpc_wait_ms: RpcWaitMs = 30_000,
     budget: Memory = None,
     threads: Threads = None,
     repeat: Annotated[int, typer.Option(min=1, help="How many inferences.")] = 1,
@@ -90,7 +85,7 @@ def run(
         given = {name: read_input(path) for name, path in files.items()}
         if output_dir is not None:
             require_folder(output_dir)
-    with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
+    with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait_ms) as device:
         arrays: dict[str, np.ndarray] = {}
 
         def check(network: RemoteNetwork) -> None:
@@ -117,13 +112,13 @@ def run(
         stdout_console().print(_run_table(str(library), facts, parse_budget(budget)))
 
 
-@app.command()
+@app.command(cls=Command)
 def measure(
     library: Library,
     rpc: Rpc = None,
-    rpc_tracker: Tracker = None,
-    rpc_key: Key = None,
-    rpc_wait: Wait = 30.0,
+    rpc_tracker: RpcTracker = None,
+    rpc_key: RpcKey = None,
+    rpc_wait_ms: RpcWaitMs = 30_000,
     budget: Annotated[
         list[str] | None, typer.Option(help="A budget to measure; several are allowed. Without it, all of the library.")
     ] = None,
@@ -135,7 +130,7 @@ def measure(
     wanted = [checked_budget(text) for text in budget or []]
     with exit_on_error(CANNOT_RUN):
         require_library(library)
-    with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
+    with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait_ms) as device:
         network = _upload(device, library, lambda network: [resolve_in(one, network.info) for one in wanted])
         budgets = wanted or [rung.budget_bytes for rung in network.ladder]
         found = []
@@ -151,14 +146,14 @@ def measure(
         stdout_console().print(_measured_table(str(library), found, predicted))
 
 
-@app.command()
+@app.command(cls=Command)
 def profile(
     libraries: Annotated[list[Path], typer.Argument(help="Libraries written by `flexcomp build`, to be run.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The profile to write, for `build --device`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The profile to write, for `build --profile`.")],
     rpc: Rpc = None,
-    rpc_tracker: Tracker = None,
-    rpc_key: Key = None,
-    rpc_wait: Wait = 30.0,
+    rpc_tracker: RpcTracker = None,
+    rpc_key: RpcKey = None,
+    rpc_wait_ms: RpcWaitMs = 30_000,
     threads: Threads = None,
     repeat: Annotated[int, typer.Option(min=1, help="Inferences for each budget that is run.")] = 8,
 ) -> None:
@@ -167,7 +162,7 @@ def profile(
         for library in libraries:
             require_library(library)
         require_writable(output, reading=[file for path in libraries for file in (path, path.with_suffix(".weights"))])
-    with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait) as device:
+    with exit_on_error(CANNOT_RUN), _connected(rpc, rpc_tracker, rpc_key, rpc_wait_ms) as device:
         from flexcomp.profiling import fit
         from flexcomp.remote import observe_device
 
@@ -178,7 +173,7 @@ def profile(
     show(seen, found, output)
 
 
-@app.command()
+@app.command(cls=Command)
 def server(
     output: Annotated[Path, typer.Option("--output", "-o", help="A new folder, or an archive NAME.tar.gz.")],
     target: Annotated[str, typer.Option(help="The device, as for build.")] = "aarch64",
@@ -195,14 +190,11 @@ def server(
 
 
 @contextmanager
-def _connected(rpc: str | None, tracker: str | None, key: str | None, wait_s: float) -> Iterator[Device]:
-    if (rpc is None) == (tracker is None):
-        raise typer.BadParameter("give --rpc, or --rpc-tracker and --rpc-key", param_hint="'--rpc'")
-    if tracker is not None and key is None:
-        raise typer.BadParameter("--rpc-tracker needs --rpc-key", param_hint="'--rpc-key'")
+def _connected(rpc: str | None, tracker: str | None, key: str | None, wait_ms: float) -> Iterator[Device]:
+    require_one_device(rpc, tracker, key)
     from flexcomp.remote import connect
 
-    with connect(rpc, tracker=tracker, key=key, wait_s=wait_s) as device:
+    with connect(rpc, tracker=tracker, key=key, wait_ms=wait_ms) as device:
         yield device
 
 

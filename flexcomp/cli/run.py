@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from flexcomp.cli.command import HelpAll
 from flexcomp.cli.common import (
     CANNOT_RUN,
     checked_budget,
@@ -35,25 +36,46 @@ def run(
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; by default as built, within the cores.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="How many inferences are timed.")] = 1,
     warmup: Annotated[int, typer.Option(min=0, help="Inferences before them, which are not timed.")] = 0,
-    start: Annotated[str, known_option(STARTS, "Let the first inference load what stays in memory, or load it before")] = "cold",
+    start: Annotated[
+        str, known_option(STARTS, "Let the first inference load what stays in memory, or load it before")
+    ] = "cold",
     input: Annotated[
         list[str] | None, typer.Option(metavar="NAME=FILE.npy", help="An input; those not given are random (integers: zero).")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(rich_help_panel="Inputs", min=0, max=2**64 - 1, help="Of the random inputs.")] = 0,
     reset_state: Annotated[
         bool,
         typer.Option(
-            "--reset-state", help="Clear the network's state before every inference; without, it goes on from one to the next."
+            "--reset-state",
+            rich_help_panel="Inputs",
+            help="Clear the network's state before every inference; without, it goes on from one to the next.",
         ),
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check every byte of the weights first, and whenever it is read.")
+        bool,
+        typer.Option(
+            "--verify", rich_help_panel="Storage", help="Check every byte of the weights first, and whenever it is read."
+        ),
     ] = False,
-    compute_cpus: Annotated[str | None, typer.Option(metavar="4-7", help="Cores for kernels; by default the big ones.")] = None,
-    loader_cpu: Annotated[str | None, typer.Option(metavar="0", help="Cores for loading; by default little ones.")] = None,
-    affinity: Annotated[bool, typer.Option("--affinity/--no-affinity", help="Bind threads to cores, where cores differ.")] = True,
+    direct: Annotated[
+        bool,
+        typer.Option(
+            "--direct/--no-direct", rich_help_panel="Storage", help="Read weights past the page cache, where that is possible."
+        ),
+    ] = True,
+    compute_cpus: Annotated[
+        str | None, typer.Option(rich_help_panel="Cores", metavar="4-7", help="Cores for kernels; by default the big ones.")
+    ] = None,
+    loader_cpu: Annotated[
+        str | None, typer.Option(rich_help_panel="Cores", metavar="0", help="Cores for loading; by default little ones.")
+    ] = None,
+    affinity: Annotated[
+        bool,
+        typer.Option("--affinity/--no-affinity", rich_help_panel="Cores", help="Bind threads to cores, where cores differ."),
+    ] = True,
     output_dir: Annotated[Path | None, typer.Option(help="Write each output here as NAME.npy.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Run LIBRARY in a process of its own."""
     files = parse_files(input or [])
@@ -71,6 +93,7 @@ def run(
             start=start,
             seed=seed,
             verify=verify,
+            direct=direct,
             reset_state=reset_state,
             inputs=files,
             compute_cpus=compute_cpus,

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from flexcomp.cli.command import HelpAll
 from flexcomp.cli.common import CANNOT_RUN, checked_budget, exit_on_error, finite
 from flexcomp.cli.names import known_option, named_libraries, numbers_of
 from flexcomp.cli.supervise import pass_signals_on
@@ -30,7 +31,9 @@ def serve(
     repository: Annotated[
         Path | None, typer.Option(help="A folder of more libraries, each loaded when a client asks for it by name.")
     ] = None,
-    load_all: Annotated[bool, typer.Option("--load-all", help="Load all that is in --repository at once.")] = False,
+    load_all: Annotated[
+        bool, typer.Option("--load-all", rich_help_panel="Server", help="Load all that is in --repository at once.")
+    ] = False,
     host: Annotated[
         str, typer.Option(help="Address to listen on; others than this machine's own need --token-file.")
     ] = "127.0.0.1",
@@ -38,18 +41,26 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(help="A file with a token, which clients send as `Authorization: Bearer TOKEN`.")
     ] = None,
-    lanes: Annotated[int, typer.Option(min=1, help="How many inferences run at the same time.")] = 1,
+    lanes: Annotated[int, typer.Option(rich_help_panel="Sharing", min=1, help="How many inferences run at the same time.")] = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads of a lane.")] = None,
-    queue: Annotated[int, typer.Option(min=1, help="Requests for a model that wait; more are refused.")] = 64,
-    urgency: Annotated[list[str] | None, typer.Option(metavar="NAME=2", help="How much a second of a model matters.")] = None,
-    rate: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=30", help="Requests in a second; without it, learnt from those that come.")
+    queue: Annotated[
+        int, typer.Option(rich_help_panel="Requests", min=1, help="Requests for a model that wait; more are refused.")
+    ] = 64,
+    urgency: Annotated[
+        list[str] | None,
+        typer.Option(rich_help_panel="Sharing", metavar="NAME=2", help="How much a second of a model matters."),
     ] = None,
-    deadline: Annotated[
+    rate: Annotated[
+        list[str] | None,
+        typer.Option(
+            rich_help_panel="Sharing", metavar="NAME=30", help="Requests in a second; without it, learnt from those that come."
+        ),
+    ] = None,
+    deadline_ms: Annotated[
         list[str] | None, typer.Option(metavar="NAME=100", help="Milliseconds for a request that names no time itself.")
     ] = None,
     strategy: Annotated[
-        str, known_option(SHARING, "How models share the budget: the best shares, or SwapNet's rule")
+        str, known_option(SHARING, "How models share the budget: the best shares, or SwapNet's rule", rich_help_panel="Sharing")
     ] = "exact",
     watch: Annotated[
         str | None,
@@ -58,19 +69,33 @@ def serve(
     request_memory: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel="Requests",
             callback=checked_budget,
             help="How much of the budget is for requests and their answers; an eighth, up to 32 MiB, unless told otherwise.",
         ),
     ] = None,
-    body_timeout: Annotated[
-        float, typer.Option(min=0.1, callback=finite, help="Seconds for a body to arrive in, and for an answer to be taken.")
-    ] = 30.0,
-    grace: Annotated[
-        int, typer.Option(min=1, max=86400, help="Seconds for what has begun, once the server was told to end.")
-    ] = 10,
+    body_timeout_ms: Annotated[
+        float,
+        typer.Option(
+            min=100,
+            callback=finite,
+            rich_help_panel="Requests",
+            help="Milliseconds for a body to arrive in, and for an answer to be taken.",
+        ),
+    ] = 30_000,
+    grace_ms: Annotated[
+        float,
+        typer.Option(
+            min=1000, max=86_400_000, rich_help_panel="Server", help="Milliseconds for admitted requests, once the server ends."
+        ),
+    ] = 10_000,
     log: Annotated[
-        str, known_option(FORMATS, "What is said on stderr: lines for people, or JSON, with one for each request")
+        str,
+        known_option(
+            FORMATS, "What is said on stderr: lines for people, or JSON, with one for each request", rich_help_panel="Server"
+        ),
     ] = "text",
+    help_all: HelpAll = False,
 ) -> None:
     """Answer requests over HTTP for several LIBRARIES under one budget.
 
@@ -86,8 +111,8 @@ def serve(
             raise InputError("there is nothing to serve: name libraries, or a --repository")
         known = None if repository is not None else list(named)
         options: dict[str, dict[str, float]] = {}
-        for key, given in (("urgency", urgency), ("rate", rate), ("deadline_ms", deadline)):
-            hint = f"'--{key.removesuffix('_ms')}'"
+        for key, given in (("urgency", urgency), ("rate", rate), ("deadline_ms", deadline_ms)):
+            hint = f"'--{key.replace('_', '-')}'"
             for name, number in numbers_of(given or [], known, hint).items():
                 options.setdefault(name, {})[key] = number
         total = _bytes(budget, "--budget")
@@ -112,7 +137,9 @@ def serve(
         source = None if watch is None else source_of(watch)
         token = None if token_file is None else read_token(token_file)
         loaded = (libraries_in(repository) if load_all and repository is not None else {}) | named
-        room = Room(requests_nbytes(total, [read_summary(path) for path in {path.resolve() for path in loaded.values()}], asked))
+        room = Room(
+            requests_nbytes(total, [read_summary(path) for path in {path.resolve() for path in loaded.values()}], asked)
+        )
         models_budget = Budget(total.nbytes - room.nbytes, total.units)
         says = log_to_stderr(log)
         keep_freed_memory()
@@ -126,7 +153,7 @@ def serve(
                 says.info("loaded", model=name, seconds=round(time.monotonic() - began, 3))
             if source is not None:
                 held.enter_context(pool.watch(source, most=models_budget))
-            service = Service(pool, models, room, Metrics(pool, room), says, body_timeout)
+            service = Service(pool, models, room, Metrics(pool, room), says, body_timeout_ms / 1e3)
             address, bound = listening.getsockname()[:2]
             pass_signals_on()
             says.info(
@@ -136,7 +163,7 @@ def serve(
                 budget=human_bytes(pool.budget, total.units),
                 requests=human_bytes(room.nbytes, total.units),
             )
-            answer(make_app(service, token), service, listening, grace)
+            answer(make_app(service, token), service, listening, grace_ms / 1e3)
             says.info("ended")
 
 

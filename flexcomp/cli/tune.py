@@ -12,13 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from flexcomp.cli.common import CANNOT_BUILD, exit_on_error, finite, parse_shapes, require_model
+from flexcomp.cli.rpc_options import Rpc, RpcKey, RpcTracker, RpcWaitMs, require_one_device
 from flexcomp.cli.supervise import last_words
 from flexcomp.cli.weight_options import Calibration, MaxError, Weights, weight_types
 
 
 def tune(
     model: Annotated[Path, typer.Argument(help="An .onnx file.")],
-    target: Annotated[str, typer.Option(help="The device, as for build.")] = "llvm",
+    target: Annotated[str, typer.Option(help="The device, as for build.")] = "native",
     trials: Annotated[int, typer.Option(min=1, help="How many kernels to measure, at most.")] = 200,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The database: created, or continued if it exists.")
@@ -30,19 +31,19 @@ def tune(
     weights: Weights = None,
     max_error: MaxError = None,
     calibration: Calibration = None,
-    rpc_tracker: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Measure on devices that this tracker knows.")
-    ] = None,
-    rpc_key: Annotated[str | None, typer.Option(metavar="KEY", help="The key of those devices.")] = None,
-    timeout: Annotated[
-        float, typer.Option(min=1, callback=finite, help="Seconds for building, and for measuring, one kernel.")
-    ] = 30.0,
+    rpc: Rpc = None,
+    rpc_tracker: RpcTracker = None,
+    rpc_key: RpcKey = None,
+    rpc_wait_ms: RpcWaitMs = 30_000,
+    timeout_ms: Annotated[
+        float, typer.Option(min=1000, callback=finite, help="Milliseconds for building, and for measuring, one kernel.")
+    ] = 30_000,
 ) -> None:
     """Measure which kernels of MODEL are fastest, for `build --tuning`."""
     shapes = parse_shapes(input or [])
     types = weight_types(weights or [])
-    if (rpc_tracker is None) != (rpc_key is None):
-        raise typer.BadParameter("--rpc-tracker and --rpc-key go together", param_hint="'--rpc-tracker'")
+    if (rpc, rpc_tracker, rpc_key) != (None, None, None):
+        require_one_device(rpc, rpc_tracker, rpc_key)
     with exit_on_error(CANNOT_BUILD):
         require_model(model)
         from flexcomp import tune as tune_model
@@ -56,9 +57,11 @@ def tune(
                 trials=trials,
                 input_shapes=shapes or None,
                 threads=threads,
+                address=rpc,
                 tracker=rpc_tracker,
                 key=rpc_key,
-                timeout_s=timeout,
+                wait_ms=rpc_wait_ms,
+                timeout_ms=timeout_ms,
                 progress=display,
                 weights=types,
                 max_error=max_error,

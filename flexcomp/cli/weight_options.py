@@ -28,7 +28,11 @@ MaxError = Annotated[
 ]
 Calibration = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.npz", help="For --weights auto: inputs by name, one or several of each; else random ones."),
+    typer.Option(
+        metavar="FILE.npz",
+        rich_help_panel="Weights",
+        help="For --weights auto: inputs by name, one or several of each; else random ones.",
+    ),
 ]
 
 

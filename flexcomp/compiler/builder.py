@@ -33,6 +33,7 @@ from flexcomp.network import Lowered, Network, fixed_order, in_bands, kernel_set
 from flexcomp.passes.choose_kernels import Measured, chosen_kernels
 from flexcomp.profiling import Database, Measurements
 from flexcomp.program import Array, Layer, Weights
+from flexcomp.renamed import renamed
 from flexcomp.report import shown
 from flexcomp.runtime import parse_budget
 from flexcomp.schedules.tiles.panel import WEIGHT_DTYPES
@@ -56,6 +57,7 @@ from .weights import evaluate, evaluate_later
 _log = logging.getLogger(__name__)
 
 
+@renamed(device="profile")
 def build(
     model: str | Path | onnx.ModelProto | tvm.IRModule,
     target: str | dict | tvm.target.Target = "native",
@@ -66,7 +68,7 @@ def build(
     threads: int | None = None,
     strategy: str = "best",
     kernels: str = "auto",
-    device: DeviceProfile | str | Path | None = None,
+    profile: DeviceProfile | str | Path | None = None,
     tuning: str | Path | None = None,
     progress: Progress | bool | None = None,
     cache: bool = True,
@@ -86,10 +88,10 @@ def build(
     of compute threads that plans are made for. `kernels` says which kernels the artifact holds: "smallest", "fastest", or "auto",
     both and one between them, so that every rung uses what is fastest within it. "flexnn" is FlexNN's fixed order, to
     compare with: of Winograd, im2col and direct the first that fits the memory.
-    `device` is a profile of the machine that will run it, or the file that `flexcomp profile` wrote; without one,
+    `profile` describes the machine that will run it, or the file that `flexcomp profile` wrote; without one,
     plans are made for rates guessed from the target. But a build for this machine measures its storage, once and for a second:
     that of the folder `probe`, by default the current one; False, or FLEXCOMP_PROBE=0, measures nothing. What was found is
-    reported, and remembered in the folder for caches, as a file that can be given as `device`.
+    reported, and remembered in the folder for caches, as a file that can be given as `profile`.
     `tuning` is a database that `flexcomp.tune` wrote: where it has times of a layer for this target and number of
     threads, they decide what "fastest" is, and plans are made with them.
     `progress(phase, done, total)` is called as the work goes on; True or False show it or do not, and by default it is
@@ -122,7 +124,7 @@ def build(
     with seldom_collected(), shown(progress, title_of(model)) as report, compiling as compiler:
         prepared = prepare(
             model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
-            device=device, probe=probe, tuning=tuning, progress=report, cache=cache,
+            profile=profile, probe=probe, tuning=tuning, progress=report, cache=cache,
             weights=weights, max_error=max_error, calibration=calibration, compiler=compiler, store=store,
             state=state, tf32=tf32,
         )  # fmt: skip
@@ -137,7 +139,7 @@ def prepare(
     params: Mapping[str, object] | Sequence[object] | None = None,
     threads: int | None = None,
     kernels: str = "auto",
-    device: DeviceProfile | str | Path | None = None,
+    profile: DeviceProfile | str | Path | None = None,
     probe: bool | str | Path | None = False,
     tuning: str | Path | None = None,
     progress: Progress | None = None,
@@ -167,7 +169,7 @@ def prepare(
         resolved = with_tf32(resolved)
     compiling = compiler or KernelCompiler(KernelCache() if cache else None)
     compiling.require(resolved)
-    profile = _device(device) or guessed_profile(resolved)
+    rates = _profile(profile) or guessed_profile(resolved)
     threads = _threads(threads, resolved, kernels)
 
     measured = Measurements(Database.read(checked_path(tuning, "tuning")), str(resolved), threads) if tuning is not None else None
@@ -177,27 +179,27 @@ def prepare(
     report("import", 1, 1)
     pairs = required_states(pairs, imported)
     types, chosen = types_of(imported, wish, resolved, report, cache)
-    if device is None:  # not before: it takes a second and writes a file; nor while kernels are compiled on all cores
-        profile = probed(target, probe, lambda note: report(note, 1, 1)) or profile
+    if profile is None:  # not before: it takes a second and writes a file; nor while kernels are compiled on all cores
+        rates = probed(target, probe, lambda note: report(note, 1, 1)) or rates
     if not resolved.gpu:
-        profile = replace(profile, cores=profile.cores or resolved.num_cores)
+        rates = replace(rates, cores=rates.cores or resolved.num_cores)
     unit = replace(resolved.vector_unit, threads=threads)
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
     network = _compile_graph(
-        imported, resolved, unit, kernels, measured, report, types, store, profile.prepared_late, begin, pairs
+        imported, resolved, unit, kernels, measured, report, types, store, rates.prepared_late, begin, pairs
     )
     if measured is not None:
         report(f"tuning: {measured.note()}", 1, 1)
     if kernels == "flexnn":
-        planned = fixed_order.planning(network, profile, threads)
+        planned = fixed_order.planning(network, rates, threads)
     else:
-        whole = kernel_sets.planning(network, profile, threads)
+        whole = kernel_sets.planning(network, rates, threads)
         if begin is not None:  # everything resident takes the last form
             fastest = [network.layers[index] for index in whole.whole[-1].layers]
             begin(network.kernels_of(fastest), fastest)
-        planned = in_bands(whole, profile, threads)
-    return Prepared(imported.name, code, threads, kernels, profile, planned, compiling, chosen)
+        planned = in_bands(whole, rates, threads)
+    return Prepared(imported.name, code, threads, kernels, rates, planned, compiling, chosen)
 
 
 def _threads(asked: int | None, target: CompileTarget, kernels: str) -> int:
@@ -276,10 +278,10 @@ def _cores(target: CompileTarget) -> str:
     return f"the target's {target.known_cores} core{'s' * (target.known_cores > 1)}"
 
 
-def _device(device: DeviceProfile | str | Path | None) -> DeviceProfile | None:
-    if device is None or isinstance(device, DeviceProfile):
-        return device
-    return load_profile(checked_path(device, "device"))
+def _profile(given: DeviceProfile | str | Path | None) -> DeviceProfile | None:
+    if given is None or isinstance(given, DeviceProfile):
+        return given
+    return load_profile(checked_path(given, "profile"))
 
 
 def _compile_graph(

@@ -76,7 +76,7 @@ def probed_profile(folder: Path, target: CompileTarget) -> tuple[DeviceProfile, 
         _remember(path, found)
     storage = f"{found.storage_bytes_per_s / 1e6:.0f} MB/s, {found.load_latency_s * 1e6:.0f} us until a read begins"
     kernels = f"{found.flops_per_s / 1e9:.0f} GFLOP/s, {found.memory_bytes_per_s / 1e9:.0f} GB/s from memory"
-    return found, f"storage: {storage}; a core: {kernels} ({how}; --device {path})"
+    return found, f"storage: {storage}; a core: {kernels} ({how}; --profile {path})"
 
 
 def rounded(value: float) -> float:

@@ -14,7 +14,7 @@ from flexcomp.doors import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,
-    address="TrackedDevice open_tracker tracked_devices",
+    address="TrackedDevice open_direct open_tracker tracked_devices",
     device="Device connect",
     network="Measurement RemoteNetwork RemoteSession",
     profiling="observe_device profile",

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from flexcomp.arguments import checked_milliseconds
 from flexcomp.errors import ArtifactError, DeviceError, FlexcompError, InputError, TargetError
 from flexcomp.program import ELF_MACHINES, require_library
 from flexcomp.remote.address import open_direct, open_tracked
 from flexcomp.remote.connection import Connection
 from flexcomp.remote.network import RemoteNetwork
+from flexcomp.renamed import Renamed, milliseconds, renamed
 
 _PIECE_NBYTES = 4 << 20
 _NOT_THERE = ("cannot open shared object file", "invalid ELF header", "wrong ELF class")  # errors of other machines
@@ -19,14 +21,16 @@ _NOT_THERE = ("cannot open shared object file", "invalid ELF header", "wrong ELF
 Progress = Callable[[str, int, int], None]
 
 
+@renamed(wait_s=Renamed("wait_ms", milliseconds))
 def connect(
-    address: str | None = None, *, tracker: str | None = None, key: str | None = None, wait_s: float = 30.0
+    address: str | None = None, *, tracker: str | None = None, key: str | None = None, wait_ms: float = 30_000
 ) -> Device:
     """Connect to the RPC server at `address` ("host:port"), or to a free device with `key` of a tracker ("host:port").
 
-    Waits at most `wait_s` seconds for a server that is busy. Raises InputError for a wrong address, and DeviceError,
+    Waits at most `wait_ms` milliseconds for a server that is busy. Raises InputError for a wrong address, and DeviceError,
     with the reason, if there is no such device.
     """
+    wait_s = checked_milliseconds(wait_ms, "wait_ms") / 1e3
     if (address is None) == (tracker is None):
         raise InputError("give either the address of an RPC server or a tracker")
     if address is not None:

@@ -24,7 +24,7 @@ def observe_device(
 def profile(
     device: Device, libraries: Sequence[str | os.PathLike[str]], threads: int | None = None, repeat: int = 8
 ) -> DeviceProfile:
-    """Kernels, storage and delays of a device, for `flexcomp.build(device=…)`, from running compiled networks on it.
+    """Kernels, storage and delays of a device, for `flexcomp.build(profile=…)`, from running compiled networks on it.
 
     Raises ArtifactError if none of the plans loads anything; errors as of `Device.upload`.
     """

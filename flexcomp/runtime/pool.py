@@ -16,8 +16,9 @@ import numpy as np
 import tvm_ffi
 
 from flexcomp import runtime_ext
-from flexcomp.arguments import checked_name, checked_number, checked_path, checked_seconds, checked_text
+from flexcomp.arguments import checked_milliseconds, checked_name, checked_number, checked_path, checked_text
 from flexcomp.errors import BudgetError, ExecutionError, InputError
+from flexcomp.renamed import Renamed, milliseconds, renamed
 
 from .budget import Budget, parse_budget
 from .library import function, load_program, translated
@@ -197,12 +198,13 @@ class Pool:
         self._units = parse_budget(budget).units
         return self.plan()
 
+    @renamed(interval_s=Renamed("interval_ms", milliseconds), patience_s=Renamed("patience_ms", milliseconds))
     def watch(
         self,
         source: str | os.PathLike[str] | Callable[[], int | None],
         *,
-        interval_s: float = 0.2,
-        patience_s: float = 2.0,
+        interval_ms: float = 200,
+        patience_ms: float = 2000,
         most: int | str | Budget | None = None,
     ) -> Watch:
         """Let the budget follow `source`, as `Session.watch` does, in steps of a quarter between the smallest and the largest.
@@ -211,7 +213,8 @@ class Pool:
         """
         from .watch import Watch, source_of
 
-        interval_s, patience_s = checked_seconds(interval_s, "interval_s"), checked_seconds(patience_s, "patience_s")
+        interval_s = checked_milliseconds(interval_ms, "interval_ms") / 1e3
+        patience_s = checked_milliseconds(patience_ms, "patience_ms") / 1e3
         return Watch(self, source_of(source), interval_s, patience_s, None if most is None else pool_bytes(most))
 
     @property

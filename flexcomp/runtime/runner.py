@@ -44,7 +44,7 @@ def run(
     prefix: Sequence[str] = (),
     trace: str | Path | None = None,
     read_bandwidth: float | None = None,
-    buffered: bool = False,
+    direct: bool = True,
     compute_cpus: str | None = None,
     loader_cpu: str | None = None,
     affinity: bool = True,
@@ -62,7 +62,7 @@ def run(
     before the timed ones; `start="warm"` first loads the weights that stay in memory; `verify` checks every byte of the
     weights first, and again in each read. Outputs are written to `output_dir` as NAME.npy. `prefix` is a command that
     starts the runner, e.g. `taskset`. `trace` is a file for `flexcomp.runtime.trace.read_traces`; `read_bandwidth` imitates
-    storage of so many bytes per second; `buffered` reads through the page cache. `compute_cpus` and `loader_cpu` are lists
+    storage of so many bytes per second; `direct=False` reads through the page cache. `compute_cpus` and `loader_cpu` are lists
     of cores such as "4-7", instead of the big and the little ones; without `affinity` the system places all threads.
     `switches`: how often the budget is switched at random afterwards, with one inference each, or while `callers` threads
     run inferences; the report's "switches" and "concurrent" tell of it. `read_rate` measures the storage alone by reads of
@@ -98,8 +98,8 @@ def run(
         command += ["--trace", str(trace)]
     if read_bandwidth is not None:
         command += ["--read-bandwidth", repr(float(read_bandwidth))]
-    if buffered:
-        command += ["--buffered"]
+    if not direct:
+        command += ["--no-direct"]
     if compute_cpus is not None:
         command += ["--compute-cpus", compute_cpus]
     if loader_cpu is not None:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import tvm_ffi
 
-from flexcomp.arguments import checked_number, checked_path, checked_seconds
+from flexcomp.arguments import checked_milliseconds, checked_number, checked_path
 from flexcomp.errors import (
     ArtifactError,
     FlexcompError,
     InputError,
 )
+from flexcomp.renamed import Renamed, milliseconds, renamed
 from flexcomp.units import enough
 
 from .budget import Budget, resolve_in
@@ -202,23 +203,25 @@ class Session:
         with translated():
             function(self._opened, "reset_states")()
 
+    @renamed(interval_s=Renamed("interval_ms", milliseconds), patience_s=Renamed("patience_ms", milliseconds))
     def watch(
         self,
         source: str | os.PathLike[str] | Callable[[], int | None],
         *,
-        interval_s: float = 0.2,
-        patience_s: float = 2.0,
+        interval_ms: float = 200,
+        patience_ms: float = 2000,
     ) -> Watch:
         """Let the budget follow `source` in a thread of its own, until the result is stopped or its `with` ends.
 
         `source` is "cgroup" (the limit of this process's memory control group, less other memory in it), the folder
         of another group, "pressure" (PSI: one budget down while tasks wait for memory), or a function that returns
-        the allowed bytes, or None to leave things as they are. The source is asked every `interval_s` seconds. The budget
-        shrinks at once, to the smallest one if nothing fits, and grows when a larger one has fitted for `patience_s`.
+        the allowed bytes, or None to leave things as they are. The source is asked every `interval_ms` milliseconds. The budget
+        shrinks at once, to the smallest one if nothing fits, and grows when a larger one has fitted for `patience_ms`.
         """
         from .watch import Watch, source_of
 
-        interval_s, patience_s = checked_seconds(interval_s, "interval_s"), checked_seconds(patience_s, "patience_s")
+        interval_s = checked_milliseconds(interval_ms, "interval_ms") / 1e3
+        patience_s = checked_milliseconds(patience_ms, "patience_ms") / 1e3
         return Watch(self, source_of(source), interval_s, patience_s)
 
     def stats(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Measuring on devices of an RPC tracker, several at a time.
+"""Measuring on a device, or on several of an RPC tracker at a time.
 
-A thread for each device takes a session from the tracker, uploads the data once, and then measures one trial after the
+A thread for each device opens a session, uploads the data once, and then measures one trial after the
 other; the library brings flexcomp's runtime along, so that a stock TVM server will do. A thread takes a trial only
 when it has a session. If the session breaks, the trial goes back to the queue, for another device or the same one once
 the tracker has it again; a trial that broke several sessions has failed. One that does not answer in time has failed
@@ -15,9 +15,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from flexcomp.errors import DeviceError, TuningError
-from flexcomp.remote import open_tracker, tracked_devices
+from flexcomp.errors import DeviceError, InputError, TuningError
+from flexcomp.remote import open_direct, open_tracker, tracked_devices
 from flexcomp.tuning.clock import seconds_of_call
 from flexcomp.tuning.local import Measurement
 from flexcomp.tuning.trial import TrialLibrary
@@ -38,13 +39,57 @@ class _Job:
     over: bool = False  # its outcome is known
 
 
-class RemoteDevices:
-    """All devices that a tracker knows under a key when the tuner starts."""
+@dataclass(frozen=True)
+class Address:
+    """One RPC server, or all devices that a tracker knows under a key."""
 
-    def __init__(self, tracker: str, key: str, data: Path, threads: int, timeout_s: float) -> None:
-        self._tracker, self._key, self._data = tracker, key, data
+    server: str | None  # "host:port"
+    tracker: str | None
+    key: str  # of the server, or at the tracker
+    wait_s: float  # for a device that is busy
+
+    def __str__(self) -> str:
+        return self.server or self.key
+
+    def count(self) -> int:
+        """The number of devices. Raises InputError for a wrong address, and TuningError if there is no device."""
+        try:
+            if self.server is not None:
+                open_direct(self.server, self.key, self.wait_s)._sess.get_function("CloseRPCConnection")()
+                return 1
+            found = len(tracked_devices(self.tracker, self.key))
+        except DeviceError as error:
+            raise TuningError(str(error)) from error
+        if not found:
+            unknown = f'the tracker at {self.tracker} knows no device with the key "{self.key}"'
+            raise TuningError(f"{unknown}: start an RPC server there")
+        return found
+
+    def open(self) -> Any:
+        """A `tvm.rpc.RPCSession` with a device."""
+        if self.server is not None:
+            return open_direct(self.server, self.key, self.wait_s)
+        return open_tracker(self.tracker).request(self.key, session_timeout=_SESSION_S, max_retry=1)
+
+
+def address_of(server: str | None, tracker: str | None, key: str | None, wait_s: float) -> Address | None:
+    """The devices that the arguments name; None: this machine. Raises InputError unless they name one server or key."""
+    if (server, tracker, key) == (None, None, None):
+        return None
+    if (server is None) == (tracker is None):
+        raise InputError("give either the address of an RPC server or a tracker")
+    if tracker is not None and not key:
+        raise InputError("a tracker and a key go together")
+    return Address(server, tracker, key or "", wait_s)
+
+
+class RemoteDevices:
+    """The devices of an address when the tuner starts."""
+
+    def __init__(self, address: Address, data: Path, threads: int, timeout_s: float) -> None:
+        self._address, self._data = address, data
         self._threads, self._timeout_s = threads, timeout_s
-        self.count = require_devices(tracker, key)
+        self.count = address.count()
         self._jobs: queue.Queue[_Job] = queue.Queue()
         self._outcomes: queue.Queue[tuple[_Job, Measurement]] = queue.Queue()
         self._closing = threading.Event()
@@ -69,9 +114,9 @@ class RemoteDevices:
                         yield job.index, self._failed(f"no answer within {self._timeout_s:g} s")
                 if self._connected:
                     alone_since = time.monotonic()
-                elif time.monotonic() - alone_since > self._timeout_s:
+                elif time.monotonic() - alone_since > self._address.wait_s:
                     raise TuningError(
-                        f'no device with the key "{self._key}" is left ({self._last_loss}); what was measured is kept'
+                        f'no device "{self._address}" is left ({self._last_loss}); measurements until then are kept'
                     ) from None
                 continue
             if job in jobs and not job.over:
@@ -82,12 +127,12 @@ class RemoteDevices:
         self._closing.set()
 
     def _failed(self, error: str) -> Measurement:
-        return Measurement(f"rpc:{self._key}", error=error)
+        return Measurement(f"rpc:{self._address}", error=error)
 
     def _serve(self, number: int) -> None:
         while not self._closing.is_set():
             try:
-                session = open_tracker(self._tracker).request(self._key, session_timeout=_SESSION_S, max_retry=1)
+                session = self._address.open()
                 session.upload(str(self._data))
             except Exception as error:  # devices and networks fail in every way
                 self._last_loss = one_line(error)
@@ -111,7 +156,7 @@ class RemoteDevices:
                 continue
             job.started = time.monotonic()
             try:
-                self._outcomes.put((job, Measurement(f"rpc:{self._key}", self._seconds(session, job.library))))
+                self._outcomes.put((job, Measurement(f"rpc:{self._address}", self._seconds(session, job.library))))
             except Exception as error:  # a kernel's error and a lost device arrive alike
                 if _alive(session):
                     self._outcomes.put((job, self._failed(one_line(error))))
@@ -136,17 +181,6 @@ class RemoteDevices:
             return seconds_of_call(session.load_module(name), data, library.calls, self._threads)
         finally:
             session.remove(name)
-
-
-def require_devices(tracker: str, key: str) -> int:
-    """How many devices a tracker knows under a key. Raises InputError for its address, and TuningError if there is none."""
-    try:
-        count = len(tracked_devices(tracker, key))
-    except DeviceError as error:
-        raise TuningError(str(error)) from error
-    if not count:
-        raise TuningError(f'the tracker at {tracker} knows no device with the key "{key}": start an RPC server there')
-    return count
 
 
 def _alive(session) -> bool:

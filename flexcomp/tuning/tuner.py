@@ -13,17 +13,18 @@ from pathlib import Path
 import onnx
 import tvm
 
-from flexcomp.arguments import checked_number, checked_path
+from flexcomp.arguments import checked_milliseconds, checked_number, checked_path
 from flexcomp.compiler import Given, checked_wish, linker_for, require_linker, types_of
 from flexcomp.device import CompileTarget, checked_threads, require_supported, resolve_target
 from flexcomp.errors import InputError, TargetError, TuningError
 from flexcomp.frontend import load_model
 from flexcomp.profiling import Database, Record
 from flexcomp.program import WeightsDigest
+from flexcomp.renamed import Renamed, milliseconds, renamed
 from flexcomp.schedules.decide import decide
 from flexcomp.tuning.local import Devices, Measurement, ThisMachine
 from flexcomp.tuning.report import TrialDone, TunedLayer, TuningReport
-from flexcomp.tuning.rpc import RemoteDevices, require_devices
+from flexcomp.tuning.rpc import Address, RemoteDevices, address_of
 from flexcomp.tuning.search import Search
 from flexcomp.tuning.tasks import Task, tasks_of
 from flexcomp.tuning.trial import Trial, TrialLibrary, build_library, write_data
@@ -38,6 +39,7 @@ _ROUNDS = 3
 _DECIDING_ROUNDS = 4
 
 
+@renamed(timeout_s=Renamed("timeout_ms", milliseconds))
 def tune(
     model: str | Path | onnx.ModelProto | tvm.IRModule,
     target: str | dict | tvm.target.Target = "native",
@@ -47,10 +49,12 @@ def tune(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     params: Mapping[str, object] | Sequence[object] | None = None,
     threads: int | None = None,
+    address: str | None = None,
     tracker: str | None = None,
     key: str | None = None,
+    wait_ms: float = 30_000,
     compiler: str | None = None,
-    timeout_s: float = 30.0,
+    timeout_ms: float = 30_000,
     progress: Callable[[TrialDone], None] | None = None,
     weights: str | Mapping[str, str] | None = None,
     max_error: float | None = None,
@@ -60,9 +64,9 @@ def tune(
 
     Arguments that `build` has too mean the same. An existing database is continued: its kernels are not measured
     again, except that in the end each layer's best kernel and its default are, in turns. Kernels on narrow weights are others
-    than those on float32: give the `weights` that the build is given. Without a `tracker`
-    ("host:port") the kernels run on this machine; with one, on all devices under `key`. A candidate that
-    takes longer than `timeout_s` to build, or to measure, has failed.
+    than those on float32: give the `weights` that the build is given. `address`, `tracker`, `key` and `wait_ms` are those of
+    `flexcomp.remote.connect`, but of a tracker all devices under `key` measure; without an address and a tracker, kernels run on
+    this machine. A candidate that takes longer than `timeout_ms` to build, or to measure, has failed.
 
     Raises ModelError, UnsupportedModelError, TargetError, InputError, and TuningError if the database is broken or no
     device can measure.
@@ -70,8 +74,8 @@ def tune(
     wish = checked_wish(weights, max_error, calibration)
     trials = checked_number(trials, "trials", least=1)
     database = checked_path(database, "database")
-    if (tracker is None) != (key is None):
-        raise InputError("a tracker and a key go together")
+    timeout_s = checked_milliseconds(timeout_ms, "timeout_ms") / 1e3
+    devices = address_of(address, tracker, key, checked_milliseconds(wait_ms, "wait_ms") / 1e3)
     threads = checked_threads(threads)
     resolved = resolve_target(target)
     threads = threads or resolved.num_cores
@@ -79,8 +83,8 @@ def tune(
     if resolved.gpu:
         raise TargetError(f"kernels for GPUs ({resolved}) have no choices that could be tuned: build needs no database for them")
     require_linker(resolved, compiler)  # a missing compiler is no fault of the candidates
-    if tracker is not None and key is not None:
-        require_devices(tracker, key)
+    if devices is not None:
+        devices.count()  # before an import that takes minutes
     records = Database.open(database)
     unit = replace(resolved.vector_unit, threads=threads)
     imported = load_model(model, input_shapes, params)
@@ -91,7 +95,7 @@ def tune(
     linker_for(resolved, compiler)  # makes the runtime, once and not in every worker
     tuner = _Tuner(tasks, resolved, threads, records, compiler, timeout_s, progress)
     with tempfile.TemporaryDirectory(prefix="flexcomp-tune-") as folder:
-        tuner.run(Path(folder), trials, tracker, key)
+        tuner.run(Path(folder), trials, devices)
     return tuner.report()
 
 
@@ -119,10 +123,10 @@ class _Tuner:
             self.search.known(index, {name: record.seconds for name, record in earlier.items()})
             self.earlier += len(earlier)
 
-    def run(self, folder: Path, trials: int, tracker: str | None, key: str | None) -> None:
+    def run(self, folder: Path, trials: int, address: Address | None) -> None:
         data = folder / "trial.weights"
         digest = write_data(data, [c for task in self.tasks for c in task.candidates.values()])
-        with closing(self._devices(data, tracker, key)) as devices, closing(self._builders()) as builders:
+        with closing(self._devices(data, address)) as devices, closing(self._builders()) as builders:
             while self.done < trials:
                 batch = self.search.propose(min(max(_BATCH, 2 * devices.count), trials - self.done))
                 if not batch:
@@ -130,9 +134,9 @@ class _Tuner:
                 self._batch(batch, trials, folder, digest, builders, devices)
             self._compare(folder, digest, builders, devices)
 
-    def _devices(self, data: Path, tracker: str | None, key: str | None) -> Devices:
-        if tracker is not None and key is not None:
-            return RemoteDevices(tracker, key, data, self.threads, self.timeout_s)
+    def _devices(self, data: Path, address: Address | None) -> Devices:
+        if address is not None:
+            return RemoteDevices(address, data, self.threads, self.timeout_s)
         return ThisMachine(self.target, data, self.threads, self.timeout_s)
 
     def _builders(self) -> Workers:

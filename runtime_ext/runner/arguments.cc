@@ -1,8 +1,10 @@
 #include "arguments.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <functional>
+#include <iostream>
 #include <limits>
 #include <sstream>
 #include <utility>
@@ -29,19 +31,19 @@ flexcomp-run --pool MODEL.so MODEL.so ... --budget B [options]
   --output-dir DIR        write each output to DIR/NAME.npy ("/" in names becomes "_")
   --seed N                of the random inputs (default 0)
   --verify                check every byte of the weights first, and whenever it is read
-  --buffered              read through the page cache instead of O_DIRECT
+  --no-direct             read through the page cache instead of O_DIRECT
   --read-bandwidth N      imitate storage of N bytes per second
   --read-rate N           afterwards measure the storage alone, by reads of N bytes
   --device-rates          afterwards measure what a GPU costs besides its kernels: copies, launches, events
   --trace FILE            write when steps and loads ran: a line of JSON for each timed inference
   --pool                  several models share the budget: each gets --repeat requests, one after the other, beside the
                           others'. Of the other options --threads (of a lane), --warmup, --output-dir (DIR/MODEL), --seed,
-                          --verify, --buffered, --read-bandwidth, --no-affinity, --no-help count. A model's NAME is its
+                          --verify, --no-direct, --read-bandwidth, --no-affinity, --no-help count. A model's NAME is its
                           file's, without .so
   --lanes N               so many inferences at a time (default 1)
   --urgency NAME=X        what a second of its latency costs (default 1)
   --rate NAME=X           no more than X requests a second (default: as many as there can be)
-  --deadline NAME=MS      refuse requests that would take longer
+  --deadline-ms NAME=MS   refuse requests that would take longer
   --started NS            when this process was started, by the monotonic clock (default: as the system counts)
   --switch-budgets N      afterwards switch the budget N times at random, with one inference each
   --callers N             ... while N threads run inferences, at random times, and check each output
@@ -90,7 +92,7 @@ Arguments ParseArguments(int argc, char** argv) {
       {"--lanes", [&](const std::string& text) { parsed.lanes = Number<int>("--lanes", text); }},
       {"--urgency", of_model("--urgency", parsed.urgency)},
       {"--rate", of_model("--rate", parsed.rate)},
-      {"--deadline", of_model("--deadline", parsed.deadline_ms)},
+      {"--deadline-ms", of_model("--deadline-ms", parsed.deadline_ms)},
       {"--weights", [&](const std::string& text) { parsed.weights = text; }},
       {"--budget", [&](const std::string& text) { parsed.budget = ParseBudget(text); }},
       {"--threads", [&](const std::string& text) { parsed.threads = Number<int>("--threads", text); }},
@@ -116,14 +118,22 @@ Arguments ParseArguments(int argc, char** argv) {
        [&](const std::string& text) { parsed.switch_budgets = Number<int>("--switch-budgets", text); }},
   };
   const std::map<std::string, bool*> flags = {
-      {"--verify", &parsed.verify}, {"--device-rates", &parsed.device_rates}, {"--buffered", &parsed.buffered}, {"--no-affinity", &parsed.no_affinity},
+      {"--verify", &parsed.verify}, {"--device-rates", &parsed.device_rates}, {"--no-direct", &parsed.no_direct}, {"--no-affinity", &parsed.no_affinity},
       {"--no-help", &parsed.no_help},
       {"--pool", &pool},
       {"--reset-state", &parsed.reset_state},
       {"--help", &parsed.help}, {"-h", &parsed.help}};
 
+  // Old names of options, which work for one more version.
+  const std::map<std::string, std::string> renamed = {{"--buffered", "--no-direct"}, {"--deadline", "--deadline-ms"}};
+
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
+    const size_t end = std::min(word.find('='), word.size());
+    if (const auto found = renamed.find(word.substr(0, end)); found != renamed.end()) {
+      std::cerr << "warning: " << found->first << " is now called " << found->second << "; the old name ends with this version\n";
+      word.replace(0, end, found->second);
+    }
     if (const auto flag = flags.find(word); flag != flags.end()) {
       *flag->second = true;
       continue;
@@ -155,10 +165,10 @@ Arguments ParseArguments(int argc, char** argv) {
   else if (!models.empty())
     parsed.model = models[0];
   if (!pool && (parsed.lanes != 1 || !parsed.urgency.empty() || !parsed.rate.empty() || !parsed.deadline_ms.empty()))
-    throw UsageError("--lanes, --urgency, --rate and --deadline need --pool");
+    throw UsageError("--lanes, --urgency, --rate and --deadline-ms need --pool");
   if (pool && (!parsed.weights.empty() || !parsed.compute_cpus.empty() || !parsed.loader_cpu.empty() || !parsed.inputs.empty() ||
                !parsed.trace.empty() || parsed.warm || parsed.reset_state || parsed.device_rates || parsed.read_rate > 0 || parsed.switch_budgets > 0))
-    throw UsageError("with --pool only --budget, --threads, --repeat, --warmup, --output-dir, --seed, --verify, --buffered, "
+    throw UsageError("with --pool only --budget, --threads, --repeat, --warmup, --output-dir, --seed, --verify, --no-direct, "
                      "--read-bandwidth, --no-affinity, --no-help and the pool's own options count");
   if (pool && !parsed.budget.nbytes && !parsed.help) throw UsageError("--pool needs --budget, in bytes, such as 64MB");
   if (parsed.repeat < 1) throw UsageError("--repeat takes at least 1");

@@ -35,7 +35,7 @@ struct Arguments {
   bool warm = false;  // kept bytes are loaded before the first inference
   bool reset_state = false;  // before every inference
   bool verify = false;
-  bool buffered = false;
+  bool no_direct = false;
   double read_bandwidth = 0;
   bool device_rates = false;
   int64_t read_rate = 0;  // bytes of a request; 0: not measured

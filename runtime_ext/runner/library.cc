@@ -60,7 +60,7 @@ json::Object SessionOptions(const Arguments& arguments) {
   options.Set("affinity", !arguments.no_affinity);
   if (arguments.no_help) options.Set("help", false);
   options.Set("verify", arguments.verify);
-  options.Set("direct", !arguments.buffered);
+  options.Set("direct", !arguments.no_direct);
   options.Set("read_bandwidth", arguments.read_bandwidth);
   return options;
 }

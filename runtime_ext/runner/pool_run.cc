@@ -154,7 +154,7 @@ json::Object RunPool(const Arguments& arguments, int64_t started) {
   for (const std::string& path : arguments.pool) clients.push_back(std::make_unique<Client>(pool, arguments, path));
   RequireKnown("--urgency", arguments.urgency, clients);
   RequireKnown("--rate", arguments.rate, clients);
-  RequireKnown("--deadline", arguments.deadline_ms, clients);
+  RequireKnown("--deadline-ms", arguments.deadline_ms, clients);
 
   const double start_ms = static_cast<double>(MonotonicNs() - started) * 1e-6;
   const uint64_t idle_rss = RssBytes();

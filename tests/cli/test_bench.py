@@ -14,7 +14,7 @@ from flexcomp.program.program import Layer, TensorType, ValueArg, WeightArg
 
 @pytest.fixture(scope="module")
 def report(cli, library):
-    done = cli("bench", "--kernels", library, "--repeat", "3", "--json")
+    done = cli("bench", library, "--repeat", "3", "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -35,7 +35,7 @@ def test_rates_are_those_of_a_computer(report):
 
 
 def test_an_onnx_file_is_built_first_and_printed_as_tables(cli, model):
-    done = cli("bench", "--kernels", model, "--repeat", "2", "--threads", "2", "--budget", "0.6")
+    done = cli("bench", model, "--repeat", "2", "--threads", "2", "--budget", "0.6")
     assert done.returncode == 0, done.stderr
     assert "weighted by time" in done.stdout
     assert "2 threads: at most" in done.stdout
@@ -57,7 +57,7 @@ def test_replay_computes_what_the_runtime_computes(library, budget):
 
 @pytest.mark.parametrize(("name", "code"), [("absent.onnx", 3), ("absent.so", 4)])
 def test_a_missing_file_is_one_line(cli, tmp_path, name, code):
-    done = cli("bench", "--kernels", tmp_path / name)
+    done = cli("bench", tmp_path / name)
     assert done.returncode == code
     assert done.stderr.splitlines()[-1].startswith("error: ")
 

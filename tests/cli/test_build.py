@@ -63,7 +63,7 @@ def test_the_storage_of_the_output_is_measured_once(cli, model, tmp_path, monkey
     """What was found is said, remembered, planned with, and can be given back; both builds are the same bytes."""
     monkeypatch.setenv("FLEXCOMP_CACHE", str(tmp_path / "cache"))
     builds = []
-    for name, options in (("a", ["--probe"]), ("b", ["--probe"]), ("c", ["--device", None]), ("d", ["--no-probe"])):
+    for name, options in (("a", ["--probe"]), ("b", ["--probe"]), ("c", ["--profile", None]), ("d", ["--no-probe"])):
         (tmp_path / name).mkdir()
         kept = [*(tmp_path / "cache" / "storage").glob("*.json")]
         done = cli("build", model, "-o", tmp_path / name / "x.so", *(kept[0] if one is None else one for one in options))

@@ -53,7 +53,7 @@ def test_models(cli, here, command, name, reason):
         if (here / name).exists():
             (here / name).rename(path)
     args = {"build": ["-o", here / "x.so"], "tune": ["-o", here / "x.jsonl"], "bench": []}[command]
-    done = cli(command, *(["--kernels"] if command == "bench" else []), path, *args)
+    done = cli(command, path, *args)
     assert_refused(done, 3, f"cannot read the model {path}: {reason}")
 
 
@@ -85,10 +85,10 @@ def test_outputs_that_cannot_be_made(cli, model, library, command):
 @pytest.mark.parametrize(
     ("option", "name", "reason"),
     [
-        ("--device", "absent", "No such file"),
-        ("--device", "folder", "Is a directory"),
-        ("--device", "empty", "is not JSON"),
-        ("--device", "broken.json", "is not JSON"),
+        ("--profile", "absent", "No such file"),
+        ("--profile", "folder", "Is a directory"),
+        ("--profile", "empty", "is not JSON"),
+        ("--profile", "broken.json", "is not JSON"),
         ("--tuning", "absent", "No such file"),
         ("--tuning", "folder", "Is a directory"),
         ("--tuning", "text", "no record of a tuner"),
@@ -247,8 +247,8 @@ def test_numbers_that_are_too_large(cli, model, tmp_path, options):
 @pytest.mark.parametrize("seconds", ["nan", "inf", "1e300"])
 def test_times_without_end(cli, model, library, tmp_path, seconds):
     for args in (
-        ["tune", model, "-o", tmp_path / "t", "--timeout", seconds],
-        ["remote", "run", library, "--rpc", "localhost:1", "--rpc-wait", seconds],
+        ["tune", model, "-o", tmp_path / "t", "--timeout-ms", seconds],
+        ["remote", "run", library, "--rpc", "localhost:1", "--rpc-wait-ms", seconds],
     ):
         done = cli(*args)
         assert done.returncode == 2 and f"Invalid value for '{args[-2]}'" in done.stderr

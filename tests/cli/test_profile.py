@@ -21,7 +21,7 @@ def test_a_machine_is_measured_and_built_for(cli, library, model, tmp_path):
 
     built = tmp_path / "again.so"
     threads = profile.threads
-    done = cli("build", model, "-o", built, "--device", path, "--threads", threads)
+    done = cli("build", model, "-o", built, "--profile", path, "--threads", threads)
     assert done.returncode == 0, done.stderr
     again = decode_program(read_program(built))
     assumed = from_program(again)
@@ -36,7 +36,7 @@ def test_a_machine_is_measured_and_built_for(cli, library, model, tmp_path):
 
 def test_wrong_profiles(cli, model, library, tmp_path):
     (tmp_path / "device.json").write_text("{}")
-    done = cli("build", model, "-o", tmp_path / "x.so", "--device", tmp_path / "device.json")
+    done = cli("build", model, "-o", tmp_path / "x.so", "--profile", tmp_path / "device.json")
     assert done.returncode == 2 and "measure the device again" in done.stderr
     done = cli("profile", tmp_path / "none.so", "-o", tmp_path / "device.json")
     assert done.returncode == 4 and done.stderr.startswith("error: ")

@@ -20,7 +20,7 @@ from flexcomp.device.presets import PRESETS
 from flexcomp.plan import STRATEGIES
 
 COMMANDS = (
-    "build", "tune", "run", "serve", "inspect", "share", "package", "plan", "profile", "bench", "demo", "cache", "help", "remote",
+    "build", "tune", "profile", "cache", "run", "serve", "demo", "inspect", "plan", "share", "bench", "package", "help", "remote",
 )  # fmt: skip
 
 
@@ -93,8 +93,7 @@ def test_unknown_names_in_python():
 
 
 def test_help_of_build_lists_names_and_defaults(cli):
-    text = cli("build", "--help").stdout
-    assert cli("help", "build").stdout == text
+    text = cli("build", "--help-all").stdout
     plain = re.sub(r"-\s+", "-", re.sub(r"\s+", " ", text))  # names of devices may be cut at a hyphen
     for names in (STRATEGIES, KERNELS, PRESETS):
         assert ", ".join(names) in plain
@@ -102,12 +101,30 @@ def test_help_of_build_lists_names_and_defaults(cli):
         assert f"[default: {default}]" in plain
 
 
+def test_help_of_build_shows_ten_options(cli):
+    def options(text):
+        return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.M))
+
+    short, long = cli("build", "--help").stdout, cli("build", "--help-all").stdout
+    assert cli("help", "build").stdout == short
+    assert len(options(short) - {"--help", "--help-all"}) == 10
+    assert options(long) > options(short) and "--probe" in options(long)
+    assert {"Options:", "Weights:", "Planning:"} <= set(long.splitlines())
+
+
+def test_commands_are_listed_in_groups(cli):
+    lines = cli("--help").stdout.splitlines()
+    assert {f"{group}:" for group in ("Compile", "Run", "Look inside", "Devices", "Help")} <= set(lines)
+    listed = {line.split()[0] for line in lines[lines.index("Compile:") :] if line.startswith("  ")}
+    assert listed == set(COMMANDS)
+
+
 @pytest.mark.parametrize("words", [(), ("remote",), *((name,) for name in COMMANDS), ("remote", "run"), ("remote", "server")])
 def test_help_fits_a_terminal(cli, words):
     done = cli(*words, "--help")
     assert done.returncode == 0
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
-    assert "..." not in done.stdout.partition("Commands:")[2]  # what commands do is said to the end
+    assert "..." not in done.stdout.partition("Options:")[2].replace("ARGS]...", "")  # texts of commands are whole
 
 
 BASH = """

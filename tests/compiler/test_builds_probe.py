@@ -69,7 +69,7 @@ def test_plans_are_made_for_the_storage_of_a_folder_and_for_this_machine(measure
 
 def test_nothing_is_measured_where_rates_are_known_or_for_others(measured, planned, monkeypatch):
     profile = replace(guessed(), storage_bytes_per_s=1e9)
-    build(device=profile)
+    build(profile=profile)
     build(probe=False)
     build(target="llvm -mcpu=x86-64-v3")
     monkeypatch.setenv("FLEXCOMP_PROBE", "0")

@@ -28,7 +28,7 @@ def network() -> onnx.ModelProto:
 def built(**rates):
     rates = {"flops_per_s": 100e9, "memory_bytes_per_s": 8e9, "storage_bytes_per_s": 4e9} | rates
     profile = replace(guessed_profile(resolve_target(TARGET)), **rates)
-    return flexcomp.build(network(), target=TARGET, store="once", threads=1, device=profile, budget="all").program
+    return flexcomp.build(network(), target=TARGET, store="once", threads=1, profile=profile, budget="all").program
 
 
 def test_layers_are_cold_where_a_core_prepares_slower_than_it_computes():

@@ -181,8 +181,8 @@ def test_wrong_types_for_the_rest(artifact, library):
                 session.run(wrong)
         with pytest.raises(flexcomp.BudgetError):
             session.set_budget([])
-        for options in ({"interval_s": "x"}, {"interval_s": -1}, {"patience_s": float("inf")}):
-            with pytest.raises(flexcomp.InputError, match="must be a number of seconds"):
+        for options in ({"interval_ms": "x"}, {"interval_ms": -1}, {"patience_ms": float("inf")}):
+            with pytest.raises(flexcomp.InputError, match="must be a number of milliseconds"):
                 session.watch("pressure", **options)
 
 

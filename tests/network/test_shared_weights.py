@@ -120,7 +120,7 @@ SLOW = replace(guessed_profile(resolve_target("llvm -mcpu=x86-64-v3")), storage_
 @pytest.fixture(scope="module", params=MODELS)
 def network(request) -> tuple[onnx.ModelProto, flexcomp.Artifact]:
     made = MODELS[request.param]()
-    return made, flexcomp.build(made, threads=1, probe=False, device=SLOW if request.param == "towers" else None)
+    return made, flexcomp.build(made, threads=1, probe=False, profile=SLOW if request.param == "towers" else None)
 
 
 def distinct_nbytes(made: onnx.ModelProto) -> int:

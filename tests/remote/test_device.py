@@ -159,7 +159,7 @@ def test_nobody_there(board):
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and says nothing
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(flexcomp.DeviceError, match=rf"no answer from {address} within 0\.5 s"):
-            remote.connect(address, wait_s=0.5)
+            remote.connect(address, wait_ms=500)
     with pytest.raises(flexcomp.DeviceError, match=f"no RPC server answers at {address}"):
         remote.connect(address)
     with pytest.raises(flexcomp.DeviceError, match=rf"no tracker answers at {address}.*tvm\.exec\.rpc_tracker"):
@@ -170,7 +170,7 @@ def test_nobody_there(board):
 
 def test_a_busy_device_is_waited_for(board, device):
     with pytest.raises(flexcomp.DeviceError, match=r"all 1 devices .* were busy for 0\.5 s"):
-        remote.connect(tracker=board, key=KEY, wait_s=0.5)
+        remote.connect(tracker=board, key=KEY, wait_ms=500)
 
 
 def test_a_device_that_dies(tiny):

@@ -78,7 +78,7 @@ def test_an_aarch64_device_is_measured_and_built_for(pi, library, cli, tmp_path)
     assert profile.threads == 2 and profile.delays is not None and profile.storage_bytes_per_s > 0
 
     program = flexcomp.build(
-        tiny_network(), target=TARGET, threads=2, device=tmp_path / "device.json", budget="0.6"
+        tiny_network(), target=TARGET, threads=2, profile=tmp_path / "device.json", budget="0.6"
     ).program
     assert from_program(program).storage == profile.storage
     used = [layer for layer in program.layers if kernel_key(layer) in profile.kernels]
@@ -89,7 +89,7 @@ def test_an_aarch64_device_is_measured_and_built_for(pi, library, cli, tmp_path)
 def test_an_aarch64_device_is_tuned_for(pi, tmp_path):
     report = flexcomp.tune(
         tiny_network(), TARGET, database=tmp_path / "tuning.jsonl", trials=3, threads=1, tracker=pi, key="pi",
-        timeout_s=120,
+        timeout_ms=120000,
     )  # fmt: skip
     assert (report.trials, report.failed) == (3, 0)
     records = Database.read(tmp_path / "tuning.jsonl").records
@@ -133,7 +133,7 @@ def test_it_serves_one_client_after_the_other(native, tiny, image):
                 with device.upload(tiny).open("min") as session:
                     session.run(image)
                 with pytest.raises(flexcomp.DeviceError, match=r"within 0\.3 s"):
-                    remote.connect(address, key=KEY, wait_s=0.3)
+                    remote.connect(address, key=KEY, wait_ms=300)
         with pytest.raises(flexcomp.DeviceError, match="another key"):
             remote.connect(address, key="phone")
         assert server.poll() is None

@@ -423,7 +423,7 @@ def test_closing_ends_what_waits(both, x):
 def test_a_watch_moves_the_budget(pool, both, x):
     least = _least(both)
     allowed = [4 * _MB]
-    with pool.watch(lambda: allowed[0], interval_s=0.02, patience_s=0.05):
+    with pool.watch(lambda: allowed[0], interval_ms=20, patience_ms=50):
         allowed[0] = least + 5000
         until = time.monotonic() + 10
         while pool.budget > allowed[0] and time.monotonic() < until:
@@ -537,7 +537,7 @@ def test_an_estimate_that_is_too_large_is_tried_again(both, x):
 
 
 def test_a_watch_without_models_waits_for_some(both, x):
-    with flexcomp.Pool(4 * _MB, threads=1) as pool, pool.watch(lambda: 3 * _MB, interval_s=0.01, patience_s=0.02):
+    with flexcomp.Pool(4 * _MB, threads=1) as pool, pool.watch(lambda: 3 * _MB, interval_ms=10, patience_ms=20):
         time.sleep(0.05)
         for name, network in both.items():
             pool.add(name, network.library)

@@ -38,7 +38,7 @@ def until(condition, seconds=10.0):
 def test_a_function_is_followed(tiny, x, budgets):
     allowed = [None]
     with flexcomp.load(tiny.library, "all") as session:
-        with session.watch(lambda: allowed[0], interval_s=0.005, patience_s=0.05) as watch:
+        with session.watch(lambda: allowed[0], interval_ms=5, patience_ms=50) as watch:
             time.sleep(0.05)
             assert session.budget == budgets[2]
             for bytes_, rung in ((budgets[1], 1), (1, 0), (budgets[1] * 2, 1), (10**9, 2), (budgets[0], 0)):
@@ -56,7 +56,7 @@ def test_a_function_that_fails_is_reported_once(tiny, budgets, caplog):
         raise OSError("no sensor")
 
     with caplog.at_level(logging.WARNING), flexcomp.load(tiny.library, "all") as session:
-        with session.watch(fails, interval_s=0.005):
+        with session.watch(fails, interval_ms=5):
             time.sleep(0.1)
         assert session.budget == budgets[2]
     assert [record.getMessage() for record in caplog.records] == ["the budget stays as it is: no sensor"]
@@ -77,14 +77,14 @@ def test_whatever_a_function_raises_it_is_asked_again(tiny, budgets, caplog, err
         return budgets[1]
 
     with caplog.at_level(logging.WARNING), flexcomp.load(tiny.library, "all") as session:
-        with session.watch(fails_at_first, interval_s=0.001):
+        with session.watch(fails_at_first, interval_ms=1):
             until(lambda: session.budget == budgets[1])
     assert [record.getMessage() for record in caplog.records] == ["the budget stays as it is: no sensor"]
 
 
 def test_the_watch_ends_with_the_session(tiny):
     session = flexcomp.load(tiny.library, "all")
-    watch = session.watch(lambda: 10**9, interval_s=0.005)
+    watch = session.watch(lambda: 10**9, interval_ms=5)
     session.close()
     until(lambda: not watch._thread.is_alive())
     watch.stop()
@@ -130,7 +130,7 @@ def test_control_groups_by_their_files(tiny, budgets, tmp_path, version):
         assert source.allowed(session) == 998_000_000
         (root / "parent" / limit).write_text("900000000\n")
         assert source.allowed(session) == 900_000_000
-        with session.watch(source, interval_s=0.005):
+        with session.watch(source, interval_ms=5):
             (group / usage).write_text("0\n")
             (group / limit).write_text(f"{budgets[1]}\n")
             until(lambda: session.budget == budgets[1])
@@ -228,7 +228,7 @@ def test_pressure(tiny, budgets, tmp_path):
 
     press(50)
     with flexcomp.load(tiny.library, "all") as session:
-        with session.watch(Pressure(path), interval_s=0.005, patience_s=0.05):
+        with session.watch(Pressure(path), interval_ms=5, patience_ms=50):
             until(lambda: session.budget == budgets[0])
             press(5)
             time.sleep(0.1)
@@ -255,7 +255,7 @@ def test_a_real_control_group(tiny):
         import sys, time
         import flexcomp
         with flexcomp.load({str(tiny.library)!r}) as session:
-            with session.watch("cgroup", interval_s=0.01, patience_s=0.05):
+            with session.watch("cgroup", interval_ms=10, patience_ms=50):
                 for line in sys.stdin:
                     end, wanted = time.monotonic() + 10, int(line)
                     while session.budget != wanted and time.monotonic() < end:

@@ -55,7 +55,7 @@ def test_what_was_admitted_is_answered(slow, asked):
 
 
 def test_grace_comes_to_an_end(slow, asked):
-    with Server(slow.library, "--budget", "5MB", "--grace", "1") as server:
+    with Server(slow.library, "--budget", "5MB", "--grace-ms", "1000") as server:
         with server.connection() as half:
             half.sendall(raw_request("/v2/models/slow/infer", b"{", length=100))
             while not server.metric("flexcomp_requests_in_flight"):
@@ -68,7 +68,7 @@ def test_grace_comes_to_an_end(slow, asked):
 
 
 def test_a_second_signal_ends_it_at_once(slow):
-    with Server(slow.library, "--budget", "5MB", "--grace", "600") as server:
+    with Server(slow.library, "--budget", "5MB", "--grace-ms", "600000") as server:
         with server.connection() as half:
             half.sendall(raw_request("/v2/models/slow/infer", b"{", length=100))
             while not server.metric("flexcomp_requests_in_flight"):

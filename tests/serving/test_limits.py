@@ -153,7 +153,7 @@ def test_chunks_may_be_small(server, asked):
 @pytest.fixture(scope="module")
 def strict(slow):
     """Room for one body, little time for it, and a short queue of what takes long."""
-    arguments = ["--budget", "5MB", "--request-memory", "60kB", "--body-timeout", "0.5", "--queue", "2"]
+    arguments = ["--budget", "5MB", "--request-memory", "60kB", "--body-timeout-ms", "500", "--queue", "2"]
     with Server(slow.library, *arguments) as server:
         yield server
 

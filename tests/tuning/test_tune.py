@@ -21,7 +21,7 @@ from flexcomp.tuning.trial import Trial, one_layer_program
 from flexcomp.tuning.workers import Workers, outcome
 from tests.operators.recurrent import Case
 
-_PATIENT_S = 300.0  # on a machine that other tests share
+_PATIENT_MS = 300000  # on a machine that other tests share
 
 
 def network():
@@ -35,7 +35,7 @@ def network():
 def tuned(tmp_path_factory):
     path = tmp_path_factory.mktemp("tuning") / "tuning.jsonl"
     news = []
-    report = flexcomp.tune(network(), database=path, trials=10, threads=1, timeout_s=_PATIENT_S, progress=news.append)
+    report = flexcomp.tune(network(), database=path, trials=10, threads=1, timeout_ms=_PATIENT_MS, progress=news.append)
     return path, report, news
 
 
@@ -58,7 +58,7 @@ def test_a_second_run_continues(tuned, tmp_path):
     copy.write_bytes(path.read_bytes())
     before = {(r.layer, r.kernel) for r in Database.read(path).records}
     news = []
-    again = flexcomp.tune(network(), database=copy, trials=3, threads=1, timeout_s=_PATIENT_S, progress=news.append)
+    again = flexcomp.tune(network(), database=copy, trials=3, threads=1, timeout_ms=_PATIENT_MS, progress=news.append)
     assert again.trials == 3
     assert [n.earlier for n in news if n.stage == "trying"] == [len(before)] * 3
     assert len({(r.layer, r.kernel) for r in Database.read(copy).records}) == len(before) + 3
@@ -74,7 +74,7 @@ def test_a_winner_of_an_earlier_run_is_measured_again_beside_the_default(tuned, 
         slower = 1.0 if record.layer == layer and record.kernel == default else 0.0
         disturbed.append(replace(record, seconds=record.seconds + slower))
     news = []
-    flexcomp.tune(network(), database=disturbed.path, trials=1, threads=1, timeout_s=_PATIENT_S, progress=news.append)
+    flexcomp.tune(network(), database=disturbed.path, trials=1, threads=1, timeout_ms=_PATIENT_MS, progress=news.append)
     again = [n for n in news if n.stage == "comparing" and n.layer.startswith("3×3")]
     assert {default} < {n.kernel for n in again} and news[-1].done == news[-1].total
     assert again[-1].default_seconds < 0.1
@@ -132,7 +132,7 @@ def test_smallest_kernels_and_other_targets_stay_as_they_are(tuned):
 
 def test_kernels_on_narrow_weights_are_measured_for_themselves(tmp_path):
     """A record is of one type of weights, and builds with that type use it."""
-    path, patient = tmp_path / "tuning.jsonl", dict(threads=1, timeout_s=_PATIENT_S)
+    path, patient = tmp_path / "tuning.jsonl", dict(threads=1, timeout_ms=_PATIENT_MS)
     wish = {"*": "int8", "gemm5": "float16"}
     report = flexcomp.tune(network(), database=path, trials=4, weights=wish, **patient)
     assert report.failed == 0
@@ -155,7 +155,7 @@ def test_weights_that_lose_nothing_are_tuned_as_they_are_built(tmp_path):
         numbers = numpy_helper.to_array(tensor).astype(np.float16).astype(np.float32)
         tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
     path = tmp_path / "tuning.jsonl"
-    flexcomp.tune(coarse, database=path, trials=3, threads=1, timeout_s=_PATIENT_S)
+    flexcomp.tune(coarse, database=path, trials=3, threads=1, timeout_ms=_PATIENT_MS)
     assert all(record.layer.endswith(" float16") for record in Database.read(path).records)
 
 
@@ -218,7 +218,7 @@ def test_recurrent_layers_are_tuned_and_built_as_tuned(tmp_path):
     ]
     for case in cells:
         path = tmp_path / f"{case.kind}.jsonl"
-        report = flexcomp.tune(case.model(), database=path, trials=6, threads=1, timeout_s=_PATIENT_S)
+        report = flexcomp.tune(case.model(), database=path, trials=6, threads=1, timeout_ms=_PATIENT_MS)
         layer = next(layer for layer in report.layers if layer.description.startswith(case.kind))
         assert report.failed == 0 and layer.trials > 1 and layer.default.startswith("recurrent ")
         database = Database.read(path)

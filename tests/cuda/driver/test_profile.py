@@ -52,7 +52,7 @@ def test_a_gpu_is_measured_and_built_for(network, processes, tmp_path):
     program = decode_program(read_program(network))
     assert set(profile.kernels) == {kernel_key(program.layers[step.layer]) for rung in program.rungs for step in rung.steps}
 
-    again = decode_program(read_program(build(pictures(), "cuda -arch=sm_80", tmp_path / "again.so", device=path)))
+    again = decode_program(read_program(build(pictures(), "cuda -arch=sm_80", tmp_path / "again.so", profile=path)))
     assumed = from_program(again)
     assert assumed.storage == profile.storage
     known = [profile.kernels[kernel_key(layer)].seconds for layer in again.layers]
