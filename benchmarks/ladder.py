@@ -1,6 +1,6 @@
 """Every rung of a network, predicted and measured, next to the bound max(computing, bytes read / bandwidth).
 
-    python -m benchmarks.ladder NETWORK build DIR [--device device.json] [--strategies best,flexnn,swapnet]
+    python -m benchmarks.ladder NETWORK build DIR [--profile profile.json] [--strategies best,flexnn,swapnet]
     python -m benchmarks.ladder NETWORK measure DIR [--budgets 7] [--json FILE]
     python -m benchmarks.ladder NETWORK all DIR
 
@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--rates", default="", help="for example disk=1.1e9:60e-6,tmpfs=6e9:3e-6")
     parser.add_argument("--tmpfs", type=Path, default=TMPFS, help="a folder in memory")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", type=Path, help="a profile by `flexcomp profile`")
+    parser.add_argument("--profile", type=Path, help="a profile by `flexcomp profile`")
     parser.add_argument("--seconds", type=float, default=1.0, help="for which a rung is measured")
     parser.add_argument("--budgets", type=int, help="measure only so many, from the smallest to everything resident")
     parser.add_argument("--at", metavar="BUDGET", help="plan for this one exactly, and measure only it: 25%%, 0.25, 8MB")
@@ -270,7 +270,7 @@ def main() -> None:
     args.dir.mkdir(parents=True, exist_ok=True)
     storages, strategies = args.storage.split(","), args.strategies.split(",")
     if args.action != "measure":
-        profile = load_profile(args.device) if args.device else probed_profile(args.dir, resolve_target("native"))[0]
+        profile = load_profile(args.profile) if args.profile else probed_profile(args.dir, resolve_target("native"))[0]
         try:
             build(
                 models.load(args.name),
