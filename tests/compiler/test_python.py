@@ -135,7 +135,7 @@ def test_pickling_is_refused(artifact, library, do):
         ({"threads": True}, "threads must be a whole number, not True"),
         ({"strategy": ["best"]}, r"strategy=\['best'\] is not known: it is one of best"),
         ({"kernels": None}, "kernels=None is not known: it is one of auto"),
-        ({"device": 5}, "device must be a path, not 5"),
+        ({"profile": 5}, "profile must be a path, not 5"),
         ({"tuning": {}}, "tuning must be a path"),
         ({"progress": "yes"}, "progress must be a function, True or False, not 'yes'"),
     ],
