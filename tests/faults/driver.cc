@@ -72,6 +72,7 @@ int main(int argc, char** argv) {
   scenario.library = argv[2], scenario.weights = argv[3], scenario.options = argv[6];
   scenario.x = ReadFloats(argv[4]), scenario.y = ReadFloats(argv[5]);
   for (int i = 7; i < argc; ++i) scenario.budgets.push_back(std::atoll(argv[i]));
+  scenario.Prepare();
   outcome = static_cast<Outcome*>(::mmap(nullptr, sizeof(Outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   for (uint64_t n; std::cin >> n;) {
     if (n == 0) {

@@ -101,6 +101,8 @@ struct Scenario {
   std::vector<int64_t> budgets;  // ascending
 
   virtual ~Scenario() = default;
+  // What all that are played have in common, before their processes are forked.
+  virtual void Prepare() {}
   // Lets the `n`-th call fail from its beginning on.
   virtual void Play(uint64_t n, int variant) const = 0;
 

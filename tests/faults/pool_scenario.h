@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "harness.h"
@@ -15,10 +16,14 @@ class PoolScenario final : public Scenario {
  public:
   explicit PoolScenario(int lanes) : lanes_(lanes) {}
 
+  // The first time the dynamic linker has most to do, and what it leaves half done is not ours.
+  void Prepare() override {
+    runtime_ = ffi::Module::LoadFromFile(std::getenv("FLEXCOMP_RUNTIME"));
+    program_ = ffi::Module::LoadFromFile(library);
+  }
+
   void Play(uint64_t n, int variant) const override {
-    // The first time the dynamic linker has most to do, and what it leaves half done is not ours.
-    const auto runtime = ffi::Module::LoadFromFile(std::getenv("FLEXCOMP_RUNTIME"));
-    const auto program = ffi::Module::LoadFromFile(library);
+    const ffi::Module& program = *program_;
     const ffi::Function create = ffi::Function::GetGlobalRequired("flexcomp.pool.1.create");
     const int64_t largest = 4 * budgets.back();
     fault_arm(n, variant, &outcome->call);
@@ -178,6 +183,7 @@ class PoolScenario final : public Scenario {
   }
 
   const int lanes_;
+  std::optional<ffi::Module> runtime_, program_;
 };
 
 }  // namespace faults

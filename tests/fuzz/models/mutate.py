@@ -27,9 +27,9 @@ def all_cases(kept: Path) -> tuple[Case, ...]:
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         part = kept.with_suffix(".part")
-        part.write_bytes(pickle.dumps(cases()))
+        part.write_bytes(pickle.dumps([vars(case) for case in cases()]))  # without the name of a class, which may move
         part.replace(kept)
-    return pickle.loads(kept.read_bytes())
+    return tuple(Case(**fields) for fields in pickle.loads(kept.read_bytes()))
 
 
 def mutate(rng: random.Random, case: Case) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:

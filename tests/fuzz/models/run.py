@@ -29,7 +29,7 @@ import onnx
 from tests.fuzz.models.judge import BAD, Verdict, all_cases_once, judge, subject
 
 ROOT = Path(__file__).parents[3]
-KEPT = ROOT / "build" / "fuzz" / "node_tests"
+KEPT = ROOT / "build" / "fuzz" / "node_tests.fields"
 FOUND = ROOT / "build" / "fuzz" / "found" / "models"
 CHUNK = 256
 MEMORY = 12 << 30  # bytes of address space
