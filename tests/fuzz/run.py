@@ -1,6 +1,7 @@
 """Fuzz programs, weights files, greetings and models, run changed artifacts, and draw for property tests: `make fuzz`.
 
-Builds the fuzzers (clang, libFuzzer) and a few small networks in build/fuzz, shares the seconds out, and prints what was done.
+Builds the fuzzers (clang, libFuzzer) and a few small networks in build/fuzz, shares the seconds of all cores out, and prints
+what was done.
 Ends with 1 at the first report, crash, hang or broken promise; what caused it is then in build/fuzz/found.
 """
 
@@ -13,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +30,7 @@ ARTIFACTS, PROPERTIES, MODELS = 0.2, 0.1, 0.35
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=120, help="for all of it, without compiling")
+    parser.add_argument("--seconds", type=float, default=120, help="for all of it, on all cores, without compiling")
     parser.add_argument("--only", choices=[*FUZZERS, "artifacts", "properties", "models"], help="give one of them all seconds")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="drawn and printed by default")
     args = parser.parse_args()
@@ -41,16 +43,28 @@ def main() -> int:
         _build(fuzzed)
         _write_networks()
     FOUND.mkdir(parents=True, exist_ok=True)
-    executions = 0
-    for name, share in shares.items():
-        if name == "artifacts":
-            _artifacts(args.seconds * share, args.seed)
-        elif name == "properties":
-            properties.run(args.seconds * share, args.seed)
-        elif name == "models":
-            _models(args.seconds * share, args.seed)
-        else:
-            executions += _fuzz(name, args.seconds * share, args.seed)
+    cores = len(os.sched_getaffinity(0))
+    longest_first = sorted(shares, key=shares.get, reverse=True)  # so that all cores end together
+
+    def run(name: str) -> int:
+        seconds = args.seconds * min(1.0, cores * shares[name])
+        match name:
+            case "artifacts":
+                _artifacts(seconds, args.seed)
+            case "properties":
+                properties.run(seconds, args.seed)
+            case "models":
+                _models(seconds, args.seed)
+            case _:
+                return _fuzz(name, seconds, args.seed)
+        return 0
+
+    with ThreadPoolExecutor(cores) as pool:
+        try:
+            executions = sum(pool.map(run, longest_first))
+        except SystemExit:
+            pool.shutdown(cancel_futures=True)
+            raise
     if executions:
         print(f"{executions:,} executions of readers and checks")
     return 0

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import tvm_ffi
 
 from flexcomp import runtime_ext
-from flexcomp.cache import kept_file
+from tests.kept import compiler, made
 
 SRC = Path(runtime_ext.__file__).parent / "src"
 _FFI = Path(tvm_ffi.__file__).parent
-_KEPT = Path(__file__).parents[2] / ".cache" / "tests"  # until `make clean`
 # What the loader is made of.
 LOADER = ("storage/loader.cc", "storage/loader_prepare.cc", "storage/fresh_pages.cc", "threads/cpu_set.cc")
 # What reads programs.
@@ -26,59 +21,23 @@ READER = ("program/plans.cc", "program/reader.cc", "program/check.cc", "program/
 
 
 def compile(
-    folder: Path,
-    source: str,
-    parts: Sequence[str] = (),
-    options: Sequence[str] = (),
-    *,
-    sources: Path = SRC,
-    made: Mapping[str, Path] = MappingProxyType({}),
+    folder: Path, source: str, parts: Sequence[str] = (), options: Sequence[str] = (), *, sources: Path = SRC
 ) -> Path:
-    """The program made of `source`, which lies beside this file, and these files of the runtime, or of a copy of it.
-
-    `made` are those that are there as `objects`.
-    """
+    """The program made of `source`, which lies beside this file, and these files of the runtime, or of a copy of it."""
     # Half the time goes on headers that all of them include.
-    together = "".join(f'#include "{_place(part, source, sources)}"\n' for part in (source, *parts) if part not in made)
-    command = [*_command(options, sources), "-x", "c++", "-", "-x", "none", *made.values()]
+    text = "".join(f'#include "{_place(part, source, sources)}"\n' for part in (source, *parts))
+    command = [*_command(options, sources), "-x", "c++", "-", "-x", "none"]
     command += [f"-L{_FFI / 'lib'}", f"-Wl,-rpath,{_FFI / 'lib'}", "-ltvm_ffi", "-ldl"]
-    return _made(folder / Path(source).stem, command, together, sources, made.values())
-
-
-def objects(folder: Path, source: str, parts: Sequence[str] = (), options: Sequence[str] = ()) -> dict[str, Path]:
-    """`source` and files of the runtime, compiled one by one."""
-    return {
-        part: _made(folder / f"{Path(part).stem}.o", [*_command(options, SRC), "-c", "-x", "c++", "-"],
-                    f'#include "{_place(part, source, SRC)}"\n', SRC)
-        for part in (source, *parts)
-    }  # fmt: skip
-
-
-def _made(output: Path, command: Sequence[str | Path], text: str, sources: Path, made: Iterable[Path] = ()) -> Path:
-    """What a compiler makes of `text`: by one of pytest's workers, for all of them and for later runs of the same sources."""
-    made = [*made]
-    said = [text, *(str(part) for part in command if part not in made), _compiler()]
-    digest = hashlib.sha256(repr([one.replace(str(sources), "") for one in said]).encode())  # a copy may lie anywhere
+    said = [one.replace(str(sources), "") for one in (text, *command)]  # a copy may lie anywhere
     own = Path(__file__).parent.glob("*.[ch]*")
-    for path in (*sorted(sources.rglob("*.h")), *sorted(sources.rglob("*.cc")), *sorted(own), *made):
-        digest.update(path.read_bytes())
-    folder = _KEPT / digest.hexdigest()[:32]
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    read = (*sorted(sources.rglob("*.h")), *sorted(sources.rglob("*.cc")), *sorted(own))
 
-    def make(scratch: Path) -> Path:
-        subprocess.run([*command, "-o", scratch / output.name], input=text, text=True, check=True)
-        return scratch / output.name
+    def make(path: Path) -> None:
+        subprocess.run([*command, "-o", path], input=text, text=True, check=True)
 
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        kept = kept_file(folder, output.name, make)
-    shutil.copy(kept, output)
-    return output
-
-
-@cache
-def _compiler() -> str:
-    return subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
+    program = folder / Path(source).stem
+    shutil.copy(made(program.name, (*said, *read, compiler()), make), program)
+    return program
 
 
 def _command(options: Sequence[str], sources: Path) -> list[str]:

@@ -9,7 +9,7 @@ import subprocess
 import native
 import pytest
 
-from tests.sanitize.test_everything import why_not
+from tests.sanitize.threads import why_not
 
 LINE = re.compile(r"(\w+): (\d+) helped, (\d+) loaded, (\d+) once, (\d) helping, (\d) preparing, (\d+) bytes: (.*)")
 PARTS = 16

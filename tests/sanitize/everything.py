@@ -21,14 +21,12 @@ from pathlib import Path
 import numpy as np
 import tvm_ffi
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))  # for the module `tiny`
-import tiny
-
 from flexcomp import runtime_ext
-from flexcomp.compiler.linker import cache_for
 from flexcomp.program import signature
 from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
 from flexcomp.program.weights_file import write_weights
+from tests.kept import compiler, made
+from tests.runtime import tiny
 
 HERE = Path(__file__).parent
 SOURCES = [Path(runtime_ext.__file__).parent / name for name in ("src", "pool")]
@@ -50,13 +48,9 @@ def driver() -> Path:
     units = {"runtime": runtime, "pool": [*pool, HERE / "pooled.cc"], "everything": [HERE / "everything.cc"]}
     headers = [*runtime_ext.headers(), *sorted(HERE.glob("*.h"))]
     # It finds libtvm_ffi where this environment has it.
-    folder = cache_for("everything", f"{_COMPILER} {_FFI}", [*chain(*units.values()), *headers])
-    program = folder / "everything"
-    if program.exists():
-        return program
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        objects = [Path(scratch) / f"{name}.o" for name in units]
+
+    def make(program: Path) -> None:
+        objects = [program.with_name(f"{name}.o") for name in units]
 
         def compile_one(sources: list[Path], output: Path) -> None:
             command = f"{_COMPILER} {_INCLUDES} -isystem{_FFI / 'include'} -x c++ -c - -o".split()
@@ -64,11 +58,10 @@ def driver() -> Path:
 
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             list(threads.map(compile_one, units.values(), objects))
-        linked = Path(scratch) / program.name
         lib = _FFI / "lib"
-        _call(_COMPILER, *objects, "-o", linked, f"-L{lib}", "-ltvm_ffi", f"-Wl,-rpath,{lib}", "-ldl", "-pthread")
-        linked.replace(program)
-    return program
+        _call(_COMPILER, *objects, "-o", program, f"-L{lib}", "-ltvm_ffi", f"-Wl,-rpath,{lib}", "-ldl", "-pthread")
+
+    return made("everything", (_COMPILER, str(_FFI), *chain(*units.values()), *headers, compiler()), make)
 
 
 def run(folder: Path, seconds: float, seed: int, *, pool: bool = False) -> subprocess.CompletedProcess[str]:
@@ -82,7 +75,7 @@ def run(folder: Path, seconds: float, seed: int, *, pool: bool = False) -> subpr
     (folder / "program").write_bytes(encode_program(program, digest))
     x.tofile(folder / "x")
     tiny.Tiny(weights, program, digest, matrices, scale).reference(x).tofile(folder / "y")
-    kernels = _kernels(folder, program)
+    kernels = _kernels(program)
     command = ["setarch", "-R", driver(), folder / "program", kernels, weights, folder / "x", folder / "y", seconds, seed]
     if pool:
         (folder / "tiny.weights.other").write_bytes(weights.read_bytes())
@@ -93,13 +86,16 @@ def run(folder: Path, seconds: float, seed: int, *, pool: bool = False) -> subpr
     )
 
 
-def _kernels(folder: Path, program) -> Path:
+def _kernels(program) -> Path:
     """The library of them, whose symbols say what they take."""
     symbols = {layer.kernel: signature.symbol(layer.kernel, signature.of_layer(layer)) for layer in program.layers}
     names = [f"-D{kernel.removeprefix('tsan_').upper()}=__tvm_ffi_{symbol}" for kernel, symbol in symbols.items()]
-    library = folder / "kernels.so"
-    _call(f"{_COMPILER} -shared -isystem{_FFI / 'include'}", *names, HERE / "kernels.cc", "-o", library)
-    return library
+    source = HERE / "kernels.cc"
+
+    def make(library: Path) -> None:
+        _call(f"{_COMPILER} -shared -isystem{_FFI / 'include'}", *names, source, "-o", library)
+
+    return made("kernels.so", (_COMPILER, *names, source, compiler()), make)
 
 
 def _call(command: str, *args: object) -> None:

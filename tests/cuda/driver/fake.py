@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
+
+from tests.kept import compiler, made
 
 _SOURCES = tuple(str(Path(__file__).with_name(name)) for name in ("driver.cc", "fake.cc"))
 _FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fPIC", "-shared", "-pthread")
@@ -31,9 +34,13 @@ _USUAL = {"architecture": 80, "granularity": 64 << 10, "nbytes": 1 << 30, "fail_
 
 def build(folder: Path) -> Path:
     """The library."""
-    library = folder / "libcuda.so.1"
-    subprocess.run(["g++", *_FLAGS, "-Wl,-soname,libcuda.so.1", *_SOURCES, "-o", str(library), "-ldl"], check=True)
-    return library
+
+    def make(library: Path) -> None:
+        subprocess.run(["g++", *_FLAGS, "-Wl,-soname,libcuda.so.1", *_SOURCES, "-o", str(library), "-ldl"], check=True)
+
+    headers = sorted(Path(__file__).parent.glob("*.h"))
+    kept = made("libcuda.so.1", (*_FLAGS, *map(Path, _SOURCES), *headers, compiler()), make)
+    return Path(shutil.copy(kept, folder))
 
 
 class Fake:

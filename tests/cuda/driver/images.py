@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from flexcomp.schedules.cuda.arithmetic import PREAMBLE
 from tests.cuda.on_cpu import emulator
+from tests.kept import compiler, made
 
 _HERE = Path(emulator.__file__).parent
 # Modules are opened beside each other: none shares the state of another's grid.
@@ -30,15 +30,18 @@ extern "C" void OnDevice_{name}(void** taken, const unsigned* size, unsigned see
 
 
 @cache
-def prepared_header() -> tempfile.TemporaryDirectory[str]:
-    """A folder with `cuda.h`, compiled: reading it took three quarters of a small kernel's time.
+def prepared_header() -> Path:
+    """A folder with `cuda.h`, compiled: reading it took three quarters of a small kernel's time."""
 
-    Processes that this one forks have it, too, if it was asked for before.
-    """
-    folder = tempfile.TemporaryDirectory()
-    header = str(Path(folder.name) / "cuda.h.gch")
-    subprocess.run(["g++", *_FLAGS, "-x", "c++-header", str(_HERE / "cuda.h"), "-o", header], check=True)
-    return folder
+    def make(header: Path) -> None:
+        subprocess.run(["g++", *_FLAGS, "-x", "c++-header", str(_HERE / "cuda.h"), "-o", str(header)], check=True)
+
+    return made("cuda.h.gch", _of(), make).parent
+
+
+def _of(*parts: str) -> tuple[str | Path, ...]:
+    """What machine code is made of."""
+    return (*parts, *_FLAGS, *sorted(_HERE.glob("*.h")), compiler())
 
 
 def image(source: str, functions: Sequence[str]) -> bytes:
@@ -46,11 +49,13 @@ def image(source: str, functions: Sequence[str]) -> bytes:
     text, _ = emulator.numbered(source)
     parts = ['#include "cuda.h"', "#define __device__", "#define __forceinline__ inline", PREAMBLE, text]
     parts += [_function(name, text) for name in dict.fromkeys(functions)]
-    with tempfile.TemporaryDirectory() as folder:
-        unit, library = Path(folder) / "kernel.cc", Path(folder) / "kernel.so"
-        unit.write_text("\n".join(parts))
-        subprocess.run(["g++", *_FLAGS, "-shared", f"-I{prepared_header().name}", str(unit), "-o", str(library)], check=True)
-        return library.read_bytes()
+    unit = "\n".join(parts)
+
+    def make(library: Path) -> None:
+        command = ["g++", *_FLAGS, "-shared", f"-I{prepared_header()}", "-x", "c++", "-", "-o", str(library)]
+        subprocess.run(command, input=unit, text=True, check=True)
+
+    return made("kernel.so", _of(unit), make).read_bytes()
 
 
 def as_ptx(code: bytes) -> bytes:

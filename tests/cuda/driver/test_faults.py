@@ -11,9 +11,12 @@ def subjects(tmp_path_factory, device_kernels, driver):
     return faults.subjects(tmp_path_factory.mktemp("faults"), device_kernels, driver)
 
 
-@pytest.mark.parametrize("integrated", [0, 1])
-@pytest.mark.parametrize("code", [REFUSED, USELESS])
-@pytest.mark.parametrize("name", ["tiny", "ahead, warm", "outputs on the GPU", "states"])
+# Each pair of a subject, an error and a kind of GPU; `python -m tests.cuda.driver.faults` tries all three of them together.
+SUBJECTS = ("tiny", "ahead, warm", "outputs on the GPU", "states")
+PAIRS = [(name, code, (i + j) % 2) for i, name in enumerate(SUBJECTS) for j, code in enumerate((REFUSED, USELESS))]
+
+
+@pytest.mark.parametrize(("name", "code", "integrated"), PAIRS)
 def test_calls_that_fail_once(fake, subjects, name, code, integrated):
     stride = 11 if name in ("tiny", "outputs on the GPU") else 23
     failed = faults.try_calls(fake, subjects[name], code, integrated=integrated, stride=stride)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from flexcomp.compiler.cuda_code import CudaCode
 from flexcomp.program import Launch
 from flexcomp.schedules.cuda.arithmetic import PREAMBLE
+from tests.kept import compiler, made
 
 _HERE = Path(__file__).parent
 _SHARED = re.compile(r"__shared__ alignas\(\d+\) (\w+) (\w+)\[(\d+)\];")
@@ -56,9 +58,13 @@ class Emulator:
             text, self._barriers[name] = numbered(code.source)
             parts.append(text)
             parts += [_function(launch, text) for launch in code.launches]
-        source, library = folder / "kernels.cc", folder / "kernels.so"
-        source.write_text("\n".join(parts))
-        subprocess.run(["g++", *_FLAGS, f"-I{_HERE}", str(source), "-o", str(library)], check=True)
+        unit, library = "\n".join(parts), folder / "kernels.so"
+
+        def make(path: Path) -> None:
+            subprocess.run(["g++", *_FLAGS, f"-I{_HERE}", "-", "-o", str(path)], input=unit, text=True, check=True)
+
+        # Each emulator has a copy, whose state is its own.
+        shutil.copy(made(library.name, (unit, *_FLAGS, *sorted(_HERE.glob("*.h")), compiler()), make), library)
         self._library = ctypes.CDLL(str(library))
         self._library.OnCpuAllocate.restype = self._library.OnCpuData.restype = ctypes.c_void_p
         self._library.OnCpuFree.restype = ctypes.c_bool
