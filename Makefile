@@ -33,7 +33,7 @@ test:
 
 faults:
 	@bash scripts/environment.sh $(VENV) test
-	$(PYTHON) tests/faults/sweep.py $(ARGS)
+	$(PYTHON) -m tests.faults.sweep $(ARGS)
 
 fuzz:
 	@bash scripts/environment.sh $(VENV) test

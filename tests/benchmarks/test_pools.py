@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "runtime"))  # for the module `tiny`
-
-import tiny as builder
-
 from benchmarks.cgroup import is_available
+from tests.runtime import tiny as builder
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,6 +1,6 @@
 """Lets each system call and allocation of a session and of a pool fail once: right answers, or one clear error and then those.
 
-`python tests/faults/sweep.py` tries all of them, on disk, in memory and through the page cache, and of
+`python -m tests.faults.sweep` tries all of them, on disk, in memory and through the page cache, and of
 pools; `--sample N` tries N of each.
 """
 
@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from flexcomp import runtime_ext
+from tests.runtime import tiny
 
 HERE = Path(__file__).resolve().parent
 _PART = 20  # calls that one process of the driver lets fail
@@ -128,9 +129,6 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--kind", choices=KINDS, action="append", help="default: all that this machine has")
     arguments = parser.parse_args()
-    sys.path.insert(0, str(HERE.parent / "runtime"))
-    import tiny
-
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
         network = tiny.export(Path(folder) / "tiny.so", "faults_")

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "runtime")]  # for the modules `sweep` and `tiny`
-
-import sweep  # noqa: E402
+from tests.faults import sweep
+from tests.runtime import tiny
 
 
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory):
-    import tiny
-
     folder = tmp_path_factory.mktemp("faults")
     network = tiny.export(folder / "tiny.so", "faults_")
     return sweep.Harness(network, np.random.default_rng(1).standard_normal(tiny.N).astype("f4"), folder)

@@ -234,3 +234,22 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
         if not eager:
             memory = {granule: tag for granule, tag in memory.items() if granule * ALIGN >= plan.working}
     return True
+
+
+@st.composite
+def choices(draw: st.DrawFn, most_layers: int = 5) -> tuple[Problem, list[list[Layer]]]:
+    """A problem, and faster kernels with more weights and scratch for some of its layers."""
+    problem = draw(problems(most_layers))
+    options = []
+    for layer in problem.layers:
+        others = [layer]
+        while layer.weights and len(others) < 3 and draw(st.booleans()):
+            slower = others[-1]
+            blocks = slower.weights.blocks * draw(st.integers(2, 4))
+            faster = replace(
+                slower, weights=replace(slower.weights, blocks=blocks),
+                seconds=slower.seconds * draw(st.floats(0.3, 0.9)), scratch=slower.scratch + draw(st.sampled_from([0, PAGE])),
+            )  # fmt: skip
+            others.append(faster)
+        options.append(others)
+    return problem, options

@@ -9,26 +9,7 @@ from hypothesis import strategies as st
 
 from flexcomp.plan import PAGE, Layer, Mixture, Problem, Storage, Tensor, Weights, latency_bound, layer_bounds
 
-from .problems import problems
-
-
-@st.composite
-def choices(draw: st.DrawFn, most_layers: int = 5) -> tuple[Problem, list[list[Layer]]]:
-    """A problem, and faster kernels with more weights and scratch for some of its layers."""
-    problem = draw(problems(most_layers))
-    options = []
-    for layer in problem.layers:
-        others = [layer]
-        while layer.weights and len(others) < 3 and draw(st.booleans()):
-            slower = others[-1]
-            blocks = slower.weights.blocks * draw(st.integers(2, 4))
-            faster = replace(
-                slower, weights=replace(slower.weights, blocks=blocks),
-                seconds=slower.seconds * draw(st.floats(0.3, 0.9)), scratch=slower.scratch + draw(st.sampled_from([0, PAGE])),
-            )  # fmt: skip
-            others.append(faster)
-        options.append(others)
-    return problem, options
+from .problems import choices
 
 
 def picked(problem: Problem, options: list[list[Layer]], picks) -> Problem:

@@ -35,8 +35,7 @@ from flexcomp.plan.search.candidate import CHOOSERS, PINS, Native, Point, Readab
 from flexcomp.plan.simulate import latency_of
 
 from . import networks
-from .problems import problems
-from .test_mixture import choices
+from .problems import choices, problems
 
 NETWORKS = ("vgg19", "resnet152", "resnet50", "mobilenet_v2", "squeezenet")
 

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the module `tiny`
+from tests.runtime import tiny as builder
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """One exported network; tests that damage it copy it first."""
-    import tiny as builder
-
     return builder.export(tmp_path_factory.mktemp("tiny") / "tiny.so", "first_")
 
 
 @pytest.fixture(scope="session")
 def other(tmp_path_factory):
     """Another network of the same shapes: other kernels' names, other weights."""
-    import tiny as builder
-
     return builder.export(tmp_path_factory.mktemp("other") / "other.so", "second_", seed=7)
 
 

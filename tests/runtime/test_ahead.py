@@ -84,7 +84,7 @@ def test_an_error_of_reading_ahead_belongs_to_the_inference_it_was_for(tiny, x, 
 
 def test_no_inference_is_skipped(tmp_path, x):
     """Where all is read ahead an inference may end before the loader knows of it; the next one is read all the same."""
-    import tiny as builder
+    from tests.runtime import tiny as builder
 
     tiny = builder.export(tmp_path / "ahead.so", "ahead_", layers=2, plan=builder.all_ahead)
     assert all(load.ahead or load.pinned for load in tiny.program.rungs[0].loads)

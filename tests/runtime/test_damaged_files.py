@@ -8,12 +8,12 @@ import shutil
 import numpy as np
 import pytest
 import tvm_ffi
-from tiny import close_to
 
 import flexcomp
 from flexcomp.errors import ArtifactError, StorageError, TargetError
 from flexcomp.program.program_bytes import _MAGIC, PROGRAM_VERSION
 from flexcomp.runtime import runner
+from tests.runtime.tiny import close_to
 
 
 def load_copy(copy, **options):

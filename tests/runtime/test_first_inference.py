@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from changed_programs import close, is_refused, opener
 
 import flexcomp
 from benchmarks.networks.graph import Graph
@@ -20,6 +19,7 @@ from flexcomp import runtime_ext
 from flexcomp.compiler import first_inference
 from flexcomp.program import Cold
 from flexcomp.program.program import PAGE
+from tests.runtime.changed_programs import close, is_refused, opener
 
 MUTATIONS = 800
 

@@ -6,9 +6,9 @@ import os
 import re
 import subprocess
 
-import native
 import pytest
 
+from tests.runtime import native
 from tests.sanitize.threads import why_not
 
 LINE = re.compile(r"(\w+): (\d+) helped, (\d+) loaded, (\d+) once, (\d) helping, (\d) preparing, (\d+) bytes: (.*)")

@@ -7,17 +7,17 @@ import json
 import threading
 from dataclasses import replace
 
-import native
 import numpy as np
 import pytest
 import tvm_ffi
-from tiny import close_to
 
 import flexcomp
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError
 from flexcomp.program.program_bytes import PROGRAM_KIND, decode_program, encode_program
 from flexcomp.runtime import runner
+from tests.runtime import native
+from tests.runtime.tiny import close_to
 
 
 def damaged(blob: bytes, program, rung: int) -> bytes:

@@ -6,13 +6,13 @@ import os
 import shutil
 import tempfile
 
-import native
 import pytest
-from tiny import close_to
 
 import flexcomp
 from flexcomp.device.copies import cache_of_copies
 from flexcomp.errors import StorageError
+from tests.runtime import native
+from tests.runtime.tiny import close_to
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import native
+from tests.runtime import native
 
 
 def test_a_loader_that_others_stop_sleeps_for_a_while(tmp_path):

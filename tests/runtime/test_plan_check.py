@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import tiny as builder
 import tvm_ffi
 
 from flexcomp import runtime_ext
@@ -30,6 +29,7 @@ from flexcomp.program.program import (
     Weights,
 )
 from flexcomp.program.program_bytes import PROGRAM_KIND, encode_program
+from tests.runtime import tiny as builder
 
 PLACE = builder.SLICE_NBYTES
 

@@ -16,11 +16,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tiny as builder
 
 import flexcomp
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, InputError, RefusedError, StorageError
 from flexcomp.runtime import ladder_of, least_bytes, read_info, shares
+from tests.runtime import tiny as builder
 
 _MB = 1 << 20
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two lanes need two cores")

@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import tiny as builder
 
 import flexcomp
 from flexcomp.errors import InputError
+from tests.runtime import tiny as builder
 
 _MB = 1 << 20
 _OURS = {"pool.py", "pool_requests.py", "library.py", "ports.py"}

@@ -7,10 +7,10 @@ import subprocess
 
 import numpy as np
 import pytest
-import tiny as builder
 
 from flexcomp import runtime_ext
 from flexcomp.runtime import output_file
+from tests.runtime import tiny as builder
 
 
 def run(*args, code=0):

@@ -11,7 +11,6 @@ import onnx
 import onnxruntime
 import pytest
 import tvm_ffi
-from changed_programs import close, is_refused, opener
 
 import flexcomp
 from benchmarks.networks.graph import Graph
@@ -21,6 +20,7 @@ from flexcomp.program.program_bytes import PROGRAM_KIND
 from flexcomp.report.chrome_trace import trace_events
 from flexcomp.report.facts import describe
 from flexcomp.report.timeline import measured
+from tests.runtime.changed_programs import close, is_refused, opener
 
 MUTATIONS = 2400
 CHANGES = (

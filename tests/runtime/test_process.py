@@ -13,10 +13,10 @@ import threading
 import numpy as np
 import pytest
 import tvm_ffi
-from tiny import close_to
 
 import flexcomp
 from flexcomp.runtime.library import read_info
+from tests.runtime.tiny import close_to
 
 
 def test_loading_needs_no_compiler(tiny, x, tmp_path):

@@ -6,7 +6,6 @@ import zlib
 
 import numpy as np
 import pytest
-import tiny as builder
 import tvm_ffi
 from safetensors.numpy import load_file
 
@@ -15,6 +14,7 @@ from flexcomp.errors import ArtifactError
 from flexcomp.program.program import PAGE, Load, Step, TensorType, Value, Weights
 from flexcomp.program.program_bytes import PROGRAM_KIND, decode_program, decode_weights_digest, encode_program
 from flexcomp.program.weights_file import write_weights
+from tests.runtime import tiny as builder
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import native
 import pytest
+
+from tests.runtime import native
 
 _OPTIONS = ["-O2", "-U_FORTIFY_SOURCE", '-DFLEXCOMP_SYNC="explorer.h"', f"-I{Path(__file__).parent}"]
 _STORE = "    value_.store(value, std::memory_order_seq_cst);\n"

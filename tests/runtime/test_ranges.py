@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import native
-
 from flexcomp.program.program_bytes import encode_program
+from tests.runtime import native
 
 _CALLS = ("kernels/call_table.cc", "kernels/bounds_check.cc")
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import native
-
 from flexcomp import runtime_ext
+from tests.runtime import native
 
 
 def test_what_is_foreseen_is_what_happens(tmp_path):

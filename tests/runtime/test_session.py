@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm_ffi
-from tiny import close_to
 
 import flexcomp
 from flexcomp.errors import BudgetError, ExecutionError, InputError
 from flexcomp.program.program_bytes import decode_program
 from flexcomp.runtime.library import read_info, read_program
+from tests.runtime.tiny import close_to
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])

@@ -9,7 +9,8 @@ import textwrap
 
 import numpy as np
 import pytest
-import tiny as builder
+
+from tests.runtime import tiny as builder
 
 ARENAS = (8 << 20, 64 << 20, 96 << 20)  # far apart, so that what else the process maps does not matter
 SETUP = """

@@ -11,15 +11,15 @@ import threading
 import time
 from pathlib import Path
 
-import native
 import pytest
 import tvm_ffi
-from tiny import close_to
 
 import flexcomp
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError, ExecutionError, StorageError
 from flexcomp.program import PROGRAM_KIND
+from tests.runtime import native
+from tests.runtime.tiny import close_to
 
 
 def test_reads_bypass_the_page_cache(tiny, x):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import tiny as builder
 
 import flexcomp
 from flexcomp.errors import ExecutionError
+from tests.runtime import tiny as builder
 
 
 def test_hidden_workspace_fails_loudly(tmp_path_factory, x):

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "runtime"))  # for the module `tiny`
-sys.path.insert(0, str(Path(__file__).parent))  # for the module `servers`
+from tests.runtime import tiny as builder
+from tests.serving.servers import Server
 
 
 @pytest.fixture(scope="session")
 def first(tmp_path_factory):
-    import tiny as builder
-
     return builder.export(tmp_path_factory.mktemp("served") / "first.so", "first_")
 
 
 @pytest.fixture(scope="session")
 def second(tmp_path_factory):
-    import tiny as builder
-
     return builder.export(tmp_path_factory.mktemp("served") / "second.so", "second_", seed=7)
 
 
 @pytest.fixture(scope="session")
 def slow(tmp_path_factory):
     """150 layers, of which the smallest budget reads 39 MB in every inference."""
-    import tiny as builder
-
     return builder.export(tmp_path_factory.mktemp("served") / "slow.so", "third_", layers=150, seed=3)
 
 
 @pytest.fixture(scope="session")
 def server(first, second):
-    from servers import Server
-
     with Server(first.library, second.library, "--budget", "20MB") as server:
         yield server
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
-from in_process import INFER, ask, serving
-
 from flexcomp.serving import make_app
 from flexcomp.serving.connection import SENT
+from tests.serving.in_process import INFER, ask, serving
 
 
 def test_an_answer_counts_until_it_is_sent(first, asked):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from servers import Server, answer_on, raw_request, status_of
 
 from flexcomp.errors import InputError
 from flexcomp.serving.auth import is_loopback, read_token
+from tests.serving.servers import Server, answer_on, raw_request, status_of
 
 TOKEN = "a-token-of-some-length"
 

@@ -14,13 +14,13 @@ from types import SimpleNamespace
 
 import pytest
 import uvloop
-from servers import answer_on, status_of
 
 from flexcomp.serving.connection import INTO, MOST_BESIDE_NBYTES, MOST_HEADERS, SENT, Server
 from flexcomp.serving.connections import Connections
 from flexcomp.serving.exchange import Exchange
 from flexcomp.serving.limits import Room, read_body
 from flexcomp.serving.logs import Log
+from tests.serving.servers import answer_on, status_of
 
 _IDLE_S = 1
 _LARGE = 64 << 20

@@ -10,14 +10,14 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import crowd
 import pytest
 import uvloop
-from servers import Server, answer_on, raw_request, status_of
 
 from flexcomp.serving import connection as connection_file
 from flexcomp.serving.connections import MOST_HEADS_NBYTES, MOST_UNSENT_NBYTES, SPARE, Connections, affordable
 from flexcomp.serving.logs import Log
+from tests.serving import crowd
+from tests.serving.servers import Server, answer_on, raw_request, status_of
 
 HEALTH = raw_request("/v2/health/live", b"", method="GET")
 

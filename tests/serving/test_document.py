@@ -36,7 +36,7 @@ def test_a_server_asks_for_its_token_where_it_says_so():
 
 @pytest.mark.hypothesis
 def test_whatever_is_asked_the_answer_is_in_it(server):
-    from cases import try_all
+    from tests.serving.cases import try_all
 
     made = try_all(server.url, 100)
     assert sum(counts.total() for counts in made.values()) >= 90

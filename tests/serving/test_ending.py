@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 import typer
-from servers import Server, answer_on, raw_request, status_of
+
+from tests.serving.servers import Server, answer_on, raw_request, status_of
 
 
 def ask_in_background(server, asked, count):

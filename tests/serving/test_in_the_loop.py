@@ -6,9 +6,9 @@ import asyncio
 import json
 
 import pytest
-from in_process import INFER, ask, serving
 
 from flexcomp.serving import make_app
+from tests.serving.in_process import INFER, ask, serving
 
 
 @pytest.fixture

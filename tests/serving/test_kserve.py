@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from servers import Server
+
+from tests.serving.servers import Server
 
 TOKEN = "a-token-of-some-length"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "kserve.yaml"

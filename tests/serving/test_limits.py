@@ -10,7 +10,8 @@ import time
 from contextlib import suppress
 
 import pytest
-from servers import Server, answer_on, raw_request, status_of
+
+from tests.serving.servers import Server, answer_on, raw_request, status_of
 
 INFER = "/v2/models/first/infer"
 

@@ -7,9 +7,9 @@ import logging
 import time
 
 from prometheus_client.parser import text_string_to_metric_families
-from servers import Server
 
 from flexcomp.serving.logs import log_to_stderr
+from tests.serving.servers import Server
 
 
 def test_requests_are_counted_timed_and_logged(first, asked):

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tiny as builder
 from onnx import TensorProto, helper
-from servers import Server
-from tiny import close_to, with_page
 
 import flexcomp
+from tests.runtime import tiny as builder
+from tests.runtime.tiny import close_to, with_page
+from tests.serving.servers import Server
 
 
 def copy_of(tiny, folder, name):

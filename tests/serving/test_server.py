@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import numpy as np
 import pytest
-from tiny import close_to
 
 from flexcomp.version import __version__
+from tests.runtime.tiny import close_to
 
 INFER = "/v2/models/first/infer"
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from servers import Server
+
+from tests.serving.servers import Server
 
 HERE = Path(__file__).parent
 BUDGET = "2MB"  # less than the weights of one network: every inference reads

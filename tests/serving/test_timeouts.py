@@ -6,8 +6,9 @@ import json
 from dataclasses import replace
 
 import pytest
-import tiny as builder
-from servers import Server, answer_on, raw_request, status_of
+
+from tests.runtime import tiny as builder
+from tests.serving.servers import Server, answer_on, raw_request, status_of
 
 
 @pytest.fixture(scope="module")

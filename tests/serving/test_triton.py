@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny import close_to
+
+from tests.runtime.tiny import close_to
 
 triton = pytest.importorskip("tritonclient.http")
 Error = pytest.importorskip("tritonclient.utils").InferenceServerException

@@ -19,7 +19,7 @@ from flexcomp.program import DeviceKernel
 from tests.cuda.driver import tiny_cuda, toolkit
 from tests.cuda.driver.fake import REFUSED, USELESS, Fake, build
 from tests.runtime import tiny as tiny_program
-from tests.runtime.test_exchanges import STATE, WIDTH, Rings
+from tests.runtime.rings import STATE, WIDTH, Rings
 from tests.runtime.tiny import Tiny, close_to
 
 _OPENING = 100  # of the first calls each is tried, or every second

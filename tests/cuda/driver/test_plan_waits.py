@@ -9,7 +9,7 @@ import pytest
 import flexcomp
 from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from tests.cuda.driver import waits
-from tests.cuda.driver.test_networks import pictures
+from tests.cuda.driver.pictures import pictures
 
 COMPUTE, COPY = 0, 1  # who waits, for the GPU of tests
 SIZES = Sizes(layers=1, width=64, heads=4, vocabulary=3000)

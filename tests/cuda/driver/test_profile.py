@@ -20,7 +20,7 @@ from flexcomp.profiling.observing import LoadTime, StepTime
 from flexcomp.program import decode_program, from_program
 from flexcomp.runtime import DeviceRates, read_program, runner
 from tests.cuda.driver import fake as fakes
-from tests.cuda.driver.test_networks import pictures
+from tests.cuda.driver.pictures import pictures
 from tests.cuda.driver.toolkit import build
 from tests.cuda.nvcc import ARCHITECTURES
 from tests.profiling.test_observing import Network, program_of
