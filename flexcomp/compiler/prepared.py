@@ -121,8 +121,8 @@ class Prepared:
         """The rungs of every artifact, the budget of the usual one, and the storage they are planned for."""
         ladders, usual, storages = [], [], []
         for wish in wishes:
-            storages.append(wish.storage or self.profile.storage)
-            planning = self.planning.on(storages[-1])
+            planning = self.planning.on(wish.storage or self.profile.storage)
+            storages.append(planning.costs.storage)
             rungs, default = plan_rungs(
                 planning, wish.budget, wish.strategy, lambda done, total: report("plan", done, total), self.target.memory_unit
             )
@@ -131,7 +131,7 @@ class Prepared:
         if yardstick:
             ladders.append(resident_rungs(self.planning, [rung for rungs in ladders for rung in rungs]))
             usual.append(ladders[-1][-1].budget)
-            storages.append(self.profile.storage)
+            storages.append(self.planning.costs.storage)
         return ladders, usual, storages
 
     def _code(self, layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], dict[str, Kernel]]:

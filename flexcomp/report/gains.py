@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 from flexcomp import plan
-from flexcomp.program import Prediction, Program, Rung, from_program
+from flexcomp.program import CUDA, MEMORY_UNIT, Prediction, Program, Rung, from_program
 from flexcomp.report.changes import Change, changes
 from flexcomp.report.replanned import problem_of
 
@@ -18,8 +19,9 @@ PARTS = (0.1, 0.25)  # of everything resident
 def gains(program: Program, asked: Rung | None = None) -> list[dict] | None:
     """For each change the smallest budget and the latencies that it leads to; None in libraries without assumed times.
 
-    The kernels of a rung stay. The budgets are the smallest, a tenth and a quarter of everything resident, the default, and
-    `asked`. A plan that the search finds slower with the change than without is not taken.
+    The kernels of a rung stay. A gain is the ratio of two new plans, with and without the change: searches that begin anew
+    miss some of the plans that the build found. The budgets are the smallest, a tenth and a quarter of everything resident,
+    the default, and `asked`.
     """
     assumed = from_program(program)
     if assumed is None:
@@ -27,21 +29,24 @@ def gains(program: Program, asked: Rung | None = None) -> list[dict] | None:
     rungs = _rungs(program, asked)
     found = changes(program, assumed)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # the planner's loops in C++ release Python
-        least = threads.map(lambda change: _least(program, assumed, change), found)
-        before = list(threads.map(lambda rung: _latency(program, rung, assumed, None), rungs))
+        least = list(threads.map(lambda change: _least(program, assumed, change), found))
+        plain = list(threads.map(lambda rung: _latency(program, rung, assumed, None), rungs))
         after = list(threads.map(lambda one: _latency(program, one[1], assumed, one[0]), product(found, rungs)))
     rows = [after[start : start + len(rungs)] for start in range(0, len(after), len(rungs))]
     return [
         {
             **change.facts,
             "min_budget_bytes": nbytes,
-            "at": [
-                {"budget_bytes": rung.budget, "before_ms": now * 1e3, "after_ms": min(now, then) * 1e3}
-                for rung, now, then in zip(rungs, before, row, strict=True)
-            ],
+            "at": [_gain(rung, *one) for rung, *one in zip(rungs, plain, row, strict=True)],
         }
         for change, nbytes, row in zip(found, least, rows, strict=True)
     ]
+
+
+def _gain(rung: Rung, plain: float, after: float) -> dict:
+    before = rung.predicted_s * 1e3
+    part = min(1.0, after / plain) if 0 < plain < math.inf else 1.0
+    return {"budget_bytes": rung.budget, "before_ms": before, "after_ms": part * before}
 
 
 def _rungs(program: Program, asked: Rung | None) -> Sequence[Rung]:
@@ -56,15 +61,17 @@ def _rungs(program: Program, asked: Rung | None) -> Sequence[Rung]:
 def _least(program: Program, assumed: Prediction, change: Change) -> int:
     """The smallest budget after the change, in bytes; never more than before."""
     rung = program.rungs[0]
-    return min(rung.budget, plan.minimum_budget(change.apply(problem_of(program, rung, assumed), rung)).nbytes)
+    unit = MEMORY_UNIT if program.space == CUDA else plan.PAGE
+    nbytes = plan.minimum_budget(change.apply(problem_of(program, rung, assumed), rung)).nbytes
+    return min(rung.budget, plan.rounded_up(nbytes, unit))
 
 
 def _latency(program: Program, rung: Rung, assumed: Prediction, change: Change | None) -> float:
-    """Seconds, in the budget of a rung."""
+    """Seconds of a new plan in the budget of a rung; infinite where the search finds none."""
     problem = problem_of(program, rung, assumed)
     if change:
         problem = change.apply(problem, rung)
     try:
         return plan.simulate(problem, plan.plan(problem, rung.budget)).latency
     except plan.InfeasibleError:
-        return rung.predicted_s
+        return math.inf

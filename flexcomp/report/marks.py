@@ -11,7 +11,7 @@ from flexcomp.report.memory_map import Box
 from flexcomp.units import human_bytes
 
 # Kinds that a step needs: weights that stay, or are loaded ahead, are the planner's choice.
-_NEEDED = ("activation", "weights", "scratch")
+_NEEDED = ("activation", "state", "weights", "scratch")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _range(first: str, last: str) -> str:
 
 
 def neediest(program: Program, rung: Rung, found: Iterable[Box]) -> Neediest:
-    """The step whose activations, scratch and own weights are the most bytes; the first of several."""
+    """The step whose activations, states, scratch and own weights are the most bytes; the first of several."""
     needs: list[dict[str, list[tuple[int, int]]]] = [{} for _ in rung.steps]
     for box in found:
         if box.kind in _NEEDED:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flexcomp.device.profile import kernel_key, load_profile
 from flexcomp.program.prediction import from_program
 from flexcomp.program.program_bytes import decode_program
@@ -25,7 +27,7 @@ def test_a_machine_is_measured_and_built_for(cli, library, model, tmp_path):
     assert done.returncode == 0, done.stderr
     again = decode_program(read_program(built))
     assumed = from_program(again)
-    assert assumed.storage == profile.storage
+    assert replace(assumed.storage, crowded=0.0) == profile.storage
     measured = [
         (time.seconds, profile.kernels[kernel_key(layer)].seconds)
         for layer, time in zip(again.layers, assumed.layers, strict=True)

@@ -111,13 +111,13 @@ def test_slices_cost_what_kernels_make_of_their_input(plain, kernel, operations)
 
 def test_plans_are_made_for_the_measured_device(plain, tmp_path):
     kernels = {kernel_key(layer): KernelTime(0.01 * (index + 1), 1e-4) for index, layer in enumerate(plain.layers)}
-    profile = replace(MEASURED, kernels=MappingProxyType(kernels), storage_bytes_per_s=1e7, load_overhead_s=1e-3)
+    profile = replace(MEASURED, kernels=MappingProxyType(kernels), storage_bytes_per_s=1e7, load_overhead_s=1e-3, cores=1)
     profile.save(tmp_path / "device.json")
     program = flexcomp.build(tiny_network(), TARGET, threads=1, profile=tmp_path / "device.json").program
     assumed = from_program(program)
     for layer, time in zip(program.layers, assumed.layers, strict=True):
         assert (time.seconds, time.slice_s) == (kernels[kernel_key(layer)].seconds, 1e-4)
-    assert assumed.storage.bandwidth == 1e7
+    assert (assumed.storage.bandwidth, assumed.storage.crowded) == (1e7, 1.0)  # the only core prepares, too
     used = {step.layer for step in program.rungs[-1].steps}
     assert program.rungs[-1].predicted_s == pytest.approx(sum(assumed.layers[layer].seconds for layer in used))
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,7 @@ def test_an_aarch64_device_is_measured_and_built_for(pi, library, cli, tmp_path)
     program = flexcomp.build(
         tiny_network(), target=TARGET, threads=2, profile=tmp_path / "device.json", budget="0.6"
     ).program
-    assert from_program(program).storage == profile.storage
+    assert replace(from_program(program).storage, crowded=0.0) == profile.storage
     used = [layer for layer in program.layers if kernel_key(layer) in profile.kernels]
     assert used
 

@@ -5,8 +5,9 @@ function showGains(data) {
     byId("gains-words").textContent = "The library does not hold the times that its plans assume: build it again to see predictions.";
     return;
   }
-  byId("gains-words").textContent = "Each change alone, planned anew for some budgets, with the kernels of the present plan. Narrower weights " +
-    "are taken to compute as fast as now, a smaller image to cost in proportion to its pixels. Latency in ms, best first.";
+  byId("gains-words").textContent = "Each change alone, in some of the budgets. The planner plans the kernels of the present plan anew, with and " +
+    "without the change; the gain is the ratio. Narrower weights are taken to compute as fast as now, a smaller image to cost in proportion to " +
+    "its pixels. Latency in ms, best first.";
   const budgets = gains[0].at.map((one) => one.budget_bytes);
   const saved = (gain) => gain.at.reduce((sum, one) => sum + 1 - one.after_ms / one.before_ms, 0);
   const helps = (gain) => [[facts.min_budget_bytes, gain.min_budget_bytes], ...gain.at.map((one) => [one.before_ms, one.after_ms])]
