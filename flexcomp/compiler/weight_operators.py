@@ -99,6 +99,27 @@ def _concat(making: Making, call: relax.Call, first: int, end: int) -> np.ndarra
     return np.concatenate([making.rows(part, first, end) for part in call.args[0].fields], axis=axis)
 
 
+def _cut(attrs, data: np.ndarray, axes, begin, end, strides=None) -> np.ndarray:
+    return data[_slices(data.ndim, axes, begin, end, strides)]
+
+
+def _slices(rank: int, axes, begin, end, strides) -> tuple[slice, ...]:
+    slices = [slice(None)] * rank
+    for axis, *bounds in zip(axes, begin, end, strides or [1] * len(axes), strict=True):
+        slices[axis] = slice(*map(int, bounds))
+    return tuple(slices)
+
+
+def _strided_slice(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray | None:
+    data, *numbers = call.args
+    extents = shape(data)
+    own, *others = _slices(len(extents), *map(making.whole, numbers), *[None] * (4 - len(numbers)))
+    taken = range(extents[0])[own][first:end]
+    if not len(taken) or taken.step < 1:
+        return None
+    return making.rows(data, taken[0], taken[-1] + 1)[(slice(None, None, taken.step), *others)]
+
+
 def _matmul(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray | None:
     """Rows of a batch."""
     left, right = call.args
@@ -164,6 +185,7 @@ BY_ROWS: dict[str, Callable[..., np.ndarray | None]] = {
     "permute_dims": _permute_dims,
     "broadcast_to": _broadcast_to,
     "concat": _concat,
+    "strided_slice": _strided_slice,
     "take": _take,
     "zeros": _zeros,
     "matmul": _matmul,
@@ -179,6 +201,7 @@ WHOLE: dict[str, Callable[..., np.ndarray]] = {
     "permute_dims": lambda attrs, x: np.transpose(x, _axes(attrs.axes)),
     "broadcast_to": lambda _, x, shape: np.broadcast_to(x, shape),
     "concat": lambda attrs, parts: np.concatenate(parts, axis=int(attrs.axis)),
+    "strided_slice": _cut,
     "take": _taken,
     "shape_of": lambda _, x: tuple(x.shape),
     "shape_to_tensor": lambda _, shape: np.array(shape, np.int64),

@@ -57,6 +57,9 @@ CHAINS = {
     "lanes": [lambda x, _: OP.take(x, const(LANES, "int64"), axis=0), lambda x, _: OP.reshape(x, (16, 64, COLUMNS))],
     "lanes apart": [lambda x, _: OP.take(x, const(LANES[::-1] * 7 % ROWS, "int64"), axis=0)],
     "lanes of columns": [lambda x, _: OP.take(x, const(np.arange(COLUMNS)[::-2], "int64"), axis=1)],
+    "every third row": [lambda x, _: OP.strided_slice(x, [0, 1], [2, 1], [ROWS - 1, COLUMNS], [3, 1])],
+    "rows from the last": [lambda x, _: OP.strided_slice(x, [0], [-1], [-ROWS - 1], [-1]), lambda x, _: OP.negative(x)],
+    "columns": [lambda x, _: OP.negative(x), lambda x, _: OP.strided_slice(x, [1], [-64], [1 << 40])],
     "beside each other": [lambda x, b: OP.concat([x, OP.reshape(b, (ROWS, 1)), OP.zeros((ROWS, 31), "float32")], axis=1)],
     "below each other": [lambda x, _: OP.concat([x, x], axis=0), lambda x, _: OP.divide(x, const(3.0))],
     "combined": [
@@ -170,3 +173,10 @@ def test_packed_weights_are_made_once_each_and_by_export_only(tmp_path, monkeypa
     assert not packed
     artifact.write_weights(tmp_path / "weights")
     assert sum(packed) == sum(array.nbytes for _, array, _ in artifact.weights)
+
+
+@pytest.mark.parametrize("name", [name for name in CHAINS if name != "TVM computes it"])
+def test_no_operator_of_packing_is_compiled(name, arrays, monkeypatch):
+    """To compile one takes as long as to make some hundred by NumPy."""
+    monkeypatch.setattr("flexcomp.compiler.weights._compiled", None)
+    evaluate(weight_side(*CHAINS[name]), arrays)
