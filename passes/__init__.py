@@ -19,6 +19,7 @@ from .place_parts import PlaceParts
 from .pretransform_weights import PretransformWeights
 from .recognise_norms import RecogniseNorms
 from .reduce_broadcasts import ReduceBroadcasts
+from .share_panels import SharePanels
 from .share_weights import ShareWeights
 from .sink_broadcasts import SinkBroadcasts
 from .slice_embeddings import SliceEmbeddings
@@ -46,6 +47,7 @@ __all__ = [
     "PretransformWeights",
     "RecogniseNorms",
     "ReduceBroadcasts",
+    "SharePanels",
     "ShareWeights",
     "SinkBroadcasts",
     "SliceEmbeddings",

@@ -13,6 +13,9 @@ from ..schedules.tiles.place import Place
 LAYER = "flexcomp.layer"
 # On a layer function (set by FuseLayers, consumed by PretransformWeights): which parameters come from weights.
 WEIGHTS = "flexcomp.weights"
+# On a layer function (set by SharePanels, consumed by PretransformWeights): the parameters that are the panel's channel vectors,
+# in order, those that other layers read among them.
+VECTORS = "flexcomp.vectors"  # list of int
 # On a layer function (set by PlaceParts, consumed by PretransformWeights): the number of the concatenation that the
 # result is a part of, and its place there; `encode_place` has the form.
 PLACE = "flexcomp.place"

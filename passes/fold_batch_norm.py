@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass, replace
 
 import tvm
+import tvm_ffi
 from tvm import ir, relax
 from tvm.relax import op
 
 from .ir import bindings, dtype, operator, shape, static_tensor, uses
 from .module_pass import module_pass
 from .rebuild import MainRewriter
+from .share_weights import LEAST_NBYTES, same_values
 from .weights import weight_vars
 
 
@@ -25,11 +27,15 @@ class FoldBatchNorm:
 
     After a convolution or a product with a weight matrix the scale goes into the weight. A chain after
     anything else becomes one multiplication and one addition. The new factors are expressions over weights. What is rounded
-    to integers next is left as it is, for there a last bit is a whole number, and so are differences of integers.
+    to integers next is left as it is, for there a last bit is a whole number, and so are differences of integers. A large weight
+    that is scaled differently for several operators is left as it is, too: it would become as many weights.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        return _Folder(mod).rewrite()
+        folder = _Folder(mod)
+        folded = folder.rewrite()
+        several = frozenset(weight for weight, scales in folder.scales.items() if _differ(scales))
+        return _Folder(mod, several).rewrite() if several else folded
 
 
 @dataclass(frozen=True)
@@ -38,14 +44,18 @@ class _Affine:
 
     base: ir.Expr  # a call of a linear operator, not yet emitted, that can take the scale; or a variable
     axis: int | None  # of the channels; None as long as all factors are scalars
+    weight: relax.Var | None = None  # of the base in the old main: the first variable with the same value
     scale: ir.Expr | None = None
     shift: ir.Expr | None = None
     name: str = ""  # of the first variable of the chain that tells an ONNX node
 
 
 class _Folder(MainRewriter):
-    def __init__(self, mod: tvm.IRModule) -> None:
+    def __init__(self, mod: tvm.IRModule, unscaled: frozenset[relax.Var] = frozenset()) -> None:
         super().__init__(mod)
+        self.unscaled = unscaled
+        self.scales: dict[relax.Var, list[ir.Expr | None]] = {}  # of a large weight, for each of its readers; None: 1
+        self.same = same_values(self.main)
         self.weights = weight_vars(self.main)
         self.readers = uses(self.main)
         self.old = {binding.var: binding.value for binding in bindings(self.main)}
@@ -71,7 +81,7 @@ class _Folder(MainRewriter):
         if isinstance(value, relax.TupleGetItem) and value.tuple_value in self.norms:
             return self._after_norm(self.norms[value.tuple_value])
         if self._takes_scale(value):
-            return _Affine(self.substitute(value), _channel_axis(value))
+            return _Affine(self.substitute(value), _channel_axis(value), self.same.get(value.args[1], value.args[1]))
         for position, data in enumerate(value.args if isinstance(value, relax.Call) else ()):
             axis = self.chains[data].axis if data in self.chains else None
             if self._is_link(value, position, axis):
@@ -196,10 +206,19 @@ class _Folder(MainRewriter):
         extents = tuple(shape(factor)[0] if i == axis else 1 for i in range(rank))
         return self.emit(self.reshape(factor, extents))
 
+    def _derived(self, expr: ir.Expr | None) -> ir.Expr | None:
+        """A factor as an expression of the weights of main."""
+        value = self.values.get(expr, expr) if isinstance(expr, relax.Var) else expr
+        if not isinstance(value, relax.Call):
+            return value
+        return relax.Call(value.op, [self._derived(arg) for arg in value.args], value.attrs, value.ty_args)
+
     def _emit_affine(self, affine: _Affine, name: str) -> ir.Expr:
         value, scale = affine.base, affine.scale
         if isinstance(value, relax.Call):
-            if scale is not None:
+            if 4 * math.prod(shape(affine.weight)) >= LEAST_NBYTES:
+                self.scales.setdefault(affine.weight, []).append(self._derived(scale))
+            if scale is not None and affine.weight not in self.unscaled:
                 data, weight = value.args
                 channels = _weight_channel_axis(value)
                 weight = self.emit(op.multiply(weight, self._along(scale, channels, len(shape(weight)))))
@@ -215,6 +234,10 @@ class _Folder(MainRewriter):
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 _TRANSPOSED = ("conv1d_transpose", "conv2d_transpose", "conv3d_transpose")
 _ARITHMETIC = ("add", "subtract", "multiply", "divide")
+
+
+def _differ(scales: list[ir.Expr | None]) -> bool:
+    return any((scale is None) != (scales[0] is None) or not tvm_ffi.structural_equal(scale, scales[0]) for scale in scales[1:])
 
 
 def _rounded_next(values: dict[relax.Var, ir.Expr]) -> set[relax.Var]:

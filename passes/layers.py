@@ -9,7 +9,7 @@ from tvm import ir, relax, tirx
 
 from ..schedules.tiles.epilogue import Epilogue
 from ..schedules.tiles.spec import ConvSpec, MatmulSpec
-from .attributes import DTYPE, INTEGERS, LAYER, PLACE, VALUES_OF, decode_place
+from .attributes import DTYPE, INTEGERS, LAYER, PLACE, VALUES_OF, VECTORS, decode_place
 from .ir import bindings, operator, shape
 
 # Relax operator (without prefix) → epilogue operator. Operands that are no tensors are handled by name below.
@@ -54,7 +54,8 @@ class _Reader:
         self.dtype = str(func.attrs[DTYPE]) if DTYPE in func.attrs else "float32"
         self.integers = INTEGERS in func.attrs
         self.place = decode_place(func.attrs[PLACE])[1] if PLACE in func.attrs else None
-        self.vectors: list[int] = []
+        self.vectors = [int(i) for i in func.attrs.get(VECTORS, ())]
+        self.shared = frozenset(self.vectors)
         self.tensors: list[int] = []
 
     def read(self) -> LayerReading:
@@ -72,7 +73,7 @@ class _Reader:
                     plain.add(binding.var)
                 continue
             if weighted and bias is None and name == "add" and self._replaces(binding, plain, position):
-                bias = next((self.index[arg] for arg in args if self.index.get(arg) in self.weights), None)
+                bias = next((self.index[arg] for arg in args if self.index.get(arg) in self.weights - self.shared), None)
                 if bias is not None:
                     values[binding.var] = ("acc",)
                     continue
@@ -83,7 +84,7 @@ class _Reader:
             spec = replace(spec, place=self.place)
         if isinstance(spec, ConvSpec):
             spec = replace(spec, weights="float32" if self.dtype.startswith(VALUES_OF) else self.dtype)
-            spec = replace(spec, integers=self.integers and spec.weights == "int8")
+            spec = replace(spec, integers=self.integers and spec.weights == "int8", vectors=len(self.shared))
         return LayerReading(
             spec,
             data=(left,) if weighted else (left, right),

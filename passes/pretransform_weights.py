@@ -27,7 +27,8 @@ from .ir import bindings, dtype, operator, shape, with_functions
 from .layers import LayerReading, is_layer, read
 from .module_pass import module_pass
 from .panels import assemble, on_weights
-from .tied_tables import Tied, embedding_of, tied_tables, weights_first
+from .tied_tables import Tied, embedding_of, tied_tables
+from .weights import weights_first
 
 
 @module_pass(opt_level=0)

@@ -29,7 +29,7 @@ class ShareWeights:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        same = _same_values(mod["main"])
+        same = same_values(mod["main"])
         return _Sharer(mod, same).rewrite() if any(_nbytes(var) >= LEAST_NBYTES for var in same) else mod
 
 
@@ -43,7 +43,7 @@ class _Sharer(MainRewriter):
         return self.substitute(value if first is None else first)
 
 
-def _same_values(main: relax.Function) -> dict[relax.Var, relax.Var]:
+def same_values(main: relax.Function) -> dict[relax.Var, relax.Var]:
     """By variable that weights alone decide, the first one that holds the same."""
     from_weights = weight_vars(main)
     first: dict[int, list[tuple[relax.Var, ir.Expr]]] = {}  # by the hashes of their values

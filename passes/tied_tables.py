@@ -12,10 +12,9 @@ from ..schedules.registry import Candidate
 from ..schedules.tiles.tile import VectorUnit
 from .attributes import DTYPE, FETCH, VALUES_OF, WEIGHTS
 from .choose_kernels import chosen
-from .ir import bindings, operator, shape, with_functions
+from .ir import bindings, operator, shape
 from .layers import LayerReading, is_layer, read
 from .rebuild import permuted_axes
-from .weights import weight_vars
 
 
 @dataclass(frozen=True)
@@ -65,18 +64,6 @@ def embedding_of(mod: tvm.IRModule, value: tvm.ir.Expr) -> EmbeddingSpec | None:
     if operator(value) != "call_tir" or FETCH not in (mod[value.args[0]].attrs or {}):
         return None
     return EmbeddingSpec.decode(str(mod[value.args[0]].attrs[FETCH]))
-
-
-def weights_first(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with the weight side of main before all else."""
-    main = mod["main"]
-    on_weights = weight_vars(main)
-    ordered = sorted(bindings(main), key=lambda binding: binding.var not in on_weights)
-    body = relax.SeqExpr([relax.DataflowBlock(ordered)], main.body.body)
-    attrs = dict(main.attrs.items()) if main.attrs else {}
-    changed = relax.Function(list(main.params), body, main.ret_ty, main.is_pure).with_attrs(attrs)
-    functions = {gv: func for gv, func in mod.functions_items() if gv.name_hint != "main"}
-    return with_functions(mod, {**functions, mod.get_global_var("main"): changed})
 
 
 def _fits(spec: EmbeddingSpec, tied: Tied) -> bool:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import tvm
 from tvm import ir, relax
 
-from .ir import bindings, num_inputs, operator, shape
+from .ir import bindings, num_inputs, operator, shape, with_functions
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,18 @@ def weight_vars(main: relax.Function) -> set[relax.Var]:
         if all(_from_weights(operand, result) for operand in operands):
             result.add(binding.var)
     return result
+
+
+def weights_first(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with the weight side of main before all else."""
+    main = mod["main"]
+    on_weights = weight_vars(main)
+    ordered = sorted(bindings(main), key=lambda binding: binding.var not in on_weights)
+    body = relax.SeqExpr([relax.DataflowBlock(ordered)], main.body.body)
+    attrs = dict(main.attrs.items()) if main.attrs else {}
+    changed = relax.Function(list(main.params), body, main.ret_ty, main.is_pure).with_attrs(attrs)
+    functions = {gv: func for gv, func in mod.functions_items() if gv.name_hint != "main"}
+    return with_functions(mod, {**functions, mod.get_global_var("main"): changed})
 
 
 def _from_weights(expr: ir.Expr, known: set[relax.Var]) -> bool:

@@ -125,7 +125,7 @@ class RowKernel:
     def encode(self) -> str:
         """As text, for an attribute in the IR."""
         fields = asdict(self)
-        for name, usual in (("weights", "float32"), ("integers", False)):
+        for name, usual in (("weights", "float32"), ("integers", False), ("vectors", 0)):
             if fields["spec"].get(name) == usual:
                 del fields["spec"][name]  # the default
         return json.dumps([type(self.spec).__name__, fields])

@@ -26,6 +26,7 @@ from flexcomp.passes import (
     PretransformWeights,
     RecogniseNorms,
     ReduceBroadcasts,
+    SharePanels,
     ShareWeights,
     SinkBroadcasts,
     SliceEmbeddings,
@@ -77,8 +78,9 @@ def transformers(
 
 
 def fuse(weight_type: WeightType = lambda names, weight: "float32") -> list[Pass]:
-    """Anchors and their epilogues are functions, whose weights have an element type; equal weights are one variable."""
-    return [FuseLayers(weight_type), PlaceParts(), ShareWeights()]
+    """Anchors and their epilogues are functions, whose weights have an element type; equal weights are one variable, and
+    layers that have the same ones take the same vectors."""
+    return [FuseLayers(weight_type), PlaceParts(), ShareWeights(), SharePanels()]
 
 
 def choose(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:

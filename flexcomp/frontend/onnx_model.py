@@ -6,6 +6,7 @@ import difflib
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_ELEMENTS = 2**31  # from which on kernels cannot count them
 _OLDEST_SLIMMED = 7  # opset
+_SCALING = ["FusionConvBN", "FusionConvTransposeBN", "FusionConvMul", "FusionConvTransposeMul"]  # of onnxslim's fusions
 _MOST_FOLDED_NBYTES = 8 * LARGEST  # of a result: larger ones are folded where they need not be written into the model
 # Foreign code with no errors of its own: what malformed input makes it raise.
 _SLIMMING_ERRORS = (
@@ -311,8 +313,12 @@ def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
     # onnxslim's own inference of shapes answers None for older opsets.
     old = any(o.version < _OLDEST_SLIMMED for o in model.opset_import if o.domain in DEFAULT)
     places = {name: place for node in model.graph.node for place, name in enumerate(node.output) if name}
+    # Scales that are multiplied into a weight of several convolutions would make as many weights of it.
+    weights = Counter(node.input[1] for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose"))
+    skipped = _SCALING if max(weights.values(), default=0) > 1 else None
+    given = _inferred(model) if old else model
     try:
-        slim = onnxslim.slim(_inferred(model) if old else model, no_shape_infer=old, size_threshold=_MOST_FOLDED_NBYTES)
+        slim = onnxslim.slim(given, no_shape_infer=old, size_threshold=_MOST_FOLDED_NBYTES, skip_fusion_patterns=skipped)
         _put_results_back(slim.graph, places)
         return slim
     except _SLIMMING_ERRORS as error:

@@ -30,6 +30,7 @@ class ConvSpec:
     place: Place | None = field(default=None, repr=False)  # of the result, if part of a tensor
     weights: str = field(default="float32", repr=False)  # type of kept weights, where not widened (panel.py)
     integers: bool = field(default=False, repr=False)  # the input holds integers in a range of 8 bits that includes 0
+    vectors: int = field(default=0, repr=False)  # of the panel, if it has those of other layers, too
 
     @property
     def out_shape(self) -> tuple[int, ...]:
@@ -95,8 +96,8 @@ class ConvSpec:
 
     @property
     def channel_vectors(self) -> int:
-        """Per-channel vectors, besides the bias, that the epilogue reads."""
-        return operands(self.epilogue, "channel")
+        """Per-channel vectors of the panel, besides the bias: those that the epilogue reads, and maybe others."""
+        return max(self.vectors, operands(self.epilogue, "channel"))
 
     def __str__(self) -> str:
         kernel = f"{self.kernel[0]}×{self.kernel[1]}"

@@ -83,6 +83,26 @@ def heads() -> onnx.ModelProto:
     return model(nodes, [value(f"x{s}", 1, 64, s, s) for s in sizes], [value(f"y{s}", 1, 64, s, s) for s in sizes], weights)
 
 
+def levels(*kinds: str) -> onnx.ModelProto:
+    """A head over the levels of a pyramid, each of which has a bias, a batch norm or a scale of its own, and nothing, or both."""
+    nodes, weights = [], {"w": (RNG.standard_normal((64, 64, 3, 3)) / 24).astype("f4")}
+    for i, kind in enumerate(kinds):
+        last = f"c{i}"
+        weights |= {f"{k}{i}": (RNG.random(64) + 0.5).astype("f4") for k in "bgdmv"} | {f"s{i}": np.float32(0.5 + i)}
+        nodes += [node("Conv", [f"x{i}", "w", f"b{i}"] if "bias" in kind else [f"x{i}", "w"], [last], pads=[1] * 4)]
+        if "norm" in kind:
+            nodes += [node("BatchNormalization", [last, *(f"{k}{i}" for k in "gdmv")], [f"n{i}"])]
+            last = f"n{i}"
+        if "scale" in kind:
+            nodes += [node("Mul", [last, f"s{i}"], [f"z{i}"])]
+            last = f"z{i}"
+        nodes += [node("Relu", [last], [f"y{i}"])]
+    used = {name for n in nodes for name in n.input}
+    sizes = {i: 14 - i for i in range(len(kinds))}
+    ports = [[value(f"{port}{i}", 1, 64, s, s) for i, s in sizes.items()] for port in "xy"]
+    return model(nodes, *ports, {name: array for name, array in weights.items() if name in used})
+
+
 def towers() -> onnx.ModelProto:
     """Two convolutions with weights of their own, over three images in turn."""
     sizes, nodes = (28, 27, 26), []
@@ -113,6 +133,8 @@ MODELS = {
     "heads": heads,
     "towers": towers,
     "tied": tied,
+    "a bias for each level": lambda: levels("bias", "bias", ""),
+    "a batch norm for each level": lambda: levels("bias norm", "norm", "norm scale"),
 }
 SLOW = replace(guessed_profile(resolve_target("llvm -mcpu=x86-64-v3")), storage_bytes_per_s=2e7)
 

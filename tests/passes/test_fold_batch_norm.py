@@ -227,3 +227,34 @@ def test_differences_of_integers_are_left_as_they_are(apply):
         return op.multiply(emit(op.subtract(q, relax.const(5.0, "float32"))), relax.const(0.1, "float32"))
 
     assert active(apply(FoldBatchNorm(), network({"x": IMAGE}, {}, body))) == ["astype", "astype", "subtract", "multiply"]
+
+
+def shared(gammas: list[str | None], channels: int = 64, transposed: bool = False) -> tvm.IRModule:
+    """One weight for several convolutions or products, each scaled by a vector or not."""
+    names = list(dict.fromkeys(name for name in gammas if name))
+
+    def body(emit, *variables):
+        inputs, weight = variables[: len(gammas)], variables[len(gammas)]
+        vectors, results = dict(zip(names, variables[len(gammas) + 1 :], strict=True)), []
+        for x, name in zip(inputs, gammas, strict=True):
+            result = emit(op.matmul(x, emit(op.permute_dims(weight)) if transposed else weight))
+            if name:
+                result = emit(op.multiply(result, emit(op.negative(vectors[name]))))
+            results.append(result)
+        return relax.Tuple(results)
+
+    inputs = {f"x{i}": (3, channels) for i in range(len(gammas))}
+    return network(inputs, {"w": (channels, channels), **dict.fromkeys(names, (channels,))}, body)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_weight_that_is_scaled_differently_stays_one(transposed):
+    before = shared(["a", "b", None], transposed=transposed)
+    after = FoldBatchNorm()(before)
+    assert active(after) == ["matmul", "multiply", "matmul", "multiply", "matmul"]
+    assert_same_results(before, after)
+
+
+@pytest.mark.parametrize("mod", [shared(["a", "a"]), shared(["a", "a"], transposed=True), shared(["a", "b"], channels=8)])
+def test_a_weight_that_is_scaled_alike_or_small_takes_the_scale(mod):
+    assert active(FoldBatchNorm()(mod)) == ["matmul", "matmul"]
