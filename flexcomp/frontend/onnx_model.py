@@ -314,7 +314,8 @@ def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
     old = any(o.version < _OLDEST_SLIMMED for o in model.opset_import if o.domain in DEFAULT)
     places = {name: place for node in model.graph.node for place, name in enumerate(node.output) if name}
     # Scales that are multiplied into a weight of several convolutions would make as many weights of it.
-    weights = Counter(node.input[1] for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose"))
+    convolutions = (node for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose"))
+    weights = Counter(name for node in convolutions for name in node.input[1:2])
     skipped = _SCALING if max(weights.values(), default=0) > 1 else None
     given = _inferred(model) if old else model
     try:

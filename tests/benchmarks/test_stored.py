@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.stored import Stored, distinct_nbytes, stored
+from benchmarks.lab.stored import Stored, distinct_nbytes, stored
 
 MATRIX = (np.random.default_rng(0).standard_normal((256, 256)) / 16).astype("f4")
 

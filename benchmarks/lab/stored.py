@@ -1,6 +1,6 @@
 """What networks store, next to their initialisers: is each weight in the file, and in memory, once?
 
-    python -m benchmarks.stored [NETWORK, GROUP or FILE.onnx …]
+    python -m benchmarks.lab.stored [NETWORK, GROUP or FILE.onnx …]
 
 NETWORK and GROUP are of `benchmarks.models` (default: all), and the decoders of `benchmarks.networks.decoding`. Networks are
 lowered as a build lowers them, but not compiled. Reported are the bytes of all different initialisers and constants, and, over
