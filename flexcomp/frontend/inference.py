@@ -86,14 +86,19 @@ def _strictly_inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def require_attributes(graph: onnx.GraphProto) -> None:
-    """Raise ModelError for flags that are neither 0 nor 1, and for axes that no tensor has.
+    """Raise ModelError for flags that are neither 0 nor 1, for axes that no tensor has, and for a Split into other numbers.
 
-    ONNX's inference takes these axes without a look, and reads other memory.
+    ONNX's inference takes these axes and numbers without a look, and reads other memory.
     """
     for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                require_attributes(inner)
         for attribute in node.attribute if node.domain in ("", "ai.onnx") else ():
             name, given = attribute.name, list(attribute.ints) or [attribute.i]
             place = f"node {node.name or next((out for out in node.output if out), '')!r} ({node.op_type})"
+            if name == "num_outputs" and node.op_type == "Split" and given[0] != len(node.output):
+                raise ModelError(f"{place}: its num_outputs is {given[0]}, and it has {len(node.output)} outputs")
             if name in _FLAGS and given[0] not in (0, 1):
                 raise ModelError(f"{place}: its attribute {name} is {given[0]}: make it 0 or 1")
             least = 0 if name == "batch_dims" else -_MOST_AXES

@@ -85,6 +85,9 @@ def test_an_odd_model_is_right(case, tmp_path):
 
 
 BRANCH = helper.make_graph([node("Neg", "x", "n")], "branch", [], [helper.make_tensor_value_info("n", FLOAT, None)])
+INNER = helper.make_graph(
+    [node("LayerNormalization", "x s", "n", axis=2**63 - 1)], "branch", [], [helper.make_tensor_value_info("n", FLOAT, None)]
+)
 REFUSED = {
     "a constant of 8 bits": (
         [node("Cast", "w", "y", to=TensorProto.FLOAT8E4M3FN), node("Neg", "x", "z")], {"x": ramp(2)},
@@ -152,6 +155,15 @@ REFUSED = {
     "the shape of more than there can be": (
         [node("Pad", "x p", "y"), node("Shape", "y", "t")], {"x": ramp(1, 1, 3)}, {"y": FLOAT, "t": TensorProto.INT64},
         {"p": np.array([0, 0, 0, 2**31 - 2, 2**31 - 2, 0])}, r"\(Pad\) has a tensor of 2147483647×2147483647×3",
+    ),
+    "parts that there are not": (
+        [node("Split", "x", "y z", num_outputs=1)], {"x": ramp(2)}, {"y": FLOAT, "z": FLOAT}, {},
+        r"\(Split\): its num_outputs is 1, and it has 2 outputs",
+    ),
+    "an axis beyond all, in a branch": (
+        [helper.make_node("If", ["c"], ["y"], "If_node", then_branch=INNER, else_branch=INNER)],
+        {"x": ramp(2, 2), "c": np.array([True])}, {"y": FLOAT}, {"s": ramp(2)},
+        r"\(LayerNormalization\): its axis is 9223372036854775807",
     ),
     "a condition of two": (
         [helper.make_node("If", ["c"], ["y"], "If_node", then_branch=BRANCH, else_branch=BRANCH)], {"x": ramp(2)}, {"y": FLOAT},
