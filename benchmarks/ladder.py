@@ -35,7 +35,7 @@ from math import nan
 from pathlib import Path
 
 from benchmarks import models
-from benchmarks.predicted import possible_seconds, prediction_of
+from benchmarks.predicted import prediction_of
 from benchmarks.results import Results, Table, json_option
 from benchmarks.storage import TMPFS, Medium, media
 from benchmarks.turns import ALONE, FASTEST, ROUNDS, Compiled, Turn, Turns
@@ -48,6 +48,7 @@ from flexcomp.device.profile import DeviceProfile, load_profile
 from flexcomp.device.target import resolve_target
 from flexcomp.errors import BudgetError
 from flexcomp.profiling.fitting import fit
+from flexcomp.report.replanned import bound_s
 from flexcomp.runtime.budget import parse_budget
 
 STRATEGIES = ("best", "flexnn", "swapnet")
@@ -196,7 +197,7 @@ def _points(turns: Turns, storage: str, profile: DeviceProfile, threads: int) ->
                 prediction.timeline(library.program, rung).latency * 1e3,
                 statistics.median(latency for turn in taken for latency in turn.latency_ms),
                 statistics.median(turn.stall_ms for turn in taken),
-                possible_seconds(library.program, rung, prediction) * 1e3,
+                bound_s(library.program, rung, prediction) * 1e3,
                 taken[0].bytes_read,
                 _medians(taken),
                 _medians(alone) if own else (),

@@ -1,16 +1,13 @@
-"""Predictions for the rungs of a library: the times of their layers, and the latency that no plan falls below."""
+"""The times by which a profile judges the plans of a library."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from flexcomp import plan
-from flexcomp.compiler.rungs import layers_of
 from flexcomp.device.profile import DeviceProfile
-from flexcomp.plan import extent
 from flexcomp.profiling.fitting import operand_bytes
 from flexcomp.program.prediction import LayerTime, Prediction
-from flexcomp.program.program import ALIGN, Program, Rung, ValueArg
+from flexcomp.program.program import Program
 
 
 def prediction_of(program: Program, profile: DeviceProfile, threads: int) -> Prediction:
@@ -24,30 +21,3 @@ def prediction_of(program: Program, profile: DeviceProfile, threads: int) -> Pre
     )
     storage = replace(profile.storage, crowded=profile.crowded(threads))
     return Prediction(layers, storage, profile.prepare_s)
-
-
-def possible_seconds(program: Program, rung: Rung, prediction: Prediction) -> float:
-    """`plan.latency_bound` of what the rung computes, in its budget, with predicted times."""
-    every = prediction.planned_layers(program)
-    layers = tuple(every[index] for index in layers_of(rung))
-    tensors = tuple(
-        plan.Tensor("", nbytes // ALIGN * ALIGN, at, at + 1) for at, nbytes in enumerate(live_bytes(program, rung))
-    )
-    return plan.latency_bound(plan.Problem(layers, tensors, prediction.storage), rung.budget)
-
-
-def live_bytes(program: Program, rung: Rung) -> list[int]:
-    """Per layer of a rung, in its order: the bytes of the arena that values take which are needed in it or kept for later."""
-    order = layers_of(rung)
-    first = {port.value: 0 for port in program.inputs}
-    last = {port.value: len(order) - 1 for port in program.outputs}
-    for at, index in enumerate(order):
-        for arg in program.layers[index].args:
-            if isinstance(arg, ValueArg):
-                first.setdefault(arg.value, at)
-                last[arg.value] = max(at, last.get(arg.value, at))
-    places = {value: (rung.value_at[value], program.values[value].nbytes) for value in first}
-    return [
-        extent(place for value, place in places.items() if first[value] <= at <= last.get(value, 0))
-        for at in range(len(order))
-    ]
