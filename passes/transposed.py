@@ -6,7 +6,8 @@ permutation puts them in place, and what lies outside the result is cut off.
 
 A phase with fewer taps than another is a convolution of its own. So there are no products with zeros, which cost time and make an
 infinite pixel a NaN. Where all phases together are faster, they are one convolution, and taps that a phase lacks are weights of
-zero: where few channels would fill a part of each vector, in groups, and as 3 × 3 taps, for which there are Winograd's kernels.
+zero: where that saves vectors that few channels would fill in part, in groups, and as 3 × 3 taps, for which there are Winograd's
+kernels.
 """
 
 from __future__ import annotations
@@ -160,7 +161,17 @@ def _joined(rewriter: BothLayouts, computed, rows: Axis, columns: Axis, extents:
 
 def are_together(groups: int, channels: int, axes: list[Axis]) -> bool:
     """Whether all phases are faster as one convolution."""
-    return groups > 1 or channels < _VECTOR or max(math.ceil(axis.kernel / axis.stride) for axis in axes) == 3
+    if groups > 1 or max(math.ceil(axis.kernel / axis.stride) for axis in axes) == 3:
+        return True
+    return _products(channels, axes, together=True) < _products(channels, axes, together=False)
+
+
+def _products(channels: int, axes: list[Axis], together: bool) -> int:
+    """Products of vectors for a pixel and an input channel; a vector that is not full costs as much."""
+    return sum(
+        math.prod(one.taps for one in phases) * math.ceil(math.prod(one.count for one in phases) * channels / _VECTOR)
+        for phases in itertools.product(*(axis.phases(together) for axis in axes))
+    )
 
 
 def joined(emit, parts: list[ir.Expr], axis: int) -> ir.Expr:
