@@ -94,9 +94,18 @@ def _take(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray 
 
 def _concat(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray | None:
     axis = int(call.attrs.axis) % len(shape(call))
-    if not axis or not isinstance(call.args[0], relax.Tuple):
+    if not isinstance(call.args[0], relax.Tuple):
         return None
-    return np.concatenate([making.rows(part, first, end) for part in call.args[0].fields], axis=axis)
+    parts = call.args[0].fields
+    if axis:
+        return np.concatenate([making.rows(part, first, end) for part in parts], axis=axis)
+    found, start = [], 0
+    for part in parts:
+        low, high = max(first - start, 0), min(end - start, shape(part)[0])
+        if low < high:
+            found.append(making.rows(part, low, high))
+        start += shape(part)[0]
+    return found[0] if len(found) == 1 else np.concatenate(found) if found else None
 
 
 def _cut(attrs, data: np.ndarray, axes, begin, end, strides=None) -> np.ndarray:

@@ -62,6 +62,7 @@ CHAINS = {
     "columns": [lambda x, _: OP.negative(x), lambda x, _: OP.strided_slice(x, [1], [-64], [1 << 40])],
     "beside each other": [lambda x, b: OP.concat([x, OP.reshape(b, (ROWS, 1)), OP.zeros((ROWS, 31), "float32")], axis=1)],
     "below each other": [lambda x, _: OP.concat([x, x], axis=0), lambda x, _: OP.divide(x, const(3.0))],
+    "filled up": [lambda x, _: OP.concat([x, OP.zeros((8, COLUMNS), "float32")], axis=0)],
     "combined": [
         lambda x, _: OP.astype(OP.reshape(x, (ROWS * 6, 4, 4)), "float64"),
         lambda x, _: OP.matmul(const(MATRIX, "float64"), x),
@@ -128,7 +129,7 @@ def test_a_number_of_rows_needs_as_many_of_the_weights(arrays):
             seen.append(index)
             return np.asarray(self)[index]
 
-    for name in ("scaled by rows", "lanes", "beside each other", "combined", "rows across rows", "rounded to int8"):
+    for name in ("scaled by rows", "lanes", "beside each other", "filled up", "combined", "rows across rows", "rounded to int8"):
         seen.clear()
         (later,) = evaluate_later(weight_side(*CHAINS[name]), [arrays[0].view(Watched), arrays[1]])
         assert not seen, "nothing is made yet"
