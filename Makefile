@@ -29,7 +29,7 @@ demo:
 
 test:
 	@bash scripts/environment.sh $(VENV) test
-	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
+	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations 10 $(ARGS)
 
 faults:
 	@bash scripts/environment.sh $(VENV) test

@@ -16,17 +16,11 @@ from onnx.reference import ReferenceEvaluator
 import flexcomp
 from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from benchmarks.networks.graph import Graph
-from flexcomp.packaging.device_files import device_files
 from flexcomp.runtime import runner
 
 from ..operators.recurrent import Case, together
+from .emulator import emulated, needs_emulator
 
-SYSROOT = "/usr/aarch64-linux-gnu"
-
-needs_emulator = pytest.mark.skipif(
-    shutil.which("aarch64-linux-gnu-g++") is None or shutil.which("qemu-aarch64") is None,
-    reason="needs aarch64-linux-gnu-g++ and qemu-aarch64: apt-get install g++-aarch64-linux-gnu qemu-user",
-)
 pytestmark = needs_emulator
 
 
@@ -47,12 +41,6 @@ def families() -> onnx.ModelProto:
     mixed = g.op("MatMul", scores, value, channels=50)
     mixed = g.op("MatMul", mixed, g.op("MatMul", g.op("Transpose", value, perm=[0, 2, 1]), key), channels=50)
     return g.model(g.dense(g.op("Flatten", mixed, axis=1, channels=16 * 50), 70), (1, 70))
-
-
-def emulated(*options: str) -> runner.Emulator:
-    program, library = device_files("aarch64")
-    environment = f"LD_LIBRARY_PATH={library.parent}:{SYSROOT}/lib"
-    return runner.Emulator(("qemu-aarch64", *options, "-L", SYSROOT, "-E", environment), program)
 
 
 @pytest.fixture(scope="module", params=["smallest", "fastest"])

@@ -17,7 +17,7 @@ from flexcomp.program import weight_errors
 from flexcomp.report import describe
 from tests.operators.networks import model, node
 
-from .test_weight_types import IMAGE, SAFETENSORS, network, normal, stored, weights
+from .weighted import IMAGE, SAFETENSORS, network, normal, stored, weights
 
 
 def facts_of(artifact: flexcomp.Artifact) -> dict:

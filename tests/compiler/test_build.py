@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import onnx
 import pytest
 import tvm
 from onnx import TensorProto
@@ -23,13 +22,7 @@ from flexcomp.runtime.budget import Budget
 from flexcomp.schedules.generic import schedule as generic
 from tests.operators.networks import model, node
 
-
-def network() -> onnx.ModelProto:
-    g = Graph("tiny", seed=1)
-    x = g.relu(g.conv(g.input("x", (1, 3, 32, 32)), 32, 3))
-    x = g.max_pool(g.relu(g.conv(x, 64, 3, stride=2)), 4, 4)
-    x = g.op("Flatten", x, axis=1, channels=64 * 4 * 4)
-    return g.model(g.dense(x, 256), (1, 256))
+from .small import network
 
 
 @pytest.fixture(scope="module")

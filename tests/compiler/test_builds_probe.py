@@ -10,7 +10,7 @@ from flexcomp.compiler.kernel_rates import KernelRates
 from flexcomp.device import default_profile, resolve_target
 from flexcomp.errors import InputError
 from flexcomp.profiling.storage_rates import StorageRates
-from tests.compiler.test_build import network
+from tests.compiler.small import network
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import flexcomp
 from flexcomp.compiler.compact import drop_unused
 from flexcomp.program.program import PAGE
-from tests.network.test_variants import network
+from tests.network.variants import network
 
 
 def image(program, weights) -> np.ndarray:

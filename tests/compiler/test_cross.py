@@ -16,8 +16,8 @@ import pytest
 import flexcomp
 from flexcomp.packaging.package import package
 
-from .test_build import network
-from .test_device_code import Written, built
+from .small import network
+from .written import Written, built
 
 COMPILER = "aarch64-linux-gnu-g++"
 EMULATOR = "qemu-aarch64"

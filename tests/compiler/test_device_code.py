@@ -5,10 +5,8 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
 from flexcomp.cache import KernelCache
@@ -21,7 +19,7 @@ from flexcomp.compiler.nvcc import Nvcc
 from flexcomp.compiler.prepared import Wish
 from flexcomp.device import resolve_target
 from flexcomp.errors import InputError, TargetError
-from flexcomp.program import CUDA, Image, Kind
+from flexcomp.program import CUDA, Kind
 from flexcomp.program.device_kernel import decode
 from flexcomp.report import closing_lines, describe
 from flexcomp.runtime import parse_budget
@@ -29,38 +27,9 @@ from flexcomp.schedules.cuda import ARCHITECTURES
 from flexcomp.units import enough
 from tests.cuda.nvcc import nvcc
 
+from .written import Written, built, network
+
 needs_nvcc = pytest.mark.skipif(nvcc() is None, reason="there is no nvcc")
-
-
-class Written:
-    """A toolkit whose machine code is the CUDA C itself."""
-
-    def __init__(self, name: str = "1") -> None:
-        self.name = name
-        self.compiled = 0
-
-    def require(self, architecture):
-        if architecture.name == "sm_75":
-            raise TargetError("not for sm_75")
-
-    def version(self):
-        return self.name
-
-    def images(self, code, architecture):
-        self.compiled += 1
-        return (Image(int(architecture.name[3:]), Kind.CUBIN, code.source.encode()),)
-
-
-def network():
-    weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(40, 8, 3, 3)).astype("float32"), "w")
-    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", (1, 8, 9, 9)), ("y", (1, 40, 7, 7))))
-    return helper.make_model(helper.make_graph(nodes, "g", [x], [y], [weights]), opset_imports=[helper.make_opsetid("", 17)])
-
-
-def built(target, toolkit, cache=None, **options):
-    prepared = prepare(network(), target, compiler=KernelCompiler(cache, toolkit), **options)
-    return prepared.artifacts([Wish(parse_budget("min"))])[0]
 
 
 def described(code: bytes):

@@ -21,11 +21,13 @@ from flexcomp.compiler import kernel_compiler, machine_code, workers
 from flexcomp.errors import CompilerError
 from flexcomp.schedules.row_bands import RowKernel
 
+from .families import network
+
 BUILD = """
 import sys
 import flexcomp
 from flexcomp.compiler import kernel_compiler, workers
-from tests.compiler.test_kernel_cache import network
+from tests.compiler.families import network
 kernel_compiler._WORTH_PROCESSES = int(sys.argv[2])
 flexcomp.build(network(), budget=0.5, target="llvm -mcpu=x86-64-v3").export_library(sys.argv[1])
 """
@@ -52,14 +54,6 @@ def kept(filled, tmp_path, monkeypatch):
     """A cache of the test's own, with all kernels in it."""
     monkeypatch.setenv("FLEXCOMP_CACHE", str(shutil.copytree(filled, tmp_path / "cache")))
     return KernelCache()
-
-
-def network():
-    """Layers with kernels of several families, the first two in bands of rows, too."""
-    g = Graph("tiny", seed=1)
-    x = g.max_pool(g.relu(g.conv(g.input("x", (1, 3, 32, 32)), 16, 3)), 4, 4)
-    x = g.op("Flatten", x, axis=1, channels=16 * 8 * 8)
-    return g.model(g.dense(x, 8), (1, 8))
 
 
 def exported(folder, **options) -> bytes:

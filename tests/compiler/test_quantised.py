@@ -15,8 +15,8 @@ from benchmarks.networks.quantised import WAYS, Way, output_step, quantise
 from flexcomp.device import resolve_target
 from flexcomp.runtime import runner
 
-from .test_aarch64_kernels import emulated, needs_emulator
-from .test_weight_types import stored
+from .emulator import emulated, needs_emulator
+from .weighted import stored
 
 IMAGE = (1, 3, 26, 26)
 WITHOUT_DOTS = "llvm -mcpu=x86-64-v3 -mattr=-avx2"

@@ -49,7 +49,7 @@ def main() -> None:
     for engine in args.engines.split(","):
         if engine not in ENGINES:
             sys.exit(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
-        found = track(pool.run(chosen, engine, args.jobs), engine, len(chosen), console=console, transient=True)
+        found = track(pool.run(chosen, ENGINES[engine], args.jobs), engine, len(chosen), console=console, transient=True)
         results[engine] = {case.name: verdict for case, verdict in found}
     show(chosen, results, everything)
     if args.json:

@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 
 from tests.conformance.cases import Case
-from tests.conformance.verdict import ENGINES, Outcome, Verdict
+from tests.conformance.verdict import Outcome, Verdict
 
 LIMIT_S = 120.0  # a test takes a tenth of a second; machines that run tests are busy
 
 
-def run(tests: Iterable[Case], engine: str, jobs: int, limit_s: float = LIMIT_S) -> Iterator[tuple[Case, Verdict]]:
-    """Run tests with `engine` in `jobs` processes; results come in the order in which they end."""
+def run(
+    tests: Iterable[Case], judge: Callable[[Case], Verdict], jobs: int, limit_s: float = LIMIT_S
+) -> Iterator[tuple[Case, Verdict]]:
+    """Let `judge` run tests in `jobs` processes; results come in the order in which they end."""
     remaining = iter(tests)
-    workers = [_Worker(engine) for _ in range(jobs)]
+    workers = [_Worker(judge) for _ in range(jobs)]
     try:
         while True:
             for worker in workers:
@@ -40,8 +42,8 @@ def run(tests: Iterable[Case], engine: str, jobs: int, limit_s: float = LIMIT_S)
 class _Worker:
     """A process that runs one test at a time."""
 
-    def __init__(self, engine: str):
-        self.engine = engine
+    def __init__(self, judge: Callable[[Case], Verdict]):
+        self.judge = judge
         self.case: Case | None = None
         self.deadline = 0.0
         self._start()
@@ -49,7 +51,7 @@ class _Worker:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, ENGINES[self.engine]), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, self.judge), daemon=True)
         self.process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
 

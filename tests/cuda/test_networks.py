@@ -8,8 +8,8 @@ from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from flexcomp.demo import compare, zoo
 from flexcomp.device import resolve_target, with_tf32
 from tests.cuda.network import networks
+from tests.operators.inputs import inputs_of
 from tests.operators.networks import NETWORKS
-from tests.operators.test_operators import inputs_of
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from flexcomp.errors import ModelError
 from flexcomp.frontend import load_model
 from flexcomp.frontend.order import sort_nodes
 
+from .imported import compare
 from .models import node
-from .test_onnx import compare
 
 FLOAT = TensorProto.FLOAT
 CHAIN = [node("Relu", "x", "a"), node("Neg", "a", "b"), node("Add", "a b", "c"), node("Sigmoid", "c", "y")]

@@ -9,8 +9,8 @@ from flexcomp.errors import ModelError, UnsupportedModelError
 from flexcomp.frontend import load_model
 
 from ..passes.reference import evaluate
+from .imported import operators
 from .models import FLOAT, model, node, random
-from .test_onnx import operators
 
 X = {"x": (2, 7, 3)}
 

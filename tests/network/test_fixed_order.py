@@ -8,7 +8,7 @@ import pytest
 
 import flexcomp
 
-from .test_variants import families, network
+from .variants import families, network
 
 
 @pytest.fixture(scope="module", params=["best", "flexnn"])

@@ -1,32 +1,18 @@
 """Several kernels for one layer: which rung uses which, and that all of them compute the same."""
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 
 import flexcomp
-from benchmarks.networks.graph import Graph
 from flexcomp.errors import InputError
 
-
-def network() -> onnx.ModelProto:
-    """Three 3×3 convolutions that Winograd computes faster, with more weights, and a strided one that it cannot."""
-    g = Graph("variants", seed=3)
-    x = g.relu(g.conv(g.input("x", (1, 3, 64, 64)), 64, 3, stride=2))
-    for _ in range(3):
-        x = g.relu(g.conv(x, 64, 3))
-    return g.model(g.op("GlobalAveragePool", x), (1, 64, 1, 1))
+from .variants import families, network
 
 
 @pytest.fixture(scope="module")
 def artifact(variants) -> flexcomp.Artifact:
     return variants
-
-
-def families(artifact: flexcomp.Artifact, rung: int) -> list[str]:
-    layers = artifact.program.layers
-    return [layers[step.layer].implementation.split()[0] for step in artifact.program.rungs[rung].steps]
 
 
 def test_small_rungs_take_small_kernels_and_large_ones_fast_kernels(artifact):

@@ -6,15 +6,8 @@ import pytest
 
 import flexcomp
 
+from .inputs import inputs_of
 from .networks import NETWORKS
-
-
-def inputs_of(session: onnxruntime.InferenceSession) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return {
-        i.name: rng.standard_normal(i.shape).astype("f4") if i.type == "tensor(float)" else rng.integers(0, 5, i.shape)
-        for i in session.get_inputs()
-    }
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 import flexcomp
 from flexcomp.errors import InputError
+from tests.pairs import pairs
 
 from .agreement import agree
 from .networks import model, node
@@ -49,9 +50,10 @@ def with_wild(given: dict[str, np.ndarray], name: str, places: slice | tuple) ->
     return result
 
 
-@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
-@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-@pytest.mark.parametrize("align", [0, 1])
+MODES, PADDINGS = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
+
+
+@pytest.mark.parametrize("mode, padding, align", pairs(MODES, PADDINGS, (0, 1)))
 def test_grid_sample(mode, padding, align, tmp_path):
     grid = (RNG.standard_normal((2, 3, 4, 2)) * 0.5).astype("f4")
     sample = node("GridSample", "x", "g", mode=mode, padding_mode=padding, align_corners=align)
@@ -63,7 +65,7 @@ def test_grid_sample(mode, padding, align, tmp_path):
 
 def test_grid_samples_of_points_outside(tmp_path):
     """Every way to sample, with points that padding moves back more than once."""
-    ways = list(itertools.product(("linear", "nearest", "cubic"), ("zeros", "border", "reflection"), (0, 1)))
+    ways = list(itertools.product(MODES, PADDINGS, (0, 1)))
     names = [f"{mode}_{padding}_{align}" for mode, padding, align in ways]
     nodes = [
         node("GridSample", "x", "g", out=name, mode=mode, padding_mode=padding, align_corners=align)

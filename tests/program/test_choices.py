@@ -15,7 +15,7 @@ from flexcomp.program.program_bytes import decode_program, encode_program
 from flexcomp.program.weights_file import write_weights
 from flexcomp.report.facts import describe
 from flexcomp.report.tables import as_text, choice_table
-from tests.network.test_variants import network
+from tests.network.variants import network
 
 
 @pytest.fixture(scope="module")

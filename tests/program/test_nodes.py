@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 import flexcomp
 from flexcomp.errors import ArtifactError
 from flexcomp.program import nodes
-from tests.report.test_memory_map import two_layers
+from tests.report.programs import two_layers
 
 
 def named(*names: str | None):

@@ -8,7 +8,7 @@ import pytest
 import flexcomp
 from flexcomp.report import closing_lines
 from flexcomp.runtime import MINIMUM, Budget, note_minimum, parse_budget
-from tests.compiler.test_build import network
+from tests.compiler.small import network
 
 
 @pytest.fixture(scope="module")

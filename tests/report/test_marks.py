@@ -15,7 +15,7 @@ from flexcomp.report.smallest import smallest_facts
 from flexcomp.report.timeline import Bar, Lanes
 from flexcomp.report.timeline_axes import busy_shares
 
-from .test_memory_map import two_layers
+from .programs import two_layers
 
 
 def plan_of(*names: str):

@@ -13,7 +13,7 @@ from flexcomp.program import Narrowing, WeightErrors, weight_errors
 from flexcomp.report.picture import draw_weights
 from flexcomp.report.weight_axes import draw_errors, draw_order
 
-from .test_memory_map import two_layers
+from .programs import two_layers
 
 FOUND = WeightErrors(
     error=4e-3,

@@ -17,9 +17,9 @@ from flexcomp.schedules.tiles.tile import Tile, VectorUnit
 from flexcomp.schedules.winograd import ways as winograd
 from flexcomp.schedules.winograd.transforms import WeightTransform
 
+from .convolutions import EPILOGUES
 from .reference import conv2d, in_two_slices, pack
 from .shapes import Case, pick
-from .test_conv import EPILOGUES
 
 UNITS = (VectorUnit(8, 16), VectorUnit(4, 32, by_lane=True))
 ACCURACY = 1e-5  # of the largest sum, by F(6) 5e-5

@@ -15,10 +15,10 @@ from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
+from .convolutions import EPILOGUES, RELU, RESIDUAL, specs
 from .kernels import library
 from .reference import conv2d, in_two_slices, pack
 from .shapes_conv import Guarded, written_channels
-from .test_conv import EPILOGUES, RELU, RESIDUAL, specs
 
 UNIT = VectorUnit(4, 32, by_lane=True)
 DTYPES = ("float16", "bfloat16", "int8", SCALED_BFLOAT16)

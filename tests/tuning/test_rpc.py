@@ -6,7 +6,7 @@ import flexcomp
 from flexcomp.profiling.kernel_records import Database
 from tests.remote.servers import KEY, kill, python_servers, running_tracker
 
-from .test_tune import network
+from .networks import network
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 from onnx import numpy_helper
 
 import flexcomp
-from benchmarks.networks.graph import Graph
 from flexcomp.device.target import resolve_target
 from flexcomp.profiling.kernel_records import Database
 from flexcomp.program import choices
@@ -21,14 +20,9 @@ from flexcomp.tuning.trial import Trial, one_layer_program
 from flexcomp.tuning.workers import Workers, outcome
 from tests.operators.recurrent import Case
 
+from .networks import network
+
 _PATIENT_MS = 300000  # on a machine that other tests share
-
-
-def network():
-    g = Graph("tunable", seed=1)
-    x = g.relu(g.conv(g.input("x", (1, 16, 24, 24)), 32, 3))
-    x = g.relu(g.conv(x, 48, 1))
-    return g.model(g.dense(g.op("Flatten", x, axis=1, channels=48 * 24 * 24), 10), (1, 10))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import flexcomp
 from benchmarks.networks.decoding import Sizes, gpt2_decoder
 from tests.cuda.driver.pictures import pictures
 from tests.cuda.driver.toolkit import build
-from tests.operators.test_operators import inputs_of
+from tests.operators.inputs import inputs_of
 
 SEEDS = (1, 2, 3)  # of the order in which threads run, and of delays
 # A GPU with memory of its own, and one whose memory is the CPU's.

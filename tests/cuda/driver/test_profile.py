@@ -23,7 +23,7 @@ from tests.cuda.driver import fake as fakes
 from tests.cuda.driver.pictures import pictures
 from tests.cuda.driver.toolkit import build
 from tests.cuda.nvcc import ARCHITECTURES
-from tests.profiling.test_observing import Network, program_of
+from tests.profiling.networks import Network, program_of
 
 RATES = DeviceRates(copy_bytes_per_s=10e9, launch_s=4e-6, wait_s=14e-6, event_s=7e-6)
 

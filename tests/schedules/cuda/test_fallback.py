@@ -10,7 +10,7 @@ from flexcomp.compiler.cuda_code import cuda_code
 from flexcomp.schedules.cuda import ARCHITECTURES, fallback
 from tests.cuda.on_cpu.emulator import Emulator
 from tests.schedules.cuda import barriers
-from tests.schedules.generic.test_schedule import CASES, legalised, random_array
+from tests.schedules.generic.cases import CASES, legalised, random_array
 from tests.schedules.kernels import library
 
 ORIN = ARCHITECTURES["sm_87"]

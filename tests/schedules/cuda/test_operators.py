@@ -12,9 +12,8 @@ from flexcomp.schedules.operators.rowwise import KINDS, RowSpec
 from tests.cuda.on_cpu.emulator import Emulator
 from tests.schedules.cuda import barriers
 from tests.schedules.kernels import library
-from tests.schedules.operators import test_attention as attentions
-from tests.schedules.operators import test_pool as pools
-from tests.schedules.operators.test_rowwise import EPSILON, exact
+from tests.schedules.operators import attentions, pools
+from tests.schedules.operators.rows import EPSILON, exact
 
 ORIN = ARCHITECTURES["sm_87"]
 ROWS = {

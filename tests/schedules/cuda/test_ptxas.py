@@ -9,8 +9,8 @@ from flexcomp.schedules.operators.pool import PoolSpec
 from flexcomp.schedules.operators.rowwise import KINDS, RowSpec
 from flexcomp.schedules.tiles.spec import ConvSpec, MatmulSpec
 from tests.cuda import nvcc
-from tests.schedules.generic.test_schedule import CASES, legalised
-from tests.schedules.operators.test_attention import dense
+from tests.schedules.generic.cases import CASES, legalised
+from tests.schedules.operators.attentions import dense
 
 SAME = (1, 1, 1, 1)
 RESIDUAL = ("relu", ("add", ("acc",), ("tensor", 0)))

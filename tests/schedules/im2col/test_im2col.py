@@ -9,9 +9,9 @@ from flexcomp.schedules.im2col.ways import FINEST_SLICE, Im2col, eligible, ways
 from flexcomp.schedules.registry import conv_candidates
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import Tile, VectorUnit
+from tests.schedules.convolutions import RESIDUAL
 from tests.schedules.kernels import library
 from tests.schedules.reference import conv2d, pack
-from tests.schedules.test_conv import RESIDUAL
 
 UNIT = VectorUnit(16, 32)
 SAME = (1, 1, 1, 1)

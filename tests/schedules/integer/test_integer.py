@@ -19,10 +19,10 @@ from flexcomp.schedules.tiles.panel import SCALED_BFLOAT16, Panel
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
 
+from ..convolutions import specs
 from ..kernels import library
 from ..reference import conv2d, in_two_slices, pack
 from ..shapes_conv import Guarded, written_channels
-from ..test_conv import specs
 
 NATIVE = resolve_target("native")
 UNITS = {

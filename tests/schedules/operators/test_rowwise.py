@@ -8,9 +8,10 @@ from flexcomp.schedules.operators import concat, rowwise
 from flexcomp.schedules.tiles.rows import cover
 from tests.schedules.kernels import library as build
 
+from .rows import EPSILON, exact
+
 SHAPES = ((7, 1), (5, 3), (9, 5), (4, 16), (3, 17), (64, 21), (2, 3, 67), (5, 197), (300, 768))
 WIDTHS = (4, 16)
-EPSILON = 1e-5
 CONCATS = (
     (((1, 5, 5, 7), (1, 5, 5, 3), (1, 5, 5, 21)), 3, "float32"),
     (((1, 56, 56, 64), (1, 56, 56, 64)), 3, "float32"),
@@ -18,20 +19,6 @@ CONCATS = (
     (((3, 2), (1, 2), (4, 2)), 0, "int64"),
     (((2, 9, 5), (2, 1, 5)), 1, "int8"),
 )
-
-
-def exact(kind, x, axes):
-    rows = x.astype("float64").reshape(*x.shape[: x.ndim - axes], -1)
-    shifted = rows - rows.max(-1, keepdims=True)
-    if kind == "softmax":
-        result = np.exp(shifted) / np.exp(shifted).sum(-1, keepdims=True)
-    elif kind == "log_softmax":
-        result = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    elif kind == "layer_norm":
-        result = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + EPSILON)
-    else:
-        result = rows / np.sqrt((rows * rows).mean(-1, keepdims=True) + EPSILON)
-    return result.reshape(x.shape)
 
 
 @pytest.fixture(scope="module")

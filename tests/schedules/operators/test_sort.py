@@ -7,6 +7,7 @@ import tvm
 from flexcomp.schedules.operators import scan, sort
 from flexcomp.schedules.operators.scan import ScanSpec
 from flexcomp.schedules.operators.sort import SortSpec
+from tests.pairs import pairs
 from tests.schedules.kernels import library
 
 
@@ -24,14 +25,18 @@ def order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
     return np.argsort(-ranks if descending else ranks, axis=axis, kind="stable")
 
 
-@pytest.mark.parametrize("results", sort.RESULTS)
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("shape, axis, count", [
+# Shape, axis, count.
+SORTED = [
     ((3, 50), 1, 50), ((3, 50), 1, 7), ((1000,), 0, 13), ((2, 33, 5), 1, 33), ((2, 33, 5), 1, 1), ((4, 1), 1, 1),
     ((2, 3), 1, 2), ((64, 300), 1, 200),
-])  # fmt: skip
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8"])
-def test_sort(shape, axis, count, descending, results, dtype):
+]  # fmt: skip
+SUMMED = [((7,), 0), ((3, 50), 1), ((50, 3), 0), ((2, 9, 37), 1), ((4, 200, 160), 1), ((3, 1, 8), 1)]
+DTYPES = ["float32", "float64", "int64", "uint8"]
+
+
+@pytest.mark.parametrize("case, dtype, results, descending", pairs(SORTED, DTYPES, sort.RESULTS, [False, True]), ids=str)
+def test_sort(case, dtype, results, descending):
+    shape, axis, count = case
     rng = np.random.default_rng(sum(shape))
     x = rng.integers(0, 20, shape).astype(dtype)  # many equal ones
     if dtype.startswith("float"):
@@ -49,12 +54,13 @@ def test_sort(shape, axis, count, descending, results, dtype):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("exclusive", [False, True])
-@pytest.mark.parametrize("dtype, out_dtype", [("float32", "float32"), ("int32", "int64"), ("float64", "float64")])
-@pytest.mark.parametrize("shape, axis", [
-    ((7,), 0), ((3, 50), 1), ((50, 3), 0), ((2, 9, 37), 1), ((4, 200, 160), 1), ((3, 1, 8), 1),
-])  # fmt: skip
-def test_cumulative_sum(shape, axis, dtype, out_dtype, exclusive):
+@pytest.mark.parametrize(
+    "case, dtypes, exclusive",
+    pairs(SUMMED, [("float32", "float32"), ("int32", "int64"), ("float64", "float64")], [False, True]),
+    ids=str,
+)
+def test_cumulative_sum(case, dtypes, exclusive):
+    (shape, axis), (dtype, out_dtype) = case, dtypes
     x = np.random.default_rng(1).integers(-50, 50, shape).astype(dtype)
     func = scan.kernel(ScanSpec(shape, axis, dtype, out_dtype, exclusive), 8)
     (found,) = run(func, x, outputs=[np.zeros(shape, out_dtype)])

@@ -13,9 +13,9 @@ from flexcomp.schedules.strassen.kernel import kernel
 from flexcomp.schedules.strassen.ways import HalvesTransform, Strassen
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import Tile, VectorUnit
+from tests.schedules.convolutions import RESIDUAL
 from tests.schedules.kernels import library
 from tests.schedules.reference import conv2d, pack
-from tests.schedules.test_conv import RESIDUAL
 
 AVX2 = VectorUnit(8, 16)
 

@@ -15,7 +15,7 @@ from flexcomp.schedules.winograd.ways import Winograd
 from tests.schedules.kernels import library
 from tests.schedules.reference import conv2d, pack
 
-from .test_winograd import ACCURACY
+from .accuracy import ACCURACY
 
 
 def trained_weights(name: str) -> list[np.ndarray]:

@@ -15,13 +15,13 @@ from flexcomp.schedules.winograd.kernel import kernel as winograd_kernel
 from flexcomp.schedules.winograd.transforms import KINDS, WeightTransform
 from flexcomp.schedules.winograd.ways import Winograd, kinds
 from flexcomp.schedules.winograd.ways import ways as offers
+from tests.schedules.convolutions import EPILOGUES, RESIDUAL
 from tests.schedules.kernels import library
 from tests.schedules.reference import conv2d, in_two_slices, pack
-from tests.schedules.test_conv import EPILOGUES, RESIDUAL
+
+from .accuracy import ACCURACY, LINE, STEM
 
 GUARD = 64  # floats before and after scratch
-STEM, LINE = "stem", "line"
-ACCURACY = {2: 1e-5, 4: 1e-5, 5: 1e-5, 6: 5e-5, STEM: 1e-5, LINE: 1e-5}  # of the largest output
 
 
 @pytest.fixture(autouse=True)
