@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks.built import MOST_BYTES, MOST_S, Cost, cost_of
+from benchmarks.lab.built import MOST_BYTES, MOST_S, Cost, cost_of
 
 BUSY = """
 import os, sys, time

@@ -1,6 +1,6 @@
 """Processor time and memory of builds: does each end soon, in little more memory than its weights?
 
-    nice python -m benchmarks.built [NETWORK, GROUP or FILE.onnx …]
+    nice python -m benchmarks.lab.built [NETWORK, GROUP or FILE.onnx …]
 
 NETWORK and GROUP are of `benchmarks.models` (default: all). Each is built by `flexcomp build` in a process of its own, for one
 thread, without kernels of earlier builds. Reported are the time of all its processes, user and system, and the largest sum
@@ -101,7 +101,7 @@ def main() -> int:
     names = [name for given in args.names for name in models.GROUPS.get(given, (given,))] or [*models.NAMES]
     if strange := [name for name in names if name not in models.NAMES and not Path(name).is_file()]:
         parser.error(f"no network {strange[0]!r}; there are {', '.join(sorted(models.NAMES))}")
-    results, table, failed = Results.begin("benchmarks.built"), Table(COLUMNS), 0
+    results, table, failed = Results.begin("benchmarks.lab.built"), Table(COLUMNS), 0
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             size, cost = built(name, Path(folder))
