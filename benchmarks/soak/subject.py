@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
@@ -16,6 +17,7 @@ import flexcomp
 from benchmarks.soak.files import Expected, Place, digest
 from benchmarks.soak.memory import Allowance, Share
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, InputError, StorageError
+from flexcomp.runtime import LoadOptions
 
 MOST_TRIES = 20  # to open a library whose files are being replaced
 WATCH_S = 10.0  # within which a watch must have made a budget fit
@@ -34,9 +36,10 @@ class Wish:
     budget: int | float | str | None
     threads: int
     options: dict
+    hooks: dict  # of `LoadOptions`
 
     def __str__(self) -> str:
-        options = ", ".join(f"{key}={value}" for key, value in self.options.items())
+        options = ", ".join(f"{key}={value}" for key, value in (self.options | self.hooks).items())
         return f"{self.place.library} budget={self.budget} threads={self.threads} {options}"
 
 
@@ -45,19 +48,20 @@ def draw_wish(chance: random.Random, networks: list[Expected], places: list[Plac
     place = chance.choice(places)
     expected = next(network for network in networks if network.name == place.library.stem)
     options: dict = {}
+    hooks: dict = {}
     if chance.random() < 0.3:
         options["direct"] = False
     if chance.random() < 0.3:
         options["read_bandwidth"] = chance.choice((40e6, 100e6, 400e6))
     if chance.random() < 0.15:
-        options["fail_read_at"] = chance.randint(1, 200)
+        hooks["fail_read_at"] = chance.randint(1, 200)
     for name in ("trace", "verify"):
         if chance.random() < 0.2:
             options[name] = True
     if chance.random() < 0.2:
         options["affinity"] = False
     budget = chance.choice((None, "min", "min", round(chance.uniform(0.5, 1.0), 3)))
-    return Wish(expected, place, budget, chance.choice(threads), options)
+    return Wish(expected, place, budget, chance.choice(threads), options, hooks)
 
 
 class Subject:
@@ -65,7 +69,7 @@ class Subject:
 
     def __init__(self, wish: Wish, allowance: Allowance) -> None:
         self._wish = wish
-        self._fails_left = 1 if "fail_read_at" in wish.options else 0
+        self._fails_left = 1 if "fail_read_at" in wish.hooks else 0
         self._outputs = {version: table[wish.threads] for version, table in wish.expected.outputs.items()}
         self._resizes = self._resizing = 0  # calls that may make the budget smaller: since it was opened, and now
         self._counting = threading.Lock()
@@ -83,7 +87,8 @@ class Subject:
             before = wish.place.state()
             share = Share(allowance, wish.expected.largest_budget)
             try:
-                session = flexcomp.load(wish.place.library, wish.budget, wish.threads, **wish.options)
+                with patch.object(LoadOptions, "hooks", wish.hooks):
+                    session = flexcomp.load(wish.place.library, wish.budget, wish.threads, **wish.options)
             except ArtifactError as error:
                 share.end()
                 if wish.place.state() == before and before[0] % 2 == 0:

@@ -22,11 +22,11 @@ from flexcomp.runtime import (
     RungInfo,
     TensorInfo,
     Traces,
-    check_options,
     checked_inputs,
     checked_states,
     checked_threads,
     named_outputs,
+    options_of,
     parse_trace,
     ports_of,
     resolve_in,
@@ -59,12 +59,12 @@ class RemoteNetwork:
 
         Raises BudgetError, also if the device has not that much memory available, InputError, ArtifactError, DeviceError.
         """
-        check_options(options)
+        checked = options_of(options)
         nbytes = resolve_in(budget, self.info)
         self._require_memory(max(rung.arena_bytes for rung in self.ladder if rung.budget_bytes <= nbytes))
-        options |= {"budget_bytes": nbytes, "threads": None if threads is None else checked_threads(threads)}
+        asked = checked.to_json(budget_bytes=nbytes, threads=None if threads is None else checked_threads(threads))
         with self._device.calls(ArtifactError):
-            opened = self.function("open")(self._device.path(self.weights_name), json.dumps(options))
+            opened = self.function("open")(self._device.path(self.weights_name), asked)
         return RemoteSession(self, self._device, opened)
 
     def traces(self, budget: int, threads: int | None, repeat: int, **options: Any) -> Traces:

@@ -7,7 +7,8 @@ from flexcomp.doors import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,
-    session="STARTS RungInfo Session check_options checked_threads load",
+    session="STARTS RungInfo Session checked_threads load",
+    load_options="LoadOptions options_of",
     library="read_info read_program read_summary",
     ports="TensorInfo checked_inputs checked_states named_outputs ports_of",
     budget="MINIMUM Budget note_minimum parse_budget resolve resolve_in set_by too_small",

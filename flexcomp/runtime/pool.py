@@ -22,10 +22,10 @@ from flexcomp.renamed import Renamed, milliseconds, renamed
 
 from .budget import Budget, parse_budget
 from .library import function, load_program, translated
+from .load_options import options_of
 from .pool_plan import PooledModel, PoolPlan, PoolStep
 from .pool_requests import Collector, ModelGoneError, PoolFuture, accepted
 from .ports import TensorInfo, checked_inputs, named_outputs, ports_of
-from .session import check_options, plain
 from .sharing import SHARING
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Pool:
         Raises BudgetError where the budget is too small for one model more, ArtifactError, TargetError, InputError; then
         nothing has changed.
         """
-        check_options(options)
+        session = options_of(options).to_json()
         name = checked_text(name, "the model's name")
         if not name.isprintable():  # tables, logs and metrics have a line for each
             raise InputError(f"the model's name must be printable, not {name!r}")
@@ -129,7 +129,6 @@ class Pool:
         path = checked_path(path, "the library").resolve()
         program, library = load_program(path)
         found = path.with_suffix(".weights") if weights is None else checked_path(weights, "weights").resolve()
-        session = json.dumps(options, default=plain)
         self._require_this_process()
         with translated():
             function(self._pool, "add")(name, json.dumps(model), program, library, str(found), session)

@@ -25,7 +25,8 @@ from flexcomp.units import enough
 from .budget import Budget, resolve_in
 from .display import ladder_html
 from .library import function, load_program, translated
-from .ports import checked_inputs, checked_states, listed, named_outputs, output_tensors, ports_of
+from .load_options import Cpus, LoadOptions
+from .ports import checked_inputs, checked_states, named_outputs, output_tensors, ports_of
 from .trace import Trace, parse_trace
 
 if TYPE_CHECKING:  # only for sessions that watch
@@ -33,9 +34,6 @@ if TYPE_CHECKING:  # only for sessions that watch
 
 _log = logging.getLogger(__name__)
 STARTS = ("cold", "warm")
-_OPTIONS = (  # see `load`
-    "direct", "read_bandwidth", "compute_cpus", "loader_cpu", "affinity", "help", "trace", "fail_read_at", "sysfs_cpus",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,7 @@ class RungInfo:
     predicted_ms: float  # one inference in the steady state, on the device the plan was made for
 
 
+@renamed(help="work_stealing")
 def load(
     path: str | os.PathLike[str],
     budget: int | float | str | Budget | None = None,
@@ -58,7 +57,13 @@ def load(
     *,
     start: str = "cold",
     weights: str | os.PathLike[str] | None = None,
-    **options: Any,
+    direct: bool = True,
+    read_bandwidth: float | None = None,
+    compute_cpus: Cpus | None = None,
+    loader_cpu: Cpus | None = None,
+    affinity: bool = True,
+    work_stealing: bool = True,
+    trace: bool = False,
 ) -> Session:
     """Open the compiled network in `path`, whose weights lie next to the library unless `weights` names another file.
 
@@ -70,12 +75,11 @@ def load(
     Where cores differ (big.LITTLE), kernels run on the big ones and weights are loaded on little ones; otherwise
     the system places threads. `compute_cpus` and `loader_cpu` name cores instead, as a number, a sequence or a list such
     as "4-7"; `affinity=False` leaves all to the system.
-    Further options: `direct` (False: read through the page cache), `read_bandwidth` (imitate storage of so
-    many bytes per second), `help` (False: threads that wait for weights do nothing else meanwhile), `trace` (note when
-    steps and loads run, for `Session.trace`), `fail_read_at` and `sysfs_cpus` (tests: fail the n-th read; another folder
-    than /sys/devices/system/cpu). Raises ArtifactError, BudgetError, TargetError, InputError.
+    `direct=False` reads through the page cache, and `read_bandwidth` imitates storage of so many bytes per second. Threads that
+    wait for weights help to load, unless `work_stealing=False`. `trace` notes when steps and loads run, for `Session.trace`.
+    Raises ArtifactError, BudgetError, TargetError, InputError.
     """
-    check_options(options)
+    options = LoadOptions(verify, direct, read_bandwidth, compute_cpus, loader_cpu, affinity, work_stealing, trace)
     if start not in STARTS:
         raise InputError(f"start must be {' or '.join(map(repr, STARTS))}, not {start!r}")
     if threads is not None:
@@ -87,9 +91,9 @@ def load(
     weights = path.with_suffix(".weights") if weights is None else checked_path(weights, "weights")
     if not weights.exists():
         raise ArtifactError(f"the weights file {weights} is missing")
-    options |= {"library_path": name, "budget_bytes": nbytes, "threads": threads, "verify": verify}
+    asked = options.to_json(library_path=name, budget_bytes=nbytes, threads=threads)
     with translated():
-        opened = function(program, "open")(str(weights), json.dumps(options, default=plain))
+        opened = function(program, "open")(str(weights), asked)
     session = Session(program, opened, info)
     if threads is not None:
         _note_sharing(session.stats())
@@ -281,12 +285,6 @@ class Session:
         self.close()
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raise InputError for an option that `load` does not know."""
-    if unknown := [option for option in options if option not in _OPTIONS]:
-        raise InputError(f"load has no option {listed(unknown)}; there are {listed(_OPTIONS)}")
-
-
 def checked_threads(given: Any) -> int:
     """A number of compute threads. Raises InputError for anything else."""
     return checked_number(given, "threads", least=1)
@@ -298,10 +296,3 @@ def _note_sharing(stats: Mapping[str, Any]) -> None:
     if stats["threads"] > cores:
         shared = f"{cores} core{'s' * (cores > 1)}"
         _log.warning("%s threads share %s and wait for each other: fewer are faster", stats["threads"], shared)
-
-
-def plain(value: Any) -> Any:
-    """NumPy scalars and the like, for JSON."""
-    if hasattr(value, "item"):
-        return value.item()
-    raise InputError(f"option value {value!r} cannot be used")

@@ -22,7 +22,7 @@ flexcomp-run --pool MODEL.so MODEL.so ... --budget B [options]
   --compute-cpus LIST     cores for kernels, such as 4-7 (default: the big ones, where cores differ)
   --loader-cpu LIST       cores for loading weights (default: the little ones, where cores differ)
   --no-affinity           let the system place all threads
-  --no-help               threads that wait for weights do not prepare any meanwhile
+  --no-work-stealing      threads that wait for weights do not prepare any meanwhile
   --repeat N              timed inferences (default 1)
   --warmup N              inferences before them (default 0)
   --start cold|warm       let the first inference load what stays in memory (default), or load it before
@@ -38,8 +38,8 @@ flexcomp-run --pool MODEL.so MODEL.so ... --budget B [options]
   --trace FILE            write when steps and loads ran: a line of JSON for each timed inference
   --pool                  several models share the budget: each gets --repeat requests, one after the other, beside the
                           others'. Of the other options --threads (of a lane), --warmup, --output-dir (DIR/MODEL), --seed,
-                          --verify, --no-direct, --read-bandwidth, --no-affinity, --no-help count. A model's NAME is its
-                          file's, without .so
+                          --verify, --no-direct, --read-bandwidth, --no-affinity, --no-work-stealing count. A model's
+                          NAME is its file's, without .so
   --lanes N               so many inferences at a time (default 1)
   --urgency NAME=X        what a second of its latency costs (default 1)
   --rate NAME=X           no more than X requests a second (default: as many as there can be)
@@ -119,13 +119,14 @@ Arguments ParseArguments(int argc, char** argv) {
   };
   const std::map<std::string, bool*> flags = {
       {"--verify", &parsed.verify}, {"--device-rates", &parsed.device_rates}, {"--no-direct", &parsed.no_direct}, {"--no-affinity", &parsed.no_affinity},
-      {"--no-help", &parsed.no_help},
+      {"--no-work-stealing", &parsed.no_work_stealing},
       {"--pool", &pool},
       {"--reset-state", &parsed.reset_state},
       {"--help", &parsed.help}, {"-h", &parsed.help}};
 
   // Old names of options, which work for one more version.
-  const std::map<std::string, std::string> renamed = {{"--buffered", "--no-direct"}, {"--deadline", "--deadline-ms"}};
+  const std::map<std::string, std::string> renamed = {
+      {"--buffered", "--no-direct"}, {"--deadline", "--deadline-ms"}, {"--no-help", "--no-work-stealing"}};
 
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
@@ -169,7 +170,7 @@ Arguments ParseArguments(int argc, char** argv) {
   if (pool && (!parsed.weights.empty() || !parsed.compute_cpus.empty() || !parsed.loader_cpu.empty() || !parsed.inputs.empty() ||
                !parsed.trace.empty() || parsed.warm || parsed.reset_state || parsed.device_rates || parsed.read_rate > 0 || parsed.switch_budgets > 0))
     throw UsageError("with --pool only --budget, --threads, --repeat, --warmup, --output-dir, --seed, --verify, --no-direct, "
-                     "--read-bandwidth, --no-affinity, --no-help and the pool's own options count");
+                     "--read-bandwidth, --no-affinity, --no-work-stealing and the pool's own options count");
   if (pool && !parsed.budget.nbytes && !parsed.help) throw UsageError("--pool needs --budget, in bytes, such as 64MB");
   if (parsed.repeat < 1) throw UsageError("--repeat takes at least 1");
   if (parsed.callers > 0 && parsed.switch_budgets == 0) throw UsageError("--callers needs --switch-budgets");

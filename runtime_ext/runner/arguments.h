@@ -26,7 +26,7 @@ struct Arguments {
   int threads = 0;      // 0: as many as the model was built for, within the cores for them
   std::string compute_cpus, loader_cpu;  // lists of cores; empty: the session chooses
   bool no_affinity = false;
-  bool no_help = false;
+  bool no_work_stealing = false;
   int repeat = 1;
   int warmup = 0;
   std::map<std::string, std::string> inputs;  // name → .npy file

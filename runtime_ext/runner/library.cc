@@ -58,7 +58,7 @@ Library OpenLibrary(const std::string& given) {
 json::Object SessionOptions(const Arguments& arguments) {
   json::Object options;
   options.Set("affinity", !arguments.no_affinity);
-  if (arguments.no_help) options.Set("help", false);
+  if (arguments.no_work_stealing) options.Set("help", false);
   options.Set("verify", arguments.verify);
   options.Set("direct", !arguments.no_direct);
   options.Set("read_bandwidth", arguments.read_bandwidth);

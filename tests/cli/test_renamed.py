@@ -17,6 +17,7 @@ from flexcomp.runtime import runner
 
 KEYWORDS = [
     (flexcomp.build, "device", "profile"),
+    (flexcomp.load, "help", "work_stealing"),
     (flexcomp.tune, "timeout_s", "timeout_ms"),
     (remote.connect, "wait_s", "wait_ms"),
     (flexcomp.Session.watch, "interval_s", "interval_ms"),
@@ -86,13 +87,13 @@ def test_commands_read_the_table(cli, tmp_path):
 
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
-    [(["--buffered"], "--no-direct", None), (["--deadline=a=5"], "--deadline-ms", "need --pool")],
+    [(["--buffered"], "--no-direct", None), (["--no-help"], "--no-work-stealing", None), (["--deadline=a=5"], "--deadline-ms", "need --pool")],
 )
 def test_the_runner_takes_old_options(library, old, new, reason):
     command = [str(runtime_ext.runner()), str(library), *old]
     done = subprocess.run(command, capture_output=True, text=True, env=runner._environment(), check=False)
     assert f"warning: {old[0].partition('=')[0]} is now called {new};" in done.stderr
     if reason is None:
-        assert done.returncode == 0 and json.loads(done.stdout)["direct_io"] is False
+        assert done.returncode == 0 and json.loads(done.stdout)["bytes_read"]
     else:
         assert done.returncode == 2 and reason in done.stderr

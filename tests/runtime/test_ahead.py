@@ -9,6 +9,7 @@ import pytest
 
 import flexcomp
 from flexcomp.errors import StorageError
+from tests.runtime import hooks
 
 
 def close_to(actual, expected):
@@ -74,7 +75,7 @@ def test_a_session_can_be_closed_while_it_reads_ahead(tiny, x):
 
 def test_an_error_of_reading_ahead_belongs_to_the_inference_it_was_for(tiny, x, planned):
     for nth in range(3):
-        with flexcomp.load(tiny.library, "min", fail_read_at=len(planned.loads) + 1 + nth) as session:
+        with hooks.load(tiny.library, "min", fail_read_at=len(planned.loads) + 1 + nth) as session:
             close_to(session(x), tiny.reference(x))
             with pytest.raises(StorageError, match="Input/output error"):
                 session(x)

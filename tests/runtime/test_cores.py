@@ -14,7 +14,7 @@ import pytest
 import flexcomp
 from flexcomp.device.cores import CoreChoice, choose_cores, compute_cores
 from flexcomp.errors import InputError
-from tests.runtime import native
+from tests.runtime import hooks, native
 
 ANYWHERE = CoreChoice(None, None)
 
@@ -110,7 +110,7 @@ def threads_of_this_process() -> dict[int, set[int]]:
 def masks(tiny, x, **options):
     """The masks of the threads that a session starts, and its stats."""
     before = threads_of_this_process()
-    with flexcomp.load(tiny.library, "min", **options) as session:
+    with hooks.load(tiny.library, "min", **options) as session:
         np.testing.assert_allclose(session(x), tiny.reference(x), rtol=1e-4, atol=1e-5)
         started = {thread: cpus for thread, cpus in threads_of_this_process().items() if thread not in before}
         assert os.sched_getaffinity(0) == before[threading.get_native_id()]
@@ -166,7 +166,7 @@ def test_threads_run_on_big_cores_and_the_loader_on_little_ones(tiny, x, pair, t
 def test_the_caller_computes_on_the_chosen_cores(tiny, pair):
     """Its own mask is back after every inference, also after a failed one."""
     seen = []
-    with flexcomp.load(tiny.library, "min", threads=1, compute_cpus=pair[1], fail_read_at=1) as session:
+    with hooks.load(tiny.library, "min", threads=1, compute_cpus=pair[1], fail_read_at=1) as session:
         with pytest.raises(flexcomp.StorageError):
             session(np.zeros(256, "f4"))
         assert os.sched_getaffinity(0) >= set(pair)
@@ -199,7 +199,7 @@ def test_the_caller_computes_on_the_chosen_cores(tiny, pair):
         ({"compute_cpus": "4-"}, 'cannot read the list of cores "4-": write 0-3,6'),
         ({"compute_cpus": "7-4"}, "cannot read the list"),
         ({"loader_cpu": "0;1"}, "cannot read the list"),
-        ({"loader_cpu": 0.5}, "wrong type"),
+        ({"loader_cpu": 0.5}, "loader_cpu must be a core, several, or a list"),
         ({"affinity": False, "loader_cpu": 0}, "only one of both is possible"),
     ],
 )

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
 from flexcomp.errors import InputError, StorageError
+from tests.runtime import hooks
 from tests.runtime.rings import CAPACITY, STATE, WIDTH, Rings
 
 
@@ -54,7 +55,7 @@ def test_an_inference_that_fails_leaves_every_bit(rings):
     right, failed = Rings(), 0
     xs = inputs(2 * CAPACITY)
     for number in range(1, 13):
-        with flexcomp.load(rings, "min", fail_read_at=number) as session:
+        with hooks.load(rings, "min", fail_read_at=number) as session:
             session.set_state({"c0": right.c, "d0": right.d})
             for step, x in enumerate(xs[:3]):
                 before = session.state()

@@ -19,6 +19,7 @@ from flexcomp import runtime_ext
 from flexcomp.compiler import first_inference
 from flexcomp.program import Cold
 from flexcomp.program.program import PAGE
+from tests.runtime import hooks
 from tests.runtime.changed_programs import close, is_refused, opener
 
 MUTATIONS = 800
@@ -142,7 +143,7 @@ def test_reads_that_fail_leave_the_next_inference_right(cold, inputs, expected):
         run(session, inputs)
         reads = session.stats()["reads"]
     for nth in range(1, reads + 1):
-        with flexcomp.load(path, budget=rung.budget, fail_read_at=nth) as session:
+        with hooks.load(path, budget=rung.budget, fail_read_at=nth) as session:
             with pytest.raises(flexcomp.StorageError):
                 run(session, inputs)
             for _ in range(3):

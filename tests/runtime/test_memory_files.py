@@ -11,7 +11,7 @@ import pytest
 import flexcomp
 from flexcomp.device.copies import cache_of_copies
 from flexcomp.errors import StorageError
-from tests.runtime import native
+from tests.runtime import hooks, native
 from tests.runtime.tiny import close_to
 
 
@@ -40,7 +40,7 @@ def test_outputs_are_right(tiny, in_memory, x, budgets):
 
 def test_a_read_error_leaves_the_session_usable(tiny, in_memory, x, budgets):
     for nth in range(1, len(tiny.program.rungs[0].loads) + 1):
-        with flexcomp.load(tiny.library, budgets[0], weights=in_memory, fail_read_at=nth) as session:
+        with hooks.load(tiny.library, budgets[0], weights=in_memory, fail_read_at=nth) as session:
             with pytest.raises(StorageError, match="Input/output error"):
                 for _ in range(2):
                     session(x)

@@ -21,6 +21,7 @@ import flexcomp
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, InputError, RefusedError, StorageError
 from flexcomp.runtime import ladder_of, least_bytes, read_info, shares
 from tests.runtime import tiny as builder
+from tests.runtime.hooks import hooked
 
 _MB = 1 << 20
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two lanes need two cores")
@@ -358,7 +359,8 @@ def test_a_fault_of_one_model_is_not_the_others(both, tmp_path, x):
 
 def test_a_read_that_fails(both, x):
     with flexcomp.Pool(4 * _MB, threads=1) as pool:
-        pool.add("first", both["first"].library, fail_read_at=3)
+        with hooked(fail_read_at=3):
+            pool.add("first", both["first"].library)
         pool.add("second", both["second"].library)
         with pytest.raises(StorageError):
             pool.run("first", {"x": x})

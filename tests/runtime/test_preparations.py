@@ -20,6 +20,7 @@ from flexcomp.program.program_bytes import PROGRAM_KIND
 from flexcomp.report.chrome_trace import trace_events
 from flexcomp.report.facts import describe
 from flexcomp.report.timeline import measured
+from tests.runtime import hooks
 from tests.runtime.changed_programs import close, is_refused, opener
 
 MUTATIONS = 2400
@@ -133,7 +134,7 @@ def test_reads_that_fail_leave_the_next_inference_right(once, inputs, expected):
         reads = session.stats()["reads"]
     assert reads >= len(rung.loads)
     for nth in range(1, reads + 1, 3):
-        with flexcomp.load(path, budget=rung.budget, fail_read_at=nth) as session:
+        with hooks.load(path, budget=rung.budget, fail_read_at=nth) as session:
             failed = 0
             for _ in range(3):
                 try:
@@ -309,7 +310,7 @@ def test_plans_are_checked_before_they_are_used(once, opened, inputs, expected):
 def test_help_can_be_turned_off(once, inputs, expected):
     path, artifact, _ = once
     making = [rung for rung in artifact.program.rungs if any(load.prepared and not load.pinned for load in rung.loads)]
-    with flexcomp.load(path, making[0].budget, help=False) as session:
+    with flexcomp.load(path, making[0].budget, work_stealing=False) as session:
         for _ in range(50):
             assert close(run(session, inputs), expected)
             assert session.stats()["help_ms"] == 0 < session.stats()["prepare_ms"]

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import flexcomp
 from flexcomp.errors import InputError, StorageError
+from tests.runtime import hooks
 
 ROWS, WIDTH, COUNT, WIDE = 4000, 90, 3, 256
 RNG = np.random.default_rng(0)
@@ -113,7 +114,7 @@ def test_budgets_that_change_meanwhile(looking_up, options):
 def test_a_read_that_fails_is_an_error_and_the_next_inference_is_right(looking_up):
     failed = []
     for number in range(1, 9):
-        with flexcomp.load(looking_up, "min", fail_read_at=number) as session:
+        with hooks.load(looking_up, "min", fail_read_at=number) as session:
             for _ in range(4):
                 try:
                     require_right(session, some_ids())

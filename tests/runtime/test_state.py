@@ -21,6 +21,7 @@ from flexcomp.compiler.builder import prepare
 from flexcomp.errors import ExecutionError, InputError, StorageError
 from flexcomp.runtime.runner import run as run_process
 from tests.operators.recurrent import Case
+from tests.runtime import hooks
 
 HIDDEN = 96
 CELL = Case(steps=1, width=48, hidden=HIDDEN, optional=("B", "initial_h", "initial_c"), outputs=("Y", "Y_h", "Y_c"))
@@ -162,7 +163,7 @@ def test_an_inference_that_fails_leaves_it_as_it_was(cell):
     want = sequence(x)
     failed = 0
     for number in range(1, 24, 2):
-        with flexcomp.load(cell, "min", fail_read_at=number) as session:
+        with hooks.load(cell, "min", fail_read_at=number) as session:
             step = 0
             while step < len(x):
                 before = session.state()

@@ -18,7 +18,7 @@ import flexcomp
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError, ExecutionError, StorageError
 from flexcomp.program import PROGRAM_KIND
-from tests.runtime import native
+from tests.runtime import hooks, native
 from tests.runtime.tiny import close_to
 
 
@@ -115,7 +115,7 @@ def test_files_are_opened_and_shared_by_several_threads_in_a_process_that_forks(
 def test_a_read_error_at_any_place_leaves_the_session_usable(tiny, x, budgets, rung):
     expected = tiny.reference(x)
     for nth in range(1, 2 * len(tiny.program.rungs[rung].loads) + 1):
-        with flexcomp.load(tiny.library, budgets[rung], fail_read_at=nth) as session:
+        with hooks.load(tiny.library, budgets[rung], fail_read_at=nth) as session:
             failed = 0
             for _ in range(4):
                 try:

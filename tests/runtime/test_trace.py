@@ -11,6 +11,7 @@ import flexcomp
 from flexcomp import runtime_ext
 from flexcomp.errors import ArtifactError, InputError, StorageError
 from flexcomp.runtime.trace import parse_trace, read_traces
+from tests.runtime import hooks
 
 
 def check(trace, planned, *, resident):
@@ -62,7 +63,7 @@ def test_a_trace_shows_slow_storage(tiny, x):
 
 
 def test_a_failed_inference_says_so(tiny, x):
-    with flexcomp.load(tiny.library, "min", trace=True, fail_read_at=1) as session:
+    with hooks.load(tiny.library, "min", trace=True, fail_read_at=1) as session:
         with pytest.raises(StorageError):
             session(x)
         assert session.trace().end_ns == 0

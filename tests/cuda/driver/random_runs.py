@@ -20,6 +20,7 @@ from flexcomp.runtime import RungInfo
 from tests.cuda.driver import tiny_cuda
 from tests.cuda.driver.fake import REFUSED, USELESS, Fake, build
 from tests.cuda.driver.faults import Plain, Remembering, Subject
+from tests.runtime import hooks
 
 _PIECES = (PAGE, 64 << 10)  # of device memory
 _MOST_CALLS = 600  # until a call fails, if one is to
@@ -46,7 +47,7 @@ def session_of(fake: Fake, subject: Subject, ladder: Sequence[RungInfo], seed: i
     options = {"fail_read_at": chance.randrange(1, 40)} if chance.random() < 0.2 else {}
     start = chance.choice(ladder)
     try:
-        session = flexcomp.load(subject.library, start.budget_bytes, **options)
+        session = hooks.load(subject.library, start.budget_bytes, **options)
     except FlexcompError as error:
         _refused(error, faults, options, seen)
         return

@@ -10,6 +10,7 @@ import flexcomp
 from flexcomp.errors import ArtifactError, BudgetError, ExecutionError, TargetError
 from flexcomp.program import device_kernel
 from tests.cuda.driver import tiny_cuda
+from tests.runtime import hooks
 from tests.runtime import tiny as tiny_program
 from tests.runtime.tiny import close_to
 
@@ -106,7 +107,7 @@ def test_storage_can_be_measured(fake, tiny, x):
 def test_failing_storage(fake, tiny, x):
     fake.set(**LATE)
     for number in (1, 5, 13):
-        with flexcomp.load(tiny.library, budget=tiny.program.rungs[0].budget, fail_read_at=number) as session:
+        with hooks.load(tiny.library, budget=tiny.program.rungs[0].budget, fail_read_at=number) as session:
             with pytest.raises(flexcomp.StorageError):
                 for _ in range(2):
                     session(x)
