@@ -42,7 +42,7 @@ from benchmarks.turns import ALONE, FASTEST, ROUNDS, Compiled, Turn, Turns
 from flexcomp.compiler import probed_profile
 from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.offered import DEFAULT_STORE, STORES, WEIGHTS
-from flexcomp.compiler.prepared import Wish
+from flexcomp.compiler.options import Request, options_of
 from flexcomp.device.copies import cache_of_copies
 from flexcomp.device.profile import DeviceProfile, load_profile
 from flexcomp.device.target import resolve_target
@@ -128,14 +128,17 @@ def build(
     **options: str | None,
 ) -> None:
     """Write DIR/NETWORK.weights and a library for every storage and strategy; `options` as for `flexcomp.build`."""
-    prepared = prepare(network.model, input_shapes=network.input_shapes, threads=threads, profile=profile, **options)
-    names, wishes = [], []
+    prepared = prepare(
+        network.model,
+        options=options_of(input_shapes=network.input_shapes, threads=threads, profile=profile, **options),
+    )
+    names, requests = [], []
     for medium in storages:
         storage = medium.storage(profile.wake_s, profile.storage.disturbance)
         for strategy in strategies:
             names.append(f"{medium.name}.{strategy}")
-            wishes.append(Wish(parse_budget(at), strategy, storage))
-    artifacts = prepared.artifacts(wishes, yardstick=True)
+            requests.append(Request(parse_budget(at), strategy, storage))
+    artifacts = prepared.artifacts(requests, yardstick=True)
     digest = artifacts[0].write_weights(folder / f"{network.name}.weights")
     for name, artifact in zip([*names, YARDSTICK], artifacts, strict=True):
         artifact.write_library(folder / f"{network.name}.{name}.so", digest)

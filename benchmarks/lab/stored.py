@@ -25,6 +25,7 @@ from benchmarks import models
 from benchmarks.networks.decoding import gpt2_decoder
 from flexcomp import plan
 from flexcomp.compiler.builder import prepare
+from flexcomp.compiler.options import options_of
 from flexcomp.errors import FlexcompError
 
 MOST = 1.05  # bytes of the file, over those of the initialisers
@@ -52,7 +53,7 @@ class Stored:
 
 def stored(model: onnx.ModelProto | str, input_shapes=None, **options) -> Stored:
     """How a network's weights are stored; options are those of `flexcomp.build`. Raises FlexcompError."""
-    planning = prepare(model, input_shapes=input_shapes, threads=1, **options).planning
+    planning = prepare(model, options=options_of(input_shapes=input_shapes, threads=1, **options)).planning
     planned = plan.resident_plan(planning.whole[0].problem)
     given = onnx.load(model) if isinstance(model, str) else model
     return Stored(distinct_nbytes(given), planning.network.weights_nbytes, sum(segment.nbytes for segment in planned.segments))

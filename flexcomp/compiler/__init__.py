@@ -7,8 +7,9 @@ from flexcomp.doors import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,
-    builder="build checked_wish types_of",
+    builder="build types_of",
     artifact="Artifact",
+    options="Options Request Weights options_of",
     probing="probed_profile",
     weights="evaluate",
     weight_types="WeightTypes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,15 +14,11 @@ import onnx
 import tvm
 from tvm import tirx
 
-from flexcomp import plan
-from flexcomp.arguments import checked_flag, checked_name, checked_path
 from flexcomp.cache import KernelCache
 from flexcomp.device import (
     CompileTarget,
     DeviceProfile,
-    checked_threads,
     guessed_profile,
-    load_profile,
     require_supported,
     resolve_target,
     with_tf32,
@@ -32,7 +28,8 @@ from flexcomp.frontend import Imported, load_model, title_of
 from flexcomp.network import Lowered, Network, fixed_order, in_bands, kernel_sets, lower, merge
 from flexcomp.passes.choose_kernels import Measured, chosen_kernels
 from flexcomp.profiling import Database, Measurements
-from flexcomp.program import Array, Layer, Weights
+from flexcomp.program import Array, Layer
+from flexcomp.program import Weights as StoredWeights
 from flexcomp.renamed import renamed
 from flexcomp.report import shown
 from flexcomp.runtime import parse_budget
@@ -41,16 +38,17 @@ from flexcomp.schedules.tiles.tile import VectorUnit
 
 from . import pipeline
 from .artifact import Artifact
-from .auto_weights import Chosen, checked_max_error
+from .auto_weights import Chosen
 from .auto_weights import choose as choose_types
-from .calibration import Given, Inputs, read_inputs
+from .calibration import Given
 from .code import Code
 from .collecting import seldom_collected
 from .kernel_compiler import KernelCompiler
-from .offered import DEFAULT_MAX_ERROR, DEFAULT_STORE, KERNELS, STORES
-from .prepared import Prepared, Progress, Wish
+from .offered import DEFAULT_STORE, KERNELS
+from .options import Options, Request, Weights, options_of
+from .prepared import Prepared, Progress
 from .probing import probed
-from .state import checked_state, required_states
+from .state import required_states
 from .weight_types import TypesInOrder, WeightTypes
 from .weights import evaluate, evaluate_later
 
@@ -119,87 +117,69 @@ def build(
     Raises ModelError, UnsupportedModelError, TargetError, BudgetError, InputError, or TuningError if the database is
     broken.
     """
-    wish = Wish(parse_budget(budget), checked_name(strategy, plan.STRATEGIES, "strategy"))
+    request = Request(parse_budget(budget), strategy)
+    options = options_of(
+        input_shapes=input_shapes, params=params, threads=threads, kernels=kernels, profile=profile, tuning=tuning, cache=cache,
+        weights=weights, max_error=max_error, calibration=calibration, probe=probe, store=store, state=state, tf32=tf32,
+    )  # fmt: skip
     compiling = KernelCompiler(KernelCache() if cache else None)
     with seldom_collected(), shown(progress, title_of(model)) as report, compiling as compiler:
-        prepared = prepare(
-            model, target, input_shapes=input_shapes, params=params, threads=threads, kernels=kernels,
-            profile=profile, probe=probe, tuning=tuning, progress=report, cache=cache,
-            weights=weights, max_error=max_error, calibration=calibration, compiler=compiler, store=store,
-            state=state, tf32=tf32,
-        )  # fmt: skip
-        return prepared.artifacts([wish], report)[0]
+        return prepare(model, target, options, progress=report, compiler=compiler).artifacts([request], report)[0]
 
 
 def prepare(
     model: str | Path | onnx.ModelProto | tvm.IRModule,
     target: str | dict | tvm.target.Target = "native",
+    options: Options | None = None,
     *,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    params: Mapping[str, object] | Sequence[object] | None = None,
-    threads: int | None = None,
-    kernels: str = "auto",
-    profile: DeviceProfile | str | Path | None = None,
-    probe: bool | str | Path | None = False,
-    tuning: str | Path | None = None,
     progress: Progress | None = None,
-    cache: bool = True,
-    weights: str | Mapping[str, str] | None = None,
-    max_error: float | None = None,
-    calibration: Given = None,
     compiler: KernelCompiler | None = None,
-    store: str = DEFAULT_STORE,
-    state: Mapping[str, str] | None = None,
-    tf32: bool = False,
 ) -> Prepared:
     """The first half of `build`, without budget and strategy: what follows can be done several times, each for itself.
 
-    Arguments and errors are those of `build`, but nothing is probed unless asked for. With a `compiler`, kernels that are
-    needed whatever the budget are compiled in it from the moment they are known.
+    Errors are those of `build`. With a `compiler`, kernels that are needed whatever the budget are compiled in it from the
+    moment they are known.
     """
     report = progress or (lambda phase, done, total: None)
-    wish = checked_wish(weights, max_error, calibration)
-    checked_name(kernels, KERNELS, "kernels")
-    checked_name(store, STORES, "store")
-    pairs = checked_state(state)
-    threads = checked_threads(threads)
+    options = options or Options()
+    machine, cache, kernels = options.machine, options.cache, options.kernels
     resolved = resolve_target(target)
     require_supported(resolved)
-    if checked_flag(tf32, "tf32"):
+    if options.gpu.tf32:
         resolved = with_tf32(resolved)
     compiling = compiler or KernelCompiler(KernelCache() if cache else None)
     compiling.require(resolved)
-    rates = _profile(profile) or guessed_profile(resolved)
-    threads = _threads(threads, resolved, kernels)
+    profile = machine.profile or guessed_profile(resolved)
+    threads = _threads(machine.threads, resolved, kernels)
 
-    measured = Measurements(Database.read(checked_path(tuning, "tuning")), str(resolved), threads) if tuning is not None else None
+    measured = None if machine.tuning is None else Measurements(Database.read(machine.tuning), str(resolved), threads)
 
     report("import", 0, 1)
-    imported = load_model(model, input_shapes, params)
+    imported = load_model(model, options.model.input_shapes, options.model.params)
     report("import", 1, 1)
-    pairs = required_states(pairs, imported)
-    types, chosen = types_of(imported, wish, resolved, report, cache)
-    if profile is None:  # not before: it takes a second and writes a file; nor while kernels are compiled on all cores
-        rates = probed(target, probe, lambda note: report(note, 1, 1)) or rates
+    pairs = required_states(options.model.state, imported)
+    types, chosen = types_of(imported, options.weights, resolved, report, cache)
+    if machine.profile is None:  # not before: it takes a second and writes a file; nor while kernels are compiled on all cores
+        profile = probed(target, machine.probe, lambda note: report(note, 1, 1)) or profile
     if not resolved.gpu:
-        rates = replace(rates, cores=rates.cores or resolved.num_cores)
+        profile = replace(profile, cores=profile.cores or resolved.num_cores)
     unit = replace(resolved.vector_unit, threads=threads)
     code = Code(resolved, KernelCache() if cache else None)
     begin = (lambda kernels, layers: compiler.begin(code.of(kernels, layers)[1], resolved)) if compiler is not None else None
     network = _compile_graph(
-        imported, resolved, unit, kernels, measured, report, types, store, rates.prepared_late, begin, pairs
+        imported, resolved, unit, kernels, measured, report, types, options.weights.store, profile.prepared_late, begin, pairs
     )
     if measured is not None:
         report(f"tuning: {measured.note()}", 1, 1)
     if kernels == "flexnn":
-        planned = fixed_order.planning(network, rates, threads)
+        planned = fixed_order.planning(network, profile, threads)
     else:
-        whole = kernel_sets.planning(network, rates, threads)
+        whole = kernel_sets.planning(network, profile, threads)
         if begin is not None:  # everything resident takes the last form
             fastest = [network.layers[index] for index in whole.whole[-1].layers]
             begin(network.kernels_of(fastest), fastest)
-        planned = in_bands(whole, rates, threads)
-    return Prepared(imported.name, code, threads, kernels, rates, planned, compiling, chosen)
+        planned = in_bands(whole, profile, threads)
+    return Prepared(imported.name, code, threads, kernels, profile, planned, compiling, chosen)
 
 
 def _threads(asked: int | None, target: CompileTarget, kernels: str) -> int:
@@ -218,25 +198,8 @@ def _threads(asked: int | None, target: CompileTarget, kernels: str) -> int:
     return asked or target.num_cores
 
 
-@dataclass(frozen=True)
-class WeightWish:
-    """What `build(weights=…, max_error=…, calibration=…)` asked for, checked as far as it can be without a network."""
-
-    weights: str | Mapping[str, str] | None
-    max_error: float
-    calibration: Sequence[Inputs] | None
-
-
-def checked_wish(weights: str | Mapping[str, str] | None, max_error: float | None, calibration: Given) -> WeightWish:
-    """Raises InputError for an error that cannot be kept, calibration inputs that cannot be read, or either of them in vain."""
-    if weights != "auto" and (max_error is not None or calibration is not None):
-        raise InputError('max_error and calibration are for weights="auto", which chooses types by their errors')
-    most = checked_max_error(DEFAULT_MAX_ERROR if max_error is None else max_error)
-    return WeightWish(weights, most, read_inputs(calibration))
-
-
 def types_of(
-    imported: Imported, wish: WeightWish, target: CompileTarget, report: Progress, cache: bool
+    imported: Imported, options: Weights, target: CompileTarget, report: Progress, cache: bool
 ) -> tuple[WeightTypes, Chosen | None]:
     """The types of a network's weights for passes to ask for, and how they were chosen, if by their errors.
 
@@ -245,13 +208,13 @@ def types_of(
     """
     on_weights = partial(evaluate, weights=imported.weights)
     offered = [kind for kind in WEIGHT_DTYPES if kind != "float16" or target.converts_float16]
-    if wish.weights != "auto":
-        return WeightTypes(wish.weights, on_weights, offered=offered), None
-    chosen = _choose_types(imported, wish, offered, report, cache)
+    if options.types != "auto":
+        return WeightTypes(options.types, on_weights, offered=offered), None
+    chosen = _choose_types(imported, options, offered, report, cache)
     return TypesInOrder(chosen.types, on_weights), chosen
 
 
-def _choose_types(imported: Imported, wish: WeightWish, offered: Sequence[str], report: Progress, cache: bool) -> Chosen:
+def _choose_types(imported: Imported, options: Weights, offered: Sequence[str], report: Progress, cache: bool) -> Chosen:
     target = resolve_target("native")
     unit, profile = replace(target.vector_unit, threads=target.num_cores), guessed_profile(target)
 
@@ -264,10 +227,10 @@ def _choose_types(imported: Imported, wish: WeightWish, offered: Sequence[str], 
         kept = KernelCache() if cache else None
         code, compiler = Code(target, kept), KernelCompiler(kept)
         prepared = Prepared(imported.name, code, unit.threads, "smallest", profile, planned, compiler)
-        return prepared.artifacts([Wish(parse_budget(None))])[0]
+        return prepared.artifacts([Request(parse_budget(None))])[0]
 
     on_weights = partial(evaluate, weights=imported.weights)
-    return choose_types(lowered, compiled, on_weights, wish.calibration, wish.max_error, offered, report)
+    return choose_types(lowered, compiled, on_weights, options.calibration, options.max_error, offered, report)
 
 
 def _quiet(phase: str, done: int, total: int) -> None:
@@ -276,12 +239,6 @@ def _quiet(phase: str, done: int, total: int) -> None:
 
 def _cores(target: CompileTarget) -> str:
     return f"the target's {target.known_cores} core{'s' * (target.known_cores > 1)}"
-
-
-def _profile(given: DeviceProfile | str | Path | None) -> DeviceProfile | None:
-    if given is None or isinstance(given, DeviceProfile):
-        return given
-    return load_profile(checked_path(given, "profile"))
 
 
 def _compile_graph(
@@ -293,7 +250,7 @@ def _compile_graph(
     report: Progress,
     types: WeightTypes,
     store: str,
-    dear: Callable[[Weights], bool],
+    dear: Callable[[StoredWeights], bool],
     begin: Callable[[Mapping[str, tirx.PrimFunc], Sequence[Layer]], None] | None = None,
     state: Mapping[str, str] | None = None,
     fetch: bool = True,

@@ -27,7 +27,7 @@ from flexcomp.program import (
     nodes,
     to_metadata,
 )
-from flexcomp.runtime import MINIMUM, Budget, note_minimum
+from flexcomp.runtime import MINIMUM, note_minimum
 
 from .artifact import Artifact
 from .auto_weights import Chosen
@@ -35,18 +35,10 @@ from .code import Code, Kernel
 from .compact import drop_unused
 from .device_code import code_nbytes
 from .kernel_compiler import KernelCompiler
+from .options import Request
 from .rungs import plan_rungs, resident_rungs
 
 Progress = Callable[[str, int, int], None]  # phase, done, total
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What an artifact is planned for."""
-
-    budget: Budget
-    strategy: str = "best"
-    storage: plan.Storage | None = None  # None: as the device profile says
 
 
 @dataclass(frozen=True)
@@ -69,12 +61,12 @@ class Prepared:
 
     def artifacts(
         self,
-        wishes: Sequence[Wish],
+        requests: Sequence[Request],
         report: Progress = lambda phase, done, total: None,
         *,
         yardstick: bool = False,
     ) -> tuple[Artifact, ...]:
-        """One for every wish; all of them share their kernels and their weights, which are those that any of them uses.
+        """One for every request; all of them share their kernels and their weights, which are those that any of them uses.
 
         With `yardstick` there is one more, whose rungs are all sets of kernels that the others use, everything resident.
         Raises BudgetError if a budget is too small.
@@ -82,7 +74,7 @@ class Prepared:
         network = self.planning.network
         with self.compiler as compiler:
             compiler.begin(self._code(network.base.layers)[1], self.target)  # every ladder needs most of them
-            ladders, usual, storages = self._ladders(wishes, report, yardstick)
+            ladders, usual, storages = self._ladders(requests, report, yardstick)
             layers, values, ports, states, all_rungs = used(network, [rung for rungs in ladders for rung in rungs])
             layers, code = self._code(layers)
             objects = compiler.finish(code, self.target, lambda done, total: report("compile", done, total))
@@ -116,16 +108,17 @@ class Prepared:
         return tuple(artifacts)
 
     def _ladders(
-        self, wishes: Sequence[Wish], report: Progress, yardstick: bool
+        self, requests: Sequence[Request], report: Progress, yardstick: bool
     ) -> tuple[list[tuple[Rung, ...]], list[int], list[plan.Storage]]:
         """The rungs of every artifact, the budget of the usual one, and the storage they are planned for."""
         ladders, usual, storages = [], [], []
-        for wish in wishes:
-            planning = self.planning.on(wish.storage or self.profile.storage)
+        for request in requests:
+            planning = self.planning.on(request.storage or self.profile.storage)
             storages.append(planning.costs.storage)
             rungs, default = plan_rungs(
-                planning, wish.budget, wish.strategy, lambda done, total: report("plan", done, total), self.target.memory_unit
-            )
+                planning, request.budget, request.strategy, lambda done, total: report("plan", done, total),
+                self.target.memory_unit,
+            )  # fmt: skip
             ladders.append(rungs)
             usual.append(default)
         if yardstick:

@@ -14,7 +14,7 @@ import onnx
 import tvm
 
 from flexcomp.arguments import checked_milliseconds, checked_number, checked_path
-from flexcomp.compiler import Given, checked_wish, linker_for, require_linker, types_of
+from flexcomp.compiler import Given, Weights, linker_for, require_linker, types_of
 from flexcomp.device import CompileTarget, checked_threads, require_supported, resolve_target
 from flexcomp.errors import InputError, TargetError, TuningError
 from flexcomp.frontend import load_model
@@ -71,7 +71,7 @@ def tune(
     Raises ModelError, UnsupportedModelError, TargetError, InputError, and TuningError if the database is broken or no
     device can measure.
     """
-    wish = checked_wish(weights, max_error, calibration)
+    kept = Weights(weights, max_error, calibration)
     trials = checked_number(trials, "trials", least=1)
     database = checked_path(database, "database")
     timeout_s = checked_milliseconds(timeout_ms, "timeout_ms") / 1e3
@@ -88,7 +88,7 @@ def tune(
     records = Database.open(database)
     unit = replace(resolved.vector_unit, threads=threads)
     imported = load_model(model, input_shapes, params)
-    types, _ = types_of(imported, wish, resolved, lambda phase, done, total: None, cache=True)
+    types, _ = types_of(imported, kept, resolved, lambda phase, done, total: None, cache=True)
     tasks = tasks_of(imported, unit, types)
     if not tasks:
         raise InputError("the network has no layer with a choice of kernels")

@@ -87,7 +87,11 @@ def test_commands_read_the_table(cli, tmp_path):
 
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
-    [(["--buffered"], "--no-direct", None), (["--no-help"], "--no-work-stealing", None), (["--deadline=a=5"], "--deadline-ms", "need --pool")],
+    [
+        (["--buffered"], "--no-direct", None),
+        (["--no-help"], "--no-work-stealing", None),
+        (["--deadline=a=5"], "--deadline-ms", "need --pool"),
+    ],
 )
 def test_the_runner_takes_old_options(library, old, new, reason):
     command = [str(runtime_ext.runner()), str(library), *old]

@@ -13,7 +13,7 @@ from tvm import relax
 import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp.compiler.builder import prepare
-from flexcomp.compiler.prepared import Wish
+from flexcomp.compiler.options import Request
 from flexcomp.compiler.rungs import _once, layers_of
 from flexcomp.device.target import resolve_target
 from flexcomp.plan import Storage
@@ -112,7 +112,7 @@ def test_symbols_name_the_code_of_the_kernels():
     graph = prepared.planning.network
     kernels = {name: func.with_attr("version", 2) for name, func in graph.kernels.items()}
     other = replace(prepared, planning=replace(prepared.planning, network=replace(graph, kernels=kernels)))
-    here, there = (one.artifacts([Wish(Budget())])[0].program.layers for one in (prepared, other))
+    here, there = (one.artifacts([Request(Budget())])[0].program.layers for one in (prepared, other))
     # Bands have kernels of their own, which are made when they are needed.
     ours, theirs = ({layer.kernel for layer in layers if not layer.band_of} for layers in (here, there))
     assert ours.isdisjoint(theirs)
@@ -121,7 +121,7 @@ def test_symbols_name_the_code_of_the_kernels():
 def test_artifacts_of_one_network_share_kernels_and_weights(tmp_path):
     slow = Storage(1e6, 1e-3)
     *planned, resident = prepare(network()).artifacts(
-        [Wish(Budget()), Wish(Budget(), "on_demand", slow)], yardstick=True
+        [Request(Budget()), Request(Budget(), "on_demand", slow)], yardstick=True
     )
     digest = planned[0].write_weights(tmp_path / "all.weights")
     (shape,) = (port.type.shape for port in planned[0].program.inputs)

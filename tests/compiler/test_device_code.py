@@ -16,7 +16,7 @@ from flexcomp.compiler.data_object import data_object
 from flexcomp.compiler.device_code import version
 from flexcomp.compiler.kernel_compiler import KernelCompiler
 from flexcomp.compiler.nvcc import Nvcc
-from flexcomp.compiler.prepared import Wish
+from flexcomp.compiler.options import Request, options_of
 from flexcomp.device import resolve_target
 from flexcomp.errors import InputError, TargetError
 from flexcomp.program import CUDA, Kind
@@ -114,7 +114,7 @@ def test_budgets_are_what_the_memory_is_given_in():
     for target, unit in (("h200", 2**21), ("jetson-orin", 4096)):
         for budget in ("min", "5MB", "all"):
             prepared = prepare(network(), target, compiler=KernelCompiler(None, Written()))
-            rungs = prepared.artifacts([Wish(parse_budget(budget))])[0].program.rungs
+            rungs = prepared.artifacts([Request(parse_budget(budget))])[0].program.rungs
             assert all(rung.budget % unit == 0 and rung.arena <= rung.budget for rung in rungs)
     (rung,) = built("h200", Written()).program.rungs
     assert rung.budget == 2**21

@@ -14,6 +14,7 @@ import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp import plan
 from flexcomp.compiler.builder import prepare
+from flexcomp.compiler.options import options_of
 
 from .attention import ADDITIVE, ATTENTION, BY_POSITION, DEPTH, RELATIONS, WIDTH, Structure
 
@@ -31,7 +32,8 @@ def network(structure: Structure, tokens: int) -> onnx.ModelProto:
 @cache
 def planned(structure: Structure, tokens: int) -> tuple[list[str], int]:
     """Names of the layers, and the smallest budget of all forms."""
-    planning = prepare(network(structure, tokens), "llvm -mcpu=x86-64-v3", threads=1, kernels="smallest", cache=False).planning
+    options = options_of(threads=1, kernels="smallest", cache=False)
+    planning = prepare(network(structure, tokens), "llvm -mcpu=x86-64-v3", options).planning
     return [layer.name for layer in planning.network.layers], min(max(plan.layer_bounds(f.problem)) for f in planning.forms)
 
 

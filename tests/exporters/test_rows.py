@@ -15,6 +15,7 @@ from flexcomp.compiler.builder import prepare
 from .rows import ACTIVATIONS, IMAGES, NORMS, WIDTH, Function
 
 ROWS = {**ACTIVATIONS, **NORMS}
+SMALLEST = options_of(threads=1, kernels="smallest", cache=False)
 
 
 def network(functions: list[Function], is_image: bool = False) -> onnx.ModelProto:
@@ -34,7 +35,7 @@ def network(functions: list[Function], is_image: bool = False) -> onnx.ModelProt
 
 
 def layers(model: onnx.ModelProto) -> list[str]:
-    network = prepare(model, "llvm -mcpu=x86-64-v3", threads=1, kernels="smallest", cache=False).planning.network
+    network = prepare(model, "llvm -mcpu=x86-64-v3", SMALLEST).planning.network
     return [layer.name.partition(".")[0] for layer in network.layers]
 
 
@@ -53,9 +54,7 @@ def test_a_group_norm_needs_no_more_than_an_instance_norm():
     """No copy of the image in another layout."""
     budgets = []
     for case in IMAGES:
-        planning = prepare(
-            network([IMAGES[case]], is_image=True), "llvm -mcpu=x86-64-v3", threads=1, kernels="smallest", cache=False
-        ).planning
+        planning = prepare(network([IMAGES[case]], is_image=True), "llvm -mcpu=x86-64-v3", SMALLEST).planning
         budgets.append(min(max(plan.layer_bounds(form.problem)) for form in planning.forms))
     assert budgets[0] <= budgets[1]
 

@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from flexcomp import plan
 from flexcomp.compiler.builder import prepare
+from flexcomp.compiler.options import options_of
 from flexcomp.network.fetching import fetch_seconds
 
 ROWS, WIDTH = 4096, 64
@@ -22,7 +23,7 @@ def prepared(numbers: int, **options):
     )
     graph = helper.make_graph([helper.make_node("Gather", ["t", "ids"], ["y"])], "table", [ids], [y], [table])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return prepare(model, threads=1, **options).planning
+    return prepare(model, options=options_of(threads=1, **options)).planning
 
 
 def test_both_ways_read_the_same_bytes_of_the_file():

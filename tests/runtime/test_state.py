@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import flexcomp
 from flexcomp import runtime_ext
 from flexcomp.compiler.builder import prepare
+from flexcomp.compiler.options import options_of
 from flexcomp.errors import ExecutionError, InputError, StorageError
 from flexcomp.runtime.runner import run as run_process
 from tests.operators.recurrent import Case
@@ -228,17 +229,17 @@ def test_a_network_may_have_nothing_but_state():
 )
 def test_pairs_that_are_none(state, said):
     with pytest.raises(InputError, match=said):
-        prepare(CELL.model(), state=state, threads=1)
+        prepare(CELL.model(), options=options_of(state=state, threads=1))
 
 
 def test_pairs_that_never_change_or_hold_nothing():
     model, _ = delays((0, 1024))
     with pytest.raises(InputError, match=r'the input "large_in" is float32\[0×1024\], which holds nothing'):
-        prepare(model, state=DELAYS, threads=1)
+        prepare(model, options=options_of(state=DELAYS, threads=1))
     with pytest.raises(InputError, match='"b_out" is the input "a_in" itself'):
-        prepare(model, state={"b_out": "a_in"}, threads=1)
+        prepare(model, options=options_of(state={"b_out": "a_in"}, threads=1))
     with pytest.raises(InputError, match=r'"n_out" is int64\[1\], the input "a_in" that it becomes is float32'):
-        prepare(model, state={"n_out": "a_in"}, threads=1)
+        prepare(model, options=options_of(state={"n_out": "a_in"}, threads=1))
 
 
 def test_the_runner_goes_on_or_begins_anew(cell, tmp_path):

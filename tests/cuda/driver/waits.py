@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 
 from flexcomp.compiler.builder import prepare
-from flexcomp.compiler.prepared import Wish
+from flexcomp.compiler.options import Request, options_of
 from flexcomp.program import Program, Rung, ValueArg
 from flexcomp.runtime import parse_budget
 from tests.cuda.reduced import NETWORKS
@@ -188,8 +188,8 @@ class _Uncompiled:
 
 def planned(model: onnx.ModelProto, target: str = "cuda -arch=sm_80", **options: object) -> Program:
     """The program of a network, with all its rungs."""
-    prepared = prepare(model, target, compiler=_Uncompiled(), **options)
-    return prepared.artifacts([Wish(parse_budget("min"))])[0].program
+    prepared = prepare(model, target, options_of(**options), compiler=_Uncompiled())
+    return prepared.artifacts([Request(parse_budget("min"))])[0].program
 
 
 def main() -> None:

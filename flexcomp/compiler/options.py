@@ -1,0 +1,114 @@
+"""Options of a build: users give them to `build` as keywords, everything after it takes these objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from flexcomp import plan
+from flexcomp.arguments import checked_flag, checked_name, checked_path
+from flexcomp.device import DeviceProfile, checked_threads, load_profile
+from flexcomp.errors import InputError
+from flexcomp.runtime import Budget
+
+from .auto_weights import checked_max_error
+from .calibration import Given, read_inputs
+from .offered import DEFAULT_MAX_ERROR, DEFAULT_STORE, KERNELS, STORES
+from .state import checked_state
+
+
+@dataclass(frozen=True)
+class Request:
+    """A budget, and the planner and the storage that an artifact is planned with."""
+
+    budget: Budget
+    strategy: str = "best"
+    storage: plan.Storage | None = None  # None: the device profile's
+
+    def __post_init__(self) -> None:
+        checked_name(self.strategy, plan.STRATEGIES, "strategy")
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the model's file leaves open."""
+
+    input_shapes: Mapping[str, Sequence[int]] | None = None
+    params: Mapping[str, object] | Sequence[object] | None = None
+    state: Mapping[str, str] | None = None  # inputs by output
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", checked_state(self.state))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Element types of weights, and their forms in the file."""
+
+    types: str | Mapping[str, str] | None = None
+    max_error: float | None = None  # for "auto", as a part of the largest output
+    calibration: Given = None  # sets of inputs, once checked
+    store: str = DEFAULT_STORE
+
+    def __post_init__(self) -> None:
+        if self.types != "auto" and (self.max_error is not None or self.calibration is not None):
+            raise InputError('max_error and calibration are for weights="auto", which chooses types by their errors')
+        if self.types == "auto":
+            most = DEFAULT_MAX_ERROR if self.max_error is None else self.max_error
+            object.__setattr__(self, "max_error", checked_max_error(most))
+        object.__setattr__(self, "calibration", read_inputs(self.calibration))
+        checked_name(self.store, STORES, "store")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine that plans are made for, as far as the target does not say."""
+
+    threads: int | None = None
+    profile: DeviceProfile | str | Path | None = None  # a DeviceProfile, once checked
+    probe: bool | str | Path | None = False
+    tuning: str | Path | None = None  # a database
+
+    def __post_init__(self) -> None:
+        checked_threads(self.threads)
+        if self.profile is not None and not isinstance(self.profile, DeviceProfile):
+            object.__setattr__(self, "profile", load_profile(checked_path(self.profile, "profile")))
+        if self.tuning is not None:
+            object.__setattr__(self, "tuning", checked_path(self.tuning, "tuning"))
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Arithmetic of GPUs."""
+
+    tf32: bool = False
+
+    def __post_init__(self) -> None:
+        checked_flag(self.tf32, "tf32")
+
+
+@dataclass(frozen=True)
+class Options:
+    """All options of a build but target, budget and strategy; raises InputError for wrong ones."""
+
+    model: Model = field(default_factory=Model)
+    weights: Weights = field(default_factory=Weights)
+    machine: Machine = field(default_factory=Machine)
+    gpu: Gpu = field(default_factory=Gpu)
+    kernels: str = "auto"
+    cache: bool = True
+
+    def __post_init__(self) -> None:
+        checked_name(self.kernels, KERNELS, "kernels")
+
+
+def options_of(**keywords: Any) -> Options:
+    """The objects for keywords of `build`, of which some may be missing."""
+    if "weights" in keywords:
+        keywords["types"] = keywords.pop("weights")
+    parts: dict[str, Any] = {}
+    for name, kind in {"model": Model, "weights": Weights, "machine": Machine, "gpu": Gpu}.items():
+        parts[name] = kind(**{one.name: keywords.pop(one.name) for one in fields(kind) if one.name in keywords})
+    return Options(**parts, **keywords)
