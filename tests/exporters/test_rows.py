@@ -11,6 +11,7 @@ import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp import plan
 from flexcomp.compiler.builder import prepare
+from flexcomp.compiler.options import options_of
 
 from .rows import ACTIVATIONS, IMAGES, NORMS, WIDTH, Function
 
