@@ -21,7 +21,7 @@ from pathlib import Path
 import flexcomp
 from benchmarks import cgroup, models
 from benchmarks.results import Results, Table, json_option
-from flexcomp.compiler.offered import DEFAULT_STORE, STORES
+from flexcomp.compiler.known import DEFAULT_STORE, STORES
 from flexcomp.demo import compare
 from flexcomp.errors import FlexcompError
 

@@ -41,7 +41,7 @@ from benchmarks.storage import TMPFS, Medium, media
 from benchmarks.turns import ALONE, FASTEST, ROUNDS, Compiled, Turn, Turns
 from flexcomp.compiler import probed_profile
 from flexcomp.compiler.builder import prepare
-from flexcomp.compiler.offered import DEFAULT_STORE, STORES, WEIGHTS
+from flexcomp.compiler.known import DEFAULT_STORE, STORES, WEIGHTS
 from flexcomp.compiler.options import Request, options_of
 from flexcomp.device.copies import cache_of_copies
 from flexcomp.device.profile import DeviceProfile, load_profile

@@ -5,16 +5,26 @@
     session = flexcomp.load("resnet50.so", budget="12MB")
     outputs = session.run({"x": x})
 
-Names are imported on first use: loading and running a compiled network never imports the compiler.
+    build, Artifact   compile a model for a target and a budget
+    load, Session     run a compiled network
+    Pool              several networks under one budget
+    tune              measure kernels on a device, for later builds
+    remote            devices behind RPC: connect, upload, run, measure, profile
+    FlexcompError     of the kinds ArtifactError, BudgetError, CompilerError, DeviceError, ExecutionError, InputError,
+                      ModelError, RefusedError, StorageError, TargetError, TuningError, UnsupportedModelError
+
+help(flexcomp.build) and help(flexcomp.load) explain the options. Names are imported on first use: loading and running a
+compiled network never imports the compiler.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flexcomp.doors import door
-from flexcomp.version import __version__
+from flexcomp.lazy_exports import lazy_exports
+from flexcomp.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from flexcomp import remote as remote
@@ -38,7 +48,7 @@ if TYPE_CHECKING:
     from flexcomp.runtime import load as load
     from flexcomp.tuning import tune as tune
 
-_find, _, _names = door(
+_find, _, _names = lazy_exports(
     __name__,
     compiler="build Artifact",
     runtime="load Pool Session",
@@ -46,11 +56,14 @@ _find, _, _names = door(
     errors="FlexcompError ArtifactError BudgetError CompilerError DeviceError ModelError TargetError TuningError StorageError "
     "ExecutionError InputError RefusedError UnsupportedModelError",
 )
-__all__ = [*_names, "remote", "__version__"]
+# No `__all__`: `help(flexcomp)` would print the help of each name.
+_NAMES = sorted([*_names, "remote", "__version__"])
+# An editable install adds the checkout, whose other folders are no parts of the package.
+__path__ = [folder for folder in __path__ if Path(folder) != Path(__file__).parent.parent]
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return _NAMES
 
 
 def __getattr__(name: str) -> Any:

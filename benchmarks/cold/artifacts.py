@@ -12,7 +12,7 @@ from pathlib import Path
 import flexcomp
 from benchmarks.cold.sources import ROOT, digest
 from flexcomp.compiler import probed_profile
-from flexcomp.compiler.offered import DEFAULT_STORE
+from flexcomp.compiler.known import DEFAULT_STORE
 from flexcomp.device.profile import DeviceProfile
 from flexcomp.device.target import resolve_target
 

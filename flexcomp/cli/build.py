@@ -19,7 +19,7 @@ from flexcomp.cli.common import (
 )
 from flexcomp.cli.names import BUDGETS, completed, known_option
 from flexcomp.cli.weight_options import Calibration, MaxError, Weights, weight_types
-from flexcomp.compiler.offered import DEFAULT_STORE, KERNELS, STORES
+from flexcomp.compiler.known import DEFAULT_STORE, KERNELS, STORES
 from flexcomp.device.presets import GPU_PRESETS, PRESETS
 from flexcomp.errors import InputError
 from flexcomp.files import require_space, require_writable

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flexcomp.cli.names import completed, require_known
-from flexcomp.compiler.offered import DEFAULT_MAX_ERROR, WEIGHTS
+from flexcomp.compiler.known import DEFAULT_MAX_ERROR, WEIGHTS
 
 Weights = Annotated[
     list[str] | None,

@@ -3,9 +3,9 @@
 `builder.py` is the way through all rooms; `pipeline.py` orders the passes; the rest makes and links the artifact.
 """
 
-from flexcomp.doors import door
+from flexcomp.lazy_exports import lazy_exports
 
-__getattr__, __dir__, __all__ = door(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     builder="build types_of",
     artifact="Artifact",

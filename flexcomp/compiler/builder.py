@@ -42,9 +42,9 @@ from .auto_weights import Chosen
 from .auto_weights import choose as choose_types
 from .calibration import Given
 from .code import Code
-from .collecting import seldom_collected
+from .gc_threshold import high_gc_threshold
 from .kernel_compiler import KernelCompiler
-from .offered import DEFAULT_STORE, KERNELS
+from .known import DEFAULT_STORE, KERNELS
 from .options import Options, Request, Weights, options_of
 from .prepared import Prepared, Progress
 from .probing import probed
@@ -123,7 +123,7 @@ def build(
         weights=weights, max_error=max_error, calibration=calibration, probe=probe, store=store, state=state, tf32=tf32,
     )  # fmt: skip
     compiling = KernelCompiler(KernelCache() if cache else None)
-    with seldom_collected(), shown(progress, title_of(model)) as report, compiling as compiler:
+    with high_gc_threshold(), shown(progress, title_of(model)) as report, compiling as compiler:
         return prepare(model, target, options, progress=report, compiler=compiler).artifacts([request], report)[0]
 
 
@@ -250,14 +250,14 @@ def _compile_graph(
     report: Progress,
     types: WeightTypes,
     store: str,
-    dear: Callable[[StoredWeights], bool],
+    expensive: Callable[[StoredWeights], bool],
     begin: Callable[[Mapping[str, tirx.PrimFunc], Sequence[Layer]], None] | None = None,
     state: Mapping[str, str] | None = None,
     fetch: bool = True,
 ) -> Network:
     """Rows that are looked up may be fetched, if `fetch`.
 
-    `begin` is told of the smallest kernels, as soon as there are layers that call them; `dear` is as for `merge`.
+    `begin` is told of the smallest kernels, as soon as there are layers that call them; `expensive` is as for `merge`.
     """
     strategies = KERNELS[kernels][:1] if target.gpu else KERNELS[kernels]  # a GPU's families offer one kernel for a layer
     total = 1 + 2 * len(strategies)
@@ -290,9 +290,9 @@ def _compile_graph(
 
     # A fixed order takes a kernel because of its family, fast or not.
     if kernels == "flexnn":
-        return merge(lowerings(), "prepared", dear, worthwhile=math.inf)
+        return merge(lowerings(), "prepared", expensive, worthwhile=math.inf)
     # A GPU reads no files: a table lies in its memory, or the slices of it that a step needs.
-    return merge(lowerings(), store, dear, width=target.vector_unit.width if fetch and not target.gpu else None)
+    return merge(lowerings(), store, expensive, width=target.vector_unit.width if fetch and not target.gpu else None)
 
 
 def _separate_weights(

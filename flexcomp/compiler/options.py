@@ -15,7 +15,7 @@ from flexcomp.runtime import Budget
 
 from .auto_weights import checked_max_error
 from .calibration import Given, read_inputs
-from .offered import DEFAULT_MAX_ERROR, DEFAULT_STORE, KERNELS, STORES
+from .known import DEFAULT_MAX_ERROR, DEFAULT_STORE, KERNELS, STORES
 from .state import checked_state
 
 

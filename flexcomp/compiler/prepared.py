@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 
 from flexcomp import plan
 from flexcomp.device import CompileTarget, DeviceProfile
-from flexcomp.network import Network, Planning, layer_offers, used
+from flexcomp.network import Network, Planning, layer_candidates, used
 from flexcomp.printable import printable
 from flexcomp.program import (
     CODE_NBYTES,
@@ -78,9 +78,9 @@ class Prepared:
             layers, values, ports, states, all_rungs = used(network, [rung for rungs in ladders for rung in rungs])
             layers, code = self._code(layers)
             objects = compiler.finish(code, self.target, lambda done, total: report("compile", done, total))
-        offers = layer_offers(network, self.profile, self.threads)
+        candidates = layer_candidates(network, self.profile, self.threads)
         origins = network.nodes
-        record = choices.record(self.kernels, [offers[layer.name] for layer in layers])
+        record = choices.record(self.kernels, [candidates[layer.name] for layer in layers])
         record |= nodes.record([origins.get(layer.name) for layer in layers])
         if self.target.gpu:
             record[CODE_NBYTES] = str(sum(map(code_nbytes, objects.values())))

@@ -3,9 +3,9 @@
 `target.py` reads targets as people name them, `presets.py` has the devices known by name, `profile.py` measured rates.
 """
 
-from flexcomp.doors import door
+from flexcomp.lazy_exports import lazy_exports
 
-__getattr__, __dir__, __all__ = door(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     target="CompileTarget checked_threads require_supported resolve_target with_tf32",
     profile="DelayModel DeviceProfile FamilyRate KernelTime default_profile family guessed_overhead_s kernel_key load_profile "

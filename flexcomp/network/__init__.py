@@ -4,11 +4,11 @@
 """
 
 from .bands.forms import in_bands
+from .candidates import layer_candidates
 from .forms import Form, Planning, form_of, planned_layer
 from .kernel_sets import Tailor
 from .lower import lower
 from .lowered import Lowered
-from .offers import layer_offers
 from .states import VIEWS
 from .used import used
 from .variants import BandKernel, Network, merge
@@ -23,7 +23,7 @@ __all__ = [
     "Tailor",
     "form_of",
     "in_bands",
-    "layer_offers",
+    "layer_candidates",
     "lower",
     "merge",
     "planned_layer",

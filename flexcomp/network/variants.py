@@ -169,7 +169,7 @@ class Network:
 def merge(
     lowerings: Iterable[Lowered],
     store: str = "prepared",
-    dear: Callable[[Weights], bool] = lambda weights: False,
+    expensive: Callable[[Weights], bool] = lambda weights: False,
     worthwhile: float = _WORTHWHILE,
     width: int | None = None,
 ) -> Network:
@@ -178,7 +178,7 @@ def merge(
     An alternative is kept if its time, or its work where it was not measured, is less than the part `worthwhile` of
     the layer's own. By `store` weights of alternatives lie in the file ("prepared"), or are prepared from the layer's own when
     they are loaded, and there are no alternatives with others ("once"); "auto" is the latter, but where weights cannot be
-    prepared, or are `dear`, they lie in the file while there is room for that, a part of what all layers' own take.
+    prepared, or are `expensive`, they lie in the file while there is room for that, a part of what all layers' own take.
     Tables of which few rows are looked up are read by the row, by kernels with vectors of `width` floats, and the layers that
     hold them are alternatives; not if there is no `width`.
     """
@@ -218,7 +218,7 @@ def merge(
                 moved = preparing.weights_of(layer, kernel, own, small.kernels[own.kernel], kernels)
             there = layer.weights.offset in placed
             fits = there or store == "prepared" or (store == "auto" and end + layer.weights.nbytes <= most)
-            if fits and (moved is None or (moved.preparation is not None and dear(moved))):
+            if fits and (moved is None or (moved.preparation is not None and expensive(moved))):
                 if not there:
                     weights.append((f"{name}.panel", arrays[layer.weights.offset], end))
                     placed[layer.weights.offset] = end

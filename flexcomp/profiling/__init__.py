@@ -3,9 +3,9 @@
 `observing.py` measures, `fitting.py` makes the profile, `kernel_records.py` is the database of tuned kernels.
 """
 
-from flexcomp.doors import door
+from flexcomp.lazy_exports import lazy_exports
 
-__getattr__, __dir__, __all__ = door(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     observing="Library Observations observe",
     fitting="fit",

@@ -3,9 +3,9 @@
 `program.py` is the data, `program_bytes.py` and `weights_file.py` are the authorities for every byte. Nothing here knows TVM.
 """
 
-from flexcomp.doors import door
+from flexcomp.lazy_exports import lazy_exports
 
-__getattr__, __dir__, __all__ = door(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     program="ALIGN Arg Cold CUDA CountArg DEFAULT FirstArg HOST Interleaved Layer Load PAGE Port Preparation Prepared Program "
         "RowsArg Rung ScratchArg State Step Strided TensorType Value ValueArg WeightArg Weights",
@@ -17,6 +17,6 @@ __getattr__, __dir__, __all__ = door(
     digest="WeightsDigest",
     prediction="LayerTime Prediction from_program to_metadata",
     nodes="titled",
-    choices="Offer worth_recording",
+    choices="Candidate worth_recording",
     library="ELF_MACHINES require_library",
 )

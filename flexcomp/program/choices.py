@@ -3,7 +3,7 @@
 The record is the program's metadata "choices", a JSON object, so that the runtime need not know it:
 
     {"by": "auto",                                  the choice of kernels that the library was built with
-     "offers": [[[kernel, µs, scratch, weights], …], …],   kernels on offer: name, predicted time, bytes, bytes
+     "offers": [[[kernel, µs, scratch, weights], …], …],   candidate kernels: name, predicted time, bytes, bytes
      "layers": [0, -1, 1, …]}                       per layer of the program an index into offers; -1 without a choice
 
 Of each family and kind of kernel the fastest is recorded, and whatever the library holds.
@@ -25,7 +25,7 @@ KEY = "choices"
 
 
 @dataclass(frozen=True)
-class Offer:
+class Candidate:
     """A kernel that can compute a layer."""
 
     kernel: str  # as Layer.implementation
@@ -42,15 +42,15 @@ class Choices:
     """What the record says."""
 
     by: str  # "auto", "smallest", "fastest", "flexnn"
-    offers: tuple[tuple[Offer, ...], ...]  # per layer of the program, fastest first; empty without a choice
+    candidates: tuple[tuple[Candidate, ...], ...]  # per layer of the program, fastest first; empty without a choice
 
 
-def record(by: str, offers: Sequence[Iterable[Offer]]) -> dict[str, str]:
-    """The metadata of a program whose layers have these offers."""
-    distinct: dict[tuple[Offer, ...], int] = {}
+def record(by: str, candidates: Sequence[Iterable[Candidate]]) -> dict[str, str]:
+    """The metadata of a program whose layers have these candidates."""
+    distinct: dict[tuple[Candidate, ...], int] = {}
     layers = []
-    for offered in offers:
-        ordered = tuple(sorted(offered, key=lambda offer: (offer.seconds, offer.kernel)))
+    for some in candidates:
+        ordered = tuple(sorted(some, key=lambda candidate: (candidate.seconds, candidate.kernel)))
         layers.append(distinct.setdefault(ordered, len(distinct)) if ordered else -1)
     rows = [[[o.kernel, round(o.seconds * 1e6, 1), o.scratch_nbytes, o.weights_nbytes] for o in row] for row in distinct]
     return {KEY: json.dumps({"by": by, "offers": rows, "layers": layers}, separators=(",", ":"), ensure_ascii=False)}
@@ -63,12 +63,12 @@ def read(program: Program) -> Choices | None:
     try:
         facts = parse(program.metadata[KEY])
         rows = [
-            tuple(Offer(str(name), real(us) * 1e-6, whole(scratch), whole(weights)) for name, us, scratch, weights in row)
+            tuple(Candidate(str(name), real(us) * 1e-6, whole(scratch), whole(weights)) for name, us, scratch, weights in row)
             for row in facts["offers"]
         ]
         layers = [whole(index) for index in facts["layers"]]
         if len(layers) != len(program.layers) or not all(-1 <= index < len(rows) for index in layers):
-            raise ValueError("layers and offers do not match")
+            raise ValueError("layers and candidates do not match")
         return Choices(str(facts["by"]), tuple(rows[index] if index >= 0 else () for index in layers))
     except (ValueError, TypeError, KeyError) as error:
         raise ArtifactError(f"the record of the choice of kernels is malformed: {error}") from None
@@ -86,7 +86,7 @@ def reasons(program: Program, choices: Choices) -> list[list[str | None]]:
             others = [i for i in kept[computed(program.layers[index])] if i != index]
             if program.layers[index].band_of:
                 result[index][number] = "in bands of rows, which need less memory"
-            elif choices.offers[index]:
+            elif choices.candidates[index]:
                 needs = {i: activations + _smallest(program.layers[i]) for i in others}
                 result[index][number] = _reason(program, choices, index, needs, rung)
     return result
@@ -94,15 +94,15 @@ def reasons(program: Program, choices: Choices) -> list[list[str | None]]:
 
 def _reason(program: Program, choices: Choices, index: int, needs: Mapping[int, int], rung: Rung) -> str:
     """Why layer `index`, and not one of the others, which need so many bytes at least."""
-    own, layer, fixed = _offer(choices, index, program), program.layers[index], choices.by == "flexnn"
-    offers = {i: _offer(choices, i, program) for i in needs}
-    preferred = [i for i, offer in offers.items() if _rank(choices, offer) < _rank(choices, own)]
+    own, layer, fixed = _candidate(choices, index, program), program.layers[index], choices.by == "flexnn"
+    candidates = {i: _candidate(choices, i, program) for i in needs}
+    preferred = [i for i, candidate in candidates.items() if _rank(choices, candidate) < _rank(choices, own)]
     if not preferred:
         if fixed:
             return "first in the fixed order"
-        return "fastest" if own.seconds <= min(o.seconds for o in choices.offers[index]) else "fastest that is kept"
-    first = min(preferred, key=lambda i: _rank(choices, offers[i]))
-    family = _told_from(own.kernel, offers[first].kernel)
+        return "fastest" if own.seconds <= min(o.seconds for o in choices.candidates[index]) else "fastest that is kept"
+    first = min(preferred, key=lambda i: _rank(choices, candidates[i]))
+    family = _told_from(own.kernel, candidates[first].kernel)
     if needs[first] > rung.budget:
         return f"{family} does not fit"
     if fixed:
@@ -122,17 +122,17 @@ def _told_from(own: str, other: str) -> str:
     return " ".join([family, *words[:-1]]) if own.split()[0] == family else family
 
 
-def _rank(choices: Choices, offer: Offer) -> float:
+def _rank(choices: Choices, candidate: Candidate) -> float:
     """What is preferred as long as it fits: FlexNN's order, or the fastest first."""
     if choices.by != "flexnn":
-        return offer.seconds
-    order, family = ("winograd", "im2col_gemm"), offer.kernel.split()[0]
+        return candidate.seconds
+    order, family = ("winograd", "im2col_gemm"), candidate.kernel.split()[0]
     return order.index(family) if family in order else len(order)
 
 
-def _offer(choices: Choices, index: int, program: Program) -> Offer:
+def _candidate(choices: Choices, index: int, program: Program) -> Candidate:
     name = program.layers[index].implementation
-    found = next((offer for offer in choices.offers[index] if offer.kernel == name), None)
+    found = next((candidate for candidate in choices.candidates[index] if candidate.kernel == name), None)
     if found is None:
         raise ArtifactError(f"the record of the choice of kernels lacks {name} of layer {program.layers[index].name}")
     return found
@@ -180,17 +180,17 @@ def _live(program: Program, rung: Rung) -> dict[int, int]:
     }
 
 
-def holder(program: Program, layer: Layer, offer: Offer) -> str | None:
-    """The name of the layer that computes what `layer` does by the kernel on offer; None if the library lacks it."""
+def holder(program: Program, layer: Layer, candidate: Candidate) -> str | None:
+    """The name of the layer that computes what `layer` does by the candidate kernel; None if the library lacks it."""
     same = (other for other in program.layers if computed(other) == computed(layer))
-    return next((other.name for other in same if other.implementation == offer.kernel), None)
+    return next((other.name for other in same if other.implementation == candidate.kernel), None)
 
 
-def worth_recording(offers: Sequence[Offer], held: Callable[[Offer], bool]) -> list[Offer]:
+def worth_recording(candidates: Sequence[Candidate], held: Callable[[Candidate], bool]) -> list[Candidate]:
     """The fastest of each kind, and what the library holds."""
-    best: dict[str, Offer] = {}
-    for offer in offers:
-        kind = " ".join(offer.kernel.split()[:2]) if offer.kernel.startswith("winograd") else offer.kernel.split()[0]
-        if kind not in best or offer.seconds < best[kind].seconds:
-            best[kind] = offer
-    return [offer for offer in offers if offer in best.values() or held(offer)]
+    best: dict[str, Candidate] = {}
+    for candidate in candidates:
+        kind = " ".join(candidate.kernel.split()[:2]) if candidate.kernel.startswith("winograd") else candidate.kernel.split()[0]
+        if kind not in best or candidate.seconds < best[kind].seconds:
+            best[kind] = candidate
+    return [candidate for candidate in candidates if candidate in best.values() or held(candidate)]

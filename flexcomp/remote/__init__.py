@@ -10,9 +10,9 @@ The device runs a stock TVM RPC server, or the small one that `flexcomp remote s
 flexcomp's runtime along, and measurements are made there: no network lies between two inferences.
 """
 
-from flexcomp.doors import door
+from flexcomp.lazy_exports import lazy_exports
 
-__getattr__, __dir__, __all__ = door(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     address="TrackedDevice open_direct open_tracker tracked_devices",
     device="Device connect",

@@ -3,9 +3,9 @@
 `facts.py` is plain data, from which the others draw.
 """
 
-from flexcomp.doors import door
+from flexcomp.lazy_exports import lazy_exports
 
-__getattr__, __dir__, __all__ = door(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     facts="describe notes select_rung summary",
     tables="choice_table ladder_table layer_table named new_table stdout_console timeline_table",

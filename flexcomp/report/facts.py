@@ -111,7 +111,7 @@ def _layers(
     for counts, rung in zip(slices, program.rungs, strict=True):
         for step in rung.steps:
             counts[step.layer] += 1
-    offers = recorded.offers if recorded else [()] * len(program.layers)
+    candidates = recorded.candidates if recorded else [()] * len(program.layers)
     origin = nodes.read(program)
     why = choices.reasons(program, recorded) if recorded else [[None] * len(program.rungs)] * len(program.layers)
     return [
@@ -129,7 +129,7 @@ def _layers(
             "weights_errors": errors.layers[index] if errors else None,  # of the outputs, by the type of these weights alone
             "blocks": layer.weights.blocks if layer.weights else 0,
             "scratch_bytes": layer.scratch_nbytes,
-            "candidates": _candidates(offers[index], program, layer, recorded),  # fastest first
+            "candidates": _candidates(candidates[index], program, layer, recorded),  # fastest first
             "why": why[index],  # one reason per rung; null where another kernel is used, or there was no choice
             "slices": [counts[index] for counts in slices],  # one number per rung; 0 where another kernel is used
             # Whether the first inference computes it instead of another, by rung: from weights as they are stored.
@@ -145,30 +145,30 @@ def _dtype(layer: Layer) -> str | None:
 
 
 def _candidates(
-    offers: Sequence[choices.Offer], program: Program, layer: Layer, recorded: choices.Choices | None
+    candidates: Sequence[choices.Candidate], program: Program, layer: Layer, recorded: choices.Choices | None
 ) -> list[dict]:
     found = [
         {
-            "implementation": offer.kernel,
-            "predicted_ms": offer.seconds * 1e3,
-            "scratch_bytes": offer.scratch_nbytes,
-            "weights_bytes": offer.weights_nbytes,
-            "layer": choices.holder(program, layer, offer),  # of this program; null if not in the library
+            "implementation": candidate.kernel,
+            "predicted_ms": candidate.seconds * 1e3,
+            "scratch_bytes": candidate.scratch_nbytes,
+            "weights_bytes": candidate.weights_nbytes,
+            "layer": choices.holder(program, layer, candidate),  # of this program; null if not in the library
         }
-        for offer in offers
+        for candidate in candidates
     ]
     # Why it is not in the library; null if it is.
     return [one | {"passed_over": None if one["layer"] else _passed_over(one, found, recorded.by)} for one in found]
 
 
-def _passed_over(offer: dict, candidates: Sequence[dict], kernels: str) -> str:
+def _passed_over(candidate: dict, candidates: Sequence[dict], kernels: str) -> str:
     """In relation to the kernels of the library."""
     if kernels == "flexnn":
         return "not reached in the fixed order"
     for other in candidates:
-        if other["layer"] and other["predicted_ms"] <= offer["predicted_ms"]:
-            larger = any(other[key] > offer[key] for key in ("weights_bytes", "scratch_bytes"))
-            slower = "slower" if other["predicted_ms"] < offer["predicted_ms"] else "no faster"
+        if other["layer"] and other["predicted_ms"] <= candidate["predicted_ms"]:
+            larger = any(other[key] > candidate[key] for key in ("weights_bytes", "scratch_bytes"))
+            slower = "slower" if other["predicted_ms"] < candidate["predicted_ms"] else "no faster"
             if not larger:
                 return f"{slower} than {other['implementation'].split()[0]}, and no smaller"
     return "between the kernels that are kept"

@@ -99,7 +99,7 @@ def _with_bands_together(layers: list[dict]) -> Iterable[list[dict]]:
 def choice_table(facts: dict) -> Table | None:
     """The kernels that layers had to choose from, and the reason for each choice; None if there was no choice.
 
-    Layers with the same offers, of which all budgets make the same choice, share their rows.
+    Layers with the same candidates, of which all budgets make the same choice, share their rows.
     """
     table = new_table(
         "choice of kernels, and what it was chosen over",
@@ -112,12 +112,12 @@ def choice_table(facts: dict) -> Table | None:
     by_name = {layer["name"]: layer for layer in facts["layers"]}
     groups: dict[str, list[dict]] = {}
     for layer in facts["layers"]:
-        # Layers that can replace one another have the same offers; the first stands for them.
-        holders = [offer["layer"] for offer in layer["candidates"]]
+        # Layers that can replace one another have the same candidates; the first stands for them.
+        holders = [candidate["layer"] for candidate in layer["candidates"]]
         if holders and layer["name"] == next(name for name in by_name if name in holders):
             reasons = [by_name[name]["why"] if name else None for name in holders]
-            offers = [{**offer, "layer": bool(offer["layer"])} for offer in layer["candidates"]]
-            groups.setdefault(repr((offers, reasons)), []).append(layer)
+            candidates = [{**candidate, "layer": bool(candidate["layer"])} for candidate in layer["candidates"]]
+            groups.setdefault(repr((candidates, reasons)), []).append(layer)
     for layers in groups.values():
         _choice_rows(table, layers, by_name)
     return table if groups else None
@@ -126,18 +126,18 @@ def choice_table(facts: dict) -> Table | None:
 def _choice_rows(table: Table, layers: list[dict], by_name: dict[str, dict]) -> None:
     names = ", ".join(".".join(layer["name"].split(".")[:2]) for layer in layers)
     table.add_row(Text(names, "bold"))
-    for position, offer in enumerate(layers[0]["candidates"]):
-        why = by_name[offer["layer"]]["why"] if offer["layer"] else []
+    for position, candidate in enumerate(layers[0]["candidates"]):
+        why = by_name[candidate["layer"]]["why"] if candidate["layer"] else []
         counts = Counter(reason for reason in why if reason)
         times = f"{sum(counts.values())}/{len(why)}" if counts else ""
         reasons = "; ".join(f"{reason} ({count})" if len(counts) > 1 else reason for reason, count in counts.items())
         table.add_row(
-            f"  {offer['implementation']}",
-            f"{offer['predicted_ms']:.3f}",
-            kib(offer["weights_bytes"]),
-            kib(offer["scratch_bytes"]),
+            f"  {candidate['implementation']}",
+            f"{candidate['predicted_ms']:.3f}",
+            kib(candidate["weights_bytes"]),
+            kib(candidate["scratch_bytes"]),
             times,
-            reasons or offer["passed_over"] or "in first inferences only",
+            reasons or candidate["passed_over"] or "in first inferences only",
             end_section=position == len(layers[0]["candidates"]) - 1,
         )
 

@@ -3,9 +3,9 @@
 Nothing here imports TVM or anything of the compiler.
 """
 
-from flexcomp.doors import door
+from flexcomp.lazy_exports import lazy_exports
 
-__getattr__, __dir__, __all__ = door(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     session="STARTS RungInfo Session checked_threads load",
     load_options="LoadOptions options_of",

@@ -5,9 +5,9 @@ carries one request from its headers to its answer; `app` has the routes, and `s
 Needs the extra `serve`.
 """
 
-from flexcomp.doors import door
+from flexcomp.lazy_exports import lazy_exports
 
-__getattr__, __dir__, __all__ = door(
+__getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     app="make_app",
     auth="read_token",

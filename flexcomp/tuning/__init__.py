@@ -11,6 +11,6 @@
 Measurements are kept, and looked up by builds, in flexcomp/profiling; schedules/decide.py chooses by them.
 """
 
-from flexcomp.doors import door
+from flexcomp.lazy_exports import lazy_exports
 
-__getattr__, __dir__, __all__ = door(__name__, tuner="tune")
+__getattr__, __dir__, __all__ = lazy_exports(__name__, tuner="tune")

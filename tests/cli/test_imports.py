@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from flexcomp.doors import door
+from flexcomp.lazy_exports import lazy_exports
 
 HEAVY = {"tvm", "matplotlib", "onnx", "onnxslim", "onnxruntime"}
 
@@ -46,9 +46,9 @@ def test_no_file_stands_in_the_place_of_a_name():
     )
 
 
-def test_a_door_refuses_names_that_its_files_bear():
+def test_lazy_exports_refuse_names_that_files_have():
     with pytest.raises(ValueError, match=r"called like what it hands on: fit$"):
-        door("flexcomp.room", fit="fit", other="name")
+        lazy_exports("flexcomp.room", fit="fit", other="name")
 
 
 def test_every_public_name_exists():

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import flexcomp
-from flexcomp.compiler.offered import KERNELS
+from flexcomp.compiler.known import KERNELS
 from flexcomp.demo import zoo
 from flexcomp.device.presets import PRESETS
 from flexcomp.plan import STRATEGIES

@@ -9,7 +9,7 @@ import pytest
 
 import flexcomp
 from flexcomp.errors import ArtifactError
-from flexcomp.program.choices import KEY, Offer, read, reasons, record, second_forms_nbytes
+from flexcomp.program.choices import KEY, Candidate, read, reasons, record, second_forms_nbytes
 from flexcomp.program.program import Preparation
 from flexcomp.program.program_bytes import decode_program, encode_program
 from flexcomp.program.weights_file import write_weights
@@ -29,19 +29,19 @@ def layer(program, name: str) -> int:
 
 
 def test_the_fastest_of_each_kind_is_recorded(program):
-    offers = read(program).offers[layer(program, "conv2d.2")]
-    families = [" ".join(offer.kernel.split()[:2]) for offer in offers]
+    candidates = read(program).candidates[layer(program, "conv2d.2")]
+    families = [" ".join(candidate.kernel.split()[:2]) for candidate in candidates]
     assert families[0].startswith("winograd F(4)") and any(name.startswith("winograd F(2)") for name in families)
     assert sum(name.startswith("direct") for name in families) == 1
-    assert [offer.seconds for offer in offers] == sorted(offer.seconds for offer in offers)
-    assert all(offer.weights_nbytes > 0 for offer in offers)
+    assert [candidate.seconds for candidate in candidates] == sorted(candidate.seconds for candidate in candidates)
+    assert all(candidate.weights_nbytes > 0 for candidate in candidates)
 
 
 def test_what_was_chosen_is_what_its_layer_says(program):
     choices = read(program)
-    for own, offers in zip(program.layers, choices.offers, strict=True):
-        if offers:
-            (found,) = [offer for offer in offers if offer.kernel == own.implementation]
+    for own, candidates in zip(program.layers, choices.candidates, strict=True):
+        if candidates:
+            (found,) = [candidate for candidate in candidates if candidate.kernel == own.implementation]
             assert (found.scratch_nbytes, found.weights_nbytes) == (own.scratch_nbytes, own.weights.nbytes)
 
 
@@ -92,8 +92,8 @@ def test_the_record_is_small_and_survives_the_file(program, tmp_path):
 
 
 def test_equal_offers_are_recorded_once():
-    offers = [Offer("direct 6×64", 2e-6, 0, 64), Offer("winograd F(2)", 1e-6, 10, 128)]
-    facts = json.loads(record("auto", [offers, [], list(reversed(offers))])[KEY])
+    candidates = [Candidate("direct 6×64", 2e-6, 0, 64), Candidate("winograd F(2)", 1e-6, 10, 128)]
+    facts = json.loads(record("auto", [candidates, [], list(reversed(candidates))])[KEY])
     assert facts["layers"] == [0, -1, 0] and len(facts["offers"]) == 1
     assert facts["offers"][0][0] == ["winograd F(2)", 1.0, 10, 128]
 

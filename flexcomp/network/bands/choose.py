@@ -68,7 +68,7 @@ def splits(
         limit = min(split.peak - 1, int(limit * _RATIO))
     if not found:
         return ()
-    low, high = limit, found[-1].peak  # somewhere between them splitting becomes impossible, or too dear
+    low, high = limit, found[-1].peak  # somewhere between them splitting becomes impossible, or too expensive
     while high - low > _PRECISION * high:
         middle = (low + high) // 2
         split = options.cheapest(middle)

@@ -9,7 +9,7 @@ import tvm
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from flexcomp.compiler.offered import WEIGHTS
+from flexcomp.compiler.known import WEIGHTS
 from flexcomp.schedules.registry import conv_candidates
 from flexcomp.schedules.tiles.emit import vector
 from flexcomp.schedules.tiles.narrow_panel import OutOfRangeError, pack, require_fits, rounded

@@ -1,6 +1,6 @@
-"""Names that a room hands on from its files, each imported on its first use.
+"""Lazy exports: names of a package that are imported from its files on first use.
 
-    __getattr__, __dir__, __all__ = door(__name__, session="Session load", budget="Budget parse_budget")
+    __getattr__, __dir__, __all__ = lazy_exports(__name__, session="Session load", budget="Budget parse_budget")
 
 Files of one room may cost much or little to import: running a compiled network, or asking for help, never imports TVM.
 """
@@ -13,8 +13,8 @@ from importlib import import_module
 from typing import Any
 
 
-def door(room: str, **files: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package, from the names, separated by spaces, that each of its files has.
+def lazy_exports(room: str, **files: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package, from the exported names of each file, separated by spaces.
 
     No file may bear one of the names: once imported, the module would replace the exported object.
     """
