@@ -19,5 +19,5 @@ def prediction_of(program: Program, profile: DeviceProfile, threads: int) -> Pre
         )
         for layer in program.layers
     )
-    storage = replace(profile.storage, crowded=profile.crowded(threads))
+    storage = replace(profile.storage, core_contention=profile.core_contention(threads))
     return Prediction(layers, storage, profile.prepare_s)

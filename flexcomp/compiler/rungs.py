@@ -9,7 +9,7 @@ from itertools import groupby
 
 from flexcomp import plan
 from flexcomp.errors import BudgetError
-from flexcomp.network import Form, Planning, Tailor, form_of
+from flexcomp.network import FitToBudget, Form, Planning, form_of
 from flexcomp.network.preparing import PIECES, pieces, source
 from flexcomp.program import Load, Prepared, Rung, Step
 from flexcomp.runtime import Budget, note_minimum, resolve, too_small
@@ -19,8 +19,8 @@ from .first_inference import cold_steps
 # Forms in bands of rows are tried for budgets up to this multiple of what the next form of fewer steps needs at least.
 _BANDED_UP_TO = 2.5
 # Kernels are chosen for budgets so far apart, and those for so many below a budget are offered for it.
-_TAILORED_APART = 1.05
-_TAILORED_BELOW = 2
+_FITTED_APART = 1.05
+_FITTED_BELOW = 2
 
 
 def plan_rungs(
@@ -72,7 +72,7 @@ class Offers:
         self._between += [(0.0, math.inf)] * len(planning.whole)
         several = bool(planning.network.alternatives) and not planning.fixed_order
         skeletons = (*planning.banded, planning.whole[0]) if several else ()
-        self._tailors = [(Tailor(planning, skeleton), self._between[at][1]) for at, skeleton in enumerate(skeletons)]
+        self._fits = [(FitToBudget(planning, skeleton), self._between[at][1]) for at, skeleton in enumerate(skeletons)]
 
     def ladder(
         self,
@@ -91,20 +91,20 @@ class Offers:
             report=report,
             last_that_fits=self._planning.fixed_order,
             between=self._between,
-            tailor=self._tailored,
+            fit_to_budget=self._fitted_to_budget,
             unit=unit,
         )
 
-    def _tailored(self, budget: int) -> list[tuple[int, plan.Problem]]:
+    def _fitted_to_budget(self, budget: int) -> list[tuple[int, plan.Problem]]:
         """Forms made for the budget and for a few smaller ones, the same for all budgets around: none is always the best."""
         made: dict[Form, int] = {}
-        below = int(math.log(budget) / math.log(_TAILORED_APART))
-        for size in (int(_TAILORED_APART**number) for number in range(below, below - _TAILORED_BELOW, -1)):
-            for at, (tailor, most) in enumerate(self._tailors):
-                form = tailor.form(size) if budget <= most else None
+        below = int(math.log(budget) / math.log(_FITTED_APART))
+        for size in (int(_FITTED_APART**number) for number in range(below, below - _FITTED_BELOW, -1)):
+            for at, (fit_to_budget, most) in enumerate(self._fits):
+                form = fit_to_budget.form(size) if budget <= most else None
                 if form and form not in made:
                     # Whatever was made before: budgets come in no particular order.
-                    made[form] = len(self._planning.forms) + size * len(self._tailors) + at
+                    made[form] = len(self._planning.forms) + size * len(self._fits) + at
         for form, index in made.items():
             self.forms[index] = form
         return [(index, form.problem) for form, index in made.items()]

@@ -85,8 +85,8 @@ class DeviceProfile:
         """Seconds that a core takes to make a byte of memory exist."""
         return _FRESH_BYTES / self.memory_bytes_per_s
 
-    def crowded(self, threads: int) -> float:
-        """`Storage.crowded` for a number of compute threads: the system shares the cores among them and the one that prepares."""
+    def core_contention(self, threads: int) -> float:
+        """`Storage.core_contention` for a number of compute threads, which share the cores with the thread that prepares."""
         return 1 / threads if 0 < self.cores <= threads else 0.0
 
     def prepared_late(self, weights: Weights) -> bool:

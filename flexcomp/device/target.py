@@ -102,8 +102,8 @@ class CompileTarget:
             spare_loads = self.vector_width == 16 and self.tvm_target.attrs.get("mcpu") in _HALVES
             return VectorUnit(self.vector_width, self.vector_registers, spare_loads=spare_loads, dots=self._dots)
         core = CORES.get(self.tvm_target.attrs.get("mcpu"))
-        in_flight = core.in_flight if core else _IN_FLIGHT
-        return VectorUnit(self.vector_width, self.vector_registers, by_lane=True, in_flight=in_flight, dots=self._dots)
+        fmas_in_flight = core.fmas_in_flight if core else _IN_FLIGHT
+        return VectorUnit(self.vector_width, self.vector_registers, by_lane=True, fmas_in_flight=fmas_in_flight, dots=self._dots)
 
     @property
     def _dots(self) -> str:

@@ -6,7 +6,7 @@
 from .bands.forms import in_bands
 from .candidates import layer_candidates
 from .forms import Form, Planning, form_of, planned_layer
-from .kernel_sets import Tailor
+from .kernel_sets import FitToBudget
 from .lower import lower
 from .lowered import Lowered
 from .states import VIEWS
@@ -20,7 +20,7 @@ __all__ = [
     "Lowered",
     "Network",
     "Planning",
-    "Tailor",
+    "FitToBudget",
     "form_of",
     "in_bands",
     "layer_candidates",

@@ -60,7 +60,7 @@ class Planning:
 
     def on(self, storage: plan.Storage) -> Planning:
         """The same, to be loaded from `storage` by the same cores."""
-        storage = replace(storage, crowded=self.costs.storage.crowded)
+        storage = replace(storage, core_contention=self.costs.storage.core_contention)
         fetched = [[fetch_seconds(layer, one) for layer in self.network.layers] for one in (self.costs.storage, storage)]
         seconds = tuple(s - old + new for s, old, new in zip(self.costs.seconds, *fetched, strict=True))
         costs = replace(self.costs, storage=storage, seconds=seconds)
@@ -86,7 +86,7 @@ def planning_of(network: Network, choices: Sequence[Choice], costs: Costs, fixed
 def costs_of(network: Network, profile: DeviceProfile, threads: int) -> Costs:
     """What a device profile says of the layers of a network."""
     slices = tuple(profile.slice_seconds(layer, threads) for layer in network.layers)
-    storage = replace(profile.storage, crowded=profile.crowded(threads))
+    storage = replace(profile.storage, core_contention=profile.core_contention(threads))
     fetched = (fetch_seconds(layer, storage) for layer in network.layers)
     seconds = (time + fetch for time, fetch in zip(layer_seconds(network, profile, threads), fetched, strict=True))
     return Costs(tuple(seconds), slices, storage, profile.prepare_s, profile.fresh_s, network.made_as)

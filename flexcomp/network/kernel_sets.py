@@ -71,7 +71,7 @@ def _steps(network: Network, seconds: Sequence[float]) -> Iterable[_Step]:
         yield from steps
 
 
-class Tailor:
+class FitToBudget:
     """Makes forms with the bands of one, its skeleton, whose kernels suit a budget.
 
     Kernels are chosen for the least `plan.latency_bound`: fast ones where loading waits, small ones where computing

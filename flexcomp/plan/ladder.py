@@ -15,7 +15,7 @@ from .errors import InfeasibleError
 from .parts.minimum import layer_bounds, minimum_budget
 from .problem import PAGE, Plan, Problem
 from .search.best import NO_SLOWER, resident_plan
-from .simulate import brisk, latency_of
+from .simulate import fast_compute, latency_of
 from .spacing import NEARLY, far_between, first_budgets, further_budgets, rounded_up, worthwhile
 from .strategies import unchecked
 
@@ -23,7 +23,7 @@ ABOUT = 1.005  # problems whose plans differ by no more than this in latency are
 FINALISTS = 2  # problems that are planned with all effort, at most
 CLOSE = 1.02  # latency of a finalist's sketch, as a multiple of the fastest sketch, at most
 
-Tailor = Callable[[int], Iterable[tuple[int, Problem]]]
+FitToBudget = Callable[[int], Iterable[tuple[int, Problem]]]
 
 
 def resident_budget(problem: Problem) -> int:
@@ -63,7 +63,7 @@ def ladder_of(
     report: Callable[[int, int], None] = lambda done, total: None,
     last_that_fits: bool = False,
     between: Sequence[tuple[float, float]] = (),
-    tailor: Tailor = lambda budget: (),
+    fit_to_budget: FitToBudget = lambda budget: (),
     unit: int = PAGE,
 ) -> tuple[Choice, ...]:
     """As `ladder`, where a rung may solve any of several problems: one network with other kernels.
@@ -72,12 +72,12 @@ def ladder_of(
     the order of their lower bounds, until no bound is below the best plan. Among plans about as good as the best, the
     fastest is taken for computing that is faster than predicted. Or, with `last_that_fits`, the last problem that can be
     planned is taken at any latency. A budget that was not requested is left out if the strategy finds no plan. `between`,
-    one pair per problem, are the smallest and the largest budget, in bytes, for which a problem is tried; `tailor` gives
+    one pair per problem, are the smallest and the largest budget, in bytes, for which a problem is tried; `fit_to_budget` gives
     further problems for a budget, with the indices that name them in choices. Without `budgets`, the budgets of a grid are
     planned, multiples of `unit` bytes, the granularity of memory. Budgets between them follow, searched near the plans of
     their neighbours, and finally the budgets worth a rung, with all effort and their best kernels.
 
-    Threads on all cores plan budgets, as the C++ loops release Python: several threads call `tailor` at once.
+    Threads on all cores plan budgets, as the C++ loops release Python: several threads call `fit_to_budget` at once.
     The plans do not depend on the number of threads.
     """
     between = between or [(0, inf)] * len(problems)
@@ -91,8 +91,8 @@ def ladder_of(
 
     def choose(budget: int, how: _Wanted) -> Choice | None:
         offered = {index: problems[index] for index, (least, most) in enumerate(between) if least <= budget <= most}
-        tailored = {one.index: one.problem for one in how.near if one.index >= len(problems)}
-        offered = {how.only.index: how.only.problem} if how.only else offered | tailored | dict(tailor(budget))
+        fitted = {one.index: one.problem for one in how.near if one.index >= len(problems)}
+        offered = {how.only.index: how.only.problem} if how.only else offered | fitted | dict(fit_to_budget(budget))
         try:
             return pick(offered, budget, strategy, how)
         except InfeasibleError:
@@ -126,7 +126,7 @@ def ladder_of(
 class _Wanted:
     """How to plan a budget."""
 
-    near: Sequence[Choice] = ()  # plans where to begin; their tailored problems are candidates, too
+    near: Sequence[Choice] = ()  # plans where to begin; their fitted problems are candidates, too
     quick: bool = False  # not with all effort
     only: Choice | None = None  # only the problem of this choice
 
@@ -162,7 +162,7 @@ def usual(choices: Sequence[Choice]) -> Choice:
     """
     least = min(choice.latency for choice in choices)
     near = [choice for choice in choices if choice.latency <= NEARLY * least]
-    latencies = [latency_of(brisk(choice.problem))(choice.plan) for choice in near]
+    latencies = [latency_of(fast_compute(choice.problem))(choice.plan) for choice in near]
     return next(choice for choice, latency in zip(near, latencies, strict=True) if latency <= NEARLY * min(latencies))
 
 
@@ -215,7 +215,7 @@ def _fastest(offered: Mapping[int, Problem], budget: int, strategy: str, how: _W
         made += plans([choice.index for choice in made[:FINALISTS] if choice.latency <= CLOSE * made[0].latency], quick=False)
     best = min(choice.latency for choice in made)
     close = [choice for choice in made if choice.latency <= ABOUT * best]
-    return min(close, key=lambda choice: latency_of(brisk(choice.problem))(choice.plan))
+    return min(close, key=lambda choice: latency_of(fast_compute(choice.problem))(choice.plan))
 
 
 def _last(offered: Mapping[int, Problem], budget: int, strategy: str, how: _Wanted) -> Choice:

@@ -36,7 +36,7 @@ _UNPLACEABLE, _STUCK, _OUT_OF_MEMORY = 1, 2, 3  # as in runtime_ext/planner/c_ap
 class _Storage(ctypes.Structure):
     _fields_ = (
         *((name, c_double) for name in ("bandwidth", "overhead_s", "wake_s", "disturbance")),
-        *((name, c_double) for name in ("together", "latency_s", "cached", "crowded")),
+        *((name, c_double) for name in ("together", "latency_s", "cached", "core_contention")),
         ("cache", c_int64),
         ("in_cache", c_double),
         ("same_s", c_double),
@@ -47,7 +47,10 @@ class _Storage(ctypes.Structure):
 class _Choice(ctypes.Structure):
     """A point of the search: numbers for names, pages, and bytes up to which segments are joined."""
 
-    _fields_ = tuple((name, c_int64) for name in ("arena", "core", "in_flight", "pins", "joined", "chooser", "within", "stored"))
+    _fields_ = tuple(
+        (name, c_int64)
+        for name in ("arena", "core", "loads_in_flight", "pins", "joined", "chooser", "within", "stored")
+    )
 
 
 class Result(ctypes.Structure):

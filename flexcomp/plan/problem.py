@@ -134,10 +134,10 @@ class Storage:
     latency_s: float = 0.0  # seconds until an idle device begins a request; a queued request begins at once
     cached: float = 1.0  # multiple of the bandwidth for loads that stay in the caches
     # Where every core computes and one of them also prepares weights, both take longer by this part of their time.
-    crowded: float = 0.0
+    core_contention: float = 0.0
 
     def __post_init__(self) -> None:
-        costs = self.overhead_s, self.wake_s, self.disturbance, self.cache, self.latency_s, self.crowded
+        costs = self.overhead_s, self.wake_s, self.disturbance, self.cache, self.latency_s, self.core_contention
         possible = self.bandwidth > 0 and min(costs) >= 0
         _require(possible, f"storage of {self.bandwidth} B/s, {self.overhead_s} s per load")
         _require(self.together >= 1, f"storage that is {self.together} times as fast while computing waits")
@@ -158,7 +158,7 @@ class Storage:
 
     def prepare_s(self, weights: Weights) -> float:
         """Seconds to prepare a byte of weights."""
-        return weights.prepare_s * (1 + self.crowded)
+        return weights.prepare_s * (1 + self.core_contention)
 
     def seconds(self, nbytes: int) -> float:
         """Time of one load of `nbytes`, from its beginning."""

@@ -28,7 +28,7 @@ from .native import NativeProblem
 from .problem import Plan, Problem, Segment, Storage
 from .reuse import reuse_distances
 
-BRISK = 0.85  # of a layer's predicted time: without measurements, kernels have been that much faster
+FAST_COMPUTE = 0.85  # of a layer's predicted time: without measurements, kernels have been that much faster
 MOST_LAPS = 8  # inferences simulated to reach the steady state
 SAME_S = 1e-9  # seconds
 _HELPED = 1.8  # speed-up of two cores over one in preparing weights and making pages exist
@@ -114,9 +114,9 @@ def native_problem(problem: Problem) -> NativeProblem:
 
 
 @lru_cache(maxsize=256)
-def brisk(problem: Problem) -> Problem:
+def fast_compute(problem: Problem) -> Problem:
     """The same with faster kernels. A plan should suit both, as predictions are no better than that."""
-    return replace(problem, layers=tuple(replace(layer, seconds=BRISK * layer.seconds) for layer in problem.layers))
+    return replace(problem, layers=tuple(replace(layer, seconds=FAST_COMPUTE * layer.seconds) for layer in problem.layers))
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _work_of(problem: Problem, plan: Plan, cold: bool, fresh_s: Sequence[float])
     for number, segment in enumerate(segments):
         if segment.pinned and not (cold and number < len(own)):
             durations[number] = 0.0
-    disturbing = storage.disturbance > 0 or storage.crowded > 0
+    disturbing = storage.disturbance > 0 or storage.core_contention > 0
     return _Work(plan, step_seconds(problem, plan), segments, durations, paces, reading, together, storage, disturbing, cold)
 
 
@@ -192,8 +192,8 @@ def _loading(problem: Problem, plan: Plan, cold: bool) -> tuple[list[float], lis
     for number, segment in enumerate(() if cold else segments):
         if segment.kept_at >= 0:
             durations[number] = _prepare_seconds(problem, plan, segment)
-    crowding = np.array([storage.crowded * _prepare_seconds(problem, plan, segment) for segment in segments])
-    return durations.tolist(), (1 + (disturbance * nbytes + crowding) / durations).tolist()
+    contention = np.array([storage.core_contention * _prepare_seconds(problem, plan, segment) for segment in segments])
+    return durations.tolist(), (1 + (disturbance * nbytes + contention) / durations).tolist()
 
 
 def _made_fresh(

@@ -14,7 +14,7 @@ constexpr int64_t kPage = 4096;  // bytes
 
 // As ctypes.Structure of flexcomp/plan/native.py, field by field.
 struct Storage {
-  double bandwidth, overhead_s, wake_s, disturbance, together, latency_s, cached, crowded;
+  double bandwidth, overhead_s, wake_s, disturbance, together, latency_s, cached, core_contention;
   int64_t cache;  // bytes
   // Not of the storage, but of the simulator's model.
   double in_cache;  // part of the disturbance that a load in the caches still causes

@@ -55,7 +55,7 @@ Work WorkOf(const Problem& problem, const Plan& plan) {
     const double preparing = nbytes * problem.layers[plan.steps[one.step].layer].prepare_s;
     work.durations.push_back(one.kept() ? preparing
                                         : storage.overhead_s + nbytes * problem.LoadCost(plan.steps, one.step) / bandwidth);
-    work.paces.push_back(1 + (disturbance * nbytes + storage.crowded * preparing) / work.durations.back());
+    work.paces.push_back(1 + (disturbance * nbytes + storage.core_contention * preparing) / work.durations.back());
     if (one.ahead) begun = number + 1;
   }
   for (size_t number = 0; number < begun; ++number) {
@@ -138,7 +138,7 @@ class Lap {
   void Compute(double seconds, size_t need) {
     double start = end_;
     if (need && loads_[need - 1].end > end_) start = loads_[need - 1].end + work_.storage.wake_s;
-    end_ = work_.storage.disturbance > 0 || work_.storage.crowded > 0 ? Disturbed(start, start + seconds) : start + seconds;
+    end_ = work_.storage.disturbance > 0 || work_.storage.core_contention > 0 ? Disturbed(start, start + seconds) : start + seconds;
     steps_.push_back({start, end_});
   }
 

@@ -51,7 +51,7 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
         together=together,
         latency_s=latency_s,
         cached=draw(st.sampled_from([1.0, 1.5])),
-        crowded=draw(st.sampled_from([0.0, 0.5])),
+        core_contention=draw(st.sampled_from([0.0, 0.5])),
     )
     contents = draw(aliases(tensors, count)) if draw(st.booleans()) else ()
     return Problem(tuple(layers), tuple(tensors), storage, contents)

@@ -6,7 +6,7 @@ import pytest
 
 from flexcomp.plan import ladder, ladder_of, usual
 from flexcomp.plan.search.best import NO_SLOWER
-from flexcomp.plan.simulate import brisk, latency_of
+from flexcomp.plan.simulate import fast_compute, latency_of
 from flexcomp.plan.spacing import NEARLY
 
 from .networks import squeezenet
@@ -48,7 +48,7 @@ def test_the_usual_budget_is_nearly_as_fast_where_computing_is_faster():
     """Loads that the predicted computing just hides are late then: the smallest budget for the prediction alone is too small."""
     problem = squeezenet()
     choices = ladder_of([problem])
-    faster = latency_of(brisk(problem))
+    faster = latency_of(fast_compute(problem))
 
     def enough(choice) -> tuple[bool, bool]:
         return choice.latency <= NEARLY * choices[-1].latency, faster(choice.plan) <= NEARLY * faster(choices[-1].plan)
@@ -63,14 +63,14 @@ def test_plans_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monkey
     """Whichever budget is planned for first: kernels that are made for budgets, too."""
     small = squeezenet()
     fast = with_faster_kernels(small, speed=4.0, size=4)
-    found, tailored = [], set()
+    found, fitted = [], set()
 
-    def tailor(budget):
-        tailored.add(budget)
+    def fit_to_budget(budget):
+        fitted.add(budget)
         return [(budget, with_faster_kernels(small, speed=1 + budget / 2**21, size=2))]
 
     for cores in (1, 3):
         monkeypatch.setattr("os.sched_getaffinity", lambda pid, cores=cores: range(cores))
-        found.append(ladder_of([small, fast], tailor=tailor))
+        found.append(ladder_of([small, fast], fit_to_budget=fit_to_budget))
     assert found[0] == found[1]
-    assert len({choice.index for choice in found[0]} & tailored) > 2
+    assert len({choice.index for choice in found[0]} & fitted) > 2

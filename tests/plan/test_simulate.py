@@ -38,7 +38,8 @@ def rates(problem: Problem, planned: Plan) -> list[tuple[float, float]]:
     storage = problem.storage
     together = sum if storage.together > 1 else max
     of_segment = (problem.layers[planned.steps[segment.step].layer].weights for segment in planned.segments)
-    prices = (together((weights.read, weights.prepare_s * (1 + storage.crowded) * storage.bandwidth)) for weights in of_segment)
+    slower = 1 + storage.core_contention
+    prices = (together((weights.read, weights.prepare_s * slower * storage.bandwidth)) for weights in of_segment)
     written = [
         (number, page)
         for number, segment in enumerate(planned.segments)
@@ -91,7 +92,7 @@ def by_events(problem: Problem, planned: Plan, inferences: int) -> float:
                 preparing = segment.nbytes * storage.prepare_s(problem.layers[planned.steps[segment.step].layer].weights)
                 if segment.kept_at >= 0 and inferences > 1:  # asks the storage for nothing; nobody helps
                     load_left = [0.0, preparing, 0.0]
-                slower = 1 + (disturbance * segment.nbytes + storage.crowded * preparing) / sum(load_left[1:])
+                slower = 1 + (disturbance * segment.nbytes + storage.core_contention * preparing) / sum(load_left[1:])
         if step_left is None and computed // steps * loads + planned.need[computed % steps] <= loaded:
             step_left = seconds[computed % steps]
         part = next((i for i, left in enumerate(load_left) if left), 2) if load_left else 0
@@ -142,7 +143,7 @@ def test_a_slower_device_delays_each_load_by_no_more_than_its_latency(
     problem: Problem, factor: float, strategy: str, more: float
 ) -> None:
     """Where loads do not slow down computing: there a load that comes later may fall into a wait, and disturb less."""
-    problem = replace(problem, storage=replace(problem.storage, disturbance=0.0, crowded=0.0))
+    problem = replace(problem, storage=replace(problem.storage, disturbance=0.0, core_contention=0.0))
     try:
         planned = plan(problem, int(minimum_budget(problem).nbytes * factor), strategy)
     except PlanError:
@@ -282,7 +283,7 @@ def test_preparing_on_a_core_that_computes_takes_its_time_from_both() -> None:
     """Of one core: what is prepared meanwhile, and what is computed, take as long together as one after the other."""
     weights = Weights(0, 1, PAGE, read=0.0, prepare_s=0.5 / PAGE, stored=Stored(0, 64, 1, 1, 1))
     layers = (Layer("a", 0, None, 1.0), Layer("b", 0, weights, 1.0))
-    problem = Problem(layers, (), Storage(1e9, 0.0, crowded=1.0))
+    problem = Problem(layers, (), Storage(1e9, 0.0, core_contention=1.0))
     segments = (Segment(1, 0, PAGE, 0, 0, False, kept_at=PAGE),)
     planned = Plan("by hand", 2 * PAGE, 2 * PAGE, 2 * PAGE, (Step(0, 0, 1), Step(1, 0, 1)), (), (-1, -1), segments, (0, 1))
     timeline = simulate(problem, planned)

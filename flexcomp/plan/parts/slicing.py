@@ -73,10 +73,10 @@ def slice_to_room(problem: Problem, room: Sequence[int]) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def slice_layers(problem: Problem, limit: int, in_flight: int = 1) -> tuple[Step, ...]:
+def slice_layers(problem: Problem, limit: int, loads_in_flight: int = 1) -> tuple[Step, ...]:
     """Steps whose working sets (live tensors, scratch, segment) fit in `limit` bytes.
 
-    As few slices as possible, of equal sizes. With `in_flight` > 1 the slices of a layer are so small
+    As few slices as possible, of equal sizes. With `loads_in_flight` > 1 the slices of a layer are so small
     that as many segments fit at once, so that its loading overlaps with its computing; a layer whose
     single block is too large for that is cut block by block. Only layers with more than one block are
     cut. Raises Unplaceable where not even one block fits. FlexNN, section 3.2 (weights slicing).
@@ -87,5 +87,5 @@ def slice_layers(problem: Problem, limit: int, in_flight: int = 1) -> tuple[Step
         if free < 0:
             needs = f"activations and scratch need {live + layer.scratch:,} B"
             raise Unplaceable(f"layer {layer.name}: {needs}, there are {limit:,} B")
-        room.append(min(free, max(finest_segment(layer), free // in_flight)))
+        room.append(min(free, max(finest_segment(layer), free // loads_in_flight)))
     return slice_to_room(problem, room)

@@ -26,7 +26,7 @@ from ..parts.preload import choose_lowest, earliest_place, occupy
 from ..parts.slicing import finest_segment, slice_to_room
 from ..problem import PAGE, Plan, Problem
 
-IN_FLIGHT = 2  # segments of a layer that should fit at once: one computes while the next is loaded
+LOADS_IN_FLIGHT = 2  # segments of a layer that should fit at once: one computes while the next is loaded
 
 
 def flexnn(problem: Problem, budget: int) -> Plan:
@@ -41,7 +41,7 @@ def flexnn(problem: Problem, budget: int) -> Plan:
     limits = []
     for layer, room in zip(problem.layers, layout.room(arena), strict=True):
         free = room - pages(layer.scratch) * PAGE
-        limits.append(min(free, max(finest_segment(layer), free // IN_FLIGHT)))
+        limits.append(min(free, max(finest_segment(layer), free // LOADS_IN_FLIGHT)))
     steps = slice_to_room(problem, limits)
 
     pieces = pieces_of(problem, steps)

@@ -35,7 +35,7 @@ from ..problem import PAGE, Plan, Problem, Step
 from ..published.flexnn import flexnn
 from ..published.on_demand import on_demand
 from ..published.swapnet import swapnet
-from ..simulate import brisk, latency_of
+from ..simulate import fast_compute, latency_of
 from .candidate import CHOOSERS, PINS, Point, Tried, candidates_of
 
 Cost = tuple[float, int, int]  # the objective, see _cost
@@ -44,8 +44,8 @@ IMPOSSIBLE: Cost = (inf, 0, 0)
 # of the arena beyond the layout's minimum: first grid, the likeliest and the cheapest to try first
 CORE_SHARES = (0.3, 0.15, 0.6, 0.06, 1.0, 0.8, 0.0)
 USUAL_SHARES = (1.0, 0.3)  # further starts of sketches besides the origins of nearby plans, which may have other kernels
-IN_FLIGHT = (1, 2, 3, 4, 6, 8, 12)  # segments that fit into a layer's gap at once
-GRID_IN_FLIGHT = (2, 4, 10)
+LOADS_IN_FLIGHT = (1, 2, 3, 4, 6, 8, 12)  # segments that fit into a layer's gap at once
+GRID_LOADS_IN_FLIGHT = (2, 4, 10)
 JOINED = (0, 5, 12, 30)
 STARTS = 2  # points of the grid from which to descend
 ROUNDS = 2  # of a descent, at most
@@ -54,7 +54,7 @@ LARGE_ARENA = 2**15  # pages at which planning a step takes twice as long
 GOOD_ENOUGH = 1.001  # stop at this multiple of the lower bound
 NO_SLOWER = 1.001  # fewer bytes to load are worth this
 PIN_MORE = 4  # halvings of the core, in search of fewer bytes
-BRISK_EFFORT = EFFORT // 4  # the search for a steady plan gets this less the effort of the first search
+FAST_COMPUTE_EFFORT = EFFORT // 4  # the search for a steady plan gets this less the effort of the first search
 
 
 class Choice(NamedTuple):
@@ -62,7 +62,7 @@ class Choice(NamedTuple):
 
     layout: int  # index into the layouts that fit
     share: float  # of the arena beyond the layout's minimum that belongs to the core, not to pinned segments
-    in_flight: int = 2
+    loads_in_flight: int = 2
     pins: str = "evenly"  # one of PINS
     joined: int = 12  # bytes up to which segments are joined, in bytes that the storage reads in the fixed time of a load
     chooser: str = "ring"
@@ -82,17 +82,17 @@ def best(problem: Problem, budget: int, near: Sequence[Plan] = ()) -> Plan:
     resident = resident_plan(problem)
     if resident.arena <= arena:
         return replace(resident, budget=budget)
-    faster = brisk(problem)
-    brisk_latency = latency_of(faster)
+    faster = fast_compute(problem)
+    fast_compute_latency = latency_of(faster)
     found, spent = _search(problem, budget, CORE_SHARES, layouts, EFFORT, PIN_MORE, _starts(near, budget, layouts))
     own = [found]
-    if spent < BRISK_EFFORT and brisk_latency(found) > GOOD_ENOUGH * latency_bound(faster, budget):
-        own.append(_search(faster, budget, CORE_SHARES, layouts, BRISK_EFFORT - spent, PIN_MORE)[0])
+    if spent < FAST_COMPUTE_EFFORT and fast_compute_latency(found) > GOOD_ENOUGH * latency_bound(faster, budget):
+        own.append(_search(faster, budget, CORE_SHARES, layouts, FAST_COMPUTE_EFFORT - spent, PIN_MORE)[0])
     costs = _costs(problem, own)
     rivals = _rivals(problem, budget, min(costs)[0])
     plans, costs = [*own, *rivals], costs + _costs(problem, rivals)
     allowed = min([NO_SLOWER * min(costs)[0], *(latency for latency, *_ in costs[len(own) :])])
-    fast = [(cost, one, brisk_latency(one)) for cost, one in zip(costs, plans, strict=True) if cost[0] <= allowed]
+    fast = [(cost, one, fast_compute_latency(one)) for cost, one in zip(costs, plans, strict=True) if cost[0] <= allowed]
     steady = NO_SLOWER * min(latency for *_, latency in fast)
     return min(fast, key=lambda one: (one[2] > steady, one[0][1], one[0]))[1]
 
@@ -235,7 +235,7 @@ def _search(
         for _ in range(ROUNDS):
             before = point
             point = winner(point._replace(joined=joined) for joined in JOINED)
-            point = winner(point._replace(in_flight=count) for count in IN_FLIGHT)
+            point = winner(point._replace(loads_in_flight=count) for count in LOADS_IN_FLIGHT)
             point = winner(point._replace(chooser=name) for name in CHOOSERS)
             point = winner(point._replace(pins=name) for name in ways_to_pin)
             if problem.keeps:
@@ -260,9 +260,9 @@ def _search(
         first = winner([first._replace(joined=0)])
     # At any effort: where two slices in flight mean thousands of steps, one may be better.
     if seen[first][0][0] > enough:
-        first = winner([first._replace(in_flight=1), first])
+        first = winner([first._replace(loads_in_flight=1), first])
     grid = [
-        first._replace(share=share, in_flight=count) for share in core_shares for count in GRID_IN_FLIGHT
+        first._replace(share=share, loads_in_flight=count) for share in core_shares for count in GRID_LOADS_IN_FLIGHT
     ]
     if not gridded:
         descend(first)
@@ -305,7 +305,7 @@ def _point(arena: int, layout: Layout, choice: Choice) -> Point:
     return Point(
         choice.layout,
         core,
-        choice.in_flight,
+        choice.loads_in_flight,
         choice.pins if core < arena else PINS[0],  # nothing is pinned
         choice.joined,
         choice.chooser,

@@ -30,7 +30,7 @@ class Point(NamedTuple):
 
     layout: int  # index into the layouts
     core: int  # pages of the arena that belong to the layout, not to pinned segments
-    in_flight: int
+    loads_in_flight: int
     pins: str  # one of PINS
     joined: int  # bytes up to which segments are joined, in bytes that the storage reads in the fixed time of a load; 0: none
     chooser: str  # one of CHOOSERS
@@ -93,7 +93,7 @@ class Native:
         """In the order of C++."""
         joined = joined_nbytes(self.problem.storage, point.joined)
         pins, chooser = PINS.index(point.pins), _NUMBER_OF_CHOOSER[point.chooser]
-        return self.budget // PAGE, point.core, point.in_flight, pins, joined, chooser, point.within, point.stored
+        return self.budget // PAGE, point.core, point.loads_in_flight, pins, joined, chooser, point.within, point.stored
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Readable:
         room = self.layouts[point.layout].room(point.core * PAGE)
         most = point.within * PAGE or arena * PAGE
         limits = [
-            min(gap, max(finest_segment(layer), min(gap, most) // point.in_flight))
+            min(gap, max(finest_segment(layer), min(gap, most) // point.loads_in_flight))
             for layer, gap in zip(problem.layers, room, strict=True)
         ]
         if problem.shares:  # equal slices can be shared

@@ -45,11 +45,11 @@ def test_slice_count_is_the_smallest_that_fits(w: Weights, limit_pages: int) -> 
 
 
 @given(problems(), st.integers(1, 3), st.integers(0, 100))
-def test_slices_fit_the_limit(problem: Problem, in_flight: int, spare_pages: int) -> None:
+def test_slices_fit_the_limit(problem: Problem, loads_in_flight: int, spare_pages: int) -> None:
     live = live_bytes(problem)
     needed = max(have + layer.scratch + finest_segment(layer) for have, layer in zip(live, problem.layers, strict=True))
     limit = needed + spare_pages * PAGE
-    steps = slice_layers(problem, limit, in_flight)
+    steps = slice_layers(problem, limit, loads_in_flight)
     for step in steps:
         layer = problem.layers[step.layer]
         if layer.weights:
