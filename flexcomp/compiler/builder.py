@@ -80,39 +80,43 @@ def build(
 ) -> Artifact:
     """Compile a network for a target and a memory budget.
 
-    `model` is a path to an ONNX file, an `onnx.ModelProto`, or a Relax module (its weights as constants, or as
-    `params`). `budget` is in bytes, `"64MB"`, `"64MiB"`, a fraction of the fully resident size, `"min"`, or "all"
-    for everything resident; the artifact holds a ladder of budgets besides, and with None nothing else. `threads` is the number
-    of compute threads that plans are made for. `kernels` says which kernels the artifact holds: "smallest", "fastest", or "auto",
-    both and one between them, so that every rung uses what is fastest within it. "flexnn" is FlexNN's fixed order, to
-    compare with: of Winograd, im2col and direct the first that fits the memory.
-    `profile` describes the machine that will run it, or the file that `flexcomp profile` wrote; without one,
-    plans are made for rates guessed from the target. But a build for this machine measures its storage, once and for a second:
-    that of the folder `probe`, by default the current one; False, or FLEXCOMP_PROBE=0, measures nothing. What was found is
-    reported, and remembered in the folder for caches, as a file that can be given as `profile`.
-    `tuning` is a database that `flexcomp.tune` wrote: where it has times of a layer for this target and number of
-    threads, they decide what "fastest" is, and plans are made with them.
-    `progress(phase, done, total)` is called as the work goes on; True or False show it or do not, and by default it is
-    shown in terminals and notebooks. Machine code of kernels is kept for other builds, in
-    the folder that FLEXCOMP_CACHE names or the user's folder for caches, and found there, unless `cache` is False.
-    `store` says how weights lie in the file: "once", each layer's in the form of its smallest kernel, of which the forms of
-    others are prepared when they are loaded; "prepared", in the forms of all kernels that some rung uses; or "auto", once, but
-    with a second form where there is no preparation, or where it takes longer than to read that, as far as a quarter more
-    bytes go.
-    `weights` is the element type in which weights are kept, in the file and in memory: "float32", "float16", "bfloat16" or
-    "int8", or a dict of types by patterns of ONNX nodes' names, of which the last that matches counts:
-    `{"*": "int8", "/head/*": "float32"}`. Arithmetic is in float32 for all of them. Without it nothing is rounded: weights are
-    kept as float32, or in fewer bits where those hold the same numbers.
-    "auto" chooses a type for each layer: the fewest bytes with which no output differs by more than `max_error` of its largest
-    element (None: 0.005) from what float32 weights give, on the `calibration` inputs: arrays by input name, several of these,
-    a .npz file of them, or None for seeded random ones.
+    `model` is a path to an ONNX file, an `onnx.ModelProto`, or a Relax module (its weights as constants, or as `params`).
+    `input_shapes` sets dynamic axes. `target` is "native", the name of a board, or a target of TVM.
+    `budget` is a number of bytes, "64MB", "64MiB", a fraction of the fully resident size, "min", or "all" for everything resident.
+    The artifact holds a plan for this budget and a ladder of plans for others; with None only the ladder.
 
-    `state` are outputs that become inputs of the next inference, {"h_out": "h_in"}, or by patterns with one * for the same in
-    both, {"present.*": "past_key_values.*"}: each pair is a tensor of the arena that
-    stays, all zeros at first, which is neither given nor returned; `Session.state` and its kin read, set and clear it.
-    Calibration is of single inferences: there these inputs are like others.
-    With `tf32` a GPU from sm_80 on multiplies by its tensor cores, in convolutions, dense layers and products of matrices: it
-    rounds their operands to ten bits of mantissa, and adds up in float32. Without it arithmetic is float32 throughout.
+    Planning:
+    `threads`: compute threads that plans are made for, by default one for each core.
+    `strategy`: the planner; all but "best" are for comparison.
+    `kernels`: "smallest", "fastest", or "auto", which holds both and one between, so that every rung uses the fastest kernels
+    within its budget. "flexnn" is FlexNN's fixed order, for comparison: the first of Winograd, im2col and direct that fits.
+    `profile`: measured rates of the machine that will run the network, as an object or the file of `flexcomp profile`. Without a
+    profile, plans use rates that are guessed from the target.
+    `probe`: a build for this machine measures the storage of this folder, by default the current one, once and for a second.
+    False, or FLEXCOMP_PROBE=0, measures nothing. The build reports the rates and keeps them in the folder for caches, in a file
+    that can be given as `profile`.
+    `tuning`: a database of `flexcomp.tune`. Its times for this target and number of threads decide which kernel is fastest, and
+    plans use them.
+
+    Weights:
+    `weights`: the element type in the file and in memory: "float32", "float16", "bfloat16" or "int8", or a dict of types by
+    patterns of ONNX nodes' names, of which the last match counts: `{"*": "int8", "/head/*": "float32"}`. Arithmetic is float32
+    for all types. Without `weights` nothing is rounded; fewer bits are used only where these hold the same numbers.
+    "auto" chooses for each layer the type with the fewest bytes, so that no output differs from the float32 network's by more
+    than `max_error` of its largest element (None: 0.005) on the `calibration` inputs: arrays by input name, several such sets,
+    a .npz file, or None for seeded random inputs.
+    `store`: the forms of weights in the file: "once", each layer's in the form of its smallest kernel, from which loads prepare
+    the others; "prepared", the forms of all kernels that some rung uses; "auto", once, with second forms for up to a quarter more
+    bytes where there is no preparation, or where preparing takes longer than reading.
+
+    `state`: outputs that become inputs of the next inference, {"h_out": "h_in"}, or patterns with one * for the same text in
+    both, {"present.*": "past_key_values.*"}. Each pair is a tensor in the arena, all zeros at first, which is neither given nor
+    returned; `Session.state` reads the tensors. Calibration takes them as inputs.
+    `tf32`: a GPU from sm_80 on multiplies by its tensor cores in convolutions, dense layers and matrix products. Operands are
+    rounded to ten bits of mantissa, and sums are float32.
+    `progress(phase, done, total)` is called during the build; True or False show progress or not, by default in terminals and
+    notebooks only. `cache`: machine code of kernels is shared with other builds, in the folder that FLEXCOMP_CACHE names or
+    the user's folder for caches.
 
     Raises ModelError, UnsupportedModelError, TargetError, BudgetError, InputError, or TuningError if the database is
     broken.
