@@ -82,7 +82,7 @@ def build(
 
     `model` is a path to an ONNX file, an `onnx.ModelProto`, or a Relax module (its weights as constants, or as `params`).
     `input_shapes` sets dynamic axes. `target` is "native", the name of a board, or a target of TVM.
-    `budget` is a number of bytes, "64MB", "64MiB", a fraction of the fully resident size, "min", or "all" for everything resident.
+    `budget` is a number of bytes, "64MB", "64MiB", a fraction of the resident size, "min", or "all" for everything resident.
     The artifact holds a plan for this budget and a ladder of plans for others; with None only the ladder.
 
     Planning:
