@@ -29,12 +29,12 @@ def _candidates(
     network: Network, base: int, held: dict[str, Candidate], profile: DeviceProfile, threads: int
 ) -> list[Candidate]:
     layer = network.base.layers[base]
-    candidates = (network.kernels[layer.kernel].attrs or {}).get(CANDIDATES, ())
-    if len(candidates) < 2:
+    tried = (network.kernels[layer.kernel].attrs or {}).get(CANDIDATES, ())
+    if len(tried) < 2:
         return []
     values = sum(arg.touched_nbytes for arg in layer.args if isinstance(arg, ValueArg))
     candidates = dict(held)
-    for name, scratch, weights, work in candidates:
+    for name, scratch, weights, work in tried:
         seconds = profile.seconds(float(work), values + int(weights), threads)
         candidates.setdefault(str(name), Candidate(str(name), seconds, int(scratch), int(weights)))
     return worth_recording(list(candidates.values()), lambda candidate: candidate.kernel in held)

@@ -117,7 +117,7 @@ def test_plans_are_made_for_the_measured_device(plain, tmp_path):
     assumed = from_program(program)
     for layer, time in zip(program.layers, assumed.layers, strict=True):
         assert (time.seconds, time.slice_s) == (kernels[kernel_key(layer)].seconds, 1e-4)
-    assert (assumed.storage.bandwidth, assumed.storage.crowded) == (1e7, 1.0)  # the only core prepares, too
+    assert (assumed.storage.bandwidth, assumed.storage.core_contention) == (1e7, 1.0)  # the only core prepares, too
     used = {step.layer for step in program.rungs[-1].steps}
     assert program.rungs[-1].predicted_s == pytest.approx(sum(assumed.layers[layer].seconds for layer in used))
 
