@@ -12,6 +12,7 @@ from flexcomp.json_text import parse, real
 from .program import Program, Rung
 
 _KEY = "prediction"
+_STORED = {"core_contention": "crowded"}  # fields of Storage under other names in libraries
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def to_metadata(prediction: Prediction) -> dict[str, str]:
     """For `Program.metadata`."""
     fields = {
         "layers": [[time.seconds, time.slice_s] for time in prediction.layers],
-        "storage": asdict(prediction.storage),
+        "storage": {_STORED.get(name, name): value for name, value in asdict(prediction.storage).items()},
         **({"prepare_s": prediction.prepare_s} if prediction.prepare_s else {}),
     }
     return {_KEY: json.dumps(fields)}
@@ -61,7 +62,9 @@ def from_program(program: Program) -> Prediction | None:
     try:
         fields = parse(program.metadata.get(_KEY, "null"))
         layers = tuple(LayerTime(real(seconds), real(more)) for seconds, more in fields["layers"])
-        storage, prepare_s = plan.Storage(**fields["storage"]), real(fields.get("prepare_s", 0.0))
+        names = {stored: name for name, stored in _STORED.items()}
+        storage = plan.Storage(**{names.get(stored, stored): value for stored, value in fields["storage"].items()})
+        prepare_s = real(fields.get("prepare_s", 0.0))
         for rate in asdict(storage).values():
             real(rate)
     except (ValueError, TypeError, KeyError, AttributeError):
