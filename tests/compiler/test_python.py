@@ -154,7 +154,7 @@ def test_wrong_types_for_build(options, message):
         (None, {"threads": 2.0}, "threads must be a whole number, not 2.0"),
         (None, {"weights": 5}, "weights must be a path, not 5"),
         (None, {"verify": "no"}, "verify"),
-        (None, {"compute_cpus": object()}, "cannot be used"),
+        (None, {"compute_cpus": object()}, "compute_cpus must be a core"),
     ],
 )
 def test_wrong_types_for_load(library, path, options, message):
