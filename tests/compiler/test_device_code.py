@@ -16,7 +16,7 @@ from flexcomp.compiler.data_object import data_object
 from flexcomp.compiler.device_code import version
 from flexcomp.compiler.kernel_compiler import KernelCompiler
 from flexcomp.compiler.nvcc import Nvcc
-from flexcomp.compiler.options import Request, options_of
+from flexcomp.compiler.options import Request
 from flexcomp.device import resolve_target
 from flexcomp.errors import InputError, TargetError
 from flexcomp.program import CUDA, Kind

@@ -5,7 +5,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.kernel_compiler import KernelCompiler
-from flexcomp.compiler.prepared import Wish
+from flexcomp.compiler.options import Request, options_of
 from flexcomp.errors import TargetError
 from flexcomp.program import Image, Kind
 from flexcomp.runtime import parse_budget
@@ -38,5 +38,5 @@ def network():
 
 
 def built(target, toolkit, cache=None, **options):
-    prepared = prepare(network(), target, compiler=KernelCompiler(cache, toolkit), **options)
-    return prepared.artifacts([Wish(parse_budget("min"))])[0]
+    prepared = prepare(network(), target, options_of(**options), compiler=KernelCompiler(cache, toolkit))
+    return prepared.artifacts([Request(parse_budget("min"))])[0]
