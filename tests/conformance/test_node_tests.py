@@ -4,6 +4,8 @@ A chunk of tests is run in a process of its own, so that a crash tells which tes
 `python -m tests.conformance` and tests/operators run optimised ones.
 """
 
+import concurrent.futures
+import multiprocessing
 import os
 import pickle
 from functools import partial
@@ -13,10 +15,11 @@ import pytest
 
 from tests.conformance import pool, report
 from tests.conformance.cases import Case, cases
-from tests.conformance.verdict import UNOPTIMISED, Outcome, by_flexcomp
+from tests.conformance.verdict import UNOPTIMISED, Outcome, by_flexcomp, together
 
 PASSING = (Path(__file__).parent / "passing.txt").read_text().split()
 CHUNKS = 4  # each starts a process, and imports the compiler: four seconds
+TOGETHER = 24  # in one library
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +42,28 @@ def test_the_list_is_sorted_and_every_test_exists(known):
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_passes_what_it_passed(chunk, known):
+    """Many tests in one library, each alone where one of them fails."""
     tests = [known[name] for name in PASSING[chunk::CHUNKS]]
+    alone: list[Case] = []
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _in_silence) as process:
+        for start in range(0, len(tests), TOGETHER):
+            some = tests[start : start + TOGETHER]
+            try:
+                verdicts = process.submit(together, some, UNOPTIMISED).result(pool.LIMIT_S)
+            except Exception:  # whatever it is, it shows again
+                alone += tests[start:] if process._broken else some
+                if process._broken:
+                    break
+            else:
+                alone += [case for case, verdict in zip(some, verdicts, strict=True) if verdict.outcome != Outcome.RIGHT]
     failed = {
         case.name: f"{verdict.outcome.value}: {report.short(verdict.reason)}"
-        for case, verdict in pool.run(tests, partial(by_flexcomp, target=UNOPTIMISED), jobs=1)
+        for case, verdict in pool.run(alone, partial(by_flexcomp, target=UNOPTIMISED), jobs=1)
         if verdict.outcome != Outcome.RIGHT
     }
     assert not failed
+
+
+def _in_silence() -> None:
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, sys.stderr.fileno())

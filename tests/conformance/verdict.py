@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,29 @@ def by_flexcomp(case: Case, target: str = "native") -> Verdict:
         except Exception as error:  # what users must never see: seen and counted here
             return Verdict(Outcome.CRASHED, _last_line(error))
     return Verdict(Outcome.RIGHT)
+
+
+def together(cases: Sequence[Case], target: str) -> list[Verdict]:
+    """As `by_flexcomp`, of tests in one library. One that fails may make all fail: each alone says more."""
+    import flexcomp
+    from flexcomp.frontend import load_model
+    from tests import joint
+
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        library = Path(folder) / "tests.so"
+        models = [onnx.load_model_from_string(case.model) for case in cases]
+        artifact = joint.build([load_model(model) for model in models], models[0], target=target)
+        artifact.export_library(str(library))
+        marked = [(joint.mark(i), case) for i, case in enumerate(cases)]
+        inputs = {mark + name: value for mark, case in marked for name, value in case.inputs.items()}
+        wrong: dict[int, str] = {}
+        for budget in ("all", "min"):
+            with flexcomp.load(library, budget=budget) as session:
+                found = session.run(inputs)
+            for i, (mark, case) in enumerate(marked):
+                own = {name.removeprefix(mark): value for name, value in found.items() if name.startswith(mark)}
+                wrong[i] = wrong.get(i) or _difference(case, own)
+    return [Verdict(Outcome.WRONG, wrong[i]) if wrong[i] else Verdict(Outcome.RIGHT) for i in range(len(cases))]
 
 
 def by_onnxruntime(case: Case) -> Verdict:

@@ -7,16 +7,15 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import onnx
 
 import flexcomp
-from flexcomp.compiler import builder
 from flexcomp.errors import FlexcompError
 from flexcomp.frontend import Imported, load_model
-from tests.fuzz.models import joint, oracle
+from tests import joint
+from tests.fuzz.models import oracle
 from tests.fuzz.models.draw import OPSETS, draw
 from tests.fuzz.models.mutate import all_cases, mutate
 
@@ -187,10 +186,8 @@ def build(group: list[Candidate], note: Note) -> Iterator[Verdict]:
 
 def _built(group: list[Candidate]) -> flexcomp.Artifact:
     """What a user's build makes of the group, which is imported already."""
-    network = joint.together([each.imported for each in group])
     kernels = "auto" if group[0].subject.index % 3 == 0 else "smallest"
-    with mock.patch.object(builder, "load_model", lambda *_: network):
-        return flexcomp.build(group[0].subject.model, threads=1, probe=False, kernels=kernels)
+    return joint.build([each.imported for each in group], group[0].subject.model, kernels=kernels)
 
 
 def _compare(each: Subject, truth: oracle.Truth, found: dict[str, oracle.Outputs]) -> Verdict:

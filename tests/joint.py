@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from unittest import mock
 
+import onnx
 import tvm
 from tvm import relax
 
+import flexcomp
+from flexcomp.compiler import builder
 from flexcomp.frontend import Imported
 from flexcomp.passes.ir import bindings
 
@@ -41,6 +45,12 @@ def together(parts: Sequence[Imported]) -> Imported:
         tuple(m + name for m, part in marked for name in part.output_names),
         {m + name: node for m, part in marked for name, node in part.output_nodes.items()},
     )
+
+
+def build(parts: Sequence[Imported], model: onnx.ModelProto, **options) -> flexcomp.Artifact:
+    """What a user's build makes of these as one network; `model` is any model, which is not imported."""
+    with mock.patch.object(builder, "load_model", lambda *_: together(parts)):
+        return flexcomp.build(model, threads=1, probe=False, **options)
 
 
 def _with_functions_marked(mod: tvm.IRModule, prefix: str) -> tuple[relax.Function, dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc]]:
