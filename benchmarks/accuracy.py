@@ -3,6 +3,7 @@
     python -m benchmarks.accuracy                        # everything
     python -m benchmarks.accuracy resnet50 squeezenet    # some
     python -m benchmarks.accuracy --cgroup               # also under a hard limit of idle + budget + 8 MiB
+    python -m benchmarks.accuracy --weights int8         # errors by rounded weights, which are not judged
 
 Each network is built and measured in a process of its own. Ends with code 1 if anything is out of bounds.
 """
@@ -21,7 +22,7 @@ from pathlib import Path
 import flexcomp
 from benchmarks import cgroup, models
 from benchmarks.results import Results, Table, json_option
-from flexcomp.compiler.known import DEFAULT_STORE, STORES
+from flexcomp.compiler.known import DEFAULT_STORE, STORES, WEIGHTS
 from flexcomp.demo import compare
 from flexcomp.errors import FlexcompError
 
@@ -32,11 +33,13 @@ DISTINCT = 0.10  # outputs of different inputs differ by more than this part of 
 VARIANTS = 2  # inputs of each network
 
 
-def check_network(name: str, folder: Path, *, use_cgroup: bool, threads: int | None, store: str) -> dict:
+def check_network(name: str, folder: Path, *, use_cgroup: bool, threads: int | None, store: str, weights: str | None) -> dict:
     """Build the network `name` and measure it at each budget."""
     network = models.load(name)
     start = time.monotonic()
-    artifact = flexcomp.build(network.model, input_shapes=network.input_shapes, threads=threads, store=store)
+    artifact = flexcomp.build(
+        network.model, input_shapes=network.input_shapes, threads=threads, store=store, weights=weights
+    )
     library = folder / f"{name}.so"
     artifact.export_library(str(library))
     build_s = time.monotonic() - start
@@ -63,7 +66,7 @@ def check_network(name: str, folder: Path, *, use_cgroup: bool, threads: int | N
         if use_cgroup:
             limit = first["idle_rss_bytes"] + budget + LIMIT_ALLOWANCE
             rungs[-1]["cgroup"] = _check_limit(library, label, budget, inputs[0], expected[0], limit, threads)
-    return {"network": name, "build_s": build_s, "distance": distance, "rungs": rungs}
+    return {"network": name, "weights": weights, "build_s": build_s, "distance": distance, "rungs": rungs}
 
 
 def _check_limit(library, label, budget, inputs, expected, limit, threads) -> dict:
@@ -83,8 +86,9 @@ def problems(result: dict) -> list[str]:
     found = []
     if not result["distance"] > DISTINCT:
         found.append(f"outputs of different inputs differ by {result['distance']:.1%} only")
+    tolerance = float("inf") if result["weights"] else compare.TOLERANCE
     for rung in result["rungs"]:
-        if not rung["error"] <= compare.TOLERANCE:
+        if not rung["error"] <= tolerance:
             found.append(f"{rung['label']}: error {rung['error']:.1e}")
         excess = rung["overhead_bytes"] - rung["budget_bytes"]
         if excess > ALLOWANCE:
@@ -92,7 +96,7 @@ def problems(result: dict) -> list[str]:
         limited = rung.get("cgroup")
         if limited and not (limited["completed"] and limited["swap_bytes"] == 0 and limited["kills"] == 0):
             found.append(f"{rung['label']}: not completed in {limited['limit_bytes'] / MIB:.1f} MiB")
-        if limited and limited["completed"] and not limited["error"] <= compare.TOLERANCE:
+        if limited and limited["completed"] and not limited["error"] <= tolerance:
             found.append(f"{rung['label']}: error {limited['error']:.1e} under the memory limit")
     return found
 
@@ -134,6 +138,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NETWORK", help=f"some of {', '.join(models.NAMES)}")
     parser.add_argument("--cgroup", action="store_true", help="run also under a memory limit of the operating system")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--weights", choices=WEIGHTS, help="element type of the weights")
     parser.add_argument("--store", choices=STORES, default=DEFAULT_STORE, help="how weights lie in the file")
     json_option(parser, "accuracy")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
@@ -145,11 +150,14 @@ def main() -> None:
     if args.worker:
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder)
-            result = check_network(args.names[0], place, use_cgroup=args.cgroup, threads=args.threads, store=args.store)
+            result = check_network(
+                args.names[0], place, use_cgroup=args.cgroup, threads=args.threads, store=args.store, weights=args.weights
+            )
         args.worker.write_text(json.dumps(result))
         return
 
-    options = ["--store", args.store, *["--cgroup"] * args.cgroup] + (["--threads", str(args.threads)] if args.threads else [])
+    options = ["--weights", args.weights] if args.weights else []
+    options += ["--store", args.store, *["--cgroup"] * args.cgroup] + (["--threads", str(args.threads)] if args.threads else [])
     written, table, results = Results.begin("benchmarks.accuracy"), Table(COLUMNS), []
     for name in args.names or models.NAMES:
         results.append(_in_own_process(name, options))

@@ -1,13 +1,10 @@
-"""A pool's second lane, its deadlines, and its advantage over evicting whole networks.
+"""A pool's second lane, and its deadlines.
 
     python -m benchmarks.lab.pooling lanes a.so b.so [--seconds 10]
     python -m benchmarks.lab.pooling deadlines a.so b.so c.so [--seconds 30]
-    python -m benchmarks.lab.pooling evicting a.so b.so [--seconds 10]
 
 `lanes`: inferences a second by two lanes and by one. `deadlines`: requests at even times and in bursts, 70 % and 150 %
 of what the plan predicts that one lane can do; how many that were admitted end too late, and how long the longest took.
-`evicting`: models in turn within what both together need, and within less; a pool's inferences a second over those of whole
-networks that make room for each other.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import statistics
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -26,8 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import flexcomp
-from flexcomp.errors import BudgetError, RefusedError
-from flexcomp.runtime import ladder_of, read_info
+from flexcomp.errors import RefusedError
 
 _BURST = 4  # requests of a model at once
 
@@ -141,73 +136,14 @@ def same(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> boo
     return all(np.allclose(a, expected[key], rtol=0, atol=1e-3 * np.abs(expected[key]).max()) for key, a in outputs.items())
 
 
-class Evicting:
-    """Whole networks in `budget` bytes, each as fast as it gets there alone, in the order of use."""
-
-    def __init__(self, libraries: Sequence[Path], budget: int) -> None:
-        self._budget, self._paths = budget, {library.stem: library for library in libraries}
-        self._rungs = {
-            library.stem: min((r for r in ladder_of(read_info(library)) if r.nbytes <= budget), key=lambda r: r.predicted_s)
-            for library in libraries
-        }
-        self._open: OrderedDict[str, flexcomp.Session] = OrderedDict()
-
-    def run(self, name: str, inputs: dict[str, np.ndarray]) -> None:
-        """One inference."""
-        if name not in self._open:
-            while self._open and sum(self._rungs[one].nbytes for one in (*self._open, name)) > self._budget:
-                self._open.popitem(last=False)[1].close()
-            self._open[name] = flexcomp.load(self._paths[name], self._rungs[name].nbytes)
-        self._open.move_to_end(name)
-        self._open[name].run(inputs)
-
-    def close(self) -> None:
-        """Close what is open."""
-        while self._open:
-            self._open.popitem()[1].close()
-
-
-def evicting(libraries: Sequence[Path], seconds: float) -> bool:
-    """In turn, at several budgets."""
-    together = sum(min(ladder_of(read_info(library)), key=lambda r: r.predicted_s).nbytes for library in libraries)
-    right = True
-    for part in (1.0, 1 / 1.25, 1 / 1.5, 1 / 2):
-        budget = int(together * part)
-        try:
-            pool = flexcomp.Pool(budget)
-            for library in libraries:
-                pool.add(library.stem, library, rate=1)
-        except BudgetError as error:
-            print(f"{part:.2f}: {error}")
-            continue
-        whole = Evicting(libraries, budget)
-        inputs = {name: example(pool.inputs(name)) for name in pool.models}
-        taken: dict[str, list[float]] = {"pool": [], "whole": []}
-        for turn in range(6):
-            for key, run in (("pool", pool.run), ("whole", whole.run)):
-                begin, done = time.perf_counter(), 0
-                while time.perf_counter() - begin < seconds / 6:
-                    for name in inputs:
-                        run(name, inputs[name])
-                        done += 1
-                if turn:
-                    taken[key].append(done / (time.perf_counter() - begin))
-        ratio = statistics.median(a / b for a, b in zip(taken["pool"], taken["whole"], strict=True))
-        print(f"both need {1 / part:.2f} times {budget / 1e6:.0f} MB: {ratio:.2f} times the inferences of whole networks")
-        right &= ratio >= (1.6 if abs(part - 1 / 1.5) < 1e-9 else 0.97)
-        pool.close()
-        whole.close()
-    return right
-
-
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("topic", choices=("lanes", "deadlines", "evicting"))
+    parser.add_argument("topic", choices=("lanes", "deadlines"))
     parser.add_argument("libraries", type=Path, nargs="+")
     parser.add_argument("--seconds", type=float, default=20.0)
     asked = parser.parse_args()
-    right = {"lanes": lanes, "deadlines": deadlines, "evicting": evicting}[asked.topic](asked.libraries, asked.seconds)
+    right = {"lanes": lanes, "deadlines": deadlines}[asked.topic](asked.libraries, asked.seconds)
     return 0 if right else 1
 
 

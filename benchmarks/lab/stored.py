@@ -23,6 +23,7 @@ from onnx import numpy_helper
 
 from benchmarks import models
 from benchmarks.networks.decoding import gpt2_decoder
+from benchmarks.results import Results, Table, json_option
 from flexcomp import plan
 from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.options import options_of
@@ -46,9 +47,10 @@ class Stored:
         """Whether each is stored and read once."""
         return max(self.file, self.read) <= MOST * self.initialisers + _ALIGNMENT
 
-    def __str__(self) -> str:
-        ratios = " | ".join(f"{nbytes / self.initialisers:.3f}" for nbytes in (self.file, self.read))
-        return f"{self.initialisers:,} | {self.file:,} | {ratios}"
+
+COLUMNS = {
+    "network": "", "initialisers, bytes": ",d", "file, bytes": ",d", "file": ".3f", "resident": ".3f", "note": ""
+}  # fmt: skip
 
 
 def stored(model: onnx.ModelProto | str, input_shapes=None, **options) -> Stored:
@@ -83,22 +85,24 @@ def main() -> int:
     """Print a line for each network."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NETWORK, GROUP or FILE.onnx")
+    json_option(parser, "stored")
     args = parser.parse_args()
     names = [name for given in args.names for name in models.GROUPS.get(given, (given,))] or [*models.NAMES, *_DECODERS]
     known = {*models.NAMES, *_DECODERS}
     if strange := [name for name in names if name not in known and not Path(name).is_file()]:
         parser.error(f"no network {strange[0]!r}; there are {', '.join(sorted(known))}")
-    print("| network | initialisers, bytes | file, bytes | file | resident |\n| --- | --- | --- | --- | --- |")
-    failed = 0
+    results, table, failed = Results.begin("benchmarks.lab.stored"), Table(COLUMNS), 0
     for name in names:
         try:
             found = _of(name)
         except FlexcompError as error:
-            print(f"| {name} | {error} |", flush=True)
+            table.add(name, *[None] * 4, str(error))
             failed += 1
             continue
-        print(f"| {Path(name).name} | {found}{'' if found.once else ' more than once'} |", flush=True)
+        ratios = (nbytes / found.initialisers for nbytes in (found.file, found.read))
+        table.add(Path(name).name, found.initialisers, found.file, *ratios, "" if found.once else "more than once")
         failed += not found.once
+    results.write(args.json, [table])
     return int(failed > 0)
 
 

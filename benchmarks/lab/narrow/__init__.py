@@ -1,1 +1,0 @@
-"""What weights in fewer bits cost and gain."""
