@@ -66,7 +66,7 @@ class Turns:
                 continue
             say(f"{self.place.name}, {self.threads} threads: round {number + 1} of {rounds}")
             expected = self._expected()
-            with ExitStack() as stack, observed(self.threads) as conditions:
+            with ExitStack() as stack, observed() as conditions:
                 waiting = {peer: self._waiting(stack, peer) for peer in turn if isinstance(peer, Peer)}
                 for process in waiting.values():  # nobody begins while others are imported
                     process.until_ready()

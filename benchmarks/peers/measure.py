@@ -70,7 +70,7 @@ class Workplace:
         except StillCached as error:
             raise EngineFailure(str(error)) from None
         options = ["--seconds", str(seconds)] + ([] if budget is None else ["--budget", str(budget)])
-        with observed(self.threads) as conditions:
+        with observed() as conditions:
             reply = self._call(name, "measure", folder, self.inputs, outputs, *options)
         said = json.loads(reply.splitlines()[-1])
         with np.load(outputs) as file:

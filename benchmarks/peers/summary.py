@@ -91,11 +91,9 @@ def judge(
 
 
 def conditions(verdict: Verdict) -> str:
-    """One line about the machine: how far apart its cores were, and what the host took."""
+    """One line: the time that the host took, and the ratios of the rounds."""
     seen = [Conditions(**run["conditions"]) for found in verdict.standings.values() for run in found.runs]
-    trips = [trip for found in seen for trip in found.round_trip_ns]
-    said = [f"{min(trips):.0f} to {max(trips):.0f} ns from core to core and back"] if trips else []
-    said += [f"the host took up to {max(found.steal for found in seen):.1%}"] if seen else []
+    said = [f"the host took up to {max(found.steal for found in seen):.1%}"] if seen else []
     said += ["rounds " + " ".join(f"{ratio:.2f}" for ratio in verdict.ratios)] if verdict.ratios else []
     return "; ".join(said)
 

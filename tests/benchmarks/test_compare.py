@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -116,23 +115,17 @@ def test_the_committed_picture_is_that_of_its_figures(tmp_path):
 
 
 def test_conditions_of_all_runs_stand_in_one_line():
-    near, far = Conditions((50.0, 55.0), 0.0), Conditions((51.0, 330.4), 0.021)
+    near, far = Conditions(0.0), Conditions(0.021)
     rounds = {
         "flexcomp": [Run([5.0], 1.0, 1, 0.0, conditions=near), Run([8.0], 1.0, 1, 0.0, conditions=far)],
         "ncnn": [Run([10.0], 1.0, 1, 0.0, conditions=near), Run([10.0], 1.0, 1, 0.0, conditions=near)],
     }
     said = conditions(judge(rounds, {}))
-    assert said == "50 to 330 ns from core to core and back; the host took up to 2.1%; rounds 0.50 0.80"
+    assert said == "the host took up to 2.1%; rounds 0.50 0.80"
     assert conditions(judge({"flexcomp": [run(1.0)], "ncnn": [run(2.0)]}, {})) == "the host took up to 0.0%; rounds 0.50"
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
-def test_the_way_between_two_cores_is_measured():
-    with observed(threads=2) as seen:
+def test_the_time_that_the_host_takes_is_a_share():
+    with observed() as seen:
         pass
-    assert len(seen.round_trip_ns) == 2
-    assert all(1 < trip < 1e6 for trip in seen.round_trip_ns)
     assert 0 <= seen.steal <= 1
-    with observed(threads=1) as seen:
-        pass
-    assert seen.round_trip_ns == ()
