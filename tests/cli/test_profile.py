@@ -27,7 +27,7 @@ def test_a_machine_is_measured_and_built_for(cli, library, model, tmp_path):
     assert done.returncode == 0, done.stderr
     again = decode_program(read_program(built))
     assumed = from_program(again)
-    assert replace(assumed.storage, crowded=0.0) == profile.storage
+    assert replace(assumed.storage, core_contention=0.0) == profile.storage
     measured = [
         (time.seconds, profile.kernels[kernel_key(layer)].seconds)
         for layer, time in zip(again.layers, assumed.layers, strict=True)

@@ -81,7 +81,7 @@ def test_an_aarch64_device_is_measured_and_built_for(pi, library, cli, tmp_path)
     program = flexcomp.build(
         tiny_network(), target=TARGET, threads=2, profile=tmp_path / "device.json", budget="0.6"
     ).program
-    assert replace(from_program(program).storage, crowded=0.0) == profile.storage
+    assert replace(from_program(program).storage, core_contention=0.0) == profile.storage
     used = [layer for layer in program.layers if kernel_key(layer) in profile.kernels]
     assert used
 

@@ -129,11 +129,7 @@ Arg ReadRows(Cursor& in, bool interleaved) {
   if (interleaved) {
     table.block_nbytes = in.Get<uint64_t>();
     table.lanes = in.Get<uint32_t>();
-    table.parts = in.List(20, [&] {
-      Strided part{in.Get<uint64_t>(), in.Get<uint32_t>()};
-      part.count = in.Get<uint64_t>();
-      return part;
-    });
+    table.parts = in.List(20, [&] { return Strided{in.Get<uint64_t>(), in.Get<uint32_t>(), in.Get<uint64_t>()}; });
     rows &= table.lanes > 0 && table.block_nbytes <= kMostTensorNbytes;
   } else if (rows) {
     table.block_nbytes = arg.row_nbytes();

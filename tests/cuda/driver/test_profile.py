@@ -54,7 +54,7 @@ def test_a_gpu_is_measured_and_built_for(network, processes, tmp_path):
 
     again = decode_program(read_program(build(pictures(), "cuda -arch=sm_80", tmp_path / "again.so", profile=path)))
     assumed = from_program(again)
-    assert replace(assumed.storage, crowded=0.0) == profile.storage
+    assert replace(assumed.storage, core_contention=0.0) == profile.storage
     known = [profile.kernels[kernel_key(layer)].seconds for layer in again.layers]
     assert [layer.seconds for layer in assumed.layers] == known
 
