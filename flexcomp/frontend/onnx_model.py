@@ -34,6 +34,7 @@ from flexcomp.frontend.noise import silence_noise
 from flexcomp.frontend.order import sort_nodes
 from flexcomp.frontend.precision import widen
 from flexcomp.frontend.quantised import compute_on_integers, define_quantised
+from flexcomp.frontend.ranges import require_countable
 from flexcomp.frontend.selected_count import count_selected
 from flexcomp.frontend.sequences import require_known_sequences, write_sequences
 
@@ -206,6 +207,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     require_own_domain(model.graph)
     require_fixed(model.graph)
     require_known_types(model)
+    require_countable(model.graph)
     model = _slim(model)
     compute_on_integers(model)
     recognise_cache_writes(model)

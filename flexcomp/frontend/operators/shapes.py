@@ -62,14 +62,21 @@ def _constant_of_shape(node: Node) -> relax.Expr | None:
     return op.broadcast_to(relax.const(number.reshape(()), str(number.dtype)), tuple(int(extent) for extent in shape))
 
 
+def range_excess(first: np.ndarray, end: np.ndarray, step: np.ndarray) -> str | None:
+    """The reason why a Range is too long, if it is."""
+    count = (float(end.item()) - float(first.item())) / (float(step.item()) or 1.0)
+    if count * end.itemsize > _MOST_RANGE_NBYTES:
+        return f"it counts to {count:,.0f}, more than a build holds: make it an input of the network"
+    return None
+
+
 def _range(node: Node) -> None:
     """The importer makes a constant, which a build holds in memory."""
     first, end, step = (node.value(i) for i in range(3))
     if first is None or end is None or step is None:
         return
-    count = (float(end.item()) - float(first.item())) / float(step.item())
-    if count * end.itemsize > _MOST_RANGE_NBYTES:
-        raise node.refuse(f"it counts to {count:,.0f}, more than a build holds: make it an input of the network")
+    if reason := range_excess(first, end, step):
+        raise node.refuse(reason)
 
 
 CONVERTERS: dict[str, Converter] = {
