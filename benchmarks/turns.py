@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from flexcomp.compiler.rungs import layers_of
 from flexcomp.profiling.observing import Runs, spread
 from flexcomp.program.program import Rung
 from flexcomp.program.program_bytes import decode_program
@@ -40,7 +39,7 @@ class Compiled:
 
     def kernels(self, rung: Rung) -> tuple[str, ...]:
         """What a rung computes, whichever library it is of."""
-        return tuple(self.program.layers[layer].name for layer in layers_of(rung))
+        return tuple(self.program.layers[layer].name for layer in rung.order)
 
     def traces(self, rung: Rung, seconds: float, **options) -> Traces:
         """Traces of a process of its own, of about as many seconds."""

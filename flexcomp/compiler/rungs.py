@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 from flexcomp import plan
 from flexcomp.errors import BudgetError
@@ -175,7 +174,7 @@ def _loads(
 def resident_rungs(planning: Planning, like: Iterable[Rung]) -> tuple[Rung, ...]:
     """What the rungs `like` compute, once each, with everything resident: what computing alone takes."""
     chosen = []
-    for layers in dict.fromkeys(map(layers_of, like)):
+    for layers in dict.fromkeys(rung.order for rung in like):
         form = form_of(planning.network, layers, planning.costs)
         planned = plan.resident_plan(form.problem)
         chosen.append((form, plan.Choice(0, form.problem, planned, plan.simulate(form.problem, planned).latency)))
@@ -186,8 +185,3 @@ def resident_rungs(planning: Planning, like: Iterable[Rung]) -> tuple[Rung, ...]
         plan.verify(form.problem, choice.plan)
         result.append(_rung(planning, form, replace(choice, plan=replace(choice.plan, budget=budget))))
     return tuple(result)
-
-
-def layers_of(rung: Rung) -> tuple[int, ...]:
-    """The layers that a rung computes, in their order; slices of one count once."""
-    return tuple(layer for layer, _ in groupby(step.layer for step in rung.steps))

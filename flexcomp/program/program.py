@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from flexcomp.plan import stored_blocks
 
@@ -342,6 +342,11 @@ class Rung:
     loads: tuple[Load, ...]
     predicted_s: float  # seconds for one inference in the steady state
     cold: tuple[Cold, ...] = ()  # what the first inference does otherwise; steps ascend
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The layers that it computes, in their order; slices of one count once."""
+        return tuple(layer for layer, _ in groupby(step.layer for step in self.steps))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from flexcomp import plan
 from flexcomp.program import Layer, Port, Prediction, Program, Rung, ValueArg, WeightArg, nodes, weight_errors
-from flexcomp.report.replanned import order_of
+from flexcomp.report.marks import neediest
+from flexcomp.report.memory_map import boxes
 
 _FASTER = (2, 4)  # times the storage's bandwidth
 _LAYERS = 5  # with the most weights, that are narrowed alone
@@ -63,9 +64,6 @@ def _narrower(program: Program) -> Iterator[Change]:
 
 
 def _neediest(program: Program) -> int:
-    from flexcomp.report.marks import neediest
-    from flexcomp.report.memory_map import boxes
-
     rung = program.rungs[0]
     return rung.steps[neediest(program, rung, boxes(program, rung)).step].layer
 
@@ -80,7 +78,7 @@ def _narrowing(program: Program, offset: int | None, dtype: str) -> Changed:
             _narrowed(planned, program.layers[index], dtype)
             if planned.weights and offset in (None, program.layers[index].weights.offset)
             else planned
-            for planned, index in zip(problem.layers, order_of(rung), strict=True)
+            for planned, index in zip(problem.layers, rung.order, strict=True)
         ]
         return replace(problem, layers=tuple(layers))
 
@@ -177,7 +175,7 @@ def _shrinking(program: Program, scaled: frozenset[int], part: float) -> Changed
             replace(planned, seconds=part * planned.seconds, scratch=plan.rounded_up(round(part * planned.scratch), plan.ALIGN))
             if any(isinstance(arg, ValueArg) and arg.value in scaled for arg in program.layers[index].args)
             else planned
-            for planned, index in zip(problem.layers, order_of(rung), strict=True)
+            for planned, index in zip(problem.layers, rung.order, strict=True)
         ]
         return replace(problem, tensors=tuple(tensors), layers=tuple(layers))
 

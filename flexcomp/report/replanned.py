@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 from flexcomp import plan
 from flexcomp.program import Layer, Prediction, Program, Rung, ValueArg
@@ -12,14 +11,9 @@ from flexcomp.program import Layer, Prediction, Program, Rung, ValueArg
 _APART = 2**36  # bytes between the imaginary files of different prepared weights, as in builds
 
 
-def order_of(rung: Rung) -> tuple[int, ...]:
-    """The layers that a rung computes, in their order."""
-    return tuple(layer for layer, _ in groupby(step.layer for step in rung.steps))
-
-
 def problem_of(program: Program, rung: Rung, assumed: Prediction) -> plan.Problem:
     """The rung's layers and tensors, with the times that the build assumed."""
-    order = order_of(rung)
+    order = rung.order
     planned = assumed.planned_layers(program)
     layers = tuple(_as_planned(program.layers[index], planned[index]) for index in order)
     return plan.Problem(layers, tuple(_tensors(program, rung, order)), assumed.storage)

@@ -14,7 +14,7 @@ import flexcomp
 from benchmarks.networks.graph import Graph
 from flexcomp.compiler.builder import prepare
 from flexcomp.compiler.options import Request
-from flexcomp.compiler.rungs import _once, layers_of
+from flexcomp.compiler.rungs import _once
 from flexcomp.device.target import resolve_target
 from flexcomp.plan import Storage
 from flexcomp.program.prediction import from_program
@@ -137,8 +137,8 @@ def test_artifacts_of_one_network_share_kernels_and_weights(tmp_path):
         np.testing.assert_allclose(outputs, found[0], rtol=1e-4, atol=1e-4 * np.abs(found[0]).max())
     assert replace(from_program(planned[1].program).storage, core_contention=0.0) == slow
     assert all(load.pinned for rung in resident.program.rungs for load in rung.loads)
-    used = {layers_of(rung) for artifact in planned for rung in artifact.program.rungs}
-    assert {layers_of(rung) for rung in resident.program.rungs} == used
+    used = {rung.order for artifact in planned for rung in artifact.program.rungs}
+    assert {rung.order for rung in resident.program.rungs} == used
 
 
 def test_a_relax_module_with_constants_is_not_changed(tmp_path):

@@ -8,17 +8,22 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
+from typing import Any, TypeVar
 
-from tests.conformance.cases import Case
 from tests.conformance.verdict import Outcome, Verdict
 
 LIMIT_S = 120.0  # a test takes a tenth of a second; machines that run tests are busy
 
+_Test = TypeVar("_Test")
+
 
 def run(
-    tests: Iterable[Case], judge: Callable[[Case], Verdict], jobs: int, limit_s: float = LIMIT_S
-) -> Iterator[tuple[Case, Verdict]]:
-    """Let `judge` run tests in `jobs` processes; results come in the order in which they end."""
+    tests: Iterable[_Test], judge: Callable[[_Test], Any], jobs: int, limit_s: float = LIMIT_S
+) -> Iterator[tuple[_Test, Any]]:
+    """Let `judge` run tests in `jobs` processes; results come in the order in which they end.
+
+    A test is whatever `judge` takes. The result is its answer, or a Verdict for a process that crashed or hung.
+    """
     remaining = iter(tests)
     workers = [_Worker(judge) for _ in range(jobs)]
     try:
@@ -42,9 +47,9 @@ def run(
 class _Worker:
     """A process that runs one test at a time."""
 
-    def __init__(self, judge: Callable[[Case], Verdict]):
+    def __init__(self, judge: Callable[[Any], Any]):
         self.judge = judge
-        self.case: Case | None = None
+        self.case: Any = None
         self.deadline = 0.0
         self._start()
 
@@ -55,11 +60,11 @@ class _Worker:
         self.process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
 
-    def give(self, case: Case, limit_s: float) -> None:
+    def give(self, case: Any, limit_s: float) -> None:
         self.pipe.send(case)
         self.case, self.deadline = case, time.monotonic() + limit_s
 
-    def take(self, ready: bool) -> tuple[Case, Verdict]:
+    def take(self, ready: bool) -> tuple[Any, Any]:
         case, self.case = self.case, None
         if ready:
             try:
@@ -79,7 +84,7 @@ class _Worker:
         self.pipe.close()
 
 
-def _serve(pipe: Connection, judge: Callable[[Case], Verdict]) -> None:
+def _serve(pipe: Connection, judge: Callable[[Any], Any]) -> None:
     """Answer tests with verdicts. What libraries print is not of interest."""
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, sys.stdout.fileno())

@@ -4,8 +4,6 @@ A chunk of tests is run in a process of its own, so that a crash tells which tes
 `python -m tests.conformance` and tests/operators run optimised ones.
 """
 
-import concurrent.futures
-import multiprocessing
 import os
 import pickle
 from functools import partial
@@ -15,7 +13,7 @@ import pytest
 
 from tests.conformance import pool, report
 from tests.conformance.cases import Case, cases
-from tests.conformance.verdict import UNOPTIMISED, Outcome, by_flexcomp, together
+from tests.conformance.verdict import UNOPTIMISED, Outcome, Verdict, by_flexcomp, together
 
 PASSING = (Path(__file__).parent / "passing.txt").read_text().split()
 CHUNKS = 4  # each starts a process, and imports the compiler: four seconds
@@ -42,28 +40,14 @@ def test_the_list_is_sorted_and_every_test_exists(known):
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_passes_what_it_passed(chunk, known):
-    """Many tests in one library, each alone where one of them fails."""
+    """Many tests in one library; of those that fail there, each alone says more."""
     tests = [known[name] for name in PASSING[chunk::CHUNKS]]
-    alone: list[Case] = []
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _in_silence) as process:
-        for start in range(0, len(tests), TOGETHER):
-            some = tests[start : start + TOGETHER]
-            try:
-                verdicts = process.submit(together, some, UNOPTIMISED).result(pool.LIMIT_S)
-            except Exception:  # whatever it is, it shows again
-                alone += tests[start:] if process._broken else some
-                if process._broken:
-                    break
-            else:
-                alone += [case for case, verdict in zip(some, verdicts, strict=True) if verdict.outcome != Outcome.RIGHT]
-    failed = {
-        case.name: f"{verdict.outcome.value}: {report.short(verdict.reason)}"
-        for case, verdict in pool.run(alone, partial(by_flexcomp, target=UNOPTIMISED), jobs=1)
-        if verdict.outcome != Outcome.RIGHT
-    }
-    assert not failed
-
-
-def _in_silence() -> None:
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 2)
+    groups = [tests[start : start + TOGETHER] for start in range(0, len(tests), TOGETHER)]
+    suspects: list[Case] = []
+    for group, verdicts in pool.run(groups, partial(together, target=UNOPTIMISED), jobs=1):
+        if isinstance(verdicts, Verdict):  # of the process
+            suspects += group
+        else:
+            suspects += [case for case, verdict in zip(group, verdicts, strict=True) if verdict.outcome != Outcome.RIGHT]
+    alone = pool.run(suspects, partial(by_flexcomp, target=UNOPTIMISED), jobs=1)
+    assert not {case.name: f"{verdict.outcome.value} alone: {report.short(verdict.reason)}" for case, verdict in alone}

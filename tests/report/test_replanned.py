@@ -8,7 +8,7 @@ import flexcomp
 from flexcomp.plan import Storage
 from flexcomp.plan.parts.slicing import live_bytes
 from flexcomp.program.prediction import LayerTime, Prediction, from_program
-from flexcomp.report.replanned import bound_s, order_of, problem_of
+from flexcomp.report.replanned import bound_s, problem_of
 from tests.cli.conftest import tiny_network
 
 
@@ -23,7 +23,7 @@ def test_no_plan_is_faster(program, bandwidth):
     assumed = Prediction(times, Storage(bandwidth, 1e-5))
     for rung in program.rungs:
         possible = bound_s(program, rung, assumed)
-        assert sum(times[layer].seconds for layer in order_of(rung)) <= possible * (1 + 1e-9)
+        assert sum(times[layer].seconds for layer in rung.order) <= possible * (1 + 1e-9)
         assert possible <= assumed.timeline(program, rung).latency * (1 + 1e-9)
 
 
@@ -31,10 +31,10 @@ def test_values_are_counted_where_they_are_needed(program):
     assumed = from_program(program)
     for rung in program.rungs:
         live = live_bytes(problem_of(program, rung, assumed))
-        assert len(live) == len(order_of(rung))
+        assert len(live) == len(rung.order)
         assert max(live) <= rung.arena
         needed = [
             max(program.values[arg.value].nbytes for arg in program.layers[layer].args if hasattr(arg, "value"))
-            for layer in order_of(rung)
+            for layer in rung.order
         ]
         assert all(most <= nbytes for most, nbytes in zip(needed, live, strict=True))

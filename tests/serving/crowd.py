@@ -15,7 +15,8 @@ import socket
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,16 +63,25 @@ def healthy_after_s(server: Server) -> float:
     return time.monotonic() - began
 
 
+@contextmanager
+def _files(count: int) -> Iterator[None]:
+    """Let this process have so many more files open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, count + 256)), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def crowd(server: Server, heads: int, idle: int) -> Seen:
     """Open so many connections of each kind, mixed, and keep them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, heads + idle + 256)), hard))
     for _ in range(20):
         healthy_after_s(server)
     before = resident_nbytes(server)
     grew, slowest = 0, 0.0
     total, begun = heads + idle, 0
-    with ExitStack() as held:
+    with _files(total), ExitStack() as held:
         for number in range(total):
             connection = held.enter_context(server.connection())
             connection.setblocking(False)
@@ -84,20 +94,17 @@ def crowd(server: Server, heads: int, idle: int) -> Seen:
                 grew = max(grew, resident_nbytes(server) - before)
     time.sleep(1.5)
     healthy_after_s(server)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return Seen(grew, resident_nbytes(server) - before, slowest)
 
 
 def unread(server: Server, readers: int) -> Seen:
     """So many clients, each of which asks again and again for an answer that its system has no room for."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, readers + 256)), hard))
     for _ in range(20):
         healthy_after_s(server)
         assert server.client.get("/openapi.json").status_code == 200
     before = resident_nbytes(server)
     grew, slowest = 0, 0.0
-    with ExitStack() as held:
+    with _files(readers), ExitStack() as held:
         there: list[socket.socket] = []
         for turn in range(_ROUNDS):
             for number in range(readers):
@@ -116,7 +123,6 @@ def unread(server: Server, readers: int) -> Seen:
                     grew = max(grew, resident_nbytes(server) - before)
     time.sleep(1.5)
     healthy_after_s(server)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return Seen(grew, resident_nbytes(server) - before, slowest)
 
 
