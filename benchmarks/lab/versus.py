@@ -1,4 +1,4 @@
-"""Latency beside another checkout of flexcomp, as `git worktree` makes one: does a change cost anything?
+"""Latency compared with another checkout of flexcomp, as `git worktree` makes one: does a change cost anything?
 
     python -m benchmarks.lab.versus OTHER build DIR [NETWORK …]
     python -m benchmarks.lab.versus OTHER measure DIR [NETWORK …] [--budgets 100,25,10,0] [--rounds 40] [--other-resident]
@@ -86,7 +86,7 @@ def build(checkout: Path, folder: Path, names: list[str]) -> None:
 
 
 def measure(other: Path, folder: Path, name: str, percent: float, rounds: int, bandwidth: float | None, whole: bool) -> tuple:
-    """The median ratio of one network in one budget, or beside the other in its `whole` memory."""
+    """The median ratio of one network in one budget, or with everything resident for the other (`whole`)."""
     mine = Contender(HERE, folder / "this" / f"{name}.so", bandwidth)
     theirs = Contender(other, folder / "other" / f"{name}.so", bandwidth)
     nbytes = budget_in_bytes(percent, (theirs.sizes,) if whole else (mine.sizes, theirs.sizes))

@@ -32,14 +32,14 @@ def build(
     model: Annotated[Path, typer.Argument(help="An .onnx file.")],
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", help="The library to write, NAME.so; NAME.weights goes beside it."),
+        typer.Option("-o", "--output", help="The library to write, NAME.so; NAME.weights goes next to it."),
     ],
     target: Annotated[
         str,
         typer.Option(
             help=f"The device: native (this machine), {', '.join([*PRESETS, *GPU_PRESETS])}, options of LLVM, "
             "e.g. 'llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76', or a GPU, e.g. 'cuda -arch=sm_87', with such options "
-            "for the CPU beside it.",
+            "for the CPU next to it.",
             autocompletion=completed(["native", *PRESETS, *GPU_PRESETS]),
         ),
     ] = "native",

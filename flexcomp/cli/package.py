@@ -11,7 +11,7 @@ from flexcomp.cli.common import CANNOT_RUN, exit_on_error
 
 
 def package(
-    library: Annotated[Path, typer.Argument(help="A library written by `flexcomp build`, its weights beside it.")],
+    library: Annotated[Path, typer.Argument(help="A library written by `flexcomp build`, its weights next to it.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="A new folder, or an archive NAME.tar.gz.")],
     cxx: Annotated[
         str | None, typer.Option(help="The C++ compiler for the device; otherwise e.g. aarch64-linux-gnu-g++.")

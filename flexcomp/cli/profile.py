@@ -50,7 +50,7 @@ def show(seen: Observations, found: DeviceProfile, output: Path) -> None:
     for line in (
         f"{len(found.kernels)} kernels in {len(found.families)} families, on {found.threads} threads",
         f"storage: {found.storage_bytes_per_s / 1e6:.0f} MB/s and {found.load_overhead_s * 1e6:.0f} us for each load",
-        f"computing takes {found.load_disturbance * found.storage_bytes_per_s:.1%} longer beside loads"
+        f"computing takes {found.load_disturbance * found.storage_bytes_per_s:.1%} longer while it loads"
         + (f" into more than {found.load_cache_bytes / 2**20:.1f} MiB" if found.load_cache_bytes else "")
         + (f"; loads are {found.load_together:.2f} times as fast while it waits and helps" if found.load_together > 1 else "")
         + (f", and {found.load_cached:.2f} times as fast into less" if found.load_cached > 1 else ""),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Run, time and measure libraries on devices behind TVM's RPC.")
 
-Library = Annotated[Path, typer.Argument(help="A library written by `flexcomp build`, its weights beside it.")]
+Library = Annotated[Path, typer.Argument(help="A library written by `flexcomp build`, its weights next to it.")]
 Memory = Annotated[
     str | None,
     typer.Option(
