@@ -21,8 +21,8 @@ class BlockTile:
     rows: int  # of a block of threads
     columns: int
     depth: int  # products of a step
-    shares: int = 1  # threads that have the same results, of as many parts of the products
-    tf32: bool = False  # products are a warp's, by tensor cores (`tensor_product.py`)
+    split_k: int = 1  # threads with the same results, each of a part of the products
+    tf32: bool = False  # products are a warp's, by tensor cores (`tensor_core_loop.py`)
 
     @property
     def sums(self) -> int:
@@ -31,7 +31,7 @@ class BlockTile:
 
     @property
     def threads(self) -> int:
-        return self.rows * self.columns // self.sums * self.shares
+        return self.rows * self.columns // self.sums * self.split_k
 
     @property
     def threads_across(self) -> int:
@@ -52,7 +52,7 @@ class BlockTile:
     @property
     def shared_nbytes(self) -> int:
         operands = 2 * (self.rows * self.left_stride + self.depth * self.right_stride)
-        return 4 * max(operands, self.shares * self.rows * self.columns if self.shares > 1 else 0)
+        return 4 * max(operands, self.split_k * self.rows * self.columns if self.split_k > 1 else 0)
 
     def __str__(self) -> str:
         return f"{self.rows}×{self.columns}" + (" tf32" if self.tf32 else "")
@@ -64,17 +64,17 @@ TILES = {
     BlockTile(128, 128, 16): 1.0,
     BlockTile(128, 64, 16): 0.97,
     BlockTile(64, 64, 16): 0.93,
-    BlockTile(64, 32, 32, shares=4): 0.9,
-    BlockTile(32, 64, 32, shares=4): 0.9,
-    BlockTile(32, 32, 32, shares=4): 0.87,
+    BlockTile(64, 32, 32, split_k=4): 0.9,
+    BlockTile(32, 64, 32, split_k=4): 0.9,
+    BlockTile(32, 32, 32, split_k=4): 0.87,
 }
 # Multiply-adds that a multiprocessor with enough of them does in a cycle, as limited by issuing the loops' instructions.
 TENSOR_TILES = {
     BlockTile(128, 128, 16, tf32=True): 790,
     BlockTile(128, 64, 16, tf32=True): 615,
     BlockTile(64, 64, 16, tf32=True): 610,
-    BlockTile(64, 32, 32, shares=4, tf32=True): 565,
-    BlockTile(32, 32, 32, shares=4, tf32=True): 420,
+    BlockTile(64, 32, 32, split_k=4, tf32=True): 565,
+    BlockTile(32, 32, 32, split_k=4, tf32=True): 420,
 }
 # Tiles of fewer columns have fewer multiply-adds for each number of a row, which takes instructions of its own where numbers are
 # loaded one by one.

@@ -17,13 +17,13 @@ from ..tiles.panel import panel_of
 from ..tiles.spec import ConvSpec
 from .architecture import Architecture
 from .block_tile import BlockTile
-from .bringing import Room, or_zeros
+from .copy_stage import SharedVector, or_zeros
 from .emit import LANES, RESIDENT, ceil_div, copy, launched, registers, within
 from .image import Image
+from .main_loop import MainLoop, Operand
 from .panels import ThreadPanel
-from .product import Operand, Product
 from .results import Results
-from .tensor_product import product_of
+from .tensor_core_loop import main_loop
 
 _LARGEST = 256  # threads of a block
 
@@ -39,14 +39,14 @@ def kernel(spec: ConvSpec, tile: BlockTile, architecture: Architecture) -> tirx.
             block = T.bind(given.first + offset)
             group = block // panel.blocks_per_group if panel.groups > 1 else 0
             weights = ThreadPanel(given.panel, offset)
-            product = product_of(tile, thread, spec.taps, architecture)
-            image = Image(spec, product, given.x, group, part * tile.rows)
+            loop = main_loop(tile, thread, spec.taps, architecture)
+            image = Image(spec, loop, given.x, group, part * tile.rows)
 
-            product.compute(image, _weights(spec, weights, product))
+            loop.compute(image, _weights(spec, weights, loop))
             results = Results(spec, given, weights, block)
-            product.for_each_row(
+            loop.for_each_row(
                 lambda row, column, at: results.store(
-                    part * tile.rows + row, column, lambda i: product.sums[at + i], product.stored
+                    part * tile.rows + row, column, lambda i: loop.sums[at + i], loop.stored
                 )
             )
 
@@ -56,8 +56,8 @@ def kernel(spec: ConvSpec, tile: BlockTile, architecture: Architecture) -> tirx.
     return function.with_attr(RESIDENT, 2 * tile.threads) if is_light and tile.threads == _LARGEST else function
 
 
-def _weights(spec: ConvSpec, weights: ThreadPanel, product: Product) -> Operand:
-    return (_Narrow if weights.panel.narrow else _Float)(spec, weights, product)
+def _weights(spec: ConvSpec, weights: ThreadPanel, loop: MainLoop) -> Operand:
+    return (_Narrow if weights.panel.narrow else _Float)(spec, weights, loop)
 
 
 class _Float:
@@ -65,17 +65,17 @@ class _Float:
 
     lanes, is_short = LANES, False
 
-    def __init__(self, spec: ConvSpec, weights: ThreadPanel, product: Product) -> None:
-        self.weights, self.taps, self.depth = weights, spec.taps, product.tile.depth
-        self.apart = product.products_apart
-        self.way = product.way(product.columns_loaded)
-        self.keep = self.way.keep
-        words, begin = weights.place(*product.first_vector())
-        self.source = self.way.source(words, begin // LANES, LANES)
+    def __init__(self, spec: ConvSpec, weights: ThreadPanel, loop: MainLoop) -> None:
+        self.weights, self.taps, self.depth = weights, spec.taps, loop.tile.depth
+        self.apart = loop.products_apart
+        self.stage = loop.stage(loop.columns_loaded)
+        self.store_shared = self.stage.store_shared
+        words, begin = weights.place(*loop.first_vector())
+        self.source = self.stage.source(words, begin // LANES, LANES)
 
-    def load(self, i: int, first, at, column, room: Room) -> None:
+    def load(self, i: int, first, at, column, to: SharedVector) -> None:
         units = self.weights.panel.block // LANES  # of a product
-        self.way.bring(i, 0, self.source, first * units, i * self.apart * units, within(first + at, self.taps, self.depth), room)
+        self.stage.issue(i, 0, self.source, first * units, i * self.apart * units, within(first + at, self.taps, self.depth), to)
 
 
 class _Narrow:
@@ -83,17 +83,17 @@ class _Narrow:
 
     lanes, is_short = LANES, True
 
-    def __init__(self, spec: ConvSpec, weights: ThreadPanel, product: Product) -> None:
-        self.weights, self.taps, self.depth = weights, spec.taps, product.tile.depth
-        self.ahead = weights.ahead(product.columns_loaded)
+    def __init__(self, spec: ConvSpec, weights: ThreadPanel, loop: MainLoop) -> None:
+        self.weights, self.taps, self.depth = weights, spec.taps, loop.tile.depth
+        self.ahead = weights.ahead(loop.columns_loaded)
 
-    def load(self, i: int, first, at, column, room: Room) -> None:
+    def load(self, i: int, first, at, column, to: SharedVector) -> None:
         words = self.weights.words
         with or_zeros(self.ahead, i * words, words, within(first + at, self.taps, self.depth)):
             self.weights.load(self.ahead, i, first + at, column)
 
-    def keep(self, i: int, room: Room) -> None:
+    def store_shared(self, i: int, to: SharedVector) -> None:
         wide = registers(LANES)
         for lane, weight in enumerate(self.weights.weights(self.ahead, i)):
             T.buffer_store(wide, weight, [lane])
-        copy(room.buffer, room.at, wide, 0)
+        copy(to.buffer, to.at, wide, 0)

@@ -22,7 +22,7 @@ from .results import Results
 
 # Channels of a block: few, so that small layers have blocks for all multiprocessors.
 COLUMNS = 16
-MOST_ROWS = 4  # from which on the tiles of `product.py` read less
+MOST_ROWS = 4  # from which on the tiles of `main_loop.py` read less
 _THREADS = 256
 _AHEAD = 4  # vectors of weights that a thread asks for before using the first
 

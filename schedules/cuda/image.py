@@ -18,9 +18,9 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..tiles.spec import ConvSpec
-from .bringing import Room, at_once
+from .copy_stage import SharedVector, copy_width
 from .emit import LANES, barrier, both, ceil_div, copy, kept, only_if, registers, shared
-from .product import Product
+from .main_loop import MainLoop
 
 _BITS = 31  # for rows and columns of kernels; the last bit of an integer is that of products which only fill up a step
 _NEVER = -(1 << _BITS)
@@ -35,34 +35,34 @@ class Image:
 
     is_short = False
 
-    def __init__(self, spec: ConvSpec, product: Product, x: tirx.Buffer, group, first_pixel) -> None:
-        rows = product.rows_loaded()
-        self.way = product.way(len(rows))
-        self.keep = self.way.keep
+    def __init__(self, spec: ConvSpec, loop: MainLoop, x: tirx.Buffer, group, first_pixel) -> None:
+        rows = loop.rows_loaded()
+        self.stage = loop.stage(len(rows))
+        self.store_shared = self.stage.store_shared
         self.spec = spec = _widened(spec)
-        self.depth = product.tile.depth
+        self.depth = loop.tile.depth
         # Neighbours in a vector are neighbours in memory if both belong to one pixel.
-        self.lanes = at_once(self.way, spec.group_in, spec.in_channels)
+        self.lanes = copy_width(self.stage, spec.group_in, spec.in_channels)
         self.each = self.depth if spec.group_in % self.depth == 0 else self.lanes  # products of an entry
         self.has_bits = sum(_misses(spec)) <= _BITS
         # Of an entry for a step the thread's own product, which is the same in each.
         self.is_flat = spec.kernel == (1, 1) and not any(_misses(spec))
-        own = product.thread % (self.depth // LANES) * LANES if self.each == self.depth and not self.is_flat else 0
+        own = loop.thread % (self.depth // LANES) * LANES if self.each == self.depth and not self.is_flat else 0
         self.pixels = [_Pixel(spec, first_pixel + row, group, own, self.lanes, has_bits=self.has_bits) for row in rows]
-        self.sources = [self.way.source(x, pixel.place, self.lanes) for pixel in self.pixels]
+        self.sources = [self.stage.source(x, pixel.place, self.lanes) for pixel in self.pixels]
         self.table: tirx.Buffer | None = None
         self.is_always = not any(_misses(spec)) and spec.taps % self.depth == 0
         self.integers = 1 if self.is_always else 2  # of an entry
         entries = ceil_div(spec.taps, self.depth) * self.depth // self.each
         size = self.integers if self.each < LANES else _READ
         if not self.is_flat and self.has_bits and 4 * size * entries <= _TABLE_NBYTES:
-            self._make_table(entries, size, product)
+            self._make_table(entries, size, loop)
 
-    def _make_table(self, entries: int, size: int, product: Product) -> None:
-        threads = product.tile.threads
+    def _make_table(self, entries: int, size: int, loop: MainLoop) -> None:
+        threads = loop.tile.threads
         self.table = shared(size * entries, "int32")
         with T.serial(ceil_div(entries, threads)) as turn:
-            number = T.bind(turn * threads + product.thread)
+            number = T.bind(turn * threads + loop.thread)
             with only_if(True if entries % threads == 0 else number < entries):
                 entry = [T.bind(value) for value in self._entry(number * self.each)]
                 for i in range(size):
@@ -70,13 +70,13 @@ class Image:
         barrier()
         self._entries = registers(LANES // self.each * self.integers if self.each < LANES else _READ, "int32")
 
-    def load(self, i: int, first, at, row, room: Room) -> None:
+    def load(self, i: int, first, at, row, to: SharedVector) -> None:
         if self.table is not None and i == 0:
             self._read_entries(first, at)
         for lane in range(0, LANES, self.lanes):
             far, inside = self._found(i, first, at, lane)
             beyond = lane // self.lanes if self.is_flat else 0
-            self.way.bring(i, lane, self.sources[i], far, beyond, inside, room)
+            self.stage.issue(i, lane, self.sources[i], far, beyond, inside, to)
 
     def _found(self, i: int, first, at, lane: int) -> tuple[ir.Expr, ir.Expr | bool]:
         """How far the number of a product is from the first one of the pixel of vector i, and whether there is one."""

@@ -1,4 +1,4 @@
-"""Batched product of two activations, as tiles of blocks of threads (`product.py`)."""
+"""Batched product of two activations, as tiles of blocks of threads (`main_loop.py`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..tiles.emit import flat
 from ..tiles.spec import MatmulSpec
 from .architecture import Architecture
 from .block_tile import BlockTile
-from .bringing import Room, at_once
+from .copy_stage import SharedVector, copy_width
 from .emit import LANES, RESIDENT, both, ceil_div, launched, only_if, within
-from .product import Product
+from .main_loop import MainLoop
 from .results import through_epilogue
-from .tensor_product import product_of
+from .tensor_core_loop import main_loop
 
 _RESIDENT_THREADS = 384  # 168 registers for each
 
@@ -30,7 +30,7 @@ def kernel(spec: MatmulSpec, tile: BlockTile, architecture: Architecture) -> tir
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")
         # With all the registers there are ptxas keeps the address of every single result, and spills.
-        if spec.n % LANES and tile.shares == 1:
+        if spec.n % LANES and tile.split_k == 1:
             T.func_attr({RESIDENT: _RESIDENT_THREADS})
         if not spec.tensors:  # y may be one of the epilogue's tensors
             T.func_attr({"tirx.noalias": True})
@@ -42,23 +42,23 @@ def kernel(spec: MatmulSpec, tile: BlockTile, architecture: Architecture) -> tir
         with launched(blocks, tile.threads) as ((down, across, batch), thread):
             left_at = 0 if spec.left_shared else batch * (spec.m * spec.k)
             right_at = 0 if spec.right_shared else batch * (spec.k * spec.n)
-            product = product_of(tile, thread, spec.k, architecture)
+            loop = main_loop(tile, thread, spec.k, architecture)
 
-            left = _Rows(product, a, left_at, down * tile.rows, (spec.m, spec.k))
-            right = _Columns(product, b, right_at, across * tile.columns, (spec.k, spec.n))
+            left = _Rows(loop, a, left_at, down * tile.rows, (spec.m, spec.k))
+            right = _Columns(loop, b, right_at, across * tile.columns, (spec.k, spec.n))
 
             def store(row, column, at) -> None:
                 row, column = down * tile.rows + row, across * tile.columns + column
                 with only_if(within(row, spec.m, tile.rows)):
-                    lanes = min(right.lanes, product.stored)
-                    for lane in range(0, product.stored, lanes):
+                    lanes = min(right.lanes, loop.stored)
+                    for lane in range(0, loop.stored, lanes):
                         with only_if(within(column + lane, spec.n, tile.columns)):
                             place = (batch * spec.m + row) * spec.n + column + lane
-                            sums = lambda i, lane=lane: product.sums[at + lane + i]  # noqa: E731
+                            sums = lambda i, lane=lane: loop.sums[at + lane + i]  # noqa: E731
                             through_epilogue(spec.epilogue, y, tensors, place, lanes, sums)
 
-            product.compute(left, right)
-            product.for_each_row(store)
+            loop.compute(left, right)
+            loop.for_each_row(store)
     return builder.get()
 
 
@@ -67,22 +67,22 @@ class _Rows:
 
     is_short = False
 
-    def __init__(self, product: Product, matrix: tirx.Buffer, begin, first_row, shape: tuple[int, int]) -> None:
-        self.way = product.way(len(product.rows_loaded()))
-        self.keep = self.way.keep
-        self.depth, (rows, self.products) = product.tile.depth, shape
-        self.lanes = lanes = at_once(self.way, self.products)  # a vector does not leave a row
+    def __init__(self, loop: MainLoop, matrix: tirx.Buffer, begin, first_row, shape: tuple[int, int]) -> None:
+        self.stage = loop.stage(len(loop.rows_loaded()))
+        self.store_shared = self.stage.store_shared
+        self.depth, (rows, self.products) = loop.tile.depth, shape
+        self.lanes = lanes = copy_width(self.stage, self.products)  # a vector does not leave a row
         self.sources = []
-        for row in product.rows_loaded():
+        for row in loop.rows_loaded():
             # Rows after the last one are not stored, and may hold anything.
-            row = first_row + row if rows % product.tile.rows == 0 else tirx.min(first_row + row, rows - 1)
-            self.sources.append(self.way.source(matrix, begin // lanes + row * (self.products // lanes), lanes))
+            row = first_row + row if rows % loop.tile.rows == 0 else tirx.min(first_row + row, rows - 1)
+            self.sources.append(self.stage.source(matrix, begin // lanes + row * (self.products // lanes), lanes))
 
-    def load(self, i: int, first, at, row, room: Room) -> None:
+    def load(self, i: int, first, at, row, to: SharedVector) -> None:
         for lane in range(0, LANES, self.lanes):
             product = first + at + lane
             inside = within(product, self.products, self.depth)
-            self.way.bring(i, lane, self.sources[i], (first + at) // self.lanes, lane // self.lanes, inside, room)
+            self.stage.issue(i, lane, self.sources[i], (first + at) // self.lanes, lane // self.lanes, inside, to)
 
 
 class _Columns:
@@ -90,19 +90,19 @@ class _Columns:
 
     is_short = False
 
-    def __init__(self, product: Product, matrix: tirx.Buffer, begin, first_column, shape: tuple[int, int]) -> None:
-        self.way = product.way(product.columns_loaded)
-        self.keep = self.way.keep
-        self.tile, self.first_column, self.shape, self.apart = product.tile, first_column, shape, product.products_apart
+    def __init__(self, loop: MainLoop, matrix: tirx.Buffer, begin, first_column, shape: tuple[int, int]) -> None:
+        self.stage = loop.stage(loop.columns_loaded)
+        self.store_shared = self.stage.store_shared
+        self.tile, self.first_column, self.shape, self.apart = loop.tile, first_column, shape, loop.products_apart
         columns = shape[1]
-        self.lanes = lanes = at_once(self.way, columns)
-        at, column = product.first_vector()
+        self.lanes = lanes = copy_width(self.stage, columns)
+        at, column = loop.first_vector()
         place = first_column + column
-        if lanes == LANES and columns % product.tile.columns:
+        if lanes == LANES and columns % loop.tile.columns:
             place = tirx.min(place, columns - LANES)  # as of rows
-        self.source = self.way.source(matrix, begin // lanes + at * (columns // lanes) + place // lanes, lanes)
+        self.source = self.stage.source(matrix, begin // lanes + at * (columns // lanes) + place // lanes, lanes)
 
-    def load(self, i: int, first, at, column, room: Room) -> None:
+    def load(self, i: int, first, at, column, to: SharedVector) -> None:
         products, columns = self.shape
         product = first + at
         for lane in range(0, LANES, self.lanes):
@@ -111,4 +111,4 @@ class _Columns:
                 inside = both(inside, within(self.first_column + column + lane, columns, self.tile.columns))
             units = columns // self.lanes  # of a product
             beyond = i * self.apart * units + lane // self.lanes
-            self.way.bring(i, lane, self.source, first * units, beyond, inside, room)
+            self.stage.issue(i, lane, self.source, first * units, beyond, inside, to)

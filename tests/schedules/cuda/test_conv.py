@@ -39,7 +39,7 @@ CASES = {
     "deep": (ConvSpec(1, 7, 6, 64, 64, (3, 3), (2, 1), (1, 1, 0, 0)), 64),
     "no_padding": (ConvSpec(1, 7, 9, 32, 40, (3, 2)), 32),
     "tall": (ConvSpec(3, 9, 7, 16, 64, (3, 3), padding=SAME), 64, BlockTile(128, 64, 16)),
-    "few_columns": (ConvSpec(2, 9, 9, 12, 32, (3, 3), padding=SAME), 32, BlockTile(64, 32, 32, shares=4)),
+    "few_columns": (ConvSpec(2, 9, 9, 12, 32, (3, 3), padding=SAME), 32, BlockTile(64, 32, 32, split_k=4)),
     # Without a table of places: it would be too large, or has no bits for so many rows and columns.
     "many_products": (ConvSpec(1, 5, 5, 115, 32, (3, 3), padding=SAME), 32),
     "more_products": (ConvSpec(1, 3, 3, 608, 32, (5, 5), padding=(2, 2, 2, 2)), 32),
@@ -105,16 +105,16 @@ def test_loops_are_multiplications(architecture, tmp_path):
         "tall": (ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME), BlockTile(128, 64, 16)),
         "small": (ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME), BlockTile(64, 64, 16)),
         "pointwise": (ConvSpec(1, 56, 56, 256, 64), BlockTile(128, 64, 16)),
-        "shared_out": (ConvSpec(1, 14, 14, 1024, 256), BlockTile(64, 32, 32, shares=4)),
-        "least": (ConvSpec(1, 1, 197, 768, 768), BlockTile(32, 32, 32, shares=4)),
-        "small_window": (ConvSpec(1, 14, 14, 256, 256, (3, 3), padding=SAME), BlockTile(64, 32, 32, shares=4)),
-        "least_window": (ConvSpec(1, 7, 7, 512, 512, (3, 3), padding=SAME), BlockTile(32, 32, 32, shares=4)),
+        "split_k": (ConvSpec(1, 14, 14, 1024, 256), BlockTile(64, 32, 32, split_k=4)),
+        "least": (ConvSpec(1, 1, 197, 768, 768), BlockTile(32, 32, 32, split_k=4)),
+        "small_window": (ConvSpec(1, 14, 14, 256, 256, (3, 3), padding=SAME), BlockTile(64, 32, 32, split_k=4)),
+        "least_window": (ConvSpec(1, 7, 7, 512, 512, (3, 3), padding=SAME), BlockTile(32, 32, 32, split_k=4)),
         "first": (FIRST, BlockTile(128, 64, 16)),
-        "first_of_few": (FIRST, BlockTile(32, 64, 32, shares=4)),
-        "patches": (ConvSpec(1, 224, 224, 3, 768, (16, 16), (16, 16)), BlockTile(64, 32, 32, shares=4)),
+        "first_of_few": (FIRST, BlockTile(32, 64, 32, split_k=4)),
+        "patches": (ConvSpec(1, 224, 224, 3, 768, (16, 16), (16, 16)), BlockTile(64, 32, 32, split_k=4)),
         "narrow": (ConvSpec(1, 28, 28, 128, 128, (3, 3), padding=SAME, weights="int8"), BlockTile(128, 128, 16)),
-        "narrow_small": (ConvSpec(1, 14, 14, 256, 256, (3, 3), padding=SAME, weights="int8"), BlockTile(64, 32, 32, shares=4)),
-        "narrow_least": (ConvSpec(1, 7, 7, 512, 512, (3, 3), padding=SAME, weights="int8"), BlockTile(32, 32, 32, shares=4)),
+        "narrow_small": (ConvSpec(1, 14, 14, 256, 256, (3, 3), padding=SAME, weights="int8"), BlockTile(64, 32, 32, split_k=4)),
+        "narrow_least": (ConvSpec(1, 7, 7, 512, 512, (3, 3), padding=SAME, weights="int8"), BlockTile(32, 32, 32, split_k=4)),
     }
     gpu = ARCHITECTURES[architecture]
     codes = [cuda_code(conv.kernel(*case, gpu), gpu, name) for name, case in specs.items()]

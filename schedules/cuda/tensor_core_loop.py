@@ -1,4 +1,4 @@
-"""A tile of a product by tensor cores: operands are rounded to tf32, sums are float32.
+"""The main loop by tensor cores: operands are rounded to tf32, sums are float32.
 
     rows of a warp × 32 columns, eight products at a time
 
@@ -21,7 +21,7 @@ from .architecture import WARP, Architecture
 from .block_tile import BlockTile
 from .emit import LANES, copy, kept, registers
 from .instructions import tf32_multiply, tf32_rounded
-from .product import Operand, Product
+from .main_loop import MainLoop, Operand
 
 _ROWS, _PRODUCTS = 16, 8  # of a warp's product
 _HALF = 8, 4  # rows and products that a thread's numbers are apart
@@ -30,13 +30,13 @@ _ACROSS = 4  # products for these
 _MANY = 4  # warps that read the same number of the left operand: rounding for all of these takes two more instructions
 
 
-def product_of(tile: BlockTile, thread, products: int, architecture: Architecture) -> Product:
-    """The products of a tile."""
-    return (TensorProduct if tile.tf32 else Product)(tile, thread, products, architecture)
+def main_loop(tile: BlockTile, thread, products: int, architecture: Architecture) -> MainLoop:
+    """The main loop of a tile."""
+    return (TensorCoreLoop if tile.tf32 else MainLoop)(tile, thread, products, architecture)
 
 
-class TensorProduct(Product):
-    """The products of one tile, by warps."""
+class TensorCoreLoop(MainLoop):
+    """The main loop of one tile, by warps."""
 
     neighbours = 2
 
@@ -54,7 +54,7 @@ class TensorProduct(Product):
     @property
     def _is_rounded(self) -> bool:
         """Whether operands are rounded in shared memory, before the reads."""
-        return self.tile.shares == 1 and self.tile.columns // _COLUMNS >= _MANY
+        return self.tile.split_k == 1 and self.tile.columns // _COLUMNS >= _MANY
 
     def compute(self, left: Operand, right: Operand) -> None:
         self._are_short = right.is_short
@@ -63,15 +63,15 @@ class TensorProduct(Product):
     def _arrived(self, left: Operand, right: Operand, to) -> None:
         if not self._is_rounded:
             return
-        rooms = [self._left_room(i, to) for i in range(len(self.rows_loaded()))]
+        slots = [self._left_slot(i, to) for i in range(len(self.rows_loaded()))]
         if not right.is_short:
-            rooms += [self._right_room(i, to) for i in range(self.columns_loaded)]
+            slots += [self._right_slot(i, to) for i in range(self.columns_loaded)]
         vector = registers(LANES)
-        for room in rooms:
-            copy(vector, 0, room.buffer, room.at)
+        for slot in slots:
+            copy(vector, 0, slot.buffer, slot.at)
             for i in range(LANES):
                 T.buffer_store(vector, tf32_rounded(vector[i]), [i])
-            copy(room.buffer, room.at, vector, 0)
+            copy(slot.buffer, slot.at, vector, 0)
 
     def _multiply(self, place) -> None:
         tile = self.tile
@@ -79,16 +79,16 @@ class TensorProduct(Product):
         left_at = T.bind(self._left_read + place * (tile.rows * tile.left_stride))
         right_at = T.bind(self._right_read + place * (tile.depth * tile.right_stride))
         left, right = registers(4), registers(2 * _ACROSS)
-        with T.unroll(tile.depth // tile.shares // _PRODUCTS) as some:
+        with T.unroll(tile.depth // tile.split_k // _PRODUCTS) as some:
             for i in range(2 * _ACROSS):
                 far = (some * _PRODUCTS + i % 2 * columns) * tile.right_stride + i // 2 * _PRODUCTS
-                T.buffer_store(right, self._room[right_at + far], [i])
+                T.buffer_store(right, self._shared[right_at + far], [i])
             if not self._are_short:
                 self._round(right, 2 * _ACROSS)
             with T.unroll(tile.sums // _ROWS) as down:
                 for i in range(4):
                     far = (down * _ROWS + i % 2 * rows) * tile.left_stride + some * _PRODUCTS + i // 2 * columns
-                    T.buffer_store(left, self._room[left_at + far], [i])
+                    T.buffer_store(left, self._shared[left_at + far], [i])
                 self._round(left, 4)
                 for i in range(_ACROSS):
                     fragments = [left[j] for j in range(4)], [right[2 * i], right[2 * i + 1]]

@@ -1,4 +1,4 @@
-"""How vectors of an operand come to shared memory: through a thread's registers, or by asynchronous copies."""
+"""The copy stage of a GEMM: vectors of an operand go to shared memory through registers, or by asynchronous copies."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Room:
-    """Where a vector of LANES numbers is to lie in shared memory."""
+class SharedVector:
+    """The place of a vector of LANES numbers in shared memory."""
 
     buffer: tirx.Buffer
     at: ir.Expr
 
 
-class Way(Protocol):
-    """How an operand that is float32 already is copied."""
+class CopyStage(Protocol):
+    """The copy of a float32 operand."""
 
     sizes: tuple[int, ...]  # numbers that may be copied at once
 
     def source(self, buffer: tirx.Buffer, begin, lanes: int) -> Source:
-        """The source for `bring`: a buffer from unit `begin` on."""
+        """The source for `issue`: a buffer from unit `begin` on."""
 
-    def bring(self, i: int, lane: int, source: Source, far, beyond: int, inside: ir.Expr | bool, room: Room) -> None:
+    def issue(self, i: int, lane: int, source: Source, far, beyond: int, inside: ir.Expr | bool, to: SharedVector) -> None:
         """Ask for unit `far + beyond` of a source as numbers of vector i from `lane` on; zeros if not `inside`."""
 
-    def keep(self, i: int, room: Room) -> None:
-        """Write vector i to its place, unless a copy is on its way there."""
+    def store_shared(self, i: int, to: SharedVector) -> None:
+        """Write vector i to shared memory, unless an asynchronous copy does."""
 
 
-class Loaded:
-    """Through registers: numbers are asked for before the threads compute, and written to shared memory afterwards."""
+class RegisterCopy:
+    """Through registers: threads ask for numbers before computing, and write the numbers to shared memory afterwards."""
 
     sizes = (LANES, 1)
 
@@ -59,33 +59,33 @@ class Loaded:
     def source(self, buffer: tirx.Buffer, begin, lanes: int) -> Source:
         return Source(buffer, begin, lanes)
 
-    def bring(self, i: int, lane: int, source: Source, far, beyond: int, inside: ir.Expr | bool, room: Room) -> None:
+    def issue(self, i: int, lane: int, source: Source, far, beyond: int, inside: ir.Expr | bool, to: SharedVector) -> None:
         lanes = source.lanes
         with or_zeros(self._ahead, i * LANES + lane, lanes, inside):
             copy(self._ahead, i * LANES + lane, source.buffer, (source.begin + (far + beyond)) * lanes, lanes)
 
-    def keep(self, i: int, room: Room) -> None:
-        copy(room.buffer, room.at, self._ahead, i * LANES)
+    def store_shared(self, i: int, to: SharedVector) -> None:
+        copy(to.buffer, to.at, self._ahead, i * LANES)
 
 
-class Fetched:
-    """By copies that go on while the threads compute."""
+class AsyncCopy:
+    """By copies that run while the threads compute."""
 
     sizes = (LANES, 2, 1)
 
     def source(self, buffer: tirx.Buffer, begin, lanes: int) -> Source:
         return Source(buffer, begin, lanes, kept_pointer(buffer, begin * lanes))
 
-    def bring(self, i: int, lane: int, source: Source, far, beyond: int, inside: ir.Expr | bool, room: Room) -> None:
-        fetch(room.buffer, room.at + lane, source.pointer, far, beyond, source.lanes, inside)
+    def issue(self, i: int, lane: int, source: Source, far, beyond: int, inside: ir.Expr | bool, to: SharedVector) -> None:
+        fetch(to.buffer, to.at + lane, source.pointer, far, beyond, source.lanes, inside)
 
-    def keep(self, i: int, room: Room) -> None:
+    def store_shared(self, i: int, to: SharedVector) -> None:
         pass
 
 
-def at_once(way: Way, *extents: int) -> int:
+def copy_width(stage: CopyStage, *extents: int) -> int:
     """Numbers that are copied at once, where vectors begin at multiples of all these."""
-    return next(size for size in way.sizes if all(extent % size == 0 for extent in extents))
+    return next(size for size in stage.sizes if all(extent % size == 0 for extent in extents))
 
 
 @contextmanager

@@ -1,13 +1,13 @@
-"""A tile of a matrix product, by the threads of a block: shared by convolutions, dense layers and matmuls.
+"""The GEMM main loop: a tile of a matrix product, by a block's threads, for convolutions, dense layers and matmuls.
 
     rows × columns of the result, `depth` products of each at a time
 
-1. A step's operands, rows × depth and depth × columns, lie in shared memory as they were loaded. A thread reads its factors
+1. A step's operands, rows × depth and depth × columns, lie in shared memory. A thread reads its factors
    as vectors of 128 bits, of the left operand four products at a time, without bank conflicts.
-2. There are two such places. While the threads compute on one, the operands of the next step are copied to the other. Where a
-   GPU cannot copy there by itself, threads load them into registers and write them. One barrier ends the step.
-3. A thread has 8 × 8 results, in rows that lie an eighth of the tile apart. In small tiles, which would have few threads, the
-   products of a step are shared out: several threads have the same results, of parts of the products, added up in the end.
+2. There are two such places. While the threads compute on one, the operands of the next step are copied to the other
+   (`copy_stage.py`). One barrier ends the step.
+3. A thread has 8 × 8 results, in rows that lie an eighth of the tile apart. Small tiles, which would have few threads, split k
+   within a block: several threads have the same results, each of a part of a step's products, added up in the end.
 
 Where an operand comes from is the caller's: a load may widen narrow numbers, or find that a pixel lies outside of the image.
 """
@@ -22,7 +22,7 @@ from tvm.script.ir_builder import tirx as T
 
 from .architecture import Architecture
 from .block_tile import SQUARE, BlockTile
-from .bringing import Fetched, Loaded, Room, Way
+from .copy_stage import AsyncCopy, CopyStage, RegisterCopy, SharedVector
 from .emit import LANES, barrier, ceil_div, copy, fill, keep_rolled, kept, registers, shared
 from .instructions import commit, wait
 
@@ -30,7 +30,7 @@ from .instructions import commit, wait
 class Operand(Protocol):
     """Where vectors of LANES numbers come from: of the left operand along the products, of the right one along the columns."""
 
-    def load(self, i: int, first, at, place, room: Room) -> None:
+    def load(self, i: int, first, at, place, to: SharedVector) -> None:
         """Ask for vector i of the thread: of product `at` of the step that begins with product `first`, and of row or column
         `place` of the tile.
         """
@@ -38,23 +38,23 @@ class Operand(Protocol):
     lanes: int  # numbers that are copied at once
     is_short: bool  # whether all numbers have ten bits of mantissa at most
 
-    def keep(self, i: int, room: Room) -> None:
-        """Write vector i to its place, unless a copy is on its way there."""
+    def store_shared(self, i: int, to: SharedVector) -> None:
+        """Write vector i to shared memory, unless an asynchronous copy does."""
 
 
-class Product:
-    """The products of one tile."""
+class MainLoop:
+    """The main loop of one tile."""
 
     neighbours = LANES  # sums of a thread that are neighbours in a row
 
     def __init__(self, tile: BlockTile, thread, products: int, architecture: Architecture) -> None:
         self.tile, self.thread, self.products, self.fetches = tile, thread, products, architecture.fetches
         self.sums = registers(tile.sums)
-        self._room = shared(tile.shared_nbytes // 4)
+        self._shared = shared(tile.shared_nbytes // 4)
         self._right = 2 * tile.rows * tile.left_stride  # after the left operand's two places
-        sharing = tile.threads // tile.shares
-        self._share, thread = (T.bind(thread // sharing), T.bind(thread % sharing)) if tile.shares > 1 else (0, thread)
-        self._place(thread, tile.depth // tile.shares * self._share)
+        sharing = tile.threads // tile.split_k
+        self._split, thread = (T.bind(thread // sharing), T.bind(thread % sharing)) if tile.split_k > 1 else (0, thread)
+        self._place(thread, tile.depth // tile.split_k * self._split)
         across = tile.depth // LANES
         self._left_write = kept(self.thread // across * (tile.left_stride // LANES) + self.thread % across)
 
@@ -87,9 +87,9 @@ class Product:
         across = self.tile.columns // LANES
         return self.thread // across, self.thread % across * LANES
 
-    def way(self, vectors: int) -> Way:
-        """How `vectors` vectors of a float32 operand come to shared memory."""
-        return Fetched() if self.fetches else Loaded(vectors)
+    def stage(self, vectors: int) -> CopyStage:
+        """The copy stage for `vectors` vectors of a float32 operand."""
+        return AsyncCopy() if self.fetches else RegisterCopy(vectors)
 
     def compute(self, left: Operand, right: Operand) -> None:
         """All products, added up in `sums`."""
@@ -97,10 +97,10 @@ class Product:
         steps = ceil_div(self.products, tile.depth)
         fill(self.sums, self.tile.sums)
         self._load(left, right, 0, 0)
-        self._keep(left, right, 0)
+        self._store(left, right, 0)
         # In a round of two steps the places are constants, which take no instructions. Steps with many products for each
         # load need no such rounds, and loops stay short.
-        each = 2 if tile.shares > 1 or left.lanes < LANES else 1
+        each = 2 if tile.split_k > 1 or left.lanes < LANES else 1
         rounds, rest = divmod(steps - 1, each)
         if rounds:
             keep_rolled()
@@ -111,7 +111,7 @@ class Product:
         if rest:
             self._step(left, right, (steps - 1) * tile.depth, 0)
         self._multiply((steps - 1) % 2)
-        if tile.shares > 1:
+        if tile.split_k > 1:
             self._add_up()
 
     def _step(self, left: Operand, right: Operand, following, place) -> None:
@@ -119,11 +119,11 @@ class Product:
         other = 1 - place if isinstance(place, int) else (place + 1) % 2
         self._load(left, right, following, other)
         self._multiply(place)
-        self._keep(left, right, other)
+        self._store(left, right, other)
 
     def for_each_row(self, store: Callable[[ir.Expr, ir.Expr, ir.Expr], None]) -> None:
         """Call `store(row of the tile, column of the tile, place of the first of `stored` sums)` for all of the thread's."""
-        if self.tile.shares == 1:
+        if self.tile.split_k == 1:
             self._for_each_row(store)
             return
         for i in range(self._vectors_kept):
@@ -134,7 +134,7 @@ class Product:
     @property
     def stored(self) -> int:
         """Sums that are neighbours in a row when all are added up."""
-        return LANES if self.tile.shares > 1 else self.neighbours
+        return LANES if self.tile.split_k > 1 else self.neighbours
 
     def _for_each_row(self, store: Callable[[ir.Expr, ir.Expr, ir.Expr], None]) -> None:
         tile = self.tile
@@ -148,26 +148,26 @@ class Product:
 
     @property
     def _vectors_kept(self) -> int:
-        """Vectors of results that a thread has after the shares are added up."""
-        return self.tile.sums // self.tile.shares // LANES
+        """Vectors of results that a thread has after the parts are added up."""
+        return self.tile.sums // self.tile.split_k // LANES
 
     def _add_up(self) -> None:
-        """Add up the sums of threads with the same results, in the operands' places: each thread gets a part of the results."""
+        """Add up the sums of threads with the same results, in the operands' memory: each thread gets a part of the results."""
         tile = self.tile
         floats = tile.rows * tile.columns
         barrier()
         self._for_each_row(
             lambda row, column, at: copy(
-                self._room, self._share * floats + row * tile.columns + column, self.sums, at, self.neighbours
+                self._shared, self._split * floats + row * tile.columns + column, self.sums, at, self.neighbours
             )
         )
         barrier()
         other = registers(LANES)
         for i in range(self._vectors_kept):
             place = (self.thread + i * tile.threads) * LANES
-            copy(self.sums, i * LANES, self._room, place)
-            for share in range(1, tile.shares):
-                copy(other, 0, self._room, share * floats + place)
+            copy(self.sums, i * LANES, self._shared, place)
+            for part in range(1, tile.split_k):
+                copy(other, 0, self._shared, part * floats + place)
                 for lane in range(LANES):
                     T.buffer_store(self.sums, self.sums[i * LANES + lane] + other[lane], [i * LANES + lane])
 
@@ -175,19 +175,19 @@ class Product:
         """Ask for the operands of the step that begins with product `first`, for one of the two places."""
         across = self.tile.depth // LANES
         for i, row in enumerate(self.rows_loaded()):
-            left.load(i, first, self.thread % across * LANES, row, self._left_room(i, to))
+            left.load(i, first, self.thread % across * LANES, row, self._left_slot(i, to))
         at, column = self.first_vector()
         for i in range(self.columns_loaded):
-            right.load(i, first, at + i * self.products_apart, column, self._right_room(i, to))
+            right.load(i, first, at + i * self.products_apart, column, self._right_slot(i, to))
         if self.fetches:
             commit()
 
-    def _keep(self, left: Operand, right: Operand, to) -> None:
+    def _store(self, left: Operand, right: Operand, to) -> None:
         """Make the requested operands visible to all threads."""
         for i in range(len(self.rows_loaded())):
-            left.keep(i, self._left_room(i, to))
+            left.store_shared(i, self._left_slot(i, to))
         for i in range(self.columns_loaded):
-            right.keep(i, self._right_room(i, to))
+            right.store_shared(i, self._right_slot(i, to))
         if self.fetches:
             wait()
         self._arrived(left, right, to)
@@ -196,33 +196,33 @@ class Product:
     def _arrived(self, left: Operand, right: Operand, to) -> None:
         """Called on the numbers that a thread copied, before other threads read them."""
 
-    def _left_room(self, i: int, to) -> Room:
+    def _left_slot(self, i: int, to) -> SharedVector:
         tile = self.tile
         apart = tile.threads // (tile.depth // LANES) * tile.left_stride
-        return Room(self._room, to * (tile.rows * tile.left_stride) + self._left_write * LANES + i * apart)
+        return SharedVector(self._shared, to * (tile.rows * tile.left_stride) + self._left_write * LANES + i * apart)
 
-    def _right_room(self, i: int, to) -> Room:
+    def _right_slot(self, i: int, to) -> SharedVector:
         tile = self.tile
         at = self._right + to * (tile.depth * tile.right_stride)
         if tile.right_stride == tile.columns:
-            return Room(self._room, at + (self.thread + i * tile.threads) * LANES)
+            return SharedVector(self._shared, at + (self.thread + i * tile.threads) * LANES)
         row, column = self.first_vector()
-        return Room(self._room, at + (row + i * self.products_apart) * tile.right_stride + column)
+        return SharedVector(self._shared, at + (row + i * self.products_apart) * tile.right_stride + column)
 
     def _multiply(self, place) -> None:
         tile = self.tile
         squares = SQUARE // LANES
-        part = tile.depth // tile.shares
+        part = tile.depth // tile.split_k
         left_at = T.bind(self._left_read * LANES + place * (tile.rows * tile.left_stride))
         right_at = T.bind(self._right_read * LANES + place * (tile.depth * tile.columns))
         left, right = registers(SQUARE * LANES), registers(SQUARE)
         with T.unroll(part // LANES) as some:
             for i in range(SQUARE):
-                copy(left, i * LANES, self._room, left_at + some * LANES + i * (tile.threads_down * tile.left_stride))
+                copy(left, i * LANES, self._shared, left_at + some * LANES + i * (tile.threads_down * tile.left_stride))
             with T.unroll(LANES) as lane:
                 for i in range(squares):
                     at = right_at + (some * LANES + lane) * tile.columns + i * (tile.columns // squares)
-                    copy(right, i * LANES, self._room, at)
+                    copy(right, i * LANES, self._shared, at)
                 with T.unroll(SQUARE) as row, T.unroll(SQUARE) as column:
                     at = row * SQUARE + column
                     T.buffer_store(self.sums, self.sums[at] + left[row * LANES + lane] * right[column], [at])
