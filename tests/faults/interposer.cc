@@ -170,9 +170,8 @@ long syscall(long number, ...) noexcept {
   for (long& one : a) one = va_arg(more, long);
   va_end(more);
   int error = 0;
-  if (number == SYS_io_setup) error = Fault("io_setup", EAGAIN, ENOSYS);
-  if (number == SYS_io_submit) error = Fault("io_submit", EAGAIN, EIO);
-  if (number == SYS_io_getevents) error = Fault("io_getevents", EINTR, EIO);
+  if (number == SYS_io_uring_setup) error = Fault("io_uring_setup", EMFILE, ENOSYS);
+  if (number == SYS_io_uring_enter) error = Fault("io_uring_enter", EINTR, EBUSY);
   if (error != 0) return errno = error, -1;
   return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

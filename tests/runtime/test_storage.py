@@ -199,9 +199,9 @@ def test_what_is_read_to_measure_is_not_verified(tiny, x):
 
 
 def test_reads_are_over_before_their_memory_is_used_again(tmp_path, tiny):
-    """Where waiting for the kernel's queue fails; the program has a queue of its own, which writes as late as it may."""
-    parts = ["storage/kernel_aio.cc", "storage/file_source.cc", "storage/open_file.cc"]
-    native.run(native.compile(tmp_path, "kernel_queue.cc", parts), tiny.weights)
+    """Where calls of io_uring fail; the program has a ring of its own, which writes as late as it may."""
+    names = ["file_source", "io_uring", "open_file", "read_queue", "read_threads"]
+    native.run(native.compile(tmp_path, "read_queue.cc", [f"storage/{name}.cc" for name in names]), tiny.weights)
 
 
 @pytest.mark.parametrize("page", [4096, 16384, 65536])

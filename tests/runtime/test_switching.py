@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
-import platform
 import threading
 import time
 
@@ -45,21 +42,8 @@ def test_a_smaller_budget_stops_the_inference_in_progress(tiny, x, budgets):
         np.testing.assert_allclose(results[0], tiny.reference(x), rtol=1e-4, atol=1e-5)
 
 
-def why_no_queue() -> str | None:
-    """Why the kernel queues no reads for this process, if so: containers may forbid it, and emulators lack it."""
-    setup = 206 if platform.machine() == "x86_64" else 0  # of asm-generic elsewhere; io_destroy is the next one
-    libc = ctypes.CDLL(None, use_errno=True)
-    context = ctypes.c_ulong(0)
-    if libc.syscall(setup, 8, ctypes.byref(context)):
-        return f"io_setup: {os.strerror(ctypes.get_errno())}"
-    libc.syscall(setup + 1, context)
-    return None
-
-
 def test_memory_goes_back_before_reads_into_it_end(tiny, x, budgets):
     """Direct reads hold their own pages: nobody waits for slow storage."""
-    if reason := why_no_queue():
-        pytest.skip(f"the kernel queues no reads, so a switch waits for the one in progress: {reason}")
     with flexcomp.load(tiny.library, "all", read_bandwidth=SLOW / 20) as session:
         if not session.stats()["direct_io"]:
             pytest.skip(f"{tiny.library} lies on a file system without O_DIRECT: set TMPDIR to one that has it")

@@ -31,7 +31,7 @@ FileSource::FileSource(const std::string& path, bool direct) {
   Settle(path);
   struct statfs system;
   in_memory_ = ::fstatfs(fd(), &system) == 0 && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC);
-  if (direct_ && !in_memory_) aio_.SetUp();
+  if (direct_ && !in_memory_) queue_ = MakeReadQueue(fd());
 }
 
 FileSource::~FileSource() {
@@ -73,13 +73,12 @@ bool FileSource::ProbeDirect() noexcept {
 void FileSource::Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
   // Through the page cache the kernel would read at once, and so keep the caller from what has arrived already.
   const bool submitted = queued() && offset < version_.nbytes &&
-                         aio_.Submit(fd(), requests_.next_slot(), offset, target, nbytes) == 0;
+                         queue_->Submit(requests_.next_slot(), offset, target, nbytes) == 0;
   requests_.Push({offset, target, nbytes, submitted});
 }
 
 bool FileSource::Ready() noexcept {
-  int64_t result;
-  return !requests_.Oldest().queued || aio_.Ended(requests_.oldest_slot(), false, &result);
+  return !requests_.Oldest().queued || queue_->Ended(requests_.oldest_slot());
 }
 
 int FileSource::End() noexcept {
@@ -90,8 +89,8 @@ int FileSource::End() noexcept {
   if (!queued && in_memory_ && offset < version_.nbytes)
     return copy_.Run(offset, target, std::min<uint64_t>(nbytes, RoundUp(version_.nbytes - offset, kPage)), Reader());
   if (!queued) return ReadRange(offset, target, nbytes);
-  int64_t result = 0;
-  if (!aio_.Ended(slot, true, &result)) return ReadRange(offset, target, nbytes);
+  const int64_t result = queue_->Await(slot);
+  if (result == -EINTR || result == -EAGAIN) return ReadRange(offset, target, nbytes);
   if (result < 0) return static_cast<int>(-result);
   return result == 0 ? ENODATA : ReadRange(offset, target, nbytes, static_cast<size_t>(result));
 }

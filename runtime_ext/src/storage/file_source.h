@@ -9,8 +9,8 @@
 
 #include "base/unique_fd.h"
 #include "storage/byte_source.h"
-#include "storage/kernel_aio.h"
 #include "storage/open_file.h"
+#include "storage/read_queue.h"
 #include "storage/shared_copy.h"
 
 namespace flexcomp {
@@ -29,7 +29,7 @@ class FileSource final : public ByteSource {
   int ReadNow(uint64_t offset, std::byte* target, size_t nbytes) noexcept override { return ReadRange(offset, target, nbytes); }
   int Check() const noexcept override;
   bool direct() const noexcept override { return direct_; }
-  bool queued() const noexcept override { return direct_ && !in_memory_ && aio_.available(); }
+  bool queued() const noexcept override { return queue_ != nullptr; }
   uint64_t file_nbytes() const noexcept { return version_.nbytes; }
 
  private:
@@ -37,7 +37,7 @@ class FileSource final : public ByteSource {
     uint64_t offset = 0;
     std::byte* target = nullptr;
     size_t nbytes = 0;
-    bool queued = false;  // by the kernel; otherwise it is read when it is waited for
+    bool queued = false;  // otherwise it is read when it is waited for
   };
 
   // What every change of the file changes. The descriptor holds one file, whatever its name comes to stand for.
@@ -62,7 +62,7 @@ class FileSource final : public ByteSource {
   bool direct_ = false;
   bool in_memory_ = false;  // the file system: reads are copies by the calling thread, queued or not
   SharedCopy copy_;
-  KernelAio aio_;
+  std::unique_ptr<ReadQueue> queue_;  // of direct reads
   InFlight<Request> requests_;
 };
 
