@@ -129,10 +129,13 @@ class _Folder(MainRewriter):
         return name in _CONVOLUTIONS or int(value.attrs.groups) == 1
 
     def _is_foldable_norm(self, var: relax.Var, value: ir.Expr) -> bool:
-        """A batch norm with known statistics, of which only the normalised tensor is read."""
+        """A batch norm with known statistics, of which only the normalised tensor is read, and is no weight."""
         if operator(value) != "batch_norm" or value.attrs.training or not static_tensor(value.args[0]):
             return False
-        elements = [self.old.get(reader) for reader in self.readers.get(var, [])]
+        readers = self.readers.get(var, [])
+        if not self.weights.isdisjoint(readers):
+            return False
+        elements = [self.old.get(reader) for reader in readers]
         only_first = all(isinstance(e, relax.TupleGetItem) and e.index == 0 for e in elements)
         return only_first and all(self._is_weight(arg) for arg in value.args[1:])
 

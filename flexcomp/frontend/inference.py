@@ -7,17 +7,10 @@ import re
 import onnx
 
 from flexcomp.errors import ModelError
+from flexcomp.frontend.schemas import require_element_types, require_nodes
 
 PROTOBUF_LIMIT = 2**31  # bytes: larger models cannot be serialised, which ONNX's tools do
-_MOST_AXES = 64  # of any tensor
-# Attributes that say yes or no.
-_FLAGS = (
-    "align_corners", "antialias", "ceil_mode", "center_point_box", "count_include_pad", "detect_negative", "detect_positive",
-    "exclude_outside", "exclusive", "fmod", "is_causal", "keepdims", "largest", "layout", "linear_before_reset",
-    "noop_with_empty_axes", "reverse", "saturate", "select_last_index", "sorted", "storage_order", "transA", "transB", "upper",
-)  # fmt: skip
 _LONGEST = 1 << 21  # elements of one axis whose values ONNX's inference may follow: it notes each, in 200 bytes
-_AXES = ("axis", "axes", "batch_axis", "batch_dims", "time_axis")  # attributes
 _REASON = re.compile(r"\(op_type:(\w+)(?:, node name: (.*?))?\): ")
 _FOREIGN = re.compile(r"\[(Shape|Type)InferenceError\]|Inference error\(s\):")
 
@@ -47,7 +40,7 @@ def require_consistent(model: onnx.ModelProto) -> None:
 
     Declared shapes of results are not asked: exporters leave old ones in a file.
     """
-    require_attributes(model.graph)
+    require_nodes(model.graph)
     if model.ByteSize() >= PROTOBUF_LIMIT:
         return
     asked = onnx.ModelProto.FromString(model.SerializeToString())
@@ -82,28 +75,9 @@ def _strictly_inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     except onnx.shape_inference.InferenceError as error:
         if "has unsupported type" not in str(error):
             raise
-        return infer_shapes(model, check_type=False, strict_mode=True)
-
-
-def require_attributes(graph: onnx.GraphProto) -> None:
-    """Raise ModelError for flags that are neither 0 nor 1, for axes that no tensor has, and for a Split into other numbers.
-
-    ONNX's inference takes these axes and numbers without a look, and reads other memory.
-    """
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                require_attributes(inner)
-        for attribute in node.attribute if node.domain in ("", "ai.onnx") else ():
-            name, given = attribute.name, list(attribute.ints) or [attribute.i]
-            place = f"node {node.name or next((out for out in node.output if out), '')!r} ({node.op_type})"
-            if name == "num_outputs" and node.op_type == "Split" and given[0] != len(node.output):
-                raise ModelError(f"{place}: its num_outputs is {given[0]}, and it has {len(node.output)} outputs")
-            if name in _FLAGS and given[0] not in (0, 1):
-                raise ModelError(f"{place}: its attribute {name} is {given[0]}: make it 0 or 1")
-            least = 0 if name == "batch_dims" else -_MOST_AXES
-            if name in _AXES and not all(least <= axis <= _MOST_AXES for axis in given):
-                raise ModelError(f"{place}: its {name} is {attribute.i or given}, and no tensor has that axis")
+        found = infer_shapes(model, check_type=False, strict_mode=True)
+        require_element_types(found.graph, types(found.graph))
+        return found
 
 
 def _placed(error: Exception) -> str | None:

@@ -24,6 +24,7 @@ from flexcomp.frontend.cache_patterns import recognise_cache_writes
 from flexcomp.frontend.control_flow import write_out
 from flexcomp.frontend.course import require_known_course
 from flexcomp.frontend.domains import DEFAULT, require_fixed, require_own_domain
+from flexcomp.frontend.dropouts import write_dropouts
 from flexcomp.frontend.element_types import require_known_types
 from flexcomp.frontend.external_data import constants_as_weights, external_tensors, hold, locations, read_external
 from flexcomp.frontend.fold import LARGEST, fold_constants
@@ -200,6 +201,7 @@ def simplify_onnx(source: OnnxModel, input_shapes: Mapping[str, Sequence[int]]) 
     while write_out(model, source.allowance) or write_sequences(model, source.allowance):
         model = expand_functions(model, source.allowance)
         fold_constants(model, source.allowance)
+    write_dropouts(model)
     if silence_noise(model):
         fold_constants(model, source.allowance)
     require_known_course(model.graph)

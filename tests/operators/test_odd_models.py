@@ -71,8 +71,15 @@ RIGHT = {
          node("Neg", "x", "z")],
         {"x": ramp(2)}, {"y": TensorProto.DOUBLE, "i": TensorProto.INT64, "z": FLOAT}, {"c": ramp(1, 2, 3)},
     ),
-    "classes in 16 bits": (
-        [node("NegativeLogLikelihoodLoss", "x t", "y", reduction="none")], {"x": ramp(2, 3), "t": np.array([2, 0], "i2")},
+    "the mask of a dropout": (
+        [node("Dropout", "x", "y m"), node("Not", "m", "z")], {"x": ramp(2, 3)}, {"y": FLOAT, "z": TensorProto.BOOL}, {},
+    ),
+    "pixels that are true or false": (
+        [node("GridSample", "c g", "y", mode="nearest"), node("Cast", "x", "c", to=TensorProto.BOOL)][::-1],
+        {"x": np.float32([[[[0, 1, 0], [2, 0, 3]]]])}, {"y": TensorProto.BOOL}, {"g": ramp(1, 2, 2, 2) / 2},
+    ),
+    "classes in 32 bits": (
+        [node("NegativeLogLikelihoodLoss", "x t", "y", reduction="none")], {"x": ramp(2, 3), "t": np.array([2, 0], "i4")},
         {"y": FLOAT}, {},
     ),
 }  # fmt: skip
@@ -111,7 +118,28 @@ REFUSED = {
     ),
     "a word that is none": (
         [node("MaxPool", "x", "y", kernel_shape=[2], auto_pad="other")], {"x": ramp(1, 1, 4)}, {"y": FLOAT}, {},
-        r"\(MaxPool\): its auto_pad is 'other'",
+        r"\(MaxPool\): its auto_pad is 'other': make it one of NOTSET",
+    ),
+    "a word that is one of another operator": (
+        [node("NegativeLogLikelihoodLoss", "x i", "y", reduction="add")], {"x": ramp(2, 3)}, {"y": FLOAT},
+        {"i": np.array([0, 1])}, r"\(NegativeLogLikelihoodLoss\): its reduction is 'add': make it one of none, mean, sum",
+    ),
+    "a dropout of half of the elements": (
+        [helper.make_node("Dropout", ["x", "", "t"], ["d"], "drop"), node("Neg", "d", "y")], {"x": ramp(3)}, {"y": FLOAT},
+        {"t": np.bool_(True)}, r"'drop' \(Dropout\): in training mode its result is random",
+    ),
+    "an axis of a running sum that there is not": (
+        [node("CumSum", "x a", "y")], {"x": ramp(2, 2)}, {"y": FLOAT}, {"a": np.int64(2)},
+        r"\(CumSum\): its axis is 2, and its input has 2 axes",
+    ),
+    "a part that is left out": (
+        [helper.make_node("Concat", ["x", "", "x"], ["y"], "Concat_node", axis=0)], {"x": ramp(2)}, {"y": FLOAT}, {},
+        r"'Concat_node' \(Concat\): its input 1, 'inputs', is left out",
+    ),
+    "boxes of an element type that ONNX has not for them": (
+        [node("NonMaxSuppression", "x w m", "y")], {"x": ramp(1, 2, 4, dtype="f8")}, {"y": TensorProto.INT64},
+        {"w": ramp(1, 1, 2, dtype="f8"), "m": np.array([2])},
+        r"\(NonMaxSuppression\): its input 'boxes' holds double, which ONNX does not allow: cast it",
     ),
     "scores of other boxes": (
         [node("NonMaxSuppression", "x w m", "y")], {"x": ramp(3, 2, 4)}, {"y": TensorProto.INT64},

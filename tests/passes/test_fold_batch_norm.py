@@ -194,6 +194,13 @@ def test_norm_whose_statistics_are_read_stays(apply):
     assert "batch_norm" in active(apply(FoldBatchNorm(), before))
 
 
+def test_norm_of_a_weight_stays_one(apply):
+    def body(emit, x, w, *n):
+        return op.add(x, norm(emit, w, n))
+
+    check(apply, body, {"w": (1, 4, 1, 1), **NORM}, ["add"])
+
+
 def test_result_of_main_may_be_inside_a_chain(apply):
     def body(emit, x, w, s):
         y = emit(op.nn.conv2d(x, w))

@@ -35,8 +35,16 @@ _BEHIND = (
 )  # fmt: skip
 
 
+# Operators whose axis is input 1.
+_BY_INPUT = ("CumProd", "CumSum")
+
+
 def require_axis(node: Node) -> None:
     """Raise UnsupportedModelError for an axis that the first input does not have."""
+    if node.kind in _BY_INPUT and (axes := node.value(1)) is not None:
+        rank = len(node.shape)
+        if axes.size != 1 or not -rank <= axes.item() < rank:
+            raise node.refuse(f"its axis is {axes.tolist()}, and its input has {rank} axes: correct it")
     given = node.attrs.get("axis")
     if not isinstance(given, int) or not node.inputs or node.data is None or not isinstance(node.data.ty, relax.TensorType):
         return

@@ -38,7 +38,7 @@ def _sampled(data: te.Tensor, grid: te.Tensor, count: int, padding: str, is_alig
     """Data (N, C, D1 … Dr) at the points of a grid (N, O1 … Or, r), whose coordinates begin with that of the last axis."""
     sizes = [int(size) for size in data.shape[2:]]
     rank = len(sizes)
-    taps = [te.reduce_axis((0, count), f"tap{axis}") for axis in range(rank)]
+    taps = [te.reduce_axis((0, count), f"tap{axis}") for axis in range(rank)] if count > 1 else [0] * rank
 
     def value(n, c, *point):
         places, weights = [], []
@@ -53,7 +53,7 @@ def _sampled(data: te.Tensor, grid: te.Tensor, count: int, padding: str, is_alig
         if padding == "zeros":
             inside = te.all(*(te.all(place >= 0, place < size) for place, size in zip(places, sizes, strict=True)))
             pixel = te.if_then_else(inside, pixel, tirx.const(0, data.dtype))
-        return te.sum(math.prod(weights, start=pixel), axis=taps)
+        return te.sum(math.prod(weights, start=pixel), axis=taps) if count > 1 else pixel
 
     return te.compute((*data.shape[:2], *grid.shape[1:-1]), value, name="grid_sample")
 

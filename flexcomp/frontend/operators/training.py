@@ -1,8 +1,7 @@
-"""Operators that do something else in training than in inference."""
+"""BatchNormalization, which does something else in training than in inference."""
 
 from __future__ import annotations
 
-import numpy as np
 from tvm import relax
 from tvm.relax import op
 
@@ -37,16 +36,4 @@ def _batch_normalization(node: Node) -> relax.Expr | None:
     return relax.Tuple([result, *(running(old, new) for old, new in zip((mean, variance), flat, strict=True))])
 
 
-def _dropout(node: Node) -> relax.Expr:
-    """The data itself, and a mask that keeps everything; in training it is random, unless nothing is to be dropped."""
-    training = node.value(2)
-    ratio = node.value(1) if node.input(1) is not None else node.attrs.get("ratio", 0.5)
-    if node.input(2) is not None and (training is None or (training.item() and (ratio is None or float(ratio) != 0))):
-        raise node.refuse("in training mode its result is random; export the network for inference")
-    if node.outputs == 1:
-        return node.data
-    mask = np.ones(node.shape, "bool" if node.opset >= 10 else node.dtype)
-    return relax.Tuple([node.data, relax.const(mask)])
-
-
-CONVERTERS: dict[str, Converter] = {"BatchNormalization": _batch_normalization, "Dropout": _dropout}
+CONVERTERS: dict[str, Converter] = {"BatchNormalization": _batch_normalization}

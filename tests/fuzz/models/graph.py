@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from flexcomp.errors import ModelError
-from flexcomp.frontend.inference import require_attributes
+from flexcomp.frontend.schemas import require_nodes
 
 DOMAINS = {"ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1, "ai.onnx.training": 1}
 
@@ -61,7 +61,7 @@ def as_tensor(name: str, kind: int, value: np.ndarray) -> TensorProto:
 def is_safe(graph: onnx.GraphProto) -> bool:
     """Whether ONNX's inference, which does not look at all attributes, reads no memory of others."""
     try:
-        require_attributes(graph)
+        require_nodes(graph)
     except ModelError:
         return False
     return True

@@ -16,6 +16,7 @@ from flexcomp.errors import FlexcompError
 from flexcomp.frontend import Imported, load_model
 from tests import joint
 from tests.fuzz.models import oracle
+from tests.fuzz.models.doubts import doubt
 from tests.fuzz.models.draw import OPSETS, draw
 from tests.fuzz.models.mutate import all_cases, mutate
 
@@ -23,15 +24,6 @@ TOGETHER = 32  # graphs in one build
 _MUTATED = 0.55  # of the graphs
 GOOD = ("right", "refused", "refused though valid", "built without an oracle", "disputed")
 BAD = ("wrong", "crashed")
-# NonMaxSuppression gives as many rows as there can be. The scale of zeros is 1 for ONNX Runtime, 0 by ONNX's definition.
-# Numbers that are drawn differ. A logarithm of a negative number is no integer, NaN no index.
-# Windows that lie in padding, and transposed convolutions of three axes with an output shape, are wrong in ONNX's reference.
-# And sequences of length 0 that are reversed, one pixel by pytorch_half_pixel, and axes that Unsqueeze counts from the end.
-# A mask of Attention with one column is broadcast by ONNX's definition; its reference fills up the other columns with -inf.
-_ONLY_BY_ONNXRUNTIME = ("MaxPool", "AveragePool", "LpPool", "ConvTranspose", "ReverseSequence", "Unsqueeze")
-_DOCUMENTED = ("NonMaxSuppression", "DynamicQuantizeLinear", "Dropout", "ReduceLogSum", "OneHot")
-
-_ARITHMETIC = ("Add", "CumSum", "Div", "Einsum", "Gemm", "MatMul", "Mean", "Mod", "Mul", "Pow", "Range", "Sub", "Sum")
 
 
 @dataclass(frozen=True)
@@ -85,14 +77,19 @@ def all_cases_once(kept: Path) -> tuple:
     return _kept_cases[0]
 
 
-def judge(seed: int, indices: Sequence[int], kept: Path, note: Note, alone: bool = False) -> Iterator[Verdict]:
+def judge(
+    seed: int, indices: Sequence[int], kept: Path, note: Note, alone: bool = False, oracles: Sequence[str] = oracle.ALL
+) -> Iterator[Verdict]:
     """Verdicts on graphs, in any order. With `alone` every graph is built for itself."""
     candidates: list[Candidate] = []
     for index in indices:
         note([index], "draw")
         each = subject(seed, index, kept)
-        note([index], "oracle")
-        truth = _truth(each)
+        truth = None
+        for name in oracles:
+            if truth is None:
+                note([index], name)
+                truth = oracle.ask(name, each.model, each.inputs)
         note([index], "import")
         found: list[Imported] = []
         refusal = _attempt(lambda found=found, each=each: found.append(load_model(each.model)))
@@ -104,14 +101,6 @@ def judge(seed: int, indices: Sequence[int], kept: Path, note: Note, alone: bool
         group = [each for each in candidates if (each.truth is not None) is known]
         for start in range(0, len(group), 1 if alone else TOGETHER):
             yield from build(group[start : start + (1 if alone else TOGETHER)], note)
-
-
-def _truth(each: Subject) -> oracle.Truth | None:
-    found = oracle.by_onnxruntime(each.model.SerializeToString(), each.inputs)
-    if found is not None:
-        return oracle.Truth("onnxruntime", found)
-    found = oracle.by_reference(each.model, each.inputs)
-    return oracle.Truth("reference", found) if found is not None else None
 
 
 @dataclass(frozen=True)
@@ -195,100 +184,7 @@ def _compare(each: Subject, truth: oracle.Truth, found: dict[str, oracle.Outputs
         words = oracle.difference(truth.outputs, outputs)
         if not words:
             continue
-        if any(node.op_type in _DOCUMENTED for node in each.model.graph.node):
-            return Verdict(each.index, "disputed", f"of an operator that may differ: {words}")
-        if truth.by == "reference" and any(_departs(node, each) for node in each.model.graph.node):
-            return Verdict(each.index, "disputed", f"of ONNX's reference alone, which departs: {words}")
-        if _as_inferred(each, truth, outputs):
-            return Verdict(each.index, "disputed", f"we have the types of ONNX's inference, {truth.by} has others: {words}")
-        if _is_undefined(truth, outputs) or _overflows(each):
-            return Verdict(each.index, "disputed", f"of integers that overflow, or of no number as an integer: {words}")
-        if truth.by == "onnxruntime":
-            other = oracle.by_reference(each.model, each.inputs)
-            if other is not None and other.keys() == outputs.keys() and not oracle.difference(other, outputs):
-                return Verdict(each.index, "disputed", f"ONNX's reference agrees with us, ONNX Runtime does not: {words}")
-        if _is_sensitive(each, truth, outputs):
-            return Verdict(each.index, "disputed", f"small changes of the inputs change that much: {words}")
+        if reason := doubt(each.model, each.inputs, truth, outputs):
+            return Verdict(each.index, "disputed", f"{reason}: {words}")
         return Verdict(each.index, "wrong", f"{truth.by}, budget {budget}: {words}")
     return Verdict(each.index, "right")
-
-
-def _departs(node: onnx.NodeProto, each: Subject) -> bool:
-    """Whether ONNX's reference may be wrong."""
-    if node.op_type == "Attention" and len(node.input) > 3:
-        given = {t.name: tuple(t.dims) for t in each.model.graph.initializer} | {n: v.shape for n, v in each.inputs.items()}
-        return given.get(node.input[3], (1,))[-1:] == (1,)
-    one_pixel = any(a.s == b"pytorch_half_pixel" for a in node.attribute if a.name == "coordinate_transformation_mode")
-    return node.op_type in _ONLY_BY_ONNXRUNTIME or one_pixel
-
-
-def _as_inferred(each: Subject, truth: oracle.Truth, outputs: oracle.Outputs) -> bool:
-    """Whether results have other types than the oracle's, and those of ONNX's inference where that knows them."""
-    ours = {name: (np.shape(outputs[name]), np.asarray(outputs[name]).dtype) for name in truth.outputs}
-    if all(ours[name] == (want.shape, want.dtype) for name, want in truth.outputs.items()):
-        return False
-    try:
-        graph = onnx.shape_inference.infer_shapes(each.model, data_prop=True).graph
-    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
-        return False
-    for output in graph.output:
-        tensor, (found, kind) = output.type.tensor_type, ours[output.name]
-        if onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type) != kind:
-            return False
-        if not tensor.HasField("shape"):
-            return truth.by == "reference"
-        if len(tensor.shape.dim) != len(found):
-            return False
-        for dim, extent in zip(tensor.shape.dim, found, strict=True):
-            if dim.HasField("dim_value") and dim.dim_value != extent:
-                return False
-    return True
-
-
-def _is_undefined(truth: oracle.Truth, outputs: oracle.Outputs) -> bool:
-    """Whether integers differ only where one is the largest or smallest there is: no number, and overflows, become that."""
-    for name, want in truth.outputs.items():
-        got = np.asarray(outputs[name])
-        if want.shape != got.shape or (want.dtype.kind not in "iu" and (want != got).any()):
-            return False
-        if want.dtype.kind in "iu":
-            bounds, differ = np.iinfo(want.dtype), want != got
-            if not all(np.isin(want[differ], (bounds.min, bounds.max)) | np.isin(got[differ], (bounds.min, bounds.max))):
-                return False
-    return True
-
-
-def _overflows(each: Subject) -> bool:
-    """Whether it computes with integers that float64 does not hold, as which oracles take them in some operators."""
-    graph = each.model.graph
-    if not any(node.op_type in _ARITHMETIC or node.op_type.startswith("Reduce") for node in graph.node):
-        return False
-    given = [*each.inputs.values(), *map(onnx.numpy_helper.to_array, graph.initializer)]
-    return any(np.abs(array.astype("f8")).max(initial=0) > 2**53 for array in given if array.dtype.name in ("int64", "uint64"))
-
-
-def _is_sensitive(each: Subject, truth: oracle.Truth, outputs: oracle.Outputs) -> bool:
-    """Whether inputs that differ in their last bits give results that differ as much as ours do, element by element."""
-    if any(np.shape(outputs[name]) != want.shape for name, want in truth.outputs.items()):
-        return False
-    spread = {}
-    for by in (1e-6, -1e-6, 3e-6, -3e-6):
-        moved = oracle.moved(each.inputs, by)
-        again = oracle.by_onnxruntime(each.model.SerializeToString(), moved) if truth.by == "onnxruntime" else None
-        again = again or oracle.by_reference(each.model, moved)
-        if again is None:
-            return False
-        for name, value in again.items():
-            if value.shape != truth.outputs[name].shape or value.dtype.kind not in "fiu":
-                return False
-            with np.errstate(all="ignore"):
-                off = np.abs(value.astype("f8") - truth.outputs[name].astype("f8"))
-            spread[name] = np.maximum(spread.get(name, 0), np.nan_to_num(off, nan=np.inf))
-    for name, want in truth.outputs.items():
-        with np.errstate(all="ignore"):
-            ours = np.abs(np.asarray(outputs[name]).astype("f8") - want.astype("f8"))
-            wrong = ours > 10 * spread[name] + 1e-3 * np.abs(want.astype("f8")) + 1e-6
-            wrong &= ~(np.isnan(ours) & np.isinf(spread[name]))
-        if wrong.any():
-            return False
-    return True

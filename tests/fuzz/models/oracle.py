@@ -18,14 +18,21 @@ _TOLERANCES = {"float64": 1e-4, "float32": 1e-3, "float16": 1e-2, "bfloat16": 6e
 _OFTEN = 0.02  # of a result: more elements than this differ for more reasons than rounding
 
 Outputs = dict[str, np.ndarray]
+ALL = ("onnxruntime", "reference")
 
 
 @dataclass(frozen=True)
 class Truth:
     """What is known of a graph."""
 
-    by: str  # "onnxruntime" or "reference"
+    by: str  # one of ALL
     outputs: Outputs
+
+
+def ask(by: str, model: onnx.ModelProto, inputs: Outputs) -> Truth | None:
+    """Of one of ALL; None where it refuses the graph."""
+    found = by_onnxruntime(model.SerializeToString(), inputs) if by == "onnxruntime" else by_reference(model, inputs)
+    return None if found is None else Truth(by, found)
 
 
 def by_onnxruntime(model: bytes, inputs: Outputs) -> Outputs | None:
@@ -73,14 +80,15 @@ def difference(want: Outputs, got: Outputs) -> str:
         found = np.asarray(got[name])
         if found.shape != expected.shape or found.dtype != expected.dtype:
             return f"{name} is {found.dtype}{list(found.shape)} instead of {expected.dtype}{list(expected.shape)}"
-        same = _agree(expected, found)
+        same = agreement(expected, found)
         if not same.all():
             at = tuple(int(i) for i in np.argwhere(~same)[0])
             return f"{name}{list(at)} is {found[at]} instead of {expected[at]} ({np.count_nonzero(~same)} of {same.size} differ)"
     return ""
 
 
-def _agree(want: np.ndarray, got: np.ndarray) -> np.ndarray:
+def agreement(want: np.ndarray, got: np.ndarray) -> np.ndarray:
+    """Where arrays of one shape agree, as far as rounding allows."""
     if want.dtype.kind in "biu" or want.dtype in (ml_dtypes.int4, ml_dtypes.uint4):
         return want == got
     tolerance = _TOLERANCES.get(want.dtype.name, 1e-1)

@@ -26,6 +26,7 @@ os.environ.setdefault("FLEXCOMP_PROBE", "0")
 
 import onnx
 
+from tests.fuzz.models import oracle
 from tests.fuzz.models.judge import BAD, Verdict, all_cases_once, judge, subject
 
 ROOT = Path(__file__).parents[3]
@@ -117,11 +118,14 @@ def _keep(seed: int, verdict: Verdict) -> None:
     os.waitpid(pid, 0)
 
 
-def _alone(seed: int, indices: Iterable[int]) -> list[Verdict]:
-    """Graph by graph, each built for itself; one at which a process ends, or hangs, has crashed."""
+def _alone(seed: int, indices: Iterable[int], oracles: Sequence[str] = oracle.ALL) -> list[Verdict]:
+    """Graph by graph, each built for itself; one at which a process ends, or hangs, has crashed.
+
+    Where an oracle ends the process, the others are asked without it.
+    """
     left, verdicts = list(indices), []
     while left:
-        chunk = _Chunk(seed, left, alone=True)
+        chunk = _Chunk(seed, left, alone=True, oracles=oracles)
         while not chunk.ended():
             time.sleep(0.02)
         verdicts += chunk.verdicts()
@@ -129,8 +133,10 @@ def _alone(seed: int, indices: Iterable[int]) -> list[Verdict]:
         left = [index for index in left if index not in done]
         if left:
             (at,), doing = chunk.last()
-            kind = "disputed" if doing == "oracle" else "crashed"
-            verdicts.append(Verdict(at, kind, f"the process ended while it did: {doing} ({chunk.how()})"))
+            if doing in oracles:
+                verdicts += _alone(seed, [at], [name for name in oracles if name != doing])
+            else:
+                verdicts.append(Verdict(at, "crashed", f"the process ended while it did: {doing} ({chunk.how()})"))
             left.remove(at)
     return verdicts
 
@@ -138,8 +144,8 @@ def _alone(seed: int, indices: Iterable[int]) -> list[Verdict]:
 class _Chunk:
     """A process that judges graphs, and tells of each through a file."""
 
-    def __init__(self, seed: int, indices: Sequence[int], alone: bool) -> None:
-        self.indices, self.alone = list(indices), alone
+    def __init__(self, seed: int, indices: Sequence[int], alone: bool, oracles: Sequence[str] = oracle.ALL) -> None:
+        self.indices, self.alone, self.oracles = list(indices), alone, oracles
         self.folder = ROOT / "build" / "fuzz" / "running"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / f"{os.getpid()}-{self.indices[0]}-{int(alone)}"
@@ -169,7 +175,7 @@ class _Chunk:
 
             # One by one, so that what a process has said stays said when it dies.
             for part in [[i] for i in self.indices] if self.alone else [self.indices]:
-                for verdict in judge(seed, part, KEPT, note, self.alone):
+                for verdict in judge(seed, part, KEPT, note, self.alone, self.oracles):
                     tell(vars(verdict))
         except BaseException:
             self.path.with_suffix(".error").write_text(traceback.format_exc())  # the fuzzer's own fault
