@@ -196,7 +196,7 @@ def _points(turns: Turns, storage: str, profile: DeviceProfile, threads: int) ->
                 storage,
                 strategy,
                 budget,
-                rung.predicted_s * 1e3,
+                rung.predicted_ms,
                 prediction.timeline(library.program, rung).latency * 1e3,
                 statistics.median(latency for turn in taken for latency in turn.latency_ms),
                 statistics.median(turn.stall_ms for turn in taken),

@@ -99,7 +99,7 @@ def _input(random: np.random.Generator, port: TensorInfo) -> np.ndarray:
 
 def _inferences(rung: Rung, seconds: float, least: int = 2) -> int:
     """How many of a rung take so many seconds, within limits."""
-    return max(least, min(_MOST, round(seconds / rung.predicted_s)))
+    return max(least, min(_MOST, round(seconds / rung.seconds)))
 
 
 class Turns:
@@ -128,7 +128,7 @@ class Turns:
             self.rungs = {budget: rungs for budget, rungs in self.rungs.items() if budget in kept}
         self.contenders = {strategy: Contender(library, options) for strategy, library in libraries.items()}
         # it has read everything before it is timed
-        self.yardsticks = {ALONE: None} | ({FASTEST: min(self.alone.values(), key=lambda rung: rung.predicted_s)} if at else {})
+        self.yardsticks = {ALONE: None} | ({FASTEST: min(self.alone.values(), key=lambda rung: rung.seconds)} if at else {})
         for name in self.yardsticks:
             self.contenders[name] = Contender(resident, options | {"read_bandwidth": None})
         measured = [rungs[self.first] for _, rungs in sorted(self.rungs.items()) if self.first in rungs]

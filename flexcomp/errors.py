@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from flexcomp.deprecated import OldAttribute, seconds
+
 
 class FlexcompError(Exception):
     """Base of every error that flexcomp raises on purpose."""
@@ -54,10 +56,12 @@ class InputError(FlexcompError, ValueError):
 class RefusedError(FlexcompError):
     """A pool does not run a request: too many requests wait, or the deadline cannot be met."""
 
-    def __init__(self, message: str, reason: str, retry_after_s: float) -> None:
+    retry_after_s = OldAttribute("retry_after_ms", seconds)
+
+    def __init__(self, message: str, reason: str, retry_after_ms: float) -> None:
         super().__init__(message)
         self.reason = reason  # "queue" or "deadline"
-        self.retry_after_s = retry_after_s  # when asking again may help
+        self.retry_after_ms = retry_after_ms  # when asking again may help
 
     def __reduce__(self) -> tuple:
-        return type(self), (str(self), self.reason, self.retry_after_s)
+        return type(self), (str(self), self.reason, self.retry_after_ms)

@@ -3,18 +3,19 @@
     @renamed(device="profile", wait_s=Renamed("wait_ms", milliseconds))
     def connect(*, profile=None, wait_ms=30_000): ...
 
-Commands read their table from `OPTIONS`; `flexcomp-run` has one of its own (`runtime_ext/runner/arguments.cc`).
+Commands read their table from `OPTIONS`; `flexcomp-run` has one of its own (`runtime_ext/runner/arguments.cc`). Attributes are
+renamed in their class (`flexcomp/deprecated.py`).
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from numbers import Real
 from typing import Any, ParamSpec, TypeVar
 
+from flexcomp.deprecated import warn
 from flexcomp.errors import InputError
 
 _P = ParamSpec("_P")
@@ -39,13 +40,15 @@ def renamed(**olds: str | Renamed) -> Callable[[Callable[_P, _T]], Callable[_P, 
     table = {old: Renamed(new) if isinstance(new, str) else new for old, new in olds.items()}
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
         @wraps(function)
         def call(*args: _P.args, **given: _P.kwargs) -> _T:
             for old in table.keys() & given.keys():
                 new = table[old]
                 if new.name in given:
-                    raise InputError(f"{function.__name__} takes {new.name} or {old}, the old name, not both")
-                warn(f"{function.__name__}({old}=…)", f"{new.name}=…")
+                    raise InputError(f"{name} takes {new.name} or {old}, the old name, not both")
+                warn(f"{name}({old}=…)", f"{new.name}=…")
                 given[new.name] = new.convert(given.pop(old))
             return function(*args, **given)
 
@@ -54,17 +57,15 @@ def renamed(**olds: str | Renamed) -> Callable[[Callable[_P, _T]], Callable[_P, 
     return decorate
 
 
-def warn(old: str, new: str) -> None:
-    """A DeprecationWarning at the call of the caller."""
-    warnings.warn(f"{old} is now called {new}; the old name ends with this version", DeprecationWarning, stacklevel=3)
-
-
 # Options of commands, by the command's words.
 _RPC_WAIT = {"--rpc-wait": Renamed("--rpc-wait-ms", milliseconds)}
 OPTIONS: dict[str, dict[str, Renamed]] = {
     "build": {"--device": Renamed("--profile")},
     "tune": {"--timeout": Renamed("--timeout-ms", milliseconds)},
+    "share": {"--strategy": Renamed("--sharing")},
+    "plan": {"-o": Renamed("--picture"), "--output": Renamed("--picture")},
     "serve": {
+        "--strategy": Renamed("--sharing"),
         "--deadline": Renamed("--deadline-ms"),
         "--body-timeout": Renamed("--body-timeout-ms", milliseconds),
         "--grace": Renamed("--grace-ms", milliseconds),

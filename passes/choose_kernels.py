@@ -69,8 +69,8 @@ def _im2col_or_smallest(candidate: Candidate) -> tuple:
     return candidate.family != "im2col_gemm", _smallest(candidate)
 
 
-# What a strategy takes of the candidates of a layer; of equal ones the first.
-STRATEGIES: dict[str, Callable[[Sequence[Candidate]], Candidate]] = {
+# The candidate of a layer that each preference takes; of equal ones the first.
+PREFERENCES: dict[str, Callable[[Sequence[Candidate]], Candidate]] = {
     "smallest": lambda offers: min(offers, key=_smallest),
     "balanced": _balanced,
     "fastest": lambda offers: min(offers, key=lambda candidate: candidate.work),
@@ -125,16 +125,16 @@ class ChooseKernels:
 
     flexcomp.layer = "conv2d"   →   flexcomp.layer = "conv2d", flexcomp.kernel = "direct 14×32"
 
-    The kernel families offer candidates for the layer's spec. Strategy "smallest" takes the one with the least scratch
+    The kernel families offer candidates for the layer's spec. Preference "smallest" takes the one with the least scratch
     and weights, "fastest" the one with the least predicted work, whatever memory it needs, "balanced" one between them
     that saves much work for few more weights; "im2col_gemm" and "winograd" take that family where it can compute the
     layer. Layers with the same weights agree on their forms (`agreed`). Where the fastest by prediction was `measured`,
     "fastest" is what the measured times speak for, of all that the tuner may have tried (schedules/decide.py).
     """
 
-    def __init__(self, unit: VectorUnit, strategy: str = "smallest", measured: Measured | None = None) -> None:
-        assert strategy in STRATEGIES, f"no strategy {strategy!r}; there are {', '.join(STRATEGIES)}"
-        self.unit, self.strategy = unit, strategy
+    def __init__(self, unit: VectorUnit, preference: str = "smallest", measured: Measured | None = None) -> None:
+        assert preference in PREFERENCES, f"no preference {preference!r}; there are {', '.join(PREFERENCES)}"
+        self.unit, self.preference = unit, preference
         self.measured = measured or (lambda spec: {})
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -153,25 +153,25 @@ class ChooseKernels:
         result: dict[ConvSpec | MatmulSpec, str] = {}
         for specs in layers.values():
             if len(specs) > 1:
-                picks = [STRATEGIES[self.strategy](candidates(spec, self.unit)) for spec in specs]
+                picks = [PREFERENCES[self.preference](candidates(spec, self.unit)) for spec in specs]
                 if len(set(map(_form, picks))) > 1:
-                    more = _STORED if self.strategy == "smallest" else _AGREEING
+                    more = _STORED if self.preference == "smallest" else _AGREEING
                     picks = agreed(picks, [every_candidate(spec, self.unit) for spec in specs], more)
                 result |= {spec: str(pick) for spec, pick in zip(specs, picks, strict=True)}
         return result
 
     def _choose(self, func: relax.Function, together: Mapping[ConvSpec | MatmulSpec, str]) -> dict:
         spec = layer_spec(func)
-        name = together.get(spec) or default_kernel(spec, self.unit, self.strategy)
+        name = together.get(spec) or default_kernel(spec, self.unit, self.preference)
         seconds = self.measured(spec)
-        if self.strategy == "fastest" and name in seconds:
+        if self.preference == "fastest" and name in seconds:
             name = decide({n: s for n, s in seconds.items() if named(spec, self.unit, n) is not None}, name)
         return {KERNEL: name, **({SECONDS: seconds[name]} if name in seconds else {})}
 
 
-def default_kernel(spec: ConvSpec | MatmulSpec, unit: VectorUnit, strategy: str) -> str:
-    """What a strategy chooses where nothing was measured."""
-    return str(STRATEGIES[strategy](candidates(spec, unit)))
+def default_kernel(spec: ConvSpec | MatmulSpec, unit: VectorUnit, preference: str) -> str:
+    """The kernel that a preference takes where nothing was measured."""
+    return str(PREFERENCES[preference](candidates(spec, unit)))
 
 
 def layer_spec(func: relax.Function) -> ConvSpec | MatmulSpec:

@@ -197,7 +197,7 @@ def grouped_tile(spec: ConvSpec, unit: VectorUnit) -> Tile:
 def _depthwise_rows(spec: ConvSpec, unit: VectorUnit) -> int:
     """Pixels of a tile: fewer where 128-bit registers would not hold the inputs of large kernels with strides."""
     rows = _DEPTHWISE_ROWS
-    if unit.by_lane and unit.fmas_in_flight <= _DEPTHWISE_ROWS + 1:
+    if unit.by_lane and unit.independent_fmas <= _DEPTHWISE_ROWS + 1:
         while rows > 1 and (rows - 1) * spec.stride[1] + 3 * spec.kernel[1] > _DEPTHWISE_LIVE:
             rows -= 1
     return rows

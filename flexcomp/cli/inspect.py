@@ -17,7 +17,9 @@ from flexcomp.units import human_bytes
 def inspect(
     library: Annotated[Path, typer.Argument(help="A library written by `flexcomp build`.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    picture: Annotated[Path | None, typer.Option(help="Write a picture of the memory plan, e.g. plan.png.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw addresses over steps, and the predicted timeline: .png or .svg.")
+    ] = None,
     weights_picture: Annotated[
         Path | None,
         typer.Option(help="Write a picture of what --weights auto chose: errors over bytes, layers as they were narrowed."),
@@ -56,9 +58,10 @@ def inspect(
 
             facts["plan"] = plan_facts(program, rung, timeline.predicted(program, rung))
         if picture is not None:
-            from flexcomp.report import draw_plan
+            from flexcomp.report import draw_plan, timeline
 
-            draw_plan(program, rung, picture)
+            lanes = timeline.predicted(program, rung)
+            draw_plan(program, rung, picture, [lanes] if lanes else [])
         if weights_picture is not None:
             from flexcomp.report import draw_weights
 

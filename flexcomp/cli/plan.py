@@ -16,9 +16,7 @@ def plan(
     budget: Annotated[
         str | None, typer.Option(callback=checked_budget, help="Whose plan; without it, the smallest budget's.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Draw addresses over steps, and the timelines: .png or .svg.")
-    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw addresses over steps, and the timelines: .png or .svg.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the timelines for Perfetto, as JSON.")] = None,
     measured: Annotated[bool, typer.Option("--measured", help="Run it, and show what was measured too.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads of --measured.")] = None,
@@ -31,8 +29,8 @@ def plan(
         from flexcomp.report import select_rung, timeline
         from flexcomp.runtime import read_program
 
-        if output is not None:
-            require_picture(output, library)
+        if picture is not None:
+            require_picture(picture, library)
         if trace is not None:
             require_writable(trace, reading=[library, library.with_suffix(".weights")])
         program = decode_program(read_program(library))
@@ -47,10 +45,10 @@ def plan(
             raise ArtifactError(
                 f"{library} does not hold the times its plans assume: build it again, or add --measured"
             )
-        if output is not None:
+        if picture is not None:
             from flexcomp.report import draw_plan
 
-            draw_plan(program, rung, output, timelines)
+            draw_plan(program, rung, picture, timelines)
         if trace is not None:
             from flexcomp.report import write_trace
 
@@ -62,6 +60,6 @@ def plan(
     for lanes in timelines:
         if (shared := shared_processor(lanes.latency * 1e3, lanes.core_wait_ms)) is not None:
             console.print(shared, markup=False, highlight=False)
-    for path, what in ((output, "drawn in"), (trace, "written to")):
+    for path, words in ((picture, "drawn in"), (trace, "written to")):
         if path is not None:
-            console.print(f"{what} {path}", markup=False, highlight=False)
+            console.print(f"{words} {path}", markup=False, highlight=False)

@@ -59,7 +59,7 @@ def serve(
     deadline_ms: Annotated[
         list[str] | None, typer.Option(metavar="NAME=100", help="Milliseconds for a request that names no time itself.")
     ] = None,
-    strategy: Annotated[
+    sharing: Annotated[
         str, known_option(SHARING, "How models share the budget: the best shares, or SwapNet's rule", rich_help_panel="Sharing")
     ] = "exact",
     watch: Annotated[
@@ -145,7 +145,7 @@ def serve(
         keep_freed_memory()
         with ExitStack() as held:
             listening = held.enter_context(bind(host, port, token is not None))
-            pool = held.enter_context(Pool(models_budget, lanes, threads, queue=queue, strategy=strategy))
+            pool = held.enter_context(Pool(models_budget, lanes, threads, queue=queue, sharing=sharing))
             models = Models(pool, named, repository, options)
             for name in loaded:
                 began = time.monotonic()

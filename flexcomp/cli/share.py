@@ -35,7 +35,7 @@ def share(
         list[str] | None, typer.Option(metavar="NAME=2", help="How much a second of a network matters; without it, 1.")
     ] = None,
     rate: Annotated[list[str] | None, typer.Option(metavar="NAME=30", help="Its inferences in a second; without it, 1.")] = None,
-    strategy: Annotated[
+    sharing: Annotated[
         str, known_option(SHARING, "Networks take turns in one working range, or each has bytes of its own by SwapNet's rule")
     ] = "exact",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -50,27 +50,28 @@ def share(
         units = parse_budget(budget).units
         largest = [max(ladder, key=lambda rung: rung.nbytes) for ladder in ladders]
         together = max(rung.working_bytes for rung in largest) + sum(rung.kept_bytes for rung in largest)
-        nbytes = resolve(budget, least_bytes(ladders, strategy=strategy), together, together)
-        found = shares(ladders, weights, nbytes, strategy=strategy, units=units)
+        nbytes = resolve(budget, least_bytes(ladders, sharing=sharing), together, together)
+        found = shares(ladders, weights, nbytes, sharing=sharing, units=units)
         apart, note = found, ""
-        if strategy != "swapnet":
+        if sharing != "swapnet":
             try:
-                apart = shares(ladders, weights, nbytes, strategy="swapnet", units=units)
+                apart = shares(ladders, weights, nbytes, sharing="swapnet", units=units)
                 note = "apart: each with bytes of its own, by SwapNet's rule"
             except BudgetError as error:
                 apart, note = None, f"apart: {error}"
     models = [
         {"name": name, "urgency": urgencies[i], "rate": rates[i]}
         | _rung(ladders[i], found.rungs[i])
-        | {"apart_ms": 1e3 * ladders[i][apart.rungs[i]].predicted_s if apart else None}
+        | {"apart_ms": ladders[i][apart.rungs[i]].predicted_ms if apart else None}
         for i, name in enumerate(names)
     ]
     facts = {
         "budget_bytes": nbytes,
-        "strategy": strategy,
+        "sharing": sharing,
+        "strategy": sharing,  # the old name, for one more version
         "bytes": found.nbytes,
-        "weighted_ms": 1e3 * found.cost,
-        "apart_weighted_ms": 1e3 * apart.cost if apart else None,
+        "weighted_ms": found.weighted_ms,
+        "apart_weighted_ms": apart.weighted_ms if apart else None,
         "models": models,
     }
     if as_json:
@@ -86,13 +87,13 @@ def _rung(ladder: Sequence[ShareRung], index: int) -> dict:
         "rungs": len(ladder),
         "working_bytes": rung.working_bytes,
         "kept_bytes": rung.kept_bytes,
-        "predicted_ms": 1e3 * rung.predicted_s,
+        "predicted_ms": rung.predicted_ms,
     }
 
 
 def _table(facts: dict, found: Shares, note: str, units: Units) -> Table:
     used = f"{human_bytes(found.nbytes, units)} of {human_bytes(facts['budget_bytes'], units)}"
-    manner = "they take turns in the largest working range" if facts["strategy"] == "exact" else "each has bytes of its own"
+    manner = "they take turns in the largest working range" if facts["sharing"] == "exact" else "each has bytes of its own"
     table = new_table(f"{used}; {manner}", note or None)
     table.add_column("network")
     for heading in ("weight", "rung", "working", "kept", "predicted", *(["apart"] if note else [])):

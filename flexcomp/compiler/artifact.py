@@ -43,8 +43,8 @@ class Artifact:
         first, *_, last = self.program.rungs[:1] + self.program.rungs
         return (
             f"<Artifact {self.program.model}: {len(self.program.layers)} layers, {len(self.program.rungs)} plans from "
-            f"{enough(first.budget)} ({first.predicted_s * 1e3:.1f} ms predicted) to {enough(last.budget)} "
-            f"({last.predicted_s * 1e3:.1f} ms)>"
+            f"{enough(first.budget)} ({first.predicted_ms:.1f} ms predicted) to {enough(last.budget)} "
+            f"({last.predicted_ms:.1f} ms)>"
         )
 
     def _repr_html_(self) -> str:

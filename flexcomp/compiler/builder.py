@@ -263,8 +263,8 @@ def _compile_graph(
 
     `begin` is told of the smallest kernels, as soon as there are layers that call them; `expensive` is as for `merge`.
     """
-    strategies = KERNELS[kernels][:1] if target.gpu else KERNELS[kernels]  # a GPU's families offer one kernel for a layer
-    total = 1 + 2 * len(strategies)
+    preferences = KERNELS[kernels][:1] if target.gpu else KERNELS[kernels]  # a GPU's families offer one kernel for a layer
+    total = 1 + 2 * len(preferences)
     report("passes", 0, total)
     simple = pipeline.run(imported.mod, pipeline.simplify(), "simplify")
     on_weights = partial(evaluate, weights=imported.weights)
@@ -277,8 +277,8 @@ def _compile_graph(
     def lowerings() -> Iterator[Lowered]:
         """None that has nothing new."""
         seen: set[tuple[str, str]] = set()
-        for done, strategy in enumerate(strategies):
-            mod = pipeline.run(fused, pipeline.choose(unit, strategy, measured), "choose")
+        for done, preference in enumerate(preferences):
+            mod = pipeline.run(fused, pipeline.choose(unit, preference, measured), "choose")
             chosen = {(gv.name_hint, kernel) for gv, kernel in chosen_kernels(mod).items()}
             if not done or chosen - seen:
                 seen |= chosen

@@ -1,4 +1,4 @@
-"""Choices of kernels by name, and the strategies of ChooseKernels whose kernels an artifact then holds. Knows no TVM."""
+"""Choices of kernels by name, and the preferences of ChooseKernels whose kernels an artifact then holds. Knows no TVM."""
 
 KERNELS = {
     "auto": ("smallest", "balanced", "fastest"),

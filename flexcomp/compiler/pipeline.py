@@ -84,7 +84,7 @@ def fuse(weight_type: WeightType = lambda names, weight: "float32") -> list[Pass
 
 
 def choose(unit: VectorUnit, kernels: str = "smallest", measured: Measured | None = None) -> list[Pass]:
-    """These functions have a chosen kernel; `kernels` is a strategy of the choice."""
+    """These functions have a chosen kernel; `kernels` is the preference."""
     return [ChooseKernels(unit, kernels, measured)]
 
 

@@ -119,8 +119,8 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
     planned = choice.plan
     problem = form.problem
     value_at = [-1] * len(planning.network.values)
-    for value, tensor in zip(form.values, form.tensors, strict=True):
-        value_at[value] = planned.tensor_at[tensor]
+    for value, buffer in zip(form.values, form.buffers, strict=True):
+        value_at[value] = planned.buffer_at[buffer]
     weights_at = [-1] * len(planned.steps)
     loads: list[Load] = []
     complete = [0]  # loads, by segments
@@ -164,7 +164,7 @@ def _loads(
         prepared = Prepared(index, first, count, at)
         yield Load(*source(layer, first, count), segment.kept_at, segment.after, False, segment.ahead, prepared, kept=True)
         return
-    room = -(-planned.tensor_at[-1] // plan.PAGE) * plan.PAGE
+    room = -(-planned.buffer_at[-1] // plan.PAGE) * plan.PAGE
     for number, (begin, some) in enumerate(pieces(layer, first, count, form.piece), made):
         prepared = Prepared(index, begin, some, at + (begin - first) * layer.weights.block_nbytes)
         place = (*source(layer, begin, some), room + number % PIECES * form.piece)

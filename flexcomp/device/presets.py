@@ -24,7 +24,7 @@ class Core:
     l2_nbytes: int  # per core; of a shared cache the whole
 
     @property
-    def fmas_in_flight(self) -> int:
+    def independent_fmas(self) -> int:
         """Independent sums that keep the unit busy."""
         return max(1, round(self.fmas * self.latency))
 

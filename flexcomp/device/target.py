@@ -60,7 +60,7 @@ _DOTS = (
     ("aarch64", 4, "sdot", {"asimddp"}),
 )
 # Sums in flight where the CPU is not known: as many as the widest of AArch64 wants.
-_IN_FLIGHT = 16
+_INDEPENDENT_FMAS = 16
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class CompileTarget:
             spare_loads = self.vector_width == 16 and self.tvm_target.attrs.get("mcpu") in _HALVES
             return VectorUnit(self.vector_width, self.vector_registers, spare_loads=spare_loads, dots=self._dots)
         core = CORES.get(self.tvm_target.attrs.get("mcpu"))
-        fmas_in_flight = core.fmas_in_flight if core else _IN_FLIGHT
-        return VectorUnit(self.vector_width, self.vector_registers, by_lane=True, fmas_in_flight=fmas_in_flight, dots=self._dots)
+        fmas = core.independent_fmas if core else _INDEPENDENT_FMAS
+        return VectorUnit(self.vector_width, self.vector_registers, by_lane=True, independent_fmas=fmas, dots=self._dots)
 
     @property
     def _dots(self) -> str:

@@ -10,10 +10,10 @@ from flexcomp.device import DeviceProfile
 from flexcomp.program import Layer, Value
 
 from . import preparing
-from .contents import contents_of
 from .fetching import fetch_seconds
 from .in_place import lives_of_places, shared_places
 from .lowered import operand_bytes
+from .value_uses import planned_values
 from .variants import Choice, Network
 
 # Bytes between different weights in the file of prepared weights that plans are made for.
@@ -38,9 +38,9 @@ class Form:
 
     layers: tuple[int, ...]  # indices into Network.layers, in the order of computing
     values: tuple[int, ...]  # indices into Network.values, those in use
-    tensors: tuple[int, ...]  # for each of them the tensor of the problem that it is, alone or with others
+    buffers: tuple[int, ...]  # for each value its buffer of the problem, alone or with others
     problem: plan.Problem  # its layers in the order above
-    piece: int = 0  # bytes; the last tensor of the problem has room for some that are read before they are prepared
+    piece: int = 0  # bytes; the last buffer of the problem has room for some that are read before they are prepared
 
 
 @dataclass(frozen=True)
@@ -115,21 +115,21 @@ def form_of(network: Network, indices: Sequence[int], costs: Costs) -> Form:
     lives = network.base.lifetimes(layers)
     values = network.values
     place = shared_places(values, layers, lives, network.base.wanted)
-    tensors = lives_of_places(lives, place)
-    position = {value: index for index, value in enumerate(tensors)}
+    buffers = lives_of_places(lives, place)
+    position = {value: index for index, value in enumerate(buffers)}
     piece = preparing.piece_nbytes(layers)
-    read = (plan.Tensor("weights to be prepared", preparing.room_nbytes(piece), 0, len(layers)),) if piece else ()
+    read = (plan.Buffer("weights to be prepared", preparing.room_nbytes(piece), 0, len(layers)),) if piece else ()
     problem = plan.Problem(
         tuple(planned_layer(layer, index, costs) for layer, index in zip(layers, indices, strict=True)),
-        (*(_tensor(values[value], *live, value in network.base.staying) for value, live in tensors.items()), *read),
+        (*(_buffer(values[value], *live, value in network.base.staying) for value, live in buffers.items()), *read),
         costs.storage,
-        contents_of(network.base, layers, values, {v: position[place[v]] for v in lives}),
+        planned_values(network.base, layers, values, {v: position[place[v]] for v in lives}),
     )
     return Form(tuple(indices), tuple(lives), tuple(position[place[value]] for value in lives), problem, piece)
 
 
-def _tensor(value: Value, start: int, end: int, stays: bool) -> plan.Tensor:
-    return plan.Tensor(value.name, value.nbytes, start, end, stays)
+def _buffer(value: Value, start: int, end: int, stays: bool) -> plan.Buffer:
+    return plan.Buffer(value.name, value.nbytes, start, end, stays)
 
 
 def planned_layer(layer: Layer, index: int, costs: Costs) -> plan.Layer:

@@ -16,7 +16,7 @@ from .problem import Layer, Problem, Storage
 
 @lru_cache(maxsize=256)
 def _amounts(problem: Problem) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Per layer the bytes of live tensors, the seconds, and the bytes that could be read in the loading time of its weights.
+    """Per layer the bytes of live buffers, the seconds, and the bytes that could be read in the loading time of its weights.
 
     Layers with the same weights get an equal part each: the layers after a cut read shared weights once at most.
     """
@@ -71,7 +71,7 @@ class Cuts:
     """Lower bounds on the latency of an inference, of layers that may have other kernels, for one budget.
 
     When the last step of layer i - 1 ends, the weights in the arena, pinned or preloaded, are at most the budget less
-    the live tensors. Of the weights of the next layers [i, j), the rest must be read after that, and the
+    the live buffers. Of the weights of the next layers [i, j), the rest must be read after that, and the
     remaining layers are computed before or after that. Inferences follow each other, so the layers may belong to
     two inferences, each layer once at most: in the steady state an inference takes as long as the time from one
     of its moments to the same moment of the next.
@@ -83,7 +83,7 @@ class Cuts:
     """
 
     def __init__(self, live: Sequence[int], budget: int, storage: Storage, dearest: float = 1.0) -> None:
-        """`live` has the bytes of the tensors live in each layer; `dearest` is an upper bound of the load costs.
+        """`live` has the bytes of the buffers live in each layer; `dearest` is an upper bound of the load costs.
 
         Bytes of weights are counted at their load costs, so a byte of memory holds as much as the most expensive byte costs.
         """

@@ -2,7 +2,7 @@
 
 Lifetimes, in steps:
 
-- a tensor: from the first step of the layer that writes the tensor to the last step of its last layer;
+- a buffer: from the first step of the layer that writes the buffer to the last step of its last layer;
 - scratch: during its step;
 - a segment: from the moment its load may start (as soon as `after` steps are computed, so during step `after` already) to
   the end of its last step. Steps of later layers with the same weights may use the segment again and prolong its life;
@@ -13,7 +13,7 @@ Between two inferences, at the time after the last step, the outputs are still t
 same time must not share a byte. State, pinned segments and kept stored weights stay from one inference to the next and lie
 above the border of the working range, all else below. Two segments prepared from the same stored pages keep these once.
 
-Several values may be declared to be one tensor. Then each must be over before the next one begins; or the layer that writes
+Several values may be declared to be one buffer. Then each must be over before the next one begins; or the layer that writes
 the next one reads the previous one for the last time, and is known to read every element just before overwriting.
 """
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from .errors import PlanError
-from .problem import ALIGN, PAGE, Content, Plan, Problem
+from .problem import ALIGN, PAGE, Plan, Problem, Value
 
 _TOGETHER = 256  # objects that are compared with all others at once
 
@@ -49,7 +49,7 @@ def _shape(problem: Problem, plan: Plan) -> list[str]:
     """Lengths, and steps that cover every block of every layer once, in layer order."""
     reasons = []
     for name, have, want in (
-        ("tensor_at", plan.tensor_at, problem.tensors),
+        ("buffer_at", plan.buffer_at, problem.buffers),
         ("scratch_at", plan.scratch_at, plan.steps),
         ("need", plan.need, plan.steps),
     ):
@@ -250,13 +250,13 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
             names.append(name)
             rows.append((start, end, address, address + nbytes))
 
-    for tensor, address in zip(problem.tensors, plan.tensor_at, strict=True):
-        end = last_step[tensor.end - 1] + 1
-        if tensor.end == len(problem.layers):  # perhaps an output
+    for buffer, address in zip(problem.buffers, plan.buffer_at, strict=True):
+        end = last_step[buffer.end - 1] + 1
+        if buffer.end == len(problem.layers):  # perhaps an output
             end += 1
-        if tensor.stays and address % PAGE:
-            reasons.append(f"tensor {tensor.name}, which stays, at {address}: not a multiple of {PAGE}")
-        add(f"tensor {tensor.name}", first_step[tensor.start], end, address, tensor.nbytes, stays=tensor.stays)
+        if buffer.stays and address % PAGE:
+            reasons.append(f"buffer {buffer.name}, which stays, at {address}: not a multiple of {PAGE}")
+        add(f"buffer {buffer.name}", first_step[buffer.start], end, address, buffer.nbytes, stays=buffer.stays)
     for index, (step, address) in enumerate(zip(plan.steps, plan.scratch_at, strict=True)):
         scratch = problem.layers[step.layer].scratch
         if scratch:
@@ -294,35 +294,35 @@ def _overlaps(problem: Problem, plan: Plan) -> list[str]:
 
 
 def _aliases(problem: Problem) -> list[str]:
-    """Every content lies in its tensor, is written before reading, and is not overwritten before the end of its life."""
+    """Every value lies in its buffer, is written before reading, and is not overwritten before the end of its life."""
     reasons = []
     count = len(problem.layers)
-    together: dict[int, list[tuple[int, int, int]]] = {}  # by tensor: life and index of its contents
-    for index, content in enumerate(problem.contents):
-        start, end = content.life(count)
-        if not 0 <= content.tensor < len(problem.tensors):
-            reasons.append(f"{content.name} is in tensor {content.tensor}, which does not exist")
+    together: dict[int, list[tuple[int, int, int]]] = {}  # by buffer: life and index of its values
+    for index, value in enumerate(problem.values):
+        start, end = value.life(count)
+        if not 0 <= value.buffer < len(problem.buffers):
+            reasons.append(f"{value.name} is in buffer {value.buffer}, which does not exist")
             continue
-        tensor = problem.tensors[content.tensor]
-        if content.nbytes > tensor.nbytes:
-            reasons.append(f"{content.name} has {content.nbytes} B, tensor {tensor.name} only {tensor.nbytes} B")
-        if not tensor.start <= start < end <= tensor.end:
+        buffer = problem.buffers[value.buffer]
+        if value.nbytes > buffer.nbytes:
+            reasons.append(f"{value.name} has {value.nbytes} B, buffer {buffer.name} only {buffer.nbytes} B")
+        if not buffer.start <= start < end <= buffer.end:
             life = f"lives in layers [{start}, {end})"
-            reasons.append(f"{content.name} {life}, tensor {tensor.name} in [{tensor.start}, {tensor.end})")
-        if not content.given and (not content.written or min(content.read, default=count) <= min(content.written)):
-            reasons.append(f"{content.name} is read before a layer has written it")
-        together.setdefault(content.tensor, []).append((start, end, index))
+            reasons.append(f"{value.name} {life}, buffer {buffer.name} in [{buffer.start}, {buffer.end})")
+        if not value.given and (not value.written or min(value.read, default=count) <= min(value.written)):
+            reasons.append(f"{value.name} is read before a layer has written it")
+        together.setdefault(value.buffer, []).append((start, end, index))
     for lives in together.values():
         lives.sort()
         for position, (start, end, index) in enumerate(lives):
             for begin, _, other in lives[position + 1 :]:
-                old, new = problem.contents[index], problem.contents[other]
+                old, new = problem.values[index], problem.values[other]
                 if begin < end and not (begin == end - 1 > start and _may_replace(old, index, new, begin)):
                     reasons.append(f"{new.name} is written over {old.name} in layer {begin}, which is needed until {end - 1}")
     return reasons
 
 
-def _may_replace(old: Content, index: int, new: Content, layer: int) -> bool:
-    """Whether a layer may write one content over another that the layer reads for the last time."""
+def _may_replace(old: Value, index: int, new: Value, layer: int) -> bool:
+    """Whether a layer may write one value over another that the layer reads for the last time."""
     begins = new.written[:1] == (layer,) and not new.given
     return begins and index in new.over and not old.kept and layer not in old.written and old.nbytes == new.nbytes

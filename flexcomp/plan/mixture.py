@@ -28,7 +28,7 @@ class Mixture:
     """The choices between kernels for the layers of a network."""
 
     def __init__(self, problem: Problem, options: Sequence[Sequence[Layer]]) -> None:
-        """`problem` has the tensors and the storage; the first of the `options` of a layer is the layer in `problem`."""
+        """`problem` has the buffers and the storage; the first of the `options` of a layer is the layer in `problem`."""
         self._storage, self._live = problem.storage, live_bytes(problem)
         shape = len(options), max((len(layers) for layers in options), default=1)
         self._seconds, self._nbytes, self._needs = np.zeros(shape), np.zeros(shape), np.full(shape, np.inf)

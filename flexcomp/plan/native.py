@@ -49,7 +49,7 @@ class _Choice(ctypes.Structure):
 
     _fields_ = tuple(
         (name, c_int64)
-        for name in ("arena", "core", "loads_in_flight", "pins", "joined", "chooser", "within", "stored")
+        for name in ("arena", "core", "segments_at_once", "pins", "joined", "chooser", "within", "stored")
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 PAGE = 4096  # bytes; unit of loads: file ranges and arena targets of segments are multiples of PAGE
 SLICE_S = 3e-6  # seconds of one more call and one more barrier, where nothing better is known
 IN_CACHE = 0.2  # part of the disturbance that a load in the CPU's caches still causes: its source is memory, too
-ALIGN = 64  # bytes; every tensor and scratch address is a multiple of ALIGN
+ALIGN = 64  # bytes; every buffer and scratch address is a multiple of ALIGN
 
 
 def _require(condition: bool, message: str) -> None:
@@ -21,21 +21,21 @@ def _require(condition: bool, message: str) -> None:
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """An activation and the layers in which it is live, half-open."""
+class Buffer:
+    """A place for one value, or for several that take turns, and the layers in which the place is in use, half-open."""
 
     name: str
     nbytes: int  # multiple of 64
-    start: int  # first layer that needs its place (the layer that writes the tensor; 0 for inputs)
-    end: int  # first layer that no longer needs it (number of layers for outputs)
-    stays: bool = False  # keeps its contents for the next inference: live in all layers and between, in whole pages
+    start: int  # first layer that needs the place (the layer that writes the buffer; 0 for inputs)
+    end: int  # first layer that no longer needs the place (number of layers for outputs)
+    stays: bool = False  # keeps its bytes for the next inference: in use in all layers and between, in whole pages
 
     def __post_init__(self) -> None:
         multiple = self.nbytes >= 0 and self.nbytes % ALIGN == 0
-        _require(multiple, f"tensor {self.name}: {self.nbytes} bytes, not a multiple of {ALIGN}")
-        _require(0 <= self.start < self.end, f"tensor {self.name}: empty lifetime [{self.start}, {self.end})")
+        _require(multiple, f"buffer {self.name}: {self.nbytes} bytes, not a multiple of {ALIGN}")
+        _require(0 <= self.start < self.end, f"buffer {self.name}: empty lifetime [{self.start}, {self.end})")
         always = self.start == self.nbytes % PAGE == 0
-        _require(always or not self.stays, f"tensor {self.name}: stays, but not from the start, or not in whole pages")
+        _require(always or not self.stays, f"buffer {self.name}: stays, but not from the start, or not in whole pages")
 
     @property
     def align(self) -> int:
@@ -192,17 +192,17 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Content:
-    """A value that a tensor holds; contents of one tensor are aliases of each other. Layers ascend."""
+class Value:
+    """An activation in a buffer; values of one buffer are aliases of each other. Layers ascend."""
 
     name: str
     nbytes: int
-    tensor: int  # index into Problem.tensors: whose place the content takes
-    written: tuple[int, ...]  # layers that write the content or a part
-    read: tuple[int, ...]  # layers that read the content
+    buffer: int  # index into Problem.buffers
+    written: tuple[int, ...]  # layers that write the value or a part
+    read: tuple[int, ...]  # layers that read the value
     given: bool = False  # there from the start: an input
     kept: bool = False  # needed at the end: an output
-    over: tuple[int, ...] = ()  # contents that this one may overwrite: the writing layer reads each element just before
+    over: tuple[int, ...] = ()  # values that this one may overwrite: the writing layer reads each element just before
 
     def life(self, layers: int) -> tuple[int, int]:
         """The layers that need its place, of `layers` in all, half-open."""
@@ -212,18 +212,18 @@ class Content:
 
 @dataclass(frozen=True)
 class Problem:
-    """A network to be planned: layers in the order of computing, and the tensors between them."""
+    """A network to be planned: layers in the order of computing, and the buffers between them."""
 
     layers: tuple[Layer, ...]
-    tensors: tuple[Tensor, ...]
+    buffers: tuple[Buffer, ...]
     storage: Storage
-    contents: tuple[Content, ...] = field(default=(), compare=False)  # of the tensors, for the checker; planners need none
+    values: tuple[Value, ...] = field(default=(), compare=False)  # of the buffers, for the checker; planners need none
 
     def __post_init__(self) -> None:
-        for tensor in self.tensors:
-            _require(tensor.end <= len(self.layers), f"tensor {tensor.name}: lives beyond the last layer")
-            always = tensor.end == len(self.layers)
-            _require(always or not tensor.stays, f"tensor {tensor.name}: stays, but ends before the last layer")
+        for buffer in self.buffers:
+            _require(buffer.end <= len(self.layers), f"buffer {buffer.name}: lives beyond the last layer")
+            always = buffer.end == len(self.layers)
+            _require(always or not buffer.stays, f"buffer {buffer.name}: stays, but ends before the last layer")
 
     @cached_property
     def load_costs(self) -> tuple[float, ...]:
@@ -256,13 +256,13 @@ class Problem:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((len(self.layers), len(self.tensors), sum(layer.seconds for layer in self.layers)))
+        return hash((len(self.layers), len(self.buffers), sum(layer.seconds for layer in self.layers)))
 
     def __str__(self) -> str:
         weights = sum(layer.weights.nbytes for layer in self.layers if layer.weights)
         seconds = sum(layer.seconds for layer in self.layers)
         return (
-            f"{len(self.layers)} layers, {weights:,} B of weights, {len(self.tensors)} tensors, "
+            f"{len(self.layers)} layers, {weights:,} B of weights, {len(self.buffers)} buffers, "
             f"{seconds * 1e3:.1f} ms of computing"
         )
 
@@ -314,7 +314,7 @@ class Plan:
     arena: int  # bytes used; multiple of 4096; ≤ budget
     working: int  # bytes of the arena that inferences work in, below all that stays; multiple of 4096
     steps: tuple[Step, ...]
-    tensor_at: tuple[int, ...]  # one address per tensor of the problem
+    buffer_at: tuple[int, ...]  # one address per buffer of the problem
     scratch_at: tuple[int, ...]  # one address per step; -1 without scratch
     segments: tuple[Segment, ...]  # in load order
     need: tuple[int, ...]  # per step: loads (from the start of `segments`) that must be complete
@@ -342,7 +342,7 @@ class Plan:
 
     def staying(self, problem: Problem) -> Iterator[tuple[int, int]]:
         """(address, nbytes) of all that stays in the arena between inferences, in whole pages."""
-        yield from ((at, tensor.nbytes) for at, tensor in zip(self.tensor_at, problem.tensors, strict=True) if tensor.stays)
+        yield from ((at, buffer.nbytes) for at, buffer in zip(self.buffer_at, problem.buffers, strict=True) if buffer.stays)
         stored: set[int] = set()  # stored weights of several layers are kept once
         for segment in self.segments:
             if segment.pinned:
@@ -353,10 +353,10 @@ class Plan:
 
     def worked_nbytes(self, problem: Problem) -> int:
         """The end of everything that does not stay."""
-        tensors = (at + one.nbytes for at, one in zip(self.tensor_at, problem.tensors, strict=True) if not one.stays)
+        buffers = (at + one.nbytes for at, one in zip(self.buffer_at, problem.buffers, strict=True) if not one.stays)
         scratch = (at + problem.layers[step.layer].scratch for step, at in zip(self.steps, self.scratch_at, strict=True))
         loaded = (segment.address + segment.nbytes for segment in self.segments if not segment.pinned)
-        return max((*tensors, *scratch, *loaded), default=0)
+        return max((*buffers, *scratch, *loaded), default=0)
 
     def __str__(self) -> str:
         return (

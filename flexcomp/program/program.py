@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
+from flexcomp import deprecated
+from flexcomp.deprecated import OldAttribute
 from flexcomp.plan import stored_blocks
 
 PAGE = 4096  # bytes; unit of O_DIRECT reads: file ranges and arena targets of loads are multiples of it
@@ -340,8 +342,15 @@ class Rung:
     value_at: tuple[int, ...]  # arena address of each value; -1 for values that no step of the rung uses
     steps: tuple[Step, ...]
     loads: tuple[Load, ...]
-    predicted_s: float  # seconds for one inference in the steady state
+    seconds: float  # predicted for one inference in the steady state
     cold: tuple[Cold, ...] = ()  # what the first inference does otherwise; steps ascend
+
+    predicted_s = OldAttribute("predicted_ms", deprecated.seconds)
+
+    @property
+    def predicted_ms(self) -> float:
+        """Predicted milliseconds of one inference in the steady state."""
+        return 1e3 * self.seconds
 
     @property
     def order(self) -> tuple[int, ...]:

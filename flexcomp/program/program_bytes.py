@@ -302,7 +302,7 @@ class _Writer:
                 raise TypeError(f"unknown kernel argument {arg!r}")
 
     def rung(self, program: Program, rung: Rung, plan: bytes) -> None:
-        self.put("QQQdQQ", rung.budget, rung.arena, rung.working, rung.predicted_s, *_weights_nbytes(program, rung))
+        self.put("QQQdQQ", rung.budget, rung.arena, rung.working, rung.seconds, *_weights_nbytes(program, rung))
         self.put("IIIQI", len(rung.steps), len(rung.loads), len(rung.cold), len(plan), zlib.crc32(plan))
 
     def plan(self, rung: Rung) -> None:
@@ -411,10 +411,10 @@ class _Reader:
         return Interleaved(lanes, block_nbytes, tuple(self.items(lambda: Strided(*self.get("QIQ")))))
 
     def rung(self, values: int, plans: _Reader, said: list[tuple[int, int]]) -> Rung:
-        budget, arena, working, predicted_s, pinned, streamed, *counts, nbytes, crc = self.get("QQQdQQIIIQI")
+        budget, arena, working, seconds, pinned, streamed, *counts, nbytes, crc = self.get("QQQdQQIIIQI")
         said.append((pinned, streamed))
-        if not 0 <= predicted_s < math.inf:
-            raise ArtifactError(f"the plan for {budget} bytes is predicted to take {predicted_s} s")
+        if not 0 <= seconds < math.inf:
+            raise ArtifactError(f"the plan for {budget} bytes is predicted to take {seconds} s")
         if nbytes > plans.left:
             raise ArtifactError(f"the program is malformed: the plan for {budget} bytes ends behind it")
         plan = _Reader(plans.get(f"{nbytes}s")[0], 0)
@@ -423,7 +423,7 @@ class _Reader:
         value_at, steps, loads, cold = plan.plan(values)
         if [len(steps), len(loads), len(cold)] != counts or plan.left:
             raise ArtifactError(f"the program is malformed: the plan for {budget} bytes holds something else than it is said to")
-        return Rung(budget, arena, working, value_at, steps, loads, predicted_s, cold)
+        return Rung(budget, arena, working, value_at, steps, loads, seconds, cold)
 
     def plan(self, values: int) -> tuple:
         value_at, steps = self.get(f"{values}q"), self.items(lambda: Step(*self.get("IIIIqq")))

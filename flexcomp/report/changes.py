@@ -167,9 +167,9 @@ def _shrinking(program: Program, scaled: frozenset[int], part: float) -> Changed
     names = {program.values[value].name for value in scaled}
 
     def apply(problem: plan.Problem, rung: Rung) -> plan.Problem:
-        tensors = [
-            replace(tensor, nbytes=plan.rounded_up(round(part * tensor.nbytes), plan.ALIGN)) if tensor.name in names else tensor
-            for tensor in problem.tensors
+        buffers = [
+            replace(buffer, nbytes=plan.rounded_up(round(part * buffer.nbytes), plan.ALIGN)) if buffer.name in names else buffer
+            for buffer in problem.buffers
         ]
         layers = [
             replace(planned, seconds=part * planned.seconds, scratch=plan.rounded_up(round(part * planned.scratch), plan.ALIGN))
@@ -177,6 +177,6 @@ def _shrinking(program: Program, scaled: frozenset[int], part: float) -> Changed
             else planned
             for planned, index in zip(problem.layers, rung.order, strict=True)
         ]
-        return replace(problem, tensors=tuple(tensors), layers=tuple(layers))
+        return replace(problem, buffers=tuple(buffers), layers=tuple(layers))
 
     return apply

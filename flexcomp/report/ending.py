@@ -33,7 +33,7 @@ def closing_lines(program: Program, library: Path, budget: Budget, here: bool = 
         f"the smallest budget is {enough(smallest, units)}{by}",
         *notes(describe(program)),
         f"everything resident takes {enough(largest, units)}; {count} in all, of which predicted",
-        *(f"  {rung.predicted_s * 1e3:9.2f} ms in {enough(rung.budget, units):>{width}}, {name}" for name, rung in rows),
+        *(f"  {rung.predicted_ms:9.2f} ms in {enough(rung.budget, units):>{width}}, {name}" for name, rung in rows),
         f"next: flexcomp {command}",
         f"      flexcomp inspect {name}  for layers, kernels and all budgets",
     ]

@@ -97,7 +97,7 @@ def _rung(program: Program, rung: Rung, assumed: Prediction | None) -> dict:
         "working_bytes": rung.working,
         "pinned_bytes": program.pinned_nbytes(rung),
         "streamed_bytes": program.streamed_nbytes(rung),
-        "predicted_ms": rung.predicted_s * 1e3,
+        "predicted_ms": rung.predicted_ms,
         # No plan of these kernels in this budget is faster; null in libraries that do not hold assumed times.
         "bound_ms": bound_s(program, rung, assumed) * 1e3 if assumed else None,
         "steps": len(rung.steps),

@@ -44,7 +44,7 @@ def gains(program: Program, asked: Rung | None = None) -> list[dict] | None:
 
 
 def _gain(rung: Rung, plain: float, after: float) -> dict:
-    before = rung.predicted_s * 1e3
+    before = rung.predicted_ms
     part = min(1.0, after / plain) if 0 < plain < math.inf else 1.0
     return {"budget_bytes": rung.budget, "before_ms": before, "after_ms": part * before}
 

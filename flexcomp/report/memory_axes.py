@@ -47,7 +47,7 @@ def draw_memory(axes, program: Program, rung: Rung, width: float) -> None:
     axes.set_title(textwrap.fill(str(most), int(width * _LETTERS)), fontsize=9, color=_MINIMUM)
     used = [kind for kind in KINDS if any(b.kind == kind for b in found)]
     handles = [*(Patch(color=_COLOURS[kind], label=kind) for kind in used), budget]
-    title = f"{program.model} in {enough(rung.budget)}: {steps} steps, predicted {rung.predicted_s * 1e3:.1f} ms"
+    title = f"{program.model} in {enough(rung.budget)}: {steps} steps, predicted {rung.predicted_ms:.1f} ms"
     axes.figure.legend(
         handles=handles, loc="outside upper center", ncols=len(handles), frameon=False, title=title, title_fontsize=13
     )

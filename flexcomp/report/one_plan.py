@@ -51,7 +51,7 @@ def plan_facts(program: Program, rung: Rung, predicted: Lanes | None) -> dict:
         "model": program.model,
         "budget_bytes": rung.budget,
         "arena_bytes": rung.arena,
-        "predicted_ms": rung.predicted_s * 1e3,
+        "predicted_ms": rung.predicted_ms,
         "layers": rows,
     }
 

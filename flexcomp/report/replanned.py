@@ -12,11 +12,11 @@ _APART = 2**36  # bytes between the imaginary files of different prepared weight
 
 
 def problem_of(program: Program, rung: Rung, assumed: Prediction) -> plan.Problem:
-    """The rung's layers and tensors, with the times that the build assumed."""
+    """The rung's layers and buffers, with the times that the build assumed."""
     order = rung.order
     planned = assumed.planned_layers(program)
     layers = tuple(_as_planned(program.layers[index], planned[index]) for index in order)
-    return plan.Problem(layers, tuple(_tensors(program, rung, order)), assumed.storage)
+    return plan.Problem(layers, tuple(_buffers(program, rung, order)), assumed.storage)
 
 
 def bound_s(program: Program, rung: Rung, assumed: Prediction) -> float:
@@ -34,7 +34,7 @@ def _as_planned(layer: Layer, planned: plan.Layer) -> plan.Layer:
     return replace(planned, weights=replace(planned.weights, offset=_APART * (1 + offset // plan.ALIGN), stored=stored))
 
 
-def _tensors(program: Program, rung: Rung, order: Sequence[int]) -> Iterator[plan.Tensor]:
+def _buffers(program: Program, rung: Rung, order: Sequence[int]) -> Iterator[plan.Buffer]:
     """Values and their lives, in-place results together with the operands that they overwrite; room for preparations."""
     lives = lives_of(program, order)
     place = {value: value for value in lives}
@@ -51,11 +51,11 @@ def _tensors(program: Program, rung: Rung, order: Sequence[int]) -> Iterator[pla
         merged[place[value]] = min(low, start), max(high, end)
     staying = {state.value for state in program.states}
     for value, (start, end) in merged.items():
-        yield plan.Tensor(program.values[value].name, program.values[value].nbytes, start, end, value in staying)
+        yield plan.Buffer(program.values[value].name, program.values[value].nbytes, start, end, value in staying)
     read = [load for load in rung.loads if load.prepared and not load.kept]
     if read:
         room = max(load.target + load.nbytes for load in read) - min(load.target for load in read)
-        yield plan.Tensor("weights to be prepared", room + plan.PAGE, 0, len(order))
+        yield plan.Buffer("weights to be prepared", room + plan.PAGE, 0, len(order))
 
 
 def lives_of(program: Program, order: Sequence[int]) -> dict[int, tuple[int, int]]:

@@ -54,10 +54,11 @@ class Pool:
     lane, by default one for each core. Of each model `queue` requests may wait.
 
     Each model is on the rung of its ladder with which the sum of rate · urgency · latency is least (`flexcomp.runtime.shares`),
-    found anew when the budget, the models or their rates change. `strategy="swapnet"` shares by SwapNet's rule instead, to
+    found anew when the budget, the models or their rates change. `sharing="swapnet"` shares by SwapNet's rule instead, to
     compare with. Then models that are idle give memory back at once. All calls may come from any thread.
     """
 
+    @renamed(strategy="sharing")
     def __init__(
         self,
         budget: int | str | Budget,
@@ -65,10 +66,10 @@ class Pool:
         threads: int | None = None,
         *,
         queue: int = 64,
-        strategy: str = "exact",
+        sharing: str = "exact",
     ) -> None:
         options = {
-            "strategy": checked_name(strategy, SHARING, "strategy"),
+            "strategy": checked_name(sharing, SHARING, "sharing"),
             "budget_bytes": pool_bytes(budget),
             "lanes": checked_number(lanes, "lanes", least=1),
             "threads": None if threads is None else checked_number(threads, "threads", least=1),

@@ -145,7 +145,7 @@ def accepted(answer: float | str | None) -> float | None:
     """The runtime's answer, unless that is a refusal. Raises RefusedError, ModelGoneError."""
     if isinstance(answer, str):
         refused = json.loads(answer)
-        raise RefusedError(refused["message"], refused["reason"], refused["retry_after_s"])
+        raise RefusedError(refused["message"], refused["reason"], 1e3 * refused["retry_after_s"])
     if answer == _GONE and isinstance(answer, int):
         raise ModelGoneError
     return answer

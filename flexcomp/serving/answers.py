@@ -13,25 +13,25 @@ from flexcomp.errors import BudgetError, FlexcompError, InputError, RefusedError
 
 BAD, UNAUTHORISED, FORBIDDEN, UNKNOWN, LATE_BODY, CONFLICT = 400, 401, 403, 404, 408, 409
 TOO_LARGE, UNSUPPORTED, BUSY, TOO_LONG_A_HEAD, FAULT, ENDING = 413, 415, 429, 431, 500, 503
-_ENDING_AGAIN_S = 1.0  # a balancer gives the next attempt to another server
+_ENDING_AGAIN_MS = 1e3  # a balancer gives the next attempt to another server
 
 
 class Refusal(Exception):
     """A request that gets an error for its answer, with the status and headers that go with it."""
 
     def __init__(
-        self, status: int, message: str, *, retry_after_s: float | None = None, headers: Mapping[str, str] | None = None
+        self, status: int, message: str, *, retry_after_ms: float | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(message)
         self.status = status
         self.headers = dict(headers or {})
-        if retry_after_s is not None:
-            self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))  # whole seconds, says HTTP
+        if retry_after_ms is not None:
+            self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_ms / 1e3)))  # whole seconds, says HTTP
 
 
 def ending() -> Refusal:
     """The server was told to end, and begins no more requests."""
-    return Refusal(ENDING, "the server is ending", retry_after_s=_ENDING_AGAIN_S)
+    return Refusal(ENDING, "the server is ending", retry_after_ms=_ENDING_AGAIN_MS)
 
 
 def refusal_of(error: Exception) -> Refusal | None:
@@ -39,7 +39,7 @@ def refusal_of(error: Exception) -> Refusal | None:
     if isinstance(error, Refusal):
         return error
     if isinstance(error, RefusedError):
-        return Refusal(BUSY, str(error), retry_after_s=error.retry_after_s)
+        return Refusal(BUSY, str(error), retry_after_ms=error.retry_after_ms)
     if isinstance(error, InputError):
         return Refusal(BAD, str(error))
     if isinstance(error, BudgetError):
@@ -47,7 +47,7 @@ def refusal_of(error: Exception) -> Refusal | None:
     if isinstance(error, FlexcompError):  # weights that cannot be read, a kernel that failed: not the client's doing
         return Refusal(FAULT, str(error))
     if isinstance(error, MemoryError):
-        return Refusal(ENDING, "memory ran out", retry_after_s=_ENDING_AGAIN_S)
+        return Refusal(ENDING, "memory ran out", retry_after_ms=_ENDING_AGAIN_MS)
     return None
 
 

@@ -17,7 +17,7 @@ from .answers import BAD, BUSY, ENDING, LATE_BODY, TOO_LARGE, UNSUPPORTED, Refus
 from .auth import OPEN_PATHS
 from .connection import INTO
 
-_AGAIN_S = 1.0
+_AGAIN_MS = 1e3
 _DIGITS = 18  # of a length that anybody could mean
 _UNHURRIED_S, _LEAST_RATE = 5.0, 1 << 16  # a body may come more slowly for so long; bytes in a second
 
@@ -32,7 +32,7 @@ class Crowd:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and self._crowded():
             refusal = Refusal(
-                ENDING, "too many connections are open", retry_after_s=_AGAIN_S, headers={"Connection": "close"}
+                ENDING, "too many connections are open", retry_after_ms=_AGAIN_MS, headers={"Connection": "close"}
             )
             await error_answer(refusal)(scope, receive, send)
             return
@@ -79,7 +79,7 @@ class Share:
                 BUSY,
                 f"{what} of {human_bytes(nbytes)} beside {human_bytes(others)} of other requests is more than "
                 f"the {human_bytes(room.nbytes)} that the server holds at once",
-                retry_after_s=_AGAIN_S,
+                retry_after_ms=_AGAIN_MS,
             )
         room.used += nbytes - self.nbytes
         self.nbytes = nbytes

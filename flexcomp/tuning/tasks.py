@@ -13,7 +13,7 @@ from flexcomp.compiler import WeightTypes, evaluate, pipeline
 from flexcomp.frontend import Imported
 from flexcomp.passes import FuseLayers
 from flexcomp.passes.attributes import LAYER, RECURRENCE
-from flexcomp.passes.choose_kernels import STRATEGIES, default_kernel, layer_spec
+from flexcomp.passes.choose_kernels import PREFERENCES, default_kernel, layer_spec
 from flexcomp.passes.ir import bindings, operator
 from flexcomp.schedules.recurrent.spec import RecurrentSpec
 from flexcomp.schedules.registry import Candidate
@@ -73,5 +73,5 @@ def _task(spec: TunedSpec, count: int, unit: VectorUnit) -> Task:
     candidates = {str(candidate): candidate for candidate in space(spec, unit)}
     if isinstance(spec, RecurrentSpec):
         return Task(spec, count, candidates, (next(iter(candidates)),))
-    defaults = tuple(dict.fromkeys(default_kernel(spec, unit, s) for s in ("fastest", *STRATEGIES)))
+    defaults = tuple(dict.fromkeys(default_kernel(spec, unit, s) for s in ("fastest", *PREFERENCES)))
     return Task(spec, count, candidates, defaults)

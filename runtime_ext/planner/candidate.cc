@@ -148,7 +148,7 @@ double LeastSeconds(const Problem& problem, const std::vector<Step>& steps, cons
 }  // namespace
 
 const Making::Sliced& Making::SlicedFor(int64_t number, const Layout& layout, const Choice& choice) {
-  const Key key{number, choice.arena, choice.core, choice.in_flight, choice.pins, choice.within, choice.stored};
+  const Key key{number, choice.arena, choice.core, choice.segments_at_once, choice.pins, choice.within, choice.stored};
   const auto found = sliced_.find(key);
   if (found != sliced_.end()) return found->second;
   const size_t layers = problem_.layers.size();
@@ -158,7 +158,7 @@ const Making::Sliced& Making::SlicedFor(int64_t number, const Layout& layout, co
   const int64_t most = (choice.within ? choice.within : choice.arena) * kPage;
   for (size_t layer = 0; layer < layers; ++layer) {
     room[layer] = layout.Room(layer, choice.core);
-    const int64_t wanted = std::min(room[layer], most) / choice.in_flight;
+    const int64_t wanted = std::min(room[layer], most) / choice.segments_at_once;
     sliced.limits[layer] = std::min(room[layer], std::max(problem_.layers[layer].finest, wanted));
   }
   if (problem_.shares) {  // equal slices can be shared

@@ -15,7 +15,7 @@ namespace flexcomp::planner {
 // As ctypes.Structure of flexcomp/plan/native.py, field by field.
 struct Choice {
   int64_t arena, core;  // pages
-  int64_t in_flight;
+  int64_t segments_at_once;
   Pins pins;
   int64_t joined;  // bytes
   Chooser chooser;

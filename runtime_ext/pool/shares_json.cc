@@ -36,7 +36,7 @@ ShareModel ModelOf(const json::Object& object) {
   model.lane = static_cast<uint32_t>(std::min<uint64_t>(Natural(Member<int64_t>(object, "lane"), "a lane"), UINT32_MAX));
   for (const json::Value& value : Member<json::Array>(object, "rungs")) {
     const auto rung = As<json::Array>(value, "a rung");
-    if (rung.size() != 3) RaiseError("InputError", "shares: a rung is working bytes, kept bytes and seconds");
+    if (rung.size() != 3) RaiseError("InputError", "shares: a rung is working bytes, kept bytes and a time");
     model.rungs.push_back({Natural(As<int64_t>(rung[0], "a number of bytes"), "a number of bytes"),
                            Natural(As<int64_t>(rung[1], "a number of bytes"), "a number of bytes"),
                            As<double>(rung[2], "a time")});

@@ -6,7 +6,7 @@
 namespace flexcomp {
 
 // Of {"budget_bytes", "strategy": "exact" or "swapnet", "models": [{"weight", "lane", "rungs": [[working bytes, kept bytes,
-// seconds], ...]}, ...]} makes {"least_bytes", "bytes", "cost", "points", "rungs"}; of a budget that is less than least_bytes
+// time], ...]}, ...]} makes {"least_bytes", "bytes", "cost", "points", "rungs"}; of a budget that is less than least_bytes
 // no rungs. Throws InputError for anything else.
 std::string SharesOf(const std::string& request);
 

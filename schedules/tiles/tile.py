@@ -15,7 +15,7 @@ class VectorUnit:
     width: int  # float32 lanes of one register: AVX-512 16, AVX2 8, NEON 4
     registers: int
     by_lane: bool = False  # a multiply-add can take a factor from a lane of a register (AArch64)
-    fmas_in_flight: int = 8  # cycles a multiply-add's result takes to arrive, times those issued in a cycle
+    independent_fmas: int = 8  # sums that keep the unit busy: latency of a multiply-add in cycles, times those issued in a cycle
     threads: int = 1
     spare_loads: bool = False  # every multiply-add can load its broadcast factor itself and delays no other load
     dots: str = ""  # the instruction that adds products of integers to each lane: one of DOTS in schedules/tiles/dot.py
@@ -167,4 +167,4 @@ def _most_rows(vectors: int, unit: VectorUnit) -> int:
 def step_cost(rows: int, vectors: int, unit: VectorUnit, vector_load: float = _VECTOR_LOAD) -> float:
     """The cost of a step of a tile's reduction, in vector multiply-adds."""
     left = _VECTOR_LOAD * rows / unit.width if unit.by_lane else _SCALAR_LOAD * rows
-    return max(rows * vectors, unit.fmas_in_flight) + left + vector_load * vectors
+    return max(rows * vectors, unit.independent_fmas) + left + vector_load * vectors

@@ -292,7 +292,7 @@ def _fitting(spec: ConvSpec, m: int, unit: VectorUnit, limit: int, slots: int) -
     tiles = Winograd(spec, m, Tile(1, 1), 1).tiles
     if unit.by_lane:
         unit = replace(unit, registers=unit.registers - _FAR_ROWS)
-    few = tiles * _MOST_VECTORS < max(unit.fmas_in_flight, _FEW_ACCUMULATORS)  # then only wider tiles keep the unit busy
+    few = tiles * _MOST_VECTORS < max(unit.independent_fmas, _FEW_ACCUMULATORS)  # then only wider tiles keep the unit busy
     best = choose(tiles, spec.out_channels, unit, most_vectors=MOST_VECTORS if few else _MOST_VECTORS)
     found = _of_height(spec, m, unit, best, limit, slots)
     if unit.spare_loads and Winograd(spec, m, best, 1).waits:

@@ -22,7 +22,7 @@ def libraries(tmp_path_factory):
 
     def faster(program):
         most = max(rung.arena for rung in program.rungs)
-        return replace(program, rungs=tuple(replace(r, predicted_s=1e-4 * (2 - r.arena / most)) for r in program.rungs))
+        return replace(program, rungs=tuple(replace(r, seconds=1e-4 * (2 - r.arena / most)) for r in program.rungs))
 
     folder = tmp_path_factory.mktemp("pools")
     return [

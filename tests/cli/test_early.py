@@ -64,7 +64,7 @@ def test_outputs_that_cannot_be_made(cli, model, library, command):
         case "build":
             args, output, code = ["build", model, "-o"], f"{output}.so", 3
         case "plan":
-            args, output = ["plan", library, "-o"], f"{output}.png"
+            args, output = ["plan", library, "--picture"], f"{output}.png"
         case "trace":
             args = ["plan", library, "--trace"]
         case "profile":

@@ -84,7 +84,7 @@ def test_the_problem_of_a_rung_is_the_one_that_was_planned(report):
     for rung in program.rungs[:: len(program.rungs) // 3]:
         problem = problem_of(program, rung, assumed)
         again = simulate(problem, plan(problem, rung.budget)).latency
-        assert again == pytest.approx(rung.predicted_s, rel=0.03)  # searches begin elsewhere
+        assert again == pytest.approx(rung.seconds, rel=0.03)  # searches begin elsewhere
 
 
 def test_gains_by_kind(report):

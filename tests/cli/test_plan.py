@@ -43,7 +43,7 @@ def check_events(document, program, rung):
 def test_every_rung_as_a_trace(program):
     for rung in program.rungs:
         lanes = timeline.predicted(program, rung)
-        assert lanes.latency == pytest.approx(rung.predicted_s)
+        assert lanes.latency == pytest.approx(rung.seconds)
         threads = check_events(json.loads(json.dumps(trace_events(program, rung, [lanes]))), program, rung)
         assert len(threads[1, 1]) == len(rung.steps)
         assert len(threads.get((1, 2), [])) == sum(not load.pinned for load in rung.loads)
@@ -52,7 +52,7 @@ def test_every_rung_as_a_trace(program):
 def test_pictures_and_trace_of_a_measured_plan(cli, library, program, tmp_path):
     for name in ("plan.png", "plan.svg"):
         done = cli(
-            "plan", library, "--budget", "min", "-o", tmp_path / name, "--trace", tmp_path / "t.json", "--measured"
+            "plan", library, "--budget", "min", "--picture", tmp_path / name, "--trace", tmp_path / "t.json", "--measured"
         )
         assert done.returncode == 0, done.stderr
         assert "predicted" in done.stdout and "measured" in done.stdout
@@ -75,6 +75,6 @@ def test_a_measured_timeline_is_the_inference(library, program):
 
 
 def test_wrong_wishes(cli, library, tmp_path):
-    assert "pictures are written as" in cli("plan", library, "-o", tmp_path / "plan.txt").stderr
+    assert "pictures are written as" in cli("plan", library, "--picture", tmp_path / "plan.txt").stderr
     done = cli("plan", library, "--budget", "1000")
     assert done.returncode == 4 and "smallest feasible" in done.stderr

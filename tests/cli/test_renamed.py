@@ -13,7 +13,8 @@ import flexcomp
 from flexcomp import remote, runtime_ext
 from flexcomp.cli.command import with_new_names
 from flexcomp.renamed import OPTIONS, Renamed, milliseconds, renamed
-from flexcomp.runtime import runner
+from flexcomp.runtime import ShareRung, Shares, runner
+from tests.report.programs import two_layers
 
 KEYWORDS = [
     (flexcomp.build, "device", "profile"),
@@ -24,6 +25,9 @@ KEYWORDS = [
     (flexcomp.Session.watch, "patience_s", "patience_ms"),
     (flexcomp.Pool.watch, "interval_s", "interval_ms"),
     (flexcomp.Pool.watch, "patience_s", "patience_ms"),
+    (flexcomp.Pool, "strategy", "sharing"),
+    (flexcomp.runtime.shares, "strategy", "sharing"),
+    (flexcomp.runtime.least_bytes, "strategy", "sharing"),
 ]
 
 
@@ -37,7 +41,7 @@ def test_a_function_takes_the_old_name(function, old, new):
         function(*required, **named, **{old: 1, new: 1})
     with pytest.warns(DeprecationWarning, match=rf"{old}=….* is now called {new}=…") as told, warnings.catch_warnings():
         warnings.filterwarnings("always", category=DeprecationWarning)
-        with pytest.raises((flexcomp.FlexcompError, AttributeError)):  # the other arguments are none
+        with pytest.raises((flexcomp.FlexcompError, AttributeError, TypeError)):  # the other arguments are none
             function(*required, **named, **{old: "x"})
     assert told[0].filename == __file__, "the warning names the caller's line"
 
@@ -52,7 +56,29 @@ def test_seconds_become_milliseconds():
     assert waits(2) == 2
 
 
+def test_attributes_answer_to_old_names():
+    refused = flexcomp.RefusedError("too many", "queue", 1500.0)
+    rung = ShareRung(0, 0, 250.0)
+    found = Shares((0,), 0, 0, 250.0, 1)
+    for owner, old, new, seconds in (
+        (refused, "retry_after_s", "retry_after_ms", 1.5),
+        (rung, "predicted_s", "predicted_ms", 0.25),
+        (found, "cost", "weighted_ms", 0.25),
+        (two_layers().rungs[0], "predicted_s", "predicted_ms", 0.001),
+    ):
+        with pytest.warns(DeprecationWarning, match=rf"\.{old} is now called {new}") as told:
+            assert getattr(owner, old) == seconds
+        assert told[0].filename == __file__
+        assert getattr(owner, new) == pytest.approx(1e3 * seconds)
+        with pytest.raises(AttributeError):
+            setattr(owner, old, 1.0)
+
+
 OLD = [
+    ("share", ["--strategy=swapnet"], ["--sharing", "swapnet"]),
+    ("serve", ["--strategy", "exact"], ["--sharing", "exact"]),
+    ("plan", ["n.so", "-o", "p.png"], ["n.so", "--picture", "p.png"]),
+    ("plan", ["n.so", "--output=p.png"], ["n.so", "--picture", "p.png"]),
     ("build", ["m.onnx", "--device", "p.json"], ["m.onnx", "--profile", "p.json"]),
     ("build", ["--device=p=q.json"], ["--profile", "p=q.json"]),
     ("build", ["--", "--device"], ["--", "--device"]),

@@ -45,7 +45,7 @@ def test_what_matters_more_gets_more(cli, pair, ladder):
 def test_the_table(cli, pair):
     printed = cli("share", *pair, "--budget", "all").stdout
     assert "they take turns in the largest working range" in printed and "apart: each with bytes of its own" in printed
-    printed = cli("share", *pair, "--budget", "all", "--strategy", "swapnet").stdout
+    printed = cli("share", *pair, "--budget", "all", "--sharing", "swapnet").stdout
     assert "each has bytes of its own" in printed and "apart" not in printed
 
 

@@ -89,7 +89,7 @@ def plain():
 def test_programs_carry_the_times_their_plans_assume(plain):
     assumed = from_program(plain)
     for rung in plain.rungs:
-        assert assumed.timeline(plain, rung).latency == pytest.approx(rung.predicted_s)
+        assert assumed.timeline(plain, rung).latency == pytest.approx(rung.seconds)
     assert from_program(replace(plain, metadata={})) is None
     assert from_program(replace(plain, metadata={"prediction": '{"layers": [[1, 2]], "storage": [1, 1]}'})) is None
 
@@ -119,7 +119,7 @@ def test_plans_are_made_for_the_measured_device(plain, tmp_path):
         assert (time.seconds, time.slice_s) == (kernels[kernel_key(layer)].seconds, 1e-4)
     assert (assumed.storage.bandwidth, assumed.storage.core_contention) == (1e7, 1.0)  # the only core prepares, too
     used = {step.layer for step in program.rungs[-1].steps}
-    assert program.rungs[-1].predicted_s == pytest.approx(sum(assumed.layers[layer].seconds for layer in used))
+    assert program.rungs[-1].seconds == pytest.approx(sum(assumed.layers[layer].seconds for layer in used))
 
 
 def test_what_was_not_measured_goes_by_its_family(plain):

@@ -96,8 +96,8 @@ def test_presets_feed_the_default_profile():
 def test_tiles_know_the_core():
     small, large = (resolve_target(name).vector_unit for name in ("raspberry-pi-4b", "pixel-6-pro"))
     assert small.by_lane and large.by_lane and not resolve_target("llvm -mtriple=x86_64-linux-gnu").vector_unit.by_lane
-    assert small.fmas_in_flight == 7
-    assert large.fmas_in_flight == resolve_target("aarch64").vector_unit.fmas_in_flight == 16
+    assert small.independent_fmas == 7
+    assert large.independent_fmas == resolve_target("aarch64").vector_unit.independent_fmas == 16
 
 
 def test_a_core_that_halves_vectors_has_spare_loads():

@@ -1,10 +1,10 @@
-"""Which of a layer's candidates the strategies take."""
+"""Which of a layer's candidates the preferences take."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexcomp.passes.choose_kernels import STRATEGIES, agreed, hull
+from flexcomp.passes.choose_kernels import PREFERENCES, agreed, hull
 from flexcomp.schedules.registry import candidates
 from flexcomp.schedules.tiles.spec import ConvSpec
 from flexcomp.schedules.tiles.tile import VectorUnit
@@ -19,7 +19,7 @@ def conv(side: int, channels: int) -> ConvSpec:
 @pytest.mark.parametrize(("shape", "fastest"), [((14, 512), "F(5)"), ((28, 512), "F(4)"), ((7, 512), "F(4)")])
 def test_balanced_saves_most_of_the_work_for_few_weights(shape, fastest):
     offers = candidates(conv(*shape), UNIT)
-    small, balanced, fast = (STRATEGIES[name](offers) for name in ("smallest", "balanced", "fastest"))
+    small, balanced, fast = (PREFERENCES[name](offers) for name in ("smallest", "balanced", "fastest"))
     assert (small.family, balanced.variant[:4], fast.variant[:4]) == ("direct", "F(2)", fastest)
     part = (balanced.weight_nbytes - small.weight_nbytes) / (fast.weight_nbytes - small.weight_nbytes)
     assert small.work - balanced.work > 2 * part * (small.work - fast.work)
@@ -37,23 +37,23 @@ def test_at_every_price_of_a_byte_a_corner_of_the_hull_costs_least(price, shape)
     assert [one.weight_nbytes for one in corners] == sorted({one.weight_nbytes for one in corners})
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_takes_the_only_candidate(strategy):
+@pytest.mark.parametrize("preference", PREFERENCES)
+def test_every_preference_takes_the_only_candidate(preference):
     only = candidates(conv(14, 256), UNIT)[:1]
-    assert STRATEGIES[strategy](only) is only[0]
+    assert PREFERENCES[preference](only) is only[0]
 
 
 def forms(picks) -> set:
     return {(pick.panel, pick.weight_transform, pick.block_transform) for pick in picks}
 
 
-@pytest.mark.parametrize("strategy", ["smallest", "balanced", "fastest"])
+@pytest.mark.parametrize("preference", ["smallest", "balanced", "fastest"])
 @pytest.mark.parametrize("channels", [64, 128])
-def test_layers_with_the_same_weights_take_them_in_few_forms(strategy, channels):
+def test_layers_with_the_same_weights_take_them_in_few_forms(preference, channels):
     offers = [candidates(conv(side, channels), UNIT) for side in (40, 20, 10, 5, 3)]
-    alone = [STRATEGIES[strategy](offered) for offered in offers]
+    alone = [PREFERENCES[preference](offered) for offered in offers]
     together = agreed(alone, offers)
-    assert len(forms(together)) <= len(forms(alone)) - (strategy == "fastest")
+    assert len(forms(together)) <= len(forms(alone)) - (preference == "fastest")
     assert sum(pick.work for pick in together) <= 1.03 * sum(pick.work for pick in alone)
     for pick, own, offered in zip(together, alone, offers, strict=True):
         assert pick in offered and pick.scratch_nbytes <= own.scratch_nbytes
@@ -61,5 +61,5 @@ def test_layers_with_the_same_weights_take_them_in_few_forms(strategy, channels)
 
 def test_layers_that_agree_keep_their_kernels():
     offers = [candidates(conv(28, 128), UNIT)] * 2
-    picks = [STRATEGIES["fastest"](offered) for offered in offers]
+    picks = [PREFERENCES["fastest"](offered) for offered in offers]
     assert agreed(picks, offers) == picks

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from flexcomp.plan import PAGE, Layer, Problem, Storage, Tensor, Weights
+from flexcomp.plan import PAGE, Buffer, Layer, Problem, Storage, Weights
 
 FLOPS = 200e9
 MEMORY = 20e9
@@ -87,8 +87,8 @@ class Network:
     def problem(self, storage: Storage = DISK) -> Problem:
         self.last[-1] = len(self.layers)
         sizes = [up(side * side * channels * 4) for side, channels in self.shape]
-        tensors = tuple(Tensor(f"t{i}", size, self.writer[i], self.last[i]) for i, size in enumerate(sizes))
-        return Problem(tuple(self.layers), tensors, storage)
+        buffers = tuple(Buffer(f"t{i}", size, self.writer[i], self.last[i]) for i, size in enumerate(sizes))
+        return Problem(tuple(self.layers), buffers, storage)
 
 
 def vgg19(storage: Storage = DISK) -> Problem:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from flexcomp.plan import ALIGN, PAGE, Content, Layer, Plan, Problem, Segment, Storage, Stored, Tensor, Weights
+from flexcomp.plan import ALIGN, PAGE, Buffer, Layer, Plan, Problem, Segment, Storage, Stored, Value, Weights
 
 
 @st.composite
@@ -17,7 +17,7 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
     """
     count = draw(st.integers(1, most_layers))
     sharing = draw(st.booleans())
-    layers, tensors, offset = [], [], 0
+    layers, buffers, offset = [], [], 0
     for index in range(count):
         weights = None
         before = [layer.weights for layer in layers if layer.weights]
@@ -36,9 +36,9 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
     starts = [0] * draw(st.integers(1, 2)) + list(range(count))
     for index, start in enumerate(starts):
         end = draw(st.one_of(st.just(min(start + 2, count)), st.integers(start + 1, count)))
-        tensors.append(Tensor(f"tensor{index}", ALIGN * draw(st.integers(0, 300)), start, end))
+        buffers.append(Buffer(f"buffer{index}", ALIGN * draw(st.integers(0, 300)), start, end))
     if draw(st.sampled_from([False, False, True])):
-        tensors.insert(0, Tensor("state", PAGE * draw(st.integers(1, 3)), 0, count, stays=True))
+        buffers.insert(0, Buffer("state", PAGE * draw(st.integers(1, 3)), 0, count, stays=True))
     bandwidth = draw(st.sampled_from([1e7, 1e8, 1e9]))
     disturbance = draw(st.sampled_from([0.0, 0.3, 2.0])) / bandwidth
     overhead_s, cache = draw(st.sampled_from([0.0, 1e-4])), draw(st.sampled_from([0, 4 * PAGE]))
@@ -53,8 +53,8 @@ def problems(draw: st.DrawFn, most_layers: int = 10) -> Problem:
         cached=draw(st.sampled_from([1.0, 1.5])),
         core_contention=draw(st.sampled_from([0.0, 0.5])),
     )
-    contents = draw(aliases(tensors, count)) if draw(st.booleans()) else ()
-    return Problem(tuple(layers), tuple(tensors), storage, contents)
+    values = draw(aliases(buffers, count)) if draw(st.booleans()) else ()
+    return Problem(tuple(layers), tuple(buffers), storage, values)
 
 
 @st.composite
@@ -69,39 +69,39 @@ def stored_for(draw: st.DrawFn, weights: Weights) -> dict[str, object]:
 
 
 @st.composite
-def aliases(draw: st.DrawFn, tensors: list[Tensor], count: int) -> tuple[Content, ...]:
-    """Contents for tensors: in each one or several in a row, every one after the one before, or over it."""
-    contents: list[Content] = []
-    for number, tensor in enumerate(tensors):
-        start, previous, given = tensor.start, -1, tensor.start == 0
+def aliases(draw: st.DrawFn, buffers: list[Buffer], count: int) -> tuple[Value, ...]:
+    """Values for buffers: in each one or several in a row, every one after the one before, or over it."""
+    values: list[Value] = []
+    for number, buffer in enumerate(buffers):
+        start, previous, given = buffer.start, -1, buffer.start == 0
         while True:
-            last = draw(st.integers(start, tensor.end - 1))
-            ends = last == tensor.end - 1
+            last = draw(st.integers(start, buffer.end - 1))
+            ends = last == buffer.end - 1
             written = () if given and draw(st.booleans()) else (start, *([last] if last > start and draw(st.booleans()) else []))
             given = given and not written
             read = () if last == start and not given else tuple(sorted({last, draw(st.integers(start + (not given), last))}))
             over = (previous,) if previous >= 0 else ()
-            kept = ends and tensor.end == count and draw(st.booleans())
-            name = f"{tensor.name}.{len(contents)}"
-            contents.append(Content(name, tensor.nbytes, number, written, read, given, kept, over))
+            kept = ends and buffer.end == count and draw(st.booleans())
+            name = f"{buffer.name}.{len(values)}"
+            values.append(Value(name, buffer.nbytes, number, written, read, given, kept, over))
             if ends:
                 break
             # The next one is written over this one where that is read for the last time, or later.
             may_replace = last > start and last not in written
             start, given = (last, False) if may_replace and draw(st.booleans()) else (last + 1, False)
-            previous = len(contents) - 1 if start == last else -1
-    return tuple(contents)
+            previous = len(values) - 1 if start == last else -1
+    return tuple(values)
 
 
-def contents_of(problem: Problem) -> tuple[Content, ...]:
-    """The problem's own, or one for every tensor, which is needed in every layer of its life."""
+def values_of(problem: Problem) -> tuple[Value, ...]:
+    """The problem's own, or one for every buffer, which is needed in every layer of its life."""
     count = len(problem.layers)
-    if problem.contents:
-        return problem.contents
-    lives = [(tuple(range(t.start, t.end)), t.start == 0, t.end == count) for t in problem.tensors]
+    if problem.values:
+        return problem.values
+    lives = [(tuple(range(t.start, t.end)), t.start == 0, t.end == count) for t in problem.buffers]
     return tuple(
-        Content(t.name, t.nbytes, i, () if given else life[:1], life, given, kept)
-        for i, (t, (life, given, kept)) in enumerate(zip(problem.tensors, lives, strict=True))
+        Value(t.name, t.nbytes, i, () if given else life[:1], life, given, kept)
+        for i, (t, (life, given, kept)) in enumerate(zip(problem.buffers, lives, strict=True))
     )
 
 
@@ -114,10 +114,10 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
     The ranges of the arena are apart in memory. Without `eager` nothing is read ahead, and somebody else uses the
     working range after each inference.
     """
-    contents = contents_of(problem)
-    if not all(0 <= content.tensor < len(plan.tensor_at) for content in contents):
+    values = values_of(problem)
+    if not all(0 <= value.buffer < len(plan.buffer_at) for value in values):
         return False
-    place = [plan.tensor_at[content.tensor] for content in contents]
+    place = [plan.buffer_at[value.buffer] for value in values]
     memory: dict[int, object] = {}
 
     def granules(address: int, nbytes: int) -> range:
@@ -132,17 +132,17 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
     def holds(tag: object, address: int, nbytes: int) -> bool:
         return all(memory.get(granule) == tag for granule in granules(address, nbytes))
 
-    def begin_layer(layer: int, begun: list[Content], replaced: set[int]) -> bool:
+    def begin_layer(layer: int, begun: list[Value], replaced: set[int]) -> bool:
         """Write what a layer begins; what comes over operands that it reads element by element comes last."""
         last = [c for c in begun if any(old in replaced for old in c.over)]
-        for content in begun:
-            if content not in last and not write(content.name, place[contents.index(content)], content.nbytes):
+        for value in begun:
+            if value not in last and not write(value.name, place[values.index(value)], value.nbytes):
                 return False
         for number in replaced:
-            old = contents[number]
+            old = values[number]
             if layer in old.read and not holds(old.name, place[number], old.nbytes):
                 return False
-        return all(write(content.name, place[contents.index(content)], content.nbytes) for content in last)
+        return all(write(value.name, place[values.index(value)], value.nbytes) for value in last)
 
     segment_of = {step: segment for segment in plan.segments for step in range(segment.step, segment.step + segment.count)}
     if any(not (0 <= load < len(plan.segments) and 0 <= step < len(plan.steps)) for step, load in plan.again):
@@ -191,15 +191,15 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
                 begun += 1
             return True
 
-        for content, address in zip(contents, place, strict=True):
-            if content.given and not write(content.name, address, content.nbytes):
+        for value, address in zip(values, place, strict=True):
+            if value.given and not write(value.name, address, value.nbytes):
                 return False
         for index, step in enumerate(plan.steps):
             layer = problem.layers[step.layer]
             if not load(plan.need[index], index) or loaded < plan.need[index]:
                 return False
-            begun_here = [c for c in contents if c.written[:1] == (step.layer,) and not c.given]
-            replaced = {old for c in begun_here for old in c.over if place[old] == place[contents.index(c)]}
+            begun_here = [c for c in values if c.written[:1] == (step.layer,) and not c.given]
+            replaced = {old for c in begun_here for old in c.over if place[old] == place[values.index(c)]}
             if step.first == 0 and not begin_layer(step.layer, begun_here, replaced):
                 return False
             if layer.scratch and not write(("scratch", index), plan.scratch_at[index], layer.scratch):
@@ -210,9 +210,9 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
                 return False
             if layer.scratch and not holds(("scratch", index), plan.scratch_at[index], layer.scratch):
                 return False
-            for number, content in enumerate(contents):
-                needed = step.layer in content.read or step.layer in content.written
-                if needed and number not in replaced and not holds(content.name, place[number], content.nbytes):
+            for number, value in enumerate(values):
+                needed = step.layer in value.read or step.layer in value.written
+                if needed and number not in replaced and not holds(value.name, place[number], value.nbytes):
                     return False
             if layer.weights:
                 if index not in segment_of:
@@ -228,8 +228,8 @@ def run_tagged(problem: Problem, plan: Plan, *, eager: bool) -> bool:
             return False
         if eager and not load_ahead(len(plan.steps)):
             return False
-        for content, address in zip(contents, place, strict=True):
-            if content.kept and not holds(content.name, address, content.nbytes):
+        for value, address in zip(values, place, strict=True):
+            if value.kept and not holds(value.name, address, value.nbytes):
                 return False
         if not eager:
             memory = {granule: tag for granule, tag in memory.items() if granule * ALIGN >= plan.working}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flexcomp.plan import PAGE, Layer, Problem, Storage, Tensor, Weights, extent, plan, reuse_distances, simulate
+from flexcomp.plan import PAGE, Buffer, Layer, Problem, Storage, Weights, extent, plan, reuse_distances, simulate
 from flexcomp.plan.problem import IN_CACHE
 
 MEMORY = Storage(1e3 * PAGE, 0.0, disturbance=2e-4 / PAGE)  # a page takes 1 ms, and 0.2 ms from computing
@@ -17,7 +17,7 @@ CACHE = 40 * PAGE
 def network() -> Problem:
     """A hundred layers of 20 pages each, which take longer to compute than to load."""
     layers = tuple(Layer(f"l{i}", 0, Weights(20 * PAGE * i, 20, PAGE), 30e-3) for i in range(100))
-    return Problem(layers, (Tensor("x", PAGE, 0, 100),), replace(MEMORY, cache=CACHE))
+    return Problem(layers, (Buffer("x", PAGE, 0, 100),), replace(MEMORY, cache=CACHE))
 
 
 def test_loads_stay_in_the_cache(network):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flexcomp.plan import (
     ALIGN,
     PAGE,
-    Content,
+    Buffer,
     Layer,
     Plan,
     PlanError,
@@ -17,7 +17,7 @@ from flexcomp.plan import (
     Segment,
     Step,
     Storage,
-    Tensor,
+    Value,
     Weights,
     check,
     minimum_budget,
@@ -73,7 +73,7 @@ def test_the_checker_finds_every_alias_that_goes_wrong_at_run_time() -> None:
     def corrupt(planned: tuple[Problem, Plan], data: st.DataObject) -> None:
         nonlocal conflicts, accepted
         problem, good = planned
-        assume(problem.contents)
+        assume(problem.values)
         for _ in range(10):
             broken = realias(problem, data)
             if not (run_tagged(broken, good, eager=True) and run_tagged(broken, good, eager=False)):
@@ -87,26 +87,26 @@ def test_the_checker_finds_every_alias_that_goes_wrong_at_run_time() -> None:
 
 
 def realias(problem: Problem, data: st.DataObject) -> Problem:
-    """`problem` with one or two contents used otherwise, or put elsewhere."""
-    contents = problem.contents
+    """`problem` with one or two values used otherwise, or put elsewhere."""
+    values = problem.values
     count = len(problem.layers)
     for _ in range(data.draw(st.integers(1, 2))):
-        index = data.draw(st.integers(0, len(contents) - 1))
-        content = contents[index]
+        index = data.draw(st.integers(0, len(values) - 1))
+        value = values[index]
         layer = data.draw(st.integers(0, count - 1))
-        kind = data.draw(st.sampled_from(["tensor", "tensor", "read", "written", "given", "kept", "over", "nbytes"]))
-        if kind == "tensor":
-            content = replace(content, tensor=data.draw(st.integers(0, len(problem.tensors))))
+        kind = data.draw(st.sampled_from(["buffer", "buffer", "read", "written", "given", "kept", "over", "nbytes"]))
+        if kind == "buffer":
+            value = replace(value, buffer=data.draw(st.integers(0, len(problem.buffers))))
         elif kind in ("read", "written"):
-            content = replace(content, **{kind: tuple(sorted({*getattr(content, kind)} ^ {layer}))})
+            value = replace(value, **{kind: tuple(sorted({*getattr(value, kind)} ^ {layer}))})
         elif kind in ("given", "kept"):
-            content = replace(content, **{kind: not getattr(content, kind)})
+            value = replace(value, **{kind: not getattr(value, kind)})
         elif kind == "over":
-            content = replace(content, over=tuple(sorted({*content.over} ^ {data.draw(st.integers(0, len(contents) - 1))})))
+            value = replace(value, over=tuple(sorted({*value.over} ^ {data.draw(st.integers(0, len(values) - 1))})))
         else:
-            content = replace(content, nbytes=content.nbytes + ALIGN * data.draw(st.integers(1, 9)))
-        contents = changed(contents, content, data, [index])
-    return replace(problem, contents=contents)
+            value = replace(value, nbytes=value.nbytes + ALIGN * data.draw(st.integers(1, 9)))
+        values = changed(values, value, data, [index])
+    return replace(problem, values=values)
 
 
 def mutate(problem: Problem, good: Plan, data: st.DataObject) -> Plan:
@@ -114,13 +114,13 @@ def mutate(problem: Problem, good: Plan, data: st.DataObject) -> Plan:
     broken = good
     for _ in range(data.draw(st.integers(1, 3))):
         kinds = ["arena", "working", "scratch", "need"]
-        kinds += ["tensor"] * bool(problem.tensors) + ["segment"] * 4 * bool(good.segments) + ["again"] * 3 * bool(good.again)
+        kinds += ["buffer"] * bool(problem.buffers) + ["segment"] * 4 * bool(good.segments) + ["again"] * 3 * bool(good.again)
         kind = data.draw(st.sampled_from(kinds))
         page = PAGE * data.draw(st.integers(0, max(1, good.arena // PAGE)))
         if kind in ("arena", "working"):
             broken = replace(broken, **{kind: page})
-        elif kind == "tensor":
-            broken = replace(broken, tensor_at=changed(broken.tensor_at, page, data))
+        elif kind == "buffer":
+            broken = replace(broken, buffer_at=changed(broken.buffer_at, page, data))
         elif kind == "scratch":
             where = [i for i, at in enumerate(good.scratch_at) if at >= 0]
             if where:
@@ -166,8 +166,8 @@ def changed(values: tuple, value: object, data: st.DataObject, where: list[int] 
 def by_hand() -> tuple[Problem, Plan]:
     """Layer a in two slices, layer b; x → a → y → b → z. Pages: x 0, y 1, scratch of a 2, segments 3, 4, 3, z 0."""
     layers = (Layer("a", PAGE, Weights(64, 2, 2048), 1.0), Layer("b", 0, Weights(4160, 1, 1000), 1.0))
-    tensors = (Tensor("x", PAGE, 0, 1), Tensor("y", PAGE, 0, 2), Tensor("z", PAGE, 1, 2))
-    problem = Problem(layers, tensors, Storage(1e9, 0.0))
+    buffers = (Buffer("x", PAGE, 0, 1), Buffer("y", PAGE, 0, 2), Buffer("z", PAGE, 1, 2))
+    problem = Problem(layers, buffers, Storage(1e9, 0.0))
     segments = (
         Segment(0, 0, PAGE, 3 * PAGE, 0, False),
         Segment(1, 0, 2 * PAGE, 4 * PAGE, 0, False),
@@ -220,17 +220,17 @@ def test_the_plan_by_hand_is_right() -> None:
         (lambda p: replace(p, need=(1, 2)), "need has 2 entries instead of 3"),
         (lambda p: replace(p, segments=p.segments[:2], need=(1, 2, 2)), "step 2 has weights that are never loaded"),
         (
-            lambda p: replace(p, tensor_at=(0, 0, 2 * PAGE)),
-            "tensor x and tensor y overlap in bytes and in steps 0 to 1",
+            lambda p: replace(p, buffer_at=(0, 0, 2 * PAGE)),
+            "buffer x and buffer y overlap in bytes and in steps 0 to 1",
         ),
-        (lambda p: replace(p, tensor_at=(0, PAGE, PAGE)), "tensor y and tensor z overlap in bytes and in steps 2 to 2"),
+        (lambda p: replace(p, buffer_at=(0, PAGE, PAGE)), "buffer y and buffer z overlap in bytes and in steps 2 to 2"),
         (
-            lambda p: replace(p, tensor_at=(32, PAGE, 0)),
-            "tensor x at [32, 4128): outside the arena of 24576 B or not aligned",
+            lambda p: replace(p, buffer_at=(32, PAGE, 0)),
+            "buffer x at [32, 4128): outside the arena of 24576 B or not aligned",
         ),
         (
             lambda p: replace(p, scratch_at=(PAGE, 2 * PAGE, -1)),
-            "tensor y and scratch of step 0 overlap in bytes and in steps 0 to 0",
+            "buffer y and scratch of step 0 overlap in bytes and in steps 0 to 0",
         ),
         (
             lambda p: replace(p, scratch_at=(-1, 2 * PAGE, -1)),
@@ -253,7 +253,7 @@ def test_the_plan_by_hand_is_right() -> None:
         ),
         (
             lambda p: replace(p, working=PAGE),
-            "tensor y at [4096, 8192): outside the range of what inferences work in, with the border at 4096",
+            "buffer y at [4096, 8192): outside the range of what inferences work in, with the border at 4096",
         ),
         (
             lambda p: segment(p, 1, pinned=True),
@@ -298,8 +298,8 @@ def test_a_load_may_start_in_the_inference_before() -> None:
             "load 0 starts after 0 steps of the inference before, which use its place",
         ),
         (
-            lambda p: read_ahead(replace(p, tensor_at=(0, PAGE, 3 * PAGE))),
-            "tensor z and load 0 (for step 0) overlap in bytes and between inferences",
+            lambda p: read_ahead(replace(p, buffer_at=(0, PAGE, 3 * PAGE))),
+            "buffer z and load 0 (for step 0) overlap in bytes and between inferences",
         ),
         (lambda p: read_ahead(p, pinned=True), "load 0 is pinned and loaded ahead"),
         (lambda p: segment(p, 1, ahead=True, after=3), "load 1 is loaded ahead, but not the load before it"),
@@ -314,18 +314,18 @@ def test_faults_of_what_is_loaded_ahead_and_together_are_named(change, reason: s
 
 def test_what_stays_begins_with_a_page() -> None:
     """It is carried from arena to arena by whole pages."""
-    tensors = Tensor("state", PAGE, 0, 1, True), Tensor("x", ALIGN, 0, 1)
-    problem = Problem((Layer("a", 0, None, 1e-3),), tensors, Storage(1e8, 0.0))
+    buffers = Buffer("state", PAGE, 0, 1, True), Buffer("x", ALIGN, 0, 1)
+    problem = Problem((Layer("a", 0, None, 1e-3),), buffers, Storage(1e8, 0.0))
     good = plan(problem, 2 * PAGE)
     assert check(problem, good) == []
-    lower = replace(good, tensor_at=(ALIGN, 0))
+    lower = replace(good, buffer_at=(ALIGN, 0))
     assert check(problem, lower) == [
-        "tensor state, which stays, at 64: not a multiple of 4096",
-        "tensor state at [64, 4160): outside the range of what stays, with the border at 4096",
+        "buffer state, which stays, at 64: not a multiple of 4096",
+        "buffer state at [64, 4160): outside the range of what stays, with the border at 4096",
     ]
-    for tensor in ((ALIGN, 0, 1), (PAGE, 0, 1)):
+    for buffer in ((ALIGN, 0, 1), (PAGE, 0, 1)):
         with pytest.raises(ValueError, match="stays, but"):
-            Problem((*problem.layers, *problem.layers), (Tensor("state", *tensor, True),), problem.storage)
+            Problem((*problem.layers, *problem.layers), (Buffer("state", *buffer, True),), problem.storage)
 
 
 def test_a_place_may_be_reused_as_soon_as_its_step_is_computed() -> None:
@@ -333,15 +333,15 @@ def test_a_place_may_be_reused_as_soon_as_its_step_is_computed() -> None:
     assert check(problem, segment(planned, 2, after=1)) == []
 
 
-def aliases(*contents: Content) -> list[str]:
-    """What is wrong with contents of the three tensors of the problem by hand."""
+def aliases(*values: Value) -> list[str]:
+    """What is wrong with values of the three buffers of the problem by hand."""
     problem, planned = by_hand()
-    return check(replace(problem, contents=contents), planned)
+    return check(replace(problem, values=values), planned)
 
 
 def test_a_sum_may_be_written_over_what_it_reads_last() -> None:
-    old = Content("old", PAGE, 1, (0,), (1,))
-    new = Content("new", PAGE, 1, (1,), (), over=(0,))
+    old = Value("old", PAGE, 1, (0,), (1,))
+    new = Value("new", PAGE, 1, (1,), (), over=(0,))
     assert aliases(old, new) == []
     assert aliases(old, replace(new, over=())) == ["new is written over old in layer 1, which is needed until 1"]
     assert aliases(replace(old, kept=True), new) == ["new is written over old in layer 1, which is needed until 1"]
@@ -350,30 +350,30 @@ def test_a_sum_may_be_written_over_what_it_reads_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("value", "reason"),
     [
-        (Content("v", PAGE, 3, (0,), (1,)), "v is in tensor 3, which does not exist"),
-        (Content("v", 2 * PAGE, 1, (0,), (1,)), "v has 8192 B, tensor y only 4096 B"),
-        (Content("v", PAGE, 0, (0,), (1,)), "v lives in layers [0, 2), tensor x in [0, 1)"),
-        (Content("v", PAGE, 2, (0,), (1,)), "v lives in layers [0, 2), tensor z in [1, 2)"),
-        (Content("v", PAGE, 1, (1,), (1,)), "v is read before a layer has written it"),
-        (Content("v", PAGE, 1, (), (1,)), "v is read before a layer has written it"),
+        (Value("v", PAGE, 3, (0,), (1,)), "v is in buffer 3, which does not exist"),
+        (Value("v", 2 * PAGE, 1, (0,), (1,)), "v has 8192 B, buffer y only 4096 B"),
+        (Value("v", PAGE, 0, (0,), (1,)), "v lives in layers [0, 2), buffer x in [0, 1)"),
+        (Value("v", PAGE, 2, (0,), (1,)), "v lives in layers [0, 2), buffer z in [1, 2)"),
+        (Value("v", PAGE, 1, (1,), (1,)), "v is read before a layer has written it"),
+        (Value("v", PAGE, 1, (), (1,)), "v is read before a layer has written it"),
     ],
 )
-def test_every_fault_of_an_alias_is_named(content: Content, reason: str) -> None:
-    assert aliases(content) == [reason]
+def test_every_fault_of_an_alias_is_named(value: Value, reason: str) -> None:
+    assert aliases(value) == [reason]
 
 
 def shared_by_hand() -> tuple[Problem, Plan]:
     """Layers a and c have the same weights, b others; c uses what was loaded for a. Pages: x 0, y 1, segments 2, 3."""
     same = Weights(0, 2, 2048)
     layers = (Layer("a", 0, same, 1.0), Layer("b", 0, Weights(PAGE, 1, PAGE), 1.0), Layer("c", 0, same, 1.0))
-    tensors = (Tensor("x", PAGE, 0, 3), Tensor("y", PAGE, 0, 3))
+    buffers = (Buffer("x", PAGE, 0, 3), Buffer("y", PAGE, 0, 3))
     segments = (Segment(0, 0, PAGE, 2 * PAGE, 0, False), Segment(1, PAGE, PAGE, 3 * PAGE, 0, False))
     steps = (Step(0, 0, 2), Step(1, 0, 1), Step(2, 0, 2))
     places = (0, PAGE), (-1, -1, -1)
     plan = Plan("by hand", 4 * PAGE, 4 * PAGE, 4 * PAGE, steps, *places, segments, (1, 2, 1), ((2, 0),))
-    return Problem(layers, tensors, Storage(1e9, 0.0)), plan
+    return Problem(layers, buffers, Storage(1e9, 0.0)), plan
 
 
 @pytest.mark.parametrize(

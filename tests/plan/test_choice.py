@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flexcomp.plan import PAGE, Layer, Problem, Storage, Tensor, Weights, ladder_of
+from flexcomp.plan import PAGE, Buffer, Layer, Problem, Storage, Weights, ladder_of
 
 
 def test_loaded_bytes_count_where_kernels_are_chosen() -> None:
     def network(pages: int, seconds: float, disturbance: float) -> Problem:
         layers = tuple(Layer(f"l{i}", 0, Weights(i * pages * PAGE, 1, pages * PAGE), seconds) for i in range(8))
-        return Problem(layers, (Tensor("x", PAGE, 0, 8),), Storage(1e3 * PAGE, 0.0, disturbance=disturbance))
+        return Problem(layers, (Buffer("x", PAGE, 0, 8),), Storage(1e3 * PAGE, 0.0, disturbance=disturbance))
 
     budget = 40 * PAGE
     for disturbance, chosen in ((0.0, 1), (4e-3 / PAGE, 0)):

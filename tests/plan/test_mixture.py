@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexcomp.plan import PAGE, Layer, Mixture, Problem, Storage, Tensor, Weights, latency_bound, layer_bounds
+from flexcomp.plan import PAGE, Buffer, Layer, Mixture, Problem, Storage, Weights, latency_bound, layer_bounds
 
 from .problems import choices
 
@@ -40,8 +40,8 @@ def test_the_choice_is_near_the_best_one() -> None:
                 kernels.append(Layer("layer", 0, Weights(offset, int(blocks * size) + 1, PAGE), seconds * speed))
                 offset += PAGE * kernels[-1].blocks
             options.append(kernels[: int(draw.integers(1, 4))])
-        tensors = tuple(Tensor(f"{i}", PAGE * int(draw.integers(1, 100)), i, i + 2) for i in range(6))
-        problem = Problem(tuple(kernels[0] for kernels in options), tensors, Storage(714e6, 25e-6))
+        buffers = tuple(Buffer(f"{i}", PAGE * int(draw.integers(1, 100)), i, i + 2) for i in range(6))
+        problem = Problem(tuple(kernels[0] for kernels in options), buffers, Storage(714e6, 25e-6))
         budget = PAGE * int(draw.integers(300, 800))
         bounds = [latency_bound(picked(problem, options, p), budget) for p in product(*map(range, map(len, options)))]
         ratios.append(latency_bound(picked(problem, options, Mixture(problem, options).best(budget)), budget) / min(bounds))

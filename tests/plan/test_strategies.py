@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from flexcomp.plan import (
     PAGE,
     STRATEGIES,
+    Buffer,
     InfeasibleError,
     Layer,
     PlanError,
     Problem,
     Storage,
-    Tensor,
     Weights,
     check,
     ladder,
@@ -180,8 +180,8 @@ def chain() -> Problem:
         Layer("conv", 128, Weights(0, 4, PAGE), 1e-3),
         Layer("dense", 0, Weights(4 * PAGE, 1, 8 * PAGE), 1e-3),
     )
-    tensors = (Tensor("x", 2 * PAGE, 0, 1), Tensor("y", PAGE, 0, 2), Tensor("z", 64, 1, 2))
-    return Problem(layers, tensors, Storage(1e9, 0.0))
+    buffers = (Buffer("x", 2 * PAGE, 0, 1), Buffer("y", PAGE, 0, 2), Buffer("z", 64, 1, 2))
+    return Problem(layers, buffers, Storage(1e9, 0.0))
 
 
 def test_the_message_says_what_was_asked_what_is_needed_and_why() -> None:
@@ -208,7 +208,7 @@ def test_unknown_strategy() -> None:
 
 def test_a_network_without_weights_and_an_empty_one() -> None:
     storage = Storage(1e9, 0.0)
-    relu = Problem((Layer("relu", 0, None, 1.0),), (Tensor("x", 64, 0, 1), Tensor("y", 64, 0, 1)), storage)
+    relu = Problem((Layer("relu", 0, None, 1.0),), (Buffer("x", 64, 0, 1), Buffer("y", 64, 0, 1)), storage)
     for strategy in STRATEGIES:
         assert plan(relu, 2 * PAGE, strategy).arena in (PAGE, 2 * PAGE)
     empty = Problem((), (), storage)
@@ -219,8 +219,8 @@ def test_a_network_without_weights_and_an_empty_one() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Tensor("t", 63, 0, 1),
-        lambda: Tensor("t", 64, 1, 1),
+        lambda: Buffer("t", 63, 0, 1),
+        lambda: Buffer("t", 64, 1, 1),
         lambda: Weights(32, 1, 64),
         lambda: Weights(0, 2, 100),
         lambda: Weights(0, 0, 64),

@@ -44,7 +44,7 @@ def two_layers() -> Program:
         value_at=(0, PAGE, 0),
         steps=(Step(0, 0, 1, 1, 2 * PAGE, 4 * PAGE), Step(1, 0, 1, 2, 3 * PAGE, -1)),
         loads=(Load(0, PAGE, 2 * PAGE, 0, True), Load(PAGE, PAGE, 3 * PAGE, 0, False)),
-        predicted_s=0.001,
+        seconds=0.001,
     )
     values = tuple(Value(name, PAGE) for name in ("x", "middle", "y"))
     ports = (Port("x", 0, ROW),), (Port("y", 2, ROW),)

@@ -35,7 +35,7 @@ def both(tmp_path_factory):
         times = [rung.arena - rung.working for rung in program.rungs]
         return replace(
             program,
-            rungs=tuple(replace(r, predicted_s=1e-3 * (2 - t / max(times))) for r, t in zip(program.rungs, times, strict=True)),
+            rungs=tuple(replace(r, seconds=1e-3 * (2 - t / max(times))) for r, t in zip(program.rungs, times, strict=True)),
         )
 
     folder = tmp_path_factory.mktemp("pool")
@@ -239,7 +239,7 @@ def test_a_full_queue_refuses(both, x):
                 futures.append(pool.submit("first", {"x": x}))
             except RefusedError as error:
                 refused.append(error)
-        assert len(refused) >= 3 and all(error.reason == "queue" and error.retry_after_s > 0 for error in refused)
+        assert len(refused) >= 3 and all(error.reason == "queue" and error.retry_after_ms > 0 for error in refused)
         assert futures[-1].cancel() and futures[-1].cancelled()
         for future in futures[:-1]:
             builder.close_to(future.result(30)["out"], both["first"].reference(x))
@@ -556,7 +556,7 @@ def hasty(tmp_path_factory):
     """150 layers that read 39 MB in the smallest budget, and say that they take a microsecond."""
 
     def plan(program):
-        return replace(program, rungs=tuple(replace(rung, predicted_s=1e-6) for rung in program.rungs))
+        return replace(program, rungs=tuple(replace(rung, seconds=1e-6) for rung in program.rungs))
 
     return builder.export(tmp_path_factory.mktemp("hasty") / "hasty.so", "pool_hasty_", layers=150, plan=plan)
 
@@ -626,18 +626,18 @@ def test_requests_that_are_refused_count_for_rates(hasty, x):
 
 def test_shares_may_be_those_of_swapnets_rule(both, x):
     ladders = [ladder_of(read_info(network.library)) for network in both.values()]
-    budget = int(1.7 * least_bytes(ladders, strategy="swapnet"))
-    with flexcomp.Pool(budget, threads=1, strategy="swapnet") as pool:
+    budget = int(1.7 * least_bytes(ladders, sharing="swapnet"))
+    with flexcomp.Pool(budget, threads=1, sharing="swapnet") as pool:
         for name, network in both.items():
             pool.add(name, network.library, rate=1)
-        expected = shares(ladders, [1.0, 1.0], budget, strategy="swapnet")
+        expected = shares(ladders, [1.0, 1.0], budget, sharing="swapnet")
         assert tuple(model.rung for model in pool.plan().models) == expected.rungs
         for name, network in both.items():
             builder.close_to(pool.run(name, {"x": x})["out"], network.reference(x))
         pool.remove("first")
         assert pool.plan().models[0].kept_bytes > 0
     with pytest.raises(InputError, match="best"):
-        flexcomp.Pool(budget, strategy="best")
+        flexcomp.Pool(budget, sharing="best")
 
 
 def test_time_adds_up(pool, both, x):

@@ -27,7 +27,7 @@ def brute_force(ladders, weights, budget, lanes):
     for rungs in product(*ladders):
         nbytes = needed(rungs, lanes)
         least = min(least, nbytes)
-        cost = sum(weight * rung.predicted_s for weight, rung in zip(weights, rungs, strict=True))
+        cost = sum(weight * rung.predicted_ms for weight, rung in zip(weights, rungs, strict=True))
         if nbytes <= budget and (best is None or (cost, nbytes) < best):
             best = cost, nbytes
     return best, least
@@ -66,9 +66,9 @@ def test_equal_to_brute_force_on_random_ladders():
         fitted += 1
         found = shares(ladders, weights, budget, lanes=lanes)
         chosen = [ladder[rung] for ladder, rung in zip(ladders, found.rungs, strict=True)]
-        assert (found.cost, found.nbytes) == best, seed
+        assert (found.weighted_ms, found.nbytes) == best, seed
         assert found.nbytes == needed(chosen, lanes) and found.least_bytes == least
-        assert found.cost == sum(weight * rung.predicted_s for weight, rung in zip(weights, chosen, strict=True))
+        assert found.weighted_ms == sum(weight * rung.predicted_ms for weight, rung in zip(weights, chosen, strict=True))
         assert found == shares(ladders, weights, budget, lanes=lanes)
     assert fitted > 500
 
@@ -122,7 +122,7 @@ def test_a_budget_too_small_says_which_is_not():
     with pytest.raises(BudgetError, match=r"the smallest feasible budget is 6\.30 MB"):
         shares(ladders, [1, 1], (6 << 20) - 1, lanes=[0, 1], units=Units.DECIMAL)
     with pytest.raises(BudgetError, match=r"with a share for each is 6\.00 MiB"):
-        shares(ladders, [1, 1], (6 << 20) - 1, strategy="swapnet")
+        shares(ladders, [1, 1], (6 << 20) - 1, sharing="swapnet")
 
 
 def test_lanes_take_turns_each_for_itself():
@@ -136,21 +136,21 @@ def test_swapnet_gives_shares_by_its_score():
     """Of 120 bytes 60 go by 100 : 50 bytes, 60 by the scores 1/100 · 3 : 1/50 · 1."""
     first = [ShareRung(5, 55, 3.0), ShareRung(20, 80, 1.0)]
     ladders = [first, [ShareRung(5, 30, 4.0), ShareRung(5, 31, 3.0), ShareRung(50, 0, 1.0)]]
-    found = shares(ladders, [3.0, 1.0], 120, strategy="swapnet")  # 40 + 36, and 20 + 24
-    assert found.rungs == (0, 1) and found.nbytes == 96 and found.cost == 12.0
-    assert shares(ladders, [3.0, 1.0], 150, strategy="swapnet").rungs == (1, 2)
-    assert shares(ladders, [0.0, 0.0], 124, strategy="swapnet").rungs == (0, 2)  # 41 + 31, and 20 + 31
+    found = shares(ladders, [3.0, 1.0], 120, sharing="swapnet")  # 40 + 36, and 20 + 24
+    assert found.rungs == (0, 1) and found.nbytes == 96 and found.weighted_ms == 12.0
+    assert shares(ladders, [3.0, 1.0], 150, sharing="swapnet").rungs == (1, 2)
+    assert shares(ladders, [0.0, 0.0], 124, sharing="swapnet").rungs == (0, 2)  # 41 + 31, and 20 + 31
     least = found.least_bytes
-    assert shares(ladders, [3.0, 1.0], least, strategy="swapnet").nbytes <= least
+    assert shares(ladders, [3.0, 1.0], least, sharing="swapnet").nbytes <= least
     with pytest.raises(BudgetError):
-        shares(ladders, [3.0, 1.0], least - 1, strategy="swapnet")
+        shares(ladders, [3.0, 1.0], least - 1, sharing="swapnet")
 
 
 def test_swapnet_is_never_better():
     for seed in range(60):
         ladders, weights, _, _ = random_case(seed)
-        least = shares(ladders, weights, 10**9, strategy="swapnet").least_bytes
-        theirs = shares(ladders, weights, least, strategy="swapnet")
+        least = shares(ladders, weights, 10**9, sharing="swapnet").least_bytes
+        theirs = shares(ladders, weights, least, sharing="swapnet")
         assert theirs.nbytes <= least and shares(ladders, weights, least).cost <= theirs.cost
 
 
@@ -183,7 +183,7 @@ def test_wrong_lanes_strategies_and_budgets():
     with pytest.raises(InputError, match="model 0 is in lane 1 of 1"):
         shares([ONE], [1], 9, lanes=[1])
     with pytest.raises(InputError, match='"best" is not known: it is one of exact, swapnet'):
-        shares([ONE], [1], 9, strategy="best")
+        shares([ONE], [1], 9, sharing="best")
     for budget in (-1, 2**63):
         with pytest.raises(BudgetError, match="less than 2"):
             shares([ONE], [1], budget)

@@ -16,7 +16,7 @@ def hasty(tmp_path_factory):
     """150 layers that read 39 MB in a small budget, and say that they take a microsecond: whatever is asked for is admitted."""
 
     def plan(program):
-        return replace(program, rungs=tuple(replace(rung, predicted_s=1e-6) for rung in program.rungs))
+        return replace(program, rungs=tuple(replace(rung, seconds=1e-6) for rung in program.rungs))
 
     return builder.export(tmp_path_factory.mktemp("hasty") / "hasty.so", "served_hasty_", layers=150, plan=plan)
 

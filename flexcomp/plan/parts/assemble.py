@@ -26,7 +26,7 @@ def assemble(
     strategy: str,
     budget: int,
     steps: Sequence[Step],
-    tensor_at: Sequence[int],
+    buffer_at: Sequence[int],
     scratch_at: Sequence[int],
     pieces: Sequence[Piece],
     places: Sequence[Place],
@@ -42,7 +42,7 @@ def assemble(
     need = [0] * len(steps)
     again: list[tuple[int, int]] = []
     loads: list[int] = []  # by piece
-    top = max((at + tensor.nbytes for at, tensor in zip(tensor_at, problem.tensors, strict=True)), default=0)
+    top = max((at + buffer.nbytes for at, buffer in zip(buffer_at, problem.buffers, strict=True)), default=0)
     for step, at in zip(steps, scratch_at, strict=True):
         top = max(top, at + problem.layers[step.layer].scratch)
     for piece, place in zip(pieces, places, strict=True):
@@ -68,7 +68,7 @@ def assemble(
         pages(top) * PAGE,
         pages(top) * PAGE,
         tuple(steps),
-        tuple(tensor_at),
+        tuple(buffer_at),
         tuple(scratch_at),
         tuple(segments),
         tuple(need),

@@ -1,9 +1,9 @@
-"""Where tensors and scratch lie, such that every layer keeps a place for at least its finest segment.
+"""Where buffers and scratch lie, such that every layer keeps a place for at least its finest segment.
 
-The joint formulation: tensors, scratch and one segment per layer (without preloading, cut as finely as
+The joint formulation: buffers, scratch and one segment per layer (without preloading, cut as finely as
 the layer allows) are placed together as tensor usage records. That gives the smallest arenas, and
 makes planning safe: a step always finds a place for its weights in the end, whichever weights were
-preloaded, because tensors and scratch do not move and earlier segments are over.
+preloaded, because buffers and scratch do not move and earlier segments are over.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .slicing import finest_segment
 class Layout:
     """Addresses in bytes, for any way of slicing."""
 
-    tensor_at: tuple[int, ...]  # one per tensor
+    buffer_at: tuple[int, ...]  # one per buffer
     scratch_at: tuple[int, ...]  # one per layer, the same in all its steps; -1 without scratch
-    occupied: tuple[tuple[tuple[int, int], ...], ...]  # per layer: (address, nbytes) of tensors and scratch, by address
-    top: int  # end of the last tensor or scratch
+    occupied: tuple[tuple[tuple[int, int], ...], ...]  # per layer: (address, nbytes) of buffers and scratch, by address
+    top: int  # end of the last buffer or scratch
     nbytes: int  # arena that also holds the finest segment of every layer; multiple of PAGE
 
     def free_pages(self, arena: int) -> list[int]:
-        """Per layer: the pages of an arena of `arena` bytes that neither tensors nor scratch touch."""
+        """Per layer: the pages of an arena of `arena` bytes that neither buffers nor scratch touch."""
         every = span(0, arena // PAGE)
         result = []
         for intervals in self.occupied:
@@ -53,17 +53,17 @@ def _gaps(intervals: Sequence[tuple[int, int]], arena: int) -> list[tuple[int, i
     return result
 
 
-def layout_of(problem: Problem, tensor_at: Sequence[int], scratch_at: Sequence[int]) -> Layout:
+def layout_of(problem: Problem, buffer_at: Sequence[int], scratch_at: Sequence[int]) -> Layout:
     """The layout with these addresses; `scratch_at` per layer."""
     live: list[list[tuple[int, int]]] = [[] for _ in problem.layers]
-    for tensor, address in zip(problem.tensors, tensor_at, strict=True):
-        for layer in range(tensor.start, tensor.end) if tensor.nbytes else ():
-            live[layer].append((address, tensor.nbytes))
+    for buffer, address in zip(problem.buffers, buffer_at, strict=True):
+        for layer in range(buffer.start, buffer.end) if buffer.nbytes else ():
+            live[layer].append((address, buffer.nbytes))
     for layer, address in enumerate(scratch_at):
         if address >= 0:
             live[layer].append((address, problem.layers[layer].scratch))
     occupied = tuple(tuple(sorted(intervals)) for intervals in live)
-    of_tensors = [at + tensor.nbytes for at, tensor in zip(tensor_at, problem.tensors, strict=True)]
+    of_buffers = [at + buffer.nbytes for at, buffer in zip(buffer_at, problem.buffers, strict=True)]
     of_scratch = [at + layer.scratch for at, layer in zip(scratch_at, problem.layers, strict=True)]
     arena = 0
     for layer, intervals in zip(problem.layers, occupied, strict=True):
@@ -71,20 +71,20 @@ def layout_of(problem: Problem, tensor_at: Sequence[int], scratch_at: Sequence[i
         end = max((address + nbytes for address, nbytes in intervals), default=0)
         fits = [low + finest for low, high in _gaps(intervals, end) if high - low >= finest]
         arena = max(arena, end, min(fits, default=pages(end) * PAGE + finest) if finest else 0)
-    top = max((*of_tensors, *of_scratch), default=0)
-    return Layout(tuple(tensor_at), tuple(scratch_at), occupied, top, pages(arena) * PAGE)
+    top = max((*of_buffers, *of_scratch), default=0)
+    return Layout(tuple(buffer_at), tuple(scratch_at), occupied, top, pages(arena) * PAGE)
 
 
 def joint_records(problem: Problem) -> list[Record]:
-    """Tensors, then the scratch of each layer, then the finest segment of each layer; time in layers."""
-    records = [Record(tensor.start, tensor.end, tensor.nbytes, tensor.align) for tensor in problem.tensors]
+    """Buffers, then the scratch of each layer, then the finest segment of each layer; time in layers."""
+    records = [Record(buffer.start, buffer.end, buffer.nbytes, buffer.align) for buffer in problem.buffers]
     records += [Record(index, index + 1, layer.scratch) for index, layer in enumerate(problem.layers)]
     records += [Record(index, index + 1, finest_segment(layer), PAGE) for index, layer in enumerate(problem.layers)]
     return records
 
 
 def _of_offsets(problem: Problem, offsets: Sequence[int]) -> Layout:
-    count = len(problem.tensors)
+    count = len(problem.buffers)
     scratch = [
         at if layer.scratch else -1
         for layer, at in zip(problem.layers, offsets[count : count + len(problem.layers)], strict=True)
@@ -100,15 +100,15 @@ def smallest_layout(problem: Problem) -> Layout:
 
 @lru_cache(maxsize=256)
 def compact_layout(problem: Problem) -> Layout:
-    """Tensors and scratch as low as possible, without regard to weights: more contiguous space above."""
-    records = joint_records(problem)[: len(problem.tensors) + len(problem.layers)]
+    """Buffers and scratch as low as possible, without regard to weights: more contiguous space above."""
+    records = joint_records(problem)[: len(problem.buffers) + len(problem.layers)]
     return _of_offsets(problem, tight(records, PAGE).offsets)
 
 
 @lru_cache(maxsize=256)
 def settling_layout(problem: Problem) -> Layout:
-    """Tensors in order of their writing, each as low as possible: late layers, which are small, stay low."""
-    records = joint_records(problem)[: len(problem.tensors) + len(problem.layers)]
+    """Buffers in order of their writing, each as low as possible: late layers, which are small, stay low."""
+    records = joint_records(problem)[: len(problem.buffers) + len(problem.layers)]
     order = sorted(
         range(len(records)),
         key=lambda i: (records[i].start, records[i].start - records[i].end, -records[i].nbytes, i),

@@ -8,7 +8,7 @@ from .slicing import finest_segment, live_bytes
 
 
 def layer_bounds(problem: Problem) -> list[int]:
-    """Per layer: live tensors, scratch and finest segment, in bytes rounded up to pages.
+    """Per layer: live buffers, scratch and finest segment, in bytes rounded up to pages.
 
     No arena is smaller than the largest of these sums.
     """

@@ -1,7 +1,7 @@
 """Sets of arena pages as Python integers: bit p stands for page p.
 
 Intersecting the free pages of many steps is then one `&` per step, and finding room for a segment is
-a handful of shifts, whatever the number of tensors and segments already placed.
+a handful of shifts, whatever the number of buffers and segments already placed.
 """
 
 from __future__ import annotations

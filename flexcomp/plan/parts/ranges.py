@@ -34,7 +34,7 @@ def in_two_ranges(problem: Problem, plan: Plan) -> Plan:
 
     moved = replace(
         plan,
-        tensor_at=tuple(at if one.stays else down(at) for at, one in zip(plan.tensor_at, problem.tensors, strict=True)),
+        buffer_at=tuple(at if one.stays else down(at) for at, one in zip(plan.buffer_at, problem.buffers, strict=True)),
         scratch_at=tuple(map(down, plan.scratch_at)),
         segments=tuple(one if one.pinned else replace(one, address=down(one.address)) for one in plan.segments),
     )
@@ -44,5 +44,5 @@ def in_two_ranges(problem: Problem, plan: Plan) -> Plan:
         replace(one, address=up[one.address] if one.pinned else one.address, kept_at=up.get(one.kept_at, -1))
         for one in moved.segments
     )
-    tensor_at = tuple(up[at] if one.stays else at for at, one in zip(moved.tensor_at, problem.tensors, strict=True))
-    return replace(moved, arena=working + before[-1], working=working, tensor_at=tensor_at, segments=segments)
+    buffer_at = tuple(up[at] if one.stays else at for at, one in zip(moved.buffer_at, problem.buffers, strict=True))
+    return replace(moved, arena=working + before[-1], working=working, buffer_at=buffer_at, segments=segments)

@@ -49,11 +49,11 @@ def slice_count(weights: Weights, limit: int) -> int:
 
 
 def live_bytes(problem: Problem) -> list[int]:
-    """Per layer: the bytes of all live tensors."""
+    """Per layer: the bytes of all live buffers."""
     change = [0] * (len(problem.layers) + 1)
-    for tensor in problem.tensors:
-        change[tensor.start] += tensor.nbytes
-        change[tensor.end] -= tensor.nbytes
+    for buffer in problem.buffers:
+        change[buffer.start] += buffer.nbytes
+        change[buffer.end] -= buffer.nbytes
     result, now = [], 0
     for delta in change[:-1]:
         now += delta
@@ -73,10 +73,10 @@ def slice_to_room(problem: Problem, room: Sequence[int]) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def slice_layers(problem: Problem, limit: int, loads_in_flight: int = 1) -> tuple[Step, ...]:
-    """Steps whose working sets (live tensors, scratch, segment) fit in `limit` bytes.
+def slice_layers(problem: Problem, limit: int, segments_at_once: int = 1) -> tuple[Step, ...]:
+    """Steps whose working sets (live buffers, scratch, segment) fit in `limit` bytes.
 
-    As few slices as possible, of equal sizes. With `loads_in_flight` > 1 the slices of a layer are so small
+    As few slices as possible, of equal sizes. With `segments_at_once` > 1 the slices of a layer are so small
     that as many segments fit at once, so that its loading overlaps with its computing; a layer whose
     single block is too large for that is cut block by block. Only layers with more than one block are
     cut. Raises Unplaceable where not even one block fits. FlexNN, section 3.2 (weights slicing).
@@ -87,5 +87,5 @@ def slice_layers(problem: Problem, limit: int, loads_in_flight: int = 1) -> tupl
         if free < 0:
             needs = f"activations and scratch need {live + layer.scratch:,} B"
             raise Unplaceable(f"layer {layer.name}: {needs}, there are {limit:,} B")
-        room.append(min(free, max(finest_segment(layer), free // loads_in_flight)))
+        room.append(min(free, max(finest_segment(layer), free // segments_at_once)))
     return slice_to_room(problem, room)

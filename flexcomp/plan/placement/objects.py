@@ -159,7 +159,7 @@ def min_cost_flow(records: Sequence[Record]) -> Assignment:
 
 
 def search_objects(records: Sequence[Record], rounds: int) -> Assignment:
-    """The best of all strategies and of at most `rounds` changes to the order of the best greedy one.
+    """The best of all orders and of at most `rounds` changes to the order of the best greedy one.
 
     A change moves a record to an earlier turn. Stops at the lower bound. Deterministic.
     """

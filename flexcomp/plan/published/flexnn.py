@@ -26,7 +26,7 @@ from ..parts.preload import choose_lowest, earliest_place, occupy
 from ..parts.slicing import finest_segment, slice_to_room
 from ..problem import PAGE, Plan, Problem
 
-LOADS_IN_FLIGHT = 2  # segments of a layer that should fit at once: one computes while the next is loaded
+SEGMENTS_AT_ONCE = 2  # segments of a layer that should fit at once: one computes while the next is loaded
 
 
 def flexnn(problem: Problem, budget: int) -> Plan:
@@ -36,12 +36,12 @@ def flexnn(problem: Problem, budget: int) -> Plan:
     for that); the paper sets their sizes by hand. Nothing is pinned.
     """
     arena = budget // PAGE * PAGE
-    tensor_at = _plan_activations(problem, arena)
-    layout = layout_of(problem, tensor_at, [-1] * len(problem.layers))
+    buffer_at = _plan_activations(problem, arena)
+    layout = layout_of(problem, buffer_at, [-1] * len(problem.layers))
     limits = []
     for layer, room in zip(problem.layers, layout.room(arena), strict=True):
         free = room - pages(layer.scratch) * PAGE
-        limits.append(min(free, max(finest_segment(layer), free // LOADS_IN_FLIGHT)))
+        limits.append(min(free, max(finest_segment(layer), free // SEGMENTS_AT_ONCE)))
     steps = slice_to_room(problem, limits)
 
     pieces = pieces_of(problem, steps)
@@ -56,7 +56,7 @@ def flexnn(problem: Problem, budget: int) -> Plan:
         raise Unplaceable(f"layer {layer.name}: no place for {needs}")
     places = [Place(after, first) for (after, first, _), count in zip(rows, weights, strict=True) if count]
     scratch_at = [first * PAGE if count else -1 for (*_, first), count in zip(rows, scratch, strict=True)]
-    return assemble(problem, "flexnn", budget, steps, tensor_at, scratch_at, pieces, places)
+    return assemble(problem, "flexnn", budget, steps, buffer_at, scratch_at, pieces, places)
 
 
 def _place_steps(
@@ -95,21 +95,21 @@ def _plan_weights(free: list[int], step: int, earliest: int, count: int) -> tupl
 
 
 def _plan_activations(problem: Problem, arena: int) -> list[int]:
-    """Addresses of the tensors, in order of their start, at either end by the parity of the writing layer."""
+    """Addresses of the buffers, in order of their start, at either end by the parity of the writing layer."""
     free = [span(0, arena // PAGE)] * len(problem.layers)
-    tensor_at = [0] * len(problem.tensors)
-    for index in sorted(range(len(problem.tensors)), key=lambda i: (problem.tensors[i].start, i)):
-        tensor = problem.tensors[index]
-        count = pages(tensor.nbytes)
+    buffer_at = [0] * len(problem.buffers)
+    for index in sorted(range(len(problem.buffers)), key=lambda i: (problem.buffers[i].start, i)):
+        buffer = problem.buffers[index]
+        count = pages(buffer.nbytes)
         if not count:
             continue
-        window = free[tensor.start]
-        for layer in range(tensor.start + 1, tensor.end):
+        window = free[buffer.start]
+        for layer in range(buffer.start + 1, buffer.end):
             window &= free[layer]
         possible = starts(window, count)
         if not possible:
-            raise Unplaceable(f"no place for tensor {tensor.name} of {tensor.nbytes:,} B")
-        first = highest(possible) if tensor.start % 2 else lowest(possible)
-        occupy(free, tensor.start, tensor.end, first, count)
-        tensor_at[index] = first * PAGE
-    return tensor_at
+            raise Unplaceable(f"no place for buffer {buffer.name} of {buffer.nbytes:,} B")
+        first = highest(possible) if buffer.start % 2 else lowest(possible)
+        occupy(free, buffer.start, buffer.end, first, count)
+        buffer_at[index] = first * PAGE
+    return buffer_at

@@ -29,4 +29,4 @@ def on_demand(problem: Problem, budget: int) -> Plan:
         possible = starts(of_layer[steps[piece.step].layer], piece.pages)
         places.append(Place(piece.step, lowest(possible)))
     scratch_at = [layout.scratch_at[step.layer] for step in steps]
-    return assemble(problem, "on_demand", budget, steps, layout.tensor_at, scratch_at, pieces, places)
+    return assemble(problem, "on_demand", budget, steps, layout.buffer_at, scratch_at, pieces, places)

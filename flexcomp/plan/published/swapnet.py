@@ -62,7 +62,7 @@ def swapnet(problem: Problem, budget: int) -> Plan:
             places.append(Place(blocks[number - 1].start if number else 0, first))
             first += piece.pages
     scratch_at = [layout.scratch_at[step.layer] for step in steps]
-    return assemble(problem, "swapnet", budget, steps, layout.tensor_at, scratch_at, list(chain(*of_block)), places)
+    return assemble(problem, "swapnet", budget, steps, layout.buffer_at, scratch_at, list(chain(*of_block)), places)
 
 
 def partition(problem: Problem, sizes: list[int], room: int) -> list[Block]:

@@ -50,12 +50,12 @@ def without_static_planning(problem: Problem, budget: int) -> Plan:
     steps = tuple(Step(index, 0, layer.blocks) for index, layer in enumerate(problem.layers))
     pieces = pieces_of(problem, steps)
     number_of = {piece.step: number for number, piece in enumerate(pieces)}
-    tensor_at, scratch_at = [0] * len(problem.tensors), [-1] * len(steps)
+    buffer_at, scratch_at = [0] * len(problem.buffers), [-1] * len(steps)
     places: list[Place] = []
     for index, layer in enumerate(problem.layers):
-        for number, tensor in enumerate(problem.tensors):
-            if tensor.start == index:
-                tensor_at[number] = take(tensor.nbytes, f"tensor {tensor.name}") * PAGE
+        for number, buffer in enumerate(problem.buffers):
+            if buffer.start == index:
+                buffer_at[number] = take(buffer.nbytes, f"buffer {buffer.name}") * PAGE
         if layer.scratch:
             scratch_at[index] = take(layer.scratch, f"scratch of layer {layer.name}") * PAGE
         if index in number_of and number_of[index] == len(places):
@@ -67,7 +67,7 @@ def without_static_planning(problem: Problem, budget: int) -> Plan:
         if index in number_of:
             number = number_of[index]
             free |= span(places[number].first, pieces[number].pages)
-        for number, tensor in enumerate(problem.tensors):
-            if tensor.end == index + 1:
-                free |= span(tensor_at[number] // PAGE, pages(tensor.nbytes))
-    return assemble(problem, "without_static_planning", budget, steps, tensor_at, scratch_at, pieces, places)
+        for number, buffer in enumerate(problem.buffers):
+            if buffer.end == index + 1:
+                free |= span(buffer_at[number] // PAGE, pages(buffer.nbytes))
+    return assemble(problem, "without_static_planning", budget, steps, buffer_at, scratch_at, pieces, places)

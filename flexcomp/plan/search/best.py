@@ -2,7 +2,7 @@
 
 A candidate is made in five acts, each a file of its own:
 
-1. tensors and scratch are placed for good (layout.py), so that every layer keeps a gap for its weights;
+1. buffers and scratch are placed for good (layout.py), so that every layer keeps a gap for its weights;
 2. the arena is split: a core with the layout, in which weights are streamed, and the top for pinned weights;
 3. layers are cut into slices that fit the gaps of the core a given number of times (slicing.py);
 4. segments are chosen to stay at the top (pin.py), small ones in a row are joined into one load (pieces.py);
@@ -44,8 +44,8 @@ IMPOSSIBLE: Cost = (inf, 0, 0)
 # of the arena beyond the layout's minimum: first grid, the likeliest and the cheapest to try first
 CORE_SHARES = (0.3, 0.15, 0.6, 0.06, 1.0, 0.8, 0.0)
 USUAL_SHARES = (1.0, 0.3)  # further starts of sketches besides the origins of nearby plans, which may have other kernels
-LOADS_IN_FLIGHT = (1, 2, 3, 4, 6, 8, 12)  # segments that fit into a layer's gap at once
-GRID_LOADS_IN_FLIGHT = (2, 4, 10)
+SEGMENTS_AT_ONCE = (1, 2, 3, 4, 6, 8, 12)  # segments that fit into a layer's gap at once
+GRID_SEGMENTS_AT_ONCE = (2, 4, 10)
 JOINED = (0, 5, 12, 30)
 STARTS = 2  # points of the grid from which to descend
 ROUNDS = 2  # of a descent, at most
@@ -62,7 +62,7 @@ class Choice(NamedTuple):
 
     layout: int  # index into the layouts that fit
     share: float  # of the arena beyond the layout's minimum that belongs to the core, not to pinned segments
-    loads_in_flight: int = 2
+    segments_at_once: int = 2
     pins: str = "evenly"  # one of PINS
     joined: int = 12  # bytes up to which segments are joined, in bytes that the storage reads in the fixed time of a load
     chooser: str = "ring"
@@ -158,7 +158,7 @@ def resident_plan(problem: Problem) -> Plan:
     for at, piece in enumerate(pieces):
         places.append(Place(0, first) if alike[at] == at else Place(0, 0, again=alike[at]))
         first += piece.pages if alike[at] == at else 0
-    plan = assemble(problem, "best", 0, steps, layout.tensor_at, layout.scratch_at, pieces, places, range(len(steps)))
+    plan = assemble(problem, "best", 0, steps, layout.buffer_at, layout.scratch_at, pieces, places, range(len(steps)))
     return replace(in_two_ranges(problem, plan), budget=plan.arena)
 
 
@@ -235,7 +235,7 @@ def _search(
         for _ in range(ROUNDS):
             before = point
             point = winner(point._replace(joined=joined) for joined in JOINED)
-            point = winner(point._replace(loads_in_flight=count) for count in LOADS_IN_FLIGHT)
+            point = winner(point._replace(segments_at_once=count) for count in SEGMENTS_AT_ONCE)
             point = winner(point._replace(chooser=name) for name in CHOOSERS)
             point = winner(point._replace(pins=name) for name in ways_to_pin)
             if problem.keeps:
@@ -260,9 +260,9 @@ def _search(
         first = winner([first._replace(joined=0)])
     # At any effort: where two slices in flight mean thousands of steps, one may be better.
     if seen[first][0][0] > enough:
-        first = winner([first._replace(loads_in_flight=1), first])
+        first = winner([first._replace(segments_at_once=1), first])
     grid = [
-        first._replace(share=share, loads_in_flight=count) for share in core_shares for count in GRID_LOADS_IN_FLIGHT
+        first._replace(share=share, segments_at_once=count) for share in core_shares for count in GRID_SEGMENTS_AT_ONCE
     ]
     if not gridded:
         descend(first)
@@ -305,7 +305,7 @@ def _point(arena: int, layout: Layout, choice: Choice) -> Point:
     return Point(
         choice.layout,
         core,
-        choice.loads_in_flight,
+        choice.segments_at_once,
         choice.pins if core < arena else PINS[0],  # nothing is pinned
         choice.joined,
         choice.chooser,

@@ -30,7 +30,7 @@ class Point(NamedTuple):
 
     layout: int  # index into the layouts
     core: int  # pages of the arena that belong to the layout, not to pinned segments
-    loads_in_flight: int
+    segments_at_once: int
     pins: str  # one of PINS
     joined: int  # bytes up to which segments are joined, in bytes that the storage reads in the fixed time of a load; 0: none
     chooser: str  # one of CHOOSERS
@@ -87,13 +87,13 @@ class Native:
         made, steps, segments, need, again = self.loops.plan(self.numbers[point.layout], *self._numbers(point))
         layout = self.layouts[point.layout]
         scratch_at = tuple(layout.scratch_at[step.layer] for step in steps)
-        return Plan("best", self.budget, made.arena, made.arena, steps, layout.tensor_at, scratch_at, segments, need, again)
+        return Plan("best", self.budget, made.arena, made.arena, steps, layout.buffer_at, scratch_at, segments, need, again)
 
     def _numbers(self, point: Point) -> tuple[int, ...]:
         """In the order of C++."""
         joined = joined_nbytes(self.problem.storage, point.joined)
         pins, chooser = PINS.index(point.pins), _NUMBER_OF_CHOOSER[point.chooser]
-        return self.budget // PAGE, point.core, point.loads_in_flight, pins, joined, chooser, point.within, point.stored
+        return self.budget // PAGE, point.core, point.segments_at_once, pins, joined, chooser, point.within, point.stored
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Readable:
             for at, piece in enumerate(pieces)
             if piece.step in kept
         }
-        return assemble(problem, "best", self.budget, steps, layout.tensor_at, scratch_at, pieces, places, pinned, kept_at)
+        return assemble(problem, "best", self.budget, steps, layout.buffer_at, scratch_at, pieces, places, pinned, kept_at)
 
     def _streamed(self, free: list[int], pieces: list[Piece], point: Point) -> list[Place]:
         """Places of streamed pieces."""
@@ -184,7 +184,7 @@ class Readable:
         room = self.layouts[point.layout].room(point.core * PAGE)
         most = point.within * PAGE or arena * PAGE
         limits = [
-            min(gap, max(finest_segment(layer), min(gap, most) // point.loads_in_flight))
+            min(gap, max(finest_segment(layer), min(gap, most) // point.segments_at_once))
             for layer, gap in zip(problem.layers, room, strict=True)
         ]
         if problem.shares:  # equal slices can be shared

@@ -35,9 +35,9 @@ def test_wherever_what_stays_lay_it_goes_behind_all_else(problem: Problem, facto
 def scattered(problem: Problem, planned: Plan, random: Random) -> Plan:
     """A right plan in one range: what stays between other things, in any order, and a page that nothing uses at the end."""
     loads = [(one.address, one.nbytes) for one in planned.segments if not one.pinned]
-    tensors = ((at, one.nbytes) for at, one in zip(planned.tensor_at, problem.tensors, strict=True) if not one.stays)
+    buffers = ((at, one.nbytes) for at, one in zip(planned.buffer_at, problem.buffers, strict=True) if not one.stays)
     scratch = zip(planned.scratch_at, (problem.layers[step.layer].scratch for step in planned.steps), strict=True)
-    worked = [*loads, *tensors, *scratch]
+    worked = [*loads, *buffers, *scratch]
     inside = {page for at, nbytes in worked for page in range(-(-at // PAGE) * PAGE, at + nbytes, PAGE) if page > at}
     borders = [page for page in range(0, planned.working + PAGE, PAGE) if page not in inside]
     stays = list(planned.staying(problem))
@@ -59,7 +59,7 @@ def scattered(problem: Problem, planned: Plan, random: Random) -> Plan:
         planned,
         arena=planned.arena + PAGE,
         working=planned.arena + PAGE,
-        tensor_at=tuple(new[at] if one.stays else up(at) for at, one in zip(planned.tensor_at, problem.tensors, strict=True)),
+        buffer_at=tuple(new[at] if one.stays else up(at) for at, one in zip(planned.buffer_at, problem.buffers, strict=True)),
         scratch_at=tuple(map(up, planned.scratch_at)),
         segments=segments,
     )
@@ -69,5 +69,5 @@ def scattered(problem: Problem, planned: Plan, random: Random) -> Plan:
 def test_plans_that_load_nothing_are_in_two_ranges_too(problem: Problem) -> None:
     planned = resident_plan(problem)
     assert check(problem, planned) == []
-    state = sum(tensor.nbytes for tensor in problem.tensors if tensor.stays)
+    state = sum(buffer.nbytes for buffer in problem.buffers if buffer.stays)
     assert planned.arena - planned.working == planned.pinned_nbytes + state

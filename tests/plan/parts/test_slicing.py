@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexcomp.plan import PAGE, Layer, Problem, Storage, Tensor, Weights, slice_layers
+from flexcomp.plan import PAGE, Buffer, Layer, Problem, Storage, Weights, slice_layers
 from flexcomp.plan.errors import Unplaceable
 from flexcomp.plan.parts.slicing import cut, file_range, finest_segment, largest_segment, live_bytes, slice_count
 from tests.plan.problems import problems
@@ -45,11 +45,11 @@ def test_slice_count_is_the_smallest_that_fits(w: Weights, limit_pages: int) -> 
 
 
 @given(problems(), st.integers(1, 3), st.integers(0, 100))
-def test_slices_fit_the_limit(problem: Problem, loads_in_flight: int, spare_pages: int) -> None:
+def test_slices_fit_the_limit(problem: Problem, segments_at_once: int, spare_pages: int) -> None:
     live = live_bytes(problem)
     needed = max(have + layer.scratch + finest_segment(layer) for have, layer in zip(live, problem.layers, strict=True))
     limit = needed + spare_pages * PAGE
-    steps = slice_layers(problem, limit, loads_in_flight)
+    steps = slice_layers(problem, limit, segments_at_once)
     for step in steps:
         layer = problem.layers[step.layer]
         if layer.weights:
@@ -58,9 +58,9 @@ def test_slices_fit_the_limit(problem: Problem, loads_in_flight: int, spare_page
         slice_layers(problem, needed - 1)
 
 
-def test_in_flight_cuts_finer_and_names_the_layer_that_does_not_fit() -> None:
+def test_several_at_once_cuts_finer_and_names_the_layer_that_does_not_fit() -> None:
     layer = Layer("dense", 0, Weights(0, 16, PAGE), 1.0)
-    problem = Problem((layer,), (Tensor("x", PAGE, 0, 1),), Storage(1e9, 0))
+    problem = Problem((layer,), (Buffer("x", PAGE, 0, 1),), Storage(1e9, 0))
     assert [len(slice_layers(problem, 9 * PAGE, n)) for n in (1, 2, 4, 100)] == [2, 4, 8, 16]
     with pytest.raises(Unplaceable, match=r"layer dense: one block of the weights needs 4,096 B, there are 0 B"):
         slice_layers(problem, PAGE)

@@ -4,8 +4,8 @@ import pytest
 
 from flexcomp.schedules.tiles.tile import VectorUnit, choose, pieces
 
-NARROW = VectorUnit(4, 32, by_lane=True, fmas_in_flight=7)
-WIDE = VectorUnit(4, 32, by_lane=True, fmas_in_flight=16)
+NARROW = VectorUnit(4, 32, by_lane=True, independent_fmas=7)
+WIDE = VectorUnit(4, 32, by_lane=True, independent_fmas=16)
 
 
 @pytest.mark.parametrize("unit", [NARROW, WIDE])

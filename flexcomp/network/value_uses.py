@@ -1,26 +1,26 @@
-"""What every value of a network is used for, taken from the kernels' arguments alone, for the checker of plans."""
+"""The layers that write and read each value, taken from the kernels' arguments alone, for the checker of plans."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flexcomp.plan import Content
+from flexcomp import plan
 from flexcomp.program import Layer, Value, ValueArg
 
 from .lowered import Lowered
 
 
-def contents_of(
+def planned_values(
     lowered: Lowered,
     layers: Sequence[Layer],
     values: Sequence[Value],
-    tensor_of: Mapping[int, int],
-) -> tuple[Content, ...]:
-    """One content per value of `tensor_of`, which gives the tensor that was chosen for it, in that order.
+    buffer_of: Mapping[int, int],
+) -> tuple[plan.Value, ...]:
+    """The values of `buffer_of`, which maps values to chosen buffers, in that order.
 
-    `layers` are those to be computed.
+    `layers` are computed, in this order.
     """
-    index = {value: i for i, value in enumerate(tensor_of)}
+    index = {value: i for i, value in enumerate(buffer_of)}
     written: dict[int, list[int]] = {value: [] for value in index}
     read: dict[int, list[int]] = {value: [] for value in index}
     over: dict[int, set[int]] = {value: set() for value in index}
@@ -36,11 +36,11 @@ def contents_of(
                 over[results[0].value].add(index[operand.value])
     given, kept = lowered.given, lowered.wanted
     return tuple(
-        Content(
-            values[value].name, values[value].nbytes, tensor, tuple(written[value]), tuple(read[value]),
+        plan.Value(
+            values[value].name, values[value].nbytes, buffer, tuple(written[value]), tuple(read[value]),
             value in given, value in kept, tuple(sorted(over[value])),
         )
-        for value, tensor in tensor_of.items()
+        for value, buffer in buffer_of.items()
     )  # fmt: skip
 
 
