@@ -1,6 +1,6 @@
-"""Finds what is compiled: the runtime as an object linked into models, as a library and as the runner; the planner's loops.
+"""Finds compiled parts: the runtime as an object linked into models, as a library and as the runner; the planner's loops.
 
-The C++ sources beside this file are installed too, so that models for other machines can be linked with
+The C++ sources next to this file are installed too, so that models for other machines can be linked with
 the runtime compiled by a cross compiler.
 """
 
@@ -43,7 +43,7 @@ def runner() -> Path:
 
 @functools.cache
 def register() -> None:
-    """Make the module kind of programs known to this process, as an exported model does when it is loaded."""
+    """Make the module kind of programs known to this process, as loading an exported model does."""
     import tvm_ffi
 
     tvm_ffi.load_module(str(runtime_library()))
@@ -78,7 +78,7 @@ def link_options(tvm_ffi_folder: str | Path | None = None) -> list[str]:
     """
     folder = tvm_ffi_library() if tvm_ffi_folder is None else tvm_ffi_folder
     # nodelete: tvm_ffi's registry keeps pointers into the first model's code for the life of the process.
-    # strip-debug: LLVM describes the kernels that TVM gives it, in a fifth of a library's bytes, of lines that nobody wrote.
+    # strip-debug: LLVM writes debug information for TVM's kernels, a fifth of a library, about lines that nobody wrote.
     return [f"-L{folder}", "-ltvm_ffi", "-lstdc++", "-lpthread", "-ldl", "-Wl,-z,nodelete", "-Wl,--strip-debug"]
 
 
@@ -98,7 +98,7 @@ def program_units(name: str) -> list[Path]:
 
 
 def headers() -> list[Path]:
-    """All headers beside this file."""
+    """All headers next to this file."""
     return sorted(Path(__file__).parent.rglob("*.h"))
 
 
@@ -111,7 +111,7 @@ def include_folders() -> list[Path]:
 def joined(units: Iterable[Path]) -> str:
     """One C++ source made of several, in which no name of an unnamed namespace may come twice.
 
-    Most of what a compiler does with one of them is to read headers and to instantiate their templates: here it does so once.
+    A compiler spends most of its time on reading headers and instantiating templates: here once for all.
     """
     return "".join(f'#include "{unit}"\n' for unit in units)
 
@@ -133,7 +133,7 @@ def build_runtime_object(compiler: str, output: str | Path, options: Iterable[st
 
 
 def _native(name: str) -> Path:
-    """What was compiled, from the folder that FLEXCOMP_NATIVE names, if it does: other builds, such as with sanitizers."""
+    """A compiled file, from the folder that FLEXCOMP_NATIVE names, if set: other builds, such as with sanitizers."""
     folder = os.environ.get("FLEXCOMP_NATIVE")
     return Path(folder) / name if folder else _installed(name)
 

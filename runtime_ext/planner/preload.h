@@ -23,7 +23,7 @@ class Window {
   // The pages free at one step, only among the first `within` pages if not 0.
   void Begin(const PageSet& free, int64_t count, int64_t within);
   void Narrow(const PageSet& by, int64_t count);
-  // The smallest step from `earliest` to `start` from which on pages of the window are free; leaves these. -1 if it is empty.
+  // The smallest step from `earliest` to `start` from which on pages of the window are free; leaves these. -1 if there is none.
   int64_t Backwards(const std::vector<PageSet>& free, int64_t start, int64_t earliest, int64_t count);
   // The same for all steps of a piece.
   int64_t EarliestPlace(const std::vector<PageSet>& free, const Piece& piece, int64_t earliest, int64_t within);

@@ -54,7 +54,7 @@ class Roster {
   std::optional<uint32_t> FindNumber(const std::string& name) const noexcept;
 
   void Insert(uint32_t number, std::shared_ptr<Model> model);  // its network is the last one if that is new
-  void Erase(uint32_t number);                                 // and the network, if no other model has it
+  void Erase(uint32_t number);                                 // and the network, if no other model has the same
   void Swap(Roster& other) noexcept { networks_.swap(other.networks_), models_.swap(other.models_); }
 
   // Throws BudgetError where `budget` is too small.

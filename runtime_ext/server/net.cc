@@ -98,7 +98,7 @@ Listener Listen(const std::string& host, int first, int last) {
     if (fd.get() < 0) Fail("cannot make a socket");
     const int yes = 1;
     ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    // Two servers that start at once may both bind a port; only one of them can listen on it.
+    // Two servers that start at once may both bind a port; only one of them can listen there.
     if (::bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) == 0 && ::listen(fd.get(), kBacklog) == 0) {
       const int bound = PortOf(fd.get());
       return {std::move(fd), bound, IsLoopback(addresses->ai_addr)};

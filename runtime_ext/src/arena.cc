@@ -26,7 +26,7 @@ std::byte* Map(uint64_t nbytes, uint64_t more) {
   return static_cast<std::byte*>(base);
 }
 
-// Where the system refuses to unmap (for it would need to note two ranges instead of one), the memory goes back all the
+// Where the system refuses to unmap (two ranges would have to be noted instead of one), the memory goes back all the
 // same.
 bool Unmap(std::byte* base, uint64_t nbytes) noexcept {
   if (nbytes == 0 || ::munmap(base, nbytes) == 0) return true;

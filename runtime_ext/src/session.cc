@@ -209,7 +209,7 @@ tvm::ffi::Tensor Session::NewOutput(size_t index) {
 void Session::RunInPlace(const PortsCallback& fill, const PortsCallback& drain) {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
-  std::vector<std::vector<std::byte>> beside;  // an arena that is not seen from here
+  std::vector<std::vector<std::byte>> beside;  // for an arena that this process does not see
   const auto places = [&](const std::vector<Port>& ports) {
     std::vector<DLTensor> tensors;
     beside.clear();
@@ -256,7 +256,7 @@ bool Session::TryWarm() {
   bool done = false;
   try {
     done = EndLoads(loader_->Await(static_cast<uint32_t>(rung.loads.size())));
-    if (processor_->delivery() != nullptr) processor_->delivery()->Settle();  // what it takes is part of what is asked for
+    if (processor_->delivery() != nullptr) processor_->delivery()->Settle();  // device work counts, too
   } catch (...) {
     loader_->Abort();
     throw;
@@ -272,7 +272,7 @@ double Session::ReadRate(uint64_t request_nbytes, uint64_t nbytes) {
   const std::span<std::byte> room = RoomBesideStates();
   if (room.size() < kPage) Raise("InputError", "beside its states the arena has no room to read to");
   std::optional<double> rate;
-  loader_->Abort();  // it may be reading for the next inference
+  loader_->Abort();  // reads for the next inference may be in flight
   // A small arena is the target of several reads at a time, none of which is used.
   file_->Verify(false);
   const auto restore = [&] {
@@ -294,7 +294,7 @@ DeviceRates Session::MeasureDevice() {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
   ArenaUse use(*this);
-  loader_->Abort();  // it may be reading for the next inference, and copying
+  loader_->Abort();  // reads for the next inference, and copies, may be in flight
   return processor_->MeasureRates();
 }
 
@@ -357,7 +357,7 @@ bool Session::EndLoads(bool done) {
 template <bool kTraced>
 bool Session::RunSteps(std::span<const Call> calls, double& stall_s) {
   const ProcessorScope scope(*processor_);
-  // Until what stays is there loading takes longest, and it would have to wait for a core while kernels had all.
+  // Until weights that stay are loaded, loading takes longest, and the loader would wait for a core while kernels had all.
   const bool spares = crowded_ && !loader_->Filled();
   const uint32_t all = program_->rungs[rung_].loads;
   processor_->Spare(spares);

@@ -34,7 +34,7 @@ namespace flexcomp {
 // Memory that several sessions work in, one at a time: nothing in it lasts. None: a session works in its own arena.
 struct Lane {
   std::byte* base = nullptr;
-  uint64_t nbytes = 0;  // the most that may be worked in
+  uint64_t nbytes = 0;  // the largest working range
 
   explicit operator bool() const noexcept { return base != nullptr; }
 };
@@ -47,31 +47,31 @@ struct SessionOptions {
   bool help = true;    // threads that wait for weights prepare them, or make pages exist
   bool trace = false;  // note when steps and loads run
   Lane lane;
-  int other_threads = 0;  // that compute beside this session's, in other lanes
+  int other_threads = 0;  // that compute at the same time, in other lanes
   StorageOptions storage;
 };
 
 struct SessionStats {
   // since the session was opened
   uint64_t runs = 0;
-  uint64_t total_bytes_read = 0;  // what was read ahead and then given up included
+  uint64_t total_bytes_read = 0;  // with loads that were read ahead and then given up
   uint64_t restarts = 0;  // inferences begun anew because the budget shrank
   // of the last inference that succeeded
   uint64_t bytes_read = 0;
   uint64_t reads = 0;
-  uint64_t prepared_bytes = 0;  // of weights in the kernels' form, made of what was read
-  double prepare_s = 0;         // the loader did so, also ahead of the inference
-  double help_s = 0;            // and a step that waited for it
+  uint64_t prepared_bytes = 0;  // of weights in the kernels' form, made of read bytes
+  double prepare_s = 0;         // by the loader, also ahead of the inference
+  double help_s = 0;            // by steps that waited
   double stall_s = 0;    // the steps waited for loads, or helped
-  double read_s = 0;     // its reads were in flight, also those that were ahead of it, until the loader took note of their ends:
-                         // with what it prepared meanwhile
+  double read_s = 0;     // reads were in flight, also ahead of the inference, until the loader noted their ends: with preparing
+                         // meanwhile
   double latency_s = 0;  // from the call to the outputs, copies included; in place: from inputs to outputs
 };
 
 class Session {
  public:
-  // A forked process leaves its copy as it is: neither the threads nor the reads in flight that it would wait for have
-  // followed, and locks may be held for ever.
+  // A forked process leaves its copy alone: threads and reads in flight, which the destructor waits for, do not follow, and
+  // locks may be held for ever.
   struct Deleter {
     void operator()(Session* session) const noexcept {
       if (session->process_.IsThisProcess()) delete session;
@@ -79,8 +79,8 @@ class Session {
   };
   using Owner = std::unique_ptr<Session, Deleter>;
 
-  // Throws ArtifactError, TargetError, BudgetError, InputError, ExecutionError; what every function here may throw besides
-  // are std::bad_alloc and std::system_error. None of them leaves anything half done.
+  // Throws ArtifactError, TargetError, BudgetError, InputError, ExecutionError. Every function here may also throw
+  // std::bad_alloc and std::system_error. No error leaves anything half done.
   Session(std::shared_ptr<const Program> program, const std::string& weights_path, const SessionOptions& options);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -89,48 +89,48 @@ class Session {
   // outputs out of it. After any error the next call starts afresh.
   void Run(std::span<const DLTensor* const> inputs, std::span<const DLTensor* const> outputs);
 
-  // A tensor for the output of that number in memory of the device, beside the arena, that may outlive the session. Throws
+  // A tensor for the output of that number in memory of the device, outside of the arena; may outlive the session. Throws
   // InputError if the network runs on CPUs, or there is no such output.
   tvm::ffi::Tensor NewOutput(size_t index);
 
-  // Runs one inference on tensors that lie in the arena: `fill` writes the inputs before it, `drain` reads the
-  // outputs behind it, and neither counts as latency; where a device has an arena that this process does not see, they lie beside it, and
-  // are copied behind `fill` and before `drain`. Either may be empty: inputs that nobody fills hold anything.
-  // The tensors, in the order of the ports, are valid during the callback, which must not call the session. What the network
-  // keeps has moved on when `drain` is called, whatever becomes of that.
+  // Runs one inference on tensors in the arena: `fill` writes the inputs before the inference, `drain` reads the outputs
+  // afterwards, and neither counts as latency. Where this process does not see the device's arena, the tensors lie outside, and
+  // are copied after `fill` and before `drain`. Either may be empty: inputs that nobody fills hold anything. The tensors, in the
+  // order of the ports, are valid during the callback, which must not call the session. When `drain` is called, the states have
+  // moved on, even if `drain` throws.
   using PortsCallback = std::function<void(std::span<DLTensor>)>;
   void RunInPlace(const PortsCallback& fill, const PortsCallback& drain);
 
-  // Loads what stays in the arena between inferences, where the next one would; as little as nothing is left to do afterwards.
-  // The seconds it took. Throws as Run does.
+  // Loads the weights that stay in the arena between inferences, where the next inference would; little remains to do
+  // afterwards. Returns the seconds of loading. Throws as Run does.
   double Warm();
 
-  // Switches to the largest rung within `budget`; any thread may call it at any time. The old arena's memory is given back
-  // before the new one's is touched. An inference in progress ends before the budget grows: the call does not wait for
-  // it. When the budget shrinks the inference stops after the kernel that is running and begins anew on the new rung,
-  // with its inputs: when the call returns, the memory has been given back. A budget can shrink only so often without
-  // growing, so inferences end. Shrinking needs nothing that the system could refuse. Throws BudgetError if a larger arena
-  // cannot be mapped, ArtifactError if the plan is damaged or wrong: then the rung in use goes on. Where it can only be mapped in the place of the one that is in use, and
-  // not even so when the inference has ended, the rung in use goes on, too, and `state` tells.
+  // Switches to the largest rung within `budget`; any thread may call at any time. The old arena's memory is given back
+  // before the new one's is touched. An inference in progress ends before the budget grows: the call does not wait. When the
+  // budget shrinks, the inference stops after the running kernel and begins anew on the new rung, with its inputs: when the call
+  // returns, the memory has been given back. A budget can shrink only so often without growing, so inferences end. Shrinking
+  // needs nothing that the system could refuse. Throws BudgetError if a larger arena cannot be mapped, ArtifactError if the plan
+  // is damaged or wrong: then the rung in use goes on. Where the new arena can only be mapped in the place of the old one, and not
+  // even so when the inference has ended, the rung in use goes on, too, and `state` tells.
   const RungHead& SetBudget(uint64_t budget);
 
-  // For sessions with a lane, whose owner says when they run and which rung they use; calls come one after the other, but Stop.
-  // Uses a rung, even if it is the one in use, and gives all memory back but that of the states. Throws as SetBudget does, and
-  // InputError if there is no such rung or the lane is too small for it.
+  // For sessions with a lane, whose owner says when a session runs and on which rung; calls come one after the other, but Stop.
+  // Uses a rung, even the one in use, and gives back all memory but that of the states. Throws as SetBudget does, and
+  // InputError if there is no such rung or the lane is too small for the rung.
   void Park(size_t rung);
-  // Whether behind the inferences to come the first loads of the next one are read.
+  // Whether coming inferences are followed by the first loads of the next one.
   void ReadAhead(bool reading);
   // Ends reading ahead: from now on until the next inference somebody else may work in the lane.
   void LeaveLane();
-  // An inference in progress ends behind the kernel that is running, with an error of the kind "Stopped", and so does every later
-  // one until the session is parked. Any thread may call it.
+  // An inference in progress ends after the running kernel, with an error of the kind "Stopped", and so does every later one
+  // until the session is parked. Any thread may call it.
   void Stop();
 
   // Bytes of the arena that are in memory now; does not wait for the inference in progress.
   uint64_t ResidentArena();
 
-  // What is there for the next inference, in the order of the program's states; each waits for the inference in progress. An
-  // inference that fails, or begins anew, finds it as it was. Places in `tensors` may be empty when states are set: these stay.
+  // The states for the next inference, in the program's order; each call waits for the inference in progress. An inference that
+  // fails, or begins anew, leaves the states unchanged. Entries of `tensors` may be empty when states are set: these stay.
   void GetStates(std::span<const DLTensor* const> tensors);
   void SetStates(std::span<const DLTensor* const> tensors);
   void ResetStates();  // all zeros, as in a session that was opened just now
@@ -140,11 +140,11 @@ class Session {
   // InputError if there are no weights.
   double ReadRate(uint64_t request_nbytes, uint64_t nbytes);
 
-  // What its device costs besides the time of kernels. The next inference reads its first weights again. Throws as Run does, and
+  // The costs of its device besides the time of kernels. The next inference reads its first weights again. Throws as Run does, and
   // InputError if the network runs on CPUs.
   DeviceRates MeasureDevice();
 
-  // Gives everything back, after the inference in progress; later calls throw. In a forked process it does nothing.
+  // Gives everything back, after the inference in progress; later calls throw. Does nothing in a forked process.
   void Close();
 
   const Program& program() const noexcept { return *program_; }
@@ -155,7 +155,7 @@ class Session {
     size_t rung;
     Placement placement;
     bool direct;
-    uint64_t staging_nbytes;  // of this process, through which weights come to a GPU: beside the budget
+    uint64_t staging_nbytes;  // of this process, through which weights go to a GPU: not in the budget
   };
   State state();
 
@@ -168,11 +168,11 @@ class Session {
   void RequireInLane(size_t rung) const;
   void RequireGoingOn() const;
   Places PlacesOf(size_t rung) const noexcept;
-  uint64_t OwnNbytes(size_t rung) const noexcept;  // of the arena: with a lane, of what is kept
+  uint64_t OwnNbytes(size_t rung) const noexcept;  // of the arena: with a lane, of the kept range
   std::byte* PlaceOf(const Port& port) const noexcept;
-  // Throws InputError if a caller's tensor is not what a port or a state takes, or lies out of reach.
+  // Throws InputError if a caller's tensor does not fit a port or a state, or lies out of reach.
   void CheckPort(const std::string& name, const TensorType& type, const DLTensor& tensor) const;
-  // Uses the arena for as long as it lives; a switch that was asked for meanwhile happens at its end.
+  // Uses the arena during its lifetime; a switch that was requested meanwhile happens at the end.
   class ArenaUse;
   // One inference, begun anew as often as the budget shrinks. Its latency counts from `start`; inputs are taken
   // while the loader is at work.
@@ -191,25 +191,25 @@ class Session {
   // Calls with each state and its place in the arena, between inferences.
   template <typename Function>
   void ForStates(const Function& function);
-  void Attach();  // to memory that a switch gave up and has to find again
-  std::span<std::byte> RoomBesideStates() const noexcept;  // the larger part of the arena before or behind them
-  void CommitStates() noexcept;  // behind an inference: what it made of them is what the next one reads
-  void TakeBack() noexcept;  // behind one that is not completed: what it exchanged of them; while its values are in the arena
-  Carried CarriedTo(size_t rung) const noexcept;  // all states, from where they lie
+  void Attach();  // to memory that a switch gave up
+  std::span<std::byte> RoomBesideStates() const noexcept;  // the larger part of the arena before or after the states
+  void CommitStates() noexcept;  // after an inference: the next one reads the new states
+  void TakeBack() noexcept;  // exchanged bytes, after an incomplete inference, while its values are in the arena
+  Carried CarriedTo(size_t rung) const noexcept;  // all states, from their places
   Carried CarriedAlong(size_t rung) const noexcept;  // the same, or nothing if nobody has written any: fresh memory is zeros, too
   // Uses a rung for which the arena has room; the loader is idle.
   void Use(size_t rung) noexcept;
   // From now on the calls are those of a first inference, or of later ones.
   void UseCalls(bool first) noexcept;
   void OpenLoads() noexcept;
-  // Behind the last step, or where it was interrupted. False: it was, and loading is given up. Throws what Loader::Finish does.
+  // After the last step, or an interruption. False: interrupted, and loading is given up. Throws as Loader::Finish does.
   bool EndLoads(bool done);
-  // While state_mutex_ is held: so that a switch to this rung cannot fail. False: that is only known when the inference in
-  // progress has ended. Throws BudgetError, and changes nothing.
+  // While state_mutex_ is held: makes sure that a switch to this rung cannot fail. False: this is known only when the inference
+  // in progress has ended. Throws BudgetError, and changes nothing.
   bool MakeRoom(size_t rung);
   // Both while state_mutex_ is held and no kernel runs.
   void SwitchToWanted() noexcept;
-  bool Abandon() noexcept;  // the arena's memory, without waiting for reads into it; false: they must be waited for
+  bool Abandon() noexcept;  // the arena's memory, without waiting for reads; false: reads must end first
 
   void RequireInside(const Call& call);  // throws InputError for an index that the call must not see
   [[noreturn]] void ThrowKernelError(const Call& call) const;
@@ -223,26 +223,26 @@ class Session {
   Placement placement_;
   std::unique_ptr<Processor> processor_;
   std::unique_ptr<WeightsFile> file_;
-  // Guarded by state_mutex_; while an inference runs, the arena and what belongs to it are the inference's own.
+  // Guarded by state_mutex_; while an inference runs, the arena and its state are the inference's own.
   bool running_ = false;
   std::atomic<bool> interrupt_{false};  // the inference in progress should stop
   bool stopped_ = false;                // for good, until the session is parked
   SessionStats stats_;
   size_t wanted_;  // the rung to be used as soon as possible
   size_t rung_;    // the rung in use
-  size_t states_rung_ = 0;  // at whose address the states lie
+  size_t states_rung_ = 0;  // the rung at whose address the states lie
   bool states_written_ = false;
   uint32_t exchanged_ = 0;  // the steps before this one may have exchanged bytes of states, in the inference that runs
   struct {
     uint64_t bytes = 0, reads = 0;
   } fetched_;  // rows, in the inference that runs
   std::atomic<uint64_t> fetched_total_{0};  // bytes, since the session was opened
-  bool replays_ = false;  // the processor does so, and no call of the rung has to be looked at before
+  bool replays_ = false;  // the processor replays, and no call of the rung has to be checked before
   bool crowded_ = false;  // the loader has no core of its own
   bool abandoned_ = false;  // the arena still has the size of an earlier rung, but no memory
   std::unique_ptr<SessionMemory> memory_;
-  PlanChecker checker_;  // of the plans that are used: no other is decoded
-  Rung first_;           // what the first inference does on the rung in use, where that is something else
+  PlanChecker checker_;  // of used plans: no other plan is decoded
+  Rung first_;           // the first inference on the rung in use, where that differs
   bool first_calls_ = false;
   CallTable calls_;
   KernelPreparer preparer_;  // for the loader's thread

@@ -1,4 +1,4 @@
-// Which rung a session uses, and how it changes.
+// The rung that a session uses, and changes of rungs.
 #include <algorithm>
 #include <mutex>
 
@@ -54,7 +54,7 @@ bool Session::MakeRoom(size_t rung) {
   const uint64_t nbytes = OwnNbytes(rung);
   if (memory_->Reserve(nbytes)) return true;
   if (running_) return false;
-  loader_->Abort();  // it may be reading for the next inference
+  loader_->Abort();  // reads for the next inference may be in flight
   if (!memory_->Resize(nbytes, CarriedAlong(rung))) memory_->RaiseRefusal(nbytes);
   Use(rung);
   return true;
@@ -62,7 +62,7 @@ bool Session::MakeRoom(size_t rung) {
 
 void Session::SwitchToWanted() noexcept {
   if (wanted_ == rung_ && !abandoned_) return;
-  loader_->Abort();  // it may be reading for the next inference
+  loader_->Abort();  // reads for the next inference may be in flight
   if (!memory_->Resize(OwnNbytes(wanted_), CarriedAlong(wanted_))) {
     wanted_ = rung_;
     memory_->Resize(OwnNbytes(rung_), CarriedAlong(rung_));
@@ -75,9 +75,9 @@ void Session::Attach() {
 }
 
 bool Session::Abandon() noexcept {
-  // A thread that copies what it reads would ask for the memory again.
+  // A thread that copies read bytes would ask for the memory again.
   if (!file_->queued()) return false;
-  loader_->Halt();  // before the memory goes: what it begins later would bring some back
+  loader_->Halt();  // before the memory goes: later reads would bring some back
   const Carried states = CarriedAlong(states_rung_);
   if (!memory_->Discard(states)) return false;
   rung_ = wanted_;

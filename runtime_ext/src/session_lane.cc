@@ -1,4 +1,4 @@
-// Sessions that work in a lane: their owner says when they run, and which rung they use.
+// Sessions that work in a lane: the owner says when a session runs, and on which rung.
 #include <mutex>
 
 #include "base/error.h"
@@ -27,7 +27,7 @@ void Session::Park(size_t rung) {
   RequireOpen();
   MakeRoom(rung);
   wanted_ = rung;
-  abandoned_ = true;  // whatever it holds
+  abandoned_ = true;  // whatever the arena holds
   SwitchToWanted();
   stopped_ = interrupt_ = false;
 }

@@ -1,4 +1,4 @@
-// Rows of tables that lie in the file: read by the numbers that an inference asks for, when it does.
+// Rows of tables in the file, read when an inference asks for their numbers.
 #include <algorithm>
 #include <cstring>
 
@@ -8,7 +8,7 @@
 namespace flexcomp {
 namespace {
 
-// Numbers are those that a kernel would see: outside of the table they count as its first or last row.
+// Numbers are as for a kernel: outside of the table, the first or last row is meant.
 uint64_t RowAt(const RowsFetch& fetch, uint64_t position) {
   int64_t id = 0;
   if (fetch.wide) {

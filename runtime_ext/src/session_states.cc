@@ -1,4 +1,4 @@
-// What stays in a session from one inference to the next.
+// States: tensors that stay in a session from one inference to the next.
 #include <utility>
 
 #include "port_check.h"
@@ -30,7 +30,7 @@ template <typename Function>
 void Session::ForStates(const Function& function) {
   RequireThisProcess();
   const std::lock_guard lock(mutex_);
-  const std::lock_guard state_lock(state_mutex_);  // they may be about to be carried elsewhere
+  const std::lock_guard state_lock(state_mutex_);  // a switch may be about to carry states elsewhere
   RequireOpen();
   processor_->RequireAlive();
   Attach();
@@ -60,7 +60,7 @@ void Session::ResetStates() {
 
 void Session::TakeBack() noexcept {
   if (exchanged_ == 0) return;
-  // What it asks for was there when the steps ran, and kernels that only exchange cannot fail; but a device may refuse to be asked.
+  // The steps ran with the same tensors, and kernels that only exchange cannot fail; but a device may refuse a launch.
   const ProcessorScope scope(*processor_);
   const std::span<const Call> calls = calls_.calls();
   for (uint32_t i = std::exchange(exchanged_, 0); i-- > 0;)

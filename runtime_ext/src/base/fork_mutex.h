@@ -24,7 +24,7 @@ class ForkMutex {
   std::mutex mutex_;
 
   // Made before any thread, so that none is forked away while making it. Never destroyed: models that live until the
-  // process ends use it after everything else.
+  // process ends use the mutex after everything else.
   static std::byte place_[];
   static ForkMutex* const instance_;
 };

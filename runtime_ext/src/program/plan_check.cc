@@ -305,7 +305,7 @@ class PlanCheck {
            one.dtype.bits == two.dtype.bits && one.dtype.lanes == two.dtype.lanes;
   }
 
-  // Reads for preparation. Loads that read to the same place share it: there it is in use whenever one of them may
+  // Reads for preparation. Loads that read to the same place share that place: there it is in use whenever one of them may
   // read. `first` are the ends of the first steps that use the results of the loads.
   void AddRead(const std::pmr::vector<uint32_t>& first) {
     std::pmr::map<uint64_t, std::pmr::vector<Use>> places(memory_);  // by their start

@@ -11,18 +11,18 @@ namespace flexcomp {
 class ByteSource {
  public:
   static constexpr uint32_t kMostInFlight = 8;
-  static constexpr int kChanged = -1;  // where an errno value is returned: the source is not what it was when it was opened
+  static constexpr int kChanged = -1;  // where an errno value is returned: the source has changed since opening
 
   virtual ~ByteSource() = default;
 
   // Begins to fill [target, target + nbytes) from `offset` on; all three are multiples of kPage. Where the source
-  // ends inside the range, the rest of the target is left as it is. Never with kMostInFlight reads in flight.
+  // ends inside the range, the rest of the target is not written. Never with kMostInFlight reads in flight.
   virtual void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept = 0;
   // Whether End would not have to wait. Only with reads in flight.
   virtual bool Ready() noexcept = 0;
   // Waits for the oldest read in flight. Returns 0, an errno value, or kChanged.
   virtual int End() noexcept = 0;
-  // Where reads are copies by whoever ends them: copies a part of what another thread is reading. Any thread may call it;
+  // Where reads are copies by the thread that ends a read: copies a part of another thread's read. Any thread may call it;
   // false: there is nothing to do.
   virtual bool Help() noexcept { return false; }
 
@@ -36,8 +36,8 @@ class ByteSource {
   // are those of Begin and End.
   virtual int ReadNow(uint64_t offset, std::byte* target, size_t nbytes) noexcept = 0;
 
-  // Whether something has been written to the source since it was opened: 0, kChanged, or the errno value of asking. A 0
-  // behind reads says that they brought what was there. Any thread may call it.
+  // Whether the source was written to since opening: 0, kChanged, or the errno value of asking. A 0 after reads says that the
+  // reads have the bytes of the opened source. Any thread may call it.
   virtual int Check() const noexcept = 0;
   // Whether reads bypass the page cache.
   virtual bool direct() const noexcept = 0;
@@ -45,7 +45,7 @@ class ByteSource {
   virtual bool queued() const noexcept = 0;
 };
 
-// What is known of the reads in flight, oldest first.
+// Records of the reads in flight, oldest first.
 template <typename T>
 class InFlight {
  public:

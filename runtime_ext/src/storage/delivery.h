@@ -1,4 +1,4 @@
-// Who brings what was read to memory that the reads themselves do not reach.
+// Copies read bytes to memory that reads do not reach.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 namespace flexcomp {
 
 // Between a loader and a device to which steps and copies are given that run later, in an order of their own: of the loader's two
-// counts, loads are complete and steps computed when they were *issued*, and what this issues puts them in order on the device.
+// counts, loads are complete and steps computed when they were *issued*, and events keep their order on the device.
 // All but Throw and Settle are called by the loader's thread; none allocates. Those that return a bool: false, the device refused.
 class Delivery {
  public:
@@ -17,14 +17,14 @@ class Delivery {
   virtual bool Free(uint32_t steps) noexcept = 0;
   // To where bytes are read that belong to `place`; nullptr: refused.
   virtual std::byte* Begin(std::byte* place, uint64_t nbytes) noexcept = 0;
-  // The oldest read that was begun has ended: its bytes go to their place behind the first `steps` steps.
+  // The oldest read that was begun has ended: its bytes go to their place after the first `steps` steps.
   virtual bool End(uint32_t steps) noexcept = 0;
-  // The same, but it failed, or nobody wants it any more.
+  // The same, but the read failed, or is no longer needed.
   virtual void Drop() noexcept = 0;
-  // Load `load` is all there behind what was issued.
+  // Load `load` is complete after all work issued so far.
   virtual bool Complete(uint32_t load) noexcept = 0;
 
-  // Waits until all that was issued is over, steps too. Any thread may call it.
+  // Waits for all issued work, steps too. Any thread may call it.
   virtual void Settle() noexcept = 0;
   // Why something was refused: throws ExecutionError.
   [[noreturn]] virtual void Throw() const = 0;

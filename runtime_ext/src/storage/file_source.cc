@@ -43,7 +43,7 @@ FileSource::Version FileSource::VersionOf(const struct stat& status) {
 }
 
 // File systems stamp changes with a clock that stands still between its ticks, and some with whole seconds: a second change
-// in the same tick leaves the time as it was. So what is opened has to be older than that.
+// in the same tick leaves the time unchanged. So an opened file has to be older than a tick.
 void FileSource::Settle(const std::string& path) {
   constexpr int64_t kSecond = 1'000'000'000, kCoarsest = 2 * kSecond;  // FAT's
   const auto nanoseconds = [](const timespec& time) { return time.tv_sec * kSecond + time.tv_nsec; };
@@ -71,7 +71,7 @@ bool FileSource::ProbeDirect() noexcept {
 }
 
 void FileSource::Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept {
-  // Through the page cache the kernel would read at once, and so keep the caller from what has arrived already.
+  // Through the page cache the kernel would read at once, and keep the caller from bytes that have arrived already.
   const bool submitted = queued() && offset < version_.nbytes &&
                          queue_->Submit(requests_.next_slot(), offset, target, nbytes) == 0;
   requests_.Push({offset, target, nbytes, submitted});
@@ -110,7 +110,7 @@ int FileSource::ReadRange(uint64_t offset, std::byte* target, size_t nbytes, siz
     const ssize_t n = ::pread64(fd(), target + got, nbytes - got, static_cast<off64_t>(offset + got));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno;
-    if (n == 0) return ENODATA;  // the file became shorter while it was open
+    if (n == 0) return ENODATA;  // the file became shorter after opening
     if (direct_ && static_cast<size_t>(n) < kPage && got + static_cast<size_t>(n) < wanted) return EIO;
     got += static_cast<size_t>(n);
   }

@@ -37,13 +37,13 @@ class FileSource final : public ByteSource {
     uint64_t offset = 0;
     std::byte* target = nullptr;
     size_t nbytes = 0;
-    bool queued = false;  // otherwise it is read when it is waited for
+    bool queued = false;  // otherwise read by the thread that waits
   };
 
-  // What every change of the file changes. The descriptor holds one file, whatever its name comes to stand for.
+  // Fields that every change of the file changes. The descriptor holds one file, even if its name is given to another.
   struct Version {
     uint64_t nbytes = 0;
-    int64_t changed_s = 0, changed_ns = 0;  // when it was last written to, on the file system's clock
+    int64_t changed_s = 0, changed_ns = 0;  // the time of the last write, on the file system's clock
     bool operator==(const Version&) const = default;
   };
   int fd() const noexcept { return file_->get(); }

@@ -6,7 +6,7 @@
 
 namespace flexcomp {
 
-// Makes the pages of a range exist, huge ones where its mapping has them; what is there is lost. A direct read into memory that
+// Makes the pages of a range exist, huge ones where the mapping has them; contents are lost. A direct read into memory that
 // was never touched pays for its pages on the way and runs at a fifth of the disk's speed.
 void TouchPages(std::byte* data, uint64_t nbytes) noexcept;
 
@@ -17,7 +17,7 @@ class FreshPages {
   FreshPages() = default;
   FreshPages(std::byte* base, uint64_t nbytes) noexcept : base_(base), nbytes_(nbytes) {}
 
-  // A few more of them, in some tenths of a millisecond; what is there stays. One thread does that. False: all exist, or the
+  // A few more of them, in some tenths of a millisecond; contents stay. One thread does that. False: all exist, or the
   // system cannot.
   bool PopulateSome() noexcept;
 

@@ -27,7 +27,7 @@ constexpr int kPausesPerPoll = 16;
 // For a while everyone sleeps soon then. With twenty busy processes on two cores MobileNetV2 took 14 ms in 4 MB instead of 55.
 constexpr int64_t kStoppedNs = 200'000, kSleepyNs = 50'000'000;
 
-// The loads before it are read ahead, or pinned.
+// The loads before this one are read ahead, or pinned.
 uint32_t AheadEnd(std::span<const Load> loads) noexcept {
   const auto streamed = std::ranges::find_if(loads, [](const Load& load) { return !load.ahead && !load.pinned; });
   auto end = static_cast<uint32_t>(streamed - loads.begin());
@@ -99,10 +99,10 @@ void Loader::Begin(std::span<LoadSpans> spans, bool filling) {
   }
   turn_ = &TurnOf(++started_count_);
   turn().last = !reading_ahead_;
-  // The loader was idle in these cases: nothing was read ahead for it.
+  // The loader was idle in these cases: nothing was read ahead.
   if (filling) turn().filling = true;
   else if (StartsCold()) turn().loads = first_;
-  // Of the inference behind this one, which used to be one that nobody looks at any more.
+  // The turn after this one, which was used for an old inference before.
   TurnOf(started_count_ + 1).Clear(loads_);
   if (apart_) begun_on_.store(::sched_getcpu(), std::memory_order_relaxed);
   started_.Set(started_count_);
@@ -116,7 +116,7 @@ bool Loader::AwaitSlow(uint32_t need) {
 
 bool Loader::Finish() {
   const bool complete = turn().loaded.WaitAtLeast(Count(static_cast<uint32_t>(loads_.size()))) != kFailed || CheckFailure();
-  // One look behind all reads is enough: nobody has used the outputs yet. Where it was interrupted they may be there, too.
+  // One check after all reads is enough: nobody has used the outputs yet. An interrupted inference may have outputs, too.
   if (!complete || turn().counts.bytes > 0) RequireUnchanged();
   if (!complete) return false;
   if (!spans_.empty())
@@ -170,7 +170,7 @@ void Loader::RequireUnchanged() const {
 void Loader::Main(const CpuSet& cpus) noexcept {
   if (!cpus.empty()) cpus.ApplyToThisThread();
   // One by one: where all is read ahead, an inference may begin and end, and the next one begin, before this thread
-  // wakes up. What it left out would count as read ahead for the one behind.
+  // wakes up. Loads that were left out would count as read ahead for the next one.
   for (uint32_t inference = 1;; ++inference) {
     started_.WaitOther(inference - 1);
     if (stop_) return;
@@ -206,7 +206,7 @@ void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
   }
   Loaded(next, 0);
   for (uint32_t j = 0; j < ahead_end_; ++j) {
-    // What a first inference has left is prepared behind it; what later ones prepare of it is begun.
+    // Stored weights that a first inference has left are prepared afterwards; the loads of later ones that do this begin.
     if (loads_[j].pinned && (loads_[j].cold < 0 || !IsFirst(turn))) continue;
     const uint32_t after = loads_[j].cold >= 0 ? loads_[j].cold_after : loads_[j].after;
     if (!AwaitComputed(turn, after, j, next) || !BeginLoad(j, next, &next.ahead[j], after)) return;
@@ -214,7 +214,7 @@ void Loader::RunLoads(Turn& turn, Turn& next) noexcept {
   if (Drain()) read_ahead_ = ahead_end_;
 }
 
-// What is read ahead is noted in one place, whether it was or, at first, could not be.
+// Times of loads that may be read ahead are noted in one place, also where the first inference could not read ahead.
 LoadSpans* Loader::SpanOf(uint32_t j, Turn& turn) noexcept {
   return IsNotedAhead(j) ? &turn.ahead[j] : spans_.empty() ? nullptr : &spans_[j];
 }
@@ -253,7 +253,7 @@ bool Loader::BeginLoad(uint32_t j, Turn& turn, LoadSpans* spans, uint32_t behind
   if (j >= early_load_) early_load_ = j + 1, early_at_ = 0;
   do {
     const uint64_t nbytes = std::min(kReadChunk, load.nbytes - at);
-    // What has arrived is said before more is begun: some file systems read while a read is begun.
+    // Arrived loads are reported before more reads begin: some file systems read within the call.
     // Nor is more begun once loading is given up: the arena's memory may be gone, and should not come back.
     while (reads_.size() > 0 && (EnoughInFlight(nbytes) || interrupted() || OldestReady()))
       if (!EndRead()) return false;
@@ -276,7 +276,7 @@ bool Loader::OldestReady() const noexcept {
 
 bool Loader::BeginChunk(const Read& read) noexcept {
   if (read.nbytes > 0) {
-    // Either this thread sees that it is to stop, or whoever wants that sees that a read begins, and waits.
+    // Either this thread sees the request to stop, or the thread that requests it sees that a read begins, and waits.
     beginning_.Set(1);
     if (interrupted_) {
       beginning_.Set(0);
@@ -332,7 +332,7 @@ bool Loader::EndRead() noexcept {
   in_flight_nbytes_ -= read.nbytes;
   const int error = read.nbytes > 0 ? file_.End() : 0;
   if (read.nbytes > 0) {
-    // The device turned to it when it had served the one before.
+    // The device began this read after serving the previous one.
     const int64_t begin = std::max(read.begin, read_end_);
     read_end_ = MonotonicNs();
     if (read.spans != nullptr) {

@@ -1,4 +1,4 @@
-// What becomes of loads that prepare what they have read.
+// Preparing weights after their loads.
 #include <cstring>
 
 #include "storage/loader.h"
@@ -8,7 +8,7 @@ namespace flexcomp {
 bool Loader::Shares(const Load& load) const noexcept {
   for (uint32_t i = 0; load.prepared && i < reads_.size(); ++i) {
     const Load& other = reads_[i].of();
-    // Of those that were begun early the end is not among them: it comes behind this one.
+    // The end of a load that was begun early is not among these: that comes after this one.
     if (reads_[i].last && other.prepared && other.target < load.target + load.nbytes && load.target < other.target + other.nbytes) return true;
   }
   return false;
@@ -17,19 +17,19 @@ bool Loader::Shares(const Load& load) const noexcept {
 bool Loader::Prepare(const Read& read, Failure* failure) noexcept {
   const Load& load = read.of();
   if (!load.prepared || (load.kept && read.turn->filling)) return true;
-  // As of a read that is begun: whoever gives up loading waits for the end, or it does not begin.
+  // As for a read: a thread that gives up loading waits for the end, or preparing does not begin.
   beginning_.Set(1);
   int error = kGivenUp;
   if (!interrupted_) {
     const int64_t begin = MonotonicNs();
-    // What is prepared may be written over where it was read to.
+    // The prepared form may overwrite the stored form.
     to_the_end_ = IsThereCold(load);
     const uint64_t stored = to_the_end_ ? static_cast<uint64_t>(load.cold) : ReadPlace(load);
     if (stored != load.target) std::memcpy(arena_.At(load.target), arena_.At(stored), load.nbytes);
     const Preparer::Work work = preparer_->WorkOf(read.load);
     preparing_ = read.load;
     preparation_.Offer(work.parts);
-    read.turn->loaded.SetUnless(kFailed, read.turn->loaded.Get() | kPreparing);  // who sleeps looks what there is to do
+    read.turn->loaded.SetUnless(kFailed, read.turn->loaded.Get() | kPreparing);  // sleeping threads wake up and look for work
     error = preparation_.Complete([this](uint32_t part) { return PreparePart(part); });
     const Span span{begin, MonotonicNs()};
     if (read.spans != nullptr) read.spans->prepare = span;
@@ -44,13 +44,13 @@ bool Loader::Prepare(const Read& read, Failure* failure) noexcept {
 }
 
 int Loader::PreparePart(uint32_t part) noexcept {
-  // Whoever gives up loading need not wait for the parts behind this one.
+  // A thread that gives up loading need not wait for the parts after this one.
   const bool given_up = interrupted() || (!to_the_end_ && abort_.load(std::memory_order_relaxed));
   return given_up ? kGivenUp : preparer_->Prepare(preparing_, part);
 }
 
 bool Loader::HelpPrepare(Turn& turn, uint32_t need) noexcept {
-  // What was offered before less than `need` loads were complete is one of them: they are prepared in their order.
+  // The work on offer belongs to one of the first `need` loads if fewer are complete: loads are prepared in order.
   const auto waits = [&] { return turn.loaded.Get() < Count(need); };
   int64_t begin = 0;
   const bool helped = preparation_.Help(

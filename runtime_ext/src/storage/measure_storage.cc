@@ -33,7 +33,7 @@ std::vector<Load> SmallLoads(uint64_t file_nbytes) {
   return loads;
 }
 
-// The median of what these loads take.
+// The median time of these loads.
 double SmallLoadSeconds(Loader& loader, std::span<const Load> loads, std::span<LoadSpans> spans, std::byte* arena) {
   loader.Open(loads, Places(arena));
   loader.Start(spans);
@@ -56,7 +56,7 @@ StorageRates MeasureStorage(const std::string& path, const CpuSet& cpus, double 
   const Arena arena(kArena);
   const std::vector<Load> small = SmallLoads(nbytes);
   std::vector<LoadSpans> spans(small.size());
-  // It sleeps while it waits: with reads of this size that costs nothing, and a busy system lets those go first who slept.
+  // Waiting by sleeping costs nothing with reads of this size, and a busy system prefers threads that slept.
   Loader loader(file, cpus, false);
   const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   StorageRates rates{0, std::numeric_limits<double>::infinity(), file.direct()};

@@ -1,4 +1,4 @@
-// How the storage that a file lies on serves the runtime's own loader: what plans are made for.
+// How the storage of a file serves the runtime's own loader: plans are made for these rates.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct StorageRates {
 };
 
 // Reads the file for about `seconds`. The loader runs on `cpus`, as in a session. Throws ArtifactError if the file cannot be
-// opened or is small, StorageError if it cannot be read.
+// opened or is small, StorageError if reading fails.
 StorageRates MeasureStorage(const std::string& path, const CpuSet& cpus, double seconds);
 
 }  // namespace flexcomp

@@ -1,4 +1,4 @@
-// Files that are open for reading, each once however many sources read it.
+// Files that are open for reading, each once for any number of sources.
 #pragma once
 
 #include <sys/stat.h>
@@ -11,8 +11,8 @@
 namespace flexcomp {
 
 // Opens `path` to read it, with more `flags` of open(2), or shares the descriptor of a source that did so with the same file:
-// models with one weights file need one. `status` is the file's. nullptr: it cannot be opened, which errno says why. Any thread
-// may call it.
+// models with one weights file need one. `status` is the file's. nullptr: opening failed, and errno says why. Any thread may
+// call this.
 std::shared_ptr<const UniqueFd> OpenFile(const std::string& path, int flags, struct stat* status);
 
 }  // namespace flexcomp

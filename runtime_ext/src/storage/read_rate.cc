@@ -30,7 +30,7 @@ std::optional<double> MeasureReadRate(Loader& loader, std::span<std::byte> arena
   loader.Open(loads, Places(arena.data()));
   Clock::time_point start;
   for (uint64_t pass = 0; pass <= passes; ++pass) {
-    if (pass <= 1) start = Clock::now();  // before the first pass the arena may be fresh: it does not count
+    if (pass <= 1) start = Clock::now();  // before the first pass the arena may be fresh: that pass does not count
     loader.Start({});
     if (!loader.Finish()) return std::nullopt;
   }

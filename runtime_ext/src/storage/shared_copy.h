@@ -24,7 +24,7 @@ class SharedCopy {
     return work_.Run(static_cast<uint32_t>((nbytes + part_ - 1) / part_), Part(copy));
   }
 
-  // Copies one part of what is under way; false: there is none left. Any thread may call it, with the same `copy`.
+  // Copies one part of a copy in progress; false: there is none left. Any thread may call it, with the same `copy`.
   template <typename Copy>
   bool Help(const Copy& copy) noexcept {
     return work_.Help(Part(copy));

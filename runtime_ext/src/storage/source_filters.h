@@ -11,7 +11,7 @@
 
 namespace flexcomp {
 
-// Imitates slower storage: it serves one request after the other, each in `bytes_per_second`, and begins a request that
+// Imitates slower storage, which serves one request after the other at `bytes_per_second`, and begins a request that
 // waits in its queue as soon as the one before is served.
 class ThrottledSource final : public ByteSource {
  public:
@@ -20,7 +20,7 @@ class ThrottledSource final : public ByteSource {
   void Begin(uint64_t offset, std::byte* target, size_t nbytes) noexcept override;
   bool Ready() noexcept override;
   int End() noexcept override;
-  // Besides what is in the queue: such reads are few.
+  // In addition to the queue: such reads are few.
   int ReadNow(uint64_t offset, std::byte* target, size_t nbytes) noexcept override;
   int Check() const noexcept override { return inner_->Check(); }
   bool direct() const noexcept override { return inner_->direct(); }
@@ -31,7 +31,7 @@ class ThrottledSource final : public ByteSource {
 
   std::unique_ptr<ByteSource> inner_;
   double bytes_per_second_;
-  Clock::time_point free_at_{};  // when the imitated device has served what it was asked for
+  Clock::time_point free_at_{};  // when the imitated device has served all requests
   InFlight<Clock::time_point> served_at_;
 };
 
@@ -56,7 +56,7 @@ class FaultySource final : public ByteSource {
   InFlight<bool> fails_;
 };
 
-// Holds what is read against the CRC-32 of each page. Such a read is over when the last byte has been looked at.
+// Compares reads with the CRC-32 of each page. Such a read is over when the last byte has been checked.
 class VerifiedSource final : public ByteSource {
  public:
   // `sums` are of the pages from `begin` to `end`, within which reads begin; the last page may be a part of one.
@@ -70,7 +70,7 @@ class VerifiedSource final : public ByteSource {
   int Check() const noexcept override { return inner_->Check(); }
   bool direct() const noexcept override { return inner_->direct(); }
   bool queued() const noexcept override { return inner_->queued(); }
-  // Whether it looks; with nothing in flight.
+  // Whether reads are checked; with nothing in flight.
   void Look(bool looks) noexcept { looks_ = looks; }
 
  private:

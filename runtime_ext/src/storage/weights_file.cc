@@ -61,8 +61,7 @@ void CheckHeader(ByteSource& source, const std::string& path, const WeightsDiges
                " is damaged or belongs to another model: its header is not the one this library was built with");
 }
 
-// One sequential pass; the checksums cover all of it. Returns the CRC-32 of each page: what is loaded is no
-// whole tensor.
+// One sequential pass; the checksums cover the whole file. Returns the CRC-32 of each page: loads are not whole tensors.
 std::vector<uint32_t> CheckData(ByteSource& source, const std::string& path, const Program& program) {
   const WeightsDigest& digest = program.weights;
   std::vector<uint32_t> pages;

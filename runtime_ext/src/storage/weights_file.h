@@ -14,8 +14,8 @@ namespace flexcomp {
 
 struct StorageOptions {
   bool direct = true;           // try O_DIRECT
-  bool verify = false;          // check every byte at opening, and again when it is read
-  double read_bandwidth = 0;    // bytes per second; 0: as fast as it goes
+  bool verify = false;          // check every byte at opening, and again with every read
+  double read_bandwidth = 0;    // bytes per second; 0: no limit
   uint64_t fail_read_at = 0;    // tests: the load's n-th read fails once; 0: never
 };
 
@@ -42,7 +42,7 @@ class WeightsFile {
   int Check() const noexcept { return source_->Check(); }
   bool direct() const noexcept { return source_->direct(); }
   bool queued() const noexcept { return source_->queued(); }
-  // Whether what is read is verified, where that was asked for; with nothing in flight.
+  // Whether reads are verified, where that was requested; with nothing in flight.
   void Verify(bool verifies) noexcept;
   const std::string& path() const noexcept { return path_; }
 
