@@ -1,6 +1,6 @@
 """Frames on the stack that are aligned to vector registers.
 
-LLVM decides whether a function aligns its frame before it knows which registers it will move there. Calls on x86 align
+LLVM decides whether a function aligns its frame before knowing which registers go there. Calls on x86 align
 the stack to 16 bytes only: whether a vector of 64 bytes that is moved to the stack lies in one cache line or in two is then
 chance, decided in every process by where its stack begins. A network whose kernels use all registers took 20 % longer in
 one process than in the next. A local vector that no optimisation removes makes LLVM align the frame.
@@ -41,6 +41,6 @@ def _aligned_loop(loop: tirx.For, nbytes: int) -> tirx.For:
 
 
 def _after_vector(body: tirx.Stmt, nbytes: int) -> tirx.Stmt:
-    """`body`, after a prefetch of a local vector, of a type that kernels do not use: they would get its place after it."""
+    """`body`, after a prefetch of a local vector, of a type that kernels do not use: else they would share its place."""
     kept = tirx.decl_buffer((1,), f"int8x{nbytes}", "kept")
     return tirx.SeqStmt([tirx.AllocBuffer(kept), tirx.Evaluate(prefetch_line(kept, 0)), body])

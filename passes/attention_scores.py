@@ -1,4 +1,4 @@
-"""Reading attention: from the product that ends it back to queries and keys, with what is done to scores between."""
+"""Reading attention: from the last product back to queries and keys, with the operations on scores between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .weights import function_of, weight_vars
 
 @dataclass(frozen=True)
 class Mask:
-    """What is done to scores before the softmax, or a part of it."""
+    """Operations on scores before the softmax, or a part of these."""
 
     kind: str  # of ScoreMask
     # With their shapes as [batch or 1, heads or 1, queries or 1, keys]; all but the first are added besides.
@@ -30,7 +30,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class Operand:
-    """Queries, keys or values: where they lie."""
+    """The place of queries, keys or values."""
 
     source: relax.Var
     access: Access
@@ -53,13 +53,13 @@ class Match:
     y: Access
     scale: float = 1.0
     cap: float | None = None
-    masks: tuple[Mask, ...] = ()  # as they are applied
+    masks: tuple[Mask, ...] = ()  # in the order of the network
     nan_is_zero: bool = False
 
 
 @dataclass(frozen=True)
 class _Applied:
-    """A mask as the network applies it."""
+    """A mask of the network."""
 
     kind: str
     tensor: relax.Var
@@ -93,7 +93,7 @@ class Matcher:
         self.known: dict[relax.Var, np.ndarray] = {}
 
     def matches(self) -> dict[relax.Var, Match]:
-        """Attention by the variable that ends it."""
+        """Attention by its last variable."""
         found = {}
         for var, value in self.values.items():
             if operator(value) == "matmul" and (match := self._match(value)) is not None:
@@ -108,7 +108,7 @@ class Matcher:
         view, at = View.whole(var), var
         while True:
             readers = self.readers.get(at, [])
-            # What is returned counts as its own reader.
+            # A returned value counts as its own reader.
             follower = self.values.get(readers[0]) if len(readers) == 1 and readers[0] != at else None
             if operator(follower) == "permute_dims":
                 at, view = readers[0], view.permuted(permuted_axes(follower))
@@ -121,12 +121,12 @@ class Matcher:
                 return end, place
 
     def _only(self, var: ir.Expr, readers: int = 1) -> ir.Expr | None:
-        """What `var` is bound to, if it is float32 and nothing else reads it."""
+        """The expression bound to `var`, if that is float32 and has no other reader."""
         alone = isinstance(var, relax.Var) and len(self.readers.get(var, [])) == readers
         return self.values.get(var) if alone and static_tensor(var) and dtype(var) == "float32" else None
 
     def _unviewed(self, var: ir.Expr, readers: int = 1) -> ir.Expr | None:
-        """What `var` is bound to, before reshapes that keep its matrices."""
+        """The expression bound to `var`, before reshapes that keep its matrices."""
         value = self._only(var, readers)
         while operator(value) == "reshape" and shape(value)[-2:] == shape(value.args[0])[-2:]:
             value = self._only(value.args[0])
@@ -166,7 +166,7 @@ class Matcher:
         return self._unviewed(result, readers=2) if asked.args[0].same_as(result) else None
 
     def _leads(self, full: tuple[int, ...], product: relax.Call, mix: relax.Call) -> Iterator[tuple[int, int]]:
-        """Batch and heads in the order in which they are tried: as the softmax has them, or as any two factors in a row."""
+        """Batch and heads in the order of trial: those of the softmax, or any two factors in a row."""
         if len(full) <= 4:
             yield ((1,) * (4 - len(full)) + full[:-2])
         finest = max((full, shape(product), shape(mix), *map(self._finest, (*product.args, mix.args[1]))), key=len)[:-2]
@@ -201,7 +201,7 @@ class Matcher:
         is_key=False,
         is_scaled=True,
     ) -> Operand | None:
-        """Queries, keys or values, of which the product has keys transposed, where they can be read."""
+        """Queries, keys or values, read in place where possible; the product has keys transposed."""
         swapped = (*range(len(shape(var)) - 2), len(shape(var)) - 1, len(shape(var)) - 2)
         view = view_of(var, self.values, scalar)
         if is_key:
@@ -235,7 +235,7 @@ class Matcher:
             elif name == "tanh" and cap is None:
                 inner, cap, scale = value.args[0], scale, 1.0
             else:
-                # A factor met before the mask was applied after it.
+                # A factor found before the mask was applied after the mask.
                 found = self._masked(value) if scale == 1.0 and cap is None else None
                 if found is None:
                     return None
@@ -245,7 +245,7 @@ class Matcher:
         return None
 
     def _smallest(self, mask: relax.Var) -> relax.Var:
-        """What a mask is repeated from, by broadcasting or by asking for what is always true as well."""
+        """The source of a repeated mask, before broadcasting and conjunctions with conditions that always hold."""
         while True:
             value = self.values.get(mask)
             inner = None
@@ -269,7 +269,7 @@ class Matcher:
         return self.known[var]
 
     def _masked(self, call: relax.Call) -> tuple[ir.Expr, _Applied] | None:
-        """What a mask is applied to, and the mask."""
+        """The masked scores, and the mask."""
         name, args = operator(call), getattr(call, "args", ())
         if name == "add":
             if (blended := self._blended(call)) is not None:
@@ -299,7 +299,7 @@ class Matcher:
         return None
 
     def _choice(self, mask: relax.Var, rest: relax.Var) -> tuple[relax.Var, float] | None:
-        """What says where `mask` is 1, and the number that `rest` is where it is 0, if it is 0 elsewhere."""
+        """The condition under which `mask` is 1, and the number of `rest` where `mask` is 0, if `rest` is 0 elsewhere."""
         if {mask, rest} <= self.from_weights:
             chosen, others = self.value(mask), self.value(rest)
             if chosen.shape != others.shape or not np.isin(chosen, (0, 1)).all() or (others[chosen == 1] != 0).any():
@@ -330,7 +330,7 @@ class Matcher:
         return operator(value) == "matmul"
 
     def _mask_shape(self, tensor: relax.Var, full: tuple[int, ...], lead: tuple[int, int]) -> tuple[int, ...] | None:
-        """A mask's shape as [batch or 1, heads or 1, queries or 1, keys]; None if it has another form."""
+        """A mask's shape as [batch or 1, heads or 1, queries or 1, keys]; None if the mask has another form."""
         extents = (1,) * (len(full) - len(shape(tensor))) + shape(tensor)
         if len(extents) != len(full) or extents[-1] != full[-1] or extents[-2] not in (1, full[-2]):
             return None
@@ -346,7 +346,7 @@ class Matcher:
 
 
 def _grouped(masks: Sequence[_Applied], extents: Sequence[tuple[int, ...]]) -> tuple[Mask, ...]:
-    """Masks of scores in the order in which they are applied; added ones are one where their sum is as small as one of them."""
+    """Masks of scores in order; added masks are joined where their sum is as small as one of them."""
     result: list[Mask] = []
     for mask, shape_of_mask in zip(masks, extents, strict=True):
         part = (mask.tensor, shape_of_mask)

@@ -1,4 +1,4 @@
-"""Names of the attributes by which decisions travel in the IR. The pass that consumes one removes it."""
+"""Names of the attributes by which decisions travel in the IR. The pass that consumes an attribute removes it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ VECTORS = "flexcomp.vectors"  # list of int
 # result is a part of, and its place there; `encode_place` has the form.
 PLACE = "flexcomp.place"
 # On a layer function (set by FuseLayers, consumed by PretransformWeights): the element type of its weights,
-# where it is not float32. Behind VALUES_OF, float32 with the values of that type.
+# if not float32. After VALUES_OF, float32 with the values of that type.
 DTYPE = "flexcomp.dtype"
 VALUES_OF = "values of "
-# On a layer function (set by FuseLayers, consumed by PretransformWeights): the least that its input can be, where it holds
-# integers, 0 among them, of which 8 bits have all.
+# On a layer function (set by FuseLayers, consumed by PretransformWeights): the least value of its input, where that holds
+# integers, 0 among them, within 8 bits.
 INTEGERS = "flexcomp.integers"  # int
 # On a layer function (set by ChooseKernels, consumed by PretransformWeights): the candidate, e.g. "direct 14×32".
 KERNEL = "flexcomp.kernel"
@@ -38,28 +38,28 @@ BLOCKS = "flexcomp.blocks"
 # On a kernel PrimFunc of a recurrent layer, for the tuner: RecurrentSpec.encode of schedules/recurrent/spec.py.
 RECURRENCE = "flexcomp.recurrence"  # str
 
-# On a kernel PrimFunc of no family, for the lowering: the operators that it computes, in order.
+# On a kernel PrimFunc of no family, for the lowering: its operators, in order.
 COMPUTES = "flexcomp.computes"  # list of str
 
-# On a kernel PrimFunc, for the lowering to a Program: what it computes and how.
+# On a kernel PrimFunc, for the lowering to a Program: its operator and implementation.
 OPERATOR = "flexcomp.operator"  # str, e.g. "conv2d"
 IMPLEMENTATION = "flexcomp.implementation"  # str, e.g. "direct 14×32"
 DESCRIPTION = "flexcomp.description"  # str, e.g. "3×3 64→64 @ 56×56 +relu"
 FLOPS = "flexcomp.flops"  # int
 WORK = "flexcomp.work"  # float: operations, weighted by how fast this kernel does them
 SLICES = "flexcomp.slices"  # int: blocks of the panel; the kernel takes (first, count) before its output
-CANDIDATES = "flexcomp.candidates"  # list of (implementation, scratch bytes, weight bytes, work): what was on offer
+CANDIDATES = "flexcomp.candidates"  # list of (implementation, scratch bytes, weight bytes, work) of all candidates
 ROWS = "flexcomp.rows"  # str, where the kernel can be made for a band of rows: RowKernel.encode of schedules/row_bands.py
-# On a kernel PrimFunc (tensor, rows, at) → tensor with the rows written into it: ScatterSpec.encode of
+# On a kernel PrimFunc (tensor, rows, at) → tensor with the rows written: ScatterSpec.encode of
 # schedules/operators/scatter_rows.py. Where the tensor is a state, rows may change places instead.
 EXCHANGE = "flexcomp.exchange"  # str
 EXCHANGED = "flexcomp.exchanged"  # list of int: the parameters whose contents change places
 # On a kernel PrimFunc: (low, high) of the integers that may stand in the first operand, high excluded; see ValueArg.bounds.
 BOUNDS = "flexcomp.bounds"  # list of pairs of int
-FETCH = "flexcomp.fetch"  # str: it looks rows up in a table, EmbeddingSpec.encode of schedules/operators/embedding.py
+FETCH = "flexcomp.fetch"  # str: looks rows up in a table, EmbeddingSpec.encode of schedules/operators/embedding.py
 IN_PLACE = "flexcomp.in_place"  # list of int: the operands that the result may be written over
-PART = "flexcomp.part"  # float, below 1: the part of the tensor it writes to that the kernel touches
-FORM = "flexcomp.form"  # str: the weights it takes, WeightForm.encode of schedules/preparation.py
+PART = "flexcomp.part"  # float, below 1: the part of its output tensor that the kernel touches
+FORM = "flexcomp.form"  # str: the form of its weights, WeightForm.encode of schedules/preparation.py
 SCRATCH = "flexcomp.scratch"  # list of shapes: buffers, float32 on kernels with OPERATOR, taken after the outputs
 
 # On a PrimFunc that prepares weights: the output channels of the layer, of a stored block, and of a prepared one.

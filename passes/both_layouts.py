@@ -1,6 +1,6 @@
 """Values of main in two versions: as main has them, and with their channels last.
 
-A version that is missing is made by one permutation of the other, where it is first needed, and kept. So two
+A missing version is made by one permutation of the other, at its first use, and kept. So two
 permutations never meet, and a permutation that moves nothing in memory is a reshape.
 
 "Channels last" is meant for any rank: (N, C, H, W) becomes (N, H, W, C), (N, G, C, H, W), as in a
@@ -20,19 +20,19 @@ from .weights import weight_vars
 
 
 def to_last(rank: int) -> list[int]:
-    """Axes that move the channels behind the image: two image axes, or one in a tensor of rank 3."""
+    """Axes that move the channels after the image: two image axes, or one in a tensor of rank 3."""
     image = 1 if rank == 3 else 2
     return [0, *range(rank - image, rank), *range(1, rank - image)] if rank >= 3 else list(range(rank))
 
 
 def from_last(rank: int) -> list[int]:
-    """Axes that undo it."""
+    """Axes of the inverse permutation."""
     there = to_last(rank)
     return [there.index(axis) for axis in range(rank)]
 
 
 class BothLayouts(MainRewriter):
-    """Rewrites main; its values may exist with their channels last beside main's own layout."""
+    """Rewrites main; its values may exist with their channels last next to main's own layout."""
 
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
@@ -65,7 +65,7 @@ class BothLayouts(MainRewriter):
         return self.last[expr]
 
     def prefers_channels_last(self, operands: list[ir.Expr]) -> bool:
-        """Whether an operator that can run in both layouts moves less data if it runs channels-last."""
+        """Whether an operator that can run in both layouts moves less data channels-last."""
         to = back = 0
         exists = False
         for expr in operands:

@@ -17,7 +17,7 @@ from .rebuild import MainRewriter, permuted_axes
 
 @module_pass(opt_level=0)
 class Canonicalise:
-    """Rewrite `main` into one dataflow block of plain operators, without what does nothing.
+    """Rewrite `main` into one dataflow block of plain operators, without operators that do nothing.
 
     Tuples that a split or a dropout makes go:    p = split(x, 2, axis=1)      a = strided_slice(x, …)
                                                   a = p[0]                  →
@@ -30,7 +30,7 @@ class Canonicalise:
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
         mod = _Canonicaliser(mod).rewrite()
         mod = relax.transform.EliminateCommonSubexpr()(mod)
-        return relax.transform.CanonicalizeBindings()(mod)  # removes the aliases that it leaves
+        return relax.transform.CanonicalizeBindings()(mod)  # removes the left aliases
 
 
 class _Canonicaliser(MainRewriter):
@@ -56,7 +56,7 @@ def _permute(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
 
 
 def _split(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
-    """A split is so many slices: no tuple, and what nothing reads is not computed."""
+    """A split is so many slices: no tuple, and unread parts are not computed."""
     data, axis = call.args[0], int(call.attrs.axis)
     if not static_tensor(data):
         return call
@@ -141,7 +141,7 @@ def _convolution(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
 
 
 def _layer_norm(rewriter: _Canonicaliser, call: relax.Call) -> ir.Expr:
-    """TVM has the operator for float32 and float16 only; what it consists of, for all."""
+    """TVM has the operator for float32 and float16 only; its parts, for all types."""
     data, scale, bias = call.args
     kind, axes = dtype(data), [int(axis) for axis in call.attrs.axes]
     if kind in ("float32", "float16"):

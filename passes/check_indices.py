@@ -30,10 +30,10 @@ class CheckIndices:
     y = take(x, i, axis=0)   →   s = call_tir(indices_0, (i,))          bounds [-n, n)
                                  y = take(x, s, axis=0, mode="clip")
 
-    The kernel writes what counts from the end as what it means, and nothing outside of the axis; the runtime refuses what is out
-    of bounds before it runs. Indices that depend on weights only are looked at here: `evaluate` gives the result of a function of
-    the weights of `main`; one out of bounds is a ModelError. Operators whose translation has checked its indices already (a
-    converter of ONNX knows the node's name) stay as they are.
+    The kernel writes indices from the end as indices from the start, and none outside of the axis; the runtime refuses an index
+    out of bounds before the kernel runs. Indices that depend on weights only are checked here: `evaluate` gives the result of a
+    function of the weights of `main`; an index out of bounds is a ModelError. Operators whose translation has checked the indices
+    already (a converter of ONNX knows the node's name) are not changed.
     """
 
     def __init__(self, evaluate: Evaluate) -> None:
@@ -49,14 +49,14 @@ def wrapping(*extents: int) -> Bounds:
 
 
 def check_function(index_shape: tuple[int, ...], index_dtype: str, bounds: Bounds, described: str) -> tirx.PrimFunc:
-    """The kernel that makes indices safe; `described` says for errors whose they are, e.g. "node 'embed' (Gather)"."""
+    """The kernel that makes indices safe; `described` names the owner in errors, e.g. "node 'embed' (Gather)"."""
     spec = IndexSpec(index_shape, index_dtype, bounds)
     attributes = kernel_attributes("indices", "checked", described, 0)
     return indices.kernel(spec).with_attrs({**attributes, BOUNDS: [list(bound) for bound in bounds]})
 
 
 def checked_constant(values: np.ndarray, bounds: Bounds) -> np.ndarray:
-    """Known indices, counted from the start. Raises IndexError, which says what is wrong."""
+    """Known indices, counted from the start. Raises IndexError with the reason."""
     flat = values.reshape(-1, len(bounds)).astype("int64")
     low, high = np.array(bounds).T
     outside = (flat < low) | (flat >= high)
@@ -127,7 +127,7 @@ class _Checker(MainRewriter):
         return self.emit(op.add(new, relax.const(safe - values, str(values.dtype))))
 
     def _function_of(self, var: relax.Var) -> relax.Function:
-        """What `var`, of the new main, is of the weights."""
+        """`var`, of the new main, as a function of the weights."""
         needed = {var}
         for other in reversed(self.values):
             if other in needed:

@@ -17,7 +17,7 @@ from .ir import bindings
 from .layers import is_layer, read
 from .module_pass import module_pass
 
-# Seconds of a layer's kernels, by name, as far as they were measured.
+# Seconds of a layer's kernels, by name, as far as measured.
 Measured = Callable[[ConvSpec | MatmulSpec], Mapping[str, float]]
 
 # Layers with the same weights agree on fewer forms of them for so much of their work together; on fewer that are stored for more.
@@ -74,7 +74,7 @@ PREFERENCES: dict[str, Callable[[Sequence[Candidate]], Candidate]] = {
     "smallest": lambda offers: min(offers, key=_smallest),
     "balanced": _balanced,
     "fastest": lambda offers: min(offers, key=lambda candidate: candidate.work),
-    # One family where it is on offer, elsewhere as "smallest": FlexNN's input slicing takes the finest slices.
+    # One family where that is a candidate, elsewhere as "smallest": FlexNN's input slicing takes the finest slices.
     "im2col_gemm": lambda offers: min(offers, key=_im2col_or_smallest),
     "winograd": lambda offers: min(offers, key=_winograd_or_smallest),
 }
@@ -115,7 +115,7 @@ def _without(
 
 
 def _form(candidate: Candidate) -> tuple:
-    """What tells the forms of one weight apart."""
+    """The key that tells the forms of one weight apart."""
     return candidate.panel, candidate.weight_transform, candidate.block_transform
 
 
@@ -126,10 +126,10 @@ class ChooseKernels:
     flexcomp.layer = "conv2d"   →   flexcomp.layer = "conv2d", flexcomp.kernel = "direct 14×32"
 
     The kernel families offer candidates for the layer's spec. Preference "smallest" takes the one with the least scratch
-    and weights, "fastest" the one with the least predicted work, whatever memory it needs, "balanced" one between them
-    that saves much work for few more weights; "im2col_gemm" and "winograd" take that family where it can compute the
-    layer. Layers with the same weights agree on their forms (`agreed`). Where the fastest by prediction was `measured`,
-    "fastest" is what the measured times speak for, of all that the tuner may have tried (schedules/decide.py).
+    and weights, "fastest" the one with the least predicted work, at any memory, "balanced" one between them
+    that saves much work for few more weights; "im2col_gemm" and "winograd" take that family where possible. Layers with the
+    same weights agree on their forms (`agreed`). Where the fastest by prediction was `measured`, "fastest" is the choice by
+    measured times, of all that the tuner may have tried (schedules/decide.py).
     """
 
     def __init__(self, unit: VectorUnit, preference: str = "smallest", measured: Measured | None = None) -> None:
@@ -143,7 +143,7 @@ class ChooseKernels:
 
     def _agreed(self, mod: tvm.IRModule) -> dict[ConvSpec | MatmulSpec, str]:
         """By spec the kernels of layers that have the same weights, where none was measured."""
-        layers: dict[tuple, dict[ConvSpec | MatmulSpec, None]] = {}  # specs, by what of the weights the layers take
+        layers: dict[tuple, dict[ConvSpec | MatmulSpec, None]] = {}  # specs, by the weights of the layers
         for binding in bindings(mod["main"]):
             call = binding.value
             if isinstance(call, relax.Call) and isinstance(call.op, tvm.ir.GlobalVar) and is_layer(func := mod[call.op]):
@@ -175,7 +175,7 @@ def default_kernel(spec: ConvSpec | MatmulSpec, unit: VectorUnit, preference: st
 
 
 def layer_spec(func: relax.Function) -> ConvSpec | MatmulSpec:
-    """What a layer function computes."""
+    """The spec of a layer function."""
     return read(func, tuple(int(i) for i in func.attrs[WEIGHTS])).spec
 
 

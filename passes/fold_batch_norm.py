@@ -26,9 +26,9 @@ class FoldBatchNorm:
     u = z · a + b                             u = y + (beta - mean · s) · a + b      (with s · a for s)
 
     After a convolution or a product with a weight matrix the scale goes into the weight. A chain after
-    anything else becomes one multiplication and one addition. The new factors are expressions over weights. What is rounded
-    to integers next is left as it is, for there a last bit is a whole number, and so are differences of integers. A large weight
-    that is scaled differently for several operators is left as it is, too: it would become as many weights.
+    anything else becomes one multiplication and one addition. The new factors are expressions over weights. A value that
+    is rounded to integers next is not changed, for there a last bit is a whole number; nor are differences of integers. A large
+    weight that is scaled differently for several operators is not changed either: it would become as many weights.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -77,7 +77,7 @@ class _Folder(MainRewriter):
     # Reading: which operators are links of a chain.
 
     def _affine(self, value: ir.Expr) -> _Affine | None:
-        """`value` as a chain, or None if it is no link of one."""
+        """`value` as a chain, or None if `value` is no link of one."""
         if isinstance(value, relax.TupleGetItem) and value.tuple_value in self.norms:
             return self._after_norm(self.norms[value.tuple_value])
         if self._takes_scale(value):
@@ -203,7 +203,7 @@ class _Folder(MainRewriter):
         return self.emit(self.reshape(self.substitute(factor), (extent,) if extent > 1 else ()))
 
     def _along(self, factor: ir.Expr, axis: int | None, rank: int) -> ir.Expr:
-        """A factor in the shape that broadcasts it along `axis` of a tensor."""
+        """A factor in the shape that broadcasts along `axis` of a tensor."""
         if not shape(factor) or axis == rank - 1:
             return factor
         extents = tuple(shape(factor)[0] if i == axis else 1 for i in range(rank))

@@ -19,7 +19,7 @@ from .ir import dtype, shape
 from .module_pass import module_pass
 from .rebuild import MainRewriter
 
-# What hides a score for certain: none comes near it from the other side, nor with a number added that is small.
+# Hides a score for certain: no score comes near this number, nor with a small number added.
 _HIDDEN = -1e30
 _SMALL = 1e20
 
@@ -35,9 +35,9 @@ class FuseAttention:
     y = matmul(softmax(s), v)
 
     q, k and v are read in place out of the tensors that they are slices, reshapes and permutations of, and y is written
-    in the order in which a permutation after it wants it. Masks are transposed; of several that are added one after the other
-    the kernel gets the sum, unless it is larger than each. Of a mask that is known to be causal there is no tensor, and if it is
-    the last one and certain, no work on hidden scores. `evaluate` gives the result of a function of the weights of `main`.
+    in the order of a permutation that follows. Masks are transposed; of several that are added one after the other
+    the kernel gets the sum, unless the sum is larger than each. A mask known to be causal needs no tensor, and if such a mask is
+    the last one and certain, hidden scores take no work. `evaluate` gives the result of a function of the weights of `main`.
     """
 
     def __init__(self, unit: VectorUnit, evaluate: Evaluate) -> None:
@@ -90,7 +90,7 @@ class _Fuser(MainRewriter):
         return self.emit(self.permute(source, [*range(rank - 2), rank - 1, rank - 2]))
 
     def _mask(self, mask: Mask) -> ir.Expr:
-        """A mask as float32[batch or 1, heads or 1, keys, queries or 1]; layers that have it in common read one."""
+        """A mask as float32[batch or 1, heads or 1, keys, queries or 1]; layers with the same mask read one."""
         if mask not in self.masks:
             self.masks[mask] = self._transposed(mask)
         return self.masks[mask]

@@ -13,11 +13,11 @@ from .name_fused import NameFused
 
 @module_pass(opt_level=0)
 class FuseGeneric:
-    """Fuse what can be computed in one loop, as TVM does, and note on every kernel without a name what it computes.
+    """Fuse operators into one loop, as TVM does, and note on every kernel without a name its operators.
 
     a = call_tir(tir_exp, x); b = call_tir(add1, a, y)   →   b = call_tir(fused_tir_exp_add1, x, y)   COMPUTES: exp, add
 
-    TVM's name of a fused kernel cannot be taken apart again, and its fusion drops attributes: so they are put on afterwards.
+    TVM's name of a fused kernel cannot be taken apart again, and its fusion drops attributes: these are set afterwards.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -35,7 +35,7 @@ class FuseGeneric:
 
 
 def _operators(gv: tvm.ir.GlobalVar, func: tvm.ir.BaseFunc) -> list[str]:
-    """What a function computes, in order."""
+    """The operators of a function, in order."""
     if not isinstance(func, relax.Function):
         return [_plain(gv.name_hint)]
     calls = [binding.value for binding in bindings(func) if operator(binding.value) in ("call_tir", "call_tir_inplace")]

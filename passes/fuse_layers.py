@@ -14,7 +14,7 @@ from .layers import ANCHORS, ELEMENTWISE, scalar
 from .module_pass import module_pass
 from .weights import KeptWeight, WeightType, weight_vars
 
-# A longer chain than this is no epilogue any more; it also bounds the work of the search.
+# A longer chain than this is no epilogue any more; the bound also limits the search.
 _LONGEST_EPILOGUE = 32
 _MOST = 255  # by which integers of 8 bits differ
 _BY_NUMBERS = ("add", "subtract", "multiply", "divide")
@@ -22,7 +22,7 @@ _BY_NUMBERS = ("add", "subtract", "multiply", "divide")
 
 @module_pass(opt_level=0)
 class FuseLayers:
-    """Replace an anchor operator and the elementwise operators that follow it by a call of a layer function.
+    """Replace an anchor operator and the elementwise operators that follow by a call of a layer function.
 
     c = conv2d(x, w)             y = layer(x, w, b, r)    with
     d = add(c, b)           →      def layer(x, w, b, r): the same operators,
@@ -31,11 +31,11 @@ class FuseLayers:
 
     An anchor is an NHWC convolution, or a matrix product, in float32. Its epilogue takes operators while all
     their other operands are scalars, per-channel weights or tensors of the output's shape, and ends where a
-    value is needed elsewhere. What only scales or shifts such a tensor for it comes along. A reshape that keeps the channels
-    is no obstacle: it moves nothing. Where two anchors could take the same operator, the later one does.
+    value is needed elsewhere. Operators that only scale or shift such a tensor are fused, too. A reshape that keeps the channels
+    is no obstacle: nothing moves. Where two anchors could take the same operator, the later one does.
 
-    `weight_type` says in which element type a layer's weights are kept: flexcomp.dtype = "float16". Kernels that take weights
-    as they are widen them in registers; those that take transformed ones have float32 weights, made of the same rounded values.
+    `weight_type` says in which element type a layer's weights are kept: flexcomp.dtype = "float16". Kernels of plain weights
+    widen them in registers; kernels of transformed weights have float32 weights, made of the same rounded values.
     Where a layer's input holds integers that 8 bits have, flexcomp.integers says which is the least.
     """
 
@@ -89,7 +89,7 @@ def _is_anchor(value: ir.Expr, from_weights: set[relax.Var]) -> bool:
 def _grow(order, position, at, from_weights, readers, taken) -> list[relax.VarBinding]:
     """The longest epilogue of the anchor at `position` of which only the end is needed elsewhere.
 
-    Only what reads a member can become one. `at` has the positions of variables, `readers` those that read them.
+    Only readers of a member can become members. `at` has the positions of variables, `readers` those that read them.
     """
     anchor = order[position]
     out_shape = shape(anchor.var)
@@ -114,7 +114,7 @@ def _grow(order, position, at, from_weights, readers, taken) -> list[relax.VarBi
 
 
 def _scaling(binding, members, order, at, readers, taken) -> list[relax.VarBinding]:
-    """What makes the tensors that `binding` reads by operations with numbers, for nobody else; in order."""
+    """The operations with numbers that make the tensors which only `binding` reads; in order."""
     found: list[relax.VarBinding] = []
     ahead = [arg for arg in binding.value.args if isinstance(arg, relax.Var) and arg not in members]
     while ahead:
@@ -189,7 +189,7 @@ class _Rewriter:
                     group = self.groups.get(binding.var)
                     value = self._call(group, replaced) if group else substitute(binding.value)
                     emit = builder.emit_output if binding.var in outputs else builder.emit
-                    # By its anchor: that is what the layer is for.
+                    # By its anchor, the layer's main operator.
                     replaced[binding.var] = emit(value, name_hint=(group[0] if group else binding).var.name)
             builder.emit_func_output(substitute(returned))
         result = builder.get()

@@ -10,10 +10,10 @@ from tvm import ir, relax
 from .ir import bindings, dtype, operator, static_tensor
 
 EXACT = 1 << 16  # numbers that a sum of integers of 16 bits stays exact with
-Range = tuple[float, float]  # both ends belong to it; they are integers, or infinite
+Range = tuple[float, float]  # with both ends, which are integers or infinite
 
 _EIGHT_BITS: dict[str, Range] = {"int8": (-128.0, 127.0), "uint8": (0.0, 255.0)}
-# What moves elements of its first operand, or chooses among them.
+# Operators that move elements of their first operand, or choose among them.
 MOVING = frozenset({
     "broadcast_to", "concat", "expand_dims", "flatten", "max_pool1d", "max_pool2d", "max_pool3d", "permute_dims", "repeat",
     "reshape", "squeeze", "strided_slice", "take", "tile",
@@ -33,7 +33,7 @@ def integer_ranges(main: relax.Function) -> dict[relax.Var, Range]:
 
 
 def range_of(call: relax.Call, ranges: Mapping[relax.Var, Range]) -> Range | None:
-    """Between which integers the result of `call` lies, if it is known to be of integers; `ranges` are those of operands."""
+    """The integers between which the result of `call` lies, if known to be integers; `ranges` are those of operands."""
     name, data = operator(call), call.args[0]
     if name == "round":
         return -math.inf, math.inf
@@ -54,7 +54,7 @@ def range_of(call: relax.Call, ranges: Mapping[relax.Var, Range]) -> Range | Non
 
 
 def union(parts: Sequence[Range]) -> Range:
-    """The range of what lies in one of several."""
+    """The range of values that lie in one of several."""
     lows, highs = zip(*parts, strict=True)
     return min(lows), max(highs)
 

@@ -22,7 +22,7 @@ class KeepIntegers:
     p = max_pool2d(q)                 →     c = clip(round(x), -3, 252)
     y = subtract(astype(p, float32), 3)     y = max_pool2d(c)
 
-    Where q is read elsewhere, or returned, it stays. Rounding of integers, and clipping of what lies in between, go as well.
+    Where q is read elsewhere, or returned, q stays. Rounding of integers, and clipping of values in between, go as well.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -81,7 +81,7 @@ class _Keeper(MainRewriter):
         return found
 
     def _moved(self, call: relax.Call) -> relax.Var | None:
-        """What only moves integers, moving floats: from before an offset, if there is one, which is added afterwards."""
+        """Operators that only move integers, on floats instead: from before an offset, if any, which is added afterwards."""
         parts = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else call.args[:1]
         floats = [self._float(part) for part in parts]
         if any(found is None for found in floats):

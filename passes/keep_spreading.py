@@ -1,4 +1,4 @@
-"""Constants that are far larger than those they are made of are computed where they are read: they stay operators."""
+"""Constants that are far larger than their operands stay operators, computed by their readers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .module_pass import module_pass
 from .rebuild import MainRewriter
 from .weights import weight_vars
 
-# A smaller result is read faster than it is computed.
+# A smaller result is read faster than computed.
 _LEAST_NBYTES = 1 << 16
-# So many times what it is made of a result has to be: below that, a file is no larger for it than networks are.
+# A result has to be so many times its operands: below that, a file hardly grows.
 _FAR_LARGER = 8
-# What spreads numbers, and what costs no more than reading its result.
+# Operators that spread numbers, and operators that cost no more than reading their result.
 _SPREADING = BROADCASTING | LOGICAL | {
     "broadcast_to", "tile", "repeat", "full", "zeros", "ones", "full_like", "zeros_like", "ones_like", "triu", "tril", "one_hot",
     "astype", "reshape", "permute_dims", "negative", "abs", "logical_not", "concat",
@@ -54,7 +54,7 @@ class _Keeper(MainRewriter):
         return relax.Call(value.op, [self._stopped(arg) for arg in value.args], value.attrs, value.ty_args)
 
     def _stopped(self, arg: ir.Expr) -> ir.Expr:
-        """An operand of an operator that stays; what is a weight of the network after all is not lifted any further."""
+        """An operand of an operator that stays; a weight of the network is not lifted any further."""
         if isinstance(arg, relax.Tuple):
             return relax.Tuple([self._stopped(field) for field in arg.fields])
         new = self.substitute(arg)

@@ -26,7 +26,7 @@ ANCHORS = {"conv2d": 1, "matmul": 1}
 
 @dataclass(frozen=True)
 class LayerReading:
-    """What a layer function computes, and which parameter plays which part (indices into its parameters)."""
+    """The spec of a layer function, and which parameter plays which part (indices into its parameters)."""
 
     spec: ConvSpec | MatmulSpec
     data: tuple[int, ...]  # the anchor's activations
@@ -95,7 +95,7 @@ class _Reader:
         )
 
     def _replaces(self, binding: relax.VarBinding, plain: set[relax.Var], position: int) -> bool:
-        """The sum takes the anchor's result, and nothing after it does: it can be what accumulators start from."""
+        """The sum takes the anchor's result, and nothing later does: accumulators can start from the sum's other operand."""
         later = [binding_.value.args for binding_ in self.rest[position + 1 :]]
         return any(arg in plain for arg in binding.value.args) and not any(var in args for var in plain for args in later)
 

@@ -1,7 +1,7 @@
 """Legalisations in place of TVM's: the largest and the smallest of many, as values and as indices, and pooling by maximum.
 
 TVM starts from the type's smallest finite number, so that a row of -inf has a maximum of -3.4e38 at index -1.
-NaN is larger than every number, and smaller than every number: it is always the result, as in NumPy.
+NaN is larger than every number, and smaller than every number: NaN is always the result, as in NumPy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .ir import dtype, operator, shape
 
 
 def least(kind: str) -> ir.Expr:
-    """What is never larger than an element: -inf, or the smallest integer."""
+    """The number that is never larger than an element: -inf, or the smallest integer."""
     return tirx.const(float("-inf"), kind) if kind.startswith(("float", "bfloat")) else tirx.min_value(kind)
 
 
@@ -85,7 +85,7 @@ def _argument(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         wins = tirx.any(tirx.all(nan_a, tirx.any(tirx.Not(nan_b), i < j)), tirx.all(tirx.Not(nan_a), tirx.Not(nan_b), first))
         return tirx.Select(wins, i, j), tirx.Select(wins, a, b)
 
-    # The neutral element's index is behind all others: an element that is as small still wins.
+    # The neutral element's index is after all others: an equally small element still wins.
     reducer = te.comm_reducer(
         lambda left, right: better(left, right), lambda _, __: (tirx.const(count, index_kind), neutral), name=name
     )
@@ -107,7 +107,7 @@ def _argument(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """relax.nn.max_pool1d to 3d, in every layout; what lies outside of the image is left out."""
+    """relax.nn.max_pool1d to 3d, in every layout; pixels outside of the image are left out."""
     attrs, data = call.attrs, call.args[0]
     extents, result, kind = shape(data), shape(call), dtype(call)
     spatial = [i for i, letter in enumerate(str(attrs.layout)) if letter in "DHW"]

@@ -23,9 +23,9 @@ def attention_over(
 ) -> relax.Call:
     """Attention as an operator that passes carry on: float32[batch, heads, queries, depth of v].
 
-    q, k and v are float32[batch, heads, rows, depth], of k and v with as many heads or a divisor of it, which groups of heads
-    have in common. `lengths`, int64[batch], says how many of the keys are valid; the last of them is the last query's own
-    where it `is_causal`. Queries that see no key get 0.
+    q, k and v are float32[batch, heads, rows, depth], of k and v with as many heads or a divisor, where groups of heads
+    have one in common. `lengths`, int64[batch], says how many of the keys are valid; the last of them is the last query's own
+    with `is_causal`. Queries that see no key get 0.
     """
     (batch, heads, queries, _), depth = shape(q), shape(v)[-1]
     wanted = relax.TensorType((batch, heads, queries, depth), "float32")
@@ -39,8 +39,8 @@ class LowerAttention:
 
     y = attention_over(q, k, v, n)   →   y = call_tir(cached_attention_0, (q, k, v, n))
 
-    As FuseAttention does: q, k and v are read in place out of the tensors that they are views of, and y is written in the
-    order in which a permutation behind it wants it.
+    As in FuseAttention: q, k and v are read in place out of the viewed tensors, and y is written in the order of a
+    permutation that follows.
     """
 
     def __init__(self, unit: VectorUnit) -> None:
@@ -61,7 +61,7 @@ class _Lowerer(MainRewriter):
         self.unit = unit
         self.bound = {binding.var: binding.value for binding in bindings(self.main)}
         self.kernels: dict[AttentionSpec, ir.GlobalVar] = {}
-        self.joins: dict[relax.Var, relax.Call] = {}  # by what joins the heads of an attention, that
+        self.joins: dict[relax.Var, relax.Call] = {}  # by the permutation that joins the heads of an attention, that
         readers = uses(self.main)
         for var, value in self.bound.items():
             behind = readers.get(var, []) if _is_attention(value) else []
@@ -97,7 +97,7 @@ class _Lowerer(MainRewriter):
         return relax.call_tir(self.kernels[spec], args, relax.TensorType(y.buffer, "float32"))
 
     def _operand(self, operand: relax.Var, scaled: bool) -> tuple[View, Access]:
-        """Where queries, keys or values lie, in the tensor that they are a view of if they can be read there."""
+        """The place of queries, keys or values, in the viewed tensor if that can be read."""
         view = view_of(operand, self.bound, scalar)
         found = access_of(view, view.shape[:2]) if scaled or view.scale == 1.0 else None
         if found is None or found[1] != 1:

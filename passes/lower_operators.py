@@ -93,7 +93,7 @@ def _pool(call: relax.Call):
         n, h, w, c, kh, kw, pair(attrs.strides), pair(attrs.padding), pair(attrs.dilation), kind,
         kind == "avg" and bool(attrs.count_include_pad), out_h, out_w,
     )  # fmt: skip
-    # With ceil_mode the last window may reach past the padding, and frameworks differ in what they then count.
+    # With ceil_mode the last window may reach past the padding, and frameworks then count differently.
     if bool(attrs.ceil_mode) and kind == "avg" and _reaches_out(spec):
         return None
     return spec, pool.kernel, [data]
@@ -201,7 +201,7 @@ def _scan(call: relax.Call):
     data, attrs = call.args[0], call.attrs
     if not isinstance(data, relax.Var) or not static_tensor(data) or 0 in shape(data) or "bool" in (dtype(data), dtype(call)):
         return None
-    # Without an axis it runs over the flattened tensor.
+    # Without an axis: over the flattened tensor.
     over = shape(call) if attrs.axis is None else shape(data)
     axis = 0 if attrs.axis is None else int(attrs.axis) % len(over)
     spec = ScanSpec(over, axis, dtype(data), dtype(call), bool(attrs.exclusive), operator(call) == "cumprod")

@@ -26,10 +26,10 @@ _RESULTS = ("y", "h", "c")
 
 
 def recurrence(spec: RecurrentSpec, args: Sequence[ir.Expr]) -> relax.Call:
-    """The recurrence as an operator that passes carry on; it gives (y, h), of an LSTM (y, h, c).
+    """The recurrence as an operator that passes carry on; the result is (y, h), of an LSTM (y, h, c).
 
     `args` are the products of the inputs float32[rows, columns], R float32[columns, hidden], Rb float32[columns], of an LSTM
-    with peepholes P float32[columns], and then what of lengths, initial h and initial c there is; shapes as in RecurrentSpec.
+    with peepholes P float32[columns], and then lengths, initial h and initial c, as far as given; shapes as in RecurrentSpec.
     """
     types = [relax.TensorType((rows, spec.hidden), "float32") for rows in (spec.steps * spec.batch, spec.batch, spec.batch)]
     count = 3 if spec.cell == "LSTM" else 2
@@ -43,8 +43,8 @@ class LowerRecurrence:
     s = recurrence(x, r, b)   →   p = concat(take(b), take(r))       float32[blocks, rows, block]
     y = s[0]                      y = call_tir(lstm_0, (x, p))
 
-    Results that nothing reads are not computed. `weight_type` says in which element type recurrent weights are kept, if they are
-    weights of the network. The kernel is the fastest by prediction, or the one that `measured` times speak for.
+    Results that nothing reads are not computed. `weight_type` says in which element type recurrent weights are kept, if these
+    are weights of the network. The kernel is the fastest by prediction, or by `measured` times.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from tvm.ir import transform
 def module_pass(opt_level: int) -> Callable[[type], type]:
     """As TVM's decorator of that name, for classes; a KeyboardInterrupt in `transform_module` is one outside, too.
 
-    Where it strikes inside TVM's own code, cleaning up may raise something else, and what that came of is lost in C++.
+    Inside TVM's own code an interruption may make cleaning up raise another error, and C++ loses the cause.
     """
 
     def decorate(made: type) -> type:

@@ -1,4 +1,4 @@
-"""Give calls of fused operators a name that tells where they come from, and fused operators none."""
+"""Give calls of fused operators a name that tells their origin, and fused operators none."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .module_pass import module_pass
 
 @module_pass(opt_level=0)
 class NameFused:
-    """Call the result of fused operators as the first of them, TVM's fusion calls it anything, and their parameters by number.
+    """Name the result of fused operators like the first of them, in place of TVM's name, and their parameters by number.
 
     lv = fused_exp_add(x)                     exp_3 = fused_exp_add(x)
     def fused_exp_add(exp_2):             →   def fused_exp_add(p0):
         exp_3 = exp(exp_2) …                      exp_3 = exp(p0) …
 
-    Parameters become those of machine code, which must not know what a network's nodes are called: it is kept for others.
+    Parameters become those of machine code, which must not hold the names of a network's nodes: it is cached for other networks.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -54,7 +54,7 @@ class _Main(relax.PyExprMutator):
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = binding.value
         fused = self.mod[value.op] if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar) else None
-        # Outputs keep the variables that they have: a dataflow block knows them from its own.
+        # Outputs keep their variables: a dataflow block tells outputs from its own variables.
         if not isinstance(fused, relax.Function) or not isinstance(binding.var, relax.DataflowVar):
             super().visit_var_binding_(binding)
             return

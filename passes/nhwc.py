@@ -1,6 +1,6 @@
 """Compute images with the channels last.
 
-One walk forwards decides for each operator which layout it reads and makes (`nhwc_rules.py`); `both_layouts.py` keeps the
+One walk forwards decides for each operator its layouts of input and output (`nhwc_rules.py`); `both_layouts.py` keeps the
 versions of values.
 """
 
@@ -17,7 +17,7 @@ from .nhwc_rules import RULES
 
 @module_pass(opt_level=0)
 class ToNHWC:
-    """Turn 2-D convolutions, and what lies between them, to NHWC, with OHWI kernels.
+    """Turn 2-D convolutions, and operators between them, to NHWC, with OHWI kernels.
 
     main(x, w):                          main(x, w):
       y = conv2d(x, w)                     wt = permute_dims(w, [0, 2, 3, 1])

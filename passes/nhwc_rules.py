@@ -176,7 +176,7 @@ def _reduction(function: Callable) -> Rule:
             return None
         rank = len(result)
         plain = rewriter.emit(function(rewriter.channels_last(data), reduced, False))
-        return rewriter.permute(plain, to_last(rank))  # undone where it is read in main's layout
+        return rewriter.permute(plain, to_last(rank))  # undone where a reader needs main's layout
 
     return rule
 

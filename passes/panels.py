@@ -17,7 +17,7 @@ def assemble(
 ) -> relax.Var:
     """The panel of its rows: a bias and channel vectors float32[blocks, 1, block], weights float32[blocks, taps, block].
 
-    `least` is what inputs are at least, where they are packed.
+    `least` is the least input, where inputs are packed.
     """
     if panel.narrow:
         head = emit(op.concat([bias, *vectors], axis=1))

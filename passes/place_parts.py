@@ -1,4 +1,4 @@
-"""Let layers write straight into the concatenation that they are parts of."""
+"""Let layers write their part of a concatenation in place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PlaceParts:
     b = layer_b(x)             →        b = layer_b'(x)     layer_b': flexcomp.place = channels [64, 128) of 128
     y = concat(a, b, axis=3)            y = concat(a, b, axis=3)
 
-    Nothing may lie between a layer and the concatenation but reshapes, and nothing else may read it. The layer's
+    Only reshapes may lie between a layer and the concatenation, and nothing else may read the layer's result. The layer's
     pixels must be the same distance apart in the concatenation, and its epilogue must read no tensor.
     """
 
@@ -55,7 +55,7 @@ def _places(mod: tvm.IRModule) -> dict[relax.Var, tuple[int, Place]]:
 
 
 def _place(mod: tvm.IRModule, call: ir.Expr, spec: ConcatSpec, part: int) -> Place | None:
-    """Where a layer can write a part; None if it is no layer or cannot."""
+    """Where a layer can write a part; None if there is no layer, or no way."""
     if not isinstance(call, relax.Call) or not isinstance(call.op, ir.GlobalVar) or not is_layer(mod[call.op]):
         return None
     computed = layer_spec(mod[call.op])
@@ -65,7 +65,7 @@ def _place(mod: tvm.IRModule, call: ir.Expr, spec: ConcatSpec, part: int) -> Pla
 
 
 def _layer_behind(part: ir.Expr, values: dict, readers: dict) -> relax.Var | None:
-    """The variable from which only reshapes lead to `part`, if nothing else reads it or them."""
+    """The variable from which only reshapes lead to `part`, if neither has another reader."""
     while isinstance(part, relax.Var) and len(readers[part]) == 1:
         value = values.get(part)
         if operator(value) != "reshape":

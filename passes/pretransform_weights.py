@@ -38,15 +38,15 @@ class PretransformWeights:
     y = layer(x, w, b, r)   →   p = concat(b packed, w packed, …)            float32[blocks, rows, block]
                                 y = call_tir(kernel, (x, r, p, 0, blocks))
 
-    A layer with a place in a concatenation writes into that tensor: the first of its parts makes it, the others take it
-    and give it back (call_tir_inplace), and what is left of the concatenation copies the parts that are no layers'.
+    A layer with a place in a concatenation writes into that tensor: the first part makes the tensor, the others take and
+    return the tensor (call_tir_inplace), and the rest of the concatenation copies parts that no layer writes.
 
-    Weights of a Winograd kernel are transformed before they are packed: G w Gᵀ in float64, rounded once. Those of a
+    Weights of a Winograd kernel are transformed before they are packed: G w Gᵀ in float64, rounded once. Weights of a
     fast matrix product are combined block by block, likewise.
 
     An embedding whose table is the weights of a dense layer takes the layer's panel.
 
-    What is left on the weight side depends on weights only; LiftTransformParams moves it to build time.
+    The rest of the weight side depends on weights only; LiftTransformParams moves the rest to build time.
     """
 
     def __init__(self, unit: VectorUnit) -> None:
@@ -66,8 +66,8 @@ class _Mutator(relax.PyExprMutator):
         self.mod, self.unit, self.built, self.ties = mod, unit, built, ties
         self.kernels: dict[tuple, tvm.ir.GlobalVar] = {}
         self.parts = _parts(mod)
-        self.begun: dict[int, relax.Var] = {}  # by number of a concatenation: the tensor, as far as it is written
-        self.name = ""  # of the binding that is visited; what takes its place bears it too
+        self.begun: dict[int, relax.Var] = {}  # by number of a concatenation: the tensor, as far as written
+        self.name = ""  # of the visited binding; bindings in its place have the same name
 
     def transform(self) -> tvm.IRModule:
         gv = self.mod.get_global_var("main")
@@ -125,7 +125,7 @@ class _Mutator(relax.PyExprMutator):
         return relax.call_tir(self.kernels[key], operands, call.ty_args[0])
 
     def _write_part(self, number: int, place: Place, kernel: tvm.ir.GlobalVar, args: list[relax.Expr]) -> relax.Var:
-        """The concatenation after a kernel has written its part of it: the first one makes the tensor."""
+        """The concatenation after a kernel has written its part: the first one makes the tensor."""
         type_ = relax.TensorType(place.shape, "float32")
         if number in self.begun:
             result = relax.op.call_tir_inplace(kernel, [*args, self.begun[number]], len(args), type_)
@@ -228,7 +228,7 @@ class _Mutator(relax.PyExprMutator):
         return assemble(emit, panel, vector(reading.bias), taps, vectors, int(layer.attrs.get(names.INTEGERS, 0)))
 
     def _in_runs(self, weight: relax.Expr, spec: ConvSpec, panel: Panel) -> relax.Var:
-        """Weights with zeros behind every run of products that lie together."""
+        """Weights with zeros after every run of products that lie together."""
         op, emit = relax.op, self.builder_.emit
         runs, run = integer_runs(spec, panel.together)
         split = emit(op.reshape(weight, (spec.out_channels, runs, spec.taps // runs)))

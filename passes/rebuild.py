@@ -12,12 +12,12 @@ from .ir import bindings, dtype, operator, shape
 
 
 class MainRewriter:
-    """Rebuilds `main` of a module; a subclass says by `rewrite_binding` what a binding becomes.
+    """Rebuilds `main` of a module; a subclass gives the new expression of a binding by `rewrite_binding`.
 
     The result is in A-normal form: every value has a variable, main's body is one dataflow block, and
-    it returns a variable or a tuple of variables. Bindings that nothing reads are gone, and so are
-    functions that nothing calls. Parameters stay as they are, read or not. What becomes of a binding bears its
-    variable's name, which tells where in the source it comes from.
+    returns a variable or a tuple of variables. Unread bindings are gone, and so are functions without
+    callers. Parameters stay, read or not. The new expression of a binding has its variable's name,
+    which tells the origin in the source.
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:
@@ -25,7 +25,7 @@ class MainRewriter:
         self.main = mod["main"]
         self.builder = relax.BlockBuilder()
         self.replaced: dict[relax.Var, ir.Expr] = {}  # variable of the old main → value in the new one
-        self.values: dict[relax.Var, ir.Expr] = {}  # variable of the new main → what it is bound to
+        self.values: dict[relax.Var, ir.Expr] = {}  # variable of the new main → its expression
         self.name = ""  # of the binding that is rewritten
 
     def rewrite(self) -> tvm.IRModule:
@@ -49,19 +49,19 @@ class MainRewriter:
         return relax.transform.DeadCodeElimination(["main"])(mod)
 
     def name_of(self, var: relax.Var) -> str:
-        """What the bindings that take the place of that of `var` are called."""
+        """The name of bindings in the place of that of `var`."""
         return var.name
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr | None:
-        """What is bound in place of `value`, over variables of the new main; None to bind nothing."""
+        """The expression in place of `value`, over variables of the new main; None to bind nothing."""
         return self.substitute(value)
 
     def result(self, old: ir.Expr) -> ir.Expr:
-        """What is returned in place of `old`."""
+        """The result in place of `old`."""
         return self.substitute(old)
 
     def emit(self, value: ir.Expr, name: str | None = None) -> ir.Expr:
-        """A variable that holds `value`, unless it needs none; called as the binding that is rewritten, if not by `name`."""
+        """A variable for `value`, unless none is needed; named `name`, or like the binding that is rewritten."""
         if not isinstance(value, relax.Call | relax.TupleGetItem):
             return value
         var = self.builder.emit(value, name_hint=self.name if name is None else name)
@@ -130,7 +130,7 @@ def _is_tuple(main: relax.Function) -> bool:
 
 
 def _returned(main: relax.Function) -> Iterator[ir.Expr]:
-    """What main returns, one by one, wherever the tuple is bound."""
+    """The results of main, one by one, wherever the tuple is bound."""
     result = main.body.body
     if not _is_tuple(main):
         yield result

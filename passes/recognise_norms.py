@@ -19,13 +19,13 @@ from .weights import weight_vars
 
 @module_pass(opt_level=0)
 class RecogniseNorms:
-    """Replace the operators that a layer norm or a root-mean-square norm is written out in by it.
+    """Replace the operators of a written-out layer norm or root-mean-square norm by that norm.
 
     c = x - mean(x)
     d = sqrt(mean(c · c) + eps)       →   y = layer_norm(x, w, b, eps)
     y = c / d · w + b
 
-    Or x · (1 / d) · w + (b - mean(x) · (1 / d) · w); without c it is rms_norm. Rows span the last axes; w and b are weights of a
+    Or x · (1 / d) · w + (b - mean(x) · (1 / d) · w); without c: rms_norm. Rows span the last axes; w and b are weights of a
     row's shape, or left out. This comes after layouts are chosen: rows of pixels are none in NHWC.
     """
 
@@ -73,7 +73,7 @@ class _Rewriter(MainRewriter):
             return op.nn.rms_norm(data, scale, axes, norm.epsilon)
         return op.nn.layer_norm(data, scale, bias, axes, norm.epsilon)
 
-    # -- what a variable is bound to ---------------------------------------------------------------------
+    # -- expressions of variables ---------------------------------------------------------------------
 
     def _made(self, expr: ir.Expr, name: str) -> relax.Call | None:
         value = self.old.get(expr) if isinstance(expr, relax.Var) else None
@@ -108,7 +108,7 @@ class _Rewriter(MainRewriter):
         return extents[len(extents) - norm.axes :] == row and math.prod(extents) == math.prod(row)
 
     def _core(self, var: relax.Var) -> _Norm | None:
-        """What is normalised over its deviation, without weights."""
+        """The normalised value over its deviation, without weights."""
         quotient = self._made(var, "divide")
         found = [] if quotient is None else [(quotient.args[0], self._deviation(quotient.args[1]))]
         found += [(data, self._inverse(factor)) for data, factor in self._pairs(var, "multiply")]
@@ -215,7 +215,7 @@ class _Rewriter(MainRewriter):
 
 
 def _last_axes(call: relax.Call) -> int | None:
-    """How many axes a reduction takes, if they are the last ones and stay as axes of one element."""
+    """How many axes a reduction takes, if these are the last ones and stay as axes of one element."""
     rank, axis = len(shape(call.args[0])), call.attrs.axis
     axes = sorted(range(rank) if axis is None else {int(one) % rank for one in axis})
     return len(axes) if call.attrs.keepdims and axes and axes == list(range(rank - len(axes), rank)) else None

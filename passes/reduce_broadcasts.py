@@ -1,4 +1,4 @@
-"""Sum what broadcasting makes large where it is made, instead of a matrix product of a tensor that exists whole."""
+"""Sum large broadcast values while making them, instead of a matrix product of a tensor that exists whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .module_pass import module_pass
 from .rebuild import MainRewriter
 from .weights import weight_vars
 
-# How many times its operands a tensor is, from which on it is not to exist.
+# A tensor of so many times its operands shall not exist.
 _LARGER = 2.0
 
 
@@ -26,7 +26,7 @@ class ReduceBroadcasts:
     y = matmul(t, w)                →    y = sum(multiply(t, w), axis=-1)        w: float32[width, 1]
 
     A sum is fused with the elementwise operators before it, and t is never in memory: so additive attention takes as much as
-    its scores do.
+    its scores.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -40,7 +40,7 @@ class _Rewriter(MainRewriter):
         self.old = {binding.var: binding.value for binding in bindings(self.main)}
         self.readers = uses(self.main)
         self.from_weights = weight_vars(self.main)
-        # Products by their variable, and the rows as they are computed.
+        # Products by their variable, and the computed rows.
         self.sums = {var: rows for var, value in self.old.items() if (rows := self._rows(value)) is not None}
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
@@ -65,7 +65,7 @@ class _Rewriter(MainRewriter):
         return rows if math.prod(shape(rows)) > _LARGER * self._operand_elements(rows) else None
 
     def _only(self, var: ir.Expr) -> relax.Call | None:
-        """What a variable that is read once is bound to, if it is float32."""
+        """The expression of a variable with one reader, if that is float32."""
         alone = isinstance(var, relax.Var) and len(self.readers.get(var, [])) == 1
         value = self.old.get(var) if alone and static_tensor(var) and dtype(var) == "float32" else None
         return value if isinstance(value, relax.Call) else None

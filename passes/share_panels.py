@@ -82,7 +82,7 @@ def _pays(group: Sequence[_Reader]) -> bool:
 
 
 def _all_vectors(group: Sequence[_Reader]) -> list[relax.Var]:
-    """The vectors of all readers; biases, too, if they differ."""
+    """The vectors of all readers; biases, too, if different."""
     biases = [one.bias for one in group] if len({one.bias for one in group}) > 1 else []
     vectors = [*(bias for bias in biases if bias is not None), *(vector for one in group for vector in one.own)]
     return list(dict.fromkeys(vectors))

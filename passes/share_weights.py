@@ -1,4 +1,4 @@
-"""Make what is computed twice from the same weights once."""
+"""Compute equal functions of the same weights once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ShareWeights:
     a = permute_dims(w); y = matmul(x, a)            a = permute_dims(w); y = matmul(x, a)
     b = permute_dims(w); z = matmul(y, b)     →      z = matmul(y, a)
 
-    Two values are the same if the same operators make them of the same weights. A module in which no large ones are is left as
-    it is.
+    Two values are the same if the same operators make them of the same weights. A module without large ones is not
+    changed.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -65,7 +65,7 @@ def same_values(main: relax.Function) -> dict[relax.Var, relax.Var]:
 
 
 def _over(expr: ir.Expr, same: dict[relax.Var, relax.Var]) -> ir.Expr:
-    """`expr` over the first variables that hold what it reads."""
+    """`expr` over the first variables with the values that it reads."""
     if isinstance(expr, relax.Var):
         return same.get(expr, expr)
     if isinstance(expr, relax.Tuple):

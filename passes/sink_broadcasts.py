@@ -19,12 +19,12 @@ _MANY = BROADCASTING | LOGICAL
 
 @module_pass(opt_level=0)
 class SinkBroadcasts:
-    """Take operands of elementwise operators as they were before they were broadcast, where the result stays the same.
+    """Take operands of elementwise operators from before broadcasts, where the result stays the same.
 
     b = broadcast_to(w, (1, 64, 240, 320))
     y = multiply(x, b)                         →   y = multiply(x, w)
 
-    Values of weights that are computed from broadcasts are computed before they are broadcast: casts, arithmetic, permutations.
+    Functions of broadcast weights are computed before the broadcast: casts, arithmetic, permutations.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -35,7 +35,7 @@ class _Sinker(MainRewriter):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self.from_weights = weight_vars(self.main)
-        self.cores: dict[relax.Var, ir.Expr] = {}  # new variable → a smaller value of the same rank that broadcasts to it
+        self.cores: dict[relax.Var, ir.Expr] = {}  # new variable → a smaller one of the same rank that broadcasts to the variable
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
         new = self.substitute(value)
@@ -82,7 +82,7 @@ class _Sinker(MainRewriter):
 
 
 def _kept_axes(before: Sequence[int], after: Sequence[int]) -> list[int | None] | None:
-    """For every axis after a reshape the one that it was before, None for a new one of extent 1; None if axes are merged."""
+    """For every axis after a reshape its axis before, None for a new one of extent 1; None if axes are merged."""
     kept = [axis for axis, extent in enumerate(before) if extent != 1]
     if [before[axis] for axis in kept] != [extent for extent in after if extent != 1]:
         return None

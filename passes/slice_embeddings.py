@@ -30,8 +30,8 @@ class SliceEmbeddings:
     y = take(w, ids, axis=0)   →   p = reshape(concat(w, zeros))              float32[blocks, rows, width]
                                    y = call_tir(embedding_0, (ids, p, 0, blocks))
 
-    The table is float32 and depends on weights only, the ids do not. Steps of some blocks each fill in the rows of y that
-    they hold. `weight_type` says in which element type rows are kept.
+    The table is float32 and depends on weights only, the ids do not. A step of some blocks fills in the rows of y that
+    lie in these. `weight_type` says in which element type rows are kept.
     """
 
     def __init__(self, unit: VectorUnit, weight_type: WeightType = lambda names, weight: "float32") -> None:

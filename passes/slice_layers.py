@@ -13,11 +13,11 @@ from .module_pass import module_pass
 
 @module_pass(opt_level=0)
 class SliceLayers:
-    """Mark every layer function with the number of output-channel blocks into which it can be cut.
+    """Mark every layer function with the number of output-channel blocks into which the layer can be cut.
 
     flexcomp.kernel = "direct 14×32"   →   …, flexcomp.blocks = 8     for 256 output channels
 
-    A block is what one register tile computes, a multiple of the vector width. The planner cuts each layer into
+    A block is the work of one register tile, a multiple of the vector width. The planner cuts each layer into
     steps of whole blocks, differently for every budget; the kernel is the same for all of them.
     """
 

@@ -1,4 +1,4 @@
-"""Multiply the parts of a concatenation one by one, before they are broadcast, instead of a tensor of all pairs."""
+"""Multiply the parts of a concatenation one by one, before broadcasting, instead of a tensor of all pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .module_pass import module_pass
 from .rebuild import MainRewriter
 from .weights import weight_vars
 
-# How many times its parts, before they are broadcast, a concatenation is, from which on it is not to exist.
+# A concatenation of so many times its parts, before broadcasting, shall not exist.
 _LARGER = 2.0
 
 
@@ -27,8 +27,8 @@ class SplitProducts:
     z = matmul(concat([a, b], -1), w)       →    z = add(matmul(x, w[:64]), matmul(y, w[64:]))
 
     Relation networks concatenate all pairs of objects. The products of n objects replace the products of n² pairs, and their sum
-    is fused with the elementwise operators after it. Each element stays a sum of the same numbers. A sum of broadcasts is not
-    split: where it is a small difference of large numbers, the products of these would have lost its digits.
+    is fused with the elementwise operators that follow. Each element stays a sum of the same numbers. A sum of broadcasts is not
+    split: for a small difference of large numbers, the products of these would have lost its digits.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -40,7 +40,7 @@ class SplitProducts:
 class _Part:
     """An operand of a concatenation."""
 
-    source: relax.Var  # before it was broadcast
+    source: relax.Var  # before broadcasting
     extents: tuple[int, ...]  # of the source, with as many axes as the concatenation
     depth: int
 
@@ -51,7 +51,7 @@ class _Rewriter(MainRewriter):
         self.old = {binding.var: binding.value for binding in bindings(self.main)}
         self.readers = uses(self.main)
         self.from_weights = weight_vars(self.main)
-        # By their variable, the parts of what products multiply, and its leading extents.
+        # By variable: the parts of products' operands, and the leading extents.
         self.joined = {var: found for var, value in self.old.items() if (found := self._joined(value)) is not None}
 
     def rewrite_binding(self, var: relax.Var, value: ir.Expr) -> ir.Expr:
@@ -93,7 +93,7 @@ class _Rewriter(MainRewriter):
         return (parts, shape(made)[:-1]) if math.prod(shape(made)) > _LARGER * sum(sources.values()) else None
 
     def _part(self, var: relax.Var) -> _Part:
-        """What is concatenated, before the last broadcasts of all axes but the last."""
+        """The parts of a concatenation, before the last broadcasts of all axes but the last."""
         source, extents, depth = var, shape(var), shape(var)[-1]
         while operator(value := self.old.get(source)) in ("broadcast_to", "tile"):
             inner = value.args[0]
@@ -107,7 +107,7 @@ class _Rewriter(MainRewriter):
         return _Part(source, extents, depth)
 
     def _only(self, var: ir.Expr) -> relax.Call | None:
-        """What a variable that is read once is bound to, if it is float32."""
+        """The expression of a variable with one reader, if that is float32."""
         alone = isinstance(var, relax.Var) and len(self.readers.get(var, [])) == 1
         value = self.old.get(var) if alone and static_tensor(var) and dtype(var) == "float32" else None
         return value if isinstance(value, relax.Call) else None

@@ -33,7 +33,7 @@ class Tied:
 
 @dataclass(frozen=True)
 class _Source:
-    """Rows of a weight: a parameter or variable of main, and to which type they are rounded in float32, if to any."""
+    """Rows of a weight: a parameter or variable of main, and the type to which its float32 numbers are rounded, if any."""
 
     var: relax.Var
     rounded: str
@@ -42,8 +42,8 @@ class _Source:
 def tied_tables(mod: tvm.IRModule, unit: VectorUnit) -> dict[relax.Var, Tied]:
     """By the variable of an embedding's table the dense layer that has the same weights.
 
-    A row is a column of a block, so that a whole block is read where a row is fetched. Tables whose rows are worth fetching only
-    if they follow each other stay apart.
+    A row is a column of a block, so that a whole block is read to fetch a row. Tables whose rows are worth fetching only
+    if adjacent stay apart.
     """
     values = {binding.var: binding.value for binding in bindings(mod["main"])}
     tables: list[tuple[relax.Var, EmbeddingSpec]] = []
@@ -60,7 +60,7 @@ def tied_tables(mod: tvm.IRModule, unit: VectorUnit) -> dict[relax.Var, Tied]:
 
 
 def embedding_of(mod: tvm.IRModule, value: tvm.ir.Expr) -> EmbeddingSpec | None:
-    """What a call looks up in a table; None if it does something else."""
+    """The rows that a call looks up in a table; None for other calls."""
     if operator(value) != "call_tir" or FETCH not in (mod[value.args[0]].attrs or {}):
         return None
     return EmbeddingSpec.decode(str(mod[value.args[0]].attrs[FETCH]))
@@ -98,7 +98,7 @@ def _channels_of(weight: relax.Var, layer: relax.Function, values: dict) -> _Sou
 
 
 def _unshaped(var: relax.Var, values: dict) -> relax.Var:
-    """What `var` holds in another shape."""
+    """The value that `var` holds in another shape."""
     while operator(value := values.get(var)) == "reshape":
         var = value.args[0]
     return var

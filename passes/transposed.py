@@ -2,7 +2,7 @@
 
 With a stride of s the result's pixels fall into s × s phases. A phase is a convolution of the input with every s-th of the
 kernel's taps, and phases that read the same pixels are computed by one convolution, as channels: (y, x, phase, channel). A
-permutation puts them in place, and what lies outside the result is cut off.
+permutation puts them in place, and pixels outside the result are cut off.
 
 A phase with fewer taps than another is a convolution of its own. So there are no products with zeros, which cost time and make an
 infinite pixel a NaN. Where all phases together are faster, they are one convolution, and taps that a phase lacks are weights of
@@ -72,7 +72,7 @@ class Axis:
         return runs
 
     def padding(self, phases: Phases) -> tuple[int, int]:
-        """Of the convolution; where it is negative, pixels are left out."""
+        """Of the convolution; negative padding leaves pixels out."""
         before = phases.before + (phases.taps - 1) * self.apart - self.first
         return before, self.first + self.patches - phases.before - self.size
 
@@ -143,7 +143,7 @@ def conv2d_transpose(rewriter: BothLayouts, call: relax.Call) -> ir.Expr | None:
 
 
 def _joined(rewriter: BothLayouts, computed, rows: Axis, columns: Axis, extents: tuple[int, int, int]) -> ir.Expr:
-    """All phases as channels, from what computes some of them."""
+    """All phases as channels, from convolutions for some of them."""
     emit, (batch, groups, per_group) = rewriter.emit, extents
     together = are_together(groups, per_group, [rows, columns])
     above, beside = rows.phases(together), columns.phases(together)

@@ -21,7 +21,7 @@ class ToTwoDimensions:
     y = conv1d(x, w)   x (n, c, l)          →   an image of one row: reshape, conv2d with a kernel of 1 × k, reshape
     y = conv1d_transpose(x, w)              →   likewise
 
-    y = conv3d(x, w)   x (n, c, d, h, w)    →   p = for each of the kernel's planes those of x that it meets, as channels
+    y = conv3d(x, w)   x (n, c, d, h, w)    →   p = for each plane of the kernel the planes of x that meet this one, as channels
                                                 y = conv2d of n · d images with kd · c channels each
     y = conv3d_transpose(x, w)              →   likewise conv2d_transpose, of which the s planes that follow each other in the
                                                 result are channels for a stride of s, and a permutation

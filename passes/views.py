@@ -1,4 +1,4 @@
-"""Strided views: where the elements of a tensor lie in the buffer that it was cut, reshaped, permuted and repeated from."""
+"""Strided views: the elements of a slice, reshape, permutation or repetition of a buffer, as places in this buffer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Axis = tuple[tuple[int, int], ...]
 class View:
     """Element (i, j, …) is element offset + place of i along axes[0] + place of j along axes[1] + … of `source`, times `scale`.
 
-    An axis may have several strides: that of heads behind batches, where both lie among rows, has two.
+    An axis may have several strides: that of heads after batches, where both lie among rows, has two.
     """
 
     source: ir.Expr  # a tensor in memory
@@ -30,7 +30,7 @@ class View:
 
     @classmethod
     def whole(cls, source: ir.Expr) -> View:
-        """A tensor as it lies in memory."""
+        """A tensor in memory order."""
         return cls.dense(source, shape(source))
 
     @classmethod
@@ -68,7 +68,7 @@ class View:
         return replace(self, axes=tuple(axes))
 
     def repeated(self, extents: Sequence[int]) -> View | None:
-        """Broadcast to a shape; None if it does not broadcast."""
+        """Broadcast to a shape; None if impossible."""
         if len(extents) < len(self.axes):
             return None
         axes = ((),) * (len(extents) - len(self.axes)) + self.axes
@@ -115,10 +115,10 @@ def _extent(axis: Axis) -> int:
 
 
 def view_of(expr: ir.Expr, values: Mapping[relax.Var, ir.Expr], scalar) -> View:
-    """`expr` as a view of the earliest tensor from which only reshapes, permutations, slices, repetitions and factors lead to it.
+    """`expr` as a view of the earliest tensor that differs only by reshapes, permutations, slices, repetitions and factors.
 
     Taking one place of an axis is a slice, too.
-    `values` holds what variables are bound to, `scalar(expr)` is the value of a scalar constant or None.
+    `values` holds the expressions of variables, `scalar(expr)` is the value of a scalar constant or None.
     """
     call = values.get(expr) if isinstance(expr, relax.Var) else None
     view = _through(call, values, scalar) if isinstance(call, relax.Call) else None
@@ -157,7 +157,7 @@ def _scaled(call: relax.Call, values, scalar) -> View | None:
 
 
 def factor_of(call: ir.Expr, scalar) -> tuple[ir.Expr, float] | None:
-    """Of a product or quotient of a tensor and a number, none of which is 0, the tensor and what it is multiplied by."""
+    """Of a product or quotient of a tensor and a number, none of which is 0, the tensor and the factor."""
     name = operator(call)
     if name not in ("multiply", "divide"):
         return None

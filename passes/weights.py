@@ -21,7 +21,7 @@ class KeptWeight:
     axis: int | None  # of the output channels, if one of its axes is
 
     def made_of(self) -> KeptWeight:
-        """What it is by nothing than a change of its shape or of the order of its elements."""
+        """The weight of which this is only a reshape or permutation."""
         values = {binding.var: binding.value for binding in bindings(self.main)}
         var, axis = self.var, self.axis
         while (name := operator(value := values.get(var))) in ("permute_dims", "reshape"):
@@ -32,7 +32,7 @@ class KeptWeight:
 
     @property
     def index(self) -> int | None:
-        """Which of main's weights it is; None if it is computed from them."""
+        """The number of this weight of main; None for computed values."""
         params = list(self.main.params[num_inputs(self.main) :])
         return params.index(self.var) if self.var in params else None
 

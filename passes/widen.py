@@ -1,4 +1,4 @@
-"""Compute in float32 what a module has in 16-bit floats."""
+"""Compute 16-bit floats of a module in float32."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NARROW = ("float16", "bfloat16")
 
 @module_pass(opt_level=0)
 class Widen:
-    """Convert 16-bit floats to float32 where they enter `main`, and back where they leave it.
+    """Convert 16-bit floats to float32 at the inputs of `main`, and back at its outputs.
 
     y = matmul(x, w)     float16     →   y = astype(matmul(astype(x), astype(w)))      float32 inside
 
-    What the module itself converts to 16 bits is still rounded. Calls of functions whose types are fixed compute as they did,
+    Values that the module itself converts to 16 bits are still rounded. Calls of functions with fixed types compute as before,
     between conversions.
     """
 
@@ -41,7 +41,7 @@ def _is_narrow_anywhere(main: relax.Function) -> bool:
 class _Widener(MainRewriter):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
-        self.rounded: dict[ir.Expr, ir.Expr] = {}  # float32 variable → the 16-bit one that it was converted from
+        self.rounded: dict[ir.Expr, ir.Expr] = {}  # float32 variable → the 16-bit one before conversion
 
     def substitute(self, expr: ir.Expr) -> ir.Expr:
         """Over variables of the new main, and in float32."""
@@ -76,7 +76,7 @@ class _Widener(MainRewriter):
         return wide
 
     def _as_it_was(self, call: relax.Call) -> ir.Expr:
-        """A call of a function, which wants what it was made for."""
+        """A call of a function, with operands of the function's own types."""
 
         def restored(old: ir.Expr) -> ir.Expr:
             if isinstance(old, relax.Tuple):
