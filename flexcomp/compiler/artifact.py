@@ -26,10 +26,10 @@ from .machine_code import static_library
 
 @dataclass(frozen=True, repr=False)
 class Artifact:
-    """What `build` returns: the program, its kernels and its weights."""
+    """The result of `build`: the program, its kernels and its weights."""
 
     program: Program
-    kernels: dict[str, bytes]  # object files by the symbols that they define
+    kernels: dict[str, bytes]  # object files by symbol
     weights: tuple[tuple[str, Array, int], ...]  # name, array, offset in the data section
     target: CompileTarget
 
@@ -81,7 +81,7 @@ class Artifact:
         *,
         progress: Progress = lambda phase, done, total: None,
     ) -> None:
-        """Write PATH, a self-contained shared library NAME.so, and its weights beside it, NAME.weights.
+        """Write PATH, a self-contained shared library NAME.so, and its weights, NAME.weights, in the same folder.
 
         A library for another kind of machine is linked with a cross compiler: `compiler`, or TRIPLE-g++. Both files
         appear only when both are complete. Weights are packed now: `progress` is called as for `flexcomp.build`.
@@ -100,7 +100,7 @@ class Artifact:
     def write_weights(
         self, path: str | os.PathLike[str], progress: Progress = lambda phase, done, total: None
     ) -> WeightsDigest:
-        """Write the weights file alone; what is returned belongs into every library that uses it."""
+        """Write the weights file alone; the result belongs into every library that uses this file."""
         return write_weights(
             path, self.weights, model=self.program.model, data_nbytes=self.program.weights_nbytes,
             report=lambda done, total: progress("writing", done, total),

@@ -1,12 +1,12 @@
 """`build(weights="auto")`: the fewest bytes of weights with which the outputs stay within an error.
 
-The network is built for this machine with float32 weights, and its weights file is changed: a layer's weights become what
-they are in a narrow type, one layer at a time, and the outputs on calibration inputs are compared with the unchanged ones.
+The network is built for this machine with float32 weights, and its weights file is changed: a layer's weights are
+rounded to a narrow type, one layer at a time, and the outputs on calibration inputs are compared with the unchanged ones.
 That is done with values only; kernels, plans and rounding of everything else stay the same. Then all layers are narrowed as
-far as they can be, and those that cost most error for the bytes they save are widened again until all of them together
-are within the error. (Errors of layers are taken to be independent: their squares add up.) At last what was widened in vain is
-narrowed again. What was chosen is built and run: kernels on narrow weights add up in other orders, which shows where outputs
-are as steep as steps. If the error is too large there, less is allowed.
+far as possible, and layers with most error per saved byte are widened again until all together are within the
+error. (Errors of layers are taken to be independent: their squares add up.) At last layers that were widened in
+vain are narrowed again. The choice is built and run: kernels on narrow weights add up in other orders, which shows where
+outputs are as steep as steps. If the error is too large there, less is allowed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .weight_types import TypesInOrder, WeightTypes
 # The narrowest first; a layer is widened to the next of these that has a smaller error.
 _NARROW = ("int8", "float16", "bfloat16")
 
-# How often a choice is built, and what is allowed after one that errs by too much, as a part of what would be in proportion.
+# How often a choice is built, and the allowed error after one that errs too much, as a part of the proportional error.
 _ROUNDS = 4
 _LESS = 0.9
 
@@ -46,7 +46,7 @@ Lower = Callable[[WeightTypes], Network]  # for this machine, with one kernel a 
 
 @dataclass(frozen=True)
 class Chosen:
-    """For all layers with weights, as passes ask for them, what was chosen and what there was to choose from."""
+    """For all layers with weights, as passes ask for them, the choice and its candidates."""
 
     types: tuple[str, ...]
     errors: tuple[dict[str, float], ...]  # of the outputs, by the type of this layer's weights alone
@@ -99,7 +99,7 @@ def choose(
             report("calibrate", index, len(own) + 1)
             moved = {"float32": 0.0}
             for dtype in narrow:
-                # bfloat16 is for what float16 does not have.
+                # bfloat16 is for numbers that float16 does not have.
                 if fits[dtype][index] and not (dtype == "bfloat16" and fits.get("float16", nowhere)[index]):
                     trial.put(index, rounded[dtype][index])
                     moved[dtype] = trial.error()
@@ -112,7 +112,7 @@ def choose(
         natural = wide.natural()
         allowed, lossless = max_error, [natural[index] for index in own]
         for _ in range(_ROUNDS):
-            # What loses nothing in as few bits is better than what was measured.
+            # A type that loses nothing in as few bits is better than any measured one.
             types = [min(pair, key=_nbytes_of) for pair in zip(lossless, search.run(allowed), strict=True)]
             error = trial.error_of(compiled(lower(TypesInOrder([types[number] for number in which], evaluate))))
             if error <= max_error:
@@ -171,7 +171,7 @@ class _Search:
         return best
 
     def record(self, types: Sequence[str], error: float, max_error: float) -> WeightErrors:
-        """The way from float32 to the narrowest types, and what was tried on it."""
+        """The way from float32 to the narrowest types, and the trials on this way."""
         narrowings = []
         before = self._after(len(self._moves))
         for count in reversed(range(len(self._moves))):
@@ -217,7 +217,7 @@ def _nbytes_of(kept: str) -> int:
 
 
 def _ladder(errors: Mapping[str, float]) -> list[str]:
-    """The types that are worth having, the narrowest first: each has a smaller error than those before it; at last float32.
+    """The types that are worth having, the narrowest first: each has a smaller error than all before; at last float32.
 
     That an error was 0 by itself says little of layers together: outputs may move in steps.
     """
@@ -229,7 +229,7 @@ def _ladder(errors: Mapping[str, float]) -> list[str]:
 
 
 def checked_max_error(value: object) -> float:
-    """The value; raises InputError if it is no error that can be kept."""
+    """The value; raises InputError for an impossible error."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < 1:
         raise InputError(f"max_error={value!r} is not a part of the largest output between 0 and 1, such as 0.005")
     return float(value)

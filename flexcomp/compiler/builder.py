@@ -139,10 +139,10 @@ def prepare(
     progress: Progress | None = None,
     compiler: KernelCompiler | None = None,
 ) -> Prepared:
-    """The first half of `build`, without budget and strategy: what follows can be done several times, each for itself.
+    """The first half of `build`, without budget and strategy: the second half can run several times.
 
-    Errors are those of `build`. With a `compiler`, kernels that are needed whatever the budget are compiled in it from the
-    moment they are known.
+    Errors are those of `build`. With a `compiler`, kernels for every budget are compiled there as soon as
+    they are known.
     """
     report = progress or (lambda phase, done, total: None)
     options = options or Options()
@@ -163,7 +163,7 @@ def prepare(
     report("import", 1, 1)
     pairs = required_states(options.model.state, imported)
     types, chosen = types_of(imported, options.weights, resolved, report, cache)
-    if machine.profile is None:  # not before: it takes a second and writes a file; nor while kernels are compiled on all cores
+    if machine.profile is None:  # not before: probing takes a second and writes a file; nor while kernels compile on all cores
         profile = probed(target, machine.probe, lambda note: report(note, 1, 1)) or profile
     if not resolved.gpu:
         profile = replace(profile, cores=profile.cores or resolved.num_cores)
@@ -187,9 +187,9 @@ def prepare(
 
 
 def _threads(asked: int | None, target: CompileTarget, kernels: str) -> int:
-    """Compute threads that plans are made for; beside a GPU the one that tells it what to do.
+    """Compute threads that plans are made for; for a GPU the one that launches kernels.
 
-    Raises InputError for what a GPU does not do.
+    Raises InputError for options that a GPU lacks.
     """
     if target.gpu:
         if asked not in (None, 1):
@@ -205,7 +205,7 @@ def _threads(asked: int | None, target: CompileTarget, kernels: str) -> int:
 def types_of(
     imported: Imported, options: Weights, target: CompileTarget, report: Progress, cache: bool
 ) -> tuple[WeightTypes, Chosen | None]:
-    """The types of a network's weights for passes to ask for, and how they were chosen, if by their errors.
+    """The types of a network's weights for passes to ask for, and how types were chosen, if by their errors.
 
     Raises InputError for types that there are not or that the target does not widen, and for calibration inputs that do not
     fit the network.
@@ -271,7 +271,7 @@ def _compile_graph(
     simple = pipeline.run(simple, pipeline.transformers(target.vector_unit, on_weights, types.of, measured), "transformers")
     fused = pipeline.run(simple, pipeline.fuse(types.of), "fuse")
     types.require_granted()
-    pack = pipeline.pack(unit)  # one for all choices: it builds equal kernels once
+    pack = pipeline.pack(unit)  # one for all choices: equal kernels are built once
     report("passes", 1, total)
 
     def lowerings() -> Iterator[Lowered]:
@@ -295,7 +295,7 @@ def _compile_graph(
     # A fixed order takes a kernel because of its family, fast or not.
     if kernels == "flexnn":
         return merge(lowerings(), "prepared", expensive, worthwhile=math.inf)
-    # A GPU reads no files: a table lies in its memory, or the slices of it that a step needs.
+    # A GPU reads no files: a table lies in its memory, or the slices that a step needs.
     return merge(lowerings(), store, expensive, width=target.vector_unit.width if fetch and not target.gpu else None)
 
 

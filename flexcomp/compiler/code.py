@@ -1,4 +1,4 @@
-"""What kernels are called in a library, and what is remembered of those that need not be made to know it."""
+"""Names of kernels in a library, and remembered names of kernels that need not be made."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class _TooLarge(Exception):
 
 
 class Code:
-    """What kernels are called in libraries for a target; each is looked at once.
+    """Names of kernels in libraries for a target; each is examined once.
 
-    Those of bands are made only if the `cache`, which may be None, does not know what they would be called: that is
-    found there by what they would be made of.
+    Those of bands are made only if the `cache`, which may be None, does not know their names: these
+    are found there by the inputs of the kernels.
     """
 
     def __init__(self, target: CompileTarget, cache: KernelCache | None) -> None:
@@ -44,7 +44,7 @@ class Code:
         self._known: dict[tuple[str, Kernel], tuple[str, str]] = {}  # signatures and names
 
     def of(self, kernels: Mapping[str, Kernel], layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], dict[str, Kernel]]:
-        """The layers, calling kernels by names that say what they are, and these kernels by their symbols. As `by_symbol`.
+        """The layers, calling kernels by descriptive names, and these kernels by their symbols. As `by_symbol`.
 
         Raises UnsupportedModelError for a layer whose kernel LLVM would compile for minutes.
         """
@@ -89,7 +89,7 @@ class Code:
 
 
 def _calling(layer: Layer, names: Mapping[str, str]) -> Layer:
-    """The layer with other names for the kernels that it calls."""
+    """The layer with other names for its kernels."""
     weights = layer.weights
     if weights and weights.preparation:
         weights = replace(weights, preparation=replace(weights.preparation, kernel=names[weights.preparation.kernel]))
@@ -98,7 +98,7 @@ def _calling(layer: Layer, names: Mapping[str, str]) -> Layer:
 
 @cache
 def _makers() -> str:
-    """A hash of what makes PrimFuncs of bands, and names of these."""
+    """A hash of the code that makes PrimFuncs of bands, and names of these."""
     sources = sorted(Path(schedules.__file__).parent.rglob("*.py"))
     sources += [Path(attributes.__file__), Path(__file__), Path(__file__).with_name("machine_code.py")]
     sources += [Path(signature.__file__)]

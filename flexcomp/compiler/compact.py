@@ -1,4 +1,4 @@
-"""Drop from the weights what no rung uses."""
+"""Drop weights that no rung uses."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Entry = tuple[str, Array, int]  # name, array, offset in the data section
 def drop_unused(program: Program, weights: Iterable[Entry]) -> tuple[Program, tuple[Entry, ...]]:
     """The same program on weights without the pages that none of its layers needs.
 
-    Loads read whole pages around the weights they want. So only pages without any used byte go, everything keeps
+    Loads read whole pages around their weights. So only pages without any used byte go, everything keeps
     its place within a page, and every plan stays as it was checked.
     """
     used = np.zeros(-(-program.weights_nbytes // PAGE), bool)
     for layer in program.layers:
         for start, end in _ranges(layer):
             used[start // PAGE : -(-end // PAGE)] = True
-    removed = np.concatenate([[0], np.cumsum(~used)])  # by page: pages that go before it
+    removed = np.concatenate([[0], np.cumsum(~used)])  # by page: removed pages before this one
 
     def moved(offset: int) -> int:
         return offset - int(removed[offset // PAGE]) * PAGE
@@ -49,6 +49,6 @@ def drop_unused(program: Program, weights: Iterable[Entry]) -> tuple[Program, tu
 
 
 def _ranges(layer: Layer) -> list[tuple[int, int]]:
-    """(start, end) of what a layer needs of the data section: its weights, and the table that rows are fetched from."""
+    """(start, end) of a layer's ranges of the data section: its weights, and the table that rows are fetched from."""
     ranges = [(layer.weights.offset, layer.weights.offset + layer.weights.stored_nbytes)] if layer.weights else []
     return ranges + [(arg.table, arg.table + arg.table_nbytes) for arg in layer.args if isinstance(arg, RowsArg)]

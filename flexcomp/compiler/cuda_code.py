@@ -1,7 +1,7 @@
-"""CUDA C of a kernel, by TVM's TIR passes and code generator, and how it is launched.
+"""CUDA C of a kernel, by TVM's TIR passes and code generator, and its launches.
 
-A PrimFunc whose loops are bound to blocks and threads becomes one device function for each of its outermost loop nests. What
-the host does is data: in which order they are launched, with how many blocks and threads, on which of the PrimFunc's
+A PrimFunc whose loops are bound to blocks and threads becomes one device function for each of its outermost loop nests. The
+host's work is data: the order of launches, with how many blocks and threads, on which of the PrimFunc's
 parameters. Barriers are those of the PrimFunc: no pass adds any, and none lets two shared arrays lie in the same place.
 """
 
@@ -32,16 +32,16 @@ _NAME = "kernel"
 _RESIDENT_THREADS = 256
 _SHARED = re.compile(r"__shared__ alignas\(\d+\) (\w+) \w+\[(\d+)\];")
 _ITEMSIZES = {"float": 4, "int": 4}  # of arrays that the families share
-# What precedes the first device function: definitions for compilers of other vendors, and of types that are not used here.
+# Text before the first device function: definitions for compilers of other vendors, and of types that are not used here.
 _FIRST_FUNCTION = 'extern "C" __global__'
 
 
 @dataclass(frozen=True)
 class CudaCode:
-    """What a PrimFunc becomes."""
+    """The code of a PrimFunc."""
 
     source: str  # the device functions
-    launches: tuple[Launch, ...]  # in order, each after the one before it has ended
+    launches: tuple[Launch, ...]  # in order, each after the end of the previous one
     integers: frozenset[int]  # positions of parameters that are int64 numbers (first, count), not buffers
 
 
@@ -53,14 +53,14 @@ using uint = unsigned int;
 using uchar = unsigned char;
 using ushort = unsigned short;
 """
-# Headers that take as long to read as a kernel takes to be compiled, by what sources have that need them.
+# Headers that take as long to read as a kernel to compile, by the text of sources that need them.
 _HEADERS = {"half": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 
 
 def cuda_code(kernel: tirx.PrimFunc, architecture: Architecture, symbol: str = _NAME) -> CudaCode:
     """CUDA C of a kernel whose loops are bound to blocks and threads; its device functions are called `symbol`_….
 
-    Raises AssertionError for a kernel without bound loops, and what TVM raises where one touches memory outside of them.
+    Raises AssertionError for a kernel without bound loops, and TVM's error for one that touches memory outside of these.
     """
     target = tvm.target.Target({"kind": "cuda", "arch": architecture.name, "host": {"kind": "llvm"}})
     module = tvm.IRModule({symbol: exact(kernel).with_attr("global_symbol", symbol)})
@@ -107,7 +107,7 @@ def _passes() -> list[tvm.transform.Pass]:
 
 
 def _functions(text: str, architecture: Architecture, resident: int) -> str:
-    """The device functions without what stands before them, and without their declarations."""
+    """The device functions without the text before, and without their declarations."""
     text = re.sub(rf"^{re.escape(_FIRST_FUNCTION)}[^;{{]*;\n", "", text, flags=re.MULTILINE)
     text = re.sub(rf"\b{ROLLED}\(\);", "#pragma unroll 1", text)
     functions = (_FIRST_FUNCTION + part.rstrip() for part in text.split(_FIRST_FUNCTION)[1:])
@@ -115,9 +115,9 @@ def _functions(text: str, architecture: Architecture, resident: int) -> str:
 
 
 def _with_bounds(function: str, architecture: Architecture, resident: int) -> str:
-    """The function with the number of blocks that a multiprocessor is to hold, beside that of threads.
+    """The function with the number of blocks that a multiprocessor is to hold, in addition to that of threads.
 
-    Without it ptxas spills registers to fit more, or takes all that there are for one.
+    Without this number ptxas spills registers to fit more, or takes all registers for one.
     """
     shared_nbytes = sum(_ITEMSIZES[found[1]] * int(found[2]) for found in _SHARED.finditer(function))
 
@@ -131,7 +131,7 @@ def _with_bounds(function: str, architecture: Architecture, resident: int) -> st
 
 
 def _launches(host: tirx.PrimFunc) -> tuple[Launch, ...]:
-    """What the host part of a function launches."""
+    """The launches of the host part of a function."""
     seen: dict[ir.Var, ir.Var] = {}
     found: list[Launch] = []
     positions = {param: position for position, param in enumerate(host.params)}
@@ -180,7 +180,7 @@ def _extent(value: ir.Expr, host: tirx.PrimFunc) -> Extent:
 
 
 def translation_unit(codes: Sequence[CudaCode]) -> str:
-    """What nvcc compiles: the device functions of several kernels."""
+    """The source for nvcc: the device functions of several kernels."""
     sources = [code.source for code in codes]
 
     def used(word: str) -> bool:

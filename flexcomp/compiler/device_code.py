@@ -26,20 +26,20 @@ _MAKERS = tuple(Path(inspect.getfile(module)) for module in _MAKER_MODULES)
 
 
 class Toolkit(Protocol):
-    """What makes machine code of CUDA C."""
+    """A compiler of CUDA C to machine code."""
 
     def require(self, architecture: Architecture) -> None:
-        """Raise TargetError if it cannot make code for that architecture."""
+        """Raise TargetError for an architecture that this compiler lacks."""
 
     def version(self) -> str:
-        """What tells its machine code from that of others."""
+        """The key that tells its machine code from that of others."""
 
     def images(self, code: CudaCode, architecture: Architecture) -> tuple[Image, ...]:
         """Machine code of a kernel."""
 
 
 def write_device_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget, toolkit: Toolkit, path: Path) -> None:
-    """Write an object file that defines `symbol`: the kernel's machine code, and how it is launched."""
+    """Write an object file that defines `symbol`: the kernel's machine code, and its launches."""
     path.write_bytes(device_object(symbol, kernel, target, toolkit))
 
 
@@ -52,14 +52,14 @@ def device_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget, too
 
 
 def code_nbytes(code: bytes) -> int:
-    """Bytes of machine code in such an object file, for the architecture that it was made for."""
+    """Bytes of machine code in such an object file, for its architecture."""
     kernel = device_kernel.decode(data_object.data_in(code))
     return sum(len(image.code) for image in kernel.images if image.kind == Kind.CUBIN)
 
 
 @cache
 def version(toolkit: str) -> str:
-    """A hash of what makes such objects with a toolkit of that version."""
+    """A hash of the code that makes such objects with a toolkit of that version."""
     tools = f"{tvm.__version__} {tvm_ffi.__version__} {toolkit}"
     sources = (Path(__file__), *_MAKERS)
     return hashlib.sha256(b"".join([tools.encode(), *(path.read_bytes() for path in sources)])).hexdigest()[:16]

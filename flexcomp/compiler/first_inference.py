@@ -1,9 +1,9 @@
-"""What the first inference of a rung does otherwise (NNV12, sections 3.1 and 3.5).
+"""The first inference of a rung, where different (NNV12, sections 3.1 and 3.5).
 
-A layer whose weights are prepared for good may be computed once by its smallest kernel, from the weights as they are stored:
-they need not be prepared before, and most of the memory that they will take need not exist yet. They are prepared behind that,
-for the second inference. What this saves the loader it costs the kernels, so the first inference does so where its simulated
-latency is least.
+A layer whose weights are prepared for good may be computed once by its smallest kernel, from the stored weights:
+these need not be prepared before, and most of their later memory need not exist yet. They are prepared afterwards, for the
+second inference. The loader's gain is the kernels' loss, so the first inference does so where its simulated latency is
+least.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from flexcomp.network.preparing import pieces, source
 from flexcomp.program import PAGE, Cold, Layer, ValueArg
 
 _HUGE = 2 << 20  # bytes of the pages in which memory exists
-_WORTHWHILE = 0.99  # of the latency: what saves less is left out
+_WORTHWHILE = 0.99  # of the latency: smaller savings are left out
 _PARTS = 8  # of the candidates are tried together first
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A segment whose weights may be taken as they are stored."""
+    """A segment whose weights may be taken in stored form."""
 
     segment: int
     step: int
@@ -36,7 +36,7 @@ class _Candidate:
 
 
 def cold_steps(planning: Planning, form: Form, planned: plan.Plan) -> tuple[Cold, ...]:
-    """The steps of the first inference that take weights as they are stored; layers are indices into `Network.layers`."""
+    """The steps of the first inference that take stored weights; layers are indices into `Network.layers`."""
     found = sorted(_candidates(planning, form, planned), key=lambda one: (one.added_s / one.saved_s, one.step))
     tried: dict[int, float] = {}
 
@@ -97,7 +97,7 @@ def _place(layer: Layer, own: Layer, weights_at: int, piece: int) -> tuple[int, 
     at = (weights_at + weights.nbytes - nbytes) // PAGE * PAGE
     made_end = weights_at
     for first, count in pieces(layer, 0, weights.blocks, piece):
-        if at + source(layer, first, count)[0] - begin < made_end:  # of a piece before: it would be written over
+        if at + source(layer, first, count)[0] - begin < made_end:  # of an earlier piece, which would be overwritten
             return None
         made_end = weights_at + (first + count) * weights.block_nbytes
     return (at, (begin, nbytes)) if at >= weights_at else None
@@ -124,7 +124,7 @@ def _latency(planning: Planning, form: Form, planned: plan.Plan, chosen: Sequenc
 def _first(
     planning: Planning, form: Form, planned: plan.Plan, chosen: Sequence[_Candidate]
 ) -> tuple[plan.Problem, plan.Plan]:
-    """The first inference as a plan of its own, and what it is a plan of."""
+    """The first inference as a plan of its own, and its problem."""
     layers, steps = list(form.problem.layers), list(planned.steps)
     scratch_at, segments = list(planned.scratch_at), list(planned.segments)
     for one in chosen:

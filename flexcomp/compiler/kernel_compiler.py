@@ -1,4 +1,4 @@
-"""All kernels of a network, compiled: each once, from the cache where they are there, else in as many processes as cores."""
+"""All kernels of a network, compiled: each once, from the cache if there, else in as many processes as cores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WORTH_PROCESSES = 500
 
 
 class KernelCompiler:
-    """Compiles kernels, in the background from the moment they are known.
+    """Compiles kernels, in the background as soon as they are known.
 
     `cache` is None where nothing is to be kept or found. `toolkit` makes machine code for GPUs, by default the nvcc that
     `require` finds. Used in a `with`, at whose end no process is left.
@@ -51,7 +51,7 @@ class KernelCompiler:
             self._has_kept = False
 
     def require(self, target: CompileTarget) -> None:
-        """Raise TargetError if what compiles for a GPU is not there."""
+        """Raise TargetError if the compiler for a GPU is missing."""
         if target.gpu:
             self._toolkit = self._toolkit or Nvcc.found()
             self._toolkit.require(target.gpu)
@@ -108,7 +108,7 @@ class KernelCompiler:
             write_object(symbol, kernel, target, path)
 
     def _makers(self, target: CompileTarget) -> str:
-        """What distinguishes machine code of the same kernel for the same target."""
+        """The key that distinguishes machine code of the same kernel for the same target."""
         return device_code.version(self._toolkit.version()) if target.gpu else version()
 
     def _keep(self, symbol: str, code: bytes, makers: str) -> None:

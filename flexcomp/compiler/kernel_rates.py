@@ -1,7 +1,7 @@
-"""How fast this machine computes, seen from three kernels of ours: what predicted times of all others are scaled with.
+"""How fast this machine computes, seen from three kernels of ours: the scale for predicted times of all others.
 
 A direct and a Winograd convolution stand for all that is limited by arithmetic, a matrix that is multiplied with a vector for
-what is limited by memory.
+all that is limited by memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flexcomp.schedules.tiles.tile import VectorUnit
 from .machine_code import compile_module
 
 # On a Zen 4 core both kinds of kernels do as much work in a second on this layer as on most others, in a network of either
-# kind: at 28×28 pixels and 128 channels F(2) does 0.75 of it, and would make all other kernels look 15 % slower.
+# kind: at 28×28 pixels and 128 channels F(2) does 0.75 of that, and would make all other kernels look 15 % slower.
 _DEEP = ConvSpec(1, 14, 14, 256, 256, kernel=(3, 3), padding=(1, 1, 1, 1))
 _READ = ConvSpec(1, 1, 1, 4096, 4096)  # 64 MiB of weights: more than caches hold
 _SECONDS = 0.1  # for each kernel; the best call counts, as others may use the machine
@@ -49,7 +49,7 @@ def measure_kernels(target: CompileTarget, clock: Callable[[], float] = time.per
 
 
 def representatives(unit: VectorUnit) -> list[tuple[ConvSpec, Candidate]]:
-    """What is measured: a direct kernel, one of Winograd's, and one that waits for memory. Small ones are compiled soon."""
+    """The measured kernels: a direct kernel, one of Winograd's, and one that waits for memory. Small ones are compiled soon."""
     winograd = [one for one in candidates(_DEEP, unit) if one.family == "winograd" and one.variant.startswith("F(2)")]
     return [
         (_DEEP, candidates(_DEEP, unit)[0]),

@@ -1,4 +1,4 @@
-"""Linking a library for the machine it will run on, which need not be this one."""
+"""Linking a library for its machine, which need not be this one."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _SAME_MACHINE = {"arm64": "aarch64", "amd64": "x86_64"}  # other names of an arc
 class Linker:
     """How to link a shared library for a target."""
 
-    compile: Callable  # what TVM's export_library calls
+    compile: Callable  # called by TVM's export_library
     runtime: Path  # the runtime's object
     options: tuple[str, ...]
 
     def options_for(self, name: str) -> list[str]:
-        """The options for a library that will be called so. Without a name gold writes the path of the output into it."""
+        """The options for a library of this name. Without a name gold writes the output's path into the library."""
         return [*self.options, *(["-Xlinker", "-soname", "-Xlinker", name] if _GOLD in self.options else [])]
 
 
@@ -52,13 +52,13 @@ def linker_for(target: CompileTarget, compiler: str | None = None) -> Linker:
     folder = runtime_cache(compiler)
     runtime = kept_file(folder, "flexcomp_runtime.o", lambda scratch: _runtime(compiler, scratch / "flexcomp_runtime.o"))
     kept_file(folder, "libtvm_ffi.so", lambda scratch: _name_only_library(compiler, scratch / "libtvm_ffi.so"))
-    # The stand-in for libtvm_ffi defines nothing, so the linker would think that it is not needed.
+    # The stand-in for libtvm_ffi defines nothing, so the linker would drop the dependency.
     return Linker(_for_target(compiler, target), runtime, ("-Wl,--no-as-needed", *runtime_ext.link_options(folder)))
 
 
 @functools.cache
 def _fast(compiler: str) -> tuple[str, ...]:
-    """Options for gold, where this compiler has it: it takes a third of the time of GNU's other linker."""
+    """Options for gold, where this compiler has gold, which takes a third of the time of GNU's other linker."""
     with tempfile.TemporaryDirectory() as scratch:
         command = [*compiler.split(), _GOLD, "-shared", "-nostdlib", "-x", "c", os.devnull, "-o", f"{scratch}/trial.so"]
         done = subprocess.run(command, capture_output=True, check=False)
@@ -66,7 +66,7 @@ def _fast(compiler: str) -> tuple[str, ...]:
 
 
 def _for_target(compiler: Callable | str, target: CompileTarget) -> Callable:
-    """A C++ compiler as TVM calls it, which otherwise takes the machine that makes a library for the one that will run it."""
+    """A C++ compiler for TVM, which otherwise takes the machine of the build for the machine of the library."""
     return cc.cross_compiler(compiler, get_target_triple=lambda: target.triple)
 
 
@@ -93,7 +93,7 @@ def _machines(target: CompileTarget) -> tuple[str, str]:
 
 
 def cross_compiler(machine: str, compiler: str | None = None) -> str:
-    """`compiler`, or the one that Debian calls MACHINE-linux-gnu-g++; TargetError if it is missing."""
+    """`compiler`, or the one that Debian calls MACHINE-linux-gnu-g++; TargetError if missing."""
     return _require(f"{machine}-linux-gnu-g++" if compiler is None else compiler, f"g++-{machine}-linux-gnu".replace("_", "-"))
 
 
@@ -106,12 +106,12 @@ def _require(compiler: str | None, package: str) -> str:
 
 
 def runtime_cache(compiler: str) -> Path:
-    """A folder for what this compiler makes of the runtime's sources."""
+    """A folder for this compiler's objects of the runtime's sources."""
     return cache_for("runtime", compiler, runtime_ext.sources())
 
 
 def cache_for(what: str, compiler: str, sources: Iterable[Path]) -> Path:
-    """A folder for what this compiler, given with its options, makes of these sources."""
+    """A folder for this compiler's objects of these sources, by its options."""
     asked = subprocess.run([compiler.split()[0], "--version"], capture_output=True, text=True, check=False)
     if asked.returncode:
         raise TargetError(f"{compiler.split()[0]} is no C++ compiler: it does not understand --version")
@@ -125,13 +125,13 @@ def cache_for(what: str, compiler: str, sources: Iterable[Path]) -> Path:
 def _runtime(compiler: str, path: Path) -> Path:
     try:
         return runtime_ext.build_runtime_object(compiler, path)
-    except RuntimeError as error:  # the command, and all that it printed
+    except RuntimeError as error:  # the command, and its output
         lines = [line for line in str(error).splitlines() if "error" in line] or str(error).splitlines()
         raise TargetError(f"cannot compile the runtime with {compiler}: {lines[0].strip()}") from error
 
 
 def _name_only_library(compiler: str, path: Path) -> Path:
-    """A library without contents: linking against it makes a model ask for libtvm_ffi on the device."""
+    """A library without contents: linking with this one makes a model ask for libtvm_ffi on the device."""
     command = [compiler, "-shared", "-nostdlib", f"-Wl,-soname,{path.name}", "-x", "c", os.devnull, "-o", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

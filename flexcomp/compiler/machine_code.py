@@ -1,6 +1,6 @@
 """Machine code: every kernel's PrimFunc through TVM's TIR passes and LLVM, to an object file of its own.
 
-An object is named by what it is made of: a kernel that was compiled before, for whatever network and budget, is found again.
+An object's name is a hash of its inputs: a kernel that was compiled before, for any network and budget, is found again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAKERS = (Path(__file__), Path(inspect.getfile(align_stack)), Path(inspect.getf
 
 
 def signature_of(kernel: tirx.PrimFunc) -> str:
-    """The signature of a kernel (see `flexcomp.program.signature`), from its own code: its parameters, and which it writes to."""
+    """The signature of a kernel (see `flexcomp.program.signature`), from its code: parameters, read or written."""
     written = _written(kernel)
     attrs = dict(kernel.attrs.items()) if kernel.attrs is not None else {}
     over = {int(position) for position in attrs.get(names.IN_PLACE, ())}
@@ -69,9 +69,9 @@ def signature_of(kernel: tirx.PrimFunc) -> str:
 
 
 def name_of(name: str, kernel: tirx.PrimFunc, takes: str, target: CompileTarget) -> str:
-    """What a kernel with the signature `takes` is called in a library: its family, and a hash of what it is compiled from.
+    """The name in a library of a kernel with the signature `takes`: its family, and a hash of its source.
 
-    So equal kernels are one, and symbols of two libraries in a process are equal only where what they compute is.
+    So equal kernels are one, and symbols of two libraries in a process are equal only for equal functions.
     """
     family = family_of(name)
     parts = (str(target), family, takes, tvm_ffi.structural_hash(kernel))
@@ -79,13 +79,13 @@ def name_of(name: str, kernel: tirx.PrimFunc, takes: str, target: CompileTarget)
 
 
 def family_of(name: str) -> str:
-    """A kernel's name without the numbers that tell it from others of one network."""
+    """A kernel's name without the numbers that are for one network only."""
     return re.sub(r"_\d+", "", name)[:_MOST_OF_NAME]
 
 
 @cache
 def version() -> str:
-    """A hash of what makes machine code: TVM, LLVM, and our part in it, whichever checkout it comes from."""
+    """A hash of the compiler: TVM, LLVM, and our part, from any checkout."""
     tools = f"{tvm.__version__} {tvm.target.codegen.llvm_version_major()}"
     return hashlib.sha256(b"".join([tools.encode(), *(path.read_bytes() for path in _MAKERS)])).hexdigest()[:16]
 
@@ -93,7 +93,7 @@ def version() -> str:
 def by_symbol(kernels: Mapping[str, tirx.PrimFunc], layers: Iterable[Layer]) -> dict[str, tirx.PrimFunc]:
     """The kernels by the symbols of their code; `kernels` are by the names that `layers` call them by.
 
-    Every layer gives its kernel what that takes: AssertionError otherwise.
+    Every layer gives its kernel the arguments of its signature: AssertionError otherwise.
     """
     signatures = {name: signature_of(kernel) for name, kernel in kernels.items()}
     require_agreement(signatures, layers)
@@ -101,7 +101,7 @@ def by_symbol(kernels: Mapping[str, tirx.PrimFunc], layers: Iterable[Layer]) -> 
 
 
 def require_agreement(signatures: Mapping[str, str], layers: Iterable[Layer]) -> None:
-    """AssertionError if a layer gives its kernel anything else than what that takes."""
+    """AssertionError if a layer gives its kernel arguments other than those of the signature."""
     for layer in layers:
         given = {layer.kernel: signature.of_layer(layer)}
         if layer.weights and layer.weights.preparation:
@@ -135,14 +135,14 @@ def write_object(symbol: str, kernel: tirx.PrimFunc, target: CompileTarget, path
 
 
 def extent(kernel: tirx.PrimFunc) -> int:
-    """How large a kernel is: its stores, on which the time goes that it takes to be compiled."""
+    """The size of a kernel: its stores, which take the time of compiling."""
     stores: list[tirx.BufferStore] = []
     tvm_ffi.structural_walk(kernel.body, [(tirx.BufferStore, stores.append)])
     return len(stores)
 
 
 def static_library(symbol: str, code: bytes, folder: Path) -> tvm.runtime.Module:
-    """An object file as a module to be linked into a library; it lies in `folder` until then."""
+    """An object file in `folder`, as a module to be linked into a library."""
     path = folder / f"{symbol}.o"
     path.write_bytes(code)
     return tvm.runtime.load_static_library(str(path), [symbol])
@@ -157,7 +157,7 @@ def _pipeline() -> tuple[tvm.transform.Pass, tvm.transform.Pass, tvm.transform.P
 
 
 def _passes(has_blocks: bool, is_foreign: bool, may_branch: bool) -> list[tvm.transform.Pass]:
-    """Of TVM's passes those that change a kernel: each looks at all of it, and together they take as long as LLVM does."""
+    """Of TVM's passes those that change a kernel: each visits the whole kernel, and all together take as long as LLVM."""
     blocks = [
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),

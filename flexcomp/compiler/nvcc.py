@@ -1,4 +1,4 @@
-"""NVIDIA's compiler: CUDA C of a kernel becomes machine code for one architecture, and PTX for those that come after it."""
+"""NVIDIA's compiler: CUDA C of a kernel becomes machine code for one architecture, and PTX for later ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .cuda_code import CudaCode, translation_unit
 
 _FOLDERS = ("CUDA_HOME", "CUDA_PATH")  # variables that name a toolkit
 _ADDED_OPTIONS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
-_OPTIONS = ("-cubin", "-O3", "-w", "--keep", "--keep-dir=.")  # PTX is what it keeps
+_OPTIONS = ("-cubin", "-O3", "-w", "--keep", "--keep-dir=.")  # keeps PTX
 _WAY_OUT = (
     "install NVIDIA's CUDA toolkit (on Debian apt-get install nvidia-cuda-toolkit, or from developer.nvidia.com), and put nvcc "
     "on the PATH or name the toolkit's folder in CUDA_HOME"
@@ -47,7 +47,7 @@ class Nvcc:
         return cls(os.path.abspath(path))
 
     def require(self, architecture: Architecture) -> None:
-        """Raise TargetError if it cannot make code for that architecture."""
+        """Raise TargetError for an architecture that nvcc lacks."""
         known = re.findall(r"sm_\d+", _answer(self.path, "--list-gpu-code"))
         if architecture.name not in known:
             raise TargetError(
@@ -56,7 +56,7 @@ class Nvcc:
             )
 
     def version(self) -> str:
-        """What tells its machine code from that of other toolkits."""
+        """The key that tells its machine code from that of other toolkits."""
         return _answer(self.path, "--version")
 
     def images(self, code: CudaCode, architecture: Architecture) -> tuple[Image, ...]:
@@ -65,7 +65,7 @@ class Nvcc:
             (Path(folder) / "kernel.cu").write_text(translation_unit([code]))
             # By names without a folder, which would otherwise be in the results.
             command = [self.path, f"-arch={architecture.name}", *_OPTIONS, "-o", "kernel.cubin", "kernel.cu"]
-            # Options from elsewhere would change what kernels compute, and the cache would keep it.
+            # Options from elsewhere would change results, and the cache would keep these kernels.
             environment = {name: value for name, value in os.environ.items() if name not in _ADDED_OPTIONS}
             told = subprocess.run(
                 command, cwd=folder, env=environment | {"TMPDIR": folder}, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""The order of all passes, in phases; after each phase the comment says what holds."""
+"""The order of all passes, in phases; a comment states the invariant after each phase."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from flexcomp.passes.legalise import LEGALISATIONS
 from flexcomp.passes.weights import WeightType
 from flexcomp.schedules.tiles.tile import VectorUnit
 
-# Ctrl-C in a pass, which C++ calls, comes out of C++ as what it is, not as one of TVM's errors.
+# Ctrl-C in a pass, which C++ calls, comes out of C++ unchanged, not as one of TVM's errors.
 tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
 
 
 def simplify() -> list[Pass]:
     """Floats of 32 bits or more, integers of quantised tensors among them; one dataflow block in A-normal form; constants as
-    small as they are read; batch norms folded; convolutions of images, in NHWC; norms of rows are operators."""
+    small as their readers need; batch norms folded; convolutions of images, in NHWC; norms of rows are operators."""
     return [
         Widen(), Canonicalise(), SinkBroadcasts(), KeepIntegers(), FoldBatchNorm(), ToTwoDimensions(), ToNHWC(), Canonicalise(),
         RecogniseNorms(),
@@ -104,7 +104,7 @@ def separate_weights() -> list[Pass]:
 
 
 def operators(unit: VectorUnit) -> list[Pass]:
-    """Every operator is a kernel call or a view; what no family takes is fused and legalised by TVM."""
+    """Every operator is a kernel call or a view; operators without a family are fused and legalised by TVM."""
     return [
         LowerOperators(unit),
         relax.transform.LegalizeOps(LEGALISATIONS, skip_ops=[f"relax.{view}" for view in VIEWS]),

@@ -1,7 +1,7 @@
-"""Plans suit the machine without being asked: a build looks at storage and at kernels for a second, and remembers what it saw.
+"""Plans suit the machine by default: a build measures storage and kernels for a second, and remembers the figures.
 
-What is remembered is a device profile, one file per storage and target in the folder for caches: the next build finds the same
-figures, whatever the machine is doing then, and gives the same bytes. Figures are rounded to steps of 15 %.
+The record is a device profile, one file per storage and target in the folder for caches: the next build finds the same
+figures, at any load of the machine, and gives the same bytes. Figures are rounded to steps of 15 %.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from flexcomp.profiling import cannot_measure, measure_storage
 
 from .kernel_rates import measure_kernels
 
-STEP = 1.15  # figures are powers of it
+STEP = 1.15  # figures are powers of this
 MOST_FILES = 64
-_WHAT = "loader and kernels of 14×14 pixels"  # is measured: what others measured is not remembered as that
+_WHAT = "loader and kernels of 14×14 pixels"  # is measured: other measurements are not remembered as that
 _log = logging.getLogger(__name__)
 _VARIABLE = "FLEXCOMP_PROBE"
 _NO = {"0", "false", "f", "no", "n", "off"}  # as on the command line
@@ -61,7 +61,7 @@ def probed(target: object, probe: bool | str | Path | None, say: Callable[[str],
 
 
 def probed_profile(folder: Path, target: CompileTarget) -> tuple[DeviceProfile, str]:
-    """What is assumed of this machine, with the storage of `folder` and a few kernels measured; and a line that says so.
+    """The profile of this machine, with the storage of `folder` and a few kernels measured; and a line that says so.
 
     Raises InputError if nothing can be written and read there.
     """

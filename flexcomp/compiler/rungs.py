@@ -15,9 +15,9 @@ from flexcomp.runtime import Budget, note_minimum, resolve, too_small
 
 from .first_inference import cold_steps
 
-# Forms in bands of rows are tried for budgets up to this multiple of what the next form of fewer steps needs at least.
+# Forms in bands of rows are tried for budgets up to this multiple of the least memory of the next form of fewer steps.
 _BANDED_UP_TO = 2.5
-# Kernels are chosen for budgets so far apart, and those for so many below a budget are offered for it.
+# Kernels are chosen for budgets so far apart, and sets for so many smaller budgets are candidates for a budget.
 _FITTED_APART = 1.05
 _FITTED_BELOW = 2
 
@@ -39,7 +39,7 @@ def plan_rungs(
         note = note_minimum(planning.network.titled(minimum.layer), minimum.needs)
         raise BudgetError(too_small(asked, least, note, budget.units))
     if unit != plan.PAGE:
-        asked -= asked % unit  # what is beyond could not be used
+        asked -= asked % unit  # the rest could not be used
     offers = Offers(planning)
     try:
         chosen = offers.ladder((asked,), strategy, report, unit=unit)
@@ -152,7 +152,7 @@ def _rung(planning: Planning, form: Form, choice: plan.Choice) -> Rung:
 def _loads(
     planning: Planning, form: Form, planned: plan.Plan, segment: plan.Segment, at: int, made: int
 ) -> Iterator[Load]:
-    """The loads of a segment. What is prepared, its first block `at`, is read in pieces; `made` of them were before it."""
+    """The loads of a segment. A prepared segment, with its first block `at`, is read in pieces, after `made` other pieces."""
     steps = planned.steps[segment.step : segment.step + segment.count]
     index = form.layers[steps[0].layer]
     layer = planning.network.layers[index]
@@ -172,7 +172,7 @@ def _loads(
 
 
 def resident_rungs(planning: Planning, like: Iterable[Rung]) -> tuple[Rung, ...]:
-    """What the rungs `like` compute, once each, with everything resident: what computing alone takes."""
+    """Rungs that compute the same as `like`, once each, with everything resident: the time of computing alone."""
     chosen = []
     for layers in dict.fromkeys(rung.order for rung in like):
         form = form_of(planning.network, layers, planning.costs)

@@ -1,8 +1,8 @@
-"""What NumPy does on the weight side: rules that make some rows of an operator's result, and rules that make all of it.
+"""NumPy on the weight side: rules that make some rows of an operator's result, and rules that make the whole.
 
-A rule of rows takes (making, call, first, end): `making.rows` gives rows of operands and `making.whole` all of them. It is asked
-for all rows, too, and answers None where rows need all of the operands: then the operator has a rule for the whole, which takes
-(attributes, *operands).
+A rule of rows takes (making, call, first, end): `making.rows` gives rows of operands and `making.whole` whole operands. A rule is
+asked for all rows, too, and answers None where rows need all of the operands: then the operator has a rule for the whole,
+which takes (attributes, *operands).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tvm import ir, relax
 from flexcomp.passes.ir import shape
 from flexcomp.schedules.tiles import narrow_panel
 
-# Rows of a table that are read to take some of them, for each that is taken: beyond that all of it is.
+# Rows of a table that are read to take some of them, for each taken one: beyond that the whole table is.
 _MOST_READ = 4
 
 
 class Making(Protocol):
-    """What rules ask for operands."""
+    """Operands, as rules request them."""
 
     def rows(self, expr: ir.Expr, first: int, end: int) -> np.ndarray: ...
 
@@ -31,7 +31,7 @@ class Making(Protocol):
 
 
 def _operand(making: Making, call: relax.Call, arg: ir.Expr, first: int, end: int):
-    """An operand that is broadcast to the result: its rows, if it has as many."""
+    """An operand that is broadcast to the result: its rows, if there are as many."""
     if isinstance(arg.ty, relax.TensorType):
         extents = shape(arg)
         if len(extents) == len(shape(call)) and extents[0] == shape(call)[0]:
@@ -141,7 +141,7 @@ def _matmul(making: Making, call: relax.Call, first: int, end: int) -> np.ndarra
 def signed_sums(signs: np.ndarray, operands: np.ndarray) -> np.ndarray:
     """`signs` [sums, terms], which are -1, 0 and 1, times `operands` [count, terms, n]: as np.matmul, in half the time or less.
 
-    BLAS multiplies by zeros, and starts its threads for what is bound by memory.
+    BLAS multiplies by zeros, and starts its threads for work that is bound by memory.
     """
     result = np.zeros((len(operands), len(signs), operands.shape[2]), operands.dtype)
     for i, row in enumerate(signs):
@@ -151,7 +151,7 @@ def signed_sums(signs: np.ndarray, operands: np.ndarray) -> np.ndarray:
 
 
 def _narrowed(making: Making, call: relax.Call, first: int, end: int) -> np.ndarray:
-    """What passes call: flexcomp.(pack|round|rows).KEPT, and flexcomp.pack_together.KEPT.4.OFFSET."""
+    """Functions that passes call: flexcomp.(pack|round|rows).KEPT, and flexcomp.pack_together.KEPT.4.OFFSET."""
     function, *operands = call.args
     _, what, name, *numbers = function.global_symbol.split(".")
     given = [making.rows(operand, first, end) for operand in operands]

@@ -1,4 +1,4 @@
-"""A network whose weights are changed one layer at a time, to see what that does to its outputs."""
+"""A network whose weights are changed one layer at a time, to see the effect on its outputs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Trial:
         self.put(index, [array for _, array, _ in self.kept[index]])
 
     def same(self, index: int, arrays: Sequence[Array]) -> bool:
-        """Whether they are the weights that the layer has."""
+        """Whether these are the layer's weights."""
         pairs = zip(self.kept[index], arrays, strict=True)
         return all(np.array_equal(np.asarray(array), np.asarray(kept)) for (_, kept, _), array in pairs)
 
@@ -55,7 +55,7 @@ class Trial:
         return sum(array.nbytes for _, array, _ in self.kept[index])
 
     def error(self) -> float:
-        """The largest difference from the outputs as they were, over the largest of them; infinite if one is no number."""
+        """The largest difference from the unchanged outputs, over the largest of these; infinite if one is no number."""
         return self._error(self._library)
 
     def error_of(self, artifact: Artifact) -> float:

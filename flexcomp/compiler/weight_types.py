@@ -23,11 +23,11 @@ _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 
 
 class WeightTypes:
-    """The wish of `build(weights=…)`: a type, types by patterns of ONNX nodes' names, or None for what loses nothing.
+    """The wish of `build(weights=…)`: a type, types by patterns of ONNX nodes' names, or None for types that lose nothing.
 
     `evaluate` gives the results of a function of the network's weights; `offered` are the types that the target widens. With
-    `values_only` weights are float32, with the values that they have in their types, and what does not fit its type stays as
-    it is. Raises InputError for what is no type.
+    `values_only` weights are float32, with the values in their types, and weights that do not fit their type do not
+    change. Raises InputError for anything but a type.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class WeightTypes:
     def require_granted(self) -> None:
         """InputError if weights do not fit their type, or a pattern was the name of no layer that was asked for.
 
-        What a pass raises would come out of C++ as another error.
+        An error in a pass would come out of C++ as another one.
         """
         if self._misfit is not None:
             raise self._misfit

@@ -1,8 +1,8 @@
 """The weight side: operators that depend on weights only, run once at build time.
 
-Packed weights are several times the raw ones, so they are not made before they are written, and then a few rows at a time:
-what rows of a result need of its operands is mostly rows of those. NumPy covers what packing and folding need
-(`weight_operators.py`); whatever else a model computes from its weights is compiled by TVM and run on the host, at once.
+Packed weights are several times the raw ones, so they are made while the file is written, a few rows at a time:
+rows of a result mostly need rows of its operands. NumPy covers what packing and folding need
+(`weight_operators.py`); other functions of weights are compiled by TVM and run on the host, at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flexcomp.program import Array, Deferred
 
 from .weight_operators import BY_ROWS, WHOLE
 
-# Results of fewer bytes are made at once: they cost nothing, and may be read by whatever follows.
+# Results of fewer bytes are made at once: they cost nothing, and any operator may read them.
 _LEAST_DEFERRED = 1 << 16
 # Operators, one after the other, that are left for later: each is a few calls on Python's stack.
 _DEEPEST = 48
@@ -36,7 +36,7 @@ def evaluate(func: relax.Function, weights: Sequence[np.ndarray]) -> list[np.nda
 def evaluate_later(
     func: relax.Function, weights: Sequence[np.ndarray], kernels: tvm.IRModule | None = None
 ) -> list[Array]:
-    """As `evaluate`, but what is large is made when it is asked for; `kernels` are those that the function may call."""
+    """As `evaluate`, but large results are made on request; `kernels` are those that the function may call."""
     side = _WeightSide(func, weights, kernels)
     return [side.later(result) for result in side.results]
 
@@ -70,7 +70,7 @@ class _WeightSide:
             returned = made
         if isinstance(returned, relax.Tuple):
             self.results = list(returned.fields)
-        elif isinstance(returned.ty, relax.TupleType):  # the parameters as they are
+        elif isinstance(returned.ty, relax.TupleType):  # the parameters, unchanged
             self.results = [relax.TupleGetItem(returned, i) for i in range(len(returned.ty.fields))]
         else:
             self.results = [returned]
@@ -85,9 +85,9 @@ class _WeightSide:
 
 
 class _Making:
-    """Results while they are made: nothing is computed twice, and nothing stays behind.
+    """Results while they are made: nothing is computed twice, and nothing stays afterwards.
 
-    What is needed whole is kept from piece to piece, as little else would be gained by making pieces.
+    A value that is needed whole is kept from piece to piece, as little else would be gained by making pieces.
     """
 
     def __init__(self, side: _WeightSide) -> None:
@@ -146,7 +146,7 @@ class _Making:
         return _typed(expr, WHOLE[operator(expr)](expr.attrs, *map(self.whole, expr.args)))
 
     def _by_rows(self, expr: ir.Expr, first: int, end: int) -> np.ndarray | None:
-        """Rows of an operator's result, of no more than it needs of its operands; None where it needs all."""
+        """Rows of an operator's result, from the needed rows of its operands; None where all rows are needed."""
         if isinstance(expr, relax.Var):
             return self.rows(expr, first, end)
         rule = BY_ROWS.get(operator(expr))
@@ -162,7 +162,7 @@ def _typed(call: relax.Call, result):
 
 
 def _variables(expr: ir.Expr) -> Iterator[relax.Var]:
-    """What an expression in A-normal form reads."""
+    """The variables that an expression in A-normal form reads."""
     if isinstance(expr, relax.Var):
         yield expr
     elif isinstance(expr, relax.TupleGetItem):
@@ -173,7 +173,7 @@ def _variables(expr: ir.Expr) -> Iterator[relax.Var]:
 
 
 def _called(call: relax.Call, args: list, kernels: tvm.IRModule | None):
-    """A kernel's results. Raises UnsupportedModelError where it is not known."""
+    """A kernel's results. Raises UnsupportedModelError for an unknown one."""
     if kernels is None:
         raise UnsupportedModelError(
             f"operator {call.args[0].name_hint} of weights alone decides how the network is compiled: make its result a constant"

@@ -1,8 +1,8 @@
-"""Processes that compile kernels, beside the one that builds: forked from it, so that they have the kernels already.
+"""Processes that compile kernels, forked from the build, so that the kernels are there already.
 
-Writing kernels down for others and reading them again took a quarter of a build, and every process would import TVM first. What a
-forked process may not touch is what other threads held at that moment: TVM and LLVM lock nothing but what compiling a
-kernel takes, and that is never going on in another thread of ours (`machine_code.COMPILING`).
+Writing kernels down for others and reading them again took a quarter of a build, and every process would import TVM first. A
+forked process must not touch locks that other threads held at that moment: TVM and LLVM lock only within the compiling of
+a kernel, which never runs in another thread of ours (`machine_code.COMPILING`).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from flexcomp.errors import CompilerError
 
 from .machine_code import COMPILING
 
-_JOB = struct.Struct("<I")  # which one it is; written and read in one go, so that no process sees a part of it
-_ANSWER = struct.Struct("<I?")  # and whether an object came of it
+_JOB = struct.Struct("<I")  # its number; written and read in one go, so that no process sees a part
+_ANSWER = struct.Struct("<I?")  # and whether there is an object
 _SET_PDEATHSIG = 1  # an option of prctl
 
 
 class Workers:
-    """So many processes that together do `jobs` in their order, each by calling it with a path to write its result to.
+    """So many processes that together do `jobs` in order, each job called with a path for its result.
 
-    They begin at once, and end by themselves; `close` ends them wherever they are.
+    They begin at once, and end by themselves; `close` ends them at any moment.
     """
 
     def __init__(self, jobs: Mapping[str, Callable[[Path], None]], count: int) -> None:
         self._names = tuple(jobs)
-        # Theirs, and of what they start: they may be ended at any moment, and it dies a moment later.
+        # Of the processes and their children: a process may be ended at any moment, and its children die a moment later.
         self._scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self._processes: list[int] = []
         # Nobody else forks meanwhile: a process that had these ends, too, would keep them open.
@@ -63,7 +63,7 @@ class Workers:
         return frozenset(self._waited_for)
 
     def results(self) -> Iterator[tuple[str, bytes]]:
-        """Each job and what it wrote, as they are done. CompilerError if a process is ended before."""
+        """Each job and its result, in the order of completion. CompilerError if a process is ended before."""
         while self._waited_for:
             answer = os.read(self._answers, _ANSWER.size)
             if not answer:
@@ -81,7 +81,7 @@ class Workers:
             yield self._names[number], result
 
     def close(self) -> None:
-        """End all processes and what they started, whatever they are doing."""
+        """End all processes and their children, at any moment."""
         for process in self._processes:
             with suppress(ProcessLookupError):
                 os.killpg(process, signal.SIGKILL)
@@ -96,7 +96,7 @@ class Workers:
 
 
 def _text_in(path: Path) -> str:
-    """What went wrong with a job."""
+    """The error of a job."""
     with suppress(OSError):
         if text := path.read_text():
             return text
@@ -104,22 +104,22 @@ def _text_in(path: Path) -> str:
 
 
 def _fork(work: Callable[[], None], close: Sequence[int]) -> int:
-    """A process that does `work` without these descriptors, and nothing after it. It ends with this one.
+    """A process that does `work` without these descriptors, and nothing afterwards. Ends with this process.
 
     Called while COMPILING is held, which is free in the process.
     """
     parent = os.getpid()
     process = os.fork()
     if process:
-        with suppress(OSError):  # it has done so itself
+        with suppress(OSError):  # the child has done so itself
             os.setpgid(process, process)
         return process
     code = 1
     try:
         COMPILING.release()
-        os.setpgid(0, 0)  # compilers that it starts are ended with it
-        gc.disable()  # it would write to all that there is, and so copy it
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever builds is interrupted, and ends this process
+        os.setpgid(0, 0)  # its compilers end with the process
+        gc.disable()  # collecting would write to all memory, and so copy that
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the build is interrupted, and ends this process
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
@@ -134,7 +134,7 @@ def _fork(work: Callable[[], None], close: Sequence[int]) -> int:
         work()
         code = 0
     finally:
-        os._exit(code)  # no handler of the process that it was
+        os._exit(code)  # no handler of the parent
 
 
 def _work(jobs: Sequence[Callable[[Path], None]], taking: int, answering: int, path: Callable[[int], Path]) -> None:
@@ -144,7 +144,7 @@ def _work(jobs: Sequence[Callable[[Path], None]], taking: int, answering: int, p
         try:
             jobs[number](path(number))
             is_done = True
-        except Exception:  # whatever it is, the process that builds raises it
+        except Exception:  # the building process raises any error
             with suppress(OSError):  # the disk may be full
                 path(number).write_text(traceback.format_exc())
             is_done = False

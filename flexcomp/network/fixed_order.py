@@ -2,7 +2,7 @@
 
 Li et al., "FlexNN: Efficient and Adaptive DNN Inference on Memory-Constrained Edge Devices" (MobiCom 2024), section
 3.2: Winograd with weights slicing; if that does not meet the memory constraint, im2col and GEMM with input slicing;
-if that does not either, the direct kernel. Latency is not predicted, and weights have no price: it is the baseline
+if that does not either, the direct kernel. Latency is not predicted, and weights have no price: the baseline
 for `kernel_sets.planning`.
 """
 
@@ -19,7 +19,7 @@ def planning(network: Network, profile: DeviceProfile, threads: int) -> Planning
     """The problems that limits of memory lead to, from the direct kernels alone to the first choice everywhere.
 
     The alternatives of `network` are those of the lowerings in KERNELS["flexnn"]. The memory that a layer needs is counted after
-    slicing: what is live, the scratch, and one block of weights.
+    slicing: live values, the scratch, and one block of weights.
     """
     costs = costs_of(network, profile, threads)
     first = [frozenset({index}) for index in range(len(network.alternatives))]

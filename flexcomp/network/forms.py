@@ -1,4 +1,4 @@
-"""The forms of a network between which plans choose: which kernels compute it, with whole layers or in bands of rows."""
+"""The forms of a network between which plans choose: their kernels, with whole layers or in bands of rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _APART = 2**36
 
 @dataclass(frozen=True)
 class Costs:
-    """What planning a network goes by; times in seconds, in the order of `Network.layers`."""
+    """The costs for planning a network; times in seconds, in the order of `Network.layers`."""
 
     seconds: tuple[float, ...]  # as by `layer_seconds`, and to fetch rows
     slice_s: tuple[float, ...]  # that each further slice adds
     storage: plan.Storage
-    prepare_s: float = 0.0  # that a core takes for a byte of prepared weights
-    fresh_s: float = 0.0  # and for a byte of memory, to make it exist
-    made_as: tuple[int, ...] = ()  # per layer the first whose weights are prepared alike; itself where none are before it
+    prepare_s: float = 0.0  # of a core, for a byte of prepared weights
+    fresh_s: float = 0.0  # and to make a byte of memory exist
+    made_as: tuple[int, ...] = ()  # per layer the first whose weights are prepared alike; itself if this is the first
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Form:
     values: tuple[int, ...]  # indices into Network.values, those in use
     buffers: tuple[int, ...]  # for each value its buffer of the problem, alone or with others
     problem: plan.Problem  # its layers in the order above
-    piece: int = 0  # bytes; the last buffer of the problem has room for some that are read before they are prepared
+    piece: int = 0  # bytes; the last buffer of the problem has room for pieces that are read before preparing
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Planning:
     network: Network
     costs: Costs
     whole: tuple[Form, ...]  # the smallest kernels first
-    banded: tuple[Form, ...] = ()  # the smallest memory first; only where they need less than the whole ones
+    banded: tuple[Form, ...] = ()  # the smallest memory first; only those that need less than the whole ones
     fixed_order: bool = False  # a rung takes the last form that can be planned, not the fastest plan
 
     @property
@@ -84,7 +84,7 @@ def planning_of(network: Network, choices: Sequence[Choice], costs: Costs, fixed
 
 
 def costs_of(network: Network, profile: DeviceProfile, threads: int) -> Costs:
-    """What a device profile says of the layers of a network."""
+    """The costs of a network's layers by a device profile."""
     slices = tuple(profile.slice_seconds(layer, threads) for layer in network.layers)
     storage = replace(profile.storage, core_contention=profile.core_contention(threads))
     fetched = (fetch_seconds(layer, storage) for layer in network.layers)
@@ -100,7 +100,7 @@ def layer_seconds(network: Network, profile: DeviceProfile, threads: int) -> lis
         for layer, operations in zip(network.layers, work, strict=True)
     ]
     measured = [*network.base.seconds, *(alternative.seconds for alternative in network.alternatives)]
-    # A band does what its layer does, on fewer rows.
+    # A band does the same as its layer, on fewer rows.
     measured += [
         None if (whole := measured[band.whole]) is None else time * whole / predicted[band.whole]
         for band, time in zip(network.bands, predicted[len(measured) :], strict=True)
@@ -133,7 +133,7 @@ def _buffer(value: Value, start: int, end: int, stays: bool) -> plan.Buffer:
 
 
 def planned_layer(layer: Layer, index: int, costs: Costs) -> plan.Layer:
-    """What the planner knows of `layer`, which is `Network.layers[index]`."""
+    """The planner's view of `layer`, which is `Network.layers[index]`."""
     weights = layer.weights
     packed = plan.Weights(weights.offset, weights.blocks, weights.block_nbytes) if weights else None
     if weights and weights.preparation:

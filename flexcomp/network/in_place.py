@@ -1,7 +1,7 @@
 """Which values may share a place: a layer's result can be written over an operand that ends with the layer.
 
-A residual block adds its input to its last convolution. The kernel reads an element of that input just before it writes the
-same element of the result, and nothing else reads it: input and result can be one tensor for the planner, and
+A residual block adds its input to its last convolution. The kernel reads an element of that input just before writing the
+same element of the result, and the input has no other reader: input and result can be one tensor for the planner, and
 the arena holds one image less where most is live.
 """
 
@@ -20,9 +20,9 @@ def shared_places(
     lives: Mapping[int, Life],
     kept: Collection[int],
 ) -> dict[int, int]:
-    """For each live value the one whose place it takes: itself, or one that ends where it begins.
+    """For each live value the one whose place the value takes: itself, or one that ends where this begins.
 
-    `kept` are values that must stay as they are to the end, the outputs.
+    `kept` are values that must not change to the end, the outputs.
     """
     place = {value: value for value in lives}
     for position, layer in enumerate(layers):
@@ -37,7 +37,7 @@ def shared_places(
             if (
                 operand.value not in kept
                 and all(arg.value != operand.value for arg in others)
-                and lives[operand.value][0] < position  # the first layer's inputs begin with it
+                and lives[operand.value][0] < position  # the first layer's inputs begin with that layer
                 and lives[operand.value][1] == position + 1
                 and lives[result.value][0] == position
                 and place[result.value] == result.value

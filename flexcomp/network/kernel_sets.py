@@ -15,9 +15,9 @@ from .variants import Choice, Network
 
 # How many different sets of alternatives the planner is offered on every budget, besides none and all.
 _SETS = 4
-# By which part plans are taken to fall short of the storage's bandwidth: they come within a few percent of the bound.
+# The part by which plans are taken to fall short of the storage's bandwidth: they come within a few percent of the bound.
 _SHORT = 0.03
-# Attempts to fit a set that was made for a budget into it.
+# Attempts to fit a set for a budget into that budget.
 _ATTEMPTS = 4
 
 
@@ -90,7 +90,7 @@ class FitToBudget:
         self.form = lru_cache(maxsize=None)(self._form)
 
     def _form(self, budget: int) -> Form | None:
-        """The form for a budget in bytes; None if it is the skeleton, or if not even that fits."""
+        """The form for a budget in bytes; None for the skeleton, or if not even that fits."""
         limit = budget
         for _ in range(_ATTEMPTS if self._least <= budget else 0):
             picks = self._mixture.best(budget, limit)

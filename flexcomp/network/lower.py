@@ -1,7 +1,7 @@
-"""From the final Relax module to layers: what is computed, in which order, on which bytes.
+"""From the final Relax module to layers: operators, their order, their bytes.
 
 After the passes `main` holds calls of kernels, views, and tuples of them. Every kernel call becomes a layer;
-a view shares the value it looks at; weights get their place in the weights file, in the order of use.
+a view shares its value; weights get their place in the weights file, in the order of use.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def lower(
     """Lower a module whose `main` is (inputs…, weights…) and calls kernels only.
 
     `target` is a CompileTarget; `output_nodes` are the ONNX nodes that compute outputs, by output. `state` are the
-    outputs that become inputs of the next inference, the latter by the former; they have the same types. Raises
+    outputs that become inputs of the next inference, the latter by the former; both have the same types. Raises
     UnsupportedModelError for an operator without a kernel.
     """
     return _Lowering(mod, weights, target, output_nodes or {}, state or {}).run(input_names, output_names)
@@ -85,7 +85,7 @@ class _Lowering:
         self.output_names: dict[relax.Expr, str] = {}
         self.states: dict[str, _Seen] = {}  # by input
         self.exchanges: dict[relax.Var, Exchange] = {}
-        self.stored: dict[tuple, int] = {}  # by what they are: where weights lie that other layers may read, too
+        self.stored: dict[tuple, int] = {}  # by content: places of weights that other layers may read, too
         self.result = Lowered()
 
     def run(self, input_names: tuple[str, ...], output_names: tuple[str, ...]) -> Lowered:
@@ -104,7 +104,7 @@ class _Lowering:
         body = self.main.body.body
         fields = list(body.fields) if isinstance(body, relax.Tuple) else [body]
         self.output_names = dict(zip(fields, output_names, strict=False))
-        for binding in reversed(list(bindings(self.main))):  # what an output only looks at
+        for binding in reversed(list(bindings(self.main))):  # views that are outputs
             if binding.var in self.output_names and (seen := looked_at(binding.value)) is not None:
                 self.output_names.setdefault(seen, self.output_names[binding.var])
         for binding in bindings(self.main):
@@ -114,7 +114,7 @@ class _Lowering:
             if isinstance(seen, Array):
                 seen = self._copy(seen) if seen.size else self._empty(seen)
             elif self.state.get(name) in exchanged:
-                pass  # it is there already
+                pass  # there already
             elif not result.layers or seen.value in staying:
                 # A network has at least one step, though all outputs are inputs so far; and states are overwritten.
                 seen = self._copy(seen)
@@ -128,7 +128,7 @@ class _Lowering:
         return result
 
     def _place_states(self, types: Mapping[str, TensorType]) -> dict[str, _Seen]:
-        """Where states lie, by input: one behind the other in one value, in whole pages, so that they move as one."""
+        """The places of states, by input: one after the other in one value, in whole pages, so that all move as one."""
         places, end = {}, 0
         for name, type_ in types.items():
             places[name] = _Seen(len(self.result.values), type_, end)
@@ -199,7 +199,7 @@ class _Lowering:
         args: list[Arg] = []
         arrays: list[Array] = []
         primitives = iter((FirstArg(), CountArg()))
-        # What is written in place comes last: the tensor of a concatenation, which this kernel writes another part of.
+        # The operand that is written in place comes last: a concatenation of which this kernel writes another part.
         taken = self._look_up(operands[-1]) if operator(call) == "call_tir_inplace" else None
         part = float(attrs.get(names.PART, 1.0))
         offset = 0
@@ -252,7 +252,7 @@ class _Lowering:
         result.seconds.append(attrs.get(names.SECONDS))
 
     def _exchange(self, var: relax.Var, call: relax.Call) -> None:
-        """Rows of a state change places with those that would be written into a copy of it."""
+        """Rows of a state change places with rows that would be written into a copy."""
         result, known, func = self.result, self.exchanges[var], self.mod[call.args[0]]
         past, *given = call.args[1].fields
         rows, at = (self._copy(seen) if isinstance(seen, Array) else seen for seen in map(self._look_up, given))
@@ -355,7 +355,7 @@ class _Lowering:
         return Weights(start, slices, sum(align(array.nbytes) for array in arrays) // slices)
 
     def _store_anew(self, name: str, arrays: list[Array], slices: int) -> int:
-        """Where in the file they begin."""
+        """Their beginning in the file."""
         result, start = self.result, self.result.weights_nbytes
         for index, array in enumerate(arrays):
             label = f"{name}.panel" if slices > 1 else f"{name}.{index}"

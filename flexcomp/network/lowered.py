@@ -1,4 +1,4 @@
-"""A network as layers, with all that is known of them: what lowering makes, and what everything behind it starts from."""
+"""A network as layers, with all their facts: the result of lowering."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Lowered:
     states: list[State] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
     work: list[float] = field(default_factory=list)  # per layer: operations, weighted by the kernel's speed
-    rows: list[RowKernel | None] = field(default_factory=list)  # per layer: the kernel, if it can compute bands of rows
+    rows: list[RowKernel | None] = field(default_factory=list)  # per layer: the kernel, if able to compute bands of rows
     seconds: list[float | None] = field(default_factory=list)  # per layer: measured for this target; None if not
     weights: list[tuple[str, Array, int]] = field(default_factory=list)  # name, array, offset in the file
     weights_nbytes: int = 0
     kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)  # by symbol
-    nodes: dict[str, str] = field(default_factory=dict)  # by the name of a layer the ONNX node that it is for, where known
+    nodes: dict[str, str] = field(default_factory=dict)  # by the name of a layer its ONNX node, where known
 
     @property
     def given(self) -> set[int]:
@@ -40,7 +40,7 @@ class Lowered:
 
     @property
     def wanted(self) -> set[int]:
-        """The values that must stay as they are to the end: outputs, states, what these become, and what takes exchanges back."""
+        """The values that must not change to the end: outputs, states, their results, and values that restore exchanges."""
         kept = {arg.value for layer in self.layers if layer.exchanges for arg in layer.args}
         return {port.value for port in self.outputs} | {state.result for state in self.states} | self.staying | kept
 
@@ -50,7 +50,7 @@ class Lowered:
         return {state.value for state in self.states}
 
     def lifetimes(self, layers: Sequence[Layer] | None = None) -> dict[int, tuple[int, int]]:
-        """For each value in use the layers in which it is live, half-open; positions in `layers`, if they are given."""
+        """For each value in use the layers in which it is live, half-open; positions in `layers`, if given."""
         layers = self.layers if layers is None else layers
         lives = dict.fromkeys(self.given, (0, 1))
         for index, layer in enumerate(layers):

@@ -1,4 +1,4 @@
-"""Weights that are prepared when they are loaded: what of, in which pieces, and the room that it takes."""
+"""Weights that are prepared while loading: from which form, in which pieces, with which room."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flexcomp.passes.attributes import CHANNELS, FORM
 from flexcomp.program import PAGE, Layer, Preparation, TensorType, Weights
 from flexcomp.schedules.preparation import WeightForm, function, preparation
 
-# Bytes that are read before they are prepared: enough for the storage, and still in a core's cache when they are.
+# Bytes that are read before preparing: enough for the storage, and still in a core's cache afterwards.
 _PIECE_NBYTES = 512 * 1024
 # Pieces there is room for: one is prepared, the next is read.
 PIECES = 2
@@ -21,7 +21,7 @@ PIECES = 2
 def weights_of(
     layer: Layer, kernel: tirx.PrimFunc, own: Layer, own_kernel: tirx.PrimFunc, kernels: dict[str, tirx.PrimFunc]
 ) -> Weights | None:
-    """The weights of a layer's alternative, made of those of `own`, the layer with its smallest kernel; None if they cannot be.
+    """The weights of a layer's alternative, made of those of `own`, the layer with its smallest kernel; None if impossible.
 
     The kernel that makes them is added to `kernels`.
     """
@@ -42,7 +42,7 @@ def weights_of(
 
 
 def piece_nbytes(layers: Iterable[Layer]) -> int:
-    """Bytes of the largest piece that is read before it is prepared, in whole pages; 0 if nothing is."""
+    """Bytes of the largest piece that is read before preparing, in whole pages; 0 without any."""
     prepared = [layer for layer in layers if layer.weights and layer.weights.preparation]
     least = [source(layer, first, 1)[1] for layer in prepared for first in range(layer.weights.blocks)]
     whole = [source(layer, 0, layer.weights.blocks)[1] for layer in prepared]
@@ -50,12 +50,12 @@ def piece_nbytes(layers: Iterable[Layer]) -> int:
 
 
 def room_nbytes(piece: int) -> int:
-    """Bytes that pieces take before they are prepared, wherever a multiple of 64 they begin."""
+    """Bytes of pieces before preparing, from any multiple of 64 on."""
     return PIECES * piece + PAGE if piece else 0
 
 
 def stored_of(layer: Layer) -> plan.Stored:
-    """What a layer's weights are prepared from."""
+    """The source of a layer's prepared weights."""
     made, panel = layer.weights.preparation, layer.panel.type
     return plan.Stored(layer.weights.offset, made.block_nbytes, made.channels, made.stored.shape[-1], panel.shape[-1])
 

@@ -1,4 +1,4 @@
-"""States: where they lie, and which of them new rows are written into, instead of a copy being made."""
+"""States: their places, and which of them take new rows in place, instead of a copy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Exchange:
     """A kernel call whose rows may change places with those of a state, which then is the call's result."""
 
     state: str  # name of the input
-    owns_rows: bool  # nobody else looks at what it writes into the state: that may hold what was there before
+    owns_rows: bool  # the rows for the state have no other reader: their value may take the replaced rows
 
 
 def exchanges(
@@ -28,7 +28,7 @@ def exchanges(
 ) -> dict[relax.Var, Exchange]:
     """By the variable of its result, every call of `main` that may be an exchange; `state` are inputs by output.
 
-    It makes of a state what the state becomes, with rows written into it; and nobody looks at the state as it was behind it.
+    It makes the next state by writing rows into the state; the old state has no later reader.
     """
     main = mod["main"]
     steps = list(bindings(main))
@@ -39,7 +39,7 @@ def exchanges(
             expr = source[expr]
         return expr
 
-    last: dict[ir.Expr, int] = {}  # by what is looked at, maybe through views, where that is done for the last time
+    last: dict[ir.Expr, int] = {}  # by value, maybe seen through views: the last reader
     readers: dict[ir.Expr, int] = {}
 
     def note(expr: ir.Expr, position: int) -> None:

@@ -1,4 +1,4 @@
-"""What the rungs use of a network: the layers, alternatives and bands that some rung computes, and their values."""
+"""The parts of a network that rungs use: the layers, alternatives and bands that some rung computes, and their values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def used(
 ) -> tuple[tuple[Layer, ...], tuple[Value, ...], tuple[Port, ...], tuple[State, ...], tuple[Rung, ...]]:
     """Layers, values, ports (inputs, then outputs), states and the rungs, all numbered anew.
 
-    Every alternative and every band stands behind the layer that it belongs to.
+    Every alternative and every band stands after its layer.
     """
     computed = {one.layer for rung in rungs for one in (*rung.steps, *rung.cold)}
     layers = sorted(computed, key=lambda i: (network.base_of(i), i))

@@ -1,7 +1,7 @@
 """Several kernels for one layer: a network lowered for small, for fast and for other kernels, and the choices between them.
 
-All lowerings hold the same layers on the same values. Where their kernels agree they are one layer; where they
-do not, the faster one is an alternative, with weights packed for it, that a rung of the ladder may use instead.
+All lowerings hold the same layers on the same values. Layers with equal kernels are one; otherwise
+the faster one is an alternative, with its own packed weights, that a rung of the ladder may use instead.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _SECOND_FORMS = 0.25
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another kernel for a layer, with weights packed for it."""
+    """Another kernel for a layer, with its own packed weights."""
 
-    base: int  # the layer it computes
+    base: int  # its layer
     layer: Layer
     work: float  # as Lowered.work
     seconds: float | None = None  # as Lowered.seconds
@@ -48,8 +48,8 @@ class Band:
     rows: Rows
     layer: Layer
     work: float  # as Lowered.work
-    whole: int  # of all layers and alternatives the one of which it computes rows
-    instead_of: int | None = None  # the band of the same rows by the layer's own kernel, if this one has another
+    whole: int  # of all layers and alternatives the one whose rows this computes
+    instead_of: int | None = None  # the band of the same rows by the layer's own kernel, if this has another
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class BandKernel:
 
     @property
     def identity(self) -> str:
-        """What it is made of; equal only for equal kernels."""
+        """Its inputs; equal only for equal kernels."""
         return f"{type(self.rows.spec).__name__} {astuple(self.rows)}"
 
     @cached_property
     def code(self) -> tirx.PrimFunc:
-        """What it is when it is made."""
+        """The made kernel."""
         return with_scratch(self.rows.build(), self.rows.scratch)
 
 
@@ -74,7 +74,7 @@ class Network:
     """A lowered network with alternatives for some of its layers, and with bands of some."""
 
     base: Lowered
-    alternatives: tuple[Alternative, ...]  # those of one layer in the order of the lowerings they come from
+    alternatives: tuple[Alternative, ...]  # those of one layer in the order of the lowerings
     weights: tuple[tuple[str, Array, int], ...]  # of all layers and alternatives: name, array, offset
     weights_nbytes: int
     kernels: Mapping[str, tirx.PrimFunc]
@@ -99,18 +99,18 @@ class Network:
 
     @property
     def nodes(self) -> dict[str, str]:
-        """The ONNX nodes of `layers`, by name, where they are known."""
+        """The ONNX nodes of `layers`, by name, where known."""
         return {name: self.base.nodes[base] for name, base in self.origins.items() if base in self.base.nodes}
 
     @property
     def origins(self) -> dict[str, str]:
-        """The layer of `base` that each of `layers` computes, all of it or a band, by name."""
+        """The layer of `base` that each of `layers` computes, whole or in a band, by name."""
         names = [layer.name for layer in self.base.layers]
         origin = [*names, *(names[other.base] for other in (*self.alternatives, *self.bands))]
         return {layer.name: base for layer, base in zip(self.layers, origin, strict=True)}
 
     def titled(self, layer: str) -> str:
-        """What a layer is called in a sentence: with its ONNX node."""
+        """The name of a layer in a sentence: with its ONNX node."""
         return nodes.titled(layer, self.nodes.get(layer))
 
     def rivals(self) -> dict[int, list[int]]:
@@ -153,7 +153,7 @@ class Network:
         return {symbol: self.kernel(symbol) for symbol in symbols}
 
     def kernel(self, symbol: str) -> tirx.PrimFunc | BandKernel:
-        """A kernel's code, or how it is made."""
+        """A kernel's code, or the way to make that."""
         band = self.band_kernels.get(symbol)
         return BandKernel(band) if band else self.kernels[symbol]
 
@@ -173,12 +173,12 @@ def merge(
     worthwhile: float = _WORTHWHILE,
     width: int | None = None,
 ) -> Network:
-    """One network of several lowerings of it, of which the first has the smallest kernels; those of the others get new names.
+    """One network of several lowerings, of which the first has the smallest kernels; those of the others get new names.
 
-    An alternative is kept if its time, or its work where it was not measured, is less than the part `worthwhile` of
-    the layer's own. By `store` weights of alternatives lie in the file ("prepared"), or are prepared from the layer's own when
-    they are loaded, and there are no alternatives with others ("once"); "auto" is the latter, but where weights cannot be
-    prepared, or are `expensive`, they lie in the file while there is room for that, a part of what all layers' own take.
+    An alternative is kept if its time, or its work if not measured, is less than the part `worthwhile` of
+    the layer's own. By `store` weights of alternatives lie in the file ("prepared"), or are prepared from the layer's own during
+    loading, and there are no alternatives with others ("once"); "auto" is the latter, but where weights cannot be
+    prepared, or are `expensive`, they lie in the file while there is room, a part of the bytes of all layers' own.
     Tables of which few rows are looked up are read by the row, by kernels with vectors of `width` floats, and the layers that
     hold them are alternatives; not if there is no `width`.
     """
@@ -235,7 +235,7 @@ def merge(
 
 
 def _name(layer: Layer, taken: set[str]) -> str:
-    """conv2d.3 → conv2d.3.winograd, with as much of the kernel's name as tells it from others."""
+    """conv2d.3 → conv2d.3.winograd, with the part of the kernel's name that tells this one from others."""
     words = layer.implementation.split()
     names = (f"{layer.name}.{'.'.join(words[:count])}" for count in range(1, len(words) + 1))
     return next(name for name in names if name not in taken)

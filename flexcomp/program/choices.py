@@ -1,6 +1,6 @@
-"""Why a layer is computed by the kernel that computes it: a record in the library, and its reading.
+"""Why a layer has its kernel: a record in the library, and its reading.
 
-The record is the program's metadata "choices", a JSON object, so that the runtime need not know it:
+The record is the program's metadata "choices", a JSON object, unknown to the runtime:
 
     {"by": "auto",                                  the choice of kernels that the library was built with
      "offers": [[[kernel, µs, scratch, weights], …], …],   candidate kernels: name, predicted time, bytes, bytes
@@ -39,7 +39,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the record says."""
+    """The contents of the record."""
 
     by: str  # "auto", "smallest", "fastest", "flexnn"
     candidates: tuple[tuple[Candidate, ...], ...]  # per layer of the program, fastest first; empty without a choice
@@ -57,7 +57,7 @@ def record(by: str, candidates: Sequence[Iterable[Candidate]]) -> dict[str, str]
 
 
 def read(program: Program) -> Choices | None:
-    """The record of a program; None if it has none. Raises ArtifactError if it is malformed."""
+    """The record of a program; None without one. Raises ArtifactError for a malformed one."""
     if KEY not in program.metadata:
         return None
     try:
@@ -123,7 +123,7 @@ def _told_from(own: str, other: str) -> str:
 
 
 def _rank(choices: Choices, candidate: Candidate) -> float:
-    """What is preferred as long as it fits: FlexNN's order, or the fastest first."""
+    """The order of preference while memory suffices: FlexNN's order, or the fastest first."""
     if choices.by != "flexnn":
         return candidate.seconds
     order, family = ("winograd", "im2col_gemm"), candidate.kernel.split()[0]
@@ -140,7 +140,7 @@ def _candidate(choices: Choices, index: int, program: Program) -> Candidate:
 
 def second_forms_nbytes(program: Program) -> int:
     """Bytes of weights that are stored in another form already, for other kernels of their layers."""
-    forms: dict[tuple, dict[int, int]] = {}  # of what is computed, by where they are stored
+    forms: dict[tuple, dict[int, int]] = {}  # by result: bytes by place of storage
     for layer in program.layers:
         if layer.weights and not layer.weights.preparation:
             forms.setdefault(computed(layer), {})[layer.weights.offset] = layer.weights.nbytes
@@ -152,7 +152,7 @@ def second_forms_nbytes(program: Program) -> int:
 
 
 def computed(layer: Layer) -> tuple:
-    """The same for a layer and its alternatives: what they write, and what that is, for tensors of which many write parts."""
+    """The same for a layer and its alternatives: their output and description, for tensors with many writers."""
     return (layer.description, *(arg for arg in layer.args if isinstance(arg, ValueArg) and arg.written))
 
 
@@ -181,13 +181,13 @@ def _live(program: Program, rung: Rung) -> dict[int, int]:
 
 
 def holder(program: Program, layer: Layer, candidate: Candidate) -> str | None:
-    """The name of the layer that computes what `layer` does by the candidate kernel; None if the library lacks it."""
+    """The name of the layer that does the same as `layer` by the candidate kernel; None if the library lacks it."""
     same = (other for other in program.layers if computed(other) == computed(layer))
     return next((other.name for other in same if other.implementation == candidate.kernel), None)
 
 
 def worth_recording(candidates: Sequence[Candidate], held: Callable[[Candidate], bool]) -> list[Candidate]:
-    """The fastest of each kind, and what the library holds."""
+    """The fastest of each kind, and the kernels in the library."""
     best: dict[str, Candidate] = {}
     for candidate in candidates:
         kind = " ".join(candidate.kernel.split()[:2]) if candidate.kernel.startswith("winograd") else candidate.kernel.split()[0]

@@ -1,4 +1,4 @@
-"""An array that does not exist before it is written, a few rows at a time."""
+"""An array that is made while writing, a few rows at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-# A piece is made of whole rows, as many as there are in so many bytes: few enough to stay in the caches while they are made.
+# A piece is made of whole rows, as many as there are in so many bytes: few enough for the caches.
 _PIECE_NBYTES = 1 << 20
 
 Rows = Callable[[int, int], np.ndarray]  # (first, end) → those rows
@@ -16,12 +16,12 @@ Rows = Callable[[int, int], np.ndarray]  # (first, end) → those rows
 
 @dataclass(frozen=True, eq=False)
 class Deferred:
-    """What is known of an array before it is made, and how to make it; it can be made as often as one likes."""
+    """The facts of an array before its making, and the way to make it, any number of times."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    count: int  # rows of which it is made: equal parts, one behind the other
-    begin: Callable[[], Rows]  # once for each time that it is made: what its rows share lives as long as the result
+    count: int  # rows: equal parts, one after the other
+    begin: Callable[[], Rows]  # once for each making: values shared by its rows live as long as the result
 
     @property
     def size(self) -> int:
@@ -51,7 +51,7 @@ Array = np.ndarray | Deferred
 
 
 def identity(array: Array) -> tuple:
-    """Equal for arrays that are the same bytes in the same order, maybe in other shapes; while they exist."""
+    """Equal for arrays that are the same bytes in the same order, maybe in other shapes; while both exist."""
     if isinstance(array, Deferred):
         return (array.begin, array.nbytes)
     return (array.ctypes.data, array.nbytes) if array.flags.c_contiguous else (array.ctypes.data, array.shape, array.strides)

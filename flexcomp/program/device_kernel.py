@@ -1,20 +1,19 @@
 """The byte format of a kernel for a GPU, of which this module is the authority.
 
-In a library for CPUs the symbol of a kernel is a function; in one for a GPU it is constant data: machine code for the GPU, and
-how it is launched. The reader on the device is `runtime_ext/src/cuda/device_kernel.cc`. Everything is little-endian:
+In a library for CPUs the symbol of a kernel is a function; for a GPU the symbol is constant data: machine code and launches. The reader on the device is `runtime_ext/src/cuda/device_kernel.cc`. Everything is little-endian:
 
     kernel   = 0x55435846:u32 version:u32=1 nbytes:u64 launches:u32 images:u32 launch* integers:u64 image*
                nbytes counts all bytes of the kernel; bit i of `integers`: parameter i is a number, int64, and no tensor
     launch   = (fixed:u32 per_count:u32)[3] threads:u32[3] arguments:u32 position:u8* function:str
                a device function on blocks of threads: along each axis of the grid fixed + per_count · count blocks, where count
-               is the last number among the kernel's parameters, 0 if it has none; its arguments are the parameters at these
+               is the last number among the kernel's parameters, 0 without any; its arguments are the parameters at these
                positions, tensors as device pointers
     image    = architecture:u32 kind:u32 nbytes:u64 padding bytes
                kind 0: a cubin, architecture 87 for sm_87; kind 1: PTX, which ends in a zero byte, of that virtual architecture;
                zeros before the bytes let them begin at a multiple of 8, counted from the beginning of the kernel
     str      = nbytes:u32 ASCII
 
-Launches follow each other: each begins when the one before it has ended.
+Launches follow each other: each begins when the previous one has ended.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from flexcomp.errors import ArtifactError
 MAGIC = 0x55435846  # "FXCU"
 VERSION = 1
 MOST_PARAMETERS = 64
-# Host memory, beside the budget, through which the runtime copies weights to a GPU with memory of its own, and the most that it
-# copies at a time.
+# Host memory, outside of the budget, through which the runtime copies weights to a GPU with memory of its own, and the
+# largest copy.
 PINNED_NBYTES = 2**22
 COPIED_NBYTES = 2**20
-# Metadata of a program: bytes of machine code for its architecture, which a driver keeps in the GPU's memory, beside the budget.
+# Metadata of a program: bytes of machine code for its architecture, which a driver keeps in the GPU's memory, not in the budget.
 CODE_NBYTES = "code_bytes"
 # In what a GPU with memory of its own gives it.
 MEMORY_UNIT = 2**21
@@ -81,7 +80,7 @@ class Image:
 
 @dataclass(frozen=True)
 class DeviceKernel:
-    """What lies at the symbol of a kernel."""
+    """The data at the symbol of a kernel."""
 
     launches: tuple[Launch, ...]
     integers: frozenset[int]  # positions of parameters that are numbers

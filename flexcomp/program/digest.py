@@ -1,4 +1,4 @@
-"""What a program knows of its weights file: all that the two formats have in common."""
+"""Facts of a program about its weights file: all that the two formats have in common."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Checksum:
-    """The CRC-32 of one tensor in the weights file and of the gap behind it, and of one before the first."""
+    """The CRC-32 of one tensor in the weights file and of the gap that follows, and of one before the first."""
 
     offset: int  # bytes from the start of the data section
     nbytes: int
@@ -16,7 +16,7 @@ class Checksum:
 
 @dataclass(frozen=True)
 class WeightsDigest:
-    """What a program knows of its weights file, to recognise it and to verify it."""
+    """Facts of a program about its weights file, to recognise and verify the file."""
 
     header_nbytes: int  # everything before the data section; multiple of PAGE
     header_crc: int

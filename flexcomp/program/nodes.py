@@ -1,11 +1,11 @@
 """Which ONNX nodes the layers come from: a record in the library, and its reading.
 
-The record is the program's metadata "nodes", a JSON object, so that the runtime need not know it:
+The record is the program's metadata "nodes", a JSON object, unknown to the runtime:
 
     {"names": ["/features/conv1/Conv", …],     nodes, each once
      "layers": [0, 0, 1, -1, …]}               per layer of the program an index into names; -1: not from a node
 
-Of a layer of several nodes the one that it is for is named: the convolution, and not the activation behind it.
+Of a layer of several nodes the main one is named: the convolution, and not the activation that follows.
 """
 
 from __future__ import annotations
@@ -46,5 +46,5 @@ def read(program: Program) -> tuple[str | None, ...]:
 
 
 def titled(layer: str, node: str | None) -> str:
-    """What a layer is called in a sentence: conv2d.13 (node /features/conv1/Conv)."""
+    """The name of a layer in a sentence: conv2d.13 (node /features/conv1/Conv)."""
     return f"{layer} (node {printable(node)})" if node else layer

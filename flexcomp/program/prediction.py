@@ -1,4 +1,4 @@
-"""The times that a program's plans were made with, kept in its metadata so that they can be shown beside measured ones."""
+"""The times assumed by a program's plans, kept in its metadata to be shown next to measured ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Prediction:
     prepare_s: float = 0.0  # that a core takes for a byte of prepared weights
 
     def planned_layers(self, program: Program) -> tuple[plan.Layer, ...]:
-        """What the simulator and bounds know of the program's layers."""
+        """The program's layers for the simulator and bounds."""
         layers = []
         for layer, time in zip(program.layers, self.layers, strict=True):
             weights = layer.weights
@@ -58,7 +58,7 @@ def to_metadata(prediction: Prediction) -> dict[str, str]:
 
 
 def from_program(program: Program) -> Prediction | None:
-    """What `to_metadata` left in a program; None where there is nothing, or nothing that fits the program."""
+    """The record of `to_metadata` in a program; None without one that fits the program."""
     try:
         fields = parse(program.metadata.get(_KEY, "null"))
         layers = tuple(LayerTime(real(seconds), real(more)) for seconds, more in fields["layers"])

@@ -1,6 +1,6 @@
 """The Program: a compiled network as plain data, before it is encoded into an artifact.
 
-Layers say what is computed, once for all budgets. Rungs say where every byte lies and when it is
+Layers are the operators, once for all budgets. Rungs say where every byte lies and when it is
 loaded, one rung per budget. Nothing here knows TVM; `flexcomp.program.program_bytes` gives the byte layout that
 the runtime reads.
 """
@@ -15,8 +15,8 @@ from flexcomp import deprecated
 from flexcomp.deprecated import OldAttribute
 from flexcomp.plan import stored_blocks
 
-PAGE = 4096  # bytes; unit of O_DIRECT reads: file ranges and arena targets of loads are multiples of it
-ALIGN = 64  # bytes; every tensor, weight and scratch address handed to a kernel is a multiple of it
+PAGE = 4096  # bytes; unit of O_DIRECT reads: file ranges and arena targets of loads are multiples of this
+ALIGN = 64  # bytes; every tensor, weight and scratch address handed to a kernel is a multiple of this
 DEFAULT = "default"  # metadata of a program: the budget of sessions that ask for none, in bytes
 HOST, CUDA = "host", "cuda"  # memory of a CPU, and of a GPU
 
@@ -46,7 +46,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Value:
-    """An activation: one place in the arena. Views (reshapes) share the value they look at."""
+    """An activation: one place in the arena. Views (reshapes) share the value."""
 
     name: str
     nbytes: int
@@ -61,9 +61,9 @@ class ValueArg:
     written: bool = False
     offset: int = 0  # bytes from the start of the value; multiple of ALIGN
     part: float = 1.0  # of the bytes of `type` that the kernel writes, or exchanges
-    over: bool = False  # is read, and the layer's only result may be written over it
-    # (low, high) of the integers that may stand in it, high excluded: one for all, or one for each place of the last axis.
-    # They are looked at before the step runs; others are an InputError, which begins with the layer's description.
+    over: bool = False  # is read, and the layer's only result may overwrite this value
+    # (low, high) of its integers, high excluded: one pair for all, or one for each place of the last axis. Integers are
+    # checked before the step runs; others are an InputError, which begins with the layer's description.
     bounds: tuple[tuple[int, int], ...] = ()
     exchanged: bool = False  # one of the two arguments between which the kernel exchanges bytes, `part` of them
 
@@ -102,7 +102,7 @@ class Strided:
 class Interleaved:
     """A table in blocks of as many rows, interleaved: the panel of a layer that reads the table as its weights.
 
-    The last block ends with the last row, so it may hold rows of the block before it, too.
+    The last block ends with the last row, so that block may hold rows of the previous one, too.
     """
 
     rows: int  # of a block; at most those of the table
@@ -114,9 +114,9 @@ class Interleaved:
 class RowsArg:
     """A kernel argument inside the layer's scratch, filled before the layer runs: rows of a table that lies in the file.
 
-    Row i is that of the number i in the argument before it, int32 or int64; what is outside of the table counts as its first
-    or last row. Behind the rows is room for reading one, or the block that it lies in. The table is no weights of the layer: no
-    load brings it.
+    Row i is that of the number i in the previous argument, int32 or int64; numbers outside of the table mean its first or last
+    row. After the rows is room for reading one row, or its block. The table does not belong to the layer's weights: no load
+    reads the table.
     """
 
     offset: int  # bytes from the start of the layer's scratch
@@ -166,7 +166,7 @@ Arg = ValueArg | WeightArg | ScratchArg | RowsArg | FirstArg | CountArg
 
 @dataclass(frozen=True)
 class Preparation:
-    """How the weights of a layer are made, when they are loaded, of blocks that are stored: another kernel's panel.
+    """The preparation of a layer's weights, during loading, from stored blocks: another kernel's panel.
 
     `kernel` takes (stored blocks, first, count, prepared blocks), where first and count are of the prepared ones. Blocks are
     ranges of `channels` output channels, as many as the last axis of a panel has; the last block ends with the last channel.
@@ -190,8 +190,8 @@ class Preparation:
 class Weights:
     """The weights of one layer: a contiguous range of the weights file's data section.
 
-    A layer with `blocks` > 1 can be computed in slices. It has one WeightArg, whose first axis are the blocks; FirstArg
-    and CountArg follow it. The step (first, count) needs only bytes [first, first + count) × block_nbytes, and its
+    A layer with `blocks` > 1 can be computed in slices, and has one WeightArg, whose first axis are the blocks; FirstArg
+    and CountArg follow. The step (first, count) needs only bytes [first, first + count) × block_nbytes, and its
     WeightArg points at the first of them.
     """
 
@@ -214,11 +214,11 @@ class Weights:
 class Layer:
     """One fused call: `kernel` is the symbol in the library, `args` its arguments in order."""
 
-    name: str  # unique, printable; a band of a layer is called "layer[first row:last row]", maybe with a number behind
+    name: str  # unique, printable; a band of a layer is called "layer[first row:last row]", maybe with a number after that
     op: str  # e.g. "conv2d"
     kernel: str  # its name; the symbol in the library is signature.symbol(kernel, signature.of_layer(layer))
     implementation: str  # e.g. "direct 14×32"
-    description: str  # what is computed, for people, e.g. "3×3 64→64 @ 56×56 +relu"
+    description: str  # the computation, for people, e.g. "3×3 64→64 @ 56×56 +relu"
     args: tuple[Arg, ...]
     weights: Weights | None
     scratch_nbytes: int
@@ -231,20 +231,20 @@ class Layer:
 
     @property
     def exchanges(self) -> bool:
-        """Whether it writes into a state, with what was there kept in its other arguments: a second call takes it back.
+        """Whether it writes into a state, with the old bytes kept in its other arguments: a second call restores the state.
 
-        It has arguments that are values only, all of which stay until the inference is complete.
+        Its arguments are values only, all of which stay until the inference is complete.
         """
         return any(isinstance(arg, ValueArg) and arg.exchanged for arg in self.args)
 
     @property
     def fetched(self) -> RowsArg | None:
-        """The rows that are fetched before it runs."""
+        """The rows that are fetched before the layer runs."""
         return next((arg for arg in self.args if isinstance(arg, RowsArg)), None)
 
     @property
     def band_of(self) -> str | None:
-        """The name of the layer of which this one computes some rows; None if it computes all."""
+        """The name of the layer of which this one computes some rows; None for a whole layer."""
         base, bracket, _ = self.name.partition("[")
         return base if bracket else None
 
@@ -262,15 +262,15 @@ class Port:
 class State:
     """A tensor that stays from one inference to the next: read as an input, and made anew as an output.
 
-    It is neither given nor returned. What inferences read lies in one value that all states share; when an inference is
-    complete, and cannot fail or begin anew any more, the result is copied there. Or a layer exchanges bytes of it: the result
-    is the state, and an inference that is not completed takes the exchange back.
+    A state is neither given nor returned. Inferences read states from one value that all states share; when an inference is
+    complete, and cannot fail or begin anew any more, the result is copied there. Or a layer exchanges bytes of the state: then
+    the result is the state, and an incomplete inference exchanges the bytes again.
     """
 
     input: str
     output: str
     type: TensorType
-    value: int  # index of the value that holds all states; layers read it, or exchange bytes of it
+    value: int  # index of the value that holds all states; layers read that value, or exchange its bytes
     offset: int  # bytes from the start of that; multiple of ALIGN
     result: int  # index of the value that holds the output, from its start on; `value`: a layer exchanges bytes of the state
 
@@ -289,7 +289,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a load makes of what it reads: blocks [first, first + count) of a layer's prepared weights."""
+    """The prepared weights of a load: blocks [first, first + count) of a layer."""
 
     layer: int
     first: int
@@ -301,8 +301,8 @@ class Prepared:
 class Load:
     """One read from the weights file into the arena. Loads run in order.
 
-    Where weights are prepared, what is read is needed no longer once the load is complete, unless it is kept. Such loads may
-    share the place that they read to: none begins to read before those before it that have bytes of it are complete.
+    Where weights are prepared, the stored bytes are not needed after the load, unless kept. Such loads may share a place for
+    stored bytes: none begins to read before earlier loads with bytes in its place are complete.
     """
 
     source: int  # bytes from the start of the data section; multiple of PAGE
@@ -310,23 +310,23 @@ class Load:
     target: int  # arena address; multiple of PAGE
     after: int  # starts when this many steps of the inference are computed
     pinned: bool  # stays in the arena: read in the first inference of the rung only
-    ahead: bool = False  # `after` counts the steps of the inference before; the first one reads it at its start
+    ahead: bool = False  # `after` counts the steps of the previous inference; the first inference reads at its start
     prepared: Prepared | None = None
-    # What was read stays, and is prepared again in every inference: `after` and `ahead` say when, and it is read in the first.
+    # The stored bytes are read in the first inference, stay, and are prepared in every inference when `after` and `ahead` say.
     kept: bool = False
 
 
 @dataclass(frozen=True)
 class Cold:
-    """A step that the first inference of a rung computes by a layer that takes the weights as they are stored.
+    """A step that the first inference of a rung computes by a layer that takes the stored weights.
 
-    Its loads, which stay when they are prepared, are one read then, into the place of what they prepare, from `at` on. They are
-    prepared out of that behind the step, for the second inference, in their order: what one makes may lie over what was read
-    for it, or for those before it, but not for those behind it.
+    Its loads, whose prepared weights stay, are one read then, to `at`, inside the place of the prepared weights. The loads are
+    prepared from these bytes after the step, for the second inference, in order: a load's result may overwrite its own stored
+    bytes and those of earlier loads, but not those of later ones.
     """
 
     step: int  # computes a whole layer
-    layer: int  # the same by another kernel; its weights are what those of the step's layer are prepared from
+    layer: int  # the same by another kernel; the weights of the step's layer are prepared from its weights
     at: int  # arena address; multiple of PAGE
 
 
@@ -336,14 +336,14 @@ class Rung:
 
     budget: int  # bytes asked for
     arena: int  # bytes used, ≤ budget; multiple of PAGE
-    # Of them, the first ones, which hold nothing between two inferences but what is read ahead; behind them lie states, what
-    # pinned loads bring, and what kept ones read. Nothing lies across the border. Multiple of PAGE.
+    # Of these, the first ones, which hold only loads ahead between two inferences; after them lie states and the weights of
+    # pinned and kept loads. Nothing lies across the border. Multiple of PAGE.
     working: int
     value_at: tuple[int, ...]  # arena address of each value; -1 for values that no step of the rung uses
     steps: tuple[Step, ...]
     loads: tuple[Load, ...]
     seconds: float  # predicted for one inference in the steady state
-    cold: tuple[Cold, ...] = ()  # what the first inference does otherwise; steps ascend
+    cold: tuple[Cold, ...] = ()  # differences of the first inference; steps ascend
 
     predicted_s = OldAttribute("predicted_ms", deprecated.seconds)
 
@@ -354,7 +354,7 @@ class Rung:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The layers that it computes, in their order; slices of one count once."""
+        """Its layers, in the order of computing; slices of one count once."""
         return tuple(layer for layer, _ in groupby(step.layer for step in self.steps))
 
 
@@ -384,7 +384,7 @@ class Program:
 
     @property
     def state_nbytes(self) -> int:
-        """Bytes of the arena that hold what stays of one inference for the next, on every rung."""
+        """Bytes of the arena for states, on every rung."""
         return self.values[self.states[0].value].nbytes if self.states else 0
 
     @property
@@ -394,7 +394,7 @@ class Program:
 
     @property
     def wanted(self) -> tuple[int, ...]:
-        """The values that are needed behind the last step: outputs, the states, what they become, what takes exchanges back."""
+        """The values that are needed after the last step: outputs, states, their results, and values that restore exchanges."""
         states = [value for state in self.states for value in (state.value, state.result)]
         exchanged = [arg.value for layer in self.layers if layer.exchanges for arg in layer.args]
         return tuple(dict.fromkeys([*(port.value for port in self.outputs), *states, *exchanged]))
@@ -405,7 +405,7 @@ class Program:
 
     def pinned_nbytes(self, rung: Rung) -> int:
         """Bytes of weights that stay in the arena between inferences."""
-        kept = {(load.target, load.source): load for load in rung.loads if load.kept}  # once, whoever prepares it
+        kept = {(load.target, load.source): load for load in rung.loads if load.kept}  # once, for any number of preparations
         return sum(map(self.stays_nbytes, (*kept.values(), *(load for load in rung.loads if not load.kept))))
 
     def streamed_nbytes(self, rung: Rung) -> int:
@@ -413,7 +413,7 @@ class Program:
         return sum(load.nbytes for load in rung.loads if not (load.pinned or load.kept))
 
     def brought(self, load: Load) -> tuple[int, int]:
-        """(address, bytes) of what is in the arena when a load is complete."""
+        """(address, bytes) of a load's weights in the arena, once complete."""
         if load.prepared is None:
             return load.target, load.nbytes
         weights = self.layers[load.prepared.layer].weights

@@ -1,6 +1,6 @@
-"""What a kernel takes, as text, and the symbol of its code, which says so.
+"""The signature of a kernel as text, and the symbol of its code, which depends on it.
 
-A program is data and a kernel is code: nothing at run time sees whether an argument is what the kernel was compiled for.
+A program is data and a kernel is code: nothing at run time sees whether an argument fits the kernel's code.
 So the symbol of a kernel in the library ends in a hash of its signature. The compiler derives that from the kernel's
 code (`flexcomp.compiler.machine_code`), the runtime from the program's layer (`runtime_ext/src/program/signature.cc`): a
 layer that would call a kernel with other arguments, or that names anything else in the library, finds no symbol.
@@ -16,8 +16,8 @@ layer that would call a kernel with other arguments, or that names anything else
               | "channels " number " of " number "," number      of a kernel that prepares weights
     type      = dtype "[" elements "]"     of a panel dtype "[" blocks "," elements of a block "]"; a bool is an int8
               channels: of the layer, of a stored block, of a prepared one. Such a kernel takes the panel of all stored
-              blocks, first, count, and writes to the panel of all prepared blocks, of which there are as many as it is told
-    bounds    = "{" low ":" high { "," low ":" high } "}"      of the integers in it, looked at before the kernel runs
+              blocks, first, count, and writes to the panel of all prepared blocks, as many as the count
+    bounds    = "{" low ":" high { "," low ":" high } "}"      of its integers, checked before the kernel runs
 
 Tensors are compact, and kernels see them as so many elements: their extents may be grouped in other ways.
 """

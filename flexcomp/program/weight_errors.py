@@ -1,6 +1,6 @@
-"""What narrow weights cost, where their types were chosen by it: a record in the library, and its reading.
+"""The errors of narrow weights, where these decided their types: a record in the library, and its reading.
 
-The record is the program's metadata "weights", a JSON object, so that the runtime need not know it:
+The record is the program's metadata "weights", a JSON object, unknown to the runtime:
 
     {"error": 0.0031,                            of the outputs, all weights as they are kept
      "max_error": 0.005,                         which was asked for
@@ -31,12 +31,12 @@ KEY = "weights"
 
 @dataclass(frozen=True)
 class Narrowing:
-    """A step on the way from float32 to the narrowest types, those first that cost least error for the bytes that they save."""
+    """A step on the way from float32 to the narrowest types, those first with least error for the saved bytes."""
 
     layer: str  # its node, or its name
     dtype: str
-    nbytes: int  # of all layers' weights after it
-    error: float | None  # of the outputs after it, as the errors of layers add up
+    nbytes: int  # of all layers' weights after this step
+    error: float | None  # of the outputs after this step, as the errors of layers add up
     done: bool  # whether the layer's weights are kept so, or in fewer bits
 
 
@@ -66,7 +66,7 @@ class WeightErrors:
 
 
 def read(program: Program) -> WeightErrors | None:
-    """The record of a program; None if its types were not chosen by errors. Raises ArtifactError if it is malformed."""
+    """The record of a program; None if its types were not chosen by errors. Raises ArtifactError for a malformed one."""
     if KEY not in program.metadata:
         return None
     try:

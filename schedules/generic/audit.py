@@ -1,4 +1,4 @@
-"""What memory a kernel asks of the runtime behind the plan's back.
+"""Memory that a kernel takes from the runtime, unknown to the plan.
 
 On CPUs, buffers in "global" scope below 1 KiB live on the stack. Larger ones, and all in other scopes (register
 tiles), are requested by `TVMBackendAllocWorkspace` while the kernel runs, once per thread where they are

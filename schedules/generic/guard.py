@@ -50,7 +50,7 @@ def clamp_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 class _Dependence:
-    """Which expressions of a function depend on what stands in its tensors."""
+    """The expressions of a function that depend on the contents of its tensors."""
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.variables: set[tirx.Var] = set()
@@ -135,7 +135,7 @@ def _divide(quotient: tirx.Div | tirx.Mod | tirx.FloorDiv | tirx.FloorMod) -> ir
 
     def of(value: ir.Expr, by: ir.Expr) -> ir.Expr:
         is_zero = tirx.EQ(by, zero)
-        # Quotients stand outside of the selects: inside TVM's simplifier knows what the divisor is not, and divides by it.
+        # Quotients stand outside of the selects: inside, TVM's simplifier knows that the divisor is not 0, and divides.
         if kind.startswith("uint"):
             safe = type(quotient)(value, tirx.Select(is_zero, one, by))
             return let(safe, lambda found: tirx.Select(is_zero, zero, found))

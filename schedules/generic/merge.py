@@ -3,7 +3,7 @@
     inline            an elementwise producer is computed where its elements are read
     fuse epilogues    an elementwise consumer of a reduction is computed from the accumulator
 
-What neither removes is an intermediate tensor, and becomes scratch.
+Remaining intermediate tensors become scratch.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _CONDITIONAL = "prim.if_then_else"
 def merge(stages: list[Stage], intermediates: Iterable[tirx.Buffer]) -> list[Stage]:
     """Inline producers and fuse epilogues until neither applies; order is kept.
 
-    Producers with one reader come first, the last ones before those that they read: so a value that a reader needs
-    twice is seen twice in one place, and is bound there, rather than copied along two ways.
+    Producers with one reader come first, the last ones before their own producers: so a value that a reader needs
+    twice is seen twice in one place, and bound there, rather than copied along two ways.
     """
     intermediates = list(reversed(list(intermediates)))
     while True:
@@ -101,7 +101,7 @@ def _covers(stage: Stage) -> bool:
 def _may_inline(producer: Stage, reader: Stage) -> bool:
     """Whether computing the producer's elements where the reader needs them is no more than twice the work.
 
-    Cheap elementwise values may be computed more often, but not within a reduction if they hold conditions or
+    Cheap elementwise values may be computed more often, but not within a reduction if those hold conditions or
     change the order of elements: the reduction's loops would inherit both.
     """
     reads = sum(load.source.same_as(producer.buffer) for expr in reader.expressions for load in loads(expr))
@@ -132,8 +132,8 @@ def _inline(producer: Stage, reader: Stage) -> Stage:
 
     def inlined(expr: ir.Expr) -> ir.Expr:
         own = [load for load in loads(expr) if load.source.same_as(producer.buffer)]
-        # A value read twice is bound once, lest expressions double with every producer. Not beside conditions:
-        # they may guard the very load.
+        # A value read twice is bound once, lest expressions double with every producer. Not next to conditions:
+        # these may guard the very load.
         if len(own) > 1 and _CONDITIONAL not in called_operators(expr) | called_operators(producer.value):
             first = own[0]
             if all(tvm_ffi.structural_equal(load, first) for load in own):

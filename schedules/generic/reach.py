@@ -1,6 +1,6 @@
-"""Which elements an index reaches, of what is known before a kernel runs: loops, attributes and the conditions around a load.
+"""The elements that an index reaches, by loops, attributes and the conditions around a load.
 
-Bounds of TVM's analyser decide nearly all. What they leave open is evaluated for every value of the loops that it depends on.
+Bounds of TVM's analyser decide nearly all. Other indices are evaluated for every value of their loops.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Reach:
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.loops: dict[tirx.Var, range] = {}
-        self.conditions: dict[ir.Expr, list[tuple[ir.Expr, bool]]] = {}  # by load or store what holds where it runs
+        self.conditions: dict[ir.Expr, list[tuple[ir.Expr, bool]]] = {}  # by load or store: the conditions under which it runs
         self.analyzer = sym.Analyzer()
         tvm_ffi.structural_walk(
             func.body,

@@ -5,7 +5,7 @@ as legalised and fused PrimFuncs. Rules are tried in order:
 
     stages   the function is a sequence of perfect nests: stages are merged and their loops made anew (`nests`)
     blocks   blocks of any form, such as an arg-max: the outer loops run in parallel where TVM allows it
-    as it is
+    unchanged
 
 In all of them exponentials and the like become vectorisable arithmetic, and intermediate tensors scratch; indices that depend
 on values are clamped (`guard.py`).
@@ -42,7 +42,7 @@ class UnsupportedKernelError(Exception):
 
 
 class Target(Protocol):
-    """What the scheduler wants to know of a target."""
+    """The properties of a target for the scheduler."""
 
     vector_width: int  # floats
     vector_registers: int
@@ -63,7 +63,7 @@ Rule = Callable[[tirx.PrimFunc, Target], "Scheduled | None"]
 def schedule(func: tirx.PrimFunc, target: Target) -> Scheduled:
     """Schedule a function (inputs…, outputs…) of static shapes.
 
-    Raises UnsupportedKernelError where it calls functions of TVM's runtime.
+    Raises UnsupportedKernelError for calls of functions of TVM's runtime.
     """
     packed = packed_calls(func)
     if packed:

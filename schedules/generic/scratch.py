@@ -32,7 +32,7 @@ class Scratch:
 def lift(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[Scratch, ...]]:
     """Turn the buffers that the root block allocates in global scope into trailing parameters.
 
-    A function without blocks is returned as it is. Buffers of other scopes stay: they are registers.
+    A function without blocks is returned unchanged. Buffers of other scopes stay: these are registers.
     """
     realize = func.body
     if not isinstance(realize, s_tir.SBlockRealize):

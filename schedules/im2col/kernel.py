@@ -2,12 +2,12 @@
 
 1. Weights lie in the same panels as for the direct convolution: a slice of products is a range of a block's rows.
 2. For each image, group, stretch and slice the slice is flattened. Where taps of a kernel row lie next to each other
-   in the image, their channels are one run that is copied at once; what lies outside the image is set to zero.
+   in the image, their channels are one run that is copied at once; pixels outside the image are zero.
 3. Then tasks are (band of the stretch's tiles, block of channels). A register tile is multiplied with the slice in
-   parts of a few hundred products, so that rounding errors stay small, and added to what the output holds: the bias
+   parts of a few hundred products, so that rounding errors stay small, and added to the output: the bias
    before the first slice, partial sums later. The epilogue follows the last slice.
-4. Partial sums must be added once. Where the last block of a group overlaps the one before it, it computes only the
-   channels that are its own.
+4. Partial sums must be added once. Where the last block of a group overlaps the previous one, the last one computes
+   only its own channels.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .ways import Im2col, eligible
 
 # Bytes of the flattened slice that should stay in the second-level cache while all blocks pass over it.
 _BAND_NBYTES = 256 * 1024
-# Tasks of a stretch, if it has as many tiles: enough for several threads to get equal shares.
+# Tasks of a stretch with as many tiles: enough for several threads to get equal shares.
 _LEAST_TASKS = 8
 
 
@@ -47,8 +47,8 @@ def kernel(way: Im2col, vector_width: int) -> tirx.PrimFunc:
 
     x is float32[batch, height, width, in_channels], y and the tensors float32[batch, out_height, out_width,
     out_channels]; panel holds `count` blocks, the first of which is block `first` of the layer; flattened and
-    widened are scratch of the shapes `way.scratch`. A step whose first block overlaps the one before it leaves the
-    shared channels to the step that has that one.
+    widened are scratch of the shapes `way.scratch`. A step whose first block overlaps the previous one leaves the
+    shared channels to the other step.
     """
     assert eligible(way.spec), f"nothing to flatten for {way.spec}"
     assert way.tile.channels <= way.spec.group_out, f"{way.tile} is wider than {way.spec}"
@@ -61,7 +61,7 @@ def _bind(value):
 
 
 def _least(value, bound: int):
-    """The lesser of two numbers that are not negative, as a constant where it is one."""
+    """The lesser of two numbers that are not negative, as a constant if possible."""
     if bound == 0:
         return 0
     return min(value, bound) if isinstance(value, int) else tirx.min(value, bound)
@@ -240,7 +240,7 @@ class _Emitter:
             yield task
 
     def _pieces(self, shared: int) -> list[tuple[int, int]]:
-        """The vectors of a block's lanes behind the first `shared`."""
+        """The vectors of a block's lanes after the first `shared`."""
         return [(shared + start, lanes) for start, lanes in pieces(self.panel.block - shared, self.width)]
 
     def _tiles(self, acc: Accumulators, top, channel) -> None:
@@ -279,7 +279,7 @@ class _Emitter:
         return T.bind((self.image * self.way.pixels + pixel) * self.spec.y_stride + (self.spec.y_start + self.out_channel))
 
     def _part(self, acc: Accumulators, pixel, size: int, place, part) -> None:
-        """Multiply a tile with a part of the slice, and add it to the output."""
+        """Multiply a tile with a part of the slice, and add the products to the output."""
         block = self.panel.block
         acc.fill(size, lambda start, lanes: zero(lanes))
         begin = _bind(self.start + part * self.way.terms)

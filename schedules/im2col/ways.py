@@ -1,13 +1,13 @@
 """Convolution as a matrix product with a flattened input, of which a slice is in memory at a time.
 
 FlexNN (MobiCom 2024, section 3.2, input slicing): the image is flattened to a matrix of output pixels × products, in
-the order kernel row, kernel column, input channel; it is cut by flattened channels into slices of which one is in
-memory at a time. Scratch falls in proportion to the number of slices. It is the kernel to compare the direct one
-with, which needs no such matrix.
+the order kernel row, kernel column, input channel; flattened channels are cut into slices, one of which is in memory at
+a time. Scratch falls in proportion to the number of slices. This kernel is for comparison with the direct one,
+which needs no such matrix.
 
-What differs: FlexNN flattens a slice of the whole image before the next slice. Then every slice reads and writes the
+The difference: FlexNN flattens a slice of the whole image before the next slice. Then every slice reads and writes the
 partial sums of the whole output again, which on large images come from memory. Here a stretch of output pixels passes
-through all slices before the next stretch begins; it is so long that its partial sums stay in the second-level cache.
+through all slices before the next stretch begins, so long that its partial sums stay in the second-level cache.
 A slice has the same products either way, and scratch is pixels of a stretch × products of a slice.
 """
 
@@ -49,7 +49,7 @@ class Im2col:
     tile: Tile
     slices: int
     stretch: int  # output pixels that pass through all slices together, up to a tile more
-    slots: int = 0  # rooms for widened weights, one per thread; 0: weights are read as they are
+    slots: int = 0  # rooms for widened weights, one per thread; 0: weights are read without widening
 
     @property
     def panel(self) -> Panel:

@@ -1,10 +1,10 @@
 """How a layer is computed in integer arithmetic: the tile, and the parts for which the input is packed.
 
-What it targets: layers whose weights are kept as int8 and whose input holds integers in float32, on CPUs that add up several
+Targets: layers whose weights are kept as int8 and whose input holds integers in float32, on CPUs that add up several
 products of integers at a time (schedules/tiles/dot.py).
 
-The input is packed to 8 or 16 bits, part by part: x - offset, where the offset is the least that the input may be (128 more where
-factors are signed). Sums of its products with the weights miss offset · Σ w, which is what they start from.
+The input is packed to 8 or 16 bits, part by part: x - offset, where the offset is the least input (128 more where
+factors are signed). Sums of its products with the weights lack offset · Σ w, so accumulators start from that.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _BAND_NBYTES = 128 * 1024
 # Sums of so many products of 8 bits fit 32 bits.
 _MOST_TAPS = 2**31 // (255 * 128) - 1
 # The predicted time, in operations of a direct convolution, besides that of products: per float that is packed, per byte of the
-# result and of the tensors that the epilogue reads, per byte of weights, which wait in memory, and for each further time that
-# they are read. Fitted as DOTS: most layers are within 5 %.
+# result and of the tensors that the epilogue reads, per byte of weights, which wait in memory, and for each further read.
+# Fitted as DOTS: most layers are within 5 %.
 _PACK_FLOPS = 6.6
 _RESULT_FLOPS = 2.05
 _TENSOR_FLOPS = 2.6
@@ -93,7 +93,7 @@ class Integer:
 
     @property
     def run(self) -> int:
-        """Products of each, and of zeros behind them."""
+        """Products of each, and of zeros after them."""
         return runs_of(self.spec, self.dots.together)[1]
 
     @property
@@ -122,7 +122,7 @@ class Integer:
 
     @property
     def room(self) -> int:
-        """Bytes of a slot: whole cache lines, and what the last run reads behind its products."""
+        """Bytes of a slot: whole cache lines, and the bytes that the last run reads after its products."""
         return math.ceil(self.dots.itemsize * (self.part + self.dots.together - 1) / 64) * 64
 
     @property
@@ -149,7 +149,7 @@ class Integer:
 
 
 def runs_of(spec: ConvSpec, together: int) -> tuple[int, int]:
-    """How many runs of products a layer has, and how long they are with the zeros behind them."""
+    """How many runs of products a layer has, and their length with the zeros that follow."""
     rows, columns = spec.kernel
     runs = rows if spec.dilation[1] == 1 or columns == 1 else rows * columns
     return runs, math.ceil(spec.taps // runs / together) * together

@@ -9,11 +9,11 @@ Elementwise stages
 Reductions
     A. The store's contiguous axis is contiguous in the loads too: tiles of rows × vectors are accumulated in
        registers over all reduce loops.
-    B. Otherwise, if a reduce axis is contiguous: lanes accumulate along it and are combined at the end.
+    B. Otherwise, if a reduce axis is contiguous: lanes accumulate along this axis and are combined at the end.
     C. Otherwise: a scalar accumulator.
     Tiles that do not divide an axis end with one that overlaps its predecessor and stores the same again.
 
-Schedule primitives are not used: they refuse two nests that write parts of one buffer, and split tails into
+Schedule primitives are not used: these refuse two nests that write parts of one buffer, and split tails into
 predicates.
 """
 

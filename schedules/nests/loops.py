@@ -11,13 +11,13 @@ from ..tiles.vector_math import EXPANSIONS
 from .nest import Machine, conditions, constant
 from .stages import Axis, contains, substitute
 
-# Work below which handing it to other threads costs more than it gains.
+# Less work than this is not worth other threads.
 PARALLEL_OPERATIONS = 400_000
 TASKS_PER_CORE = 4
 
 
 def for_loop(axis_var: tirx.Var, extent: ir.Expr | int, body: tirx.Stmt, kind=tirx.ForKind.SERIAL) -> tirx.Stmt:
-    """A loop from 0, or its body alone if it runs once."""
+    """A loop from 0, or its body alone if that runs once."""
     if isinstance(extent, int):
         if extent == 1:
             return substitute(body, {axis_var: constant(0, axis_var)})
@@ -30,7 +30,7 @@ def store(buffer: tirx.Buffer, index: ir.Expr, value: ir.Expr, lane: tirx.Var | 
 
     Values that are bound at the top of the expression, and results of calls that other calls take, pass through
     variables of `lanes` elements, which LLVM turns back into registers. TVM's simplifier tracks every `Let` as
-    the expression it stands for, so that chains of them grow exponentially; it does not look into memory.
+    its expression, so that chains grow exponentially; the simplifier does not look into memory.
     """
     position = tirx.const(0, "int32") if lane is None else lane
     variables: list[tirx.Buffer] = []
@@ -43,7 +43,7 @@ def store(buffer: tirx.Buffer, index: ir.Expr, value: ir.Expr, lane: tirx.Var | 
         return tirx.BufferLoad(variable, [position])
 
     def keep_nested(call: ir.Call) -> ir.Expr:
-        # Arguments come first; one that holds a load of a variable already is kept as it is.
+        # Arguments come first; a load of a variable already is not changed.
         is_math = isinstance(call.op, ir.Op) and call.op.name in EXPANSIONS
         return keep(call) if is_math and call.ty.dtype == "float32" else call
 

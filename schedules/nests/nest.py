@@ -1,4 +1,4 @@
-"""A stage over flat buffers, and what its accesses look like along an axis."""
+"""A stage over flat buffers, and the pattern of its accesses along an axis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPERATIONS_PER_CALL = 10  # of an exponential and the like
 
 @dataclass(frozen=True)
 class Machine:
-    """What loops are fitted to."""
+    """The processor that loops are fitted to."""
 
     lanes: int  # floats in a vector
     registers: int  # vector registers
@@ -88,7 +88,7 @@ def new_axis(extent: int, like: Axis | None = None, name: str = "i") -> Axis:
 
 
 def coefficients(index: ir.Expr, axes: Sequence[Axis]) -> list[int] | None:
-    """The factors of the axes' variables in an affine index; None if it is not affine."""
+    """The factors of the axes' variables in an affine index; None for other indices."""
     if not axes:
         return []
     found = sym.detect_linear_equation(index, [axis.var for axis in axes])
@@ -110,7 +110,7 @@ def count_operations(nest: Nest) -> int:
 
 
 def conditions(expr: ir.Expr) -> list[ir.Expr]:
-    """What selections and if-then-else depend on, outermost first."""
+    """The conditions of selections and if-then-else, outermost first."""
     found: list[ir.Expr] = []
 
     def visit(node: ir.Expr) -> None:
@@ -130,7 +130,7 @@ def has_wide_types(nest: Nest) -> bool:
 
 
 def is_vectorisable(nest: Nest, axis: Axis) -> bool:
-    """Whether all accesses along `axis` are contiguous or fixed, and no condition depends on it."""
+    """Whether all accesses along `axis` are contiguous or fixed, and no condition depends on this axis."""
     if not has_wide_types(nest) or (coefficients(nest.index, [axis]) or [0])[0] != 1:
         return False
     for _, factors in load_coefficients(nest, [axis]):

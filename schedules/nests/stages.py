@@ -1,6 +1,6 @@
-"""A function as a list of stages, the form in which it is scheduled, and what is asked of their expressions.
+"""A function as a list of stages, the form in which it is scheduled, and questions about their expressions.
 
-`generic/parse.py` reads them from a PrimFunc, `generic/merge.py` makes fewer of them; what makes loops of them again is here.
+`generic/parse.py` reads stages from a PrimFunc, `generic/merge.py` reduces their number; this folder makes loops again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Stage:
         return [self.value] + ([self.reduction.update] if self.reduction else [])
 
     def map(self, function: Callable[[ir.Expr], ir.Expr]) -> Stage:
-        """The stage with `function` applied to what it evaluates; an update stays accumulator ∘ term."""
+        """The stage with `function` applied to its expression; an update stays accumulator ∘ term."""
         reduction = self.reduction
         if reduction is not None:
             if reduction.kind is None:
@@ -138,7 +138,7 @@ def is_zero(expr: ir.Expr) -> bool:
 
 
 def simplify(expr: ir.Expr, axes: Iterable[Axis]) -> ir.Expr:
-    """`expr` simplified with what the axes' extents tell."""
+    """`expr` simplified with the axes' extents."""
     analyzer = sym.Analyzer()
     for axis in axes:
         dtype = axis.var.ty.dtype

@@ -1,4 +1,4 @@
-"""Attention in blocks of queries: no tensor of queries × keys exists, Q, K and V are read where they lie.
+"""Attention in blocks of queries: no tensor of queries × keys exists, Q, K and V are read in place.
 
 For a block of queries of one head, with R = queries rounded up to whole vectors:
 
@@ -6,12 +6,12 @@ For a block of queries of one head, with R = queries rounded up to whole vectors
 2. Pᵀ[keys][R] = K Qᵀ, a register tile of keys × queries: vectors run over queries, so that K is read as scalars in
    place, however far its rows lie apart. The mask is applied, and the largest score of every query found, in registers.
 3. Pᵀ = exp(Pᵀ - largest), with its sum. One query is one lane: nothing is added up across lanes. Where all scores of a
-   query are -inf, or one is NaN, so is the sum, and with it the result; or Pᵀ becomes 0, if that is wanted.
+   query are -inf, or one is NaN, the sum and the result are NaN; or Pᵀ becomes 0, on request.
 4. y = P V / sum, a register tile of queries × depth, V read in place.
 
-Where the mask is causal, keys after the block's last query are left out. Where it is known only at run time how many keys
-of a batch are valid, those behind them are left out as well: the time goes with the valid keys. The last block overlaps the
-one before it; a single block of too few queries repeats the last one. Blocks run in parallel in `slots`, each with scratch of
+Where the mask is causal, keys after the block's last query are left out. Where the number of valid keys of a batch is known only
+at run time, keys after these are left out as well: the time goes with the valid keys. The last block overlaps the
+previous one; a single block of too few queries repeats the last one. Blocks run in parallel in `slots`, each with scratch of
 its own.
 
 Scores of a whole block are kept, as in Rabe & Staats, "Self-attention does not need O(n²) memory" (2021), section 2,
@@ -38,7 +38,7 @@ _MOST_VECTORS = 4
 _MOST_VECTORS_CAUSAL = 2
 # Blocks that may be computed at the same time.
 _SLOTS = 4
-# What a score costs besides its products, in operations of theirs: masking, the exponential, loads and stores.
+# Cost of a score besides its products, in operations of theirs: masking, the exponential, loads and stores.
 _SOFTMAX_FLOPS = 60.0
 _LINE = 16  # floats of a cache line
 KINDS = ("add", "where", "blend", "causal")
@@ -46,16 +46,16 @@ KINDS = ("add", "where", "blend", "causal")
 
 @dataclass(frozen=True)
 class ScoreMask:
-    """What is done to scores: by a tensor float32 [batch or 1, heads or 1, keys, queries or 1], transposed, or by their places.
+    """An operation on scores: by a tensor float32 [batch or 1, heads or 1, keys, queries or 1], transposed, or by their places.
 
-    "add" adds the tensor, "where" takes scores where it is not 0, and "blend", where it is 0 or 1, multiplies by it and adds
+    "add" adds the tensor, "where" takes scores where it is not 0, and "blend", of 0 and 1, multiplies and adds
     `fill` to hidden scores: an infinite score is NaN there, and not hidden. "causal" takes the scores of query i up to key
     i + keys - queries.
     """
 
     kind: str  # one of KINDS
     shape: tuple[int, int, int, int] | None = None
-    fill: float = 0.0  # what hidden scores become
+    fill: float = 0.0  # the value of hidden scores
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -115,12 +115,12 @@ class AttentionSpec:
     y: Access
     scale: float = 1.0
     masks: tuple[ScoreMask, ...] = ()  # applied in this order
-    # After them, -inf is in place of scores that a causal mask hides, of valid keys if they are told; they are not computed.
+    # After the masks, scores that a causal mask hides are -inf, of valid keys if their number is given, without work for these.
     causal: bool = False
     has_lengths: bool = False  # int64[batch] says how many keys are valid; a query that sees none gets 0
     group: int = 1  # heads of queries that have one head of keys and values in common
-    cap: float | None = None  # scores are cap · tanh(scale · Q Kᵀ), before they are masked
-    nan_is_zero: bool = False  # of a query whose probabilities are NaN, as where all scores are -inf, they are 0
+    cap: float | None = None  # scores are cap · tanh(scale · Q Kᵀ), before masking
+    nan_is_zero: bool = False  # of a query whose probabilities are NaN, as where all scores are -inf, probabilities are 0
 
     def __post_init__(self) -> None:
         if self.has_lengths and self.masks:
@@ -214,7 +214,7 @@ def _dtype(parameter: str) -> str:
 
 
 class _Block:
-    """What is done for one block of queries."""
+    """The work for one block of queries."""
 
     def __init__(
         self, spec: AttentionSpec, unit: VectorUnit, blocks: Blocks, buffers: dict[str, tirx.Buffer], work_at
@@ -239,7 +239,7 @@ class _Block:
         self.start = T.bind(tirx.max(tirx.min(start, spec.queries - self.lanes), 0))
         self._transpose()
         largest = Accumulators(1, self.pieces)
-        # Less than any score, and finite where there may be none: what is hidden is then as far below it.
+        # Less than any score, and finite where there may be none: hidden scores are then as far below.
         least = float(np.finfo("float32").min) if spec.has_lengths else float("-inf")
         largest.fill(1, lambda _, lanes: spread(tirx.const(least, "float32"), lanes))
         keys = self._products(largest)
@@ -315,7 +315,7 @@ class _Block:
         if spec.causal:
             last = vector(self.start + (start + self.valid - spec.queries), lanes)
             visible = last >= spread(key, lanes)
-        if spec.has_lengths:  # of the lanes behind the last query one may see more than there is
+        if spec.has_lengths:  # a lane after the last query may see more keys than there are
             inside = spread(key, lanes) < spread(self.valid, lanes)
             visible = tirx.bitwise_and(visible, inside) if spec.causal else inside
         hidden = spread(tirx.const(float("-inf"), "float32"), lanes)
@@ -325,7 +325,7 @@ class _Block:
         place = mask.place(self.batch, self.head, key)
         if mask.shape[-1] == 1:
             return spread(tensor[place], lanes)
-        if self.spec.queries < self.lanes:  # lanes past the last query repeat it
+        if self.spec.queries < self.lanes:  # lanes past the last query repeat that query
             last = self.spec.queries - 1
             index = [place + min(start + i, last) for i in range(lanes)]
             return tirx.Shuffle([tensor[i] for i in index], list(range(lanes))) if lanes > 1 else tensor[index[0]]

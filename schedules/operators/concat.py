@@ -19,7 +19,7 @@ from ..tiles.rows import cover, for_each_vector
 
 # Elements of one task where a single long copy is shared out.
 _CHUNK = 16384
-# What copying an element costs, in operations, for the decision whether threads pay.
+# Cost of copying an element in operations, for the decision whether threads pay.
 _FLOPS = 4
 
 
@@ -48,7 +48,7 @@ class ConcatSpec:
         return tuple(i for i in range(len(self.shapes)) if i not in self.placed)
 
     def place_of(self, part: int, channels: int) -> Place | None:
-        """Where a part lies whose pixels have so many channels; None if they are not the same distance apart."""
+        """The place of a part whose pixels have so many channels; None if their distances differ."""
         rows = [math.prod(shape[self.axis :]) for shape in self.shapes]
         if rows[part] != channels and (self.outer > 1 or rows[part] % channels):
             return None
@@ -60,7 +60,7 @@ class ConcatSpec:
 
 
 def copy_of(shape: tuple[int, ...], dtype: str) -> ConcatSpec:
-    """A tensor that is copied as it is."""
+    """A tensor that is copied unchanged."""
     return ConcatSpec((shape or (1,),), 0, "int8" if dtype == "bool" else dtype)  # vectors of bool would be vectors of bits
 
 

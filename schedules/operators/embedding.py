@@ -1,13 +1,13 @@
 """Rows of a table by their number, from any part of the table.
 
-The table lies in blocks of rows, so that a step can hold a few of them: it writes the rows of the output whose numbers
+The table lies in blocks of rows, so that a step can hold a few blocks: the step writes the rows of the output whose numbers
 fall into its blocks and leaves the others alone. Numbers outside the table count as its first or last row.
 
-Or the rows that are asked for are fetched from the file, by their numbers, before the kernel runs: it gets them in their order.
+Or requested rows are fetched from the file, by their numbers, before the kernel runs, which gets these in order.
 
 Where a dense layer has the same table as its weights, the table is the layer's panel: a row is a lane of a block.
 
-Rows of 16 and 8 bits are widened as they are copied; a row of multiples of a scale begins with it, as bits.
+Rows of 16 and 8 bits are widened while copying; a row of multiples of a scale begins with the scale, as bits.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ..tiles.panel import WEIGHT_DTYPES, Panel, element_type, is_scaled
 from ..tiles.panel_reader import widened
 from ..tiles.rows import cover, for_each_vector
 
-_BLOCK_NBYTES = 256 * 1024  # about what a load should bring
+_BLOCK_NBYTES = 256 * 1024  # of a load, about
 _ALIGN = 64  # bytes; blocks start at multiples of it
 _PAGE = 4096  # bytes that are read at a time
 _WORTHWHILE = 0.25  # of a table: rows are fetched where that reads less
-_INTERLEAVED = 1 / 12  # the same, where whole blocks are read: a layer that shares the table reads all of it once more
+_INTERLEAVED = 1 / 12  # the same, where whole blocks are read: a layer that shares the table reads the whole table once more
 
 
 @dataclass(frozen=True)
 class Interleaved:
-    """Where rows of a table are in the blocks of a panel, of which they are the output channels."""
+    """The places of table rows in the blocks of a panel, whose output channels the rows are."""
 
     block: int  # rows of the table in a block
     rows: int  # of a block of the panel, each an element of every row of the table
@@ -107,7 +107,7 @@ class EmbeddingSpec:
 
     @property
     def parts(self) -> list[tuple[int, int, int]]:
-        """What a row consists of in a block of interleaved rows: (byte of the block, bytes of an element, elements)."""
+        """The parts of a row in a block of interleaved rows: (byte of the block, bytes of an element, elements)."""
         size, lanes = WEIGHT_DTYPES[self.dtype], self.interleaved.block
         scale = [(4 * self.interleaved.scale * lanes, 4, 1)] if self.scale else []
         return [*scale, (size * self.interleaved.first * lanes, size, self.width)]
@@ -118,7 +118,7 @@ class EmbeddingSpec:
 
     @classmethod
     def decode(cls, text: str) -> EmbeddingSpec:
-        """What `encode` made a text of."""
+        """The inverse of `encode`."""
         *fields, last = literal_eval(text)
         return cls(*fields, Interleaved(*last) if isinstance(last, tuple) else last)
 
@@ -156,7 +156,7 @@ def kernel(spec: EmbeddingSpec, width: int) -> tirx.PrimFunc:
 
 
 def rows_kernel(spec: EmbeddingSpec, width: int) -> tirx.PrimFunc:
-    """A PrimFunc (ids, rows, y); row i of `rows`, as they lie in the table, is that of number i."""
+    """A PrimFunc (ids, rows, y); row i of `rows`, in the table's form, is that of number i."""
     numbers, columns = math.prod(spec.ids), spec.columns
     with IRBuilder() as builder, T.prim_func():
         T.func_name("main")

@@ -1,7 +1,7 @@
-"""Indices that a user gives, made safe: counted from the end where they are negative, and inside their axis whatever they were.
+"""Indices that a user gives, made safe: negative ones count from the end, and all lie inside their axis.
 
-The runtime looks at them before the kernel runs and refuses those out of bounds, with an error (`ValueArg.bounds`). What
-the kernel writes lies inside in any case, so that no later kernel can be led out of its tensors.
+The runtime checks indices before the kernel runs and refuses those out of bounds, with an error (`ValueArg.bounds`). The
+kernel writes indices inside in any case, so that no later kernel can be led out of its tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ..tiles.emit import loop
 
-# What an index costs, in operations, for the decision whether threads pay.
+# Cost of an index in operations, for the decision whether threads pay.
 _FLOPS = 4
 
 

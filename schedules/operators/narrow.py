@@ -1,7 +1,7 @@
 """Conversions between float32 and the 16-bit floats, in integer arithmetic.
 
 Every processor gives the same bits, and none needs an instruction for them, or a library. To 16 bits is to the nearest, ties to
-even; what is too large becomes infinite, what is too small for a float16 subnormal or 0. NaN stays NaN.
+even; too large numbers become infinite, too small ones a float16 subnormal or 0. NaN stays NaN.
 
 Where 16-bit floats come in or go out: a network computes in float32.
 """
@@ -21,7 +21,7 @@ from ..tiles.vector_math import lanes as lanes_of
 from ..tiles.vector_math import let
 
 NARROW = ("float16", "bfloat16")
-# What an element costs, in operations, for the decision whether threads pay.
+# Cost of an element in operations, for the decision whether threads pay.
 _FLOPS = 8
 
 
@@ -133,7 +133,7 @@ def _to_float16(bits: ir.Expr) -> ir.Expr:
             odd = tirx.bitwise_and(tirx.shift_right(size, _word(13, word)), _word(1, word))
             # 112 less in the exponent; a carry out of the mantissa, to infinity at the end, is right.
             rounded = tirx.shift_right(size - _word(112 << 23, word) + _word(0xFFF, word) + odd, _word(13, word))
-            # 0.5 has an ulp of 2^-24, that of subnormals: the sum rounds to it, and holds the count in its last bits.
+            # 0.5 has an ulp of 2^-24, that of subnormals: the sum rounds to that, and holds the count in its last bits.
             small = _as_word(_as_float(size) + _float(0.5, word)) - _word(0x3F000000, word)
             finite = tirx.Select(size < _word(113 << 23, word), small, rounded)
             large = tirx.Select(size > _word(0x7F800000, word), _word(0x7E00, word), _word(0x7C00, word))

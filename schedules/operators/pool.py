@@ -7,9 +7,9 @@ A window is reduced in registers, several vectors of channels at a time:
             for group of channels:
                 for tap of the window that lies inside the image: combine
 
-Windows that hold NaN have a maximum of NaN. The maximum instruction forgets one as soon as it meets a number, so squares are
-added up beside it: that sum is NaN if an element is, and only then, as infinities are positive in it. It costs a
-multiply-add per tap, which runs beside the load; comparisons into a mask took two instructions more.
+Windows that hold NaN have a maximum of NaN. The maximum instruction forgets a NaN at the next number, so squares are
+added up as well: that sum is NaN if and only if an element is, as infinities are positive there. The cost is a
+multiply-add per tap, in parallel to the load; comparisons into a mask took two instructions more.
 
 At a border the bounds of the tap loops are clamped; there are no predicates and no padded copy. Channels
 that are no multiple of the vector end with an overlapping vector; fewer than a vector take narrower ones.
@@ -118,7 +118,7 @@ def kernel(spec: PoolSpec, width: int) -> tirx.PrimFunc:
     channels = cover(spec.c, width)
     lanes, in_group = channels.lanes, min(_VECTORS[spec.kind], channels.full)
     groups, rest = divmod(channels.full, in_group)
-    starts = [*range(0, rest * lanes, lanes)]  # of the vectors behind the last group, relative to it
+    starts = [*range(0, rest * lanes, lanes)]  # of the vectors after the last group, relative to that
     if channels.overlap:
         starts.append(rest * lanes - channels.overlap)
     shared_groups = groups if spec.n * spec.out_h < _FEW_ROWS else 1

@@ -1,6 +1,6 @@
 """Kernels over the last axis or axes: softmax, log-softmax, layer norm, root-mean-square norm.
 
-One row at a time, so that the passes after the first find it in the L1 cache; rows in parallel:
+One row at a time, so that the passes after the first find the row in the L1 cache; rows in parallel:
 
     softmax       largest element; exponentials of the differences, stored and summed; division by the sum
     log_softmax   largest element; sum of the exponentials; subtraction
@@ -142,7 +142,7 @@ def _log_softmax(row: _Row) -> None:
     def exponential(start: ir.Expr | int, _: bool) -> ir.Expr:
         return vector_math.exp_nonpositive(row.load(start) - row.spread(largest))
 
-    # Two subtractions: their sum would round a small logarithm away beside a large maximum.
+    # Two subtractions: their sum would round a small logarithm away next to a large maximum.
     logarithm = T.bind(vector_math.log(row.sum(exponential)))
     row.normalise(lambda x: x - row.spread(largest) - row.spread(logarithm))
 

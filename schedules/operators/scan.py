@@ -20,7 +20,7 @@ from tvm.script.ir_builder import tirx as T
 from ..tiles.emit import loop, spread, vector
 from ..tiles.rows import cover
 
-# What an element costs, in operations, for the decision whether threads pay.
+# Cost of an element in operations, for the decision whether threads pay.
 _FLOPS = 4
 
 

@@ -3,7 +3,7 @@
     out = data
     for every update, in their order:  out[place] = out[place] ∘ update
 
-Updates come as rows of neighbouring elements where that is what the indices name (ScatterND); along an axis (ScatterElements) a
+Updates come as rows of neighbouring elements where indices name such rows (ScatterND); along an axis (ScatterElements) a
 row is one element. Indices are inside their axes (`indices.py`). Two of them may name one place, and ONNX then wants the last
 update, or a sum in a fixed order: one task does all updates between which that can happen.
 """
@@ -25,7 +25,7 @@ from ..tiles.rows import cover, for_each_vector
 from ..tiles.vector_math import largest, smallest
 
 REDUCTIONS = ("update", "add", "mul", "min", "max")
-# What a copied element costs, in operations, for the decision whether threads pay.
+# Cost of a copied element in operations, for the decision whether threads pay.
 _FLOPS = 2
 
 
@@ -124,7 +124,7 @@ def _along_axis(spec: ScatterSpec, indices: tirx.Buffer, combine: _Combine, widt
 
 
 def _by_tuples(spec: ScatterSpec, indices: tirx.Buffer, combine: _Combine, width: int) -> None:
-    """out[indices[p], …] for every tuple of indices; what it names is a row of neighbouring elements."""
+    """out[indices[p], …] for every tuple of indices; a tuple names a row of neighbouring elements."""
     depth = spec.indices[-1]
     strides = _strides(spec.shape)
     length = math.prod(spec.shape[depth:])

@@ -2,8 +2,8 @@
 
 present[b, o, i] = update[b, o, i - w_b]  where w_b <= i < w_b + rows, else past[b, o, i]        o: the other axes before i's
 
-Circular, i runs past the end to the start again. `kernel` makes a copy: first the past, then the rows over it. `exchange` makes
-present of past where it lies, and update what was there before: the same call again takes it back.
+Circular, i runs past the end to the start again. `kernel` makes a copy: first the past, then the rows over the copy.
+`exchange` swaps the rows of past and update in place: the same call again restores both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..tiles.rows import cover, for_each_vector
 from ..tiles.tile import pieces
 
 _BYTES = 32  # of a vector: several where processors have shorter ones
-# What copying a vector costs, in operations, for the decision whether threads pay.
+# Cost of copying a vector in operations, for the decision whether threads pay.
 _FLOPS = 8
 
 
@@ -52,12 +52,12 @@ class ScatterSpec:
 
     @property
     def work(self) -> int:
-        """What copying costs, in operations."""
+        """The cost of copying, in operations."""
         return self._work(self.past + self.rows)
 
     @property
     def exchange_work(self) -> int:
-        """What exchanging costs."""
+        """The cost of exchanging."""
         return self._work(2 * self.rows)
 
     def _work(self, rows: int) -> int:
@@ -75,7 +75,7 @@ class ScatterSpec:
 
     @classmethod
     def decode(cls, text: str) -> ScatterSpec:
-        """What `encode` made a text of."""
+        """The inverse of `encode`."""
         return cls(*literal_eval(text))
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class ScatterSpec:
 def kernel(spec: ScatterSpec, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> tirx.PrimFunc:
     """The PrimFunc (past, update, write indices int64[batch], present), where `shapes` are those of past and update.
 
-    Where it is not circular, indices beyond past - rows count as that, and negative ones as 0.
+    If not circular, indices beyond past - rows count as that, and negative ones as 0.
     """
     dtype, lanes = spec.vectors_of
     with IRBuilder() as builder, T.prim_func():
@@ -126,7 +126,7 @@ def exchange(spec: ScatterSpec, shapes: tuple[tuple[int, ...], tuple[int, ...]])
         cache, rows = (_flat(buffer, dtype) for buffer in given)
 
         def swap(row: ir.Expr, place: ir.Expr, width: int) -> None:
-            """No element twice: that would take it back."""
+            """No element twice: that would restore the old one."""
             here, there = [vector(row, width)], [vector(place, width)]
             before = T.bind(cache[there[0]])
             T.buffer_store(cache, rows[here[0]], there)

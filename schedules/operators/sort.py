@@ -1,13 +1,13 @@
 """Sorting along an axis, and the first elements of a sorted axis, by a heap in the output.
 
     heap = first k elements, the last of them in the result's order at the root
-    for every other element: if it comes before the root, it takes the root's place
+    for every other element: if before the root, the element takes the root's place
     for m = k - 1 … 1:       swap the root with element m, which is then final
 
 That needs no scratch, n log k comparisons at most, and one for most elements where k is much smaller than n. Rows
 run in parallel. The heap holds positions where the result has them, and elements otherwise.
 
-Equal elements keep their order, in both directions, as ONNX wants it. NaN counts as larger than every number; -0 and 0
+Equal elements keep their order, in both directions, as in ONNX. NaN counts as larger than every number; -0 and 0
 are equal.
 """
 
@@ -25,7 +25,7 @@ from ..tiles.emit import loop
 
 RESULTS = ("both", "values", "indices")
 DTYPES = ("float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
-# What a step of a heap costs, in operations, for the decision whether threads pay.
+# Cost of a step of a heap in operations, for the decision whether threads pay.
 _FLOPS = 4
 
 
@@ -156,7 +156,7 @@ class _Heap:
         return tirx.any(self.comes_later(key_a, key_b), tirx.all(key_a == key_b, a > b))
 
     def sift(self, slot: ir.Expr | int, entry: ir.Expr, size: ir.Expr | int) -> None:
-        """Put `entry` at `slot` or below, where it comes later than what is below it."""
+        """Put `entry` at `slot` or below, where the entry comes later than all entries below."""
         entry = T.bind(entry)
         key = self.key(entry)
         hole = T.alloc_buffer((1,), "int32", scope="global")

@@ -5,9 +5,9 @@ For every image and class:
     scores above the threshold are copied; the others, and NaN, become -inf
     as often as boxes are wanted, while there is one left:
         the box with the highest score is written; of equal ones the first
-        it, and all that overlap it more than allowed, become -inf
+        this box, and all that overlap it more than allowed, become -inf
 
-Rows after the last box hold -1 in all places. What would not fit is left out.
+Rows after the last box hold -1 in all places. Boxes that do not fit are left out.
 """
 
 from __future__ import annotations

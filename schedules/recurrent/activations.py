@@ -1,6 +1,6 @@
 """ONNX's activations of recurrent layers as float32 arithmetic on vectors.
 
-Names are in lower case, as ONNX Runtime compares them without regard to it. Defaults are those of the operators of the same
+Names are in lower case, as ONNX Runtime ignores case. Defaults are those of the operators of the same
 names; `affine` and `scaledtanh`, which are no operators any more, have those of ONNX Runtime.
 """
 
@@ -59,7 +59,7 @@ def _softplus(x, *_):
 
 
 def _held(x: tirx.Expr) -> tirx.Expr:
-    """A value in a register, emitted here. TVM's simplifier takes minutes where one expression holds all of it."""
+    """A value in a register, emitted here. TVM's simplifier takes minutes where one expression holds the whole chain."""
     lanes = vector_math.lanes(x)
     register = T.alloc_buffer((lanes,), "float32", scope="global")
     T.buffer_store(register, x, [vector(0, lanes)])

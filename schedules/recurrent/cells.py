@@ -1,4 +1,4 @@
-"""What a recurrent layer does with the products of a step: gates, the new cell and the new state, for one vector of units."""
+"""The work of a recurrent layer on the products of a step: gates, the new cell and the new state, for one vector of units."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def gru_gate(spec: RecurrentSpec, given: Products, number: int) -> tirx.Expr:
 
 
 def gru(spec: RecurrentSpec, given: Products, update: tirx.Expr, reset: tirx.Expr | None) -> tirx.Expr:
-    """The state after a step; `reset` is None where the product is of the state that it multiplied already."""
+    """The state after a step; `reset` is None where the product is of the state after reset."""
     product = given.state(2) if reset is None else reset * given.state(2)
     new = _of(spec, spec.activations[1], given.inputs(2) + product)
     return T.bind((constant(1.0, update) - update) * new + update * given.before)

@@ -1,11 +1,11 @@
 """The recurrence of LSTM, GRU and RNN: one call for all steps of one direction.
 
-1. The products of the inputs are there for all steps (a dense layer computes them). Left is, for every step, a product of
-   the state, a few rows of the batch, with the recurrent weights R, and what the gates make of both.
+1. The products of the inputs are there for all steps (a dense layer computes them). For every step remain a product of
+   the state, a few rows of the batch, with the recurrent weights R, and the gates.
 2. Tasks of a step are blocks of hidden units (ways.py); threads share them if a step is long enough. A block's weights hold
-   all gates of its units, so that what the gates make of the sums follows their products.
+   all gates of its units, so that the gates follow their products at once.
 3. State and cell lie twice in scratch: a step reads one and writes the other, so that the order of blocks does not matter
-   and the last block may overlap the one before it. A GRU that resets the state before its product has two phases.
+   and the last block may overlap the previous one. A GRU that resets the state before its product has two phases.
 4. Rows of the batch that have ended keep their state; their results are 0.
 """
 
@@ -55,7 +55,7 @@ class _Recurrence:
         self.given, self.panels = given, panels
         self.inputs, self.work = given["inputs"], given["scratch"]
         self.size = way.spec.batch * way.spec.hidden
-        # Places in scratch: of states twice, then of cells twice, or of what a GRU's first phase hands on.
+        # Places in scratch: of states twice, then of cells twice, or of results of a GRU's first phase.
         self.cells, self.update, self.reset = 2 * self.size, 2 * self.size, 3 * self.size
         self.quantised = 4 * self.size  # of an LSTM
 
@@ -119,8 +119,8 @@ class _Recurrence:
 
     @contextmanager
     def _in_turn(self, blocks: int) -> Iterator[tirx.Expr]:
-        """A loop over blocks, the same ones for every thread in every step, there and back again: what a step read last is
-        still in the cache."""
+        """A loop over blocks, the same ones for every thread in every step, there and back again: the weights that a step read
+        last are still in the cache."""
         slots = min(self.way.threads, blocks)
         each = math.ceil(blocks / slots)
         with T.parallel(slots) if slots > 1 else nullcontext(0) as slot:

@@ -1,4 +1,4 @@
-"""What a recurrent layer computes in one direction, in ONNX's terms."""
+"""A recurrent layer in one direction, in ONNX's terms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RecurrentSpec:
     reverse: bool
     activations: tuple[Activation, ...]  # f, g and h of an LSTM, f and g of a GRU, f of an RNN
     batch_major: bool = False
-    clip: float | None = None  # bounds what activations are taken of
+    clip: float | None = None  # bounds the inputs of activations
     input_forget: bool = False  # LSTM: the forget gate is 1 - the input gate
     linear_before_reset: bool = False  # GRU: the reset gate multiplies the product, not the state
     peepholes: bool = False  # LSTM: gates see the cell, too
@@ -40,7 +40,7 @@ class RecurrentSpec:
     initial_c: bool = False
     outputs: tuple[str, ...] = ("y", "h", "c")  # those that are written: all steps, the last state, the last cell
     quantised_state: bool = False  # LSTM: products are of the state in 8 bits, by the range of each step (state.py); without Rb
-    weights: str = "float32"  # what the recurrent weights are kept as (tiles/panel.py)
+    weights: str = "float32"  # the type of recurrent weights (tiles/panel.py)
 
     @property
     def gates(self) -> int:
@@ -53,7 +53,7 @@ class RecurrentSpec:
 
     @property
     def phases(self) -> tuple[tuple[int, ...], ...]:
-        """The gates whose products with the state are computed together; a later phase waits for the one before it."""
+        """The gates whose products with the state are computed together; a later phase waits for the previous one."""
         if self.cell == "GRU" and not self.linear_before_reset:
             return ((0, 1), (2,))
         if self.cell == "LSTM" and self.input_forget:
@@ -67,14 +67,14 @@ class RecurrentSpec:
 
     @property
     def given(self) -> dict[str, Shape]:
-        """What a kernel takes behind the weights."""
+        """The arguments of a kernel after the weights."""
         states = (self.directions * self.batch * self.hidden,), "float32"
         found = {"lengths": ((self.batch,), "int32")} if self.has_lengths else {}
         return found | ({"h0": states} if self.initial_h else {}) | ({"c0": states} if self.initial_c else {})
 
     @property
     def results(self) -> dict[str, Shape]:
-        """What it writes."""
+        """The results of a kernel."""
         rows = {name: self.steps * self.batch if name == "y" else self.batch for name in self.outputs}
         return {name: ((count, self.hidden), "float32") for name, count in rows.items()}
 

@@ -1,10 +1,10 @@
 """How a recurrent layer is cut into register tiles, and how its recurrent weights lie in panels.
 
-A block is some hidden units with all gates of a phase, so that what becomes of them is computed where their products are:
+A block is some hidden units with all gates of a phase, so that gates are computed where their products are:
 
     block of R's panel    columns: gate by gate, the same units of each;  rows: the bias, then one row for each unit of the state
 
-Units that do not fill the last block are taken from the block before it: both compute the same values. The peepholes are a
+Units that do not fill the last block are taken from the previous block: both compute the same values. The peepholes are a
 vector of the panel, 0 where a gate has none.
 """
 
@@ -27,7 +27,7 @@ PARTIAL_TERMS = 512
 _SUMS_NBYTES = 1024
 # Vectors of units in a block: with few gates more of them keep the multiply-adds busy.
 _MOST_VECTORS = 8
-# Bytes of weights that a core's second-level cache holds from step to step, and what a byte costs, in operations: read from
+# Bytes of weights that a core's second-level cache holds from step to step, and the cost of a byte in operations: read from
 # there, and from the cache that cores share.
 _NEAR_NBYTES = 384 * 1024
 _NEAR_FLOPS, _FAR_FLOPS = 0.6, 2.0
@@ -64,12 +64,12 @@ class Recurrent:
 
     @property
     def scratch(self) -> tuple[tuple[int, ...], ...]:
-        """The state before a step and after it, the cell likewise; what one phase hands to the next; the state in 8 bits."""
+        """The state before a step and after it, the cell likewise; the results of one phase for the next; the state in 8 bits."""
         buffers = {"LSTM": 4, "GRU": 2 if self.spec.linear_before_reset else 4, "RNN": 2}[self.spec.cell]
         return (((buffers + self.spec.quantised_state) * self.spec.batch * self.spec.hidden,),)
 
     def __str__(self) -> str:
-        """What tells it from other ways to compute the layer."""
+        """The part of a name that tells this way from others to compute the layer."""
         parts = (f"{one.rows}×{len(one.gates)}·{one.units}{f' by {one.parts}' if one.parts > 1 else ''}" for one in self.phases)
         return f"recurrent {', '.join(parts)}"
 
@@ -83,7 +83,7 @@ def way(spec: RecurrentSpec, unit: VectorUnit) -> Recurrent:
 def candidates(spec: RecurrentSpec, unit: VectorUnit) -> list[Recurrent]:
     """Ways to compute a layer, that of the phases with the least predicted work first; their names are unique."""
     offers = [_phases(spec, gates, unit) for gates in spec.phases]
-    if len(offers) > 1:  # of those whose blocks are as wide, the best: together they would be too many
+    if len(offers) > 1:  # of candidates with equally wide blocks the best: all would be too many
         offers = [list({phase.units: phase for phase in reversed(some)}.values())[::-1] for some in offers]
     return [_way(spec, phases, unit) for phases in itertools.product(*offers)]
 
@@ -91,7 +91,7 @@ def candidates(spec: RecurrentSpec, unit: VectorUnit) -> list[Recurrent]:
 def _way(spec: RecurrentSpec, phases: tuple[Phase, ...], unit: VectorUnit) -> Recurrent:
     nbytes = sum(phase.panel.blocks * phase.panel.block_nbytes for phase in phases)
     threads = unit.threads if spec.is_parallel else 1
-    far = max(0, nbytes - _NEAR_NBYTES * threads)  # cores that share a step keep what they read of the weights themselves
+    far = max(0, nbytes - _NEAR_NBYTES * threads)  # cores that share a step cache their own part of the weights
     tiles = max(math.ceil(spec.batch / phase.rows) for phase in phases)
     step = spec.step_flops + nbytes * tiles * _NEAR_FLOPS + far * (_FAR_FLOPS - _NEAR_FLOPS)
     step += spec.batch * spec.hidden * (spec.gates + (spec.cell == "LSTM")) * _ACTIVATION_FLOPS

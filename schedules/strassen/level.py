@@ -1,4 +1,4 @@
-"""What one level and two levels of a fast matrix product share: operands, seven products, the epilogue."""
+"""Common parts of one level and two levels of a fast matrix product: operands, seven products, the epilogue."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ class LevelEmitter:
             vectors(whole * self.width + start, lanes)
 
     def seven(self, v_at, panel_at, rows: int, store, before=lambda index: None) -> None:
-        """One level: `store(row half, channel half, value)` of each quarter of the result once it is complete.
+        """One level: `store(row half, channel half, value)` of each quarter of the result once complete.
 
-        `before(product)` emits what comes before a product.
+        `before(product)` emits code before a product.
         """
         acc = self.acc
 
@@ -179,7 +179,7 @@ class LevelEmitter:
         return pixel * self.spec.y_stride + (self.spec.y_start + self.out_channel) + channel
 
     def prefetch(self, pixel, rows: int, channel: int, channels: int) -> None:
-        """Ask for the lines of `rows` pixels: what the epilogue reads, and what is written."""
+        """Ask for the lines of `rows` pixels: operands of the epilogue, and results."""
         for row in range(rows):
             place = T.bind(self._place(pixel + row, channel))
             for tensor in self.tensors:

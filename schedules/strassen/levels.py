@@ -1,4 +1,4 @@
-"""The code of a fast matrix product on one level and on two; schedules/strassen/ways.py says what they compute."""
+"""The code of a fast matrix product on one level and on two; schedules/strassen/ways.py has the algebra."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OneLevel(LevelEmitter):
         way = self.way
         half = math.ceil(size / 2)
         rows = (half, size - half)
-        # Each quarter's lines are asked for two products before they are used, and not all at a time.
+        # Each quarter's lines are asked for two products before use, and not all at a time.
         asked = {0: (0, 0), 2: (1, 0), 3: (1, 1), 5: (0, 1)}
 
         def before(index: int) -> None:
@@ -105,7 +105,7 @@ class TwoLevels(LevelEmitter):
         kept = T.bind(self._kept_at(inside, outer, 0))
 
         def before(index: int) -> None:
-            """The sums follow the last outer product: what they read and write is asked for while it is computed."""
+            """The sums follow the last outer product: their operands and results are asked for during that product."""
             low, high = index * asked, min((index + 1) * asked, size)
             if index in _KEPT_AFTER:
                 self.prefetch_kept(kept + _KEPT_AFTER[index] * self.copy_size, part)

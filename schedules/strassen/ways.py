@@ -1,6 +1,6 @@
 """Fast matrix product for 1×1 convolutions: seven products of halves instead of eight, weights combined at build time.
 
-What it targets: convolutions and fully connected layers without neighbours (any stride) and with enough channels.
+Targets: convolutions and fully connected layers without neighbours (any stride) and with enough channels.
 Pixels, input channels and the channels of a block are cut into parts, on one level halves, A = [A11 A12; A21 A22]:
 
     S1 = A21 + A22    S2 = S1 - A11     S3 = A11 - A21    S4 = A12 - S2         of the input, once per band
@@ -55,17 +55,17 @@ _CHUNK_CHANNELS = 512  # between two times that operands are made: their outer p
 COPIES = 3  # of a register tile: P1, U2, U3
 _LINE = 16  # floats of a cache line
 _ALIAS_NBYTES = 1024  # operands of one row this many bytes apart would share a few sets of the first-level cache
-_BAND_NBYTES = 400 * 1024  # of V: it stays in the second-level cache together with the weights of a block
+_BAND_NBYTES = 400 * 1024  # of V, which stays in the second-level cache together with the weights of a block
 _CACHED_NBYTES = 512 * 1024  # of weights, which stay in the second-level cache
-_LEAST_CHANNELS = {1: 64, 2: 256}  # by levels; below, moving register tiles costs what the eighth product does
+_LEAST_CHANNELS = {1: 64, 2: 256}  # by levels; below, moving register tiles costs as much as the eighth product
 # By levels. With 16 registers tiles have six rows, and a band of two levels, which is one tile, reads 49/16 of the weights
-# for 24 pixels: 0.99 to 1.52 times what one level takes, on nine layers and one Zen 3 core (docs/measurements/kernels.md).
+# for 24 pixels: 0.99 to 1.52 times the time of one level, on nine layers and one Zen 3 core (docs/measurements/kernels.md).
 _LEAST_REGISTERS = {1: 0, 2: 32}
 _LEAST_ROWS = 12  # of a register tile, if vectors are as wide: fewer use a weight too seldom
 _VECTORS = (2, 1)  # of a register tile at most: one, where tall tiles read large weights fewer times
 _WORTH_ITS_WEIGHTS = 0.98  # two levels, with 7/4 of the weights, must take at most this part of the time
 # The predicted time, in operations at a core's peak. Fitted to the 1×1 layers of ResNet-50 on one Zen 4 core (118
-# GFLOP/s), 64 to 2048 input channels, weights from memory: it is within 3 % of all that were measured.
+# GFLOP/s), 64 to 2048 input channels, weights from memory: within 3 % of all measurements.
 _PRODUCT_FLOPS = {1: 1.06, 2: 1.04}  # per operation of the products, by levels
 _VALUE_FLOPS = 8.0  # per value of V: a sum, a store, a load
 _MOVE_FLOPS = {1: 7.0, 2: 53.0}  # per output, by levels: register tiles stored and loaded again between products
@@ -211,7 +211,7 @@ def eligible(spec: ConvSpec, levels: int = 1) -> bool:
 
 
 def ways(spec: ConvSpec, unit: VectorUnit) -> list[Strassen]:
-    """The ways on offer for a layer: as many bands as threads can share evenly; none where it does not pay."""
+    """The ways on offer for a layer: as many bands as threads can share evenly; none where that does not pay."""
     one = _on_levels(spec, unit, 1, _VECTORS[0])
     limit = _WORTH_ITS_WEIGHTS * min((way.work for way in one), default=math.inf)
     widths = _VECTORS[:1] if unit.by_lane else _VECTORS  # by lane blocks are whole pairs of vectors

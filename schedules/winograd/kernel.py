@@ -1,4 +1,4 @@
-"""The code of a Winograd convolution; schedules/winograd/ways.py says what it computes, in which order, on which scratch."""
+"""The code of a Winograd convolution; schedules/winograd/ways.py has the algebra, the order and the scratch."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class _Emitter:
         _dispatch(row, rows, lambda r: _dispatch(column, columns, lambda c: emit(r, c)))
 
     def _pairs(self, emit: Callable, *, last: bool) -> None:
-        """`emit(offset, place, lanes)` for the rows of a pair: what lies side by side in the image, read as one vector.
+        """`emit(offset, place, lanes)` for the rows of a pair: neighbours in the image, read as one vector.
 
         The vector may be longer: the next pair's pixels are overwritten by the next row, or never read. The last
         pair of a row has none.
@@ -193,7 +193,7 @@ class _Emitter:
                 emit(offset, place, 1 << (floats - 1).bit_length())
 
     def _channels(self, emit: Callable) -> None:
-        """`emit(start, lanes)` for vectors of all input channels; the last of several overlaps the one before it."""
+        """`emit(start, lanes)` for vectors of all input channels; the last of several overlaps the previous one."""
         channels, width = self.spec.in_channels, self.width
         if channels < width:
             for start, lanes in pieces(channels, width):

@@ -1,6 +1,6 @@
 """Winograd convolution F(m × m, 3 × 3), m = 2, 4, 5, 6, over NHWC images: fewer products, for scratch and larger weights.
 
-What it targets: 3×3 kernels, stride 1, dilation 1, one group, padding of at most 2 (schedules/winograd/transforms.py
+Targets: 3×3 kernels, stride 1, dilation 1, one group, padding of at most 2 (schedules/winograd/transforms.py
 has the algebra and the source). Kernels of one row or one column of 3 to 7 taps, which are transformed along that axis
 only: F(1 × m, 1 × r). And 7×7 kernels of stride 2 over images of few channels, as networks begin with: over pairs of
 pixels, which have four times the channels, that is a 4×4 kernel of stride 1, F(4 × 4, 4 × 4).
@@ -35,8 +35,8 @@ _MOST_STEM_CHANNELS = 4
 _LINE = 16  # floats of a cache line
 # Positions of one tile this many bytes apart would share a few sets of an 8-way 32 KiB cache.
 _ALIAS_NBYTES = 1024
-# Scratch that ways are offered for: little, what stays in a core's second-level cache with the weights streaming
-# past, and what reads weights that do not fit the last level fewer times.
+# Scratch of candidates: little; as much as stays in a core's second-level cache with the weights streaming past; and
+# so much that weights which do not fit the last level are read fewer times.
 _SCRATCH_NBYTES = (160 * 1024, 600 * 1024, 1200 * 1024, 4096 * 1024)
 _MOST_CHUNK = 4
 _FIRST_LEVEL_NBYTES = 32 * 1024
@@ -46,11 +46,11 @@ _PREFETCH_ROWS = 8
 # The predicted time, in operations at the speed of a direct convolution. Measured on one Zen 4 core (118 GFLOP/s).
 _TRANSFORM_FLOPS = {4: 8.0, 6: 8.0, 7: 9.5, 8: 11.0}  # by a, per value of V and M: transform, store, load
 _PIXEL_FLOPS = 5.0  # per byte of input and output, which tiles touch in short pieces
-_WEIGHT_FLOPS = 0.3  # per byte of weights, which wait in memory: what does not hide behind products
+_WEIGHT_FLOPS = 0.3  # per byte of weights, which wait in memory: the part that products do not hide
 _READ_FLOPS = 3.6  # per byte of weights read from memory; a layer takes at least as long as that, however many threads
 _STORE_STEPS = 3.0  # steps of a product that starting and storing a register tile costs
 _TILE_OVERHEAD = 0.4  # rows of Winograd tiles that loading a row of weights costs
-_WAIT = 1.07  # what waiting for weights multiplies products by
+_WAIT = 1.07  # factor of products that wait for weights
 _BUSY_ROWS = 12  # of a register tile, so many cycles with a line of weights, are enough not to wait for the next one
 _LAST_LEVEL_NBYTES = 16 * 2**20  # weights up to here are still cached when the next block of tiles wants them
 _LAUNCH_FLOPS = 200_000.0  # per loop that is handed to several threads, of each of them
@@ -109,7 +109,7 @@ class Winograd:
     groups: int  # register tiles of Winograd tiles in a block
     chunk: int = 1  # blocks of output channels between two output transforms
     slots: int = 1  # blocks of tiles that may be computed at the same time
-    threads: int = 1  # what `work` is predicted for
+    threads: int = 1  # of the prediction `work`
 
     @property
     def r(self) -> int:
@@ -137,7 +137,7 @@ class Winograd:
 
     @property
     def depth(self) -> int:
-        """Channels of what is taken together: products summed for a position."""
+        """Channels taken together: products summed for a position."""
         return self.spec.in_channels * self.stride**2
 
     @property
@@ -218,18 +218,18 @@ class Winograd:
 
     @property
     def prefetches(self) -> bool:
-        """Whether weights are asked for ahead: they come from beyond a core's caches, in whole lines."""
+        """Whether weights are asked for ahead: these come from beyond a core's caches, in whole lines."""
         nbytes = self.panel.blocks * self.panel.block_nbytes
         return nbytes > _SECOND_LEVEL_NBYTES and self.tile.channels % _LINE == 0 and self.tile.rows >= _PREFETCH_ROWS
 
     @property
     def prefetches_v(self) -> bool:
-        """Whether the lines of V are asked for before they are written: a store that misses holds up those behind it."""
+        """Whether the lines of V are asked for before writing: a store that misses holds up later ones."""
         return 4 * self.v_tile > _FIRST_LEVEL_NBYTES
 
     @property
     def waits(self) -> bool:
-        """Whether a line of weights is wanted more often than one arrives, and vectors side by side delay it further.
+        """Whether a line of weights is wanted more often than one arrives, and neighbouring vectors delay more.
 
         With one vector a multiply-add takes its factor from memory. With several the factor is loaded once for all of
         them, into a register, and a core that runs out of those looks less far ahead.
@@ -275,7 +275,7 @@ def _odd_lines(floats: int) -> int:
 
 
 def ways(spec: ConvSpec, unit: VectorUnit) -> list[Winograd]:
-    """The ways on offer for a layer, of all kinds and several sizes of scratch; none if the family cannot compute it."""
+    """The ways on offer for a layer, of all kinds and several sizes of scratch; none if the family cannot compute the layer."""
     few = spec.out_channels if in_pairs(spec) else min(spec.in_channels, spec.out_channels)
     if not eligible(spec) or few < unit.width:
         return []
@@ -301,7 +301,7 @@ def _fitting(spec: ConvSpec, m: int, unit: VectorUnit, limit: int, slots: int) -
 
 
 def _of_height(spec: ConvSpec, m: int, unit: VectorUnit, best: Tile, limit: int, slots: int) -> list[Winograd]:
-    """What `_fitting` says, of register tiles as high as `best` or less."""
+    """`_fitting` for register tiles as high as `best` or less."""
     blocks = math.ceil(spec.out_channels / best.channels)
     # M is at most a quarter of V: less scratch stays cached.
     chunk = max(1, min(_MOST_CHUNK, blocks, Winograd(spec, m, best, 1).depth // (4 * best.channels)))

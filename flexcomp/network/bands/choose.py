@@ -1,7 +1,7 @@
 """Which layers to compute in bands of rows, and how high the bands are: peak memory against repeated work.
 
-For a limit in bytes, the cheapest way to keep every layer below it is a shortest path over the layers: each is
-computed whole, if it fits, or belongs to a region whose bands fit. Repeated rows cost computing, and every band
+For a limit in bytes, the cheapest way to keep every layer below this limit is a shortest path over the layers: each is
+computed whole, if that fits, or belongs to a region whose bands fit. Repeated rows cost computing, and every band
 loads the weights of its layers again.
 """
 
@@ -22,7 +22,7 @@ from .split import Chain, Region, chain_of
 _LONGEST = 8
 # Bands of a region at most; more make steps of a few rows.
 _MOST_BANDS = 32
-# Tried limits are this factor apart; the smallest one that is possible is found to within this part of it.
+# Tried limits are this factor apart; the smallest possible one is found to within this part.
 _RATIO = 0.85
 _PRECISION = 0.01
 # Bands may add this multiple of the network's computing and loading; with more, less memory is not worth it.
@@ -33,7 +33,7 @@ _FEWER = 0.75
 
 @dataclass(frozen=True)
 class Split:
-    """Regions of a network that keep it below a limit."""
+    """Regions of a network that keep the network below a limit."""
 
     regions: tuple[Region, ...]
     peak: int  # bytes of the largest layer or band; multiple of the page
@@ -83,7 +83,7 @@ def splits(
 def spread(found: Sequence[Split]) -> list[Split]:
     """Of splits by their peaks the first, the last, and as many between them as bring the steps down evenly.
 
-    Were they far apart, the finest bands, which repeat most, would serve budgets far above what they need.
+    Were they far apart, the finest bands, which repeat most, would serve budgets far above their need.
     """
     kept = [found[0]]
     for split in found[1:-1]:
@@ -93,7 +93,7 @@ def spread(found: Sequence[Split]) -> list[Split]:
 
 
 class _Options:
-    """The regions of a network and what they need, each looked at once."""
+    """The regions of a network and their memory, each examined once."""
 
     def __init__(self, lowered: Lowered, problem: plan.Problem, seconds_of: Callable[[float, int], float]) -> None:
         self.lowered, self.problem, self.seconds_of = lowered, problem, seconds_of
@@ -105,7 +105,7 @@ class _Options:
         """The split that adds least to keep every layer below `limit` bytes; None if there is none."""
         count = len(self.bounds)
         best: list[tuple[float, int, int, _Option | None]] = [(math.inf, 0, 0, None)] * (count + 1)
-        best[0] = (0.0, 0, 0, None)  # seconds, peak, where the last part starts, how it is split
+        best[0] = (0.0, 0, 0, None)  # seconds, peak, start and split of the last part
         for start in range(count):
             seconds, peak, *_ = best[start]
             if math.isinf(seconds):

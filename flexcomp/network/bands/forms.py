@@ -1,4 +1,4 @@
-"""Forms of a network in bands of rows, for budgets below what its largest layers need whole."""
+"""Forms of a network in bands of rows, for budgets below the memory of its largest layers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _choices(planning: Planning, split: Split) -> list[Sequence[int]]:
 
 
 def _order(network: Network, book: BandBook, split: Split, kernels: Sequence[int]) -> tuple[int, ...]:
-    """The layers of the split network as indices into Network.layers once it has the book's bands."""
+    """The layers of the split network as indices into Network.layers with the book's bands."""
     first_band = len(network.base.layers) + len(network.alternatives)
     order: list[int] = []
     at = 0

@@ -1,4 +1,4 @@
-"""Bands of rows by other kernels than the smallest: what a layer's alternatives make of the same rows."""
+"""Bands of rows by other kernels than the smallest: the same rows by a layer's alternatives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def other_kernels(
 ) -> Iterator[tuple[Band, RowKernel]]:
     """For every band those of the same rows by the alternatives that can, with the kernel that computes them.
 
-    They read and write what the band reads and writes, and have weights and scratch of their own.
+    They read and write the same as the band, and have weights and scratch of their own.
     """
     symbols: dict[tuple[str, RowKernel], str] = {}
     for at, band in enumerate(bands):
@@ -50,7 +50,7 @@ def with_scratch_of(kernel: RowKernel, args: Sequence[Arg]) -> tuple[tuple[Arg, 
 
 
 def _on_rows(layer: Layer, band: Layer, kernel: RowKernel) -> Layer:
-    """A layer with the values of a band of it, and the scratch of the kernel."""
+    """A layer with the values of one of its bands, and the scratch of the kernel."""
     values = iter(arg for arg in band.args if isinstance(arg, ValueArg))
     args, end = with_scratch_of(kernel, [next(values) if isinstance(arg, ValueArg) else arg for arg in layer.args])
     return replace(layer, description=band.description, args=args, scratch_nbytes=end, flops=band.flops)

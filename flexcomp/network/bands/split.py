@@ -19,7 +19,7 @@ from ..lowered import Lowered, align
 from ..variants import Band
 from .kernels import with_scratch_of
 
-# Families whose scratch is as large as what bands save: they compute bands beside smaller kernels only (`kernels.py`).
+# Families whose scratch is as large as the savings of bands: they compute bands next to smaller kernels only (`kernels.py`).
 _LARGE = ("winograd",)
 
 
@@ -41,19 +41,19 @@ class _Link:
 
     layer: int
     kernel: RowKernel
-    begins: int  # position in the chain of the layer that writes first to what this one writes: itself, or one before it
-    sources: tuple[int | None, ...]  # per operand that position of what it reads; None: written outside the chain
+    begins: int  # position in the chain of the first layer that writes to this one's output: itself, or an earlier one
+    sources: tuple[int | None, ...]  # per operand that position for its writer; None: written outside the chain
     in_row_nbytes: tuple[int, ...]  # per operand
     out_row_nbytes: int
 
 
 class Chain:
-    """Consecutive layers that can be computed in bands: between them, what one writes only the others read.
+    """Consecutive layers that can be computed in bands: only these read each other's results in between.
 
-    Several may write parts of one tensor, a concatenation: they compute the same rows of it.
+    Several may write parts of one tensor, a concatenation: they compute the same rows.
 
-    Within a band a layer is computed just before the one that needs it: a shortcut's rows come after the rows of the
-    branch beside it.
+    Within a band a layer is computed just before its reader: a shortcut's rows come after the rows of the
+    parallel branch.
     """
 
     def __init__(self, links: Sequence[_Link]) -> None:
@@ -102,7 +102,7 @@ class Chain:
         )
 
     def offset(self, rows: Sequence[Rows], position: int, operand: int) -> int:
-        """The byte at which an operand's rows start in what it is read from, if the layers compute `rows`."""
+        """The byte of an operand's value at which its rows start, if the layers compute `rows`."""
         link = self.links[position]
         source = link.sources[operand]
         first = link.kernel.needed(rows[position], operand).start
@@ -142,7 +142,7 @@ def _in_order_of_need(links: Sequence[_Link]) -> tuple[_Link, ...]:
 
 
 def chain_of(lowered: Lowered, start: int, stop: int) -> Chain | None:
-    """Layers [start, stop) as a chain; None if they are none."""
+    """Layers [start, stop) as a chain; None if impossible."""
     ports = lowered.given | lowered.wanted
     writer: dict[int, int] = {}
     read: set[int] = set()
@@ -188,7 +188,7 @@ class BandBook:
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
-        self.values: list[Value] = []  # numbered behind the network's own
+        self.values: list[Value] = []  # numbered after the network's own
         self.bands: list[Band] = []
         self.kernels: dict[str, RowKernel] = {}  # by symbol
         self._value_at: dict[Value, int] = {}
@@ -257,7 +257,7 @@ class BandBook:
         return self._symbols[key]
 
     def _name(self, name: str) -> str:
-        """`name`, or one like it if it is taken: the same rows read from elsewhere."""
+        """`name`, or a similar one if taken: the same rows read from elsewhere."""
         self._names[name] = self._names.get(name, 0) + 1
         return name if self._names[name] == 1 else f"{name}.{self._names[name]}"
 
