@@ -1,6 +1,7 @@
 """The byte format of a kernel for a GPU, of which this module is the authority.
 
-In a library for CPUs the symbol of a kernel is a function; for a GPU the symbol is constant data: machine code and launches. The reader on the device is `runtime_ext/src/cuda/device_kernel.cc`. Everything is little-endian:
+In a library for CPUs the symbol of a kernel is a function; for a GPU the symbol is constant data: machine code and launches.
+The reader on the device is `runtime_ext/src/cuda/device_kernel.cc`. Everything is little-endian:
 
     kernel   = 0x55435846:u32 version:u32=1 nbytes:u64 launches:u32 images:u32 launch* integers:u64 image*
                nbytes counts all bytes of the kernel; bit i of `integers`: parameter i is a number, int64, and no tensor
